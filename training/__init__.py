@@ -1,0 +1,1 @@
+"""What happens inside a stage. Knows nothing of Airflow or Kubernetes."""

@@ -1,0 +1,223 @@
+"""What crosses the border of a stage: the request, the result, the exit code, the address of the work.
+
+Standard library only: DAG files, operators and stages all import it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, Final, Self
+
+FORMAT_VERSION: Final = 1
+"""Version of requests and results. Readers refuse a newer one and read the older ones."""
+
+MAX_RESULT_BYTES: Final = 48 * 1024
+"""XCom carries URIs, digests and a few scalars, never data."""
+
+STAGES: Final = ("ingest", "validate", "prepare", "train", "evaluate", "promote")
+"""The verbs of the chain, in order."""
+
+Scalar = str | int | float | bool | None
+
+
+class ExitCode(IntEnum):
+    """How a stage's process ended."""
+
+    DONE = 0
+    UNEXPECTED = 1
+    BAD_SPEC = 64
+    BAD_DATA = 65
+    DIVERGED = 70
+    OUT_OF_MEMORY = 71
+    UNAVAILABLE = 74
+    PREEMPTED = 75
+    NO_USABLE_CHECKPOINT = 76
+    DENIED = 77
+
+
+class ContractError(ValueError):
+    """A request, a result or an XCom value is not what the contract says."""
+
+
+def canonical_json(value: Any) -> bytes:
+    """Encode as the one JSON text that equal values share: sorted keys, no spaces, UTF-8, no NaN.
+
+    Raises:
+        ContractError: the value holds a NaN, an infinity or something that is not JSON.
+    """
+    try:
+        text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError) as err:
+        raise ContractError(f"not representable as canonical JSON: {err}") from err
+    return text.encode("utf-8")
+
+
+def sha256_hex(data: bytes) -> str:
+    """Return the SHA-256 of `data` as 64 lower-case hex digits."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def fingerprint(stage: str, *, spec_part: Any, code_version: str, inputs: Mapping[str, Any], nonce: str = "") -> str:
+    """Name the work: equal work has an equal fingerprint, whoever asks for it.
+
+    Args:
+        stage: one of `STAGES`.
+        spec_part: the part of the frozen spec that the stage's work depends on, as JSON.
+        code_version: hash of training/, or the image's digest.
+        inputs: digests (and `as_of`, source listing, world size …) that the work depends on, as JSON.
+        nonce: empty, or the run's id when the run was forced to do its work again.
+    """
+    parts = {"stage": stage, "spec": spec_part, "code": code_version, "inputs": dict(inputs), "nonce": nonce}
+    return sha256_hex(canonical_json(parts))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunIdentity:
+    """The Airflow task instance that asked for the work, or made it."""
+
+    dag_id: str
+    run_id: str
+    task_id: str
+    try_number: int = 1
+
+    @property
+    def owner(self) -> str:
+        """Who holds a lease: equal for every try of one task instance."""
+        return f"{self.dag_id}/{self.run_id}/{self.task_id}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageRequest:
+    """Everything that one attempt of a stage needs; written to the store before its process starts. Never a secret."""
+
+    pipeline: str
+    stage: str
+    fingerprint: str
+    attempt_id: str
+    store_uri: str
+    """Root of the store."""
+    spec_uri: str
+    """The frozen, resolved spec, an object of the store."""
+    as_of: str
+    """ISO 8601 with offset: the instant whose past may be seen."""
+    inputs: Mapping[str, str]
+    """Name to artifact URI, `{"snapshot": "…", "dataset": "…"}`."""
+    run: RunIdentity
+    takeover_epoch: int = 0
+    """Lease epoch whose holder was seen dead, so that this attempt may take it over; 0: none."""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    """What the operator looked up before the start: the source listing, the champion, the previous snapshot."""
+    format_version: int = FORMAT_VERSION
+
+    def to_json(self) -> bytes:
+        return canonical_json(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Self:
+        values = _load(data, kind="request")
+        values["run"] = RunIdentity(**values["run"])
+        return cls(**values)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageResult:
+    """What a finished stage leaves at its address, and what XCom carries."""
+
+    pipeline: str
+    stage: str
+    fingerprint: str
+    artifact_uri: str
+    """Manifest of what the stage made."""
+    digest: str
+    """SHA-256 of that manifest: equal digests, equal content."""
+    run: RunIdentity
+    """The task instance whose attempt did the work."""
+    attempt_id: str
+    attempts: int
+    """Lease epochs that it took, 1 for an undisturbed stage."""
+    committed_at: str
+    scalars: Mapping[str, Scalar] = field(default_factory=dict)
+    """A few numbers and words for people: rows, AUC, the decision."""
+    timings: Mapping[str, float] = field(default_factory=dict)
+    """Seconds by part; `total` always."""
+    reports: Mapping[str, str] = field(default_factory=dict)
+    """Name to URI of a page for people."""
+    reused_from: RunIdentity | None = None
+    """Set by whoever found the result instead of making it."""
+    format_version: int = FORMAT_VERSION
+
+    def to_json(self) -> bytes:
+        data = canonical_json(self.to_xcom_unchecked())
+        if len(data) > MAX_RESULT_BYTES:
+            raise ContractError(
+                f"result of stage {self.stage!r} has {len(data)} bytes; XCom carries digests and URIs, limit {MAX_RESULT_BYTES}"
+            )
+        return data
+
+    def to_xcom_unchecked(self) -> dict[str, Any]:
+        values = dataclasses.asdict(self)
+        for name, number in values["scalars"].items():
+            if isinstance(number, float) and not math.isfinite(number):
+                values["scalars"][name] = str(number)
+        return values
+
+    def to_xcom(self) -> dict[str, Any]:
+        """Return the value for XCom: plain JSON, under 48 KiB.
+
+        Raises:
+            ContractError: it is larger.
+        """
+        loaded: dict[str, Any] = json.loads(self.to_json())
+        return loaded
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Self:
+        return cls.from_mapping(_load(data, kind="result"))
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
+        fields = dict(values)
+        fields["run"] = RunIdentity(**fields["run"])
+        if fields.get("reused_from") is not None:
+            fields["reused_from"] = RunIdentity(**fields["reused_from"])
+        return cls(**fields)
+
+    def reused_by(self, run: RunIdentity) -> Self:
+        """Return this result as seen by a task that found it: `reused_from` names its maker (also when that is an earlier try)."""
+        del run  # the finder does not change what was found; kept so that call sites say who reuses
+        return dataclasses.replace(self, reused_from=self.run)
+
+
+def require_result(value: object, *, stage: str) -> StageResult:
+    """Return the XCom value of `stage` as a result.
+
+    Raises:
+        ContractError: it is missing, empty, of another stage or malformed; the message names the stage.
+    """
+    if not isinstance(value, Mapping) or not value:
+        raise ContractError(f"stage {stage!r} left no result (got {type(value).__name__}); see its log and its _ERROR.json")
+    try:
+        result = StageResult.from_mapping(value)
+    except (KeyError, TypeError) as err:
+        raise ContractError(f"stage {stage!r} left a malformed result: {err}") from err
+    if result.format_version > FORMAT_VERSION:
+        raise ContractError(f"result of stage {stage!r} has format {result.format_version}, this version reads up to {FORMAT_VERSION}")
+    if result.stage != stage:
+        raise ContractError(f"expected the result of stage {stage!r}, got that of {result.stage!r}")
+    return result
+
+
+def _load(data: bytes, *, kind: str) -> dict[str, Any]:
+    values = json.loads(data)
+    if not isinstance(values, dict):
+        raise ContractError(f"a {kind} must be one JSON object")
+    version = values.get("format_version")
+    if not isinstance(version, int) or version > FORMAT_VERSION:
+        raise ContractError(f"{kind} has format {version}, this version reads up to {FORMAT_VERSION}; upgrade Nightshift")
+    return values

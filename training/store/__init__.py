@@ -1,0 +1,59 @@
+"""The only room that touches storage: objects, manifests, refs, leases, addresses, pages, over obstore."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from training.contracts import StageRequest, canonical_json
+from training.store.addresses import StageAddress
+from training.store.manifests import Manifest, Manifests
+from training.store.objects import Bucket, Objects
+from training.store.refs import Ref
+
+__all__ = ["Bucket", "Manifest", "Ref", "StageAddress", "Store"]
+
+
+class Store:
+    """Everything durable, below one root URI."""
+
+    def __init__(self, root_uri: str) -> None:
+        self.bucket = Bucket(root_uri)
+        self.root_uri = self.bucket.root_uri
+        self.objects = Objects(self.bucket)
+        self.manifests = Manifests(self.bucket, self.objects)
+
+    def ref(self, name: str) -> Ref:
+        """Return the ref `refs/<name>`; name its parts by `/`."""
+        return Ref(self.bucket, f"refs/{name}")
+
+    def run_ref(self, pipeline: str, run_id: str, name: str) -> Ref:
+        """Return a ref below `runs/<pipeline>/<run>/`, where people look up what a run used and made."""
+        return Ref(self.bucket, f"runs/{pipeline}/{run_id}/{name}")
+
+    def address(self, pipeline: str, stage: str, fingerprint: str) -> StageAddress:
+        return StageAddress(self.bucket, pipeline, stage, fingerprint)
+
+    def read_request(self, uri: str) -> StageRequest:
+        return StageRequest.from_json(self.bucket.get(self.bucket.key(uri)))
+
+    def put_json(self, value: Mapping[str, Any]) -> str:
+        """Store a JSON object by content; return its URI."""
+        return self.objects.uri(self.objects.put_bytes(canonical_json(value)))
+
+    def get_json(self, uri: str) -> dict[str, Any]:
+        """Return a JSON object stored by `put_json`, digest checked."""
+        loaded: dict[str, Any] = json.loads(self.objects.get_bytes(uri.rsplit("/", 1)[-1]))
+        return loaded
+
+
+def point_run_at(store: Store, request: StageRequest, name: str, uri: str) -> None:
+    """Let the run's ref `name` lead to `uri`; a no-op if it does already."""
+    ref = store.run_ref(request.pipeline, request.run.run_id, name)
+    while True:
+        head = ref.read()
+        if head is not None and head.value == uri:
+            return
+        if ref.move(uri, expected=head.number if head else 0):
+            return

@@ -1,0 +1,140 @@
+"""One writer per address: leases with epochs, and the fence that refuses a writer whose time is over.
+
+Lease changes and commits go through one journal, the address's ref: an entry is made by conditional create at the
+number after the last one its writer has seen. A take-over is an entry too, so the commit of a writer that was taken
+over lands on a number that exists and is refused, however late it comes. (The shared-log construction of, for
+instance, Balakrishnan et al., "CORFU", NSDI 2012, with the object store as the log.)
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from training.errors import LeaseHeldError, LeaseLostError
+from training.store.addresses import StageAddress
+from training.store.refs import Ref, Revision
+
+logger = logging.getLogger(__name__)
+
+LEASE_TTL_SECONDS: Final = 15.0
+"""A holder whose heartbeat has not changed for so long, as one observer's own clock measures, counts as dead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds (or held) an address."""
+
+    epoch: int
+    owner: str
+    attempt_id: str
+    released: bool
+
+
+class Lease:
+    """The right to write at one address, held by one attempt in one epoch."""
+
+    def __init__(self, address: StageAddress, *, epoch: int, owner: str, attempt_id: str, head: int) -> None:
+        self._address = address
+        self._head = head
+        self.epoch = epoch
+        self.owner = owner
+        self.attempt_id = attempt_id
+
+    @classmethod
+    def acquire(cls, address: StageAddress, *, owner: str, attempt_id: str, takeover_epoch: int = 0) -> Lease:
+        """Take the lease: free, released, our own task's older attempt, or one whose epoch was seen dead.
+
+        Args:
+            owner: equal for all attempts of one task instance; a newer attempt takes over from an older one at once.
+            takeover_epoch: epoch whose holder an observer saw dead (`HolderWatch`), 0 for none.
+
+        Raises:
+            LeaseHeldError: `lease.held`, another owner's attempt is alive as far as anyone knows.
+        """
+        journal = address.journal()
+        while True:
+            entries = journal.history()
+            holder = _holder_of(entries)
+            if holder and not holder.released and holder.owner != owner and holder.epoch != takeover_epoch:
+                raise LeaseHeldError(
+                    "lease.held", f"{address.uri} is being worked on by {holder.owner} (attempt {holder.attempt_id}, epoch {holder.epoch})"
+                )
+            epoch = (holder.epoch if holder else 0) + 1
+            head = entries[-1].number if entries else 0
+            entry = {"kind": "lease", "epoch": epoch, "owner": owner, "attempt_id": attempt_id}
+            if journal.move(entry, expected=head):
+                return cls(address, epoch=epoch, owner=owner, attempt_id=attempt_id, head=head + 1)
+
+    def commit(self, kind: str, payload: Mapping[str, Any]) -> None:
+        """Append one entry (`checkpoint`, `commit`) in this lease's name.
+
+        Raises:
+            LeaseLostError: `lease.lost`, a newer attempt took over; the entry was not made.
+        """
+        entry = {"kind": kind, "epoch": self.epoch, "attempt_id": self.attempt_id, "payload": dict(payload)}
+        if not self._address.journal().move(entry, expected=self._head):
+            self.check()
+            raise LeaseLostError("lease.lost", f"someone else wrote to the journal of {self._address.uri}")
+        self._head += 1
+
+    def check(self) -> None:
+        """Raise LeaseLostError if a newer attempt took over. Cheap while nothing happened: one listing."""
+        journal = self._address.journal()
+        number = journal.head_number()
+        if number <= self._head:
+            return
+        holder = _holder_of([journal.at(n) for n in range(self._head + 1, number + 1)])
+        who = f"{holder.owner} (attempt {holder.attempt_id}, epoch {holder.epoch})" if holder else "another writer"
+        raise LeaseLostError("lease.lost", f"{self._address.uri} was taken over from epoch {self.epoch} by {who}; this attempt's commits are refused")
+
+    def release(self) -> None:
+        """Let the next attempt in without a wait. Losing the race to do so is no fault."""
+        try:
+            self.commit("release", {})
+        except LeaseLostError:
+            logger.info("lease of %s was already taken over", self._address.uri)
+
+
+class HolderWatch:
+    """Watches a foreign holder's heartbeat by one's own clock, so that clocks need not agree."""
+
+    def __init__(self, address: StageAddress, *, owner: str, ttl_seconds: float = LEASE_TTL_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
+        self._address = address
+        self._owner = owner
+        self._ttl_seconds = ttl_seconds
+        self._clock = clock
+        self._seen: tuple[int, bytes | None] | None = None
+        self._seen_at = 0.0
+
+    def poll(self) -> tuple[Holder | None, int]:
+        """Return (the live foreign holder or None, the epoch that may be taken over or 0)."""
+        holder = _holder_of(self._address.journal().history())
+        if holder is None or holder.released or holder.owner == self._owner:
+            return None, 0
+        beat = (holder.epoch, self._address.heartbeat(holder.attempt_id))
+        now = self._clock()
+        if beat != self._seen:
+            self._seen, self._seen_at = beat, now
+        if now - self._seen_at >= self._ttl_seconds:
+            return None, holder.epoch
+        return holder, 0
+
+
+def holder_of(journal: Ref) -> Holder | None:
+    """Return the last holder that a journal names, or None."""
+    return _holder_of(journal.history())
+
+
+def _holder_of(entries: list[Revision]) -> Holder | None:
+    holder: Holder | None = None
+    for entry in entries:
+        value = entry.value
+        if value["kind"] == "lease":
+            holder = Holder(value["epoch"], value["owner"], value["attempt_id"], released=False)
+        elif value["kind"] == "release" and holder is not None and value["epoch"] == holder.epoch:
+            holder = Holder(holder.epoch, holder.owner, holder.attempt_id, released=True)
+    return holder

@@ -1,0 +1,112 @@
+"""Manifests: what belongs together, by name, size and digest. Canonical JSON, named by its own digest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Self
+
+from training.contracts import canonical_json, sha256_hex
+from training.errors import DataError, shown
+from training.store.objects import Bucket, Objects
+
+FORMAT_VERSION: Final = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileEntry:
+    """One object under the name that readers know it by."""
+
+    digest: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Manifest:
+    """A snapshot, a dataset, a model, a checkpoint, an evaluation: files by name, and JSON facts about them.
+
+    Nothing in it may differ between two runs of the same work: no clock, no run id, no host.
+    """
+
+    kind: str
+    files: Mapping[str, FileEntry]
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    format_version: int = FORMAT_VERSION
+
+    def to_json(self) -> bytes:
+        return canonical_json(
+            {
+                "kind": self.kind,
+                "format_version": self.format_version,
+                "meta": dict(self.meta),
+                "files": {name: {"digest": e.digest, "size_bytes": e.size_bytes} for name, e in self.files.items()},
+            }
+        )
+
+    @property
+    def digest(self) -> str:
+        return sha256_hex(self.to_json())
+
+    @classmethod
+    def from_json(cls, data: bytes, *, uri: str) -> Self:
+        values = json.loads(data)
+        if values["format_version"] > FORMAT_VERSION:
+            raise DataError(
+                "manifest.newer",
+                f"{uri} has format {values['format_version']}, this version reads up to {FORMAT_VERSION}",
+                hint="upgrade Nightshift",
+            )
+        files = {name: FileEntry(**entry) for name, entry in values["files"].items()}
+        return cls(kind=values["kind"], files=files, meta=values["meta"], format_version=values["format_version"])
+
+
+class Manifests:
+    """Manifests at `manifests/sha256/ab/<hex>.json`."""
+
+    def __init__(self, bucket: Bucket, objects: Objects) -> None:
+        self._bucket = bucket
+        self._objects = objects
+
+    def put(self, manifest: Manifest) -> str:
+        """Store a manifest, whose files are stored already; return its URI."""
+        digest = manifest.digest
+        key = f"manifests/sha256/{digest[:2]}/{digest}.json"
+        self._bucket.create(key, manifest.to_json())
+        return self._bucket.uri(key)
+
+    def put_files(self, kind: str, files: Mapping[str, Path | bytes], meta: Mapping[str, Any]) -> tuple[str, Manifest]:
+        """Store local files (or bytes) and the manifest that names them; return its URI and it."""
+        entries = {}
+        for name, content in sorted(files.items()):
+            if isinstance(content, bytes):
+                entries[name] = FileEntry(digest=self._objects.put_bytes(content), size_bytes=len(content))
+            else:
+                entries[name] = FileEntry(digest=self._objects.put_file(content), size_bytes=content.stat().st_size)
+        manifest = Manifest(kind=kind, files=entries, meta=meta)
+        return self.put(manifest), manifest
+
+    def get(self, uri: str, *, kind: str | None = None) -> Manifest:
+        """Return the manifest at `uri`, its bytes checked against its name.
+
+        Raises:
+            DataError: `object.missing`, `object.altered`, `manifest.newer`, or `manifest.kind` for one of another kind.
+        """
+        data = self._bucket.get(self._bucket.key(uri))
+        wanted = uri.rsplit("/", 1)[-1].removesuffix(".json")
+        actual = sha256_hex(data)
+        if actual != wanted:
+            raise DataError("object.altered", f"{uri} holds other bytes than its name says: SHA-256 {actual}")
+        manifest = Manifest.from_json(data, uri=uri)
+        if kind is not None and manifest.kind != kind:
+            raise DataError("manifest.kind", f"{uri} is a {shown(manifest.kind)}, expected a {kind!r}")
+        return manifest
+
+    def fetch(self, manifest: Manifest, folder: Path, names: list[str] | None = None) -> Path:
+        """Copy a manifest's files (or the named ones) into a local folder, each digest checked; return the folder."""
+        for name in names if names is not None else sorted(manifest.files):
+            if name.startswith("/") or ".." in name.split("/"):
+                raise DataError("manifest.name", f"file name {shown(name)} leaves its folder")
+            self._objects.fetch(manifest.files[name].digest, folder / name)
+        return folder
