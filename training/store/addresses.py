@@ -21,10 +21,10 @@ def new_attempt_id() -> str:
 class StageAddress:
     """The folder of one piece of work.
 
-        _RESULT.json                       last, by conditional create: the work is done
-        journal/<n>.json                   lease, checkpoint and commit entries, fenced
-        attempts/<id>/_REQUEST.json        everything the attempt needs
-        attempts/<id>/log.txt, heartbeat.json, _ERROR.json
+    _RESULT.json                       last, by conditional create: the work is done
+    journal/<n>.json                   lease, checkpoint and commit entries, fenced
+    attempts/<id>/_REQUEST.json        everything the attempt needs
+    attempts/<id>/log.txt, heartbeat.json, _ERROR.json
     """
 
     def __init__(self, bucket: Bucket, pipeline: str, stage: str, fingerprint: str) -> None:

@@ -89,7 +89,9 @@ class Lease:
             return
         holder = _holder_of([journal.at(n) for n in range(self._head + 1, number + 1)])
         who = f"{holder.owner} (attempt {holder.attempt_id}, epoch {holder.epoch})" if holder else "another writer"
-        raise LeaseLostError("lease.lost", f"{self._address.uri} was taken over from epoch {self.epoch} by {who}; this attempt's commits are refused")
+        raise LeaseLostError(
+            "lease.lost", f"{self._address.uri} was taken over from epoch {self.epoch} by {who}; this attempt's commits are refused"
+        )
 
     def release(self) -> None:
         """Let the next attempt in without a wait. Losing the race to do so is no fault."""
@@ -102,7 +104,9 @@ class Lease:
 class HolderWatch:
     """Watches a foreign holder's heartbeat by one's own clock, so that clocks need not agree."""
 
-    def __init__(self, address: StageAddress, *, owner: str, ttl_seconds: float = LEASE_TTL_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, address: StageAddress, *, owner: str, ttl_seconds: float = LEASE_TTL_SECONDS, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._address = address
         self._owner = owner
         self._ttl_seconds = ttl_seconds

@@ -258,4 +258,3 @@ def as_uri(location: str) -> str:
 def _first_line(err: BaseException) -> str:
     text = str(err)
     return text.splitlines()[0] if text else type(err).__name__
-

@@ -1,0 +1,49 @@
+"""A process that dies with its parent: `python -m training.processes --parent PID -- COMMAND …` (Linux).
+
+Airflow ends a task by killing its process group, and torchrun gives its workers sessions of their own, so a group
+alone leaves workers behind. PR_SET_PDEATHSIG (prctl(2)) does not: the kernel kills the child when the parent's
+thread ends, whatever ended it. It survives execve and is cleared in a forked child, so every rank sets it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import signal
+import sys
+
+PR_SET_PDEATHSIG = 1
+
+
+def bind_to_parent(expected_parent_pid: int | None = None) -> None:
+    """Make the kernel kill this process with SIGKILL as soon as its parent is gone; exit now if it is gone already.
+
+    Args:
+        expected_parent_pid: pid that the parent gave as its own; None: whoever is the parent now.
+
+    Raises:
+        OSError: the kernel refused.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"prctl(PR_SET_PDEATHSIG): {os.strerror(number)}")
+    parent = os.getppid()
+    # The parent may have died before the call above: then nobody will ever send the signal.
+    if parent == 1 or (expected_parent_pid is not None and parent != expected_parent_pid):
+        os._exit(128 + signal.SIGKILL)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m training.processes", description=__doc__)
+    parser.add_argument("--parent", type=int, required=True, help="pid of the process to die with")
+    parser.add_argument("command", nargs="+", help="program and arguments, after --")
+    arguments = parser.parse_args()
+    bind_to_parent(arguments.parent)
+    sys.stdout.flush()
+    os.execvp(arguments.command[0], arguments.command)  # noqa: S606 - argv form, no shell; that is the point
+
+
+if __name__ == "__main__":
+    main()

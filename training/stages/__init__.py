@@ -1,0 +1,1 @@
+"""The stages: each is `python -m training.stages.<name> REQUEST_URI`."""

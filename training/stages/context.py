@@ -1,0 +1,122 @@
+"""What a stage's work is handed: its request, the store, a scratch folder, progress, and the wish to stop."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from training.contracts import Scalar, StageRequest
+from training.spec import PipelineSpec
+from training.store import Store
+from training.store.leases import Lease
+
+logger = logging.getLogger("training.progress")
+
+PROGRESS_INTERVAL_SECONDS = 2.0
+SCRATCH_PREFIX = "nightshift-"
+
+
+class StopFlag:
+    """Set once somebody asked this process to stop; the work decides when it can."""
+
+    def __init__(self) -> None:
+        self._requested = False
+
+    @property
+    def requested(self) -> bool:
+        return self._requested
+
+    def request(self) -> None:
+        self._requested = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What a stage's work made."""
+
+    artifact_uri: str
+    digest: str
+    scalars: Mapping[str, Scalar] = field(default_factory=dict)
+    reports: Mapping[str, str] = field(default_factory=dict)
+    """Name to URI of a page, as `publish_page` returned it."""
+
+
+@dataclass(kw_only=True)
+class StageContext:
+    """One attempt's view of its work."""
+
+    store: Store
+    request: StageRequest
+    spec: PipelineSpec
+    folder: Path
+    """Scratch on local disk, removed afterwards."""
+    stop: StopFlag
+    rank: int = 0
+    world_size: int = 1
+    lease: Lease | None = None
+    """The right to commit; rank 0 only."""
+    timings: dict[str, float] = field(default_factory=dict)
+    last_progress: dict[str, Scalar] = field(default_factory=dict)
+    """What the heartbeat carries."""
+    _started: dict[str, tuple[float, int]] = field(default_factory=dict)
+    _logged_at: float = -PROGRESS_INTERVAL_SECONDS
+
+    def progress(self, done: int, total: int, unit: str, **more: Scalar) -> None:
+        """Log done/total, rate and ETA at most every 2 s, and feed the heartbeat; rank 0 alone speaks."""
+        if self.rank != 0:
+            return
+        now = time.monotonic()
+        started_at, done_before = self._started.setdefault(unit, (now, done))
+        elapsed = now - started_at
+        rate = (done - done_before) / elapsed if elapsed > 0 else 0.0
+        eta_seconds = (total - done) / rate if rate > 0 else None
+        self.last_progress = {"done": done, "total": total, "unit": unit, "per_second": round(rate, 2), "eta_seconds": eta_seconds, **more}
+        if now - self._logged_at < PROGRESS_INTERVAL_SECONDS and done < total:
+            return
+        self._logged_at = now
+        extras = "".join(f", {name} {_brief(value)}" for name, value in more.items())
+        eta = "" if eta_seconds is None or done >= total else f", {eta_seconds:.0f} s left"
+        logger.info("%s of %s %s, %s/s%s%s", f"{done:,}", f"{total:,}", unit, f"{rate:,.0f}", eta, extras)
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Add the block's seconds to the result's timings under `name`."""
+        started_at = time.monotonic()
+        try:
+            yield
+        finally:
+            self.timings[name] = round(self.timings.get(name, 0.0) + time.monotonic() - started_at, 3)
+
+    def publish_page(self, name: str, html: bytes) -> str:
+        """Store a self-contained page by content, let the run's ref `reports/<name>` lead to it; return its URI."""
+        from training.store import point_run_at
+
+        uri = self.store.objects.uri(self.store.objects.put_bytes(html))
+        point_run_at(self.store, self.request, f"reports/{name}", uri)
+        return uri
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Yield a folder for one process's files, and sweep what killed processes left."""
+    root = Path(tempfile.gettempdir())
+    for left in root.glob(f"{SCRATCH_PREFIX}*-*"):
+        pid = left.name.removeprefix(SCRATCH_PREFIX).split("-")[0]
+        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
+            shutil.rmtree(left, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=f"{SCRATCH_PREFIX}{os.getpid()}-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _brief(value: Scalar) -> str:
+    return f"{value:.5g}" if isinstance(value, float) else str(value)
