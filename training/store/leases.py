@@ -9,10 +9,11 @@ instance, Balakrishnan et al., "CORFU", NSDI 2012, with the object store as the 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from training.errors import LeaseHeldError, LeaseLostError
 from training.store.addresses import StageAddress
@@ -40,6 +41,8 @@ class Lease:
     def __init__(self, address: StageAddress, *, epoch: int, owner: str, attempt_id: str, head: int) -> None:
         self._address = address
         self._head = head
+        # The heartbeat checks while a checkpoint thread commits: a commit seen between its two halves looks foreign.
+        self._lock = threading.Lock()
         self.epoch = epoch
         self.owner = owner
         self.attempt_id = attempt_id
@@ -76,18 +79,20 @@ class Lease:
             LeaseLostError: `lease.lost`, a newer attempt took over; the entry was not made.
         """
         entry = {"kind": kind, "epoch": self.epoch, "attempt_id": self.attempt_id, "payload": dict(payload)}
-        if not self._address.journal().move(entry, expected=self._head):
-            self.check()
-            raise LeaseLostError("lease.lost", f"someone else wrote to the journal of {self._address.uri}")
-        self._head += 1
+        with self._lock:
+            if not self._address.journal().move(entry, expected=self._head):
+                self._raise_lost()
+            self._head += 1
 
     def check(self) -> None:
         """Raise LeaseLostError if a newer attempt took over. Cheap while nothing happened: one listing."""
+        with self._lock:
+            if self._address.journal().head_number() > self._head:
+                self._raise_lost()
+
+    def _raise_lost(self) -> NoReturn:
         journal = self._address.journal()
-        number = journal.head_number()
-        if number <= self._head:
-            return
-        holder = _holder_of([journal.at(n) for n in range(self._head + 1, number + 1)])
+        holder = _holder_of([journal.at(number) for number in range(self._head + 1, journal.head_number() + 1)])
         who = f"{holder.owner} (attempt {holder.attempt_id}, epoch {holder.epoch})" if holder else "another writer"
         raise LeaseLostError(
             "lease.lost", f"{self._address.uri} was taken over from epoch {self.epoch} by {who}; this attempt's commits are refused"

@@ -1,0 +1,144 @@
+"""One writer per address, and the fence."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from training.contracts import RunIdentity, StageResult
+from training.errors import LeaseHeldError, LeaseLostError
+from training.store import StageAddress, Store
+from training.store.leases import HolderWatch, Lease, holder_of
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> StageAddress:
+    return Store(str(tmp_path)).address("p", "train", "f" * 64)
+
+
+def kinds(address: StageAddress) -> list[str]:
+    return [entry.value["kind"] for entry in address.journal().history()]
+
+
+def test_second_owner_is_refused_while_the_first_holds(address: StageAddress) -> None:
+    Lease.acquire(address, owner="one", attempt_id="a")
+    with pytest.raises(LeaseHeldError, match="being worked on by one"):
+        Lease.acquire(address, owner="two", attempt_id="b")
+
+
+def test_newer_attempt_of_the_same_task_takes_over_and_the_old_one_is_fenced(address: StageAddress) -> None:
+    old = Lease.acquire(address, owner="one", attempt_id="a")
+    old.commit("checkpoint", {"step": 1})
+    new = Lease.acquire(address, owner="one", attempt_id="b")
+    with pytest.raises(LeaseLostError, match=r"by one \(attempt b, epoch 2\)"):
+        old.commit("checkpoint", {"step": 2})
+    with pytest.raises(LeaseLostError):
+        old.check()
+    new.commit("checkpoint", {"step": 3})
+    assert kinds(address) == ["lease", "checkpoint", "lease", "checkpoint"]
+    assert new.epoch == 2
+
+
+def test_fence_holds_even_if_the_old_writer_never_looked(address: StageAddress) -> None:
+    old = Lease.acquire(address, owner="one", attempt_id="a")
+    new = Lease.acquire(address, owner="one", attempt_id="b")
+    new.release()
+    with pytest.raises(LeaseLostError):
+        old.commit("commit", {})
+
+
+def test_released_lease_is_free_for_another_owner(address: StageAddress) -> None:
+    Lease.acquire(address, owner="one", attempt_id="a").release()
+    assert Lease.acquire(address, owner="two", attempt_id="b").epoch == 2
+
+
+def test_holder_counts_as_dead_only_after_its_heartbeat_stood_still_by_the_observers_clock(address: StageAddress) -> None:
+    Lease.acquire(address, owner="one", attempt_id="a")
+    now = [1000.0]
+    watch = HolderWatch(address, owner="two", ttl_seconds=15, clock=lambda: now[0])
+    address.write_heartbeat("a", {"beat": 0})
+    assert watch.poll()[0] is not None
+    now[0] += 14
+    address.write_heartbeat("a", {"beat": 1})
+    assert watch.poll()[0] is not None
+    now[0] += 14
+    holder, takeover = watch.poll()
+    assert holder is not None
+    assert takeover == 0
+    now[0] += 1
+    assert watch.poll() == (None, 1)
+    assert Lease.acquire(address, owner="two", attempt_id="b", takeover_epoch=1).epoch == 2
+
+
+def test_takeover_of_an_epoch_that_is_no_longer_the_newest_is_refused(address: StageAddress) -> None:
+    Lease.acquire(address, owner="one", attempt_id="a")
+    Lease.acquire(address, owner="one", attempt_id="b")
+    with pytest.raises(LeaseHeldError):
+        Lease.acquire(address, owner="two", attempt_id="c", takeover_epoch=1)
+
+
+def test_of_racing_owners_exactly_one_acquires(address: StageAddress) -> None:
+    barrier, outcomes = threading.Barrier(8), []
+
+    def race(number: int) -> None:
+        barrier.wait()
+        try:
+            Lease.acquire(address, owner=f"owner-{number}", attempt_id=f"a{number}")
+            outcomes.append("won")
+        except LeaseHeldError:
+            outcomes.append("told")
+
+    threads = [threading.Thread(target=race, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(outcomes) == ["told"] * 7 + ["won"]
+    holder = holder_of(address.journal())
+    assert holder is not None
+    assert holder.epoch == 1
+
+
+def test_commit_and_check_from_two_threads_never_look_like_a_foreign_writer(address: StageAddress) -> None:
+    lease = Lease.acquire(address, owner="one", attempt_id="a")
+    done = threading.Event()
+    lost: list[LeaseLostError] = []
+
+    def check() -> None:
+        while not done.is_set():
+            try:
+                lease.check()
+            except LeaseLostError as err:
+                lost.append(err)
+                return
+
+    thread = threading.Thread(target=check)
+    thread.start()
+    for step in range(200):
+        lease.commit("checkpoint", {"step": step})
+    done.set()
+    thread.join()
+    assert lost == []
+
+
+def test_second_result_at_an_address_is_refused(address: StageAddress) -> None:
+    run = RunIdentity(dag_id="p", run_id="r", task_id="train")
+
+    def result(attempt_id: str) -> StageResult:
+        return StageResult(
+            pipeline="p",
+            stage="train",
+            fingerprint="f" * 64,
+            artifact_uri="u",
+            digest="d",
+            run=run,
+            attempt_id=attempt_id,
+            attempts=1,
+            committed_at="2026-01-01T00:00:00+00:00",
+        )
+
+    assert address.create_result(result("a"))
+    assert not address.create_result(result("b"))
+    stored = address.result()
+    assert stored is not None
+    assert stored.attempt_id == "a"

@@ -1,0 +1,111 @@
+"""Objects, manifests and refs on a local folder."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from training.errors import DataError, DeniedError, SpecError
+from training.store import Manifest, Store
+from training.store.objects import as_uri
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(str(tmp_path / "store"))
+
+
+def object_path(store: Store, digest: str) -> Path:
+    return Path(store.root_uri.removeprefix("file://")) / store.objects.key(digest)
+
+
+def test_same_bytes_are_one_object(store: Store, tmp_path: Path) -> None:
+    source = tmp_path / "file"
+    source.write_bytes(b"abc")
+    assert store.objects.put_bytes(b"abc") == store.objects.put_file(source)
+    assert len(store.bucket.list("objects")) == 1
+
+
+@pytest.mark.parametrize("damage", [b"abd", b"ab", b"abcd", b""])
+def test_altered_object_is_refused_by_every_way_to_read_it(store: Store, tmp_path: Path, damage: bytes) -> None:
+    digest = store.objects.put_bytes(b"abc")
+    object_path(store, digest).write_bytes(damage)
+    for read in (lambda: store.objects.get_bytes(digest), lambda: store.objects.fetch(digest, tmp_path / "out")):
+        with pytest.raises(DataError) as caught:
+            read()
+        assert caught.value.code == "object.altered"
+        assert digest in caught.value.message
+    assert not (tmp_path / "out").exists()
+    assert [p for p in tmp_path.iterdir() if p.name.startswith(".out")] == []
+
+
+def test_missing_object_is_named(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="objects/sha256/00/0000") as caught:
+        store.objects.fetch("0" * 64, tmp_path / "out")
+    assert caught.value.code == "object.missing"
+
+
+def test_equal_manifests_have_equal_digests_whatever_the_order_of_files(store: Store) -> None:
+    first_uri, first = store.manifests.put_files("dataset", {"b": b"2", "a": b"1"}, {"y": 1, "x": 2})
+    second_uri, second = store.manifests.put_files("dataset", {"a": b"1", "b": b"2"}, {"x": 2, "y": 1})
+    assert first_uri == second_uri
+    assert first.digest == second.digest
+
+
+def test_manifest_of_another_kind_is_refused(store: Store) -> None:
+    uri, _ = store.manifests.put_files("dataset", {"a": b"1"}, {})
+    with pytest.raises(DataError) as caught:
+        store.manifests.get(uri, kind="model")
+    assert caught.value.code == "manifest.kind"
+
+
+def test_newer_manifest_is_refused_in_words(store: Store) -> None:
+    uri = store.manifests.put(Manifest(kind="dataset", files={}, format_version=2))
+    with pytest.raises(DataError, match="format 2, this version reads up to 1"):
+        store.manifests.get(uri)
+
+
+def test_manifest_with_a_name_outside_its_folder_writes_nothing(store: Store, tmp_path: Path) -> None:
+    _, manifest = store.manifests.put_files("dataset", {"../evil": b"1"}, {})
+    with pytest.raises(DataError) as caught:
+        store.manifests.fetch(manifest, tmp_path / "in" / "side")
+    assert caught.value.code == "manifest.name"
+    assert not (tmp_path / "in" / "evil").exists()
+
+
+@pytest.mark.parametrize("uri", ["file:///etc/passwd", "s3://other/x"])
+def test_uri_outside_the_store_is_denied(store: Store, uri: str) -> None:
+    with pytest.raises(DeniedError, match="not in the store"):
+        store.bucket.key(uri)
+
+
+def test_uri_that_climbs_out_is_denied(store: Store) -> None:
+    with pytest.raises(DeniedError):
+        store.bucket.key(store.root_uri + "/a/../../b")
+
+
+def test_relative_store_location_is_refused() -> None:
+    with pytest.raises(SpecError, match="neither a URI nor an absolute path"):
+        as_uri("relative/folder")
+
+
+def test_of_racing_writers_of_a_ref_exactly_one_wins_each_round(store: Store) -> None:
+    ref = store.ref("model/champion")
+    for number in range(20):
+        barrier, wins = threading.Barrier(8), []
+
+        def race(writer: int, number: int = number, barrier: threading.Barrier = barrier, wins: list[int] = wins) -> None:
+            barrier.wait()
+            if ref.move({"writer": writer}, expected=number):
+                wins.append(writer)
+
+        threads = [threading.Thread(target=race, args=(writer,)) for writer in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        head = ref.read()
+        assert head is not None
+        assert len(wins) == 1
+        assert (head.number, head.value) == (number + 1, {"writer": wins[0]})
+    assert [revision.number for revision in ref.history()] == list(range(1, 21))
