@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import hashlib
 import os
 import tempfile
@@ -126,7 +127,7 @@ class Bucket:
             ]
         return sorted(found, key=lambda entry: entry.key)
 
-    def folders(self, prefix: str) -> list[str]:
+    def folders(self, prefix: str) -> builtins.list[str]:
         """List the names of the folders directly below `prefix`, sorted."""
         with self._faults("list", prefix):
             result = obstore.list_with_delimiter(self._store, prefix or None)
