@@ -1,0 +1,79 @@
+"""Columns that a YAML derives from others of the same row (`prepare.derive`), computed by DuckDB wherever the model is fed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import duckdb
+import pyarrow as pa
+
+from training.data.expressions import columns_of, quoted
+from training.errors import DataError, shown
+
+SQL_TYPES: Final[Mapping[str, str]] = {
+    "int8": "TINYINT",
+    "int16": "SMALLINT",
+    "int32": "INTEGER",
+    "int64": "BIGINT",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+    "bool": "BOOLEAN",
+    "string": "VARCHAR",
+    "date": "DATE",
+    "timestamp": "TIMESTAMPTZ",
+}
+"""The YAML's type names, and DuckDB's."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Derived:
+    """A column computed from others of its row; it may use derived columns that stand before it."""
+
+    name: str
+    type: str
+    sql: str
+
+
+def check_derived(derived: Sequence[Derived], columns: Collection[str]) -> set[str]:
+    """Return the raw columns that the expressions use.
+
+    Raises:
+        DataError: `derive.expression`, `derive.name` (a column has it already) or `derive.type`.
+    """
+    made: list[str] = []
+    used: set[str] = set()
+    for column in derived:
+        if column.name.lower() in {name.lower() for name in (*columns, *made)}:
+            raise DataError("derive.name", f"the data has a column {shown(column.name)} already", hint="give the derived one another name")
+        if column.type not in SQL_TYPES:
+            message = f"column {shown(column.name)}: there is no type {shown(column.type)}"
+            raise DataError("derive.type", message, hint=f"one of {', '.join(SQL_TYPES)}")
+        used |= columns_of(column.sql, [*columns, *made], where=f"prepare.derive.{column.name}")
+        made.append(column.name)
+    return used - set(made)
+
+
+def derive(connection: duckdb.DuckDBPyConnection, table: pa.Table, derived: Sequence[Derived]) -> pa.Table:
+    """Return [n rows, one column per derived], in the order of `table`'s rows.
+
+    Args:
+        connection: hardened, shared by calls of any thread.
+        table: the raw columns that `check_derived` named.
+        derived: checked.
+
+    Raises:
+        DataError: `derive.failed`, an expression does not fit its columns' types, or has no value for some row.
+    """
+    # The line breaks end a comment at an expression's end; a column defined further left is visible further right.
+    selected = ", ".join(f"CAST((\n{column.sql}\n) AS {SQL_TYPES[column.type]}) AS {quoted(column.name)}" for column in derived)
+    cursor = connection.cursor()
+    try:
+        cursor.register("raw_rows", table)
+        return cursor.sql(f"SELECT {selected} FROM raw_rows").to_arrow_table()  # noqa: S608 - expressions that were checked
+    except duckdb.Error as err:
+        names = ", ".join(column.name for column in derived)
+        raise DataError("derive.failed", f"could not derive {names}: {str(err).splitlines()[0]}") from err
+    finally:
+        cursor.close()

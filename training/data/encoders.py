@@ -1,0 +1,349 @@
+"""One class per kind of transform: from a raw column to 4-byte numbers, fitted on training rows alone.
+
+| kind | result | fitted | missing value |
+| --- | --- | --- | --- |
+| `number` | float32, the value | mean | NaN, or the mean with `fill: mean` |
+| `standard` | float32, (value - mean) / deviation | mean, deviation | 0, the mean; NaN with `fill: keep` |
+| `log` | float32, log(1 + value), then standard | mean, deviation | as `standard`; a negative value counts as missing |
+| `category` | int32, 1 for the most frequent value (ties: the smaller), and so on | values | 0, as for a value never seen |
+| `hash` | int32, 1 + BLAKE2b of the value modulo `buckets` | | 0 |
+| `bucket` | int32, 1 + number of inner quantiles at or below the value | quantiles | 0 |
+| `identity` | int32, the value | largest value | 0, as for a value outside 0 … largest |
+
+`number` keeps NaN by default because trees split on missing values; what is scaled is meant for neural models, which
+cannot. Fitting depends on which values there are, never on the order of rows. -0.0 counts as 0.0.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Literal, Protocol
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from training.errors import DataError, shown
+
+DEFAULT_MAX_CATEGORIES: Final = 1_000_000
+DEFAULT_BUCKETS: Final = 10
+DEFAULT_HASH_BUCKETS: Final = 1 << 16
+
+CellType = Literal["float32", "int32"]
+Fill = Literal["mean", "keep"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EncoderSettings:
+    """What a user may set for one feature."""
+
+    kind: str
+    fill: Fill | None = None
+    """For float kinds; None: the kind's own way, see the module."""
+    max_categories: int = DEFAULT_MAX_CATEGORIES
+    buckets: int | None = None
+    """For `hash` and `bucket`."""
+
+
+class Encoder(Protocol):
+    """A fitted transform of one column."""
+
+    kind: ClassVar[str]
+    dtype: ClassVar[CellType]
+
+    @property
+    def cardinality(self) -> int:
+        """Number of different ids, 0 included; 0 for float kinds."""
+
+    def encode(self, column: pd.Series[Any], name: str) -> NDArray[Any]:
+        """Return [n] of `dtype`.
+
+        Raises:
+            DataError: `schema.type`, the column is not of a kind that this transform takes.
+        """
+
+    def parameters(self) -> dict[str, Any]:
+        """Return what was fitted, as JSON: the constructor's arguments."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScaledNumber:
+    """`number`, `standard` and `log`: one affine map, which `number` leaves at the identity."""
+
+    mean: float
+    fill: Fill
+    kind: ClassVar[str] = "number"
+    dtype: ClassVar[CellType] = "float32"
+
+    @property
+    def cardinality(self) -> int:
+        return 0
+
+    def encode(self, column: pd.Series[Any], name: str) -> NDArray[np.float32]:
+        return self._filled(numbers(column, name), self.mean)
+
+    def parameters(self) -> dict[str, Any]:
+        return {"mean": self.mean, "fill": self.fill}
+
+    def _filled(self, values: NDArray[np.float64], fill: float) -> NDArray[np.float32]:
+        cells = values.astype(np.float32)
+        missing = ~np.isfinite(cells)
+        cells[missing] = np.float32(fill) if self.fill == "mean" else np.float32(np.nan)
+        return cells
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Standard(ScaledNumber):
+    deviation: float
+    kind: ClassVar[str] = "standard"
+
+    def encode(self, column: pd.Series[Any], name: str) -> NDArray[np.float32]:
+        return self._filled((self._unscaled(numbers(column, name)) - self.mean) / self.deviation, 0.0)
+
+    def parameters(self) -> dict[str, Any]:
+        return {"mean": self.mean, "fill": self.fill, "deviation": self.deviation}
+
+    @staticmethod
+    def _unscaled(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return values
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Log(Standard):
+    kind: ClassVar[str] = "log"
+
+    @staticmethod
+    def _unscaled(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return logarithms(values)
+
+
+class Category:
+    """Values by frequency; id 0 is everything else."""
+
+    kind: ClassVar[str] = "category"
+    dtype: ClassVar[CellType] = "int32"
+
+    def __init__(self, *, values: list[Any]) -> None:
+        self.values = values
+        self._is_text = bool(values) and isinstance(values[0], str)
+        self._index = (
+            pd.Index(values, dtype=object) if self._is_text else pd.Index(np.asarray(values, dtype=None if values else np.float64))
+        )
+
+    @property
+    def cardinality(self) -> int:
+        return len(self.values) + 1
+
+    def encode(self, column: pd.Series[Any], name: str) -> NDArray[np.int32]:
+        if self._is_text != is_text(column) and len(column) and not column.isna().all():
+            wanted = "text" if self._is_text else "numbers"
+            raise DataError("schema.type", f"column {shown(name)} holds {column.dtype}, its categories were fitted on {wanted}")
+        # get_indexer says -1 for what is not there, a missing value included.
+        looked_up = pd.Index(column.astype(object)) if self._is_text else pd.Index(_exact(column, name))
+        return (self._index.get_indexer(looked_up) + 1).astype(np.int32)
+
+    def parameters(self) -> dict[str, Any]:
+        return {"values": self.values}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hash:
+    buckets: int
+    kind: ClassVar[str] = "hash"
+    dtype: ClassVar[CellType] = "int32"
+
+    @property
+    def cardinality(self) -> int:
+        return self.buckets + 1
+
+    def encode(self, column: pd.Series[Any], name: str) -> NDArray[np.int32]:
+        # Numbers hash as float64, so that 7, 7.0 and a nullable 7 are one value.
+        raw = column if is_text(column) else pd.Series(numbers(column, name))
+        codes, values = pd.factorize(raw)
+        ids = np.array([0, *(self._bucket_of(value) for value in values)], dtype=np.int32)
+        hashed: NDArray[np.int32] = ids[codes + 1]
+        return hashed
+
+    def parameters(self) -> dict[str, Any]:
+        return {"buckets": self.buckets}
+
+    def _bucket_of(self, value: Any) -> int:
+        text = value if isinstance(value, str) else repr(float(value))
+        return 1 + int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big") % self.buckets
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bucket:
+    bounds: list[float]
+    """Ascending; a value at a bound belongs to the bucket above it."""
+    kind: ClassVar[str] = "bucket"
+    dtype: ClassVar[CellType] = "int32"
+
+    @property
+    def cardinality(self) -> int:
+        return len(self.bounds) + 2
+
+    def encode(self, column: pd.Series[Any], name: str) -> NDArray[np.int32]:
+        values = numbers(column, name)
+        ids = np.searchsorted(np.asarray(self.bounds), values, side="right") + 1
+        return np.where(np.isnan(values), 0, ids).astype(np.int32)
+
+    def parameters(self) -> dict[str, Any]:
+        return {"bounds": self.bounds}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Identity:
+    largest: int
+    kind: ClassVar[str] = "identity"
+    dtype: ClassVar[CellType] = "int32"
+
+    @property
+    def cardinality(self) -> int:
+        return self.largest + 1
+
+    def encode(self, column: pd.Series[Any], name: str) -> NDArray[np.int32]:
+        values = numbers(column, name)
+        known = (values >= 0) & (values <= self.largest) & (values == np.floor(values))
+        return np.where(known, values, 0).astype(np.int32)
+
+    def parameters(self) -> dict[str, Any]:
+        return {"largest": self.largest}
+
+
+ENCODERS: Final[Mapping[str, Callable[..., Encoder]]] = {
+    "number": ScaledNumber,
+    "standard": Standard,
+    "log": Log,
+    "category": Category,
+    "hash": Hash,
+    "bucket": Bucket,
+    "identity": Identity,
+}
+
+
+def fit_encoder(settings: EncoderSettings, column: pd.Series[Any], name: str) -> Encoder:
+    """Return the transform of one column, fitted on these (training) rows.
+
+    Raises:
+        DataError: `transform.unknown`, `schema.type`, `data.nonfinite`, `data.all_missing`, `transform.negative` (`log`),
+            `transform.not_an_id` (`identity`) or `cardinality`.
+    """
+    if settings.kind in ("number", "standard", "log"):
+        return _fit_number(settings, column, name)
+    if settings.kind == "category":
+        return _fit_category(settings, column, name)
+    if settings.kind == "hash":
+        return Hash(buckets=settings.buckets or DEFAULT_HASH_BUCKETS)
+    if settings.kind == "bucket":
+        return _fit_bucket(settings, column, name)
+    if settings.kind == "identity":
+        return _fit_identity(column, name)
+    raise DataError(
+        "transform.unknown", f"feature {shown(name)}: no transform {shown(settings.kind)}", hint=f"one of {', '.join(ENCODERS)}"
+    )
+
+
+def is_text(column: pd.Series[Any]) -> bool:
+    return bool(pd.api.types.is_string_dtype(column.dtype) or pd.api.types.is_object_dtype(column.dtype))
+
+
+def numbers(column: pd.Series[Any], name: str) -> NDArray[np.float64]:
+    """Return [n] float64: missing as NaN, -0.0 as 0.0.
+
+    Raises:
+        DataError: `schema.type`, the column does not hold numbers.
+    """
+    if is_text(column) and column.isna().all():
+        return np.full(len(column), np.nan)
+    if not (pd.api.types.is_numeric_dtype(column.dtype) or pd.api.types.is_bool_dtype(column.dtype)):
+        raise DataError(
+            "schema.type",
+            f"column {shown(name)} holds {column.dtype}, its transform takes numbers",
+            hint="derive a number in prepare.derive",
+        )
+    return column.to_numpy(dtype=np.float64, na_value=np.nan) + 0.0
+
+
+def logarithms(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return log(1 + value), NaN for a negative value."""
+    return np.log1p(np.where(values < 0, np.nan, values))
+
+
+def _fit_number(settings: EncoderSettings, column: pd.Series[Any], name: str) -> ScaledNumber:
+    values = _finite(column, name)
+    if settings.kind == "number":
+        return ScaledNumber(mean=_mean(values), fill=settings.fill or "keep")
+    if settings.kind == "log":
+        num_negative = int((values < 0).sum())
+        if num_negative:
+            message = f"feature {shown(name)}: {num_negative} of {len(values)} values are negative, the least {values.min():g}"
+            raise DataError("transform.negative", message, hint="use the transform standard, or derive a value that is not negative")
+        values = logarithms(values)
+    mean = _mean(values)
+    deviation = _mean((values - mean) ** 2) ** 0.5
+    scaled = Log if settings.kind == "log" else Standard
+    return scaled(mean=mean, deviation=deviation if deviation > 1e-12 * max(1.0, abs(mean)) else 1.0, fill=settings.fill or "mean")
+
+
+def _fit_category(settings: EncoderSettings, column: pd.Series[Any], name: str) -> Category:
+    raw = column.dropna()
+    counts = (raw if is_text(raw) else pd.Series(_exact(raw, name))).value_counts(sort=False)
+    if len(counts) > settings.max_categories:
+        raise DataError(
+            "cardinality",
+            f"feature {shown(name)}: {len(counts)} different values, at most {settings.max_categories} are allowed",
+            hint="use the transform hash",
+        )
+    values = counts.index.tolist()
+    ordered = sorted(zip(counts.tolist(), values, strict=True), key=lambda entry: (-entry[0], entry[1]))
+    return Category(values=[_plain(value) for _count, value in ordered])
+
+
+def _fit_bucket(settings: EncoderSettings, column: pd.Series[Any], name: str) -> Bucket:
+    num_buckets = settings.buckets or DEFAULT_BUCKETS
+    inner = np.linspace(0, 1, num_buckets + 1)[1:-1]
+    return Bucket(bounds=np.unique(np.quantile(_finite(column, name), inner)).tolist())
+
+
+def _fit_identity(column: pd.Series[Any], name: str) -> Identity:
+    values = _finite(column, name)
+    wrong = values[(values < 0) | (values != np.floor(values)) | (values >= 1 << 31)]
+    if len(wrong):
+        raise DataError(
+            "transform.not_an_id",
+            f"feature {shown(name)}: {len(wrong)} values are no whole numbers from 0, such as {wrong[0]:g}",
+            hint="use the transform category",
+        )
+    return Identity(largest=int(values.max()))
+
+
+def _finite(column: pd.Series[Any], name: str) -> NDArray[np.float64]:
+    values = numbers(column, name)
+    num_infinite = int(np.isinf(values).sum())
+    if num_infinite:
+        raise DataError("data.nonfinite", f"feature {shown(name)}: {num_infinite} of {len(values)} training values are infinite")
+    known = values[~np.isnan(values)]
+    if not len(known):
+        raise DataError("data.all_missing", f"feature {shown(name)}: all {len(values)} training values are missing", hint="drop it")
+    return known
+
+
+def _mean(values: NDArray[np.float64]) -> float:
+    """Return the mean, the same for any order of the values: they are summed sorted."""
+    return float(np.sort(values).sum() / len(values))
+
+
+def _exact(column: pd.Series[Any], name: str) -> NDArray[Any]:
+    """Return [n] int64 where that loses nothing (ids above 2**53 are no float64), float64 otherwise."""
+    if pd.api.types.is_integer_dtype(column.dtype) and not column.hasnans:
+        return column.to_numpy(dtype=np.int64)
+    return numbers(column, name)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return value
+    return int(value) if float(value).is_integer() else float(value)

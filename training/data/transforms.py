@@ -1,0 +1,213 @@
+"""From a raw frame to a model's input: derived columns and one transform per feature, fitted once, the same everywhere.
+
+The file `transforms.json` travels from `prepare` into every model: training, evaluation and serving run this code on it.
+A model's input is a row-major matrix of 4-byte cells, floats first, then ids, each in the order of the spec.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Self
+
+import duckdb
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from training.contracts import canonical_json
+from training.data.derived import Derived, check_derived, derive
+from training.data.encoders import ENCODERS, CellType, Encoder, EncoderSettings, ScaledNumber, fit_encoder
+from training.data.expressions import hardened
+from training.errors import DataError, shown
+
+FORMAT_VERSION: Final = 1
+CELL_BYTES: Final = 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FeaturePlan:
+    """How one feature is to be made."""
+
+    name: str
+    """A raw or derived column."""
+    settings: EncoderSettings
+    serve_as: float | str | None = None
+    """Value that stands for the column's own when scoring (so that a shown position does not decide a rank); None: its own."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayoutEntry:
+    """One column of the model's input."""
+
+    name: str
+    dtype: CellType
+    cardinality: int
+    """Number of different ids, 0 included (the size of an embedding table); 0 for float32."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Matrix:
+    """A model's input, [n, features] in row-major 4-byte cells."""
+
+    cells: NDArray[np.int32]
+    """Float cells hold the bits of a float32."""
+    layout: tuple[LayoutEntry, ...]
+    num_unseen: Mapping[str, int]
+    """By id feature: rows with id 0 (missing, or never seen in training)."""
+
+    @property
+    def num_floats(self) -> int:
+        return sum(entry.dtype == "float32" for entry in self.layout)
+
+    @property
+    def floats(self) -> NDArray[np.float32]:
+        """[n, float features] float32, a view."""
+        return self.cells.view(np.float32)[:, : self.num_floats]
+
+    @property
+    def ints(self) -> NDArray[np.int32]:
+        """[n, id features] int32, a view."""
+        return self.cells[:, self.num_floats :]
+
+    def as_floats(self) -> NDArray[np.float32]:
+        """[n, features] float32 with ids as numbers, a copy: what trees take. Ids above 2**24 would lose digits."""
+        return np.concatenate([self.floats, self.ints.astype(np.float32)], axis=1)
+
+
+class _Feature(NamedTuple):
+    name: str
+    encoder: Encoder
+    serve_as: float | str | None
+
+
+class FittedTransforms:
+    """Derived columns and fitted transforms."""
+
+    def __init__(self, *, derived: Sequence[Derived], derive_from: Collection[str], features: Sequence[_Feature]) -> None:
+        """Take what `fit` or `from_json` made.
+
+        Args:
+            derived: columns to compute, checked.
+            derive_from: raw columns that their expressions use.
+            features: in the order of the spec.
+        """
+        self.derived = tuple(derived)
+        self._derive_from = frozenset(derive_from)
+        # Floats first: the float part and the id part of a gathered batch are plain slices then.
+        self._features = tuple(sorted(features, key=lambda feature: feature.encoder.dtype != "float32"))
+        self._database: duckdb.DuckDBPyConnection | None = None
+
+    @property
+    def layout(self) -> tuple[LayoutEntry, ...]:
+        """Columns of the model's input, floats first."""
+        return tuple(LayoutEntry(name=f.name, dtype=f.encoder.dtype, cardinality=f.encoder.cardinality) for f in self._features)
+
+    def inputs(self, *, serving: bool) -> tuple[str, ...]:
+        """Return the raw columns that `apply` reads, sorted; when serving, not those that a constant stands for."""
+        used = {feature.name for feature in self._features if not (serving and feature.serve_as is not None)}
+        made = {column.name for column in self.derived}
+        return tuple(sorted(used - made | (self._derive_from if used & made else frozenset())))
+
+    @classmethod
+    def fit(cls, frame: pd.DataFrame, *, derived: Sequence[Derived], features: Sequence[FeaturePlan]) -> Self:
+        """Fit on training rows.
+
+        Args:
+            frame: raw training rows alone; nothing of other splits may be in it.
+            derived: columns to compute first, each from raw ones and those before it.
+            features: what goes to the model, not empty.
+
+        Raises:
+            DataError: `derive.*`, an expression is refused; `schema.missing`, a feature's column is not there;
+                or what `fit_encoder` raises.
+        """
+        derive_from = check_derived(derived, list(frame.columns))
+        known = {*frame.columns, *(column.name for column in derived)}
+        missing = [plan.name for plan in features if plan.name not in known]
+        if missing:
+            raise DataError("schema.missing", f"no column {', '.join(shown(name) for name in missing)} for the feature of that name")
+        plain = [_Feature(plan.name, ScaledNumber(mean=0.0, fill="keep"), None) for plan in features]
+        columns = cls(derived=derived, derive_from=derive_from, features=plain)._columns(frame, serving=False)
+        fitted = [_Feature(plan.name, fit_encoder(plan.settings, columns[plan.name], plan.name), plan.serve_as) for plan in features]
+        return cls(derived=derived, derive_from=derive_from, features=fitted)
+
+    def apply(self, frame: pd.DataFrame, *, serving: bool) -> Matrix:
+        """Return the model's input for `frame`, row for row.
+
+        Args:
+            frame: raw rows as `frame.parquet` has them, the columns `inputs` in any order among any others; a timestamp
+                without zone counts as UTC.
+            serving: True when scoring (evaluation and serving): a feature with `serve_as` has that value in every row.
+
+        Raises:
+            DataError: `schema.missing` or `schema.type`.
+        """
+        columns = self._columns(frame, serving=serving)
+        cells = np.empty((len(frame), len(self._features)), dtype=np.int32)
+        num_unseen = {}
+        for position, (name, encoder, serve_as) in enumerate(self._features):
+            if serving and serve_as is not None:
+                cells[:, position] = encoder.encode(pd.Series([serve_as]), name).view(np.int32)[0]
+            else:
+                cells[:, position] = encoder.encode(columns[name], name).view(np.int32)
+            if encoder.dtype == "int32":
+                num_unseen[name] = int((cells[:, position] == 0).sum())
+        return Matrix(cells=cells, layout=self.layout, num_unseen=num_unseen)
+
+    def to_json(self) -> bytes:
+        """Return canonical JSON: equal transforms, equal bytes."""
+        features = [
+            {"name": f.name, "transform": f.encoder.kind, "parameters": f.encoder.parameters(), "serve_as": f.serve_as}
+            for f in self._features
+        ]
+        derived = [dataclasses.asdict(column) for column in self.derived]
+        return canonical_json(
+            {"format_version": FORMAT_VERSION, "derive": derived, "derive_from": sorted(self._derive_from), "features": features}
+        )
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Self:
+        """Read what `to_json` wrote; expressions are checked again, since files travel.
+
+        Raises:
+            DataError: `transforms.newer`, `transforms.malformed` or `derive.*`.
+        """
+        try:
+            values = json.loads(data)
+            version = values["format_version"]
+            if version > FORMAT_VERSION:
+                message = f"transforms.json has format {version}, this version reads up to {FORMAT_VERSION}"
+                raise DataError("transforms.newer", message, hint="upgrade Nightshift")
+            derived = [Derived(**column) for column in values["derive"]]
+            features = [_Feature(e["name"], ENCODERS[e["transform"]](**e["parameters"]), e["serve_as"]) for e in values["features"]]
+            derive_from = check_derived(derived, values["derive_from"])
+        except (KeyError, TypeError, ValueError) as err:
+            raise DataError("transforms.malformed", f"transforms.json cannot be read: {type(err).__name__}: {err}") from err
+        return cls(derived=derived, derive_from=derive_from, features=features)
+
+    def _columns(self, frame: pd.DataFrame, *, serving: bool) -> dict[str, pd.Series[Any]]:
+        """Return the raw and derived columns that the features need."""
+        inputs = self.inputs(serving=serving)
+        missing = [name for name in inputs if name not in frame.columns]
+        if missing:
+            raise DataError("schema.missing", f"the frame lacks {', '.join(shown(name) for name in missing)}", hint="features need it")
+        columns = {name: frame[name] for name in inputs}
+        if not self.derived or not self._derive_from <= columns.keys():
+            return columns
+        if self._database is None:
+            self._database = hardened()
+        raw = pd.DataFrame({name: _zoned(columns[name]) for name in sorted(self._derive_from)}, index=frame.index)
+        made = derive(self._database, pa.Table.from_pandas(raw, preserve_index=False), self.derived)
+        return columns | {name: made[name].to_pandas() for name in made.column_names}
+
+
+def _zoned(column: pd.Series[Any]) -> pd.Series[Any]:
+    """Return timestamps in UTC: an expression reads a timestamp without zone as something else."""
+    if not pd.api.types.is_datetime64_any_dtype(column.dtype):
+        return column
+    zoned: pd.Series[Any] = column.dt.tz_localize("UTC") if column.dt.tz is None else column.dt.tz_convert("UTC")
+    return zoned
