@@ -1,0 +1,53 @@
+"""The index of snapshots in our database: which versions of a pipeline's data there are, and where."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final
+
+from sqlalchemy import Engine, select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from training.contracts import canonical_json, sha256_hex
+from training.store import Manifest
+from training.tables import DatasetVersion
+from training.tables.connect import database_faults
+
+VERSION_DIGITS: Final = 16
+
+
+def register_snapshot(engine: Engine, *, name: str, uri: str, manifest: Manifest, created_by: str) -> str:
+    """Make the snapshot's row, unless it has one; return its version, the first 16 digits of its digest.
+
+    Args:
+        name: the pipeline.
+        created_by: the task instance that asked.
+
+    Raises:
+        UnavailableError: `database.unavailable`.
+    """
+    main = manifest.meta["tables"][manifest.meta["main"]]
+    version = manifest.digest[:VERSION_DIGITS]
+    row = DatasetVersion(
+        name=name,
+        version=version,
+        storage_uri=uri,
+        row_count=main["rows"],
+        size_bytes=sum(entry.size_bytes for entry in manifest.files.values()),
+        schema_hash=main["schema_hash"],
+        split_config=manifest.meta["split"],
+        split_config_hash=sha256_hex(canonical_json(manifest.meta["split"])),
+        created_at=datetime.now(UTC),
+        created_by=created_by,
+    )
+    wanted = select(DatasetVersion.id).where(DatasetVersion.name == name, DatasetVersion.version == version)
+    with database_faults(), Session(engine) as session:
+        if session.scalar(wanted) is None:
+            session.add(row)
+            try:
+                session.commit()
+            except IntegrityError:
+                # Another run registered the same snapshot in between; its row says the same.
+                session.rollback()
+    return version

@@ -1,0 +1,124 @@
+"""SQL expressions out of a YAML file: one scalar expression each, checked before it runs, run where it can reach nothing else.
+
+DuckDB parses; nothing is matched by hand. What passes depends on its row alone: no subquery, aggregate, window, clock,
+random number or session setting.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+
+from training.errors import DataError, shown
+
+THREADS: Final = 2
+MEMORY_LIMIT: Final = "2GB"
+ROW_MACROS: Final = frozenset({"if", "nullif", "split_part", "fmod", "fdiv", "days_in_month", "date_add"})
+"""Functions that DuckDB defines in SQL, and that depend on their arguments alone (others read the clock, or its catalog)."""
+CLOCK_FUNCTIONS: Final = frozenset({"age", "current_localtime", "current_localtimestamp"})
+"""Declared as consistent, and yet they read the clock (`age` with one argument)."""
+FORBIDDEN_CLASSES: Final = {"SUBQUERY": "a subquery", "STAR": "a star", "WINDOW": "a window function", "PARAMETER": "a parameter"}
+
+
+def hardened(folders: list[Path] | None = None, *, memory_limit: str = MEMORY_LIMIT) -> duckdb.DuckDBPyConnection:
+    """Open DuckDB in memory, in UTC, unable to reach files (but those below `folders`), the network or its own settings."""
+    connection = duckdb.connect()
+    connection.execute("SET TimeZone = 'UTC'")
+    connection.execute(f"SET threads = {THREADS}")
+    connection.execute(f"SET memory_limit = '{memory_limit}'")
+    connection.execute("SET python_enable_replacements = false")
+    if folders:
+        connection.execute(f"SET temp_directory = {literal(str(folders[0] / '.spill'))}")
+        connection.execute(f"SET allowed_directories = [{', '.join(literal(str(folder)) for folder in folders)}]")
+    connection.execute("SET enable_external_access = false")
+    connection.execute("SET lock_configuration = true")
+    return connection
+
+
+def quoted(name: str) -> str:
+    """Return a column or table name as an SQL identifier, whatever characters it has."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    """Return a text as an SQL string."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def columns_of(expression: str, available: Collection[str], *, where: str) -> set[str]:
+    """Return the names of the columns that one scalar expression mentions.
+
+    Args:
+        available: the columns that there are. Any other bare word is refused: SQL has some, like `current_date`, that are no columns.
+        where: what the expression belongs to, for messages: `column 'landed_at' of table 'flights'`.
+
+    Raises:
+        DataError: `derive.expression`: it is not one scalar expression that depends on its row alone.
+    """
+    parsed = json.loads(_parser().execute("SELECT json_serialize_sql(?)", [f"SELECT {expression}"]).fetchall()[0][0])
+    if parsed["error"]:
+        raise _refused(expression, where, parsed["error_message"])
+    statements = parsed["statements"]
+    if len(statements) != 1:
+        raise _refused(expression, where, f"{len(statements)} statements instead of one expression")
+    node = statements[0]["node"]
+    if node["type"] != "SELECT_NODE" or len(node["select_list"]) != 1 or _has_clauses(node):
+        raise _refused(expression, where, "more than one scalar expression")
+    scalar = node["select_list"][0]
+    if scalar.get("alias"):
+        raise _refused(expression, where, "an alias; the key in the YAML names the column")
+    by_lower_case = {name.lower(): name for name in available}
+    mentioned = set()
+    for part in _walk(scalar):
+        kind = part.get("class")
+        if kind in FORBIDDEN_CLASSES:
+            raise _refused(expression, where, f"{FORBIDDEN_CLASSES[kind]} is not a scalar expression of one row")
+        if kind == "FUNCTION" and part["function_name"].lower() not in _row_functions():
+            raise _refused(expression, where, f"function {shown(part['function_name'])} is unknown, or does not depend on its row alone")
+        if kind == "COLUMN_REF":
+            name = part["column_names"][-1]
+            if name.lower() not in by_lower_case:
+                raise _refused(expression, where, f"there is no column {shown(name)} (there are {', '.join(sorted(available))})")
+            mentioned.add(by_lower_case[name.lower()])
+    return mentioned
+
+
+def _refused(expression: str, where: str, reason: str) -> DataError:
+    return DataError(
+        "derive.expression", f"{where}: {reason}, in {shown(expression)}", hint="write one SQL expression over the columns of one row"
+    )
+
+
+def _has_clauses(node: dict[str, Any]) -> bool:
+    clauses = ("where_clause", "group_expressions", "having", "sample", "qualify", "modifiers")
+    return node["from_table"]["type"] != "EMPTY" or bool(node["cte_map"]["map"]) or any(node[name] for name in clauses)
+
+
+def _walk(part: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(part, dict):
+        yield part
+        for inner in part.values():
+            yield from _walk(inner)
+    elif isinstance(part, list):
+        for inner in part:
+            yield from _walk(inner)
+
+
+@functools.cache
+def _parser() -> duckdb.DuckDBPyConnection:
+    return hardened()
+
+
+@functools.cache
+def _row_functions() -> frozenset[str]:
+    """Names of the functions that give equal answers for equal arguments, always."""
+    query = """
+        SELECT lower(function_name) FROM duckdb_functions() WHERE function_type = 'scalar'
+        GROUP BY 1 HAVING bool_and(stability = 'CONSISTENT')
+    """
+    return (frozenset(name for (name,) in _parser().execute(query).fetchall()) | ROW_MACROS) - CLOCK_FUNCTIONS

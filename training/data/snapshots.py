@@ -1,0 +1,145 @@
+"""Snapshots: what a run may see of its sources, immutable, its files named by their content."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from training.data.sources import Horizon, Part, part_as_is, part_of_rows
+from training.data.tables import TableContract, schema_hash
+from training.errors import DataError, shown
+from training.store import Manifest, Store
+from training.store.listing import read_source
+from training.store.manifests import FileEntry
+from training.store.objects import file_digest
+
+KIND = "snapshot"
+
+Listing = Mapping[str, Sequence[Mapping[str, Any]]]
+"""Table name to `[{uri, size_bytes, version, partition}]`, as the operator saw the sources."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SnapshotPlan:
+    """What to take a snapshot of."""
+
+    contracts: Sequence[TableContract]
+    """The main table's first."""
+    listing: Listing
+    as_of: datetime
+    start: datetime
+    """Begin of the window."""
+    end: datetime
+    """End of the window, exclusive; not after `as_of`."""
+    split: Mapping[str, Any]
+    """How the rows will be divided, as JSON: recorded, not applied here."""
+    lookback: Mapping[str, datetime | None]
+    """Earliest event time that matters, by feature table; None: all of its past."""
+
+
+def take_snapshot(store: Store, plan: SnapshotPlan, folder: Path, *, on_file: Callable[[int, int], None]) -> tuple[str, Manifest]:
+    """Store the files of all tables and the manifest that names them. Equal sources and an equal plan give an equal manifest.
+
+    Args:
+        folder: scratch space for one file at a time.
+        on_file: called with (files done, files in all).
+
+    Raises:
+        DataError: `data.empty`, a table has no files; `source.changed`, `source.missing`; of `part_as_is` and `part_of_rows`.
+
+    Returns:
+        URI of the manifest, and it.
+    """
+    files: dict[str, FileEntry] = {}
+    tables: dict[str, Any] = {}
+    total = sum(len(plan.listing.get(contract.name, ())) for contract in plan.contracts)
+    done = 0
+    for contract in plan.contracts:
+        parts: dict[str, dict[str, Any]] = {}
+        schemas: dict[str, dict[str, str]] = {}
+        for name, entry in _named(contract, plan.listing.get(contract.name, ())):
+            files[name], facts, schemas[name] = _take_part(store, contract, entry, _horizon(contract, plan), folder)
+            parts[name] = facts
+            done += 1
+            on_file(done, total)
+        tables[contract.name] = _table_facts(parts, schemas)
+    meta = {
+        "as_of": plan.as_of.isoformat(),
+        "window": {"start": plan.start.isoformat(), "end": plan.end.isoformat()},
+        "main": plan.contracts[0].name,
+        "split": dict(plan.split),
+        "tables": tables,
+    }
+    manifest = Manifest(kind=KIND, files=files, meta=meta)
+    return store.manifests.put(manifest), manifest
+
+
+def _named(contract: TableContract, entries: Sequence[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Give each source file its name in the snapshot, whatever order they were listed in."""
+    if not entries:
+        raise DataError(
+            "data.empty", f"table {shown(contract.name)} has no data files at {contract.uri}", hint="see whether the source was written"
+        )
+    numbers: Counter[str] = Counter()
+    named = []
+    for entry in sorted(entries, key=lambda entry: (entry["partition"] or "", entry["uri"])):
+        partition = entry["partition"] or "all"
+        named.append((f"{contract.name}/{partition}-{numbers[partition]:05d}.parquet", entry))
+        numbers[partition] += 1
+    return named
+
+
+def _take_part(
+    store: Store, contract: TableContract, entry: Mapping[str, Any], horizon: Horizon, folder: Path
+) -> tuple[FileEntry, dict[str, Any], dict[str, str]]:
+    scratch = folder / "part"
+    scratch.mkdir()
+    try:
+        path = read_source(entry["uri"], entry["version"], scratch / "source")
+        part: Part
+        if contract.is_kept_as_is:
+            part = part_as_is(path, source=entry["uri"])
+            digest = source_digest = store.objects.put_file(path)
+        else:
+            part = part_of_rows(contract, path, horizon, source=entry["uri"])
+            digest, source_digest = store.objects.put_file(part.path), file_digest(path)
+        size_bytes = part.path.stat().st_size
+    finally:
+        shutil.rmtree(scratch)
+    facts = {
+        "rows": part.rows,
+        "partition": entry["partition"],
+        "source_key": entry["uri"].removeprefix(contract.uri.rsplit("/", 1)[0] + "/"),
+        # The content's digest, not the storage's ETag: equal data on two machines make one snapshot.
+        "source_version": f"sha256:{source_digest}",
+    }
+    return FileEntry(digest=digest, size_bytes=size_bytes), facts, part.schema
+
+
+def _table_facts(parts: dict[str, dict[str, Any]], schemas: dict[str, dict[str, str]]) -> dict[str, Any]:
+    """Return the table's part of the manifest: the schema that most of its rows have, and at each part that differs its own."""
+    weight: Counter[str] = Counter()
+    for name, schema in schemas.items():
+        weight[schema_hash(schema)] += parts[name]["rows"] + 1
+    common = max(sorted(weight), key=weight.__getitem__)
+    chosen = next(schema for schema in schemas.values() if schema_hash(schema) == common)
+    for name, schema in schemas.items():
+        if schema_hash(schema) != common:
+            parts[name]["schema"] = dict(sorted(schema.items()))
+    return {
+        "rows": sum(part["rows"] for part in parts.values()),
+        "schema": dict(sorted(chosen.items())),
+        "schema_hash": common,
+        "parts": parts,
+    }
+
+
+def _horizon(contract: TableContract, plan: SnapshotPlan) -> Horizon:
+    if contract.name == plan.contracts[0].name:
+        return Horizon(plan.start, plan.end, plan.as_of)
+    return Horizon(plan.lookback.get(contract.name), None, plan.as_of)

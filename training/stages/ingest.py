@@ -1,0 +1,69 @@
+"""Ingest: takes an immutable snapshot of what the run may see of its sources, and registers it.
+
+python -m training.stages.ingest REQUEST_URI
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime
+
+from training.data.dataset_versions import register_snapshot
+from training.data.snapshots import SnapshotPlan, take_snapshot
+from training.data.tables import contracts_of
+from training.spec import window
+from training.stages.runner import Outcome, StageContext, main
+from training.store import point_run_at
+from training.tables import connect
+
+logger = logging.getLogger(__name__)
+
+
+def work(context: StageContext) -> Outcome:
+    """Take the snapshot of `request.parameters["listing"]`.
+
+    Raises:
+        DataError: what the sources hold is not what the spec declares, and validation could not even look at it.
+    """
+    spec, request = context.spec, context.request
+    as_of = datetime.fromisoformat(request.as_of)
+    start, end = window(spec, as_of)
+    plan = SnapshotPlan(
+        contracts=contracts_of(spec),
+        listing=request.parameters["listing"],
+        as_of=as_of,
+        start=start,
+        end=end,
+        split=spec.data.split.model_dump(mode="json", exclude_none=True),
+        lookback={
+            feature.table: start - spec.data.source.decision_lead - feature.max_age
+            for feature in spec.data.features
+            if feature.max_age is not None
+        },
+    )
+    with context.timed("snapshot"):
+        uri, manifest = take_snapshot(
+            context.store, plan, context.folder, on_file=lambda done, total: context.progress(done, total, "files")
+        )
+    with context.timed("register"):
+        version = register_snapshot(
+            connect(), name=spec.name, uri=uri, manifest=manifest, created_by=f"{request.run.owner}/{request.run.try_number}"
+        )
+    point_run_at(context.store, request, "snapshot", uri)
+    tables = manifest.meta["tables"]
+    for name, facts in tables.items():
+        logger.info("%s: %s rows in %d files", name, f"{facts['rows']:,}", len(facts["parts"]))
+    return Outcome(
+        artifact_uri=uri,
+        digest=manifest.digest,
+        scalars={
+            "rows": tables[manifest.meta["main"]]["rows"],
+            "files": len(manifest.files),
+            "bytes": sum(entry.size_bytes for entry in manifest.files.values()),
+            "version": version,
+        },
+    )
+
+
+if __name__ == "__main__":
+    main(work)
