@@ -1,0 +1,90 @@
+# Everything that one does with a checkout. CI calls the same targets.
+#   make run                        the next simulated night of search_ranking, services included
+#   make run PIPELINE=flight_delay  the same for another pipeline; NIGHT=YYYY-MM-DD chooses the night, FORCE=1 redoes finished work
+PIPELINE ?= search_ranking
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do $$p -c 'import sys, ensurepip, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && { echo $$p; break; }; done)
+# torch's own index has its build without CUDA, a tenth of the size. Where it cannot be reached, the usual index serves.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+
+VENV := .venv
+BIN := $(VENV)/bin
+HASH := $(shell cat requirements.txt constraints.txt | sha256sum | cut -c1-16)
+DEV_HASH := $(shell cat requirements.txt requirements-dev.txt constraints.txt | sha256sum | cut -c1-16)
+INSTALLED := $(VENV)/.installed-$(HASH)
+DEV_INSTALLED := $(VENV)/.installed-dev-$(DEV_HASH)
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --constraint constraints.txt
+SERVICES := $(BIN)/python -m nightshift.services
+
+export PYTHONPATH := $(CURDIR):$(CURDIR)/plugins
+
+.PHONY: help run start stop status shell env install install-dev test lint format schema bench clean
+.SILENT:
+.DEFAULT_GOAL := help
+
+help:  ## this list
+	awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
+
+run: $(INSTALLED)  ## the next simulated night of PIPELINE (default search_ranking), from nothing to the decision
+	$(SERVICES) run $(PIPELINE) $(if $(NIGHT),--night $(NIGHT)) $(if $(FORCE),--force)
+
+start: $(INSTALLED)  ## start Airflow and MLflow, and wait until they are ready
+	$(SERVICES) start
+
+stop:  ## end every process that this checkout started, and no other
+	if [ -x $(BIN)/python ] && $(BIN)/python -c 'import psutil' 2>/dev/null; then $(SERVICES) stop; else echo "nothing is installed, so nothing runs"; fi
+
+status: $(INSTALLED)  ## say what runs
+	$(SERVICES) status || true
+
+shell: $(INSTALLED)  ## a shell in which airflow and python know this installation
+	eval "$$($(SERVICES) env)" && exec $${SHELL:-/bin/sh}
+
+env: $(INSTALLED)  ## the same for your own shell: eval "$(make env)"
+	$(SERVICES) env
+
+test: $(DEV_INSTALLED)  ## all tests
+	$(BIN)/python -m pytest
+
+lint: $(DEV_INSTALLED)  ## ruff, mypy --strict, who imports whom, JSON Schema up to date
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/python -m training.spec.schema --check
+
+format: $(DEV_INSTALLED)  ## let ruff put the code in order
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+schema: $(INSTALLED)  ## write the JSON Schema of the pipelines' YAML, for editors
+	$(BIN)/python -m training.spec.schema
+
+bench: $(DEV_INSTALLED)  ## the measurements that the README quotes
+	for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+clean: stop  ## stop, and remove what make run made; the virtual environment stays
+	rm -rf .local
+
+install: $(INSTALLED)  ## the virtual environment with the pinned requirements
+
+install-dev: $(DEV_INSTALLED)
+
+$(BIN)/python:
+	[ -n "$(PYTHON)" ] || { echo "error: Python 3.11, 3.12 or 3.13 with venv is needed; name it with PYTHON=..." >&2; exit 1; }
+	echo "making $(VENV) with $$($(PYTHON) --version)"
+	$(PYTHON) -m venv $(VENV)
+
+$(INSTALLED): | $(BIN)/python
+	echo "installing torch (once, about 200 MB)"
+	index=; if $(BIN)/python -c "import urllib.request as r; r.urlopen('$(TORCH_INDEX)/torch/', timeout=5)" 2>/dev/null; then index="--extra-index-url $(TORCH_INDEX)"; fi; \
+	$(PIP) $$index "$$(grep '^torch==' requirements.txt)"
+	echo "installing the other requirements (once)"
+	$(PIP) --requirement requirements.txt
+	rm -f $(VENV)/.installed-[0-9a-f]*
+	touch $@
+
+$(DEV_INSTALLED): $(INSTALLED)
+	echo "installing what tests and checks need (once)"
+	$(PIP) --requirement requirements-dev.txt
+	rm -f $(VENV)/.installed-dev-*
+	touch $@

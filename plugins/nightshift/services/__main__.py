@@ -1,0 +1,102 @@
+"""`python -m nightshift.services COMMAND`: the services of a laptop installation and its simulated nights."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Callable
+from datetime import date
+
+from nightshift.services import lifecycle, status
+from nightshift.services.environment import shell_lines
+from nightshift.settings import Settings
+from training.errors import NightshiftError
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; return its exit code, 0 for success."""
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(
+        level=logging.INFO if options.command == "supervise" else logging.WARNING, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    try:
+        run: Callable[[Settings, argparse.Namespace], int] = options.run
+        return run(Settings.from_environment(), options)
+    except NightshiftError as err:
+        print(f"error: {err}", file=sys.stderr)
+        return int(err.exit_code)
+    except KeyboardInterrupt:
+        print("\ninterrupted; the services go on (make status, make stop)", file=sys.stderr)
+        return 130
+
+
+def _run(settings: Settings, options: argparse.Namespace) -> int:
+    from nightshift.services.night import run_night
+
+    return run_night(settings, options.pipeline, night=options.night, force=options.force, say=say)
+
+
+def _start(settings: Settings, _options: argparse.Namespace) -> int:
+    lifecycle.start(settings, say)
+    say(status.addresses(settings))
+    return 0
+
+
+def _stop(settings: Settings, _options: argparse.Namespace) -> int:
+    lifecycle.stop(settings, say)
+    say("stopped")
+    return 0
+
+
+def _status(settings: Settings, _options: argparse.Namespace) -> int:
+    say(status.report(settings))
+    return 0 if lifecycle.running(settings) else 3
+
+
+def _follow(settings: Settings, options: argparse.Namespace) -> int:
+    from nightshift.services.night import follow_run
+
+    return follow_run(settings, options.pipeline, options.run_id, say=say)
+
+
+def _env(settings: Settings, _options: argparse.Namespace) -> int:
+    say(shell_lines(settings))
+    return 0
+
+
+def _supervise(settings: Settings, _options: argparse.Namespace) -> int:
+    lifecycle.supervise(settings)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m nightshift.services", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, run: Callable[[Settings, argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
+        made = commands.add_parser(name, help=text, description=text)
+        made.set_defaults(run=run)
+        return made
+
+    night = command("run", _run, "start the services, run the next simulated night of a pipeline, show it and its outcome")
+    night.add_argument("pipeline", nargs="?", default="search_ranking")
+    night.add_argument("--night", type=date.fromisoformat, help="this night (YYYY-MM-DD) instead of the next one")
+    night.add_argument("--force", action="store_true", help="do all of its work again, finished or not")
+    command("start", _start, "start the services and wait until they are ready")
+    command("stop", _stop, "end every process of this installation, and no other")
+    command("status", _status, "say what runs; exit code 3 if nothing does")
+    follow = command("follow", _follow, "show a run's progress and outcome")
+    follow.add_argument("pipeline")
+    follow.add_argument("run_id", nargs="?", help="default: the newest run")
+    command("env", _env, 'print the settings for a shell: eval "$(python -m nightshift.services env)"')
+    command("supervise", _supervise, "be the supervisor, in the foreground (for service managers)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,51 @@
+"""The components of a laptop installation, as commands for the supervisor."""
+
+from __future__ import annotations
+
+import sys
+
+from nightshift.services.environment import HOST, environment, mlflow_url
+from nightshift.services.ports import Port
+from nightshift.services.supervisor import Component
+from nightshift.settings import Settings
+
+
+def components(settings: Settings) -> list[Component]:
+    """Return MLflow's server (unless the tracking URI is another's) and Airflow's four, which wait for their database's migration."""
+    shared = environment(settings)
+    airflow = (sys.executable, "-m", "airflow")
+    database = Component(name="airflow-database", command=(*airflow, "db", "migrate"), environment=shared, once=True)
+    # Tasks run on this machine, so the API reads their logs from disk: no log servers, which would listen on every interface.
+    arguments = {
+        "scheduler": ("scheduler", "--skip-serve-logs"),
+        "dag-processor": ("dag-processor",),
+        "api-server": ("api-server",),
+        "triggerer": ("triggerer", "--skip-serve-logs"),
+    }
+    own_mlflow = settings.mlflow_uri == mlflow_url(settings)
+    return [
+        *([_mlflow_server(settings)] if own_mlflow else []),
+        database,
+        *(Component(name=name, command=(*airflow, *rest), environment=shared, needs=database.name) for name, rest in arguments.items()),
+    ]
+
+
+def _mlflow_server(settings: Settings) -> Component:
+    folder = settings.home / "mlflow"
+    command = (
+        *(sys.executable, "-m", "mlflow", "server", "--host", HOST, "--port", str(settings.mlflow_port), "--workers", "1"),
+        *("--backend-store-uri", f"sqlite:///{folder / 'mlflow.db'}"),
+        *("--artifacts-destination", (folder / "artifacts").as_uri()),
+    )
+    # Its job runner is eight processes for features that nothing here uses.
+    own = {**environment(settings), "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    del own["MLFLOW_TRACKING_URI"]
+    return Component(name="mlflow", command=command, environment=own)
+
+
+def ports(settings: Settings) -> list[Port]:
+    """Return what the components listen on; MLflow's only where it is this installation's own."""
+    wanted = [Port(settings.airflow_port, "Airflow", "NIGHTSHIFT_AIRFLOW_PORT")]
+    if settings.mlflow_uri == mlflow_url(settings):
+        wanted.append(Port(settings.mlflow_port, "MLflow", "NIGHTSHIFT_MLFLOW_PORT"))
+    return wanted

@@ -1,0 +1,161 @@
+"""Everything that a laptop installation sets: Airflow's configuration, MLflow's, the demo's places, and the secrets made once.
+
+Airflow reads its environment before its file: `$NIGHTSHIFT_HOME/airflow/airflow.cfg` is free for whatever is not set here.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import secrets
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from nightshift.settings import Settings
+
+USERNAME: Final = "admin"
+HOST: Final = "127.0.0.1"
+CREDENTIALS_FILE: Final = "credentials.json"
+
+QUIET_WARNINGS: Final = ",".join(
+    ("ignore:Using `httpx` with `starlette", "ignore:starlette.middleware.wsgi is deprecated", "ignore:Could not import graphviz")
+)
+"""Of libraries about libraries; they would stand in every command's output."""
+
+
+def airflow_home(settings: Settings) -> Path:
+    return settings.home / "airflow"
+
+
+def airflow_url(settings: Settings) -> str:
+    return f"http://{HOST}:{settings.airflow_port}"
+
+
+def mlflow_url(settings: Settings) -> str:
+    return f"http://{HOST}:{settings.mlflow_port}"
+
+
+def dags_path(settings: Settings) -> Path:
+    """Folder of the DAG files: each takes its pipeline from the folder of pipelines beside it."""
+    return settings.pipelines_path.parent
+
+
+def shop_root(settings: Settings) -> Path:
+    """Folder of the demo's data."""
+    return settings.home / "data" / "shop"
+
+
+def credentials(settings: Settings) -> dict[str, str]:
+    """Return the installation's secrets, made at the first call and kept in a file that its user alone can read."""
+    path = settings.home / CREDENTIALS_FILE
+    if not path.exists():
+        made = {
+            "airflow_password": secrets.token_urlsafe(12),
+            "jwt_secret": secrets.token_urlsafe(64),
+            "api_secret_key": secrets.token_urlsafe(64),
+            "fernet_key": base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
+        }
+        settings.home.mkdir(parents=True, exist_ok=True)
+        _write_private(path, json.dumps(made, indent=1))
+    loaded: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))
+    return loaded
+
+
+def prepare_home(settings: Settings) -> None:
+    """Make the folders and files that the services expect."""
+    for folder in (airflow_home(settings), settings.home / "mlflow", settings.home / "logs", settings.home / "data"):
+        folder.mkdir(parents=True, exist_ok=True)
+    _write_private(airflow_home(settings) / "passwords.json", json.dumps({USERNAME: credentials(settings)["airflow_password"]}))
+
+
+def airflow_settings(settings: Settings) -> dict[str, str]:
+    """Return Airflow's configuration as environment variables."""
+    home, secret = airflow_home(settings), credentials(settings)
+    values = {
+        "core": {
+            "executor": "LocalExecutor",
+            "parallelism": "4",
+            "load_examples": "False",
+            "dags_folder": str(dags_path(settings)),
+            "plugins_folder": str(settings.checkout_path / "plugins"),
+            "dag_discovery_safe_mode": "False",
+            "dags_are_paused_at_creation": "True",
+            "execution_api_server_url": f"{airflow_url(settings)}/execution/",
+            # The default asks DNS for the host's full name, which takes seconds where no DNS answers.
+            "hostname_callable": "socket.gethostname",
+            "simple_auth_manager_users": f"{USERNAME}:admin",
+            "simple_auth_manager_passwords_file": str(home / "passwords.json"),
+            "fernet_key": secret["fernet_key"],
+        },
+        "database": {"sql_alchemy_conn": f"sqlite:///{home / 'airflow.db'}"},
+        "scheduler": {
+            # Between two tasks the scheduler sleeps for so long; a second of it times eight stages would be felt.
+            "scheduler_idle_sleep_time": "0.1",
+            "orphaned_tasks_check_interval": "10",
+            "scheduler_health_check_threshold": "12",
+            "scheduler_heartbeat_sec": "3",
+            "task_instance_heartbeat_timeout": "30",
+            "task_instance_heartbeat_timeout_detection_interval": "5",
+        },
+        "dag_processor": {"refresh_interval": "5", "min_file_process_interval": "10", "parsing_processes": "1"},
+        "api": {
+            "host": HOST,
+            "port": str(settings.airflow_port),
+            "base_url": airflow_url(settings),
+            "workers": "1",
+            "instance_name": "Nightshift",
+            "secret_key": secret["api_secret_key"],
+        },
+        "api_auth": {"jwt_secret": secret["jwt_secret"]},
+        "logging": {"base_log_folder": str(home / "logs"), "colored_console_log": "False"},
+    }
+    flat = {f"AIRFLOW__{section.upper()}__{name.upper()}": value for section, entries in values.items() for name, value in entries.items()}
+    return {"AIRFLOW_HOME": str(home), **flat}
+
+
+def environment(settings: Settings, inherited: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the environment of every service and of a prepared shell.
+
+    Args:
+        inherited: what to start from, None: this process's own; another Airflow's settings in it are dropped.
+    """
+    base = {name: value for name, value in (os.environ if inherited is None else inherited).items() if not name.startswith("AIRFLOW_")}
+    checkout = settings.checkout_path
+    scripts = str(Path(sys.executable).parent)
+    path = base.get("PATH", os.defpath)
+    # What the user put on the path stays: NIGHTSHIFT_MODEL_PACKAGES may live there.
+    places = dict.fromkeys([str(checkout), str(checkout / "plugins"), *filter(None, base.get("PYTHONPATH", "").split(os.pathsep))])
+    ours = {
+        "NIGHTSHIFT_HOME": str(settings.home),
+        "NIGHTSHIFT_STORE": settings.store_uri,
+        "NIGHTSHIFT_DATABASE": settings.database_url,
+        "NIGHTSHIFT_PIPELINES": str(settings.pipelines_path),
+        "NIGHTSHIFT_EXPECTATIONS": str(settings.expectations_path),
+        "NIGHTSHIFT_AIRFLOW_PORT": str(settings.airflow_port),
+        "NIGHTSHIFT_MLFLOW_PORT": str(settings.mlflow_port),
+        "MLFLOW_TRACKING_URI": settings.mlflow_uri,
+        "SHOP_URI": base.get("SHOP_URI") or shop_root(settings).as_uri(),
+        "PYTHONPATH": os.pathsep.join(places),
+        "PYTHONWARNINGS": QUIET_WARNINGS,
+        "PATH": path if scripts in path.split(os.pathsep) else os.pathsep.join([scripts, path]),
+        "DO_NOT_TRACK": "true",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "GIT_PYTHON_REFRESH": "quiet",
+    }
+    return {**base, **airflow_settings(settings), **ours}
+
+
+def shell_lines(settings: Settings) -> str:
+    """Return `export` lines for what differs from this process's environment; a shell evaluates them."""
+    wanted = environment(settings)
+    return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in sorted(wanted.items()) if os.environ.get(name) != value)
+
+
+def _write_private(path: Path, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)

@@ -1,0 +1,172 @@
+"""Start, readiness, stop and state of the services, seen from a command of the user."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import httpx
+
+from nightshift.pools import POOLS
+from nightshift.services.airflow_api import AirflowApi
+from nightshift.services.components import components, ports
+from nightshift.services.environment import USERNAME, airflow_url, credentials, environment, prepare_home
+from nightshift.services.ports import require_free
+from nightshift.services.processes import MARK, Mark, ProcessId, kill_all, marked_by_home, wait_gone
+from nightshift.services.state import ServicesState, read_state, remove_state
+from nightshift.services.supervisor import GRACE_SECONDS, Supervisor
+from nightshift.settings import Settings
+from training.errors import NightshiftError
+
+logger = logging.getLogger(__name__)
+
+READY_SECONDS: Final = 180.0
+POLL_SECONDS: Final = 0.25
+AIRFLOW_PARTS: Final = ("metadatabase", "scheduler", "dag_processor", "triggerer")
+MAX_LOG_LINES: Final = 15
+
+
+def api(settings: Settings) -> AirflowApi:
+    return AirflowApi(airflow_url(settings), USERNAME, credentials(settings)["airflow_password"])
+
+
+def running(settings: Settings) -> ServicesState | None:
+    """Return the state of a living supervisor, None if there is none."""
+    state = read_state(settings.home)
+    return state if state is not None and state.supervisor.alive() else None
+
+
+def start(settings: Settings, say: Callable[[str], None]) -> None:
+    """Start the supervisor unless it runs, and wait until everything is ready to work.
+
+    Raises:
+        NightshiftError: `services.port_busy`; `services.not_ready` with the last lines of the log that says why.
+    """
+    if running(settings) is None:
+        stop_leftovers(settings, say)
+        require_free(ports(settings))
+        prepare_home(settings)
+        say("starting MLflow and Airflow")
+        _launch_supervisor(settings)
+    started_at = time.monotonic()
+    wait_ready(settings, since=started_at)
+    create_pools(settings)
+    say(f"services are up after {time.monotonic() - started_at:.0f} s")
+
+
+def supervise(settings: Settings) -> None:
+    """Be the supervisor until told to stop."""
+    Supervisor(settings.home, components(settings)).run()
+
+
+def wait_ready(settings: Settings, *, since: float, timeout_seconds: float = READY_SECONDS) -> None:
+    """Return once Airflow's four parts and MLflow say that they are healthy.
+
+    Raises:
+        NightshiftError: `services.not_ready`, with who is missing and what its log said last.
+    """
+    client = api(settings)
+    try:
+        while missing := _missing(settings, client):
+            if time.monotonic() - since > timeout_seconds:
+                raise NightshiftError(
+                    "services.not_ready",
+                    f"not ready after {timeout_seconds:.0f} s: {', '.join(missing)}\n{_last_words(settings)}",
+                    hint="make status shows the log files",
+                )
+            time.sleep(POLL_SECONDS)
+    finally:
+        client.close()
+
+
+def create_pools(settings: Settings) -> None:
+    """Make Airflow's pools what `nightshift.pools` lists; one that a user has resized is left alone."""
+    client = api(settings)
+    known = {pool["name"] for pool in client.get("/pools", limit=1000)["pools"]}
+    for pool in POOLS:
+        if pool.name not in known:
+            client.post("/pools", {"name": pool.name, "slots": pool.slots, "description": pool.description, "include_deferred": False})
+    client.close()
+
+
+def stop(settings: Settings, say: Callable[[str], None]) -> int:
+    """End every process of this installation and no other; return how many had to be ended here."""
+    state = running(settings)
+    if state is not None:
+        say("stopping")
+        state.supervisor.send(signal.SIGTERM)
+        wait_gone([state.supervisor], timeout_seconds=GRACE_SECONDS + 15)
+    ended = stop_leftovers(settings, say)
+    remove_state(settings.home)
+    return ended
+
+
+def stop_leftovers(settings: Settings, say: Callable[[str], None]) -> int:
+    """End what runs without a supervisor, as after a kill -9 of it: TERM to each component's own process, then KILL for all."""
+    state = read_state(settings.home)
+    alive = [entry.process for entry in state.components if entry.process and entry.process.alive()] if state else []
+    if not alive and not marked_by_home(settings.home):
+        return 0
+    say("ending processes that an earlier supervisor left")
+    for process in alive:
+        process.send(signal.SIGTERM)
+    wait_gone(alive, timeout_seconds=GRACE_SECONDS)
+    return len(alive) + kill_all(lambda: marked_by_home(settings.home))
+
+
+def _launch_supervisor(settings: Settings) -> None:
+    log_path = settings.home / "logs" / "supervisor.log"
+    with log_path.open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "nightshift.services", "supervise"],
+            env={**environment(settings), MARK: str(Mark.fresh("supervisor", settings.home))},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            cwd=settings.home,
+        )
+    identity = ProcessId.of(process.pid)
+    while running(settings) is None:
+        if process.poll() is not None or identity is None:
+            raise NightshiftError("services.supervisor", f"the supervisor ended with {process.returncode}\n{_tail(log_path)}")
+        time.sleep(POLL_SECONDS)
+
+
+def _missing(settings: Settings, client: AirflowApi) -> list[str]:
+    state = running(settings)
+    if state is None:
+        raise NightshiftError("services.supervisor", f"the supervisor is gone\n{_tail(settings.home / 'logs' / 'supervisor.log')}")
+    missing = [entry.name for entry in state.components if entry.state not in ("running", "done")]
+    health = client.health()
+    missing += [f"Airflow's {part}" for part in AIRFLOW_PARTS if health.get(part) != "healthy"]
+    return missing if _mlflow_answers(settings) else [*missing, "MLflow"]
+
+
+def _mlflow_answers(settings: Settings) -> bool:
+    try:
+        return httpx.get(f"{settings.mlflow_uri}/health", timeout=5, trust_env=False).is_success
+    except httpx.HTTPError:
+        return False
+
+
+def _last_words(settings: Settings) -> str:
+    state = read_state(settings.home)
+    troubled = [entry for entry in state.components if entry.restarts] if state else []
+    return "\n".join(f"--- {entry.log_path}\n{_tail(Path(entry.log_path))}" for entry in troubled)
+
+
+def _tail(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - 16_384))
+            return "\n".join(file.read().decode("utf-8", "replace").splitlines()[-MAX_LOG_LINES:])
+    except FileNotFoundError:
+        return "(no log)"

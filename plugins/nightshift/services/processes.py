@@ -1,0 +1,136 @@
+"""Which processes belong to this installation, and how they are ended.
+
+A pid alone names nobody for long, so a process is a pid with its start time. Every service is started with
+`NIGHTSHIFT_SERVICE=<component>:<token>:<home>` in its environment, which whatever it starts inherits: what a killed
+component left behind is found by that mark, whichever session or parent it has by then. (`SPT_NOENV` keeps
+setproctitle, which Airflow uses, from overwriting the environment that the kernel shows.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import signal
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+import psutil
+
+logger = logging.getLogger(__name__)
+
+MARK: Final = "NIGHTSHIFT_SERVICE"
+POLL_SECONDS: Final = 0.05
+CLOCK_TICK_SECONDS: Final = 0.02
+"""How far two readings of one process's start may differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessId:
+    """One process, for good: pids are used again, a pid with its start time is not."""
+
+    pid: int
+    started_at: float
+    """Seconds since the epoch, as the kernel gives it."""
+
+    @classmethod
+    def of(cls, pid: int) -> Self | None:
+        """Return the identity of the process that has this pid now, None if there is none."""
+        try:
+            return cls(pid, psutil.Process(pid).create_time())
+        except psutil.NoSuchProcess:
+            return None
+
+    def alive(self) -> bool:
+        """Say whether this very process still runs; a zombie does not."""
+        try:
+            process = psutil.Process(self.pid)
+            same = abs(float(process.create_time()) - self.started_at) < CLOCK_TICK_SECONDS
+            return same and bool(process.status() != psutil.STATUS_ZOMBIE)
+        except psutil.NoSuchProcess:
+            return False
+
+    def send(self, signal_number: signal.Signals) -> None:
+        """Send a signal to this very process alone; nothing if it is gone."""
+        if self.alive():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal_number)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What one start of one component, and all that it starts, carries in its environment."""
+
+    component: str
+    token: str
+    home: Path
+
+    @classmethod
+    def fresh(cls, component: str, home: Path) -> Self:
+        return cls(component, secrets.token_hex(6), home)
+
+    def __str__(self) -> str:
+        return f"{self.component}:{self.token}:{self.home}"
+
+
+def marked(belongs: Callable[[str], bool]) -> list[ProcessId]:
+    """Return this user's live processes whose mark `belongs`; this process is never among them."""
+    found = []
+    for process in psutil.process_iter():
+        if process.pid == os.getpid():
+            continue
+        try:
+            mark = process.environ().get(MARK, "")
+            if mark and belongs(mark) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(ProcessId(process.pid, process.create_time()))
+        except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+            continue
+    return found
+
+
+def marked_by(mark: Mark) -> list[ProcessId]:
+    """Return what one start of a component left or still runs."""
+    return marked(lambda found: found == str(mark))
+
+
+def marked_by_home(home: Path) -> list[ProcessId]:
+    """Return every process of the installation in `home`, supervisor included."""
+    return marked(lambda found: found.split(":", 2)[-1] == str(home))
+
+
+def wait_gone(processes: Iterable[ProcessId], *, timeout_seconds: float, reap: Callable[[], None] = lambda: None) -> list[ProcessId]:
+    """Wait for the processes to end; return those that did not in time.
+
+    Args:
+        reap: called between looks, for children of this process that nobody else waits for.
+    """
+    deadline = time.monotonic() + timeout_seconds
+    left = list(processes)
+    while True:
+        reap()
+        left = [process for process in left if process.alive()]
+        if not left or time.monotonic() >= deadline:
+            return left
+        time.sleep(POLL_SECONDS)
+
+
+def kill_all(find: Callable[[], list[ProcessId]], *, timeout_seconds: float = 10.0, reap: Callable[[], None] = lambda: None) -> int:
+    """Kill what `find` finds, and what those started in between, until it finds nothing; return how many were killed.
+
+    Raises:
+        TimeoutError: some are still there after the time limit (in uninterruptible sleep, as a rule).
+    """
+    deadline = time.monotonic() + timeout_seconds
+    killed: set[ProcessId] = set()
+    while found := find():
+        for process in found:
+            process.send(signal.SIGKILL)
+        killed.update(found)
+        left = wait_gone(found, timeout_seconds=max(deadline - time.monotonic(), 0), reap=reap)
+        if left and time.monotonic() >= deadline:
+            raise TimeoutError(f"still there after SIGKILL: pid {', '.join(str(process.pid) for process in left)}")
+    return len(killed)
