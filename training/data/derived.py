@@ -19,7 +19,7 @@ SQL_TYPES: Final[Mapping[str, str]] = {
     "int64": "BIGINT",
     "float": "FLOAT",
     "double": "DOUBLE",
-    "bool": "BOOLEAN",
+    "boolean": "BOOLEAN",
     "string": "VARCHAR",
     "date": "DATE",
     "timestamp": "TIMESTAMPTZ",

@@ -2,16 +2,16 @@
 
 | kind | result | fitted | missing value |
 | --- | --- | --- | --- |
-| `number` | float32, the value | mean | NaN, or the mean with `fill: mean` |
-| `standard` | float32, (value - mean) / deviation | mean, deviation | 0, the mean; NaN with `fill: keep` |
-| `log` | float32, log(1 + value), then standard | mean, deviation | as `standard`; a negative value counts as missing |
+| `number` | float32, the value | mean | by `fill`: the mean, zero, or NaN |
+| `standard` | float32, (value - mean) / deviation | mean, deviation | the same, scaled |
+| `log` | float32, log(1 + value), then standard | mean, deviation | the same; a negative value counts as missing |
 | `category` | int32, 1 for the most frequent value (ties: the smaller), and so on | values | 0, as for a value never seen |
 | `hash` | int32, 1 + BLAKE2b of the value modulo `buckets` | | 0 |
 | `bucket` | int32, 1 + number of inner quantiles at or below the value | quantiles | 0 |
 | `identity` | int32, the value | largest value | 0, as for a value outside 0 … largest |
 
-`number` keeps NaN by default because trees split on missing values; what is scaled is meant for neural models, which
-cannot. Fitting depends on which values there are, never on the order of rows. -0.0 counts as 0.0.
+Trees split on missing values (`keep`), neural models cannot. Infinite values count as missing once fitted.
+Fitting depends on which values there are, never on the order of rows. -0.0 counts as 0.0.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DEFAULT_BUCKETS: Final = 10
 DEFAULT_HASH_BUCKETS: Final = 1 << 16
 
 CellType = Literal["float32", "int32"]
-Fill = Literal["mean", "keep"]
+Fill = Literal["mean", "zero", "keep"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,8 +40,8 @@ class EncoderSettings:
     """What a user may set for one feature."""
 
     kind: str
-    fill: Fill | None = None
-    """For float kinds; None: the kind's own way, see the module."""
+    fill: Fill = "mean"
+    """What stands for a missing value, for float kinds."""
     max_categories: int = DEFAULT_MAX_CATEGORIES
     buckets: int | None = None
     """For `hash` and `bucket`."""
@@ -82,15 +82,16 @@ class ScaledNumber:
         return 0
 
     def encode(self, column: pd.Series[Any], name: str) -> NDArray[np.float32]:
-        return self._filled(numbers(column, name), self.mean)
+        return self._filled(numbers(column, name), mean=self.mean, zero=0.0)
 
     def parameters(self) -> dict[str, Any]:
         return {"mean": self.mean, "fill": self.fill}
 
-    def _filled(self, values: NDArray[np.float64], fill: float) -> NDArray[np.float32]:
-        cells = values.astype(np.float32)
-        missing = ~np.isfinite(cells)
-        cells[missing] = np.float32(fill) if self.fill == "mean" else np.float32(np.nan)
+    def _filled(self, values: NDArray[np.float64], *, mean: float, zero: float) -> NDArray[np.float32]:
+        """Return float32 cells; what is missing, infinite or too large for them becomes what `fill` asks for, on the cells' scale."""
+        with np.errstate(over="ignore"):
+            cells = values.astype(np.float32)
+        cells[~np.isfinite(cells)] = {"mean": mean, "zero": zero, "keep": np.nan}[self.fill]
         return cells
 
 
@@ -100,7 +101,8 @@ class Standard(ScaledNumber):
     kind: ClassVar[str] = "standard"
 
     def encode(self, column: pd.Series[Any], name: str) -> NDArray[np.float32]:
-        return self._filled((self._unscaled(numbers(column, name)) - self.mean) / self.deviation, 0.0)
+        values = (self._unscaled(numbers(column, name)) - self.mean) / self.deviation
+        return self._filled(values, mean=0.0, zero=-self.mean / self.deviation)
 
     def parameters(self) -> dict[str, Any]:
         return {"mean": self.mean, "fill": self.fill, "deviation": self.deviation}
@@ -142,7 +144,8 @@ class Category:
             raise DataError("schema.type", f"column {shown(name)} holds {column.dtype}, its categories were fitted on {wanted}")
         # get_indexer says -1 for what is not there, a missing value included.
         looked_up = pd.Index(column.astype(object)) if self._is_text else pd.Index(_exact(column, name))
-        return (self._index.get_indexer(looked_up) + 1).astype(np.int32)
+        ids: NDArray[np.int32] = (self._index.get_indexer(looked_up) + 1).astype(np.int32)
+        return ids
 
     def parameters(self) -> dict[str, Any]:
         return {"values": self.values}
@@ -275,7 +278,7 @@ def logarithms(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def _fit_number(settings: EncoderSettings, column: pd.Series[Any], name: str) -> ScaledNumber:
     values = _finite(column, name)
     if settings.kind == "number":
-        return ScaledNumber(mean=_mean(values), fill=settings.fill or "keep")
+        return ScaledNumber(mean=_mean(values), fill=settings.fill)
     if settings.kind == "log":
         num_negative = int((values < 0).sum())
         if num_negative:
@@ -285,7 +288,7 @@ def _fit_number(settings: EncoderSettings, column: pd.Series[Any], name: str) ->
     mean = _mean(values)
     deviation = _mean((values - mean) ** 2) ** 0.5
     scaled = Log if settings.kind == "log" else Standard
-    return scaled(mean=mean, deviation=deviation if deviation > 1e-12 * max(1.0, abs(mean)) else 1.0, fill=settings.fill or "mean")
+    return scaled(mean=mean, deviation=deviation if deviation > 1e-12 * max(1.0, abs(mean)) else 1.0, fill=settings.fill)
 
 
 def _fit_category(settings: EncoderSettings, column: pd.Series[Any], name: str) -> Category:

@@ -1,0 +1,108 @@
+"""Train, validation and test: by time, the newest rows the test's, as row numbers of the frame instead of copies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.errors import DataError, shown
+
+SPLITS: Final = ("train", "validation", "test")
+MIN_ROWS: Final = {"train": 2, "validation": 1, "test": 1}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SplitBounds:
+    """Instants between which the splits lie, each from its start (inclusive) to its end (exclusive)."""
+
+    start: datetime
+    validation: datetime
+    test: datetime
+    end: datetime
+
+    @classmethod
+    def of_window(cls, start: datetime, end: datetime, *, validation: timedelta, test: timedelta) -> SplitBounds:
+        """Cut a window: the last `test` for testing, `validation` before it, the rest for training.
+
+        Raises:
+            DataError: `split.window`, nothing is left for training.
+        """
+        if start >= end - test - validation:
+            message = f"validation {validation} and test {test} leave nothing of the window {start.isoformat()} to {end.isoformat()}"
+            raise DataError("split.window", message, hint="lengthen data.source.window")
+        return cls(start=start, validation=end - test - validation, test=end - test, end=end)
+
+    def to_json(self) -> dict[str, list[str]]:
+        """Return `{split: [start, end]}`, ISO 8601."""
+        edges = [self.start, self.validation, self.test, self.end]
+        return {name: [edges[number].isoformat(), edges[number + 1].isoformat()] for number, name in enumerate(SPLITS)}
+
+
+def group_numbers(values: NDArray[np.generic]) -> NDArray[np.int32]:
+    """Return [n] int32: a dense number per different value, from 0 in the order of first appearance."""
+    _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), dtype=np.int32)
+    rank[np.argsort(first, kind="stable")] = np.arange(len(first), dtype=np.int32)
+    return rank[inverse]
+
+
+def split_rows(
+    event_time: NDArray[np.datetime64], bounds: SplitBounds, *, groups: NDArray[np.int32] | None = None
+) -> dict[str, NDArray[np.int64]]:
+    """Return the row numbers of each split, ascending.
+
+    Args:
+        event_time: [n] UTC; a row outside the window is an error.
+        bounds: see `SplitBounds`.
+        groups: [n] dense numbers; a group goes where its first event does, as a whole.
+
+    Raises:
+        DataError: `data.too_small` (a split has too few rows) or `split.outside` (a row is outside of the window).
+    """
+    event_us = event_time.astype("datetime64[us]").astype(np.int64)
+    edges = [_microseconds(edge) for edge in (bounds.start, bounds.validation, bounds.test, bounds.end)]
+    num_outside = int(((event_us < edges[0]) | (event_us >= edges[3])).sum())
+    if num_outside:
+        window = f"{bounds.start.isoformat()} to {bounds.end.isoformat()}"
+        raise DataError("split.outside", f"{num_outside} of {len(event_us)} rows lie outside of the window {window}")
+    decisive = event_us
+    if groups is not None and len(groups):
+        firsts = np.full(int(groups.max()) + 1, np.iinfo(np.int64).max)
+        np.minimum.at(firsts, groups, event_us)
+        decisive = firsts[groups]
+    part = np.searchsorted(edges[1:3], decisive, side="right")
+    rows = {name: np.flatnonzero(part == number) for number, name in enumerate(SPLITS)}
+    counts = ", ".join(f"{name} {len(numbers)}" for name, numbers in rows.items())
+    for name, numbers in rows.items():
+        if len(numbers) < MIN_ROWS[name]:
+            message = f"split {name!r} has {len(numbers)} rows of {len(event_us)}, at least {MIN_ROWS[name]} are needed ({counts})"
+            raise DataError("data.too_small", message, hint="shorten data.split, or lengthen data.source.window")
+    return rows
+
+
+def check_labels(label: NDArray[np.float32], rows: Mapping[str, NDArray[np.int64]]) -> None:
+    """Refuse labels that nothing can be learned from or measured on.
+
+    Raises:
+        DataError: `label.single_class`, all rows have one label; `label.missing_in_split`, the labels are 0 and 1, and a
+            split has only one of them.
+    """
+    values = np.unique(label)
+    if len(values) == 1:
+        raise DataError("label.single_class", f"all {len(label)} rows have the label {values[0]:g}", hint="check data.label")
+    if not np.isin(values, (0.0, 1.0)).all():
+        return
+    for name, numbers in rows.items():
+        found = np.unique(label[numbers])
+        if len(found) == 1:
+            message = f"split {shown(name)}: all {len(numbers)} rows have the label {found[0]:g}"
+            raise DataError("label.missing_in_split", message, hint="lengthen this split, or check the label's source for these days")
+
+
+def _microseconds(instant: datetime) -> int:
+    return int(np.datetime64(int(instant.timestamp() * 1_000_000), "us").astype(np.int64))
