@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from datetime import date
 
-from nightshift.services import lifecycle, status
+from nightshift.services import lifecycle, status, stopping
 from nightshift.services.environment import shell_lines
 from nightshift.settings import Settings
 from training.errors import NightshiftError
@@ -48,14 +48,14 @@ def _start(settings: Settings, _options: argparse.Namespace) -> int:
 
 
 def _stop(settings: Settings, _options: argparse.Namespace) -> int:
-    lifecycle.stop(settings, say)
+    stopping.stop(settings.home, say)
     say("stopped")
     return 0
 
 
 def _status(settings: Settings, _options: argparse.Namespace) -> int:
     say(status.report(settings))
-    return 0 if lifecycle.running(settings) else 3
+    return 0 if stopping.running(settings.home) else 3
 
 
 def _follow(settings: Settings, options: argparse.Namespace) -> int:

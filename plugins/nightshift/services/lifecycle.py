@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -19,9 +18,10 @@ from nightshift.services.airflow_api import AirflowApi
 from nightshift.services.components import components, ports
 from nightshift.services.environment import USERNAME, airflow_url, credentials, environment, prepare_home
 from nightshift.services.ports import require_free
-from nightshift.services.processes import MARK, Mark, ProcessId, kill_all, marked_by_home, wait_gone
-from nightshift.services.state import ServicesState, read_state, remove_state
-from nightshift.services.supervisor import GRACE_SECONDS, Supervisor
+from nightshift.services.processes import MARK, Mark
+from nightshift.services.state import read_state
+from nightshift.services.stopping import end_leftovers, running
+from nightshift.services.supervisor import Supervisor
 from nightshift.settings import Settings
 from training.errors import NightshiftError
 
@@ -37,20 +37,14 @@ def api(settings: Settings) -> AirflowApi:
     return AirflowApi(airflow_url(settings), USERNAME, credentials(settings)["airflow_password"])
 
 
-def running(settings: Settings) -> ServicesState | None:
-    """Return the state of a living supervisor, None if there is none."""
-    state = read_state(settings.home)
-    return state if state is not None and state.supervisor.alive() else None
-
-
 def start(settings: Settings, say: Callable[[str], None]) -> None:
     """Start the supervisor unless it runs, and wait until everything is ready to work.
 
     Raises:
         NightshiftError: `services.port_busy`; `services.not_ready` with the last lines of the log that says why.
     """
-    if running(settings) is None:
-        stop_leftovers(settings, say)
+    if running(settings.home) is None:
+        end_leftovers(settings.home, say)
         require_free(ports(settings))
         prepare_home(settings)
         say("starting MLflow and Airflow")
@@ -96,31 +90,6 @@ def create_pools(settings: Settings) -> None:
     client.close()
 
 
-def stop(settings: Settings, say: Callable[[str], None]) -> int:
-    """End every process of this installation and no other; return how many had to be ended here."""
-    state = running(settings)
-    if state is not None:
-        say("stopping")
-        state.supervisor.send(signal.SIGTERM)
-        wait_gone([state.supervisor], timeout_seconds=GRACE_SECONDS + 15)
-    ended = stop_leftovers(settings, say)
-    remove_state(settings.home)
-    return ended
-
-
-def stop_leftovers(settings: Settings, say: Callable[[str], None]) -> int:
-    """End what runs without a supervisor, as after a kill -9 of it: TERM to each component's own process, then KILL for all."""
-    state = read_state(settings.home)
-    alive = [entry.process for entry in state.components if entry.process and entry.process.alive()] if state else []
-    if not alive and not marked_by_home(settings.home):
-        return 0
-    say("ending processes that an earlier supervisor left")
-    for process in alive:
-        process.send(signal.SIGTERM)
-    wait_gone(alive, timeout_seconds=GRACE_SECONDS)
-    return len(alive) + kill_all(lambda: marked_by_home(settings.home))
-
-
 def _launch_supervisor(settings: Settings) -> None:
     log_path = settings.home / "logs" / "supervisor.log"
     with log_path.open("ab") as log:
@@ -133,15 +102,14 @@ def _launch_supervisor(settings: Settings) -> None:
             start_new_session=True,
             cwd=settings.home,
         )
-    identity = ProcessId.of(process.pid)
-    while running(settings) is None:
-        if process.poll() is not None or identity is None:
+    while running(settings.home) is None:
+        if process.poll() is not None:
             raise NightshiftError("services.supervisor", f"the supervisor ended with {process.returncode}\n{_tail(log_path)}")
         time.sleep(POLL_SECONDS)
 
 
 def _missing(settings: Settings, client: AirflowApi) -> list[str]:
-    state = running(settings)
+    state = running(settings.home)
     if state is None:
         raise NightshiftError("services.supervisor", f"the supervisor is gone\n{_tail(settings.home / 'logs' / 'supervisor.log')}")
     missing = [entry.name for entry in state.components if entry.state not in ("running", "done")]

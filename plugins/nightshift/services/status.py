@@ -7,9 +7,9 @@ import time
 import psutil
 
 from nightshift.services.environment import USERNAME, airflow_url, credentials
-from nightshift.services.lifecycle import running
 from nightshift.services.processes import ProcessId, marked
 from nightshift.services.state import ComponentState
+from nightshift.services.stopping import running
 from nightshift.settings import Settings
 
 MIB = 1024 * 1024
@@ -17,7 +17,7 @@ MIB = 1024 * 1024
 
 def report(settings: Settings) -> str:
     """Return a table of the services: state, pid, uptime, memory, restarts, log file; and where to look."""
-    state = running(settings)
+    state = running(settings.home)
     if state is None:
         return f"nothing runs in {settings.home} (make run starts it)"
     lines = [f"{'service':<18}{'state':<10}{'pid':>8}{'up':>10}{'memory':>10}{'restarts':>10}  log"]
