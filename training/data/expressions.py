@@ -25,11 +25,11 @@ CLOCK_FUNCTIONS: Final = frozenset({"age", "current_localtime", "current_localti
 FORBIDDEN_CLASSES: Final = {"SUBQUERY": "a subquery", "STAR": "a star", "WINDOW": "a window function", "PARAMETER": "a parameter"}
 
 
-def hardened(folders: list[Path] | None = None, *, memory_limit: str = MEMORY_LIMIT) -> duckdb.DuckDBPyConnection:
+def hardened(folders: list[Path] | None = None, *, memory_limit: str = MEMORY_LIMIT, threads: int = THREADS) -> duckdb.DuckDBPyConnection:
     """Open DuckDB in memory, in UTC, unable to reach files (but those below `folders`), the network or its own settings."""
     connection = duckdb.connect()
     connection.execute("SET TimeZone = 'UTC'")
-    connection.execute(f"SET threads = {THREADS}")
+    connection.execute(f"SET threads = {threads}")
     connection.execute(f"SET memory_limit = '{memory_limit}'")
     connection.execute("SET python_enable_replacements = false")
     if folders:

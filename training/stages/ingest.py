@@ -11,7 +11,7 @@ from datetime import datetime
 from training.data.dataset_versions import register_snapshot
 from training.data.snapshots import SnapshotPlan, take_snapshot
 from training.data.tables import contracts_of
-from training.spec import window
+from training.spec.schedule import window
 from training.stages.runner import Outcome, StageContext, main
 from training.store import point_run_at
 from training.tables import connect

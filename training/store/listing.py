@@ -14,7 +14,8 @@ import obstore
 from obstore import exceptions as obstore_errors
 
 from training.errors import DataError
-from training.spec import PipelineSpec, partitions
+from training.spec import PipelineSpec
+from training.spec.schedule import partitions
 from training.store import Store
 from training.store.objects import CHUNK_BYTES, Bucket, as_uri
 

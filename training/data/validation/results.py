@@ -1,0 +1,99 @@
+"""What a check found, and the error that failed ones become."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Literal
+
+from training.errors import DataError, shown
+
+MAX_CHECKS_SHOWN: Final = 10
+
+Status = Literal["passed", "warned", "failed"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckResult:
+    """One check of one table or column, in words and numbers that a person can judge."""
+
+    code: str
+    """Stable and dotted, that of the error if this is the first check that failed."""
+    check: str
+    table: str
+    column: str = ""
+    status: Status
+    observed: str
+    allowed: str
+    detail: str = ""
+
+    def line(self) -> str:
+        place = f"{self.table}.{self.column}" if self.column else self.table
+        detail = f" ({self.detail})" if self.detail else ""
+        return f"[{self.code}] {place}: {self.check}: observed {self.observed}, allowed {self.allowed}{detail}"
+
+
+@dataclass(kw_only=True)
+class Findings:
+    """Everything that one validation found."""
+
+    checks: list[CheckResult] = field(default_factory=list)
+    statistics: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
+    """Table, column, name of the number."""
+    rows_per_day: dict[str, int] = field(default_factory=dict)
+    """Of the main table, by day in the pipeline's time zone."""
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Number of checks by status; each status is there."""
+        found = Counter(check.status for check in self.checks)
+        return {status: found[status] for status in ("passed", "warned", "failed")}
+
+    @property
+    def failed(self) -> list[CheckResult]:
+        return [check for check in self.checks if check.status == "failed"]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what is the same for equal data: no clock, and numbers rounded to what does not depend on the order of adding."""
+        return {
+            "checks": [asdict(check) for check in self.checks],
+            "statistics": _rounded(self.statistics),
+            "rows_per_day": self.rows_per_day,
+        }
+
+    def raise_if_failed(self, report_uri: str) -> None:
+        """Raise the DataError of the first failed check; its message lists up to ten of them and the report."""
+        failed = self.failed
+        if not failed:
+            return
+        lines = [f"{len(failed)} of {len(self.checks)} checks failed", *(f"  {check.line()}" for check in failed[:MAX_CHECKS_SHOWN])]
+        if len(failed) > MAX_CHECKS_SHOWN:
+            lines.append(f"  … and {len(failed) - MAX_CHECKS_SHOWN} more")
+        lines.append(f"  report: {report_uri}")
+        raise DataError(
+            failed[0].code,
+            "\n".join(lines),
+            hint="repair the data and trigger the run again: the sources are listed anew, and only what depends on them is done again",
+            details={"report_uri": report_uri, "failed": len(failed), "checks": len(self.checks)},
+        )
+
+
+def verdict(ok: bool, *, blocks: bool = True) -> Status:
+    """Return the status of a check that was evaluated."""
+    return "passed" if ok else ("failed" if blocks else "warned")
+
+
+def listed(names: Sequence[object], *, limit: int = 3) -> str:
+    """Return up to `limit` values, and how many more there are."""
+    head = ", ".join(shown(name) if isinstance(name, str) else str(name) for name in names[:limit])
+    return head if len(names) <= limit else f"{head} and {len(names) - limit} more"
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _rounded(inner) for name, inner in value.items()}
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    return value

@@ -1,0 +1,151 @@
+"""Great Expectations suites of the repository, run on the rows themselves. Each table's frame is validated whole, never a sample.
+
+The validator is used below `ValidationDefinition.run`: that one stores its result, and cannot store one of an expectation on
+quantiles (numpy's booleans are not JSON); and `Batch.validate` hashes the whole frame twice.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from training.data.validation.results import CheckResult, Status
+from training.errors import Problem, SpecError, shown
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+logger = logging.getLogger(__name__)
+
+CHECKOUT: Final = Path(__file__).resolve().parent.parent.parent.parent
+CODE: Final = "expectation.failed"
+BLOCKING_SEVERITIES: Final = frozenset({"critical", "error"})
+COLUMN_ARGUMENTS: Final = ("column", "column_A", "column_B", "column_list")
+MAX_VALUES_SHOWN: Final = 3
+
+
+def suites_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return `NIGHTSHIFT_EXPECTATIONS`, by default expectations/ of the checkout."""
+    return Path(environ.get("NIGHTSHIFT_EXPECTATIONS") or CHECKOUT / "expectations")
+
+
+def load_suite(name: str, folder: Path | None = None) -> dict[str, Any]:
+    """Return the JSON of `<folder>/<name>.json`.
+
+    Raises:
+        SpecError: `suite.missing`, or `suite.invalid`: not JSON, or no expectations in it.
+    """
+    path = (folder or suites_folder()) / f"{name}.json"
+    try:
+        suite: dict[str, Any] = json.loads(path.read_bytes())
+    except FileNotFoundError as err:
+        raise _refused("suite.missing", name, "there is no such file in the folder of suites", "write it, or correct `suite`") from err
+    except ValueError as err:
+        raise _refused("suite.invalid", name, f"it is not JSON: {err}", "correct the file") from err
+    if not isinstance(suite, dict) or not suite.get("expectations"):
+        raise _refused("suite.invalid", name, "it holds no expectations", "a suite that checks nothing would always pass")
+    return suite
+
+
+def run_suite(suite: Mapping[str, Any], frame: pd.DataFrame, *, name: str, table: str) -> list[CheckResult]:
+    """Judge all rows of `frame` by a suite; return one result per expectation, in the suite's order.
+
+    An expectation that could not be evaluated has failed, whatever its severity. One that was evaluated and not met has failed
+    where its severity is critical (the default), and is a warning else.
+
+    Raises:
+        SpecError: `suite.invalid`, Great Expectations does not know an expectation, or refuses its arguments.
+    """
+    # 2 s of import that a suite-less pipeline does not pay.
+    import great_expectations as gx
+    from great_expectations.data_context.types.base import ProgressBarsConfig
+    from great_expectations.validator.v1_validator import Validator
+
+    context = gx.get_context(mode="ephemeral")
+    context.variables.progress_bars = ProgressBarsConfig(globally=False)
+    expectations = [{**e, "meta": {**(e.get("meta") or {}), "position": number}} for number, e in enumerate(suite["expectations"])]
+    try:
+        prepared = gx.ExpectationSuite(name=name, expectations=expectations)
+    except Exception as err:  # Great Expectations and its pydantic raise a dozen classes here, each about the file
+        raise _refused("suite.invalid", name, str(err).splitlines()[0][:400], "correct the expectation") from err
+    definition = context.data_sources.add_pandas("snapshot").add_dataframe_asset(table).add_batch_definition_whole_dataframe("rows")
+    validator = Validator(definition, batch_parameters={"dataframe": frame}, result_format="SUMMARY")
+    results = validator.validate_expectation_suite(prepared).results
+    found = {result.expectation_config.meta["position"]: _judge(result, table=table) for result in results}
+    if len(found) != len(expectations):
+        lost = [e["type"] for number, e in enumerate(expectations) if number not in found]
+        raise _refused("suite.invalid", name, f"no result for {', '.join(lost)}", "an expectation without a result cannot pass")
+    return [found[number] for number in sorted(found)]
+
+
+def _judge(result: Any, *, table: str) -> CheckResult:
+    config = result.expectation_config
+    severity = str(getattr(config.severity, "value", config.severity) or "critical")
+    broken = _exception(result.exception_info)
+    values = result.result or {}
+    status: Status = "passed"
+    if broken or not bool(result.success):
+        status = "failed" if broken or severity in BLOCKING_SEVERITIES else "warned"
+    arguments = {name: value for name, value in config.kwargs.items() if name not in ("batch_id", *COLUMN_ARGUMENTS) and value is not None}
+    return CheckResult(
+        code=CODE,
+        check=config.type,
+        table=table,
+        column=_columns(config.kwargs),
+        status=status,
+        observed=f"not evaluated: {broken}" if broken else _observed(values),
+        allowed=_told(arguments) or "as named",
+        detail=_examples(values) if status != "passed" else "",
+    )
+
+
+def _exception(info: Mapping[str, Any] | None) -> str:
+    """Return the first exception's message, or an empty text: Great Expectations puts them into the result instead of raising."""
+    if not info:
+        return ""
+    for entry in (info, *info.values()):
+        if isinstance(entry, Mapping) and entry.get("raised_exception"):
+            return str(entry.get("exception_message") or "unknown exception").splitlines()[0][:200]
+    return ""
+
+
+def _observed(values: Mapping[str, Any]) -> str:
+    if "observed_value" in values:
+        return _told(values["observed_value"])
+    if "unexpected_count" in values:
+        percent = values.get("unexpected_percent_total", values.get("unexpected_percent"))
+        share = f" ({percent:.3g} %)" if percent else ""
+        return f"{values['unexpected_count']:,} unexpected of {values.get('element_count', 0):,} rows{share}"
+    return "met" if not values else _told(dict(values))
+
+
+def _examples(values: Mapping[str, Any]) -> str:
+    examples = values.get("partial_unexpected_list") or []
+    return f"for example {', '.join(shown(_plain(value)) for value in examples[:MAX_VALUES_SHOWN])}" if examples else ""
+
+
+def _columns(arguments: Mapping[str, Any]) -> str:
+    named = [arguments[name] for name in COLUMN_ARGUMENTS if arguments.get(name)]
+    return ", ".join(name for value in named for name in (value if isinstance(value, list) else [value]))
+
+
+def _told(value: Any) -> str:
+    value = _plain(value)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_told(inner)}" for name, inner in value.items())[:300]
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)[:300]
+
+
+def _plain(value: Any) -> Any:
+    """Return a numpy scalar as Python's own."""
+    return value.item() if hasattr(value, "item") and getattr(value, "ndim", 1) == 0 else value
+
+
+def _refused(code: str, name: str, message: str, hint: str) -> SpecError:
+    return SpecError(f"expectations/{name}.json", [Problem(code=code, message=message, hint=hint)])

@@ -1,0 +1,101 @@
+"""Validate: runs the checks that no user can remove, then the suites; a snapshot that fails is never trained on.
+
+python -m training.stages.validate REQUEST_URI
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from training.contracts import canonical_json
+from training.data.tables import contracts_of
+from training.data.validation.report import render_report
+from training.data.validation.results import Findings
+from training.data.validation.snapshot_checks import Rules, validate_snapshot
+from training.data.validation.snapshot_view import open_snapshot
+from training.stages.runner import Outcome, StageContext, main
+from training.store import Manifest, Store
+from training.store.listing import snapshot_ref_name
+
+logger = logging.getLogger(__name__)
+
+
+def work(context: StageContext) -> Outcome:
+    """Validate `inputs["snapshot"]` against the spec, and against `parameters["previous_snapshot"]` where there is one.
+
+    The report is published whatever it says. A snapshot that passes becomes the one of its night.
+
+    Raises:
+        DataError: code of the first check that failed; the message lists up to ten of them, and the report.
+        SpecError: `suite.missing`, `suite.invalid`.
+    """
+    request, store = context.request, context.store
+    uri = request.inputs["snapshot"]
+    manifest = store.manifests.get(uri, kind="snapshot")
+    previous_uri = request.parameters.get("previous_snapshot")
+    previous = store.manifests.get(previous_uri, kind="snapshot").meta if previous_uri else None
+    with context.timed("fetch"):
+        store.manifests.fetch(manifest, context.folder)
+    with context.timed("checks"):
+        findings = _check(context, manifest, previous)
+    window = manifest.meta["window"]
+    page = render_report(
+        findings,
+        pipeline=request.pipeline,
+        as_of=request.as_of,
+        window=(window["start"], window["end"]),
+        snapshot_digest=manifest.digest,
+    )
+    report_uri = context.publish_page("validation", page)
+    for check in findings.checks:
+        if check.status == "warned":
+            logger.warning("%s", check.line())
+    findings.raise_if_failed(report_uri)
+    meta = {"snapshot": manifest.digest, "checks": findings.counts}
+    artifact_uri, artifact = store.manifests.put_files(
+        "validation", {"report.html": page, "results.json": canonical_json(findings.to_json())}, meta
+    )
+    _move_night(store, snapshot_ref_name(request.pipeline, datetime.fromisoformat(request.as_of)), uri)
+    counts = findings.counts
+    logger.info("%d checks passed, %d warned", counts["passed"], counts["warned"])
+    return Outcome(
+        artifact_uri=artifact_uri,
+        digest=artifact.digest,
+        scalars={
+            "rows": manifest.meta["tables"][manifest.meta["main"]]["rows"],
+            "checks": len(findings.checks),
+            "warnings": counts["warned"],
+        },
+        reports={"validation": report_uri},
+    )
+
+
+def _check(context: StageContext, manifest: Manifest, previous: Mapping[str, Any] | None) -> Findings:
+    spec, window = context.spec, manifest.meta["window"]
+    rules = Rules(
+        as_of=datetime.fromisoformat(context.request.as_of),
+        start=datetime.fromisoformat(window["start"]),
+        end=datetime.fromisoformat(window["end"]),
+        zone=ZoneInfo(spec.timezone),
+        label=spec.data.label.column,
+        volume_change=spec.validate_.volume_change,
+        freshness=spec.validate_.freshness,
+    )
+    views = open_snapshot(manifest, context.folder, contracts_of(spec))
+    return validate_snapshot(views, rules, previous, on_table=lambda done, total: context.progress(done, total, "tables"))
+
+
+def _move_night(store: Store, name: str, uri: str) -> None:
+    """Let the night's ref lead to its validated snapshot; a no-op if it does already."""
+    ref = store.ref(name)
+    while (head := ref.read()) is None or head.value != uri:
+        if ref.move(uri, expected=head.number if head else 0):
+            return
+
+
+if __name__ == "__main__":
+    main(work)
