@@ -2,15 +2,16 @@
 
 | kind | result | fitted | missing value |
 | --- | --- | --- | --- |
-| `number` | float32, the value | mean | by `fill`: the mean, zero, or NaN |
-| `standard` | float32, (value - mean) / deviation | mean, deviation | the same, scaled |
-| `log` | float32, log(1 + value), then standard | mean, deviation | the same; a negative value counts as missing |
+| `number` | float32, the value | mean | NaN; the mean with `fill: mean` |
+| `standard` | float32, (value - mean) / deviation | mean, deviation | 0, the mean; NaN with `fill: keep` |
+| `log` | float32, log(1 + value), then standard | mean, deviation | as `standard`; a negative value counts as missing |
 | `category` | int32, 1 for the most frequent value (ties: the smaller), and so on | values | 0, as for a value never seen |
 | `hash` | int32, 1 + BLAKE2b of the value modulo `buckets` | | 0 |
 | `bucket` | int32, 1 + number of inner quantiles at or below the value | quantiles | 0 |
 | `identity` | int32, the value | largest value | 0, as for a value outside 0 … largest |
 
-Trees split on missing values (`keep`), neural models cannot. Infinite values count as missing once fitted.
+`number` keeps NaN because trees split on missing values; what is scaled is meant for neural models, which cannot.
+Infinite values count as missing once fitted.
 Fitting depends on which values there are, never on the order of rows. -0.0 counts as 0.0.
 """
 
@@ -32,7 +33,7 @@ DEFAULT_BUCKETS: Final = 10
 DEFAULT_HASH_BUCKETS: Final = 1 << 16
 
 CellType = Literal["float32", "int32"]
-Fill = Literal["mean", "zero", "keep"]
+Fill = Literal["mean", "keep"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,9 +41,9 @@ class EncoderSettings:
     """What a user may set for one feature."""
 
     kind: str
-    fill: Fill = "mean"
-    """What stands for a missing value, for float kinds."""
-    max_categories: int = DEFAULT_MAX_CATEGORIES
+    fill: Fill | None = None
+    """What stands for a missing value, for float kinds; None: the kind's own way, see the module."""
+    max_categories: int | None = None
     buckets: int | None = None
     """For `hash` and `bucket`."""
 
@@ -82,16 +83,16 @@ class ScaledNumber:
         return 0
 
     def encode(self, column: pd.Series[Any], name: str) -> NDArray[np.float32]:
-        return self._filled(numbers(column, name), mean=self.mean, zero=0.0)
+        return self._filled(numbers(column, name), mean=self.mean)
 
     def parameters(self) -> dict[str, Any]:
         return {"mean": self.mean, "fill": self.fill}
 
-    def _filled(self, values: NDArray[np.float64], *, mean: float, zero: float) -> NDArray[np.float32]:
-        """Return float32 cells; what is missing, infinite or too large for them becomes what `fill` asks for, on the cells' scale."""
+    def _filled(self, values: NDArray[np.float64], *, mean: float) -> NDArray[np.float32]:
+        """Return float32 cells; what is missing, infinite or too large for them becomes `mean` (on the cells' scale) or NaN."""
         with np.errstate(over="ignore"):
             cells = values.astype(np.float32)
-        cells[~np.isfinite(cells)] = {"mean": mean, "zero": zero, "keep": np.nan}[self.fill]
+        cells[~np.isfinite(cells)] = mean if self.fill == "mean" else np.nan
         return cells
 
 
@@ -102,7 +103,7 @@ class Standard(ScaledNumber):
 
     def encode(self, column: pd.Series[Any], name: str) -> NDArray[np.float32]:
         values = (self._unscaled(numbers(column, name)) - self.mean) / self.deviation
-        return self._filled(values, mean=0.0, zero=-self.mean / self.deviation)
+        return self._filled(values, mean=0.0)
 
     def parameters(self) -> dict[str, Any]:
         return {"mean": self.mean, "fill": self.fill, "deviation": self.deviation}
@@ -278,7 +279,7 @@ def logarithms(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def _fit_number(settings: EncoderSettings, column: pd.Series[Any], name: str) -> ScaledNumber:
     values = _finite(column, name)
     if settings.kind == "number":
-        return ScaledNumber(mean=_mean(values), fill=settings.fill)
+        return ScaledNumber(mean=_mean(values), fill=settings.fill or "keep")
     if settings.kind == "log":
         num_negative = int((values < 0).sum())
         if num_negative:
@@ -288,17 +289,18 @@ def _fit_number(settings: EncoderSettings, column: pd.Series[Any], name: str) ->
     mean = _mean(values)
     deviation = _mean((values - mean) ** 2) ** 0.5
     scaled = Log if settings.kind == "log" else Standard
-    return scaled(mean=mean, deviation=deviation if deviation > 1e-12 * max(1.0, abs(mean)) else 1.0, fill=settings.fill)
+    return scaled(mean=mean, deviation=deviation if deviation > 1e-12 * max(1.0, abs(mean)) else 1.0, fill=settings.fill or "mean")
 
 
 def _fit_category(settings: EncoderSettings, column: pd.Series[Any], name: str) -> Category:
     raw = column.dropna()
     counts = (raw if is_text(raw) else pd.Series(_exact(raw, name))).value_counts(sort=False)
-    if len(counts) > settings.max_categories:
+    limit = settings.max_categories or DEFAULT_MAX_CATEGORIES
+    if len(counts) > limit:
         raise DataError(
             "cardinality",
-            f"feature {shown(name)}: {len(counts)} different values, at most {settings.max_categories} are allowed",
-            hint="use the transform hash",
+            f"feature {shown(name)}: {len(counts)} different values, at most {limit} are allowed",
+            hint="use the transform hash, or raise max_categories",
         )
     values = counts.index.tolist()
     ordered = sorted(zip(counts.tolist(), values, strict=True), key=lambda entry: (-entry[0], entry[1]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final
 
 import numpy as np
@@ -26,16 +26,20 @@ class SplitBounds:
     end: datetime
 
     @classmethod
-    def of_window(cls, start: datetime, end: datetime, *, validation: timedelta, test: timedelta) -> SplitBounds:
+    def of_window(cls, start: datetime, end: datetime, *, validation: timedelta, test: timedelta, zone: tzinfo = UTC) -> SplitBounds:
         """Cut a window: the last `test` for testing, `validation` before it, the rest for training.
+
+        Whole days are counted by the calendar of `zone`: a day on which the clock changes is one day.
 
         Raises:
             DataError: `split.window`, nothing is left for training.
         """
-        if start >= end - test - validation:
+        test_start = _earlier(end, test, zone)
+        validation_start = _earlier(test_start, validation, zone)
+        if start >= validation_start:
             message = f"validation {validation} and test {test} leave nothing of the window {start.isoformat()} to {end.isoformat()}"
             raise DataError("split.window", message, hint="lengthen data.source.window")
-        return cls(start=start, validation=end - test - validation, test=end - test, end=end)
+        return cls(start=start, validation=validation_start, test=test_start, end=end)
 
     def to_json(self) -> dict[str, list[str]]:
         """Return `{split: [start, end]}`, ISO 8601."""
@@ -102,6 +106,13 @@ def check_labels(label: NDArray[np.float32], rows: Mapping[str, NDArray[np.int64
         if len(found) == 1:
             message = f"split {shown(name)}: all {len(numbers)} rows have the label {found[0]:g}"
             raise DataError("label.missing_in_split", message, hint="lengthen this split, or check the label's source for these days")
+
+
+def _earlier(instant: datetime, duration: timedelta, zone: tzinfo) -> datetime:
+    if duration % timedelta(days=1):
+        return instant.astimezone(UTC) - duration
+    # Arithmetic on an aware datetime keeps the wall clock.
+    return (instant.astimezone(zone) - duration).astimezone(UTC)
 
 
 def _microseconds(instant: datetime) -> int:

@@ -1,0 +1,224 @@
+"""Batches for training: one gather per batch from shards mapped into memory, in a prefetch thread, no worker processes.
+
+What is drawn is a unit: a row, or a whole group where the dataset has groups. The order of units is a function of
+(dataset, seed, epoch, position) alone: shards in a random order, and a random order of the units inside each. So it is
+the same for any number of ranks, and the loader starts at any position without the ones before it. (Shard order and
+in-shard permutation, as MosaicML Streaming and WebDataset do; it mixes a shard's rows, not those of distant shards.)
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from training.data.shards import shard_names
+from training.data.transforms import CELL_BYTES
+from training.errors import DataError
+
+PREFETCHED_BATCHES: Final = 4
+
+Batch = dict[str, torch.Tensor]
+"""`features_float` [n, floats] float32, `features_int` [n, ids] int32, `label` [n] float32 and, where the dataset has groups,
+`group` [n] int32, each group's rows next to one another."""
+
+
+class ShardSet:
+    """One split's shards, mapped into memory."""
+
+    def __init__(self, folder: Path, meta: Mapping[str, Any], split: str) -> None:
+        """Map the shards that were fetched to `folder` (digests checked by then).
+
+        Args:
+            folder: where `Store.manifests.fetch` put the dataset's files.
+            meta: the dataset manifest's.
+            split: `train` or `validation`.
+
+        Raises:
+            DataError: `shard.size`, a file is not as long as the manifest says.
+        """
+        self.features: list[dict[str, Any]] = list(meta["layout"]["features"])
+        self.num_floats = sum(entry["dtype"] == "float32" for entry in self.features)
+        self.has_group = meta.get("group") is not None
+        self.num_cells = int(meta["layout"]["row_bytes"]) // CELL_BYTES
+        self.shard_rows = [int(rows) for rows in meta["shards"][split]]
+        self.num_rows = sum(self.shard_rows)
+        self._cells = [self._map(folder / name, rows) for name, rows in zip(shard_names(meta, split), self.shard_rows, strict=True)]
+        self._starts = [self._group_starts(cells) for cells in self._cells] if self.has_group else None
+
+    @property
+    def shard_units(self) -> list[int]:
+        """Units (groups, or else rows) of each shard."""
+        return self.shard_rows if self._starts is None else [len(starts) - 1 for starts in self._starts]
+
+    @property
+    def group_rows(self) -> int | None:
+        """Rows of a group where all have as many; None: no groups, or of different sizes."""
+        if self._starts is None:
+            return None
+        sizes = np.unique(np.concatenate([np.diff(starts) for starts in self._starts]))
+        return int(sizes[0]) if len(sizes) == 1 else None
+
+    def gather(self, pieces: Sequence[tuple[int, NDArray[np.int64]]]) -> Batch:
+        """Return units as a batch, in the order given; no pieces make an empty batch.
+
+        Args:
+            pieces: (shard, its units' numbers) one after the other.
+        """
+        taken = [self._cells[shard].index_select(0, torch.from_numpy(self._rows(shard, units))) for shard, units in pieces]
+        rows = torch.cat(taken) if len(taken) != 1 else taken[0]
+        return self._batch(rows)
+
+    def _batch(self, rows: torch.Tensor) -> Batch:
+        num_features = len(self.features)
+        batch = {
+            "features_float": rows[:, : self.num_floats].view(torch.float32),
+            "features_int": rows[:, self.num_floats : num_features],
+            "label": rows[:, num_features].view(torch.float32),
+        }
+        if self.has_group:
+            batch["group"] = rows[:, num_features + 1]
+        return batch
+
+    def _rows(self, shard: int, units: NDArray[np.int64]) -> NDArray[np.int64]:
+        if self._starts is None:
+            return units
+        starts = self._starts[shard]
+        sizes = starts[units + 1] - starts[units]
+        # Row numbers count up inside each unit and jump to the next unit's start.
+        jumps = starts[units] - np.concatenate([[0], np.cumsum(sizes)[:-1]])
+        rows: NDArray[np.int64] = np.repeat(jumps, sizes) + np.arange(sizes.sum())
+        return rows
+
+    def _map(self, path: Path, rows: int) -> torch.Tensor:
+        expected_bytes = rows * self.num_cells * CELL_BYTES
+        actual_bytes = path.stat().st_size
+        if actual_bytes != expected_bytes:
+            message = f"shard {path.name} has {actual_bytes} bytes, its manifest says {expected_bytes} ({rows} rows)"
+            raise DataError("shard.size", message, hint="run prepare again with force")
+        # Copy on write: torch wants a writable array, and nothing that is written may reach the file.
+        return torch.from_numpy(np.memmap(path, dtype="<i4", mode="c", shape=(rows, self.num_cells)))
+
+    def _group_starts(self, cells: torch.Tensor) -> NDArray[np.int64]:
+        group = cells[:, -1].numpy()
+        return np.concatenate([[0], np.flatnonzero(group[1:] != group[:-1]) + 1, [len(group)]]).astype(np.int64)
+
+
+class GlobalOrder:
+    """One epoch's order of units, from any position on."""
+
+    def __init__(self, *, dataset_digest: str, seed: int, epoch: int, shard_units: Sequence[int], shuffle: bool = True) -> None:
+        """Fix the order.
+
+        Args:
+            dataset_digest: hexadecimal digest of what the shards were made from.
+            seed: the run's.
+            epoch: from 0.
+            shard_units: units of each shard.
+            shuffle: False: as stored.
+        """
+        self._entropy = [int(dataset_digest[:16], 16), seed, epoch]
+        self._shuffle = shuffle
+        self._shard_units = list(shard_units)
+        self._sequence = self._generator(0).permutation(len(shard_units)) if shuffle else np.arange(len(shard_units))
+        self._ends = np.cumsum([self._shard_units[shard] for shard in self._sequence])
+        self.num_units = int(self._ends[-1]) if len(self._ends) else 0
+        self._unpacked: tuple[int, NDArray[np.int64]] | None = None
+
+    def pieces(self, start: int, stop: int) -> list[tuple[int, NDArray[np.int64]]]:
+        """Return the units at positions `start` to `stop` as (shard, its units' numbers), touching only shards that hold them."""
+        found = []
+        turn = int(np.searchsorted(self._ends, start, side="right"))
+        while start < stop:
+            shard, end = int(self._sequence[turn]), int(self._ends[turn])
+            first = end - self._shard_units[shard]
+            last = min(stop, end)
+            found.append((shard, self._permutation(shard)[start - first : last - first]))
+            start, turn = last, turn + 1
+        return found
+
+    def _permutation(self, shard: int) -> NDArray[np.int64]:
+        if self._unpacked is None or self._unpacked[0] != shard:
+            units = self._shard_units[shard]
+            self._unpacked = (shard, self._generator(shard + 1).permutation(units) if self._shuffle else np.arange(units))
+        return self._unpacked[1]
+
+    def _generator(self, purpose: int) -> np.random.Generator:
+        return np.random.Generator(np.random.Philox(np.random.SeedSequence([*self._entropy, purpose])))
+
+
+class Loader:
+    """Cuts each epoch's order into global batches, and gives this rank its share of each.
+
+    A global batch has `batch_size` rows, or, with groups, `batch_size // mean group size` groups (at least one, and so about
+    `batch_size` rows). The epoch's last one is kept and may be smaller. Rank r of w gets the units n*r//w to n*(r+1)//w
+    of a global batch of n: shares differ by at most one unit, and may be empty in a last batch of fewer units than ranks.
+    """
+
+    def __init__(
+        self,
+        shards: ShardSet,
+        *,
+        dataset_digest: str,
+        seed: int,
+        batch_size: int,
+        rank: int = 0,
+        world_size: int = 1,
+        shuffle: bool = True,
+    ) -> None:
+        """Prepare to load.
+
+        Args:
+            shards: the split.
+            dataset_digest: of the dataset's manifest.
+            seed: the run's.
+            batch_size: rows of a global batch, over all ranks.
+            rank: this process's, from 0.
+            world_size: number of ranks.
+            shuffle: False: as stored, the same in every epoch.
+        """
+        self._shards = shards
+        self._dataset_digest = dataset_digest
+        self._seed = seed
+        self._rank = rank
+        self._world_size = world_size
+        self._shuffle = shuffle
+        self.num_units = sum(shards.shard_units)
+        self.units_per_batch = max(1, batch_size * self.num_units // max(1, shards.num_rows))
+        self.steps_per_epoch = -(-self.num_units // self.units_per_batch)
+
+    def num_global_units(self, step: int) -> int:
+        """Return how many units (groups, or else rows) the global batch `step` has over all ranks: what a mean divides by."""
+        return max(0, min(self.units_per_batch, self.num_units - step * self.units_per_batch))
+
+    def batches(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
+        """Yield this rank's share of the epoch's global batches from `start_step` on, a few ahead gathered in a thread."""
+        order = GlobalOrder(
+            dataset_digest=self._dataset_digest, seed=self._seed, epoch=epoch, shard_units=self._shards.shard_units, shuffle=self._shuffle
+        )
+        steps = iter(range(start_step, self.steps_per_epoch))
+        ahead: deque[Future[Batch]] = deque()
+        pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="loader")
+        try:
+            ahead.extend(pool.submit(self._load, order, step) for step in itertools.islice(steps, PREFETCHED_BATCHES))
+            while ahead:
+                batch = ahead.popleft().result()
+                following = next(steps, None)
+                if following is not None:
+                    ahead.append(pool.submit(self._load, order, following))
+                yield batch
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def _load(self, order: GlobalOrder, step: int) -> Batch:
+        first, units = step * self.units_per_batch, self.num_global_units(step)
+        start, stop = (first + units * share // self._world_size for share in (self._rank, self._rank + 1))
+        pieces = order.pieces(start, stop)
+        return self._shards.gather(pieces if pieces else [(0, np.empty(0, dtype=np.int64))])
