@@ -15,11 +15,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from nightshift.services.processes import MARK
 from nightshift.settings import Settings
+from training.contracts import sha256_hex
+from training.provenance import code_version
 
 USERNAME: Final = "admin"
 HOST: Final = "127.0.0.1"
 CREDENTIALS_FILE: Final = "credentials.json"
+SERVICE_PREFIXES: Final = ("NIGHTSHIFT_", "AWS_", "AZURE_", "GOOGLE_")
 
 QUIET_WARNINGS: Final = ",".join(
     ("ignore:Using `httpx` with `starlette", "ignore:starlette.middleware.wsgi is deprecated", "ignore:Could not import graphviz")
@@ -147,6 +151,17 @@ def environment(settings: Settings, inherited: Mapping[str, str] | None = None) 
         "GIT_PYTHON_REFRESH": "quiet",
     }
     return {**base, **airflow_settings(settings), **ours}
+
+
+def digests(settings: Settings) -> dict[str, str]:
+    """Return a digest, by name, of each setting and of the code that running services hold: where one differs, they are old."""
+    wanted = {name: value for name, value in environment(settings).items() if name.startswith(SERVICE_PREFIXES) or name.endswith("_URI")}
+    wanted["code"] = code_version() + _plugins_version(settings.checkout_path / "plugins")
+    return {name: sha256_hex(value.encode("utf-8", "surrogateescape"))[:16] for name, value in wanted.items() if name != MARK}
+
+
+def _plugins_version(folder: Path) -> str:
+    return sha256_hex(b"\0".join(path.read_bytes() for path in sorted(folder.rglob("*.py"))))
 
 
 def shell_lines(settings: Settings) -> str:

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -16,11 +16,11 @@ import httpx
 from nightshift.pools import POOLS
 from nightshift.services.airflow_api import AirflowApi
 from nightshift.services.components import components, ports
-from nightshift.services.environment import USERNAME, airflow_url, credentials, environment, prepare_home
+from nightshift.services.environment import USERNAME, airflow_url, credentials, digests, environment, prepare_home
 from nightshift.services.ports import require_free
 from nightshift.services.processes import MARK, Mark
-from nightshift.services.state import read_state
-from nightshift.services.stopping import end_leftovers, running
+from nightshift.services.state import ServicesState, read_state
+from nightshift.services.stopping import end_leftovers, running, stop
 from nightshift.services.supervisor import Supervisor
 from nightshift.settings import Settings
 from training.errors import NightshiftError
@@ -38,12 +38,17 @@ def api(settings: Settings) -> AirflowApi:
 
 
 def start(settings: Settings, say: Callable[[str], None]) -> None:
-    """Start the supervisor unless it runs, and wait until everything is ready to work.
+    """Start the services unless they run, anew if they run old code or settings, and wait until everything is ready to work.
 
     Raises:
         NightshiftError: `services.port_busy`; `services.not_ready` with the last lines of the log that says why.
     """
-    if running(settings.home) is None:
+    state = running(settings.home)
+    if state is not None and (changed := _changed(state, digests(settings))):
+        say(f"the services were started with other settings ({', '.join(changed)}); starting them again")
+        stop(settings.home, say)
+        state = None
+    if state is None:
         end_leftovers(settings.home, say)
         require_free(ports(settings))
         prepare_home(settings)
@@ -57,7 +62,7 @@ def start(settings: Settings, say: Callable[[str], None]) -> None:
 
 def supervise(settings: Settings) -> None:
     """Be the supervisor until told to stop."""
-    Supervisor(settings.home, components(settings)).run()
+    Supervisor(settings.home, components(settings), settings=digests(settings)).run()
 
 
 def wait_ready(settings: Settings, *, since: float, timeout_seconds: float = READY_SECONDS) -> None:
@@ -88,6 +93,11 @@ def create_pools(settings: Settings) -> None:
         if pool.name not in known:
             client.post("/pools", {"name": pool.name, "slots": pool.slots, "description": pool.description, "include_deferred": False})
     client.close()
+
+
+def _changed(state: ServicesState, wanted: Mapping[str, str]) -> list[str]:
+    # A setting that is only missing now was for another command: it stays in force until the services are stopped.
+    return sorted(name for name, digest in wanted.items() if state.settings.get(name) != digest)
 
 
 def _launch_supervisor(settings: Settings) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Final
@@ -33,7 +34,9 @@ class ServicesState:
     """The supervisor and its components."""
 
     supervisor: ProcessId
-    components: tuple[ComponentState, ...] = field(default_factory=tuple)
+    components: tuple[ComponentState, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Digests, by name, of the settings that the services were started with."""
 
     def write(self, home: Path) -> None:
         """Replace the state file in one step; its reader never sees half of it."""
@@ -56,7 +59,7 @@ def read_state(home: Path) -> ServicesState | None:
             ComponentState(**{**entry, "process": ProcessId(**entry["process"]) if entry["process"] else None})
             for entry in values["components"]
         )
-        return ServicesState(ProcessId(**values["supervisor"]), components)
+        return ServicesState(ProcessId(**values["supervisor"]), components, values["settings"])
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as err:

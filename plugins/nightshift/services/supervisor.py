@@ -70,8 +70,22 @@ class _Running:
 class Supervisor:
     """Keeps the components of the installation in `home` running until it is told to stop."""
 
-    def __init__(self, home: Path, components: Sequence[Component], *, grace_seconds: float = GRACE_SECONDS) -> None:
+    def __init__(
+        self,
+        home: Path,
+        components: Sequence[Component],
+        *,
+        settings: Mapping[str, str] | None = None,
+        grace_seconds: float = GRACE_SECONDS,
+    ) -> None:
+        """Take over an installation's folder.
+
+        Args:
+            settings: digests of what the components were configured with, kept in the state file for those who compare.
+            grace_seconds: time between SIGTERM and SIGKILL.
+        """
         self._home = home
+        self._settings = dict(settings or {})
         self._grace_seconds = grace_seconds
         self._logs = home / "logs"
         self._running = [_Running(component=component, log_path=self._logs / f"{component.name}.log") for component in components]
@@ -124,7 +138,7 @@ class Supervisor:
     def _write_state(self, components: Sequence[ComponentState]) -> None:
         me = ProcessId.of(os.getpid())
         if me is not None:
-            ServicesState(me, tuple(components)).write(self._home)
+            ServicesState(me, tuple(components), self._settings).write(self._home)
 
     def _start(self, entry: _Running) -> None:
         component, mark = entry.component, Mark.fresh(entry.component.name, self._home)

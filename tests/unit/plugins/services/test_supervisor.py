@@ -199,7 +199,7 @@ def test_stale_state_file_never_leads_to_another_process_with_a_used_pid(tmp_pat
         started_at = psutil.Process(bystander.pid).create_time()
         record = {"pid": bystander.pid, "started_at": started_at - 3600}
         entry = {"name": "scheduler", "state": "running", "process": record, "restarts": 0, "log_path": "x"}
-        (tmp_path / "services.json").write_text(json.dumps({"supervisor": record, "components": [entry]}))
+        (tmp_path / "services.json").write_text(json.dumps({"supervisor": record, "components": [entry], "settings": {}}))
 
         assert running(tmp_path) is None
         assert end_leftovers(tmp_path, lambda _text: None) == 0

@@ -1,0 +1,146 @@
+"""Shows a run while it goes on: each stage's state and seconds, and what it says about its progress."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from nightshift.services.airflow_api import AirflowApi
+from nightshift.services.environment import airflow_home
+from nightshift.settings import Settings
+from training.contracts import STAGES
+
+TASKS: Final = ("resolve", "wait", *STAGES)
+POLL_SECONDS: Final = 0.5
+PLAIN_PROGRESS_SECONDS: Final = 10.0
+"""How often a running stage speaks where the output is no terminal."""
+ENDED_RUN_STATES: Final = frozenset({"success", "failed"})
+ENDED_TASK_STATES: Final = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
+PROGRESS_LOGGER: Final = "training.progress: "
+TAIL_BYTES: Final = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class TaskView:
+    """One task as Airflow sees it now."""
+
+    task_id: str
+    state: str
+    try_number: int
+    seconds: float
+
+    @classmethod
+    def of(cls, values: dict[str, Any], now: datetime) -> TaskView:
+        started = values.get("start_date")
+        seconds = values.get("duration") if values.get("state") in ENDED_TASK_STATES else None
+        if seconds is None:
+            seconds = (now - datetime.fromisoformat(started)).total_seconds() if started else 0.0
+        return cls(values["task_id"], values.get("state") or "scheduled", int(values.get("try_number") or 0), float(seconds))
+
+
+class Follower:
+    """Follows one run to its end, and says what changes."""
+
+    def __init__(self, settings: Settings, client: AirflowApi, dag_id: str, run_id: str, say: Callable[[str], None]) -> None:
+        self._settings = settings
+        self._client = client
+        self._dag_id = dag_id
+        self._run_id = run_id
+        self._say = say
+        self._terminal = sys.stdout.isatty()
+        self._told: set[tuple[str, int, str]] = set()
+        self._progress_at = time.monotonic()
+
+    def follow(self) -> str:
+        """Return the run's final state, `success` or `failed`."""
+        while True:
+            run = self._client.get(f"/dags/{self._dag_id}/dagRuns/{self._run_id}")
+            views = self.tasks()
+            for view in views:
+                self._tell(view)
+            if run["state"] in ENDED_RUN_STATES:
+                self._transient("")
+                return str(run["state"])
+            self._show_progress([view for view in views if view.state == "running"], waiting=run["state"] == "queued")
+            time.sleep(POLL_SECONDS)
+
+    def tasks(self) -> list[TaskView]:
+        """Return the run's tasks in the order of the chain."""
+        found = self._client.get(f"/dags/{self._dag_id}/dagRuns/{self._run_id}/taskInstances", limit=100)["task_instances"]
+        now = datetime.now().astimezone()
+        order = {task_id: position for position, task_id in enumerate(TASKS)}
+        return sorted((TaskView.of(values, now) for values in found), key=lambda view: (order.get(view.task_id, len(order)), view.task_id))
+
+    def _tell(self, view: TaskView) -> None:
+        event = (view.task_id, view.try_number, view.state)
+        if event in self._told or view.state not in (*ENDED_TASK_STATES, "up_for_retry", "up_for_reschedule"):
+            return
+        self._told.add(event)
+        words = {"success": "done", "up_for_retry": f"try {view.try_number} failed, comes again", "up_for_reschedule": "waits"}
+        self._transient("")
+        self._say(f"  {view.task_id:<10} {words.get(view.state, view.state):<8} {view.seconds:6.1f} s")
+        if view.state == "up_for_retry":
+            self._say(f"             {failure_text(self._settings, self._dag_id, self._run_id, view)}")
+
+    def _show_progress(self, running: list[TaskView], *, waiting: bool) -> None:
+        if self._terminal:
+            text = "  waiting for an earlier run of this pipeline to end" if waiting else ""
+            for view in running:
+                text = f"  {view.task_id:<10} {'running':<8} {view.seconds:6.1f} s  {self._progress(view)}"
+            self._transient(text)
+        elif time.monotonic() - self._progress_at >= PLAIN_PROGRESS_SECONDS:
+            self._progress_at = time.monotonic()
+            for view in running:
+                self._say(f"  {view.task_id:<10} {'running':<8} {view.seconds:6.1f} s  {self._progress(view)}")
+
+    def _progress(self, view: TaskView) -> str:
+        path = log_path(self._settings, self._dag_id, self._run_id, view)
+        spoken = [event for event in log_events(path) if PROGRESS_LOGGER in str(event.get("event"))]
+        return str(spoken[-1]["event"]).split(PROGRESS_LOGGER, 1)[1] if spoken else ""
+
+    def _transient(self, text: str) -> None:
+        if self._terminal:
+            width = max(os.get_terminal_size().columns - 1, 20)
+            sys.stdout.write(f"\r\x1b[K{text[:width]}")
+            sys.stdout.flush()
+
+
+def log_path(settings: Settings, dag_id: str, run_id: str, view: TaskView) -> Path:
+    """Return the file of one try's log."""
+    folder = airflow_home(settings) / "logs" / f"dag_id={dag_id}" / f"run_id={run_id}" / f"task_id={view.task_id}"
+    return folder / f"attempt={max(view.try_number, 1)}.log"
+
+
+def log_events(path: Path) -> list[dict[str, Any]]:
+    """Return the last entries of a task's log, as Airflow wrote them; none while there is no log."""
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            file.seek(max(0, size - TAIL_BYTES))
+            lines = file.read().decode("utf-8", "replace").splitlines()
+    except FileNotFoundError:
+        return []
+    events = []
+    for line in lines:
+        try:
+            events.append(json.loads(line))
+        except ValueError:
+            continue  # the first line of the tail may be cut, the last one half written
+    return [event for event in events if isinstance(event, dict)]
+
+
+def failure_text(settings: Settings, dag_id: str, run_id: str, view: TaskView) -> str:
+    """Return what a failed try said at its end."""
+    for event in reversed(log_events(log_path(settings, dag_id, run_id, view))):
+        for detail in event.get("error_detail") or []:
+            return str(detail.get("exc_value") or detail.get("exc_type"))
+        if event.get("level") in ("error", "critical"):
+            return str(event.get("event"))
+    return "no error in its log"

@@ -1,0 +1,113 @@
+"""`make run`: the services, the demo's data, the next night of a pipeline, shown to its end and summed up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from typing import Any, Final
+
+from nightshift.services.airflow_api import AirflowApi
+from nightshift.services.demo import make_data
+from nightshift.services.environment import environment
+from nightshift.services.follow import Follower
+from nightshift.services.lifecycle import api, start
+from nightshift.services.nights import RUN_ID_PREFIX, Night, PastRun, next_night
+from nightshift.services.stopping import running
+from nightshift.services.summary import summary
+from nightshift.settings import Settings
+from training.errors import NightshiftError, shown
+from training.spec import PipelineSpec, load_spec, resolve_uris
+
+PARSE_SECONDS: Final = 90.0
+MAX_PAST_RUNS: Final = 100
+
+Say = Callable[[str], None]
+
+
+def run_night(settings: Settings, pipeline: str, *, night: date | None, force: bool, say: Say) -> int:
+    """Run the next night (or the wanted one) of a pipeline to its end; return 0 only if it succeeded.
+
+    Raises:
+        SpecError: the pipeline's YAML is wrong, or names a place (`${…_URI}`) that is not set; nothing was started then.
+        NightshiftError: `night.pipeline` unknown, `night.dag` not parsed; those of `lifecycle.start`.
+    """
+    spec = _spec(settings, pipeline)
+    resolve_uris(spec, environment(settings))
+    start(settings, say)
+    client = api(settings)
+    try:
+        _wait_parsed(client, spec.name)
+        runs = client.get(f"/dags/{spec.name}/dagRuns", run_id_prefix_pattern=RUN_ID_PREFIX, order_by="-run_after", limit=MAX_PAST_RUNS)[
+            "dag_runs"
+        ]
+        past = [PastRun(run["dag_run_id"], run["state"]) for run in runs]
+        chosen = next_night(spec, past, wanted=night, now=datetime.now(UTC))
+        make_data(settings, spec, datetime.fromisoformat(chosen.as_of) if chosen.as_of else datetime.now(UTC), say)
+        _trigger(client, spec.name, chosen, force=force, say=say)
+        return _show(settings, client, spec.name, chosen.run_id, say)
+    finally:
+        client.close()
+
+
+def follow_run(settings: Settings, pipeline: str, run_id: str | None, *, say: Say) -> int:
+    """Show a run (default: the newest) to its end and sum it up; return 0 only if it succeeded.
+
+    Raises:
+        NightshiftError: `services.stopped`, `night.run`: there is no such run.
+    """
+    if running(settings.home) is None:
+        raise NightshiftError("services.stopped", f"nothing runs in {settings.home}", hint="make run, or make start")
+    client = api(settings)
+    try:
+        if run_id is None:
+            runs = client.get(f"/dags/{pipeline}/dagRuns", order_by="-run_after", limit=1)["dag_runs"]
+            run_id = runs[0]["dag_run_id"] if runs else ""
+        if not run_id or client.find(f"/dags/{pipeline}/dagRuns/{run_id}") is None:
+            raise NightshiftError(
+                "night.run", f"pipeline {shown(pipeline)} has no run {shown(run_id)}", hint=f"make run PIPELINE={pipeline}"
+            )
+        return _show(settings, client, pipeline, run_id, say)
+    finally:
+        client.close()
+
+
+def _spec(settings: Settings, pipeline: str) -> PipelineSpec:
+    path = settings.pipelines_path / f"{pipeline}.yaml"
+    if not path.is_file():
+        known = ", ".join(sorted(found.stem for found in settings.pipelines_path.glob("*.yaml"))) or "none"
+        raise NightshiftError(
+            "night.pipeline", f"there is no pipeline {shown(pipeline)} in {settings.pipelines_path}", hint=f"there are: {known}"
+        )
+    return load_spec(path)
+
+
+def _wait_parsed(client: AirflowApi, dag_id: str) -> None:
+    deadline = time.monotonic() + PARSE_SECONDS
+    while client.find(f"/dags/{dag_id}") is None:
+        errors = [error for error in client.get("/importErrors", limit=100)["import_errors"] if error["filename"].endswith(f"{dag_id}.py")]
+        if errors:
+            raise NightshiftError("night.dag", f"the DAG of {dag_id} does not load:\n{errors[0]['stack_trace'][-3000:]}")
+        if time.monotonic() > deadline:
+            raise NightshiftError(
+                "night.dag", f"Airflow knows no DAG {dag_id} after {PARSE_SECONDS:.0f} s", hint=f"is there a dags/{dag_id}.py?"
+            )
+        time.sleep(0.3)
+
+
+def _trigger(client: AirflowApi, dag_id: str, night: Night, *, force: bool, say: Say) -> None:
+    if night.running_already:
+        say(f"{night.run_id} of {dag_id} still runs; following it")
+        return
+    if client.get(f"/dags/{dag_id}")["is_paused"]:
+        client.patch(f"/dags/{dag_id}", {"is_paused": False})
+    conf: dict[str, Any] = {name: value for name, value in (("as_of", night.as_of), ("force", force or None)) if value is not None}
+    client.post(f"/dags/{dag_id}/dagRuns", {"dag_run_id": night.run_id, "logical_date": None, "conf": conf})
+    say(f"{dag_id}, run {night.run_id}" + (f", as of {night.as_of}" if night.as_of else ""))
+
+
+def _show(settings: Settings, client: AirflowApi, dag_id: str, run_id: str, say: Say) -> int:
+    follower = Follower(settings, client, dag_id, run_id, say)
+    state = follower.follow()
+    say(summary(settings, client, dag_id, run_id, follower))
+    return 0 if state == "success" else 1

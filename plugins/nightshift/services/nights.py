@@ -1,0 +1,80 @@
+"""Which night is next: simulated time has no clock, Airflow's own record of runs is its memory.
+
+A night that failed comes again, as a person would expect after a repair; one that succeeded is followed by the next day;
+one that still runs is followed to its end.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from training.spec import PipelineSpec
+
+FIRST_NIGHTS: Final = {"search_ranking": date(2026, 2, 1), "flight_delay": date(2013, 3, 15)}
+"""Where the data of the shipped pipelines lies; any other pipeline starts with the present, or with the night that is asked for."""
+RUN_ID_PREFIX: Final = "night-"
+ACTIVE_STATES: Final = frozenset({"queued", "running", "restarting"})
+
+_RUN_ID = re.compile(r"night-(\d{4}-\d\d-\d\d)(?:\.(\d+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class PastRun:
+    """A run that Airflow knows."""
+
+    run_id: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Night:
+    """What to trigger, or what to go on following."""
+
+    run_id: str
+    as_of: str | None
+    """ISO 8601 with offset; None: the schedule's last slot before the present."""
+    running_already: bool = False
+
+
+def next_night(spec: PipelineSpec, runs: Sequence[PastRun], *, wanted: date | None, now: datetime) -> Night:
+    """Choose the night.
+
+    Args:
+        runs: of this pipeline, newest first.
+        wanted: a night asked for by name.
+        now: names the run of a pipeline that has no simulated nights.
+    """
+    past = [(run, match) for run in runs if (match := _RUN_ID.fullmatch(run.run_id))]
+    day = wanted or _next_day(spec.name, past)
+    if day is None:
+        return Night(f"by-hand-{now:%Y-%m-%dT%H%M%S}", None)
+    same = [(run, int(match[2] or 1)) for run, match in past if match[1] == day.isoformat()]
+    as_of = slot_of(spec, day).isoformat()
+    if same and same[0][0].state in ACTIVE_STATES:
+        return Night(same[0][0].run_id, as_of, running_already=True)
+    number = max((number for _run, number in same), default=0) + 1
+    return Night(f"{RUN_ID_PREFIX}{day.isoformat()}" + (f".{number}" if number > 1 else ""), as_of)
+
+
+def slot_of(spec: PipelineSpec, day: date) -> datetime:
+    """Return the instant at which the schedule would start that day's run; midnight for a pipeline without a schedule."""
+    from croniter import croniter
+
+    midnight = datetime.combine(day, time.min, tzinfo=ZoneInfo(spec.timezone))
+    if spec.schedule is None:
+        return midnight
+    slot: datetime = croniter(spec.schedule, midnight - timedelta(seconds=1)).get_next(datetime)
+    return slot
+
+
+def _next_day(pipeline: str, past: Sequence[tuple[PastRun, re.Match[str]]]) -> date | None:
+    if not past:
+        return FIRST_NIGHTS.get(pipeline)
+    newest, match = past[0]
+    day = date.fromisoformat(match[1])
+    return day + timedelta(days=1) if newest.state == "success" else day

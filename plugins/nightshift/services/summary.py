@@ -1,0 +1,112 @@
+"""A run's outcome for people: each stage, the new model beside the champion, the decision and why, where to look."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Final
+
+from nightshift.services.airflow_api import AirflowApi
+from nightshift.services.environment import USERNAME, airflow_url, credentials
+from nightshift.services.follow import Follower, TaskView, failure_text, log_path
+from nightshift.settings import Settings
+from training.contracts import STAGES, StageResult, require_result
+from training.store import Store
+
+LABEL_WIDTH: Final = 20
+
+
+def summary(settings: Settings, client: AirflowApi, dag_id: str, run_id: str, follower: Follower) -> str:
+    """Return the summary of an ended run, successful or not."""
+    views = {view.task_id: view for view in follower.tasks()}
+    results = {stage: result for stage in STAGES if (result := stage_result(client, dag_id, run_id, stage)) is not None}
+    lines = ["", f"{'stage':<10}{'time':>9}{'rows':>12}{'rows/s':>10}  what"]
+    lines += [_stage_line(views[stage], results.get(stage)) for stage in STAGES if stage in views]
+    if "evaluate" in results:
+        lines += ["", *_comparison(Store(settings.store_uri), results["evaluate"])]
+    if "promote" in results:
+        lines += ["", *_decision(Store(settings.store_uri), results["promote"])]
+    failed = next((view for view in views.values() if view.state == "failed"), None)
+    if failed is not None:
+        lines += ["", f"{failed.task_id} failed: {failure_text(settings, dag_id, run_id, failed)}"]
+        lines.append(f"its log: {log_path(settings, dag_id, run_id, failed)}")
+    return "\n".join([*lines, "", *_places(settings, dag_id, run_id, results)])
+
+
+def stage_result(client: AirflowApi, dag_id: str, run_id: str, stage: str) -> StageResult | None:
+    """Return what a stage left in XCom, None if it left nothing.
+
+    Raises:
+        ContractError: it is malformed.
+    """
+    entry = client.find(f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{stage}/xcomEntries/return_value")
+    if entry is None:
+        return None
+    value = entry["value"]
+    return require_result(json.loads(value) if isinstance(value, str) else value, stage=stage)
+
+
+def number(value: object) -> str:
+    """Write a figure as people read it: thousands apart, four digits of a fraction."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return "-" if value is None else str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
+
+
+def _stage_line(view: TaskView, result: StageResult | None) -> str:
+    if result is None:
+        return f"{view.task_id:<10}{view.seconds:>7.1f} s{'':>12}{'':>10}  {view.state}"
+    rows = result.scalars.get("rows")
+    if result.reused_from is not None:
+        return f"{view.task_id:<10}{view.seconds:>7.1f} s{number(rows):>12}{'-':>10}  reused from {result.reused_from.run_id}"
+    total = result.timings.get("total", 0.0)
+    given = result.scalars.get("rows_per_second")
+    rate = given if isinstance(given, int | float) else (rows / total if isinstance(rows, int) and total > 0 else None)
+    again = f"{result.attempts} attempts" if result.attempts > 1 else ""
+    words = [text for text in (again, _remark(result)) if text]
+    shown_rate = "-" if rate is None else f"{rate:,.0f}"
+    return f"{view.task_id:<10}{view.seconds:>7.1f} s{number(rows):>12}{shown_rate:>10}  {', '.join(words)}"
+
+
+def _remark(result: StageResult) -> str:
+    skipped = {"rows", "rows_per_second"}
+    told = [
+        f"{name.replace('_', ' ')} {_short(value)}" for name, value in result.scalars.items() if name not in skipped and value is not None
+    ]
+    return ", ".join(told[:4]) if result.stage not in ("evaluate", "promote") else ""
+
+
+def _short(value: object) -> str:
+    text = number(value)
+    return text[:12] if len(text) == 64 else text
+
+
+def _comparison(store: Store, result: StageResult) -> list[str]:
+    meta = store.manifests.get(result.artifact_uri).meta
+    metrics, comparison = meta["metrics"], meta["comparison"] or {}
+    candidate, champion = metrics["candidate"], metrics.get("champion") or {}
+    head = f"{'metric':<{LABEL_WIDTH}}{'new model':>12}{'champion':>12}"
+    lines = [head] + [f"{name:<{LABEL_WIDTH}}{number(value):>12}{number(champion.get(name)):>12}" for name, value in candidate.items()]
+    if comparison:
+        low, high = comparison["interval"]
+        lines.append(f"{comparison['metric']} {comparison['difference']:+.4f}, 95 % interval {low:+.4f} to {high:+.4f}")
+    return lines
+
+
+def _decision(store: Store, result: StageResult) -> list[str]:
+    manifest = store.manifests.get(result.artifact_uri)
+    return [
+        f"decision  {manifest.meta['outcome']}",
+        f"version   {manifest.meta['version']}",
+        *[f"  {reason}" for reason in manifest.meta["reasons"]],
+    ]
+
+
+def _places(settings: Settings, dag_id: str, run_id: str, results: Mapping[str, StageResult]) -> list[str]:
+    lines = [
+        f"run       {airflow_url(settings)}/dags/{dag_id}/runs/{run_id}   login {USERNAME} / {credentials(settings)['airflow_password']}",
+        f"MLflow    {settings.mlflow_uri}",
+    ]
+    for result in results.values():
+        lines += [f"report    {uri.removeprefix('file://')}" for uri in result.reports.values()]
+    return lines

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import pytest
+from nightshift.services.nights import Night, PastRun, next_night, slot_of
+
+from training.spec import PipelineSpec, load_spec
+
+PIPELINES = Path(__file__).resolve().parents[4] / "dags" / "pipelines"
+NOW = datetime(2026, 11, 20, 15, 4, 5, tzinfo=UTC)
+
+
+@pytest.fixture
+def ranking() -> PipelineSpec:
+    return load_spec(PIPELINES / "search_ranking.yaml")
+
+
+def test_first_night_lies_where_the_data_lies(ranking: PipelineSpec) -> None:
+    assert next_night(ranking, [], wanted=None, now=NOW) == Night("night-2026-02-01", "2026-02-01T02:00:00+00:00")
+
+
+def test_night_is_counted_in_the_pipelines_time_zone() -> None:
+    flights = load_spec(PIPELINES / "flight_delay.yaml")
+
+    assert next_night(flights, [], wanted=None, now=NOW).as_of == "2013-03-15T02:00:00-04:00"
+    assert slot_of(flights, date(2013, 1, 15)).isoformat() == "2013-01-15T02:00:00-05:00"
+
+
+@pytest.mark.parametrize(
+    ("newest", "expected"),
+    [
+        (PastRun("night-2026-02-03", "success"), Night("night-2026-02-04", "2026-02-04T02:00:00+00:00")),
+        (PastRun("night-2026-02-03", "failed"), Night("night-2026-02-03.2", "2026-02-03T02:00:00+00:00")),
+        (PastRun("night-2026-02-03.2", "failed"), Night("night-2026-02-03.3", "2026-02-03T02:00:00+00:00")),
+        (PastRun("night-2026-02-03.2", "success"), Night("night-2026-02-04", "2026-02-04T02:00:00+00:00")),
+        (PastRun("night-2026-02-03", "running"), Night("night-2026-02-03", "2026-02-03T02:00:00+00:00", running_already=True)),
+        (PastRun("night-2026-02-03.2", "queued"), Night("night-2026-02-03.2", "2026-02-03T02:00:00+00:00", running_already=True)),
+    ],
+)
+def test_next_night_follows_from_how_the_newest_ended(ranking: PipelineSpec, newest: PastRun, expected: Night) -> None:
+    older = [PastRun("night-2026-02-03", "failed"), PastRun("night-2026-02-02", "success")]
+
+    assert next_night(ranking, [newest, *older], wanted=None, now=NOW) == expected
+
+
+def test_wanted_night_is_run_again_under_a_new_name(ranking: PipelineSpec) -> None:
+    runs = [PastRun("night-2026-02-02", "success"), PastRun("night-2026-02-01", "success")]
+
+    assert next_night(ranking, runs, wanted=date(2026, 2, 1), now=NOW) == Night("night-2026-02-01.2", "2026-02-01T02:00:00+00:00")
+
+
+def test_runs_that_were_started_otherwise_do_not_count(ranking: PipelineSpec) -> None:
+    runs = [PastRun("manual__2026-11-20T00:00:00+00:00", "success"), PastRun("night-x", "success")]
+
+    assert next_night(ranking, runs, wanted=None, now=NOW).run_id == "night-2026-02-01"
+
+
+def test_pipeline_without_simulated_nights_runs_for_the_present(ranking: PipelineSpec) -> None:
+    own = ranking.model_copy(update={"name": "churn"})
+
+    assert next_night(own, [], wanted=None, now=NOW) == Night("by-hand-2026-11-20T150405", None)
+    assert next_night(own, [], wanted=date(2026, 1, 5), now=NOW).run_id == "night-2026-01-05"
+
+
+def test_pipeline_without_a_schedule_has_its_nights_at_midnight(ranking: PipelineSpec) -> None:
+    by_hand = ranking.model_copy(update={"schedule": None})
+
+    assert slot_of(by_hand, date(2026, 2, 1)).isoformat() == "2026-02-01T00:00:00+00:00"
