@@ -1,0 +1,14 @@
+"""What a rule finds: a problem whose place in the file is still to be looked up."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from training.spec.documents import Path
+
+
+class Finding(NamedTuple):
+    path: Path
+    code: str
+    message: str
+    hint: str = ""

@@ -1,0 +1,111 @@
+"""From a YAML file to a `PipelineSpec`, or to everything that is wrong with it at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from training.errors import Problem, SpecError
+from training.spec.documents import Document, read_document
+from training.spec.families import FAMILIES
+from training.spec.models import PipelineSpec
+from training.spec.problems import in_order, problem_at, problems_of
+from training.spec.rules import broken_rules
+from training.spec.values import told
+
+SECTIONS: Mapping[str, tuple[str, TypeAdapter[Any]]] = {
+    field.alias or name: (name, TypeAdapter(field.rebuild_annotation())) for name, field in PipelineSpec.model_fields.items()
+}
+"""Key of the YAML to (attribute, what its value must be)."""
+
+
+def load_spec(path: str | os.PathLike[str]) -> PipelineSpec:
+    """Read a pipeline's YAML. The file is named after the pipeline, so that no two files are one pipeline.
+
+    Raises:
+        SpecError: every problem of the file, in the order of its lines.
+    """
+    file, source = Path(path), os.fspath(path)
+    try:
+        text = file.read_bytes()
+    except OSError as err:
+        message = f"cannot be read: {err.strerror}"
+        raise SpecError(source, [Problem(code="spec.unreadable", message=message, hint="check the path and its permissions")]) from err
+    return _checked(read_document(text, source), source, named=file.stem)
+
+
+def parse_spec(text: bytes, source: str = "spec") -> PipelineSpec:
+    """Read a pipeline's YAML from memory.
+
+    Args:
+        text: UTF-8.
+        source: what to call it in errors.
+
+    Raises:
+        SpecError: every problem of the text, in the order of its lines.
+    """
+    return _checked(read_document(text, source), source)
+
+
+def check_values(values: dict[str, Any], source: str) -> PipelineSpec:
+    """Return the spec of plain values, checked as a file is.
+
+    Raises:
+        SpecError: every problem; without lines.
+    """
+    return _checked(Document(value=values), source)
+
+
+def _checked(document: Document, source: str, *, named: str | None = None) -> PipelineSpec:
+    problems = list(document.problems)
+    spec: PipelineSpec | None = None
+    try:
+        spec = PipelineSpec.model_validate(document.value)
+        sections = {key: getattr(spec, name) for key, (name, _) in SECTIONS.items()}
+    except ValidationError as err:
+        problems += problems_of(err, PipelineSpec, document)
+        sections = _sound_sections(document, err)
+    problems += [
+        problem_at(document, finding.path, finding.code, finding.message, hint=finding.hint)
+        for finding in broken_rules(sections)
+        if not document.is_hole(finding.path)
+    ]
+    problems += _settings_problems(document, sections)
+    name = sections.get("name")
+    if named is not None and name is not None and name != named:
+        message = f"the pipeline is named {told(name)} and its file {told(named)}"
+        problems.append(problem_at(document, ("name",), "name.file", message, hint="name the file after the pipeline"))
+    if problems or spec is None:
+        raise SpecError(source, in_order(problems))
+    return spec
+
+
+def _sound_sections(document: Document, error: ValidationError) -> dict[str, Any]:
+    """Return the sections in which nothing is wrong."""
+    broken = {details["loc"][0] for details in error.errors(include_url=False, include_context=False)}
+    broken |= {path[0] for path in document.holes}
+    sections = {}
+    for key, (name, adapter) in SECTIONS.items():
+        if key in broken:
+            continue
+        if key in document.value:
+            sections[key] = adapter.validate_python(document.value[key])
+        else:
+            sections[key] = PipelineSpec.model_fields[name].get_default(call_default_factory=True)
+    return sections
+
+
+def _settings_problems(document: Document, sections: Mapping[str, Any]) -> list[Problem]:
+    train = sections.get("train")
+    if train is None or train.model not in FAMILIES:
+        return []
+    facts = FAMILIES[train.model]
+    try:
+        facts.settings.model_validate(train.settings)
+    except ValidationError as err:
+        return problems_of(err, facts.settings, document, prefix=("train", "settings"))
+    return []

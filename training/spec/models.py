@@ -1,0 +1,93 @@
+"""The whole of one pipeline's YAML. Its sections are in `data` and `train`; rules that join sections are in `rules`."""
+
+from __future__ import annotations
+
+import zoneinfo
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import AfterValidator, Field, ValidationError
+
+from training.errors import Problem, SpecError
+from training.spec.data import Data, Prepare, Validate
+from training.spec.train import Evaluate, Promote, Train
+from training.spec.values import Day, Line, Name, PositiveDuration, Section, TimeOfDay, refusal, told
+
+FORMAT_VERSION: Final = 1
+"""Version of a frozen spec."""
+
+
+def _timezone(value: str) -> str:
+    try:
+        zoneinfo.ZoneInfo(value)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        raise refusal("schedule.range", f"there is no time zone {told(value)}", hint="an IANA name: UTC, Europe/Berlin") from None
+    return value
+
+
+TimeZone = Annotated[str, Field(max_length=64), AfterValidator(_timezone)]
+
+
+class Retries(Section):
+    failures: Annotated[int, Field(ge=0, le=100)] = 2
+    """How often a failure of the pipeline's own making is tried again."""
+    infrastructure: Annotated[int, Field(ge=0, le=100)] = 8
+    """How often a killed or lost stage is started again."""
+    backoff: PositiveDuration = Field(default="10s", validate_default=True)
+
+
+class Alerts(Section):
+    on: Annotated[tuple[Literal["failure", "deadline", "success"], ...], Field(strict=False)] = ("failure", "deadline")
+    webhook: Line | None = None
+    """`${NAME_URI}`: an address is often a secret, so it is never in the file."""
+
+
+class PipelineSpec(Section):
+    """One pipeline."""
+
+    name: Name
+    description: Annotated[str, Field(max_length=2000)] = ""
+    owner: Line
+    tags: Annotated[tuple[Annotated[str, Field(min_length=1, max_length=100)], ...], Field(strict=False)] = ()
+    schedule: Annotated[str, Field(max_length=200)] | None = None
+    """Cron with five fields; absent: started by hand only."""
+    timezone: TimeZone = "UTC"
+    """Of the schedule, the deadline and the days of partitions."""
+    start: Day | None = None
+    """First day of the schedule."""
+    deadline: TimeOfDay | None = None
+    """An alert goes out when a night is not done by then."""
+    retries: Retries = Field(default_factory=Retries)
+    alerts: Alerts = Field(default_factory=Alerts)
+    data: Data
+    validate_: Validate = Field(default_factory=Validate, alias="validate")
+    prepare: Prepare
+    train: Train
+    evaluate: Evaluate
+    promote: Promote
+
+    @classmethod
+    def thaw(cls, frozen: Mapping[str, Any]) -> Self:
+        """Return the spec that `freeze` wrote.
+
+        Raises:
+            SpecError: `spec.format`, written by a newer version, or not a frozen spec.
+        """
+        values = dict(frozen)
+        version = values.pop("format_version", None)
+        if not isinstance(version, int) or version > FORMAT_VERSION:
+            message = f"frozen spec has format {told(version)}, this version reads up to {FORMAT_VERSION}"
+            raise SpecError("frozen spec", [Problem(code="spec.format", message=message, hint="upgrade Nightshift")])
+        try:
+            return cls.model_validate(values)
+        except ValidationError as err:
+            where = ", ".join(".".join(map(str, error["loc"])) for error in err.errors(include_input=False)[:5])
+            message = f"frozen spec does not hold what this version reads: {where}"
+            raise SpecError("frozen spec", [Problem(code="spec.format", message=message, hint="start a new run")]) from err
+
+
+def freeze(spec: PipelineSpec) -> dict[str, Any]:
+    """Return the spec as JSON with its format version. The alerts' webhook is left out: stages need none, and it is often a secret."""
+    values = spec.model_dump(mode="json", by_alias=True)
+    values["alerts"]["webhook"] = None
+    return {"format_version": FORMAT_VERSION, **values}

@@ -1,0 +1,196 @@
+"""Rules that join keys and sections: what no single key can say of itself.
+
+A rule names the sections that it looks at and yields findings. Where one section is broken, the rules over the others still
+speak, so that one reading of the file tells everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+from training.spec.data import Data, FeatureTable, Prepare
+from training.spec.documents import Path
+from training.spec.findings import Finding
+from training.spec.leakage import late_columns
+from training.spec.problems import nearest
+from training.spec.schedule import schedule_faults
+from training.spec.sql import cycle, objection
+from training.spec.training_rules import family_fits, metrics_exist, placement_fits, task_fits
+from training.spec.uris import forbidden_uris, forbidden_webhook, partition_fault
+from training.spec.values import duration_text, told
+
+Rule = Callable[..., Iterator[Finding]]
+
+
+def broken_rules(sections: Mapping[str, Any]) -> list[Finding]:
+    """Return what the rules find in the sections that are there, by their keys in the YAML."""
+    return [finding for names, rule in RULES if sections.keys() >= set(names) for finding in rule(*(sections[name] for name in names))]
+
+
+def columns_exist(data: Data) -> Iterator[Finding]:
+    """Yield a finding for each name in `data` that is no column, or not of the type that its use asks for."""
+    types = data.source.types
+    named: list[tuple[Path, str]] = [
+        (("data", "source", "event_time"), data.source.event_time),
+        (("data", "label", "column"), data.label.column),
+    ]
+    named += [(("data", "source", "key", index), name) for index, name in enumerate(data.source.key)]
+    named += [(("data", "group"), data.group)] if data.group else []
+    named += [(("data", "label", "known_at"), data.label.known_at)] if data.label.known_at else []
+    for index, table in enumerate(data.features):
+        named += [(("data", "features", index, "on", ours), ours) for ours in table.on]
+    for path, name in named:
+        if name not in types:
+            yield _unknown(path, name, f"table {data.source.table}", types)
+        elif path[-1] in ("event_time", "known_at") and types[name] != "timestamp":
+            yield Finding(path, "column.type", f"{name} is of type {types[name]}, a time must be a timestamp", "")
+    if data.label.rule is not None and types.get(data.label.column) in ("string", "date", "timestamp", "boolean"):
+        message = f"{data.label.column} is of type {types[data.label.column]}, the rule {told(data.label.rule)} compares numbers"
+        yield Finding(("data", "label", "rule"), "column.type", message, "")
+
+
+def feature_tables_fit(data: Data) -> Iterator[Finding]:
+    """Yield a finding for each feature table that names what it does not have, or brings a name that is taken."""
+    tables = {data.source.table}
+    taken = {name.lower(): data.source.table for name in data.source.types}
+    for index, table in enumerate(data.features):
+        path: Path = ("data", "features", index)
+        if table.table in tables:
+            yield Finding((*path, "table"), "table.clash", f"there is a table {table.table} already", "each table has a name of its own")
+        tables.add(table.table)
+        yield from _feature_table(path, table)
+        for name, column in table.joined.items():
+            if name.lower() in taken:
+                at = next(key for key, found in table.columns.items() if found is column)
+                message = f"{name} is a column of {taken[name.lower()]} already"
+                yield Finding(
+                    (*path, "columns", at),
+                    "column.clash",
+                    message,
+                    f"give it another name: {{type: {column.type}, as: {table.table}_{at}}}",
+                )
+            taken[name.lower()] = table.table
+
+
+def _feature_table(path: Path, table: FeatureTable) -> Iterator[Finding]:
+    for ours, theirs in table.on.items():
+        if theirs not in table.columns:
+            yield _unknown((*path, "on", ours), theirs, f"table {table.table}", table.columns)
+    if table.event_time is None:
+        if table.available_after:
+            yield Finding(
+                (*path, "available_after"), "field.conflict", "available_after needs an event_time", "a dimension is known always"
+            )
+        if table.max_age is not None:
+            yield Finding((*path, "max_age"), "field.conflict", "max_age needs an event_time", "a dimension has no age")
+    elif table.event_time not in table.columns:
+        yield _unknown((*path, "event_time"), table.event_time, f"table {table.table}", table.columns)
+    elif table.columns[table.event_time].type != "timestamp":
+        found = table.columns[table.event_time].type
+        yield Finding((*path, "event_time"), "column.type", f"{table.event_time} is of type {found}, a time must be a timestamp", "")
+    yield from _both_declared_and_ignored(path, table.columns, table.ignore)
+
+
+def windows_fit(data: Data) -> Iterator[Finding]:
+    """Yield a finding where the window, its partitions and the split do not go together."""
+    source, split = data.source, data.split
+    held_out = split.validation + split.test
+    if held_out >= source.window:
+        message = (
+            f"validation ({duration_text(split.validation)}) and test ({duration_text(split.test)}) "
+            f"leave nothing of the window ({duration_text(source.window)}) to train on"
+        )
+        yield Finding(("data", "split"), "split.window", message, f"make data.source.window longer than {duration_text(held_out)}")
+    if source.partition is None:
+        if source.wait:
+            yield Finding(
+                ("data", "source", "wait"), "field.conflict", "wait needs a partition", "only a day's partition can be seen to be missing"
+            )
+        return
+    fault = partition_fault(source.partition)
+    if fault:
+        yield Finding(
+            ("data", "source", "partition"), "partition.invalid", f"{told(source.partition)} {fault}", 'one folder a day: "dt={date}"'
+        )
+    if source.window % timedelta(days=1):
+        message = f"{duration_text(source.window)} is no whole number of days, and the partitions are days"
+        yield Finding(("data", "source", "window"), "partition.window", message, "")
+
+
+def derived_columns_fit(data: Data) -> Iterator[Finding]:
+    source = data.source
+    yield from _derived(("data", "source", "derive"), source.derive, {name.lower(): source.table for name in source.columns})
+    yield from _both_declared_and_ignored(("data", "source"), source.columns, source.ignore)
+
+
+def prepared_columns_fit(data: Data, prepare: Prepare) -> Iterator[Finding]:
+    """Yield a finding for each derived column or feature of `prepare` that cannot be made."""
+    frame = data.frame_types()
+    taken = {name.lower(): "the joined frame" for name in (*frame, "label")}
+    yield from _derived(("prepare", "derive"), prepare.derive, taken)
+    for name, feature in prepare.features.items():
+        path: Path = ("prepare", "features", name)
+        if name not in frame and name not in prepare.derive:
+            yield _unknown(path, name, "the joined frame, nor of prepare.derive", [*frame, *prepare.derive])
+        if feature.buckets is not None and feature.transform not in ("hash", "bucket"):
+            yield Finding((*path, "buckets"), "field.conflict", f"the transform {feature.transform} has no buckets", "hash and bucket have")
+        if feature.fill is not None and feature.transform in ("category", "hash", "bucket"):
+            yield Finding(
+                (*path, "fill"), "field.conflict", f"the transform {feature.transform} gives missing values an id of their own", ""
+            )
+
+
+def _derived(path: Path, derive: Mapping[str, Any], taken: Mapping[str, str]) -> Iterator[Finding]:
+    for name, column in derive.items():
+        if name.lower() in taken:
+            message = f"{name} is a column of {taken[name.lower()]} already"
+            yield Finding((*path, name), "column.clash", message, "give the derived column another name")
+        fault = objection(column.sql)
+        if fault:
+            yield Finding(
+                (*path, name, "sql"), "sql.forbidden", f"the SQL of {name} {fault}", "write one expression over the row's columns"
+            )
+    circle = cycle(derive)
+    if circle:
+        message = f"derived columns go in a circle: {' -> '.join([*circle, circle[0]])}"
+        yield Finding((*path, circle[0], "sql"), "derive.cycle", message, "")
+
+
+def slices_exist(data: Data, prepare: Prepare, evaluate: Any) -> Iterator[Finding]:
+    frame = data.frame_types()
+    for index, name in enumerate(evaluate.slices):
+        path: Path = ("evaluate", "slices", index)
+        if name in prepare.derive:
+            message = f"{name} is derived in prepare; slices are made of columns of the joined frame"
+            yield Finding(path, "column.unknown", message, "derive it in data.source.derive")
+        elif name not in frame:
+            yield _unknown(path, name, "the joined frame", frame)
+
+
+def _both_declared_and_ignored(path: Path, columns: Iterable[str], ignore: Iterable[str]) -> Iterator[Finding]:
+    for name in sorted(set(columns) & set(ignore)):
+        yield Finding((*path, "ignore"), "column.clash", f"{name} is declared and ignored", "keep one of the two")
+
+
+def _unknown(path: Path, name: str, owner: str, known: Iterable[str]) -> Finding:
+    return Finding(path, "column.unknown", f"{name} is no column of {owner}", nearest(name, known))
+
+
+RULES: Final[tuple[tuple[tuple[str, ...], Rule], ...]] = (
+    (("schedule",), schedule_faults),
+    (("alerts",), forbidden_webhook),
+    (("data",), forbidden_uris),
+    (("data",), columns_exist),
+    (("data",), feature_tables_fit),
+    (("data",), windows_fit),
+    (("data",), derived_columns_fit),
+    (("data", "prepare"), prepared_columns_fit),
+    (("data", "prepare"), late_columns),
+    (("data", "prepare", "evaluate"), slices_exist),
+    (("train",), family_fits),
+    (("train",), placement_fits),
+    (("evaluate",), metrics_exist),
+    (("data", "train", "evaluate"), task_fits),
+)

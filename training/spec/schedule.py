@@ -1,0 +1,172 @@
+"""Time: which cron lines are a schedule, which instant's past a run may see, which rows and days that is.
+
+Slots are those of Airflow's cron timetables: counted in the wall clock of the pipeline's time zone; a slot in the hour that comes
+twice is its second coming, one in the hour that is left out comes as much later.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, time, timedelta
+from typing import TYPE_CHECKING, Final
+from zoneinfo import ZoneInfo
+
+from training.errors import Problem, SpecError
+from training.spec.findings import Finding
+from training.spec.values import told
+
+if TYPE_CHECKING:
+    from training.spec.models import PipelineSpec
+
+MAX_GAP: Final = timedelta(days=400)
+LONGEST_WAIT_FROM: Final = datetime(2025, 3, 1)
+"""The check counts from here, not from now, so that a file is valid today as it is tomorrow: the farthest from any 29 February."""
+
+_WORDS: Final = frozenset("jan feb mar apr may jun jul aug sep oct nov dec sun mon tue wed thu fri sat l".split())
+_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+
+
+def schedule_faults(schedule: str | None) -> Iterator[Finding]:
+    """Yield a finding for a cron line that is none, or that hardly ever comes."""
+    fault = None if schedule is None else _cron_fault(schedule)
+    if fault is not None:
+        yield Finding(("schedule",), *fault)
+
+
+@functools.lru_cache(maxsize=1024)
+def _cron_fault(schedule: str) -> tuple[str, str, str] | None:
+    from croniter import CroniterBadCronError, CroniterBadDateError, croniter  # 0.2 s, and most stages never look at a schedule
+
+    invalid = "schedule.invalid"
+    hint = 'minute, hour, day of month, month, day of week: "0 2 * * *" is every night at two'
+    num_fields = len(schedule.split())
+    if num_fields != 5:
+        return invalid, f"{told(schedule)} has {num_fields} field{'s' * (num_fields != 1)}, cron has 5", hint
+    # croniter also knows hashed and random fields (H, R), which mean another time in every process.
+    strange = [word for word in re.findall(r"[a-z]+", schedule.lower()) if word not in _WORDS]
+    if strange:
+        return invalid, f"{told(schedule)} is not a cron line: {strange[0]} is no month or day", hint
+    try:
+        following = croniter(schedule, LONGEST_WAIT_FROM).get_next(datetime)
+    except CroniterBadDateError:
+        return "schedule.never", f"{told(schedule)} never comes", "no month has that day"
+    except (CroniterBadCronError, ValueError, KeyError) as err:
+        return invalid, f"{told(schedule)} is not a cron line: {err}", hint
+    if following - LONGEST_WAIT_FROM > MAX_GAP:
+        return "schedule.never", f"{told(schedule)} does not come within {MAX_GAP.days} days", "leave `schedule` out and start it by hand"
+    return None
+
+
+def settle_as_of(spec: PipelineSpec, *, parameter: str | None, logical_date: datetime | None, run_after: datetime) -> datetime:
+    """Return the instant whose past a run may see, in UTC.
+
+    The parameter, else the logical date, else the last slot of the schedule at or before `run_after`; without a schedule, the last
+    midnight in the pipeline's time zone. So two triggers of one night share their work, although both came at another microsecond.
+
+    Args:
+        parameter: as the trigger gave it: a day, or a date-time with an offset.
+        logical_date: aware; None for a manual run.
+        run_after: aware.
+
+    Raises:
+        SpecError: `as_of.invalid`.
+    """
+    if parameter is not None:
+        return parse_as_of(parameter, spec.timezone)
+    for name, value in (("logical date", logical_date), ("run_after", run_after)):
+        if value is not None and value.utcoffset() is None:
+            raise _refused(f"the {name} {value.isoformat()} has no offset from UTC")
+    if logical_date is not None:
+        return logical_date.astimezone(UTC)
+    zone = ZoneInfo(spec.timezone)
+    if spec.schedule is not None:
+        return _last_slot(spec.schedule, zone, run_after)
+    return _midnight(run_after.astimezone(zone).date(), zone)
+
+
+def parse_as_of(text: str, timezone: str) -> datetime:
+    """Read a day (its first instant in `timezone`) or a date-time with an offset; return it in UTC.
+
+    Raises:
+        SpecError: `as_of.invalid`.
+    """
+    hint = "write a day, 2026-01-31, or a time with its offset, 2026-01-31T02:00:00+00:00"
+    try:
+        instant = datetime.fromisoformat(text) if len(text) <= 40 else None
+    except ValueError:
+        instant = None
+    if instant is None:
+        raise _refused(f"{told(text)} is not a time", hint)
+    if _DATE.fullmatch(text):
+        instant = _midnight(instant.date(), ZoneInfo(timezone))
+    if instant.utcoffset() is None:
+        raise _refused(f"{told(text)} has no offset from UTC", hint)
+    if not 1970 < instant.year < 2100:
+        raise _refused(f"{told(text)} is not between 1971 and 2099", hint)
+    return instant.astimezone(UTC)
+
+
+def window(spec: PipelineSpec, as_of: datetime) -> tuple[datetime, datetime]:
+    """Return [start, end) of the rows' event times, in UTC.
+
+    The window ends at `as_of`; for a partitioned source at the end of its last partition, so that it is whole partitions.
+    Whole days are counted by the calendar of the pipeline's time zone: a day on which the clock changes is one day.
+    """
+    zone = ZoneInfo(spec.timezone)
+    length = spec.data.source.window
+    if spec.data.source.partition is not None:
+        days = partitions(spec, as_of)
+        return _midnight(days[0], zone), _midnight(days[-1] + timedelta(days=1), zone)
+    if length % timedelta(days=1):
+        return as_of.astimezone(UTC) - length, as_of.astimezone(UTC)
+    local = as_of.astimezone(zone)
+    # Arithmetic on an aware datetime keeps the wall clock.
+    return (local - length).astimezone(UTC), as_of.astimezone(UTC)
+
+
+def partitions(spec: PipelineSpec, as_of: datetime) -> list[date]:
+    """Return the days of the window, oldest first; the last is the last whole day before `as_of` in the pipeline's time zone.
+
+    Raises:
+        ValueError: the source has no daily partitions.
+    """
+    source = spec.data.source
+    if source.partition is None:
+        raise ValueError(f"table {source.table} has no partitions")
+    last = as_of.astimezone(ZoneInfo(spec.timezone)).date() - timedelta(days=1)
+    return [last - timedelta(days=back) for back in reversed(range(source.window.days))]
+
+
+def _last_slot(schedule: str, zone: ZoneInfo, instant: datetime) -> datetime:
+    from croniter import croniter
+
+    local = instant.astimezone(zone).replace(tzinfo=None)
+    if schedule.split()[1] == "*":
+        # Every hour, also in both of those that have one name: count back from now, not from the wall clock.
+        previous: datetime = croniter(schedule, local + timedelta(microseconds=1)).get_prev(datetime)
+        return instant.astimezone(UTC) - (local - previous)
+    # A slot of the hour that comes twice, or is left out, is later in UTC than its wall clock says: look at some, newest first.
+    slots = croniter(schedule, local + timedelta(hours=3))
+    while True:
+        slot = _instant(slots.get_prev(datetime), zone)
+        if slot <= instant:
+            return slot
+
+
+def _instant(wall: datetime, zone: ZoneInfo) -> datetime:
+    """Return when a wall clock shows `wall` for the last time, in UTC; where it never does, as much later as the clock jumps."""
+    slot = wall.replace(tzinfo=zone, fold=1).astimezone(UTC)
+    if slot.astimezone(zone).replace(tzinfo=None, fold=0) != wall:
+        return wall.replace(tzinfo=zone, fold=0).astimezone(UTC)
+    return slot
+
+
+def _midnight(day: date, zone: ZoneInfo) -> datetime:
+    """Return the first instant of `day`, in UTC; where the clock skips midnight, that is later."""
+    return datetime.combine(day, time(), tzinfo=zone).astimezone(UTC)
+
+
+def _refused(message: str, hint: str = "") -> SpecError:
+    return SpecError("trigger", [Problem(code="as_of.invalid", message=message, hint=hint, field="as_of")])

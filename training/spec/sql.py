@@ -1,0 +1,106 @@
+"""Which columns an SQL expression mentions, and which expressions are refused unread. Nothing is executed here.
+
+Words, not grammar: whatever stands outside a string literal, reads like an identifier and is not the name of a function that is
+called counts as a mention. So a mention can be seen where there is none (`extract(hour from …)`), never the other way round; that is
+the safe side for a check of leakage.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from typing import Final, Protocol, TypeVar
+
+_TOKEN = re.compile(
+    r"""
+      (?P<literal>'(?:[^']|'')*')
+    | "(?P<quoted>(?:[^"]|"")*)"
+    | (?P<word>[^\W\d]\w*)(?P<call>\s*(?=\())?
+    | (?P<number>\d\w*)
+    | (?P<comment>--|/\*|\#)
+    | (?P<open>['"])
+    | (?P<other>.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_CLOCKS: Final = frozenset(
+    "now today current_date current_time current_timestamp localtime localtimestamp get_current_time get_current_timestamp "
+    "transaction_timestamp random setseed uuid uuidv4 uuidv7 gen_random_uuid getenv nextval currval".split()
+)
+_STATEMENTS: Final = frozenset(
+    "select insert update delete create drop alter attach detach copy install load pragma call export import set with over columns "
+    "getvariable query query_table read_csv read_csv_auto read_parquet read_json read_json_auto read_text read_blob glob".split()
+)
+
+
+class _HasSql(Protocol):
+    @property
+    def sql(self) -> str: ...
+
+
+Column = TypeVar("Column", bound=_HasSql)
+
+
+@functools.lru_cache(maxsize=4096)
+def words(sql: str) -> frozenset[str]:
+    """Return the lower-case identifiers and keywords outside string literals, functions that are called left out."""
+    found = set()
+    for match in _TOKEN.finditer(sql):
+        word = match["word"] if match["word"] is not None else match["quoted"]
+        if word is not None and match["call"] is None:
+            found.add(word.replace('""', '"').lower())
+    return frozenset(found)
+
+
+@functools.lru_cache(maxsize=4096)
+def objection(sql: str) -> str | None:
+    """Return why `sql` cannot be one scalar expression that gives the same value every time, or None."""
+    depth = 0
+    for match in _TOKEN.finditer(sql):
+        if match["comment"]:
+            return "has a comment"
+        if match["open"]:
+            return f"has a {match['open']} that is not closed"
+        text = match["other"] or ""
+        if text in (";", "$"):
+            return f"has a {text!r}"
+        depth += (text == "(") - (text == ")")
+        if depth < 0:
+            break
+        word = (match["word"] or "").lower()
+        if word in _CLOCKS:
+            return f"uses {word}, which differs from one run to the next"
+        if word in _STATEMENTS:
+            return f"uses {word}: it must be one expression over one row"
+    return "has parentheses that do not match" if depth else None
+
+
+def in_order_of_use(columns: Mapping[str, Column]) -> list[tuple[str, Column]]:
+    """Return (name, column) such that each comes after those that it mentions; ties by name, cycles in their place by name."""
+    ordered: dict[str, Column] = {}
+    waiting = dict(sorted(columns.items()))
+    while waiting:
+        names = {name.lower() for name in waiting}
+        ready = [name for name, column in waiting.items() if not (words(column.sql) & (names - {name.lower()}))]
+        for name in ready or list(waiting):
+            ordered[name] = waiting.pop(name)
+    return list(ordered.items())
+
+
+def cycle(columns: Mapping[str, _HasSql]) -> list[str]:
+    """Return columns that mention one another in a circle, in the order of mention; empty where there is none."""
+    by_lower = {name.lower(): name for name in columns}
+    uses = {name: sorted(by_lower[word] for word in words(column.sql) & by_lower.keys()) for name, column in columns.items()}
+    cleared: set[str] = set()
+    for start in sorted(uses):
+        path = [start]
+        while path:
+            onward = [name for name in uses[path[-1]] if name not in cleared]
+            if not onward:
+                cleared.add(path.pop())
+            elif onward[0] in path:
+                return path[path.index(onward[0]) :]
+            else:
+                path.append(onward[0])
+    return []

@@ -1,0 +1,80 @@
+"""Rules about the sections `train` and `evaluate`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from training.spec.data import Data
+from training.spec.documents import Path
+from training.spec.families import FAMILIES, PACKAGES_VARIABLE, is_allowed, known_families, own_packages
+from training.spec.findings import Finding
+from training.spec.train import LOWER_IS_BETTER, METRICS, Evaluate, Train, is_metric
+from training.spec.values import told
+
+MODEL: Path = ("train", "model")
+
+
+def family_fits(train: Train) -> Iterator[Finding]:
+    """Yield a finding where there is no such model, or it lacks a key, or has one that would do nothing."""
+    if not is_allowed(train.model):
+        own = own_packages()
+        allowed = f"; or package.module:Class of {', '.join(own)}" if own else f"; classes of your own: see {PACKAGES_VARIABLE}"
+        yield Finding(MODEL, "model.unknown", f"there is no model {told(train.model)}", f"known: {', '.join(known_families())}{allowed}")
+    facts = FAMILIES.get(train.model)
+    if facts is None:
+        return
+    for key in facts.needs:
+        if getattr(train, key) is None:
+            yield Finding(("train", key), "field.missing", f"the key {key} is missing: {train.model} needs it")
+    for key in facts.takes_not:
+        if getattr(train, key) is not None:
+            yield Finding(("train", key), "field.conflict", f"{key} has no effect on {train.model}", "leave it out")
+
+
+def placement_fits(train: Train) -> Iterator[Finding]:
+    """Yield a finding where the processes cannot share the batch, the family or the GPUs."""
+    placement, facts = train.placement, FAMILIES.get(train.model)
+    path: Path = ("train", "placement")
+    world_size = placement.world_size
+    if facts is not None and not facts.distributed and world_size > 1:
+        message = f"{train.model} trains in one process, placement asks for {placement.nodes} * {placement.processes_per_node}"
+        yield Finding(path, "resources.processes", message, "set nodes and processes_per_node to 1")
+    if train.batch_size is not None and train.batch_size % world_size:
+        below = train.batch_size // world_size * world_size
+        fitting = f"{below} or {below + world_size}" if below else str(world_size)
+        message = (
+            f"batch_size ({train.batch_size}) must be divisible by nodes * processes_per_node "
+            f"({placement.nodes} * {placement.processes_per_node} = {world_size})"
+        )
+        yield Finding(("train", "batch_size"), "batch.indivisible", message, f"set batch_size to {fitting}")
+    if placement.gpus % placement.processes_per_node:
+        message = f"gpus ({placement.gpus}) must be divisible by processes_per_node ({placement.processes_per_node})"
+        yield Finding((*path, "gpus"), "resources.gpus", message, "both count per node; each process has as many GPUs as any other")
+
+
+def metrics_exist(evaluate: Evaluate) -> Iterator[Finding]:
+    """Yield a finding for each metric that the task does not have, or that a gate cannot be read from."""
+    named: list[tuple[Path, str]] = [(("evaluate", "primary"), evaluate.primary)]
+    named += [(("evaluate", "minimum", name), name) for name in evaluate.minimum]
+    for path, name in named:
+        if not is_metric(evaluate.task, name):
+            known = ", ".join(METRICS[evaluate.task])
+            yield Finding(path, "metric.unknown", f"the task {evaluate.task} has no metric {told(name)}", f"known: {known}")
+        elif name in LOWER_IS_BETTER and path[1] == "minimum":
+            yield Finding(path, "metric.direction", f"lower is better for {name}: a minimum would let bad models pass", "take it out")
+    if evaluate.improvement.absolute is not None and evaluate.improvement.relative is not None:
+        message = "improvement is absolute or relative, not both"
+        yield Finding(("evaluate", "improvement"), "field.conflict", message, "keep one of the two")
+
+
+def task_fits(data: Data, train: Train, evaluate: Evaluate) -> Iterator[Finding]:
+    """Yield a finding where the task needs what the data does not have."""
+    if data.group is None and (evaluate.task == "ranking" or train.model == "ranker"):
+        who = "the task ranking" if evaluate.task == "ranking" else "the model ranker"
+        yield Finding(
+            ("data", "group"), "field.missing", f"the key group is missing: {who} needs it", "the column whose rows are ranked together"
+        )
+    if data.group is not None and evaluate.task == "binary":
+        yield Finding(
+            ("data", "group"), "field.conflict", "the task binary knows no groups", "take data.group out, or set evaluate.task to ranking"
+        )

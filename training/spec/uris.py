@@ -1,0 +1,136 @@
+"""URIs of sources: what a YAML may say, and how `${NAME_URI}` is filled in when a run starts.
+
+A YAML is written by many, the environment by who runs the installation. So a place on this machine's disks can be named by
+the environment alone, and a literal URI must be an object store's. Every check is made on every percent-decoding of the text.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path as LocalPath
+from typing import Final
+from urllib.parse import unquote
+
+from training.errors import Problem, SpecError, shown
+from training.spec.data import Data
+from training.spec.documents import Path, dotted
+from training.spec.findings import Finding
+from training.spec.models import Alerts, PipelineSpec
+
+DATE: Final = "{date}"
+PLACEHOLDER_RULE: Final = "[A-Z][A-Z0-9_]*_URI"
+MAX_DECODINGS: Final = 8
+
+_PLACEHOLDER = re.compile(rf"\$\{{({PLACEHOLDER_RULE})\}}(?=/|$)", re.ASCII)
+_BUCKET = re.compile(r"(s3|gs|az)://[A-Za-z0-9][A-Za-z0-9._-]{1,254}(/.*)?", re.ASCII | re.DOTALL)
+_LOCAL = re.compile(r"file:///[^/].*", re.DOTALL)
+_WEBHOOK = re.compile(r"https?://[^\s/?#@]+([/?#]\S*)?")
+_HINT: Final = "name the place by an environment variable, ${SHOP_URI}/clicks, or write s3://bucket/…, gs://… or az://…"
+
+
+def forbidden_uris(data: Data) -> Iterator[Finding]:
+    """Yield a finding for each source whose URI a YAML may not name."""
+    for path, uri in _uris(data):
+        fault = _fault(uri)
+        if fault:
+            yield Finding(path, "uri.forbidden", f"{shown(uri)} {fault}", _HINT)
+
+
+def forbidden_webhook(alerts: Alerts) -> Iterator[Finding]:
+    """Yield a finding for a webhook that is no placeholder."""
+    match = _PLACEHOLDER.match(alerts.webhook or "")
+    if alerts.webhook is not None and (match is None or match.end() != len(alerts.webhook)):
+        message = "the address of a webhook is often a secret, and the file is none"
+        yield Finding(("alerts", "webhook"), "uri.forbidden", message, "put it in an environment variable and write ${ALERTS_URI}")
+
+
+def resolve_uris(spec: PipelineSpec, environ: Mapping[str, str] = os.environ) -> PipelineSpec:
+    """Return the spec with every `${NAME_URI}` filled in. A webhook whose variable is not set is dropped.
+
+    Raises:
+        SpecError: `uri.unset`, naming the variable and what to set it to; `uri.forbidden`, its value is no place for data.
+    """
+    problems: list[Problem] = []
+    sources = [_resolved(path, uri, environ, problems) for path, uri in _uris(spec.data)]
+    webhook = _webhook(spec.alerts, environ, problems)
+    if problems:
+        raise SpecError(spec.name, problems)
+    source = spec.data.source.model_copy(update={"uri": sources[0]})
+    features = tuple(table.model_copy(update={"uri": uri}) for table, uri in zip(spec.data.features, sources[1:], strict=True))
+    data = spec.data.model_copy(update={"source": source, "features": features})
+    return spec.model_copy(update={"data": data, "alerts": spec.alerts.model_copy(update={"webhook": webhook})})
+
+
+def _uris(data: Data) -> Iterator[tuple[Path, str]]:
+    yield ("data", "source", "uri"), data.source.uri
+    for index, table in enumerate(data.features):
+        yield ("data", "features", index, "uri"), table.uri
+
+
+def _fault(uri: str) -> str:
+    """Return what is wrong with a URI of a YAML, or nothing."""
+    placeholder = _PLACEHOLDER.match(uri)
+    rest = uri[placeholder.end() :] if placeholder else uri
+    if "$" in rest:
+        return f"has a $ that begins no placeholder: one stands at the start alone, and matches {PLACEHOLDER_RULE}"
+    fault = _path_fault(rest)
+    if fault or placeholder:
+        return fault
+    return "" if _BUCKET.fullmatch(uri) else "is no place that a YAML may name"
+
+
+def _path_fault(text: str) -> str:
+    for _ in range(MAX_DECODINGS):
+        found = re.search(r"[\\#?@\s\x00-\x1f\x7f]", text)
+        if found:
+            return f"has {shown(found[0])}"
+        if ".." in text.split("/"):
+            return "climbs by .."
+        decoded = unquote(text)
+        if decoded == text:
+            return ""
+        text = decoded
+    return "is percent-encoded again and again"
+
+
+def _resolved(path: Path, uri: str, environ: Mapping[str, str], problems: list[Problem]) -> str:
+    placeholder = _PLACEHOLDER.match(uri)
+    if placeholder is None:
+        return uri
+    name = placeholder[1]
+    root = environ.get(name, "").strip()
+    if not root:
+        hint = f"set {name} to the place that holds {uri[placeholder.end() :].lstrip('/') or 'the data'}: a folder, or s3://bucket/prefix"
+        problems.append(Problem(code="uri.unset", message=f"the environment variable {name} is not set", hint=hint, field=dotted(path)))
+        return uri
+    if root.startswith("/"):
+        root = LocalPath(os.path.normpath(root)).as_uri()
+    if not (_LOCAL.fullmatch(root) or _BUCKET.fullmatch(root)) or _path_fault(root):
+        message = f"the environment variable {name} names no place for data: {shown(root)}"
+        hint = "an absolute path, file:///…, s3://bucket/prefix, gs://… or az://…"
+        problems.append(Problem(code="uri.forbidden", message=message, hint=hint, field=dotted(path)))
+    return root.rstrip("/") + uri[placeholder.end() :]
+
+
+def _webhook(alerts: Alerts, environ: Mapping[str, str], problems: list[Problem]) -> str | None:
+    placeholder = _PLACEHOLDER.match(alerts.webhook or "")
+    url = environ.get(placeholder[1], "").strip() if placeholder else ""
+    if not url:
+        return None
+    if not _WEBHOOK.fullmatch(url):
+        # The value stays out of the message: it is often a secret.
+        message = f"the environment variable {placeholder[1] if placeholder else ''} is no http or https address"
+        problems.append(Problem(code="uri.forbidden", message=message, hint="https://host/path", field="alerts.webhook"))
+    return url
+
+
+def partition_fault(partition: str) -> str:
+    """Return what is wrong with the folder of one day, or nothing."""
+    if partition.count(DATE) != 1:
+        return f"has {DATE} {partition.count(DATE)} times, it needs it once"
+    rest = partition.replace(DATE, "")
+    if partition.startswith("/") or "//" in partition or ".." in partition.split("/") or not re.fullmatch(r"[A-Za-z0-9_.=/-]*", rest):
+        return "is no folder below uri"
+    return ""
