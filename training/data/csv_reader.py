@@ -22,7 +22,9 @@ from training.errors import DataError, shown
 
 CHUNK_BYTES: Final = 8 * 1024 * 1024
 DELIMITERS: Final = {";": "semicolon", "\t": "tab", "|": "bar"}
-CONVERSION: Final = re.compile(r"In CSV column #(?P<column>\d+): Row #(?P<row>\d+): (?P<reason>.*)", re.DOTALL)
+CONVERSION: Final = re.compile(
+    r"In CSV column #(?P<column>\d+): Row #(?P<row>\d+): (?:CSV conversion error to .*?: )?(?P<reason>.*)", re.DOTALL
+)
 RAGGED: Final = re.compile(r"Row #(?P<row>\d+): Expected (?P<expected>\d+) columns, got (?P<found>\d+)")
 INVALID_VALUE: Final = re.compile(r"invalid value '(?P<value>.*)'", re.DOTALL)
 
@@ -100,19 +102,25 @@ def _scan(path: Path, *, source: str) -> None:
     decoder = codecs.getincrementaldecoder("utf-8")()
     line, odd = 1, False
     with path.open("rb") as stream:
-        while chunk := stream.read(CHUNK_BYTES):
+        for chunk in iter(lambda: stream.read(CHUNK_BYTES), b""):
             if (position := chunk.find(b"\0")) >= 0:
                 raise _malformed(source, line + chunk.count(b"\n", 0, position), "a NUL byte", "export the file again as text")
-            try:
-                decoder.decode(chunk)
-            except UnicodeDecodeError as err:
-                at = line + err.object.count(b"\n", 0, err.start)
-                raise _malformed(source, at, f"byte 0x{err.object[err.start]:02x} is not UTF-8", "save the file as UTF-8") from err
+            _decode(decoder, chunk, line, source=source)
             if b'"' in chunk or odd:
                 odd = _check_quotes(chunk, line, odd=odd, source=source)
             line += chunk.count(b"\n")
+    _decode(decoder, b"", line, source=source)
     if odd:
         raise _unclosed(source, line)
+
+
+def _decode(decoder: codecs.IncrementalDecoder, chunk: bytes, line: int, *, source: str) -> None:
+    """Raise where the next chunk (an empty one: the file's end) is not UTF-8."""
+    try:
+        decoder.decode(chunk, final=not chunk)
+    except UnicodeDecodeError as err:
+        at = line + err.object.count(b"\n", 0, err.start)
+        raise _malformed(source, at, f"byte 0x{err.object[err.start]:02x} is not UTF-8", "save the file as UTF-8") from err
 
 
 def _check_quotes(chunk: bytes, line: int, *, odd: bool, source: str) -> bool:

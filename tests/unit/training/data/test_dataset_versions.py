@@ -1,0 +1,67 @@
+"""The index of snapshots: one row per snapshot of a pipeline."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from sqlalchemy import Engine, select
+from sqlalchemy.orm import Session
+
+from training.contracts import canonical_json, sha256_hex
+from training.data.dataset_versions import register_snapshot
+from training.store import Manifest
+from training.store.manifests import FileEntry
+from training.tables import DatasetVersion, connect
+
+
+def manifest(rows: int = 2) -> Manifest:
+    meta = {
+        "main": "t",
+        "split": {"by": "time"},
+        "tables": {"t": {"rows": rows, "schema_hash": "a" * 64}, "u": {"rows": 7, "schema_hash": "b"}},
+    }
+    return Manifest(
+        kind="snapshot", files={"t/1": FileEntry(digest="c" * 64, size_bytes=3), "u/1": FileEntry(digest="d" * 64, size_bytes=4)}, meta=meta
+    )
+
+
+def all_rows(engine: Engine) -> list[DatasetVersion]:
+    with Session(engine) as session:
+        return list(session.scalars(select(DatasetVersion).order_by(DatasetVersion.id)))
+
+
+def test_a_snapshot_is_registered_once_whoever_asks(tmp_path: Path) -> None:
+    engine = connect(f"sqlite:///{tmp_path}/n.db")
+    versions = {register_snapshot(engine, name="p", uri="file:///m", manifest=manifest(), created_by=f"run {n}") for n in range(2)}
+    (row,) = all_rows(engine)
+    assert versions == {row.version} == {manifest().digest[:16]}
+    assert (row.name, row.storage_uri, row.row_count, row.size_bytes, row.schema_hash) == ("p", "file:///m", 2, 7, "a" * 64)
+    assert (row.split_config, row.split_config_hash) == ({"by": "time"}, sha256_hex(canonical_json({"by": "time"})))
+    assert (row.created_by, row.deprecated_at) == ("run 0", None)
+
+
+def test_other_content_and_other_pipelines_have_rows_of_their_own(tmp_path: Path) -> None:
+    engine = connect(f"sqlite:///{tmp_path}/n.db")
+    for name, rows in (("p", 2), ("p", 3), ("q", 2)):
+        register_snapshot(engine, name=name, uri="file:///m", manifest=manifest(rows), created_by="run")
+    assert len(all_rows(engine)) == 3
+
+
+def test_two_runs_at_once_make_one_row(tmp_path: Path) -> None:
+    engine = connect(f"sqlite:///{tmp_path}/n.db")
+    faults: list[Exception] = []
+
+    def register() -> None:
+        try:
+            register_snapshot(engine, name="p", uri="file:///m", manifest=manifest(), created_by="run")
+        except Exception as err:
+            faults.append(err)
+
+    threads = [threading.Thread(target=register) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert faults == []
+    assert len(all_rows(engine)) == 1
