@@ -132,7 +132,9 @@ def _check_unique(connection: duckdb.DuckDBPyConnection, table: FeatureTable) ->
     names = ", ".join(quoted(name) for name in key)
     nonnull = " AND ".join(f"{quoted(name)} IS NOT NULL" for name in key)
     view = quoted(f"facts of {table.name}")
-    query = f"SELECT {names}, count(*) FROM {view} WHERE {nonnull} GROUP BY {names} HAVING count(*) > 1"  # noqa: S608
+    # As text: the client turns instants into objects of a library that need not be there.
+    texts = ", ".join(f"CAST({quoted(name)} AS VARCHAR)" for name in key)
+    query = f"SELECT {texts}, count(*) FROM {view} WHERE {nonnull} GROUP BY {names} HAVING count(*) > 1"  # noqa: S608
     doubled = connection.sql(f"SELECT *, count(*) OVER () FROM ({query}) ORDER BY ALL LIMIT {MAX_ROWS_SHOWN}").fetchall()  # noqa: S608
     if doubled:
         rows = "; ".join(", ".join(f"{name}={shown(value)}" for name, value in zip(key, row, strict=False)) for row in doubled)

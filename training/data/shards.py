@@ -51,7 +51,7 @@ def cut(num_rows: int, row_bytes: int, *, groups: NDArray[np.int32] | None = Non
         groups: [num_rows] in stored order; a group never lies in two shards.
         shard_bytes: a shard's size, exceeded by no more than one group.
     """
-    num_shards = max(1, -(-num_rows * row_bytes // shard_bytes))
+    num_shards = -(-num_rows // max(1, shard_bytes // row_bytes))
     edges = [num_rows * number // num_shards for number in range(num_shards + 1)]
     if groups is None:
         return edges

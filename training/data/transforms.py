@@ -200,14 +200,14 @@ class FittedTransforms:
             return columns
         if self._database is None:
             self._database = hardened()
-        raw = pd.DataFrame({name: _zoned(columns[name]) for name in sorted(self._derive_from)}, index=frame.index)
-        made = derive(self._database, pa.Table.from_pandas(raw, preserve_index=False), self.derived)
+        raw = pa.table({name: _arrow(columns[name]) for name in sorted(self._derive_from)})
+        made = derive(self._database, raw, self.derived)
         return columns | {name: made[name].to_pandas() for name in made.column_names}
 
 
-def _zoned(column: pd.Series[Any]) -> pd.Series[Any]:
-    """Return timestamps in UTC: an expression reads a timestamp without zone as something else."""
+def _arrow(column: pd.Series[Any]) -> pa.Array:
+    """Return a column for DuckDB; instants in UTC, since an expression reads a timestamp without zone as something else."""
     if not pd.api.types.is_datetime64_any_dtype(column.dtype):
-        return column
-    zoned: pd.Series[Any] = column.dt.tz_localize("UTC") if column.dt.tz is None else column.dt.tz_convert("UTC")
-    return zoned
+        return pa.Array.from_pandas(column)
+    naive = column if column.dt.tz is None else column.dt.tz_convert("UTC").dt.tz_localize(None)
+    return pa.array(naive.to_numpy(), from_pandas=True).cast(pa.timestamp("us"), safe=False).cast(pa.timestamp("us", tz="UTC"))

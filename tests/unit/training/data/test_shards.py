@@ -1,0 +1,75 @@
+"""Shards: every row once, whole groups, balanced, the documented cells."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from training.data.shards import cut, describe_layout, shard_name, shard_names, shard_order, write_shards
+from training.data.transforms import LayoutEntry, Matrix
+
+LAYOUT = (LayoutEntry(name="price", dtype="float32", cardinality=0), LayoutEntry(name="user", dtype="int32", cardinality=9))
+
+
+def matrix(rows: int) -> Matrix:
+    cells = np.empty((rows, 2), dtype=np.int32)
+    cells[:, 0] = (np.arange(rows, dtype=np.float32) / 2).view(np.int32)
+    cells[:, 1] = np.arange(rows)
+    return Matrix(cells=cells, layout=LAYOUT, num_unseen={})
+
+
+@pytest.mark.parametrize("num_rows", [1, 2, 99, 100, 101, 1000])
+def test_shards_differ_by_at_most_one_row_and_keep_to_their_size(num_rows: int) -> None:
+    sizes = np.diff(cut(num_rows, 8, shard_bytes=100))
+    assert sizes.sum() == num_rows
+    assert sizes.max() - sizes.min() <= 1
+    assert sizes.max() * 8 <= 100
+
+
+def test_a_group_lies_in_one_shard() -> None:
+    groups = np.repeat(np.arange(40, dtype=np.int32), np.arange(40) % 5 + 1)
+    edges = cut(len(groups), 4, groups=groups, shard_bytes=64)
+    assert edges[0] == 0
+    assert edges[-1] == len(groups)
+    assert len(edges) > 5
+    assert all(groups[edge] != groups[edge - 1] for edge in edges[1:-1])
+    assert max(np.diff(edges)) <= 64 // 4 + 5
+
+
+def test_one_group_larger_than_a_shard_makes_one_shard() -> None:
+    assert cut(100, 4, groups=np.zeros(100, dtype=np.int32), shard_bytes=40) == [0, 100]
+
+
+def test_rows_of_a_group_are_stored_next_to_one_another() -> None:
+    groups = np.array([0, 1, 0, 2, 1], dtype=np.int32)
+    assert shard_order(np.array([0, 1, 2, 4]), groups).tolist() == [0, 2, 1, 4]
+    assert shard_order(np.array([0, 2, 4]), None).tolist() == [0, 2, 4]
+
+
+def test_a_shard_is_features_label_group_in_four_byte_cells(tmp_path: Path) -> None:
+    label = np.array([0, 1, 0, 1], dtype=np.float32)
+    groups = np.array([7, 7, 8, 9], dtype=np.int32)
+    written = list(write_shards(tmp_path, "train", matrix(4), label, groups, np.array([1, 2, 3]), shard_bytes=32))
+    assert [(name, rows) for name, _path, rows in written] == [("shards/train-00000.bin", 1), ("shards/train-00001.bin", 2)]
+    cells = np.concatenate([np.fromfile(path, dtype="<i4").reshape(-1, 4) for _name, path, _rows in written])
+    assert cells[:, 0].view(np.float32).tolist() == [0.5, 1.0, 1.5]
+    assert cells[:, 1].tolist() == [1, 2, 3]
+    assert np.ascontiguousarray(cells[:, 2]).view(np.float32).tolist() == [1.0, 0.0, 1.0]
+    assert cells[:, 3].tolist() == [7, 8, 9]
+
+
+def test_shards_larger_than_a_write_hold_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("training.data.shards.ROWS_PER_WRITE", 7)
+    ((_name, path, rows),) = write_shards(tmp_path, "train", matrix(40), np.zeros(40, dtype=np.float32), None, np.arange(40))
+    assert rows == 40
+    assert np.fromfile(path, dtype="<i4").reshape(-1, 3)[:, 1].tolist() == list(range(40))
+
+
+def test_layout_is_described_as_the_manifest_has_it() -> None:
+    assert describe_layout(matrix(1), has_group=True) == {
+        "features": [{"name": "price", "dtype": "float32", "cardinality": 0}, {"name": "user", "dtype": "int32", "cardinality": 9}],
+        "row_bytes": 16,
+    }
+    assert shard_names({"shards": {"train": [3, 4]}}, "train") == [shard_name("train", 0), shard_name("train", 1)]

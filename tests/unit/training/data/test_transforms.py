@@ -1,0 +1,271 @@
+"""Transforms: fitted on what they are given alone, equal for equal rows in any order, the same after a trip through JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from training.data.derived import Derived
+from training.data.encoders import EncoderSettings
+from training.data.transforms import FeaturePlan, FittedTransforms, Matrix
+from training.errors import DataError
+
+ROOT = Path(__file__).resolve().parents[4]
+
+
+def plan(name: str, kind: str, *, serve_as: float | str | None = None, **settings: Any) -> FeaturePlan:
+    return FeaturePlan(name=name, settings=EncoderSettings(kind=kind, **settings), serve_as=serve_as)
+
+
+def fit_one(values: list[Any], kind: str, dtype: Any = None, **settings: Any) -> FittedTransforms:
+    return FittedTransforms.fit(pd.DataFrame({"x": pd.Series(values, dtype=dtype)}), derived=[], features=[plan("x", kind, **settings)])
+
+
+def apply_one(transforms: FittedTransforms, values: list[Any], dtype: Any = None) -> list[float]:
+    matrix = transforms.apply(pd.DataFrame({"x": pd.Series(values, dtype=dtype)}), serving=False)
+    return (matrix.floats if matrix.num_floats else matrix.ints)[:, 0].tolist()
+
+
+def test_categories_are_numbered_by_frequency_then_value_and_zero_is_the_rest() -> None:
+    transforms = fit_one(["b", "a", "c", "c", None], "category")
+    assert apply_one(transforms, ["c", "a", "b", "zz", None]) == [1, 2, 3, 0, 0]
+    assert transforms.layout[0].cardinality == 4
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "float64", "Int64", "float32"])
+def test_category_of_numbers_does_not_depend_on_the_type_that_carries_them(dtype: str) -> None:
+    assert apply_one(fit_one([7, 7, 3, 9], "category", "int64"), [7, 3, 9, 4], dtype) == [1, 2, 3, 0]
+
+
+def test_large_ids_are_told_apart() -> None:
+    big = 2**60
+    assert apply_one(fit_one([big, big, big + 1], "category"), [big + 1, big, big + 2]) == [2, 1, 0]
+
+
+def test_negative_zero_is_zero() -> None:
+    assert apply_one(fit_one([0.0, 0.0, 1.5], "category"), [-0.0, 0.0, 1.5]) == [1, 1, 2]
+    assert fit_one([-0.0, 1.0], "category").to_json() == fit_one([0.0, 1.0], "category").to_json()
+    cells = fit_one([0.0, 1.0], "number").apply(pd.DataFrame({"x": [-0.0]}), serving=False).cells
+    assert cells.tolist() == [[0]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "fill", "expected"),
+    [
+        ("number", None, [1.0, np.nan, 5.0]),
+        ("number", "mean", [1.0, 3.0, 5.0]),
+        ("standard", None, [-1.0, 0.0, 1.0]),
+        ("standard", "keep", [-1.0, np.nan, 1.0]),
+        ("log", None, [-1.0, 0.0, 1.0]),
+    ],
+)
+def test_missing_numbers_are_filled_as_asked(kind: str, fill: str | None, expected: list[float]) -> None:
+    transforms = fit_one([1.0, None, 5.0], kind, fill=fill)
+    assert apply_one(transforms, [1.0, None, 5.0]) == pytest.approx(expected, nan_ok=True)
+
+
+def test_log_is_the_standardised_logarithm_of_one_more() -> None:
+    values = np.array([0.0, 2.0, 9.0, 30.0])
+    logs = np.log1p(values)
+    assert apply_one(fit_one(values.tolist(), "log"), values.tolist()) == pytest.approx(
+        ((logs - logs.mean()) / logs.std()).tolist(), rel=1e-6
+    )
+    assert apply_one(fit_one(values.tolist(), "log"), [-5.0]) == [0.0]
+
+
+def test_infinite_value_counts_as_missing_once_fitted() -> None:
+    assert apply_one(fit_one([1.0, 5.0], "standard"), [np.inf, 1e300]) == [0.0, 0.0]
+
+
+def test_constant_column_is_zero_and_not_infinite() -> None:
+    assert apply_one(fit_one([4.0, 4.0], "standard"), [4.0, 5.0]) == [0.0, 1.0]
+
+
+def test_bucket_counts_the_quantiles_below() -> None:
+    transforms = fit_one(list(range(101)), "bucket", buckets=4)
+    assert apply_one(transforms, [0, 24, 25, 60, 99, 1000, None]) == [1, 1, 2, 3, 4, 4, 0]
+    assert transforms.layout[0].cardinality == 5
+
+
+def test_hash_is_stable_inside_its_range_and_says_zero_for_missing() -> None:
+    ids = apply_one(fit_one(["a"], "hash", buckets=8), ["a", "b", None, "a"])
+    assert ids[0] == ids[3] == 8  # BLAKE2b does not change with the process or the version
+    assert ids[2] == 0
+    assert apply_one(fit_one([5], "hash", buckets=8), [5]) == apply_one(fit_one([5], "hash", buckets=8), [5.0])
+
+
+def test_identity_keeps_ids_and_maps_unknown_ones_to_zero() -> None:
+    transforms = fit_one([0, 3, 2], "identity")
+    assert apply_one(transforms, [3, 1, 4, -1, None]) == [3, 1, 0, 0, 0]
+    assert transforms.layout[0].cardinality == 4
+
+
+@pytest.mark.parametrize(
+    ("values", "settings", "code"),
+    [
+        ([1, 2, 3], {"kind": "category", "max_categories": 2}, "cardinality"),
+        (["a"], {"kind": "number"}, "schema.type"),
+        ([1.0, np.inf], {"kind": "number"}, "data.nonfinite"),
+        ([None, np.nan], {"kind": "standard"}, "data.all_missing"),
+        ([1.0, -2.0], {"kind": "log"}, "transform.negative"),
+        ([1.5], {"kind": "identity"}, "transform.not_an_id"),
+        ([1], {"kind": "sorcery"}, "transform.unknown"),
+    ],
+)
+def test_column_that_a_transform_cannot_take_is_refused(values: list[Any], settings: dict[str, Any], code: str) -> None:
+    with pytest.raises(DataError) as caught:
+        fit_one(values, **settings)
+    assert caught.value.code == code
+
+
+FRAME = pd.DataFrame(
+    {
+        "carrier": ["AA", "UA", "AA", "DL"],
+        "year": [2013, 2013, 2013, 2014],
+        "built": [2000.0, None, 2010.0, 2004.0],
+        "departure": pd.to_datetime(["2013-07-01T03:30Z", "2013-07-01T12:00Z", "2013-12-01T03:30Z", "2013-12-01T12:00Z"]).as_unit("us"),
+        "position": [4, 1, 4, 2],
+    }
+)
+DERIVED = [
+    Derived(name="age", type="double", sql="year - built -- in years"),
+    Derived(name="old", type="int64", sql="CASE WHEN age > 5 THEN 1 ELSE 0 END"),
+    Derived(name="hour", type="int64", sql="hour(timezone('America/New_York', departure))"),
+]
+PLANS = [
+    plan("carrier", "category"),
+    plan("age", "number"),
+    plan("position", "category", serve_as=1),
+    plan("hour", "number"),
+    plan("old", "identity"),
+]
+
+
+@pytest.fixture
+def fitted() -> FittedTransforms:
+    return FittedTransforms.fit(FRAME, derived=DERIVED, features=PLANS)
+
+
+def same(one: Matrix, other: Matrix) -> bool:
+    return one.layout == other.layout and np.array_equal(one.cells, other.cells)
+
+
+def test_derived_columns_may_use_earlier_ones_and_times_are_local_where_asked(fitted: FittedTransforms) -> None:
+    matrix = fitted.apply(FRAME, serving=False)
+    assert [entry.name for entry in matrix.layout] == ["age", "hour", "carrier", "position", "old"]
+    assert matrix.floats[:, 0].tolist() == pytest.approx([13.0, np.nan, 3.0, 10.0], nan_ok=True)
+    assert matrix.floats[:, 1].tolist() == [23.0, 8.0, 22.0, 7.0]
+    assert matrix.ints[:, 2].tolist() == [1, 0, 0, 1]
+    assert matrix.as_floats().shape == (4, 5)
+
+
+def test_a_timestamp_without_zone_counts_as_utc(fitted: FittedTransforms) -> None:
+    naive = FRAME.assign(departure=FRAME["departure"].dt.tz_localize(None))
+    assert same(fitted.apply(naive, serving=False), fitted.apply(FRAME, serving=False))
+
+
+def test_constant_replaces_a_feature_only_when_serving_and_its_column_may_be_absent(fitted: FittedTransforms) -> None:
+    assert fitted.apply(FRAME, serving=False).ints[:, 1].tolist() == [1, 2, 1, 3]
+    assert fitted.apply(FRAME.drop(columns="position"), serving=True).ints[:, 1].tolist() == [2, 2, 2, 2]
+    assert fitted.inputs(serving=False) == ("built", "carrier", "departure", "position", "year")
+    assert fitted.inputs(serving=True) == ("built", "carrier", "departure", "year")
+
+
+def test_json_holds_everything(fitted: FittedTransforms) -> None:
+    again = FittedTransforms.from_json(fitted.to_json())
+    assert again.to_json() == fitted.to_json()
+    assert same(again.apply(FRAME, serving=True), fitted.apply(FRAME, serving=True))
+    assert again.layout == fitted.layout
+
+
+def test_rows_do_not_depend_on_one_another_or_on_their_order(fitted: FittedTransforms) -> None:
+    whole = fitted.apply(FRAME, serving=False).cells
+    backwards = fitted.apply(FRAME[::-1], serving=False).cells
+    single = np.concatenate([fitted.apply(FRAME.iloc[[n]], serving=False).cells for n in range(len(FRAME))])
+    assert np.array_equal(whole, backwards[::-1])
+    assert np.array_equal(whole, single)
+
+
+def test_fitting_depends_on_the_rows_and_not_on_their_order() -> None:
+    values = np.random.default_rng(0).lognormal(size=999)
+    for kind in ("standard", "log", "number", "bucket", "category"):
+        assert fit_one(values.tolist(), kind).to_json() == fit_one(values[::-1].tolist(), kind).to_json()
+    assert fit_one(values.tolist(), "standard").to_json() != fit_one(values[:-1].tolist(), "standard").to_json()
+
+
+def test_fit_does_not_depend_on_the_hash_seed() -> None:
+    code = (
+        "import pandas as pd, sys; from training.data.transforms import *; from training.data.encoders import *;"
+        "f = pd.DataFrame({'x': list('cabbagecab'), 'y': range(10)});"
+        "p = [FeaturePlan(name=n, settings=EncoderSettings(kind=k)) for n, k in (('x', 'category'), ('y', 'log'))];"
+        "sys.stdout.buffer.write(FittedTransforms.fit(f, derived=[Derived(name='z', type='string', sql='lower(x)')], features=p).to_json())"
+    )
+    written = [
+        subprocess.run([sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": seed}, check=True, capture_output=True)
+        for seed in ("0", "1")
+    ]
+    assert written[0].stdout == written[1].stdout
+    assert json.loads(written[0].stdout)["format_version"] == 1
+
+
+def test_unseen_values_are_counted(fitted: FittedTransforms) -> None:
+    assert fitted.apply(FRAME.assign(carrier=["AA", "??", None, "!!"]), serving=False).num_unseen["carrier"] == 3
+
+
+def test_empty_frame_gives_no_rows(fitted: FittedTransforms) -> None:
+    assert fitted.apply(FRAME.iloc[:0], serving=True).cells.shape == (0, 5)
+
+
+def test_frame_that_lacks_a_column_is_refused_by_name(fitted: FittedTransforms) -> None:
+    with pytest.raises(DataError, match=r"schema\.missing.*'built'"):
+        fitted.apply(FRAME.drop(columns="built"), serving=True)
+
+
+def test_column_of_another_kind_is_refused_by_name(fitted: FittedTransforms) -> None:
+    with pytest.raises(DataError, match=r"schema\.type.*'carrier'"):
+        fitted.apply(FRAME.assign(carrier=[1, 2, 3, 4]), serving=True)
+
+
+@pytest.mark.parametrize(
+    ("derived", "code"),
+    [
+        (Derived(name="d", type="double", sql="sum(year)"), "derive.expression"),
+        (Derived(name="d", type="double", sql="(SELECT 1)"), "derive.expression"),
+        (Derived(name="d", type="double", sql="nowhere + 1"), "derive.expression"),
+        (Derived(name="year", type="double", sql="built"), "derive.name"),
+        (Derived(name="d", type="blob", sql="built"), "derive.type"),
+        (Derived(name="d", type="double", sql="carrier"), "derive.failed"),
+    ],
+    ids=["aggregate", "subquery", "unknown column", "name taken", "unknown type", "does not fit"],
+)
+def test_expression_that_is_none_of_a_row_is_refused(derived: Derived, code: str) -> None:
+    with pytest.raises(DataError) as caught:
+        FittedTransforms.fit(FRAME, derived=[derived], features=[plan(derived.name, "number")])
+    assert caught.value.code == code
+
+
+def test_feature_without_a_column_is_refused() -> None:
+    with pytest.raises(DataError, match=r"schema\.missing"):
+        FittedTransforms.fit(FRAME, derived=[], features=[plan("altitude", "number")])
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"format_version": 2}, "transforms.newer"),
+        ({"features": [{"name": "x"}]}, "transforms.malformed"),
+        ({"derive": [{"name": "d", "type": "double", "sql": "(SELECT 1)"}]}, "derive.expression"),
+    ],
+)
+def test_file_that_another_hand_wrote_is_refused(fitted: FittedTransforms, change: dict[str, Any], code: str) -> None:
+    with pytest.raises(DataError) as caught:
+        FittedTransforms.from_json(json.dumps({**json.loads(fitted.to_json()), **change}).encode())
+    assert caught.value.code == code
