@@ -4,8 +4,8 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 
 import pytest
-from nightshift.services.nights import Night, PastRun, next_night, slot_of
 
+from nightshift.services.nights import Night, PastRun, next_night, slot_of
 from training.spec import PipelineSpec, load_spec
 
 PIPELINES = Path(__file__).resolve().parents[4] / "dags" / "pipelines"

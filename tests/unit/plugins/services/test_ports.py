@@ -4,8 +4,8 @@ import os
 import socket
 
 import pytest
-from nightshift.services.ports import Port, require_free
 
+from nightshift.services.ports import Port, require_free
 from training.errors import NightshiftError
 
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import psutil
 import pytest
+
 from nightshift.services.processes import MARK, Mark, ProcessId, marked, marked_by_home
 from nightshift.services.state import ComponentState, read_state, take_lock
 from nightshift.services.stopping import end_leftovers, running, stop
 from nightshift.services.supervisor import Supervisor
-
 from training.errors import NightshiftError
 
 ROOT = Path(__file__).resolve().parents[4]

@@ -1,0 +1,211 @@
+"""A whole installation for tests: real Airflow, real MLflow, its own folder and ports, a small shop."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from nightshift.settings import Settings
+from training.registry.ledger import Ledger
+
+from nightshift.services.airflow_api import AirflowApi
+from nightshift.services.lifecycle import api
+from nightshift.services.processes import ProcessId, marked, marked_by_home
+from nightshift.services.state import read_state
+from nightshift.services.summary import stage_result
+from training.contracts import StageResult
+from training.data.shop import write_day
+from training.store import Store
+
+ROOT = Path(__file__).resolve().parents[2]
+FLIGHTS = ROOT.parent / "shared" / "data" / "nycflights13"
+FIRST_DAY = date(2026, 1, 1)
+NUM_DAYS = 36
+NUM_SEARCHES = 300
+POLL_SECONDS = 0.2
+RUN_SECONDS = 180.0
+ENDED = frozenset({"success", "failed"})
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports above 20000 that nobody listens on."""
+    found: list[int] = []
+    candidate = 20_000 + os.getpid() % 10_000
+    while len(found) < count:
+        candidate += 1
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", candidate))
+            except OSError:
+                continue
+        found.append(candidate)
+    return found
+
+
+class Installation:
+    """What a test may do to a running installation. Build with `Installation.start`."""
+
+    def __init__(self, home: Path, environment: Mapping[str, str]) -> None:
+        self.home = home
+        self.environment = dict(environment)
+        self.settings = Settings.from_environment(environment)
+        self.shop = home / "data" / "shop"
+        self.dags = home / "dags"
+        self._api: AirflowApi | None = None
+
+    @classmethod
+    def start(cls, home: Path, **more: str) -> Installation:
+        """Make the folder (DAG files, pipelines, 36 days of the shop) and start everything; `more` are further settings."""
+        shutil.copytree(ROOT / "dags", home / "dags", ignore=shutil.ignore_patterns("__pycache__"))
+        airflow_port, mlflow_port = free_ports(2)
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("NIGHTSHIFT_", "AIRFLOW_", "MLFLOW_"))}
+        environment = {
+            **kept,
+            "NIGHTSHIFT_HOME": str(home),
+            "NIGHTSHIFT_PIPELINES": str(home / "dags" / "pipelines"),
+            "NIGHTSHIFT_AIRFLOW_PORT": str(airflow_port),
+            "NIGHTSHIFT_MLFLOW_PORT": str(mlflow_port),
+            "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "plugins")]),
+            **({"FLIGHTS_URI": FLIGHTS.as_uri()} if FLIGHTS.is_dir() else {}),
+            **more,
+        }
+        made = cls(home, environment)
+        for number in range(NUM_DAYS):
+            write_day(made.shop, date.fromordinal(FIRST_DAY.toordinal() + number), searches=NUM_SEARCHES)
+        made.services("start")
+        return made
+
+    @property
+    def api(self) -> AirflowApi:
+        if self._api is None:
+            self._api = api(self.settings)
+        return self._api
+
+    @property
+    def store(self) -> Store:
+        return Store(self.settings.store_uri)
+
+    @property
+    def ledger(self) -> Ledger:
+        return Ledger(self.settings.database_url)
+
+    def stop(self) -> None:
+        """Stop everything; whatever is left over then fails the test run."""
+        self.services("stop")
+        left = marked_by_home(self.home)
+        assert not left, f"left over after stop: {left}"
+
+    def services(self, *arguments: str) -> str:
+        """Run `python -m nightshift.services …`; return its output."""
+        return self.command(sys.executable, "-m", "nightshift.services", *arguments)
+
+    def airflow(self, *arguments: str) -> str:
+        """Run Airflow's own command line as a prepared shell would; return its output."""
+        script = 'eval "$("$0" -m nightshift.services env)" && exec airflow "$@"'
+        return self.command("sh", "-c", script, sys.executable, *arguments)
+
+    def command(self, *arguments: str) -> str:
+        done = subprocess.run(arguments, env=self.environment, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{arguments} ended with {done.returncode}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+        return done.stdout
+
+    def unpause(self, dag_id: str) -> None:
+        """Wait for Airflow to know the DAG, and switch it on."""
+        self.until(lambda: self.api.find(f"/dags/{dag_id}"), f"DAG {dag_id}")
+        self.api.patch(f"/dags/{dag_id}", {"is_paused": False})
+
+    def trigger(
+        self, dag_id: str, conf: Mapping[str, Any] | None = None, *, logical_date: str | None = None, run_id: str | None = None
+    ) -> str:
+        """Trigger a run over REST; return its id."""
+        self.unpause(dag_id)
+        body: dict[str, Any] = {"logical_date": logical_date, "conf": dict(conf or {})}
+        if run_id is not None:
+            body["dag_run_id"] = run_id
+        return str(self.api.post(f"/dags/{dag_id}/dagRuns", body)["dag_run_id"])
+
+    def wait(self, dag_id: str, run_id: str, *, timeout_seconds: float = RUN_SECONDS) -> str:
+        """Wait for a run's end; return its state, `success` or `failed`."""
+        path = f"/dags/{dag_id}/dagRuns/{run_id}"
+        state: str = self.until(
+            lambda: found if (found := self.api.get(path)["state"]) in ENDED else None,
+            f"end of {run_id}",
+            timeout_seconds=timeout_seconds,
+            why=lambda: json.dumps({name: task["state"] for name, task in self.tasks(dag_id, run_id).items()}),
+        )
+        return state
+
+    def wait_task(self, dag_id: str, run_id: str, task_id: str, *states: str, timeout_seconds: float = RUN_SECONDS) -> dict[str, Any]:
+        """Wait until a task is in one of the states; return it as REST gives it."""
+
+        def look() -> dict[str, Any] | None:
+            task = self.tasks(dag_id, run_id).get(task_id)
+            return task if task and task["state"] in states else None
+
+        seen: dict[str, Any] = self.until(look, f"{task_id} of {run_id} in {states}", timeout_seconds=timeout_seconds)
+        return seen
+
+    def tasks(self, dag_id: str, run_id: str) -> dict[str, dict[str, Any]]:
+        """Return the run's task instances by task id, as REST gives them."""
+        found = self.api.get(f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances", limit=100)["task_instances"]
+        return {task["task_id"]: task for task in found}
+
+    def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value") -> Any:
+        """Return an XCom value, None if there is none."""
+        entry = self.api.find(f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/{key}")
+        value = entry["value"] if entry else None
+        return json.loads(value) if isinstance(value, str) else value
+
+    def result(self, dag_id: str, run_id: str, stage: str) -> StageResult:
+        """Return a stage's result from XCom."""
+        found = stage_result(self.api, dag_id, run_id, stage)
+        assert found is not None, f"{stage} of {run_id} left no result\n{self.log(dag_id, run_id, stage)}"
+        return found
+
+    def links(self, dag_id: str, run_id: str, task_id: str) -> dict[str, str | None]:
+        """Return the extra links of a task, by name."""
+        found = self.api.get(f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/links")["extra_links"]
+        return dict(found)
+
+    def log(self, dag_id: str, run_id: str, task_id: str, try_number: int = 1) -> str:
+        """Return a try's log as text."""
+        path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/logs/{try_number}"
+        content = (self.api.find(path, full_content="true") or {"content": []})["content"]
+        return "\n".join(str(line.get("event", line)) if isinstance(line, dict) else str(line) for line in content)
+
+    def pids(self, component: str) -> list[ProcessId]:
+        """Return all processes of one component (`scheduler`, `api-server`, `mlflow` …), tasks and stages included."""
+        return marked(lambda mark: mark.startswith(f"{component}:") and mark.endswith(f":{self.home}"))
+
+    def kill(self, component: str) -> ProcessId:
+        """Kill a component's own process with SIGKILL, once it runs; return which it was."""
+
+        def look() -> ProcessId | None:
+            state = read_state(self.home)
+            entries = state.components if state else ()
+            return next((entry.process for entry in entries if entry.name == component and entry.process and entry.process.alive()), None)
+
+        process: ProcessId = self.until(look, f"{component} running")
+        os.kill(process.pid, signal.SIGKILL)
+        return process
+
+    def until(
+        self, look: Callable[[], Any], what: str, *, timeout_seconds: float = 60.0, why: Callable[[], str] = lambda: "not seen"
+    ) -> Any:
+        """Wait for a condition; return what was seen."""
+        deadline = time.monotonic() + timeout_seconds
+        while not (seen := look()):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{what}: not within {timeout_seconds:.0f} s; {why()}")
+            time.sleep(POLL_SECONDS)
+        return seen

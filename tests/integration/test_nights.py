@@ -1,0 +1,29 @@
+"""Two nights of the shop in a row, on a real installation."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.integration.installation import Installation
+from training.contracts import STAGES
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+PIPELINE = "search_ranking"
+
+
+def test_first_night_makes_a_champion_and_the_second_is_compared_with_it(installation: Installation) -> None:
+    first = installation.trigger(PIPELINE, {"as_of": "2026-02-01T02:00:00+00:00"})
+    assert installation.wait(PIPELINE, first) == "success", installation.tasks(PIPELINE, first)
+    champion = installation.ledger.standing(PIPELINE)
+    assert champion is not None
+    assert champion.weights_digest == installation.result(PIPELINE, first, "train").scalars["weights_digest"]
+
+    second = installation.trigger(PIPELINE, {"as_of": "2026-02-02T02:00:00+00:00"})
+    assert installation.wait(PIPELINE, second) == "success", installation.tasks(PIPELINE, second)
+
+    results = {stage: installation.result(PIPELINE, second, stage) for stage in STAGES}
+    assert all(result.reused_from is None for result in results.values())
+    evaluation = installation.store.manifests.get(results["evaluate"].artifact_uri, kind="evaluation")
+    assert evaluation.meta["champion"]["weights_digest"] == champion.weights_digest
+    assert len(installation.ledger.history(PIPELINE)) == 2
