@@ -53,6 +53,7 @@ def validate_snapshot(
         is_main = number == 0
         findings.checks += _always_checked(view, findings, rules, is_main=is_main)
         if is_main:
+            findings.checks += checks.check_days(view, (rules.start, rules.end), rules.zone)
             findings.checks += checks.check_volume(view, previous, rules.volume_change)
             findings.checks += checks.check_freshness(view, rules.freshness, rules.as_of)
             findings.rows_per_day = _rows_per_day(view, rules.zone)

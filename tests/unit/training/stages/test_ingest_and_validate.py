@@ -1,0 +1,335 @@
+"""Ingest and validate as stages: nights of the shop, healthy and broken, and the flights of 2013."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from sqlalchemy import text
+
+from training.contracts import RunIdentity, StageRequest
+from training.data.shop import break_day, day_path, write_day
+from training.errors import DataError, SpecError
+from training.provenance import CHECKOUT
+from training.spec import PipelineSpec, parse_spec, resolve_uris
+from training.stages import ingest, validate
+from training.stages.context import Outcome, StageContext, StopFlag
+from training.store import Manifest, Store
+from training.store.listing import listing_for, previous_snapshot
+from training.tables import connect
+
+PIPELINES = CHECKOUT / "dags" / "pipelines"
+FLIGHTS = CHECKOUT.parent / "shared" / "data" / "nycflights13"
+AS_OF = datetime(2026, 2, 1, 2, tzinfo=UTC)
+LAST = date(2026, 1, 31)
+SEARCHES = 150
+
+
+def load(name: str, uris: dict[str, str], *replacement: str) -> PipelineSpec:
+    content = (PIPELINES / f"{name}.yaml").read_text()
+    if replacement:
+        content = content.replace(*replacement)
+    return resolve_uris(parse_spec(content.encode(), f"{name}.yaml"), uris)
+
+
+class Night:
+    """Runs the two stages of one pipeline against one store."""
+
+    def __init__(self, folder: Path, spec: PipelineSpec, as_of: datetime) -> None:
+        self.folder = folder
+        self.spec = spec
+        self.as_of = as_of
+        self.store = Store(str(folder / "store"))
+
+    def run(self, stage: Any, *, inputs: dict[str, str], parameters: dict[str, Any], run_id: str = "r1") -> Outcome:
+        name = stage.__name__.rsplit(".", 1)[-1]
+        request = StageRequest(
+            pipeline=self.spec.name,
+            stage=name,
+            fingerprint="f" * 64,
+            attempt_id="a",
+            store_uri=self.store.root_uri,
+            spec_uri="",
+            as_of=self.as_of.isoformat(),
+            inputs=inputs,
+            run=RunIdentity(dag_id=self.spec.name, run_id=run_id, task_id=name),
+            parameters=parameters,
+        )
+        scratch = self.folder / "scratch"
+        scratch.mkdir()
+        try:
+            outcome: Outcome = stage.work(StageContext(store=self.store, request=request, spec=self.spec, folder=scratch, stop=StopFlag()))
+        finally:
+            shutil.rmtree(scratch)
+        return outcome
+
+    def ingest(self, run_id: str = "r1") -> Outcome:
+        return self.run(ingest, inputs={}, parameters={"listing": listing_for(self.spec, self.as_of)}, run_id=run_id)
+
+    def validate(self, snapshot: Outcome) -> Outcome:
+        previous = previous_snapshot(self.store, self.spec.name, self.as_of)
+        return self.run(validate, inputs={"snapshot": snapshot.artifact_uri}, parameters={"previous_snapshot": previous})
+
+    def refused(self) -> DataError:
+        with pytest.raises(DataError) as caught:
+            self.validate(self.ingest())
+        return caught.value
+
+    def results(self, outcome: Outcome) -> dict[str, Any]:
+        manifest = self.store.manifests.get(outcome.artifact_uri, kind="validation")
+        loaded: dict[str, Any] = json.loads(self.store.objects.get_bytes(manifest.files["results.json"].digest))
+        return loaded
+
+
+@pytest.fixture(scope="module")
+def pristine_shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("shop")
+    for back in range(6):
+        write_day(root, LAST - timedelta(days=back), searches=SEARCHES)
+    return root
+
+
+@pytest.fixture
+def shop(tmp_path: Path, pristine_shop: Path) -> Path:
+    return Path(shutil.copytree(pristine_shop, tmp_path / "shop"))
+
+
+@pytest.fixture
+def night(tmp_path: Path, shop: Path, monkeypatch: pytest.MonkeyPatch) -> Night:
+    monkeypatch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path}/nightshift.db")
+    return Night(tmp_path, load("search_ranking", {"SHOP_URI": shop.as_uri()}, "window: 30d", "window: 5d"), AS_OF)
+
+
+def rewrite(shop: Path, change: Any, day: date = LAST) -> None:
+    path = day_path(shop, day)
+    pq.write_table(change(pq.ParquetFile(path).read()), path)
+
+
+def replace(table: pa.Table, name: str, column: Any) -> pa.Table:
+    return table.set_column(table.column_names.index(name), name, column)
+
+
+def test_a_healthy_night_passes_and_becomes_the_one_to_compare_with(night: Night) -> None:
+    taken = night.ingest()
+    outcome = night.validate(taken)
+    assert night.store.run_ref("search_ranking", "r1", "snapshot").read().value == taken.artifact_uri  # type: ignore[union-attr]
+    manifest = night.store.manifests.get(taken.artifact_uri)
+    assert (manifest.meta["main"], len(manifest.files)) == ("clicks", 5)
+    assert manifest.meta["window"] == {"start": "2026-01-27T00:00:00+00:00", "end": "2026-02-01T00:00:00+00:00"}
+    assert taken.scalars["rows"] == manifest.meta["tables"]["clicks"]["rows"] > 0
+    results = night.results(outcome)
+    assert {check["status"] for check in results["checks"]} == {"passed"}
+    assert list(results["rows_per_day"]) == [f"2026-01-{day}" for day in range(27, 32)]
+    assert previous_snapshot(night.store, "search_ranking", AS_OF + timedelta(days=1)) == taken.artifact_uri
+    assert previous_snapshot(night.store, "search_ranking", AS_OF) is None
+
+
+def test_doing_it_again_gives_equal_digests_and_one_row(night: Night) -> None:
+    first, second = night.ingest("r1"), night.ingest("r2")
+    assert first.digest == second.digest
+    assert night.validate(first).digest == night.validate(second).digest
+    with connect().connect() as connection:
+        assert connection.execute(text("SELECT name, version, created_by FROM dataset_version")).fetchall() == [
+            ("search_ranking", first.scalars["version"], "search_ranking/r1/ingest/1")
+        ]
+
+
+def test_the_next_night_shares_all_partitions_but_one(night: Night) -> None:
+    taken = night.ingest()
+    next_night = Night(night.folder, night.spec, AS_OF - timedelta(days=1))
+    files = [set(entry.digest for entry in night.store.manifests.get(o.artifact_uri).files.values()) for o in (taken, next_night.ingest())]
+    assert len(files[0] & files[1]) == 4
+
+
+FAULTS: dict[str, tuple[Any, str, str]] = {
+    "missing_column": (
+        lambda shop: break_day(shop, LAST, "missing_column"),
+        "schema.missing",
+        "[schema.missing] clicks.rating: column is there: observed missing, allowed float (in 1 of 5 files: 'clicks/2026-01-31-00000",
+    ),
+    "volume": (lambda shop: break_day(shop, LAST, "volume"), "volume.change", "clicks: rows of 2026-01-31: observed "),
+    "null_key": (lambda shop: break_day(shop, LAST, "null_key"), "data.nulls", "clicks.item_id: no nulls in the key: observed "),
+    "rows_twice": (
+        lambda shop: break_day(shop, LAST, "duplicated_day"),
+        "data.duplicates",
+        "clicks: one row per key (search_id, item_id): observed ",
+    ),
+    "yesterday_again": (
+        lambda shop: shutil.copy(day_path(shop, LAST - timedelta(days=1)), day_path(shop, LAST)),
+        "data.duplicates",
+        "clicks: no file twice: observed 1 copies, allowed 0 (equal bytes: 'clicks/2026-01-30-00000.parquet', 'clicks/2026-01-31-00000",
+    ),
+    "yesterdays_times": (
+        lambda shop: rewrite(shop, lambda t: replace(t, "shown_at", pc.subtract(t["shown_at"], pa.scalar(timedelta(days=1))))),
+        "data.misplaced",
+        "clicks.shown_at: event times within the partition's day: observed ",
+    ),
+    "text_in_a_number_column": (
+        lambda shop: rewrite(shop, lambda t: replace(t, "price", t["price"].cast(pa.string()))),
+        "schema.type",
+        "clicks.price: column's type: observed string, allowed float (in 1 of 5 files",
+    ),
+    "narrower_integer": (
+        lambda shop: rewrite(shop, lambda t: replace(t, "user_id", t["user_id"].cast(pa.int16()))),
+        "schema.type",
+        "clicks.user_id: column's type: observed int16, allowed int32",
+    ),
+    "time_without_zone": (
+        lambda shop: rewrite(shop, lambda t: replace(t, "shown_at", t["shown_at"].cast(pa.timestamp("us")))),
+        "schema.type",
+        "clicks.shown_at: column's type: observed timestamp[us], allowed timestamp",
+    ),
+    "new_column": (
+        lambda shop: rewrite(shop, lambda t: t.append_column("<script>", pa.array([1] * t.num_rows))),
+        "schema.unexpected",
+        "clicks.<script>: no undeclared column: observed undeclared",
+    ),
+    "infinity": (
+        lambda shop: rewrite(shop, lambda t: replace(t, "price", pa.array([float("-inf"), *t["price"].to_pylist()[1:]], pa.float32()))),
+        "data.nonfinite",
+        "clicks.price: no infinite numbers: observed 1 of ",
+    ),
+    "nan": (
+        lambda shop: rewrite(shop, lambda t: replace(t, "rating", pa.array([float("nan"), *t["rating"].to_pylist()[1:]], pa.float32()))),
+        "data.nulls",
+        "clicks.rating: no nulls: observed 1 of ",
+    ),
+    "null_label": (
+        lambda shop: rewrite(shop, lambda t: replace(t, "clicked", pa.array([None, *t["clicked"].to_pylist()[1:]], pa.int8()))),
+        "label.nulls",
+        "clicks.clicked: no nulls in the label: observed 1 of ",
+    ),
+    "no_rows": (
+        lambda shop: [rewrite(shop, lambda t: t.slice(0, 0), LAST - timedelta(days=back)) for back in range(5)],
+        "data.empty",
+        "clicks: row count: observed 0, allowed at least 1",
+    ),
+    "unmet_expectation": (
+        lambda shop: rewrite(shop, lambda t: replace(t, "rating", pa.array([5.5, *t["rating"].to_pylist()[1:]], pa.float32()))),
+        "expectation.failed",
+        "clicks.rating: expect_column_values_to_be_between: observed 1 unexpected of ",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_broken_night_stops_and_says_what_is_wrong(night: Night, shop: Path, fault: str) -> None:
+    damage, code, line = FAULTS[fault]
+    damage(shop)
+    error = night.refused()
+    assert error.code == code
+    assert line in error.message
+    report_uri = error.details["report_uri"]
+    assert error.message.endswith(f"report: {report_uri}")
+    page = night.store.objects.get_bytes(report_uri.rsplit("/", 1)[-1]).decode()
+    assert "Failed: " in page
+    assert "<script" not in page
+    assert night.store.run_ref("search_ranking", "r1", "reports/validation").read().value == report_uri  # type: ignore[union-attr]
+    assert previous_snapshot(night.store, "search_ranking", AS_OF + timedelta(days=1)) is None
+
+
+def test_a_repaired_night_passes(night: Night, shop: Path) -> None:
+    break_day(shop, LAST, "volume")
+    broken = night.refused()
+    break_day(shop, LAST, "repair")
+    repaired = night.ingest()
+    assert night.validate(repaired).scalars["warnings"] == 0
+    assert "volume.change" in str(broken)
+
+
+def test_many_failures_are_counted_and_ten_are_shown(night: Night, shop: Path) -> None:
+    rewrite(shop, lambda t: t.select(["shown_at"]))
+    error = night.refused()
+    assert error.message.count("\n  [") == 10
+    assert "more" in error.message
+
+
+def test_a_day_without_a_partition_is_a_warning(night: Night, shop: Path) -> None:
+    day_path(shop, LAST - timedelta(days=2)).unlink()
+    results = night.results(night.validate(night.ingest()))
+    (warned,) = [check for check in results["checks"] if check["status"] == "warned"]
+    assert (warned["code"], warned["observed"], warned["detail"]) == ("data.missing_days", "4 of 5", "without rows: '2026-01-29'")
+
+
+def test_a_stale_window_is_late(night: Night) -> None:
+    spec = night.spec.model_copy(update={"validate_": night.spec.validate_.model_copy(update={"freshness": timedelta(minutes=30)})})
+    error = Night(night.folder, spec, AS_OF).refused()
+    assert error.code == "freshness.late"
+    assert "clicks.shown_at: age of the newest row: observed 2.0 h, allowed at most 0.5 h" in error.message
+
+
+def test_a_suite_that_is_not_there_is_an_error_of_the_pipeline(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NIGHTSHIFT_EXPECTATIONS", str(night.folder))
+    with pytest.raises(SpecError) as caught:
+        night.validate(night.ingest())
+    assert caught.value.code == "suite.missing"
+
+
+def test_a_changed_contract_is_reported_and_does_not_block(night: Night) -> None:
+    taken = night.ingest()
+    manifest = night.store.manifests.get(taken.artifact_uri)
+    meta = json.loads(json.dumps(dict(manifest.meta)))
+    meta["tables"]["clicks"]["schema"]["price"] = "double"
+    meta["tables"]["clicks"]["schema"].pop("rating")
+    older: Manifest = dataclasses.replace(manifest, meta=meta)
+    parameters = {"previous_snapshot": night.store.manifests.put(older)}
+    results = night.results(night.run(validate, inputs={"snapshot": taken.artifact_uri}, parameters=parameters))
+    (warned,) = [check for check in results["checks"] if check["status"] == "warned"]
+    assert (warned["code"], warned["detail"]) == ("schema.changed", "price: double → float; rating: none → float")
+
+
+@pytest.fixture
+def flights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Night:
+    if not FLIGHTS.is_dir():
+        pytest.skip(f"no real data at {FLIGHTS}")
+    monkeypatch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path}/nightshift.db")
+    folder = tmp_path / "flights"
+    folder.mkdir()
+    for name in ("flights.csv", "weather.csv", "planes.csv"):
+        (folder / name).symlink_to(FLIGHTS / name)
+    return Night(tmp_path, load("flight_delay", {"FLIGHTS_URI": folder.as_uri()}), datetime(2013, 9, 1, 6, tzinfo=UTC))
+
+
+def read_table(night: Night, snapshot: Outcome, table: str) -> pa.Table:
+    manifest = night.store.manifests.get(snapshot.artifact_uri)
+    folder = night.store.manifests.fetch(manifest, night.folder / "fetched")
+    return pq.ParquetFile(folder / table / "all-00000.parquet").read()
+
+
+def test_flights_of_the_window_are_those_that_have_landed(flights: Night) -> None:
+    taken = flights.ingest()
+    table = read_table(flights, taken, "flights")
+    assert table.num_rows == 5430
+    assert pc.max(table["landed_at"]).as_py() <= flights.as_of
+    assert pc.min(table["scheduled_departure"]).as_py() >= flights.as_of - timedelta(days=60)
+    assert pc.max(read_table(flights, taken, "weather")["time_hour"]).as_py() == flights.as_of - timedelta(hours=1)
+    assert flights.validate(taken).scalars == {"rows": 5430, "checks": 62, "warnings": 0}
+
+
+def test_a_departure_after_midnight_keeps_the_day_of_its_schedule(flights: Night) -> None:
+    # Flight DL 2042 of 28 June left at 01:21, 502 minutes late: it was due at 16:59 New York time, on the 28th.
+    flights.as_of = datetime(2013, 7, 10, 6, tzinfo=UTC)
+    table = read_table(flights, flights.ingest(), "flights")
+    late = table.filter((pc.field("dep_delay") == 502) & (pc.field("flight") == 2042))
+    assert late["scheduled_departure"].to_pylist() == [datetime(2013, 6, 28, 20, 59, tzinfo=UTC)]
+    assert late["landed_at"].to_pylist()[0] > datetime(2013, 6, 29, 5, 21, tzinfo=UTC)
+
+
+def test_a_volume_that_halves_against_the_previous_night_is_refused(flights: Night) -> None:
+    flights.validate(flights.ingest())
+    source = flights.folder / "flights" / "flights.csv"
+    header, *lines = source.read_text().splitlines(keepends=True)
+    source.unlink()
+    source.write_text(header + "".join(lines[::3]))
+    flights.as_of += timedelta(days=1)
+    error = flights.refused()
+    assert error.code == "volume.change"
+    assert "allowed within 50% of the night of 2013-09-01T06:00:00+00:00" in error.message
