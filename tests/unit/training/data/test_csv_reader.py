@@ -53,8 +53,13 @@ def test_damage_is_named_with_its_line(tmp_path: Path, data: bytes, code: str, m
     assert (caught.value.code, caught.value.message) == (code, message)
 
 
-def test_quotes_that_close_across_chunks_are_counted_on_their_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("training.data.csv_reader.CHUNK_BYTES", 7)
+@pytest.mark.parametrize("chunk_bytes", [1, 3, 5, 7])
+def test_quotes_that_close_across_chunks_are_counted_on_their_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk_bytes: int
+) -> None:
+    header = "n,x,t,s"
+    monkeypatch.setattr("training.data.csv_reader.read_header", lambda *_args, **_more: header.split(","))
+    monkeypatch.setattr("training.data.csv_reader.CHUNK_BYTES", chunk_bytes)
     assert read(tmp_path, b"n,x,t,s\n" + b'1,1.5,,"a, b"\n' * 5)["s"].to_pylist() == ["a, b"] * 5
     with pytest.raises(DataError, match="line 4: a quote is not closed"):
         read(tmp_path, b"n,x,t,s\n" + b'1,1.5,,"a, b"\n' * 2 + b'1,1.5,,"a\n' + b"1,1.5,,b\n" * 3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, create_engine, event, select
 from sqlalchemy.orm import Session
 
 from training.contracts import canonical_json, sha256_hex
@@ -65,3 +65,18 @@ def test_two_runs_at_once_make_one_row(tmp_path: Path) -> None:
         thread.join()
     assert faults == []
     assert len(all_rows(engine)) == 1
+
+
+def test_a_row_that_another_run_made_in_between_counts(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/n.db"
+    first = connect(url)
+    # Takes no lock when it begins, as on PostgreSQL.
+    second = create_engine(url)
+
+    @event.listens_for(second, "before_cursor_execute")
+    def _overtake(_connection: object, _cursor: object, statement: str, *_more: object) -> None:
+        if statement.startswith("INSERT"):
+            register_snapshot(first, name="p", uri="file:///m", manifest=manifest(), created_by="first")
+
+    register_snapshot(second, name="p", uri="file:///m", manifest=manifest(), created_by="second")
+    assert [row.created_by for row in all_rows(first)] == ["first"]

@@ -171,11 +171,13 @@ def test_equal_sources_give_one_digest_whatever_their_order_age_and_place(tmp_pa
     for number in (0, 3, 5):
         folder = tmp_path / f"place{number}"
         folder.mkdir()
-        days = [f"2026-01-{day:02d}" for day in range(1, 9)]
+        days = [f"2026-01-{day:02d}" for day in range(1, 5)]
         for day in days:
-            os.utime(write_day(folder, day, [1, 2]), (number * 1e8, number * 1e8))
+            second = write_day(folder, day, [3]).rename(folder / f"daily/dt={day}/second.parquet")
+            for path in (second, write_day(folder, day, [1, 2])):
+                os.utime(path, (number * 1e8, number * 1e8))
         contract = daily(folder)
-        listed = entries(contract.uri, days)
+        listed = entries(contract.uri, [day for day in days for _ in range(2)])
         listed = listed[number:] + listed[:number]
         digests.add(snapshot(folder, contract, listed)[1].digest)
     assert len(digests) == 1

@@ -172,6 +172,13 @@ FAULTS: dict[str, tuple[Any, str, str]] = {
         "data.misplaced",
         "clicks.shown_at: event times within the partition's day: observed ",
     ),
+    "tomorrows_times": (
+        lambda shop: rewrite(
+            shop, lambda t: replace(t, "shown_at", pc.add(t["shown_at"], pa.scalar(timedelta(days=1)))), LAST - timedelta(days=2)
+        ),
+        "data.misplaced",
+        "rows outside, allowed 0 (in the partitions of '2026-01-29')",
+    ),
     "text_in_a_number_column": (
         lambda shop: rewrite(shop, lambda t: replace(t, "price", t["price"].cast(pa.string()))),
         "schema.type",

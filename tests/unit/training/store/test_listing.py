@@ -111,17 +111,33 @@ def test_a_file_that_is_not_what_was_listed_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("changes", [1, 2])
-def test_a_change_while_reading_is_read_again_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: int) -> None:
+@pytest.mark.parametrize("looks_before_the_change", [1, 2], ids=["before the copy", "during the copy"])
+def test_a_change_while_reading_is_read_again_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: int, looks_before_the_change: int
+) -> None:
     path = put(tmp_path / "f.csv", "0")
-    copy, done = listing._SourceFolder.copy, []
+    head, copy = listing._SourceFolder.head, listing._SourceFolder.copy
+    done: list[str] = []
+    looks: list[str] = []
 
-    def copy_and_change(folder: listing._SourceFolder, key: str, version: str, target: Path) -> bool:
+    def change() -> None:
         if len(done) < changes:
-            done.append(key)
+            done.append("x")
             put(path, "x" * (len(done) + 1))
+
+    def look(folder: listing._SourceFolder, key: str) -> listing.SourceObject | None:
+        looks.append(key)
+        if looks_before_the_change == 2 and len(looks) % 2 == 0:
+            change()
+        return head(folder, key)
+
+    def copy_a_changed_file(folder: listing._SourceFolder, key: str, version: str, target: Path) -> bool:
+        if looks_before_the_change == 1:
+            change()
         return copy(folder, key, version, target)
 
-    monkeypatch.setattr(listing._SourceFolder, "copy", copy_and_change)
+    monkeypatch.setattr(listing._SourceFolder, "head", look)
+    monkeypatch.setattr(listing._SourceFolder, "copy", copy_a_changed_file)
     if changes == 1:
         assert read_source(path.as_uri(), None, tmp_path / "copy").read_text() == "xx"
     else:

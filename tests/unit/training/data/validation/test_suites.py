@@ -1,0 +1,229 @@
+"""The suites that ship: each expectation is met by sound rows, and one mutated column breaks it and nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from training.data.shop import make_day
+from training.data.validation.results import CheckResult
+from training.data.validation.suites import load_suite, run_suite, suites_folder
+from training.errors import SpecError
+
+Frame = pd.DataFrame
+NUM_ROWS = 40
+
+
+def clicks() -> Frame:
+    return make_day(date(2026, 1, 31), searches=60).to_pandas()
+
+
+def flights() -> Frame:
+    rows = np.arange(NUM_ROWS)
+    scheduled = pd.Timestamp("2013-06-01T12:00:00Z") + pd.to_timedelta(rows, unit="h")
+    return pd.DataFrame(
+        {
+            "year": 2013,
+            "month": 6,
+            "day": 1 + rows % 28,
+            "dep_time": 600 + rows,
+            "dep_delay": rows - 5,
+            "arr_time": 800 + rows,
+            "arr_delay": rows - 10,
+            "carrier": np.array(["UA", "9E"])[rows % 2],
+            "tailnum": [f"N{100 + row}UA" for row in rows],
+            "flight": rows + 1,
+            "origin": np.array(["EWR", "JFK", "LGA"])[rows % 3],
+            "dest": "BOS",
+            "air_time": 60 + rows,
+            "distance": 200 + rows,
+            "hour": 6,
+            "minute": rows,
+            "scheduled_departure": scheduled,
+            "landed_at": scheduled + pd.Timedelta(hours=6),
+        }
+    )
+
+
+def weather() -> Frame:
+    rows = np.arange(NUM_ROWS)
+    return pd.DataFrame(
+        {
+            "origin": np.array(["EWR", "JFK", "LGA"])[rows % 3],
+            "time_hour": pd.Timestamp("2013-06-01T12:00:00Z") + pd.to_timedelta(rows, unit="h"),
+            "temp": 60.0 + rows,
+            "dewp": 40.0 + rows / 2,
+            "humid": 50.0 + rows,
+            "wind_speed": rows / 2,
+            "wind_gust": np.where(rows % 5 == 0, 20.0, np.nan),
+            "precip": 0.0,
+            "pressure": np.where(rows % 9 == 0, np.nan, 1015.0),
+            "visib": 10.0,
+        }
+    )
+
+
+def first(column: str, value: Any) -> Callable[[Frame], Frame]:
+    def mutate(frame: Frame) -> Frame:
+        frame.loc[frame.index[0], column] = value
+        return frame
+
+    return mutate
+
+
+def every(column: str, value: Any) -> Callable[[Frame], Frame]:
+    return lambda frame: frame.assign(**{column: value})
+
+
+def emptied(column: str, share: float) -> Callable[[Frame], Frame]:
+    return lambda frame: frame.assign(**{column: frame[column].mask(np.arange(len(frame)) < share * len(frame))})
+
+
+BETWEEN, IN_SET, REGEX = "values_to_be_between", "values_to_be_in_set", "values_to_match_regex"
+NOT_NULL, MEAN, NUM_UNIQUE = "values_to_not_be_null", "mean_to_be_between", "unique_value_count_to_be_between"
+
+MUTATIONS: dict[tuple[str, str, str], Callable[[Frame], Frame]] = {
+    ("search_ranking/clicks", "expect_table_columns_to_match_set", ""): lambda frame: frame.assign(extra=1),
+    ("search_ranking/clicks", BETWEEN, "price"): first("price", 0.0),
+    ("search_ranking/clicks", BETWEEN, "rating"): first("rating", 5.5),
+    ("search_ranking/clicks", BETWEEN, "popularity"): first("popularity", 1.5),
+    ("search_ranking/clicks", BETWEEN, "position"): first("position", 0),
+    ("search_ranking/clicks", IN_SET, "clicked"): first("clicked", 2),
+    ("search_ranking/clicks", BETWEEN, "user_id"): first("user_id", 0),
+    ("search_ranking/clicks", BETWEEN, "item_id"): first("item_id", -1),
+    ("search_ranking/clicks", BETWEEN, "query_id"): first("query_id", 0),
+    ("search_ranking/clicks", MEAN, "clicked"): every("clicked", 0),
+    ("search_ranking/clicks", NUM_UNIQUE, "category_id"): every("category_id", 1),
+    ("search_ranking/clicks", "max_to_be_between", "position"): every("position", 1),
+    ("search_ranking/clicks", "median_to_be_between", "price"): lambda frame: frame.assign(price=frame["price"] / 50),
+    ("flight_delay/flights", BETWEEN, "month"): first("month", 13),
+    ("flight_delay/flights", BETWEEN, "day"): first("day", 32),
+    ("flight_delay/flights", BETWEEN, "dep_time"): first("dep_time", 2401),
+    ("flight_delay/flights", BETWEEN, "arr_time"): first("arr_time", 0),
+    ("flight_delay/flights", BETWEEN, "dep_delay"): first("dep_delay", 2881),
+    ("flight_delay/flights", BETWEEN, "arr_delay"): first("arr_delay", -181),
+    ("flight_delay/flights", BETWEEN, "air_time"): first("air_time", 3),
+    ("flight_delay/flights", BETWEEN, "distance"): first("distance", 0),
+    ("flight_delay/flights", IN_SET, "origin"): first("origin", "BOS"),
+    ("flight_delay/flights", REGEX, "dest"): first("dest", "Boston"),
+    ("flight_delay/flights", REGEX, "carrier"): first("carrier", "ua"),
+    ("flight_delay/flights", REGEX, "tailnum"): first("tailnum", "unknown"),
+    ("flight_delay/flights", "expect_column_pair_values_a_to_be_greater_than_b", "landed_at, scheduled_departure"): lambda frame: (
+        frame.assign(landed_at=frame["scheduled_departure"])
+    ),
+    ("flight_delay/flights", MEAN, "arr_delay"): every("arr_delay", 600),
+    ("flight_delay/flights", NUM_UNIQUE, "carrier"): every("carrier", "UA"),
+    ("flight_delay/weather", IN_SET, "origin"): first("origin", "BOS"),
+    ("flight_delay/weather", BETWEEN, "temp"): first("temp", 500.0),
+    ("flight_delay/weather", BETWEEN, "dewp"): first("dewp", 101.0),
+    ("flight_delay/weather", BETWEEN, "humid"): first("humid", -1.0),
+    ("flight_delay/weather", BETWEEN, "wind_speed"): first("wind_speed", 1048.0),
+    ("flight_delay/weather", BETWEEN, "wind_gust"): first("wind_gust", 250.0),
+    ("flight_delay/weather", BETWEEN, "precip"): first("precip", -0.1),
+    ("flight_delay/weather", BETWEEN, "pressure"): first("pressure", 29.9),
+    ("flight_delay/weather", BETWEEN, "visib"): first("visib", -1.0),
+    ("flight_delay/weather", NOT_NULL, "temp"): emptied("temp", 0.2),
+    ("flight_delay/weather", NOT_NULL, "visib"): emptied("visib", 0.2),
+    ("flight_delay/weather", NOT_NULL, "pressure"): emptied("pressure", 0.8),
+}
+SOUND = {"search_ranking/clicks": clicks, "flight_delay/flights": flights, "flight_delay/weather": weather}
+SHIPPED = sorted(path.relative_to(suites_folder({})).with_suffix("").as_posix() for path in suites_folder({}).rglob("*.json"))
+
+
+def run(name: str, frame: Frame) -> list[CheckResult]:
+    return run_suite(load_suite(name), frame, name=name, table=name.rsplit("/", 1)[-1])
+
+
+def full_type(kind: str) -> str:
+    return kind if kind.startswith("expect_") else f"expect_column_{kind}"
+
+
+def test_every_expectation_that_ships_has_its_mutation() -> None:
+    shipped = {(name, e["type"], column_of(e["kwargs"])) for name in SHIPPED for e in load_suite(name)["expectations"]}
+    assert shipped == {(name, full_type(kind), column) for name, kind, column in MUTATIONS}
+
+
+def column_of(arguments: dict[str, Any]) -> str:
+    return ", ".join(arguments[name] for name in ("column", "column_A", "column_B") if name in arguments)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_sound_rows_meet_the_suite(name: str) -> None:
+    assert [check.line() for check in run(name, SOUND[name]()) if check.status != "passed"] == []
+
+
+@pytest.mark.parametrize(("name", "kind", "column"), MUTATIONS)
+def test_a_mutated_column_breaks_its_expectation_alone(name: str, kind: str, column: str) -> None:
+    broken = [check for check in run(name, MUTATIONS[name, kind, column](SOUND[name]())) if check.status != "passed"]
+    assert [(check.check, check.column) for check in broken] == [(full_type(kind), column)]
+    expected = next(e for e in load_suite(name)["expectations"] if e["type"] == full_type(kind) and column_of(e["kwargs"]) == column)
+    assert broken[0].status == ("failed" if expected["severity"] == "critical" else "warned")
+    assert not broken[0].observed.startswith("not evaluated")
+
+
+def suite(*expectations: dict[str, Any]) -> dict[str, Any]:
+    return {"name": "s", "expectations": list(expectations)}
+
+
+def not_null(column: str, **more: Any) -> dict[str, Any]:
+    return {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": column}, **more}
+
+
+def test_an_expectation_that_cannot_be_evaluated_has_failed_whatever_its_severity() -> None:
+    frame = pd.DataFrame({"x": [1, 2], "t": pd.to_datetime(["2026-01-01", "2026-01-02"], utc=True)})
+    older = {"type": "expect_column_values_to_be_between", "kwargs": {"column": "t", "min_value": "2025-01-01"}, "severity": "info"}
+    results = run_suite(suite(not_null("gone", severity="warning"), older, not_null("x")), frame, name="s", table="t")
+    assert [check.status for check in results] == ["failed", "failed", "passed"]
+    assert all(check.observed.startswith("not evaluated: ") for check in results[:2])
+
+
+def test_an_expectation_on_quantiles_is_judged_like_any_other() -> None:
+    def quantiles(low: float, high: float) -> dict[str, Any]:
+        ranges = {"quantiles": [0.5], "value_ranges": [[low, high]]}
+        return {"type": "expect_column_quantile_values_to_be_between", "kwargs": {"column": "x", "quantile_ranges": ranges}}
+
+    results = run_suite(suite(quantiles(0, 5), quantiles(7, 9)), pd.DataFrame({"x": [1.0, 2.0, 3.0]}), name="s", table="t")
+    assert [check.status for check in results] == ["passed", "failed"]
+    assert json.dumps([check.observed for check in results])
+
+
+def test_severity_decides_between_failure_and_warning() -> None:
+    frame = pd.DataFrame({"x": [1.0, None]})
+    named = [
+        run_suite(suite(not_null("x", severity=severity)), frame, name="s", table="t")[0] for severity in ("critical", "warning", "info")
+    ]
+    assert [check.status for check in named] == ["failed", "warned", "warned"]
+    assert run_suite(suite(not_null("x")), frame, name="s", table="t")[0].status == "failed"
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        (None, "suite.missing"),
+        ("{", "suite.invalid"),
+        ("[]", "suite.invalid"),
+        ('{"name": "s", "expectations": []}', "suite.invalid"),
+    ],
+)
+def test_a_suite_that_cannot_be_read_is_refused(tmp_path: Path, content: str | None, code: str) -> None:
+    if content is not None:
+        (tmp_path / "s.json").write_text(content)
+    with pytest.raises(SpecError) as caught:
+        load_suite("s", tmp_path)
+    assert caught.value.code == code
+
+
+@pytest.mark.parametrize(
+    "expectation", [{"type": "expect_nonsense", "kwargs": {}}, {"type": "expect_column_values_to_not_be_null", "kwargs": {"colum": "x"}}]
+)
+def test_an_expectation_that_nobody_knows_is_refused(expectation: dict[str, Any]) -> None:
+    with pytest.raises(SpecError) as caught:
+        run_suite(suite(expectation), pd.DataFrame({"x": [1]}), name="s", table="t")
+    assert caught.value.code == "suite.invalid"
