@@ -12,10 +12,10 @@ HASH := $(shell cat requirements.txt constraints.txt | sha256sum | cut -c1-16)
 DEV_HASH := $(shell cat requirements.txt requirements-dev.txt constraints.txt | sha256sum | cut -c1-16)
 INSTALLED := $(VENV)/.installed-$(HASH)
 DEV_INSTALLED := $(VENV)/.installed-dev-$(DEV_HASH)
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --constraint constraints.txt
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input --constraint constraints.txt
 SERVICES := $(BIN)/python -m nightshift.services
 
-export PYTHONPATH := $(CURDIR):$(CURDIR)/plugins
+export PYTHONPATH := $(CURDIR):$(CURDIR)/plugins$(if $(PYTHONPATH),:$(PYTHONPATH))
 
 .PHONY: help run start stop status shell env install install-dev test lint format schema bench clean
 .SILENT:
