@@ -1,0 +1,201 @@
+"""The transaction around a stage's work."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from training.contracts import ExitCode, RunIdentity, StageRequest
+from training.errors import DataError, PreemptedError
+from training.provenance import CHECKOUT
+from training.spec import freeze, load_spec
+from training.stages import runner
+from training.stages.context import Outcome, StageContext, StopFlag, scratch_folder
+from training.stages.runner import run
+from training.store import StageAddress, Store
+from training.store.leases import Lease, holder_of
+
+FINGERPRINT = "f" * 64
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(str(tmp_path / "store"))
+
+
+@pytest.fixture
+def address(store: Store) -> StageAddress:
+    return store.address("search_ranking", "prepare", FINGERPRINT)
+
+
+def ask(store: Store, attempt_id: str, *, run_id: str = "r1", takeover_epoch: int = 0) -> str:
+    spec_uri = store.put_json(freeze(load_spec(CHECKOUT / "dags/pipelines/search_ranking.yaml")))
+    request = StageRequest(
+        pipeline="search_ranking",
+        stage="prepare",
+        fingerprint=FINGERPRINT,
+        attempt_id=attempt_id,
+        store_uri=store.root_uri,
+        spec_uri=spec_uri,
+        as_of="2026-02-01T02:00:00+00:00",
+        inputs={},
+        run=RunIdentity(dag_id="search_ranking", run_id=run_id, task_id="prepare"),
+        takeover_epoch=takeover_epoch,
+    )
+    return store.address("search_ranking", "prepare", FINGERPRINT).write_request(request)
+
+
+def make(content: bytes = b"data") -> Callable[[StageContext], Outcome]:
+    def work(context: StageContext) -> Outcome:
+        uri, manifest = context.store.manifests.put_files("dataset", {"file": content}, {})
+        with context.timed("part"):
+            context.progress(1, 1, "rows")
+        return Outcome(artifact_uri=uri, digest=manifest.digest, scalars={"rows": 1})
+
+    return work
+
+
+def fail_with(error: BaseException) -> Callable[[StageContext], Outcome]:
+    def work(context: StageContext) -> Outcome:
+        raise error
+
+    return work
+
+
+def test_finished_work_leaves_a_result_a_log_and_a_free_lease(store: Store, address: StageAddress) -> None:
+    assert run(make(), ask(store, "a1"), stop=StopFlag()) is ExitCode.DONE
+    result = address.result()
+    assert result is not None
+    assert (result.attempts, result.attempt_id, result.scalars) == (1, "a1", {"rows": 1})
+    assert {"part", "total"} <= set(result.timings)
+    assert store.manifests.get(result.artifact_uri).digest == result.digest
+    holder = holder_of(address.journal())
+    assert holder is not None
+    assert holder.released
+    assert address.heartbeat("a1") is not None
+    assert address.error("a1") is None
+
+
+def test_finished_work_is_not_done_again(store: Store, address: StageAddress) -> None:
+    run(make(), ask(store, "a1"), stop=StopFlag())
+    assert run(fail_with(RuntimeError("ran again")), ask(store, "a2"), stop=StopFlag()) is ExitCode.DONE
+    result = address.result()
+    assert result is not None
+    assert result.attempt_id == "a1"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "name"),
+    [
+        (DataError("schema.missing", "no column x", hint="add it"), ExitCode.BAD_DATA, "schema.missing"),
+        (MemoryError("at 3 GB"), ExitCode.OUT_OF_MEMORY, "memory.exhausted"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), ExitCode.OUT_OF_MEMORY, "memory.exhausted"),
+        (OSError(28, "No space left on device"), ExitCode.UNAVAILABLE, "storage.full"),
+        (PreemptedError("stage.stopped", "stopped"), ExitCode.PREEMPTED, "stage.stopped"),
+        (KeyError("bug"), ExitCode.UNEXPECTED, "stage.unexpected"),
+    ],
+)
+def test_failure_is_classified_written_down_and_leaves_no_result(
+    store: Store, address: StageAddress, error: Exception, code: ExitCode, name: str
+) -> None:
+    assert run(fail_with(error), ask(store, "a1"), stop=StopFlag()) is code
+    record = address.error("a1")
+    assert record is not None
+    assert (record["code"], record["exit_code"]) == (name, int(code))
+    assert address.result() is None
+
+
+def test_first_error_of_an_attempt_stands(store: Store, address: StageAddress) -> None:
+    uri = ask(store, "a1")
+    address.write_error("a1", {"code": "data.first"})
+    run(fail_with(DataError("peer.lost", "consequence")), uri, stop=StopFlag())
+    record = address.error("a1")
+    assert record is not None
+    assert record["code"] == "data.first"
+
+
+def test_attempt_that_was_taken_over_commits_nothing(store: Store, address: StageAddress) -> None:
+    def work(context: StageContext) -> Outcome:
+        outcome = make(b"stale")(context)
+        Lease.acquire(address, owner=context.request.run.owner, attempt_id="newer")
+        return outcome
+
+    assert run(work, ask(store, "a1"), stop=StopFlag()) is ExitCode.PREEMPTED
+    record = address.error("a1")
+    assert record is not None
+    assert record["code"] == "lease.lost"
+    assert address.result() is None
+
+
+def test_fenced_process_ends_at_its_next_heartbeat(store: Store, address: StageAddress, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[int] = []
+
+    class Ended(Exception):
+        pass
+
+    def end(code: int) -> None:
+        ended.append(code)
+        raise Ended
+
+    monkeypatch.setattr("training.stages.runner.HEARTBEAT_SECONDS", 0.01)
+    monkeypatch.setattr("training.stages.runner.os._exit", end)
+    monkeypatch.setattr("threading.excepthook", lambda _args: None)
+
+    def work(context: StageContext) -> Outcome:
+        Lease.acquire(address, owner=context.request.run.owner, attempt_id="newer")
+        for thread in threading.enumerate():
+            if thread.name == "heartbeat":
+                thread.join(10)
+        raise PreemptedError("test.over", "over")
+
+    run(work, ask(store, "a1"), stop=StopFlag())
+    assert ended == [int(ExitCode.PREEMPTED)]
+    record = address.error("a1")
+    assert record is not None
+    assert record["code"] == "lease.lost"
+
+
+def test_work_of_another_run_that_is_under_way_is_not_started_twice(store: Store, address: StageAddress) -> None:
+    Lease.acquire(address, owner="search_ranking/other/prepare", attempt_id="theirs")
+    assert run(fail_with(RuntimeError("started")), ask(store, "a1"), stop=StopFlag()) is ExitCode.PREEMPTED
+    record = address.error("a1")
+    assert record is not None
+    assert record["code"] == "lease.held"
+
+
+def test_dead_holder_of_another_run_is_taken_over(store: Store, address: StageAddress) -> None:
+    Lease.acquire(address, owner="search_ranking/other/prepare", attempt_id="theirs")
+    assert run(make(), ask(store, "a1", takeover_epoch=1), stop=StopFlag()) is ExitCode.DONE
+    result = address.result()
+    assert result is not None
+    assert result.attempts == 2
+
+
+def test_termination_stops_a_stage_that_does_not_poll_at_once_and_only_once() -> None:
+    stop = StopFlag()
+    handle = runner._stop_handler(stop, polls_stop=False)
+    with pytest.raises(PreemptedError):
+        handle(15, None)
+    handle(15, None)
+    assert stop.requested
+
+
+def test_termination_of_a_polling_stage_only_sets_the_flag() -> None:
+    stop = StopFlag()
+    runner._stop_handler(stop, polls_stop=True)(15, None)
+    assert stop.requested
+
+
+def test_scratch_of_killed_processes_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "nightshift-999999999-x").mkdir()
+    (tmp_path / "nightshift-1-x").mkdir()
+    with scratch_folder() as folder:
+        assert folder.is_dir()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["nightshift-1-x"]
+
+
+def test_unknown_pipeline_version_of_request_is_an_error_not_a_crash(store: Store, tmp_path: Path) -> None:
+    uri = f"{store.root_uri}/stages/p/prepare/{FINGERPRINT}/attempts/none/_REQUEST.json"
+    assert run(make(), uri, stop=StopFlag()) is ExitCode.BAD_DATA

@@ -1,0 +1,186 @@
+"""Checkpoints: one copy out of the training tensors, everything else beside the loop; committed through the lease.
+
+The state is laid out as one byte string, cut into blocks that are objects of the store: a block that did not change
+is not written again. The commit is an entry of the address's journal, so a fenced attempt's is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from training.errors import DataError, LeaseLostError, NightshiftError, NoUsableCheckpointError, Problem, SpecError, UnavailableError
+from training.stages.context import StageContext
+from training.store import Manifest, point_run_at
+from training.store.manifests import FileEntry
+
+logger = logging.getLogger(__name__)
+
+BLOCK_BYTES: Final = 4 * 1024 * 1024
+ALIGNMENT_BYTES: Final = 8
+MAX_FAILED_SAVES: Final = 3
+DTYPES: Final = {
+    str(d).removeprefix("torch."): d for d in (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int32, torch.uint8)
+}
+
+State = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """A checkpoint read back."""
+
+    state: dict[str, torch.Tensor]
+    meta: dict[str, Any]
+
+
+class Checkpoints:
+    """Saves and restores one training's state at its address. Rank 0 saves; every rank restores the same one."""
+
+    def __init__(self, context: StageContext, *, every_seconds: float, identity: Mapping[str, Any]) -> None:
+        """Open the checkpoints of an address.
+
+        Args:
+            every_seconds: least time between two saves that are due by time.
+            identity: what a checkpoint must agree on to be resumed from, as JSON: world size, batch size, dataset.
+        """
+        self._context = context
+        self._store = context.store
+        request = context.request
+        self._address = context.store.address(request.pipeline, request.stage, request.fingerprint)
+        self._every_seconds = every_seconds
+        self._identity = dict(identity)
+        self._saved_at = time.monotonic()
+        self._buffer: torch.Tensor | None = None
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._in_flight: Future[None] | None = None
+        self._num_failed = 0
+
+    @property
+    def due(self) -> bool:
+        """Whether the interval is over and no save is under way."""
+        return time.monotonic() - self._saved_at >= self._every_seconds and (self._in_flight is None or self._in_flight.done())
+
+    def save(self, state: State, meta: Mapping[str, Any], *, name: str | None = None) -> None:
+        """Copy the state, then write and commit it in the background; waits for a save that is still under way.
+
+        Args:
+            state: tensors by name; they may change as soon as this returns.
+            meta: JSON beside them: step, epoch and what else resuming needs.
+            name: ref below the run's `checkpoints/` that shall lead to it.
+
+        Raises:
+            LeaseLostError: a newer attempt took over.
+            UnavailableError: three saves in a row failed.
+        """
+        self.wait()
+        index, view = self._copy(state)
+        self._saved_at = time.monotonic()
+        self._in_flight = self._pool.submit(self._write, index, view, dict(meta), name)
+
+    def wait(self) -> None:
+        """Wait for the save under way; raise what it raised if that must end the training."""
+        if self._in_flight is None:
+            return
+        in_flight, self._in_flight = self._in_flight, None
+        try:
+            in_flight.result()
+        except LeaseLostError:
+            raise
+        except (NightshiftError, OSError) as err:
+            self._num_failed += 1
+            logger.warning("checkpoint was not saved (%d in a row): %s; the one before stands", self._num_failed, err)
+            if self._num_failed >= MAX_FAILED_SAVES:
+                raise UnavailableError("checkpoint.unsaved", f"{self._num_failed} checkpoints in a row could not be saved: {err}") from err
+        else:
+            self._num_failed = 0
+
+    def newest_entry(self) -> int:
+        """Return the journal number of the newest usable checkpoint, 0 where none was ever committed.
+
+        Raises:
+            NoUsableCheckpointError: there are some and none can be read.
+            SpecError: `checkpoint.mismatch`.
+        """
+        entries = [entry for entry in self._address.journal().history() if entry.value["kind"] == "checkpoint"]
+        reasons = []
+        for entry in reversed(entries):
+            try:
+                self._read(entry.value["payload"]["uri"])
+            except DataError as err:
+                reasons.append(f"step {entry.value['payload']['step']}: {err.message}")
+                logger.warning("checkpoint of step %s is unusable, trying the one before: %s", entry.value["payload"]["step"], err)
+                continue
+            return entry.number
+        if entries:
+            raise NoUsableCheckpointError(
+                "checkpoint.unusable",
+                f"none of {len(entries)} checkpoints of {self._address.uri} can be read: " + "; ".join(reasons[:5]),
+                hint="restore the objects from a backup, or trigger the run with force to train from the start",
+            )
+        return 0
+
+    def restore(self, entry_number: int) -> Restored:
+        """Return the checkpoint that a journal entry names."""
+        return self._read(self._address.journal().at(entry_number).value["payload"]["uri"])
+
+    def close(self) -> None:
+        """Wait for the save under way and end the thread, whatever the save came to."""
+        try:
+            self.wait()
+        finally:
+            self._pool.shutdown(wait=True)
+
+    def _copy(self, state: State) -> tuple[dict[str, Any], memoryview]:
+        index: dict[str, Any] = {}
+        offset = 0
+        for name in sorted(state):
+            tensor = state[name]
+            index[name] = {"dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape), "offset": offset}
+            offset += -(-tensor.numel() * tensor.element_size() // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        if self._buffer is None or self._buffer.numel() < offset:
+            self._buffer = torch.zeros(offset, dtype=torch.uint8, pin_memory=torch.cuda.is_available())
+        for name, entry in index.items():
+            tensor = state[name].detach().contiguous()
+            size = tensor.numel() * tensor.element_size()
+            if size:
+                self._buffer[entry["offset"] : entry["offset"] + size].copy_(tensor.reshape(-1).view(torch.uint8))
+        return index, memoryview(self._buffer.numpy())[:offset]
+
+    def _write(self, index: Mapping[str, Any], view: memoryview, meta: Mapping[str, Any], name: str | None) -> None:
+        files = {}
+        for number, start in enumerate(range(0, len(view), BLOCK_BYTES)):
+            block = bytes(view[start : start + BLOCK_BYTES])
+            files[f"block-{number:05d}"] = FileEntry(digest=self._store.objects.put_bytes(block), size_bytes=len(block))
+        manifest = Manifest(kind="checkpoint", files=files, meta={"tensors": index, "identity": self._identity, **meta})
+        uri = self._store.manifests.put(manifest)
+        if self._context.lease is not None:
+            self._context.lease.commit("checkpoint", {"uri": uri, "step": meta["step"], "epoch": meta["epoch"]})
+        if name is not None:
+            point_run_at(self._store, self._context.request, f"checkpoints/{name}", uri)
+        logger.info("checkpoint of step %s committed (%.1f MB)", meta["step"], len(view) / 1e6)
+
+    def _read(self, uri: str) -> Restored:
+        manifest = self._store.manifests.get(uri, kind="checkpoint")
+        meta = dict(manifest.meta)
+        if meta["identity"] != self._identity:
+            message = f"checkpoint was made with {meta['identity']}, this attempt has {self._identity}"
+            hint = "start it with the same settings, or trigger the run with force to train from the start"
+            raise SpecError("checkpoint", [Problem(code="checkpoint.mismatch", message=message, hint=hint)])
+        data = bytearray().join(self._store.objects.get_bytes(manifest.files[name].digest) for name in sorted(manifest.files))
+        state = {}
+        for name, entry in meta.pop("tensors").items():
+            dtype = DTYPES[entry["dtype"]]
+            num_items = int(np.prod(entry["shape"], dtype=np.int64))
+            flat = (
+                torch.frombuffer(data, dtype=dtype, count=num_items, offset=entry["offset"]) if num_items else torch.empty(0, dtype=dtype)
+            )
+            state[name] = flat.reshape(entry["shape"]).clone()
+        return Restored(state, meta)

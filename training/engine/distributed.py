@@ -1,0 +1,93 @@
+"""The gang: the processes of one training, and how a broken collective is told from a bug."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final, Self
+
+import torch
+import torch.distributed as dist
+
+from training.errors import PeerLostError
+
+COLLECTIVE_TIMEOUT: Final = timedelta(seconds=float(os.environ.get("NIGHTSHIFT_COLLECTIVE_TIMEOUT_SECONDS", "120")))
+"""A collective that hangs longer than this ends the gang."""
+
+BROKEN_COLLECTIVE: Final = (
+    "gloo",
+    "nccl",
+    "connection closed by peer",
+    "connection reset",
+    "connection refused",
+    "timed out",
+    "broken pipe",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """This process's place among all of them."""
+
+    rank: int
+    world_size: int
+    device: torch.device
+
+    @classmethod
+    def join(cls, *, threads_per_process: int = 1) -> Self:
+        """Join the gang that torchrun started, or be a gang of one.
+
+        Threads are pinned, and algorithms deterministic, because sums in another order have other bits.
+        """
+        rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+        cuda = torch.cuda.is_available()
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if cuda else torch.device("cpu")
+        if cuda:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+            torch.cuda.set_device(device)
+        torch.set_num_threads(threads_per_process)
+        torch.use_deterministic_algorithms(True)
+        gang = cls(rank, world_size, device)
+        if world_size > 1:
+            with gang.collectives():
+                dist.init_process_group("nccl" if cuda else "gloo", timeout=COLLECTIVE_TIMEOUT)
+        return gang
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    def leave(self) -> None:
+        if self.world_size > 1 and dist.is_initialized():
+            dist.destroy_process_group()
+
+    def from_first(self, number: int) -> int:
+        """Return rank 0's number on every rank."""
+        if self.world_size == 1:
+            return number
+        cell = torch.tensor([number], dtype=torch.int64, device=self.device)
+        with self.collectives():
+            dist.broadcast(cell, src=0)
+        return int(cell.item())
+
+    def sum(self, *numbers: float) -> list[float]:
+        """Return the sums over all ranks, in float64."""
+        cells = torch.tensor(numbers, dtype=torch.float64, device=self.device)
+        if self.world_size > 1:
+            with self.collectives():
+                dist.all_reduce(cells)
+        return [float(cell) for cell in cells.tolist()]
+
+    @contextmanager
+    def collectives(self) -> Iterator[None]:
+        """Turn what a broken collective raises into PeerLostError; other errors pass."""
+        try:
+            yield
+        except RuntimeError as err:
+            text = str(err).lower()
+            if self.world_size > 1 and any(word in text for word in BROKEN_COLLECTIVE):
+                raise PeerLostError("peer.lost", f"rank {self.rank}: another rank is gone: {str(err).splitlines()[0][:300]}") from err
+            raise

@@ -1,0 +1,175 @@
+"""Gradient-boosted trees by XGBoost: histogram method, fixed threads, random numbers by round, so that a resumed run has the same bits."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+import xgboost
+from numpy.typing import NDArray
+
+from training.data.loader import ShardSet
+from training.data.transforms import Matrix
+from training.errors import DivergedError, PreemptedError
+from training.models import Family, FitContext, FitResult, Scorer
+
+logger = logging.getLogger(__name__)
+
+NUM_THREADS: Final = 2
+"""Fixed: histograms are summed by thread, and another number of threads could round otherwise."""
+LOG_EVERY_ROUNDS: Final = 10
+OBJECTIVES: Final = {"binary": ("binary:logistic", "logloss"), "ranking": ("rank:ndcg", "ndcg")}
+
+
+class BoostedTrees(Family):
+    """One boosting round is one epoch."""
+
+    def fit(self, context: FitContext) -> FitResult:
+        train = context.spec.train
+        training, validation = _matrix(context, "train"), _matrix(context, "validation")
+        run = _Rounds(context)
+        booster = run.resume()
+        callback = _Callback(run)
+        if run.num_rounds < train.epochs and not run.is_over:
+            booster = xgboost.train(
+                _parameters(context),
+                training,
+                num_boost_round=train.epochs - run.num_rounds,
+                evals=[(training, "train"), (validation, "validation")],
+                xgb_model=booster,
+                callbacks=[callback],
+                verbose_eval=False,
+            )
+        if context.stop.requested and run.num_rounds < train.epochs and not run.is_over:
+            run.save(booster, wait=True)
+            raise PreemptedError("train.preempted", f"stopped after round {run.num_rounds}, which is committed")
+        best = booster[: run.best_round]
+        return FitResult(
+            weights_name="weights.ubj",
+            weights=bytes(best.save_raw("ubj")),
+            architecture={"objective": _parameters(context)["objective"]},
+            best_epoch=run.best_round,
+            validation_loss=run.best_loss,
+            history=run.history,
+            num_steps=run.num_rounds,
+        )
+
+    def load(self, folder: Path, architecture: Mapping[str, Any]) -> Scorer:
+        booster = xgboost.Booster()
+        booster.load_model(str(folder / "weights.ubj"))
+        booster.set_param({"nthread": NUM_THREADS})
+
+        def score(matrix: Matrix) -> NDArray[np.float64]:
+            return np.asarray(booster.inplace_predict(matrix.as_floats()), dtype=np.float64)
+
+        return score
+
+
+class _Rounds:
+    """Rounds done so far, their history, and the checkpoints of them."""
+
+    def __init__(self, context: FitContext) -> None:
+        self._context = context
+        self.num_rounds = 0
+        self.best_round = 0
+        self.best_loss = float("inf")
+        self.history: list[dict[str, float]] = []
+
+    @property
+    def is_over(self) -> bool:
+        patience = self._context.spec.train.early_stopping
+        return patience is not None and self.num_rounds - self.best_round >= patience
+
+    def resume(self) -> xgboost.Booster | None:
+        checkpoints = self._context.checkpoints
+        entry = checkpoints.newest_entry()
+        if entry == 0:
+            return None
+        restored = checkpoints.restore(entry)
+        self.num_rounds, self.best_round = restored.meta["step"], restored.meta["best_round"]
+        self.best_loss, self.history = restored.meta["best_loss"], restored.meta["history"]
+        logger.info("resuming after round %d", self.num_rounds)
+        booster = xgboost.Booster()
+        booster.load_model(bytearray(restored.state["booster"].numpy().tobytes()))
+        return booster
+
+    def record(self, train_loss: float, validation_loss: float) -> None:
+        if not np.isfinite([train_loss, validation_loss]).all():
+            message = f"round {self.num_rounds + 1}: train loss {train_loss}, validation loss {validation_loss}"
+            raise DivergedError("loss.not_finite", message, hint="lower train.learning_rate")
+        self.num_rounds += 1
+        self.history.append({"epoch": self.num_rounds, "train_loss": train_loss, "validation_loss": validation_loss})
+        if validation_loss < self.best_loss:
+            self.best_loss, self.best_round = validation_loss, self.num_rounds
+        self._context.tracker.log(self.num_rounds, train_loss=train_loss, validation_loss=validation_loss)
+        self._context.stage.progress(self.num_rounds, self._context.spec.train.epochs, "rounds", validation_loss=validation_loss)
+
+    def save(self, booster: xgboost.Booster, *, wait: bool = False) -> None:
+        state = {"booster": torch.frombuffer(bytearray(booster.save_raw("ubj")), dtype=torch.uint8)}
+        meta = {
+            "step": self.num_rounds,
+            "epoch": self.num_rounds,
+            "best_round": self.best_round,
+            "best_loss": self.best_loss,
+            "history": self.history,
+        }
+        self._context.checkpoints.save(state, meta)
+        if wait:
+            self._context.checkpoints.wait()
+
+    @property
+    def checkpoint_due(self) -> bool:
+        return self._context.checkpoints.due
+
+    @property
+    def stop_requested(self) -> bool:
+        return self._context.stop.requested
+
+
+class _Callback(xgboost.callback.TrainingCallback):  # type: ignore[misc]
+    def __init__(self, rounds: _Rounds) -> None:
+        super().__init__()
+        self._rounds = rounds
+
+    def after_iteration(self, model: xgboost.Booster, epoch: int, evals_log: Mapping[str, Any]) -> bool:
+        """Return True to stop."""
+        losses = [next(iter(evals_log[name].values()))[-1] for name in ("train", "validation")]
+        self._rounds.record(*(float(loss) for loss in losses))
+        if self._rounds.checkpoint_due:
+            self._rounds.save(model)
+        return self._rounds.is_over or self._rounds.stop_requested
+
+
+def _parameters(context: FitContext) -> dict[str, Any]:
+    train = context.spec.train
+    settings = dict(train.settings)
+    objective, metric = OBJECTIVES[context.spec.evaluate.task]
+    return {
+        "objective": objective,
+        "eval_metric": "logloss" if objective == "binary:logistic" else f"{metric}@10-",
+        "tree_method": "hist",
+        "learning_rate": train.learning_rate,
+        "colsample_bytree": settings.pop("colsample"),
+        **settings,
+        "seed": train.seed,
+        "seed_per_iteration": True,
+        "nthread": NUM_THREADS,
+    }
+
+
+def _matrix(context: FitContext, split: str) -> xgboost.DMatrix:
+    shards = ShardSet(context.dataset_path, context.dataset_meta, split)
+    units = [(number, np.arange(count, dtype=np.int64)) for number, count in enumerate(shards.shard_units)]
+    batch = shards.gather(units)
+    features = torch.cat([batch["features_float"], batch["features_int"].float()], dim=1).numpy()
+    matrix = xgboost.DMatrix(features, label=batch["label"].numpy(), nthread=NUM_THREADS)
+    if shards.has_group:
+        matrix.set_info(qid=batch["group"].numpy())
+    return matrix
+
+
+FAMILY = BoostedTrees()

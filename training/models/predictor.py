@@ -1,0 +1,56 @@
+"""The one way to score: evaluation, the registered MLflow model and serving all use it. Transforms included."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from training.data.transforms import FittedTransforms
+from training.errors import DataError
+from training.models import Scorer, load_family
+
+FORMAT_VERSION: Final = 1
+
+
+class Predictor:
+    """Raw frames to scores."""
+
+    def __init__(self, transforms: FittedTransforms, scorer: Scorer, facts: Mapping[str, Any]) -> None:
+        self._transforms = transforms
+        self._scorer = scorer
+        self.facts = facts
+        """model.json."""
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Columns that a raw frame must have."""
+        return self._transforms.inputs(serving=True)
+
+    def predict(self, raw_frame: pd.DataFrame) -> NDArray[np.float64]:
+        """Return one score per row of `raw_frame`, [n] float64: a probability for binary models, an order for rankers.
+
+        Raises:
+            DataError: a column is missing or of another type.
+        """
+        return self._scorer(self._transforms.apply(raw_frame, serving=True))
+
+
+def load_predictor(folder: Path) -> Predictor:
+    """Load the model whose files (digests checked) are in the local `folder`.
+
+    Raises:
+        DataError: `model.newer`.
+        SpecError: `model.unknown`, its family is not installed here.
+    """
+    facts = json.loads((folder / "model.json").read_bytes())
+    if facts["format_version"] > FORMAT_VERSION:
+        message = f"model has format {facts['format_version']}, this version reads up to {FORMAT_VERSION}"
+        raise DataError("model.newer", message, hint="upgrade Nightshift")
+    transforms = FittedTransforms.from_json((folder / "transforms.json").read_bytes())
+    return Predictor(transforms, load_family(facts["family"]).load(folder, facts["architecture"]), facts)

@@ -1,0 +1,116 @@
+"""Base of all torch families: an own model needs `build` and `loss`."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load_file, save
+from torch import nn
+
+from training.data.loader import Batch, Loader, ShardSet
+from training.data.transforms import Matrix
+from training.engine.loop import Loop, Parts
+from training.engine.precision import choose_precision
+from training.models import Family, FitContext, FitResult, Scorer
+
+DEFAULT_BATCH_SIZE: Final = 1024
+SCORED_ROWS: Final = 65_536
+"""Rows scored at a time: a fixed number, so that sums do not depend on how many rows one asks for."""
+
+
+class TorchFamily(Family):
+    """A torch module trained by the loop of `training.engine`.
+
+    `architecture` is JSON: `features` (the layout's entries), `bias_features` (those that a constant stands in for when
+    scoring), `settings`.
+    """
+
+    link: Literal["identity", "sigmoid"] = "identity"
+    """What turns the module's output into a score."""
+
+    @abstractmethod
+    def build(self, architecture: Mapping[str, Any]) -> nn.Module:
+        """Return a fresh module. It is called with a batch and returns [n] float32."""
+
+    @abstractmethod
+    def loss(self, module: nn.Module, batch: Batch) -> torch.Tensor:
+        """Return the loss summed over the batch's units: rows, or groups where the dataset has groups."""
+
+    def fit(self, context: FitContext) -> FitResult:
+        train, gang = context.spec.train, context.gang
+        features = context.dataset_meta["layout"]["features"]
+        plans = context.spec.prepare.features
+        architecture = {
+            "features": list(features),
+            "bias_features": [entry["name"] for entry in features if plans[entry["name"]].serve_as is not None],
+            "settings": dict(train.settings),
+        }
+        torch.manual_seed(train.seed)
+        module = self.build(architecture)
+        loader = self._loader(context, "train")
+        loop = Loop(
+            Parts(
+                module=module,
+                loss=self.loss,
+                loader=loader,
+                validation=self._loader(context, "validation") if gang.is_first else None,
+                gang=gang,
+                checkpoints=context.checkpoints,
+                tracker=context.tracker,
+                stop=context.stop,
+                stage=context.stage,
+                precision=choose_precision(train.precision, gang.device),
+                seed=train.seed,
+                epochs=train.epochs,
+                learning_rate=train.learning_rate,
+                weight_decay=train.weight_decay or 0.0,
+                early_stopping=train.early_stopping,
+            )
+        )
+        loop.train()
+        return FitResult(
+            weights_name="weights.safetensors",
+            weights=save({name: tensor.contiguous() for name, tensor in sorted(loop.best.items())}),
+            architecture=architecture,
+            best_epoch=loop.progress.best_epoch,
+            validation_loss=loop.progress.best_loss,
+            history=loop.progress.history,
+            num_steps=loop.progress.step,
+        )
+
+    def load(self, folder: Path, architecture: Mapping[str, Any]) -> Scorer:
+        module = self.build(architecture)
+        module.load_state_dict(load_file(folder / "weights.safetensors"))
+        module.eval()
+
+        def score(matrix: Matrix) -> NDArray[np.float64]:
+            scores = np.empty(len(matrix.cells), dtype=np.float64)
+            with torch.inference_mode():
+                for start in range(0, len(scores), SCORED_ROWS):
+                    rows = slice(start, start + SCORED_ROWS)
+                    floats = torch.from_numpy(np.ascontiguousarray(matrix.floats[rows]))
+                    ints = torch.from_numpy(np.ascontiguousarray(matrix.ints[rows]))
+                    output = module({"features_float": floats, "features_int": ints})
+                    scores[rows] = (torch.sigmoid(output) if self.link == "sigmoid" else output).double().numpy()
+            return scores
+
+        return score
+
+    @staticmethod
+    def _loader(context: FitContext, split: str) -> Loader:
+        is_training = split == "train"
+        return Loader(
+            ShardSet(context.dataset_path, context.dataset_meta, split),
+            dataset_digest=context.dataset_digest,
+            seed=context.spec.train.seed,
+            batch_size=context.spec.train.batch_size or DEFAULT_BATCH_SIZE,
+            rank=context.gang.rank if is_training else 0,
+            world_size=context.gang.world_size if is_training else 1,
+            shuffle=is_training,
+        )
