@@ -1,8 +1,26 @@
 """The pipeline's YAML: models, loader, schedule, trigger parameters. Light: DAG files and operators import it."""
 
+from training.spec.families import known_families
 from training.spec.loader import load_spec, parse_spec
 from training.spec.models import PipelineSpec, freeze
+from training.spec.overrides import Overrides, RunParameters, apply_overrides, params_schema
+from training.spec.parts import spec_part
 from training.spec.schedule import partitions, settle_as_of, window
 from training.spec.uris import resolve_uris
 
-__all__ = ["PipelineSpec", "freeze", "load_spec", "parse_spec", "partitions", "resolve_uris", "settle_as_of", "window"]
+__all__ = [
+    "Overrides",
+    "PipelineSpec",
+    "RunParameters",
+    "apply_overrides",
+    "freeze",
+    "known_families",
+    "load_spec",
+    "params_schema",
+    "parse_spec",
+    "partitions",
+    "resolve_uris",
+    "settle_as_of",
+    "spec_part",
+    "window",
+]

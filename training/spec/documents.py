@@ -208,7 +208,9 @@ class _Builder:
             return {}, False
         if isinstance(event, yaml.SequenceStartEvent):
             return [], False
-        if not event.style and event.tag is None:
+        if event.tag is not None:
+            return event.value, True
+        if not event.style:
             return scalar(event.value), False
         if _CONTROL.search(event.value):
             self._note("spec.encoding", f"has a control character: {shown(event.value)}", event, path, "take it away")

@@ -95,8 +95,12 @@ def _words(details: ErrorDetails, path: Path, root: type[BaseModel], num_prefix:
         return _type_words(kind, value)
     if kind in _BOUNDS:
         words, name = _BOUNDS[kind]
-        return "field.range", f"{words} {context[name]}, got {told(value)}", ""
+        return "field.range", f"{words} {_number(context[name])}, got {told(value)}", ""
     return _OTHERS.get(kind, _refused)(kind, value, context)
+
+
+def _number(bound: float) -> str:
+    return f"{bound:g}" if isinstance(bound, float) else str(bound)
 
 
 def _type_words(kind: str, value: Any) -> tuple[str, str, str]:

@@ -130,6 +130,10 @@ def prepared_columns_fit(data: Data, prepare: Prepare) -> Iterator[Finding]:
     frame = data.frame_types()
     taken = {name.lower(): "the joined frame" for name in (*frame, "label")}
     yield from _derived(("prepare", "derive"), prepare.derive, taken)
+    if "label" in frame and data.label.column != "label":
+        yield Finding(
+            ("data",), "column.clash", "a column is called label: the joined frame calls the label so", "give the column another name"
+        )
     for name, feature in prepare.features.items():
         path: Path = ("prepare", "features", name)
         if name not in frame and name not in prepare.derive:

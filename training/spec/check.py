@@ -1,0 +1,61 @@
+"""Checks pipelines' files before Airflow sees them.
+
+    python -m training.spec.check FILE...
+
+Exit code 0, or 64 with every problem of every file, and with every name that two files share.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from training.contracts import ExitCode
+from training.errors import Problem, SpecError
+from training.spec.loader import load_spec
+from training.spec.models import PipelineSpec
+
+logger = logging.getLogger("training.spec.check")
+
+
+def check_files(paths: Iterable[str]) -> tuple[dict[str, PipelineSpec], list[SpecError]]:
+    """Return the specs of the sound files by path, and what is wrong with the others; of two files with one name, both are wrong."""
+    specs: dict[str, PipelineSpec] = {}
+    errors: list[SpecError] = []
+    owners: dict[str, list[str]] = {}
+    for path in sorted(set(paths)):
+        # The same file name in two folders is one pipeline twice: the name is the DAG's id.
+        owners.setdefault(Path(path).stem, []).append(path)
+        try:
+            specs[path] = load_spec(path)
+        except SpecError as err:
+            errors.append(err)
+    for name, files in owners.items():
+        for path in files if len(files) > 1 else []:
+            others = ", ".join(other for other in files if other != path)
+            problem = Problem(
+                code="name.clash", message=f"{others} is the pipeline {name!r} too", hint="give one another name", field="name"
+            )
+            errors.append(SpecError(path, [problem]))
+            specs.pop(path, None)
+    return specs, errors
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Check the files; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m training.spec.check", description="Checks pipelines' YAML files.")
+    parser.add_argument("files", nargs="+", metavar="FILE")
+    specs, errors = check_files(parser.parse_args(arguments).files)
+    for path, spec in specs.items():
+        logger.info("%s: %s is sound", path, spec.name)
+    for error in errors:
+        logger.error("%s", error)
+    return int(ExitCode.BAD_SPEC if errors else ExitCode.DONE)
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""Which part of a spec the work of a stage depends on: what its fingerprint covers.
+
+What cannot change a stage's result is left out, so that changing it makes no work: who owns the pipeline, when it runs, how
+often it is tried again, how often it is saved, on how many CPUs it trains. The number of processes can change weights; it is an input of
+the fingerprint (`world_size`), being settled where a run is placed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from training.contracts import STAGES
+from training.spec.models import PipelineSpec
+
+_NOT_OF_THE_ROWS: Final = frozenset({"wait", "suite"})
+_NOT_OF_THE_CELLS: Final = frozenset({"known", "because"})
+_PLACES: Final = frozenset({"uri", "kind"})
+_NOT_OF_THE_WEIGHTS: Final = frozenset({"placement", "checkpoint"})
+
+
+def spec_part(spec: PipelineSpec, stage: str) -> dict[str, Any]:
+    """Return the part of a spec, as JSON, that the result of `stage` depends on. Equal meaning, equal JSON.
+
+    Raises:
+        ValueError: there is no such stage.
+    """
+    if stage not in STAGES:
+        raise ValueError(f"there is no stage {stage!r}: {', '.join(STAGES)}")
+    values = spec.model_dump(mode="json", by_alias=True)
+    part: dict[str, Any] = _PARTS[stage](values)
+    return part
+
+
+def _ingest(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {"data": _data(values, without=_NOT_OF_THE_ROWS), "timezone": values["timezone"]}
+
+
+def _validate(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {"data": _data(values, without=_PLACES | {"wait"}), "validate": values["validate"], "timezone": values["timezone"]}
+
+
+def _prepare(values: Mapping[str, Any]) -> dict[str, Any]:
+    data = _data(values, without=_NOT_OF_THE_ROWS | _PLACES)
+    prepare = {**values["prepare"], "derive": _columns(values["prepare"]["derive"])}
+    return {"data": data, "prepare": prepare, "task": values["evaluate"]["task"], "timezone": values["timezone"]}
+
+
+def _train(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The primary metric chooses the best epoch."""
+    evaluate = values["evaluate"]
+    train = {key: value for key, value in values["train"].items() if key not in _NOT_OF_THE_WEIGHTS}
+    return {"train": train, "task": evaluate["task"], "primary": evaluate["primary"]}
+
+
+def _evaluate(values: Mapping[str, Any]) -> dict[str, Any]:
+    data = values["data"]
+    return {"evaluate": values["evaluate"], "model": values["promote"]["model"], "label": data["label"], "group": data["group"]}
+
+
+def _promote(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {"promote": values["promote"], "evaluate": values["evaluate"]}
+
+
+def _data(values: Mapping[str, Any], *, without: frozenset[str]) -> dict[str, Any]:
+    data = values["data"]
+    return {**data, "source": _table(data["source"], without), "features": [_table(table, without) for table in data["features"]]}
+
+
+def _table(table: Mapping[str, Any], without: frozenset[str]) -> dict[str, Any]:
+    kept = {key: value for key, value in table.items() if key not in without}
+    return {key: _columns(value) if key in ("columns", "derive") else value for key, value in kept.items()}
+
+
+def _columns(columns: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Leave out when a column is known: that decides whether a spec is refused, not what the rows are."""
+    return {name: {key: value for key, value in column.items() if key not in _NOT_OF_THE_CELLS} for name, column in columns.items()}
+
+
+_PARTS: Final = {
+    "ingest": _ingest,
+    "validate": _validate,
+    "prepare": _prepare,
+    "train": _train,
+    "evaluate": _evaluate,
+    "promote": _promote,
+}
