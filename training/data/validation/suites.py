@@ -1,7 +1,8 @@
 """Great Expectations suites of the repository, run on the rows themselves. Each table's frame is validated whole, never a sample.
 
 The validator is used below `ValidationDefinition.run`: that one stores its result, and cannot store one of an expectation on
-quantiles (numpy's booleans are not JSON); and `Batch.validate` hashes the whole frame twice.
+quantiles (numpy's booleans are not JSON); and `Batch.validate` hashes the whole frame twice. Numbers are widened to 64 bits
+first: Great Expectations compares narrower ones value by value in Python.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 from training.data.validation.results import CheckResult, Status
 from training.errors import Problem, SpecError, shown
@@ -67,7 +70,8 @@ def run_suite(suite: Mapping[str, Any], frame: pd.DataFrame, *, name: str, table
 
     context = gx.get_context(mode="ephemeral")
     context.variables.progress_bars = ProgressBarsConfig(globally=False)
-    expectations = [{**e, "meta": {**(e.get("meta") or {}), "position": number}} for number, e in enumerate(suite["expectations"])]
+    frame, judged = _widened(frame, suite["expectations"])
+    expectations = [{**e, "meta": {**(e.get("meta") or {}), "position": number}} for number, e in enumerate(judged)]
     try:
         prepared = gx.ExpectationSuite(name=name, expectations=expectations)
     except Exception as err:  # Great Expectations and its pydantic raise a dozen classes here, each about the file
@@ -75,14 +79,40 @@ def run_suite(suite: Mapping[str, Any], frame: pd.DataFrame, *, name: str, table
     definition = context.data_sources.add_pandas("snapshot").add_dataframe_asset(table).add_batch_definition_whole_dataframe("rows")
     validator = Validator(definition, batch_parameters={"dataframe": frame}, result_format="SUMMARY")
     results = validator.validate_expectation_suite(prepared).results
-    found = {result.expectation_config.meta["position"]: _judge(result, table=table) for result in results}
+    found = {}
+    for result in results:
+        number = result.expectation_config.meta["position"]
+        found[number] = _judge(result, suite["expectations"][number]["kwargs"], table=table)
     if len(found) != len(expectations):
         lost = [e["type"] for number, e in enumerate(expectations) if number not in found]
         raise _refused("suite.invalid", name, f"no result for {', '.join(lost)}", "an expectation without a result cannot pass")
     return [found[number] for number in sorted(found)]
 
 
-def _judge(result: Any, *, table: str) -> CheckResult:
+def _widened(frame: pd.DataFrame, expectations: Sequence[Mapping[str, Any]]) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
+    """Return the frame with 64-bit numbers, and expectations that judge it as they would have judged the narrow ones.
+
+    A bound of a 32-bit column is compared as the 32-bit number that it is nearest to: 0.01 is met by a stored 0.01.
+    """
+    narrow = {name for name, dtype in frame.dtypes.items() if dtype == "float32"}
+    wide = {
+        name: "float64" if name in narrow else "int64"
+        for name, dtype in frame.dtypes.items()
+        if dtype in ("float32", "int8", "int16", "int32")
+    }
+    judged = []
+    for expectation in expectations:
+        arguments = dict(expectation.get("kwargs", {}))
+        if arguments.get("column") in narrow:
+            arguments |= {
+                n: float(np.float32(arguments[n])) for n in ("min_value", "max_value") if isinstance(arguments.get(n), int | float)
+            }
+        judged.append({**expectation, "kwargs": arguments})
+    return frame.astype(wide), judged
+
+
+def _judge(result: Any, given: Mapping[str, Any], *, table: str) -> CheckResult:
+    """Return the result in words; `given` are the arguments as they stand in the file."""
     config = result.expectation_config
     severity = str(getattr(config.severity, "value", config.severity) or "critical")
     broken = _exception(result.exception_info)
@@ -90,12 +120,12 @@ def _judge(result: Any, *, table: str) -> CheckResult:
     status: Status = "passed"
     if broken or not bool(result.success):
         status = "failed" if broken or severity in BLOCKING_SEVERITIES else "warned"
-    arguments = {name: value for name, value in config.kwargs.items() if name not in ("batch_id", *COLUMN_ARGUMENTS) and value is not None}
+    arguments = {name: value for name, value in given.items() if name not in COLUMN_ARGUMENTS and value is not None}
     return CheckResult(
         code=CODE,
         check=config.type,
         table=table,
-        column=_columns(config.kwargs),
+        column=_columns(given),
         status=status,
         observed=f"not evaluated: {broken}" if broken else _observed(values),
         allowed=_told(arguments) or "as named",

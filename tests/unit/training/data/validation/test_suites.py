@@ -194,6 +194,18 @@ def test_an_expectation_on_quantiles_is_judged_like_any_other() -> None:
     assert json.dumps([check.observed for check in results])
 
 
+def test_narrow_numbers_are_compared_as_what_they_are() -> None:
+    frame = pd.DataFrame({"x": np.array([0.01, 0.1], np.float32), "n": np.array([-128, 127], np.int8)})
+
+    def between(column: str, low: float, high: float) -> dict[str, Any]:
+        return {"type": "expect_column_values_to_be_between", "kwargs": {"column": column, "min_value": low, "max_value": high}}
+
+    expectations = (between("x", 0.01, 0.1), between("x", 0.010001, 0.1), between("n", -128, 127), between("n", -127, 1000))
+    results = run_suite(suite(*expectations), frame, name="s", table="t")
+    assert [check.status for check in results] == ["passed", "failed", "passed", "failed"]
+    assert results[0].allowed == "min_value 0.01, max_value 0.1"
+
+
 def test_severity_decides_between_failure_and_warning() -> None:
     frame = pd.DataFrame({"x": [1.0, None]})
     named = [
