@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from importlib.metadata import version
 
-from nightshift.services.environment import HOST, environment, mlflow_url
+from nightshift.services.environment import HOST, airflow_home, environment, mlflow_url
 from nightshift.services.ports import Port
 from nightshift.services.supervisor import Component
 from nightshift.settings import Settings
@@ -14,7 +15,8 @@ def components(settings: Settings) -> list[Component]:
     """Return MLflow's server (unless the tracking URI is another's) and Airflow's four, which wait for their database's migration."""
     shared = environment(settings)
     airflow = (sys.executable, "-m", "airflow")
-    database = Component(name="airflow-database", command=(*airflow, "db", "migrate"), environment=shared, once=True)
+    migration = Component(name="airflow-database", command=(*airflow, "db", "migrate"), environment=shared, once=True)
+    first = [] if database_is_current(settings) else [migration]
     # Tasks run on this machine, so the API reads their logs from disk: no log servers, which would listen on every interface.
     arguments = {
         "scheduler": ("scheduler", "--skip-serve-logs"),
@@ -25,9 +27,23 @@ def components(settings: Settings) -> list[Component]:
     own_mlflow = settings.mlflow_uri == mlflow_url(settings)
     return [
         *([_mlflow_server(settings)] if own_mlflow else []),
-        database,
-        *(Component(name=name, command=(*airflow, *rest), environment=shared, needs=database.name) for name, rest in arguments.items()),
+        *first,
+        *(
+            Component(name=name, command=(*airflow, *rest), environment=shared, needs=migration.name if first else "")
+            for name, rest in arguments.items()
+        ),
     ]
+
+
+def database_is_current(settings: Settings) -> bool:
+    """Say whether this Airflow has been at work on its database before: then it needs no migration, which takes seconds to find out."""
+    home = airflow_home(settings)
+    return (home / "airflow.db").exists() and (home / f"migrated-{version('apache-airflow')}").exists()
+
+
+def note_database_is_current(settings: Settings) -> None:
+    """Remember that Airflow came up with its database as it is."""
+    (airflow_home(settings) / f"migrated-{version('apache-airflow')}").touch()
 
 
 def _mlflow_server(settings: Settings) -> Component:

@@ -15,7 +15,7 @@ import httpx
 
 from nightshift.pools import POOLS
 from nightshift.services.airflow_api import AirflowApi
-from nightshift.services.components import components, ports
+from nightshift.services.components import components, note_database_is_current, ports
 from nightshift.services.environment import USERNAME, airflow_url, credentials, digests, environment, prepare_home
 from nightshift.services.ports import require_free
 from nightshift.services.processes import MARK, Mark
@@ -56,6 +56,7 @@ def start(settings: Settings, say: Callable[[str], None]) -> None:
         _launch_supervisor(settings)
     started_at = time.monotonic()
     wait_ready(settings, since=started_at)
+    note_database_is_current(settings)
     create_pools(settings)
     say(f"services are up after {time.monotonic() - started_at:.0f} s")
 
