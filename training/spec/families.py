@@ -71,9 +71,9 @@ FAMILIES: Final[Mapping[str, FamilyFacts]] = {
 
 @functools.cache
 def known_families(folder: Path = MODELS_FOLDER) -> tuple[str, ...]:
-    """Return the names that `train.model` may have, sorted: those described here, and files of training/models/ that assign `FAMILY`."""
+    """Return the names that `train.model` may have, sorted: files of training/models/ that assign `FAMILY`."""
     files = (path for path in folder.glob("*.py") if not path.stem.startswith("_"))
-    return tuple(sorted({*FAMILIES, *(path.stem for path in files if _DECLARES_FAMILY.search(path.read_text(encoding="utf-8")))}))
+    return tuple(sorted(path.stem for path in files if _DECLARES_FAMILY.search(path.read_text(encoding="utf-8"))))
 
 
 def own_packages(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:

@@ -60,7 +60,7 @@ class Train(Section):
     settings: dict[str, Setting] = Field(default_factory=dict, validate_default=True)
     """The family's own; defaults are filled in."""
     placement: Placement = Field(default_factory=Placement)
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
     checkpoint: Checkpoint = Field(default_factory=Checkpoint)
 
     @field_validator("settings", mode="after")

@@ -106,7 +106,8 @@ def _resolved(path: Path, uri: str, environ: Mapping[str, str], problems: list[P
         problems.append(Problem(code="uri.unset", message=f"the environment variable {name} is not set", hint=hint, field=dotted(path)))
         return uri
     if root.startswith("/"):
-        root = LocalPath(os.path.normpath(root)).as_uri()
+        # A path may have any characters: what it becomes is encoded, and has no `..`.
+        return LocalPath(os.path.normpath(root)).as_uri().rstrip("/") + uri[placeholder.end() :]
     if not (_LOCAL.fullmatch(root) or _BUCKET.fullmatch(root)) or _path_fault(root):
         message = f"the environment variable {name} names no place for data: {shown(root)}"
         hint = "an absolute path, file:///…, s3://bucket/prefix, gs://… or az://…"

@@ -76,7 +76,9 @@ def test_late_column_of_a_feature_table_is_refused(refuse: Refuse) -> None:
 
 def test_late_join_key_and_late_event_time_are_refused(refuse: Refuse) -> None:
     problems = refuse(
-        F, ("on: {origin: origin}", "on: {origin: origin, dep_time: temp}"), ("event_time: scheduled_departure", "event_time: landed_at")
+        F,
+        ("on: {origin: origin}", "on: {origin: origin, dep_time: time_hour}"),
+        ("event_time: scheduled_departure", "event_time: landed_at"),
     )
     found = late(problems)
     assert found["data.features[0].on.dep_time"] == "the join key dep_time is known only after the decision: dep_time is `known: after`"

@@ -1,0 +1,96 @@
+"""Frozen specs, and which changes of a spec are new work for which stage."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from training.contracts import STAGES, canonical_json
+from training.errors import SpecError
+from training.spec import PipelineSpec, freeze, load_spec, resolve_uris, spec_part
+
+Accept = Callable[..., PipelineSpec]
+
+R, F = "search_ranking", "flight_delay"
+ALL = set(STAGES)
+
+CHANGES: list[tuple[str, str, str, set[str]]] = [
+    # pipeline, text, its replacement, stages whose work changes
+    (R, "owner: search-relevance", "owner: other", set()),
+    (R, '"0 2 * * *"', '"0 3 * * *"', set()),
+    (R, "failures: 2", "failures: 3", set()),
+    (R, 'deadline: "07:00"', 'deadline: "08:00"', set()),
+    (R, "wait: 2h", "wait: 3h", set()),
+    (R, "every: 10m", "every: 1m", set()),
+    (R, "processes_per_node: 2", "processes_per_node: 1", set()),
+    (R, "learning_rate: 2e-3", "learning_rate: 0.002", set()),
+    (R, "price: {type: float}", "price: {type: float, nullable: false, known: before}", set()),
+    (R, "window: 30d", "window: 720h", set()),
+    (F, "because: published", "because: they are published", set()),
+    (R, "timezone: UTC", "timezone: Europe/Berlin", {"ingest", "validate", "prepare"}),
+    (R, "window: 30d", "window: 31d", {"ingest", "validate", "prepare"}),
+    (R, 'clicks"', 'clicks2"', {"ingest"}),
+    (R, "suite: search_ranking/clicks", "suite: search_ranking/other", {"validate"}),
+    (F, "suite: flight_delay/weather", "suite: flight_delay/other", {"validate"}),
+    (R, "freshness: 36h", "freshness: 35h", {"validate"}),
+    (R, "price: {transform: log}", "price: {transform: standard}", {"prepare"}),
+    (F, '"year - built_year"', '"year - built_year + 1"', {"prepare"}),
+    (R, "seed: 17", "seed: 18", {"train"}),
+    (R, "hidden: [64, 32]", "hidden: [64, 33]", {"train"}),
+    (R, "slice_support: 500", "slice_support: 501", {"evaluate", "promote"}),
+    (R, "primary: ndcg@10", "primary: ndcg@5", {"train", "evaluate", "promote"}),
+    (R, "approval: automatic", "approval: required", {"promote"}),
+    (R, "{model: search_ranking", "{model: other", {"evaluate", "promote"}),
+]
+
+
+@pytest.mark.parametrize(("pipeline", "old", "new", "stages"), CHANGES, ids=[case[2] for case in CHANGES])
+def test_change_of_the_spec_is_new_work_for_these_stages(accept: Accept, pipeline: str, old: str, new: str, stages: set[str]) -> None:
+    before, after = accept(pipeline), accept(pipeline, (old, new))
+    assert {stage for stage in STAGES if canonical_json(spec_part(before, stage)) != canonical_json(spec_part(after, stage))} == stages
+
+
+def test_unknown_stage_is_refused(ranking: PipelineSpec) -> None:
+    with pytest.raises(ValueError, match="there is no stage 'tune'"):
+        spec_part(ranking, "tune")
+
+
+@pytest.mark.parametrize("name", [R, F])
+def test_frozen_spec_thaws_to_itself_through_the_store(pipelines: object, name: str) -> None:
+    spec = resolve_uris(load_spec(f"{pipelines}/{name}.yaml"), {"SHOP_URI": "/shop", "FLIGHTS_URI": "s3://flights"})
+    thawed = PipelineSpec.thaw(json.loads(canonical_json(freeze(spec))))
+    assert thawed == spec
+    assert all(spec_part(thawed, stage) == spec_part(spec, stage) for stage in STAGES)
+
+
+def test_equal_meaning_is_equally_frozen(accept: Accept, ranking: PipelineSpec) -> None:
+    other = accept(
+        R,
+        ("learning_rate: 2e-3", "learning_rate: .002"),
+        ("36h", "1d12h"),
+        ("every: 10m", "every: 600s"),
+        ("tags: [ranking", 'tags: ["ranking"'),
+    )
+    assert canonical_json(freeze(other)) == canonical_json(freeze(ranking))
+
+
+def test_newer_format_is_refused_in_words(ranking: PipelineSpec) -> None:
+    with pytest.raises(SpecError) as caught:
+        PipelineSpec.thaw({**freeze(ranking), "format_version": 2})
+    assert caught.value.message == "frozen spec: [spec.format] frozen spec has format 2, this version reads up to 1 (upgrade Nightshift)"
+
+
+def test_frozen_spec_that_lacks_a_part_is_refused(ranking: PipelineSpec) -> None:
+    frozen = freeze(ranking)
+    del frozen["train"]["epochs"]
+    with pytest.raises(SpecError) as caught:
+        PipelineSpec.thaw(frozen)
+    assert (
+        caught.value.message
+        == "frozen spec: [spec.format] frozen spec does not hold what this version reads: train.epochs (start a new run)"
+    )
+
+
+def test_spec_cannot_be_changed(ranking: PipelineSpec) -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        ranking.train.epochs = 1  # type: ignore[misc]

@@ -1,0 +1,135 @@
+"""Which places a YAML may name, and how the environment fills them in."""
+
+from collections.abc import Callable
+
+import pytest
+
+from training.errors import Problem, SpecError
+from training.spec import PipelineSpec, freeze, resolve_uris
+
+Refuse = Callable[..., tuple[Problem, ...]]
+Accept = Callable[..., PipelineSpec]
+
+R = "search_ranking"
+URI = '"${SHOP_URI}/clicks"'
+
+FORBIDDEN = [
+    "file:///etc/passwd",
+    "FILE:///etc/passwd",
+    "/etc/passwd",
+    "clicks",
+    "../clicks",
+    "~/clicks",
+    "http://169.254.169.254/latest",
+    "https://localhost/x",
+    "http://[::1]/x",
+    "ftp://host/x",
+    "jdbc:postgresql://host/x",
+    "s3://",
+    "s3:///key",
+    "s3:bucket/key",
+    "S3://bucket/key",
+    "s3://user:pass@bucket/key",
+    "s3://bucket@evil/key",
+    "s3://bucket/../other",
+    "s3://bucket/a/..",
+    "s3://bucket/%2e%2e/other",
+    "s3://bucket/%2E./other",
+    "s3://bucket/%252e%252e/other",
+    "s3://bucket/..%2fother",
+    "s3://bucket/%25252e%25252e%25252fother",
+    "s3://bucket/..%5cother",
+    "s3://bucket/a\\\\b",
+    "s3://bucket/a#b",
+    "s3://bucket/a?endpoint=http://evil",
+    "s3://bucket/a%3fb",
+    "s3://bucket/a%23b",
+    "s3://bucket/a b",
+    "s3://bucket/a%00b",
+    "${SHOP_URI}/../other",
+    "${SHOP_URI}/%2e%2e/other",
+    "${SHOP_URI}/a?b",
+    "${SHOP_URI}clicks",
+    "${SHOP_URI}${OTHER_URI}",
+    "x${SHOP_URI}/clicks",
+    "${HOME}/clicks",
+    "${AWS_SECRET_ACCESS_KEY}/x",
+    "${shop_URI}/x",
+    "$SHOP_URI/clicks",
+    "${SHOP_URI}/$(id)",
+    "{{ var.value.x }}/clicks",
+]
+
+
+@pytest.mark.parametrize("uri", FORBIDDEN)
+def test_place_that_a_yaml_may_not_name_is_refused(refuse: Refuse, uri: str) -> None:
+    (problem,) = refuse(R, (URI, f'"{uri}"'))
+    assert (problem.code, problem.field) == ("uri.forbidden", "data.source.uri")
+
+
+def test_place_of_a_feature_table_is_checked_too(refuse: Refuse) -> None:
+    (problem,) = refuse("flight_delay", ('"${FLIGHTS_URI}/planes.csv"', "/planes.csv"))
+    assert (problem.code, problem.field) == ("uri.forbidden", "data.features[1].uri")
+
+
+@pytest.mark.parametrize("uri", ["s3://bucket/a/b", "gs://b.c-d/x", "az://container", "${SHOP_URI}", "${SHOP_2_URI}/a/b=1"])
+def test_object_stores_and_placeholders_are_accepted(accept: Accept, uri: str) -> None:
+    assert accept(R, (URI, f'"{uri}"')).data.source.uri == uri
+
+
+@pytest.mark.parametrize(
+    ("value", "resolved"),
+    [
+        ("/data/shop", "file:///data/shop/clicks"),
+        ("/data/shop/", "file:///data/shop/clicks"),
+        ("/data/my shop#1", "file:///data/my%20shop%231/clicks"),
+        ("/data/../shop", "file:///shop/clicks"),
+        ("file:///data/shop", "file:///data/shop/clicks"),
+        ("s3://bucket/shop/", "s3://bucket/shop/clicks"),
+        (" gs://bucket ", "gs://bucket/clicks"),
+    ],
+)
+def test_placeholder_is_filled_in_from_the_environment(ranking: PipelineSpec, value: str, resolved: str) -> None:
+    assert resolve_uris(ranking, {"SHOP_URI": value}).data.source.uri == resolved
+
+
+def test_unset_variables_are_all_named_with_what_to_set_them_to(flights: PipelineSpec) -> None:
+    with pytest.raises(SpecError) as caught:
+        resolve_uris(flights, {"FLIGHTS_URI": " "})
+    assert [problem.render("flight_delay") for problem in caught.value.problems] == [
+        f"flight_delay: {field}: [uri.unset] the environment variable FLIGHTS_URI is not set "
+        f"(set FLIGHTS_URI to the place that holds {file}: a folder, or s3://bucket/prefix)"
+        for field, file in [
+            ("data.source.uri", "flights.csv"),
+            ("data.features[0].uri", "weather.csv"),
+            ("data.features[1].uri", "planes.csv"),
+        ]
+    ]
+
+
+@pytest.mark.parametrize(
+    "value", ["shop", "http://host/x", "s3://user:pass@bucket", "file://host/x", "s3://bucket/../x", "file:///a/%2e%2e/b"]
+)
+def test_value_that_is_no_place_for_data_is_refused(ranking: PipelineSpec, value: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        resolve_uris(ranking, {"SHOP_URI": value})
+    assert caught.value.code == "uri.forbidden"
+
+
+def test_webhook_is_filled_in_dropped_when_unset_and_never_frozen(ranking: PipelineSpec) -> None:
+    places = {"SHOP_URI": "/shop"}
+    resolved = resolve_uris(ranking, {**places, "ALERTS_URI": "https://hooks.example.com/T0/secret?x=1"})
+    assert resolved.alerts.webhook == "https://hooks.example.com/T0/secret?x=1"
+    assert resolve_uris(ranking, places).alerts.webhook is None
+    assert "secret" not in str(freeze(resolved))
+
+
+def test_webhook_that_is_no_address_is_refused_without_showing_it(ranking: PipelineSpec) -> None:
+    with pytest.raises(SpecError) as caught:
+        resolve_uris(ranking, {"SHOP_URI": "/shop", "ALERTS_URI": "file:///secret"})
+    assert (caught.value.code, "secret" in str(caught.value)) == ("uri.forbidden", False)
+
+
+def test_resolving_twice_changes_nothing(ranking: PipelineSpec) -> None:
+    once = resolve_uris(ranking, {"SHOP_URI": "/shop"})
+    assert resolve_uris(once, {}) == once
