@@ -1,0 +1,150 @@
+"""What an installation sets, by environment variables, each with its default: docs/architecture.md has the table."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from training.errors import Problem, SpecError, shown
+from training.provenance import CHECKOUT
+
+SOURCE: Final = "environment"
+LOCAL_HOST: Final = "127.0.0.1"
+
+_STORE = re.compile(r"(file:///[^/?#].*|(s3|gs|az)://[A-Za-z0-9][A-Za-z0-9._-]{1,254}(/[^?#]*)?)")
+_DATABASE = re.compile(r"(sqlite|postgresql)(\+[a-z0-9_]+)?://.*", re.DOTALL)
+_TRACKING = re.compile(r"https?://[^\s/?#]+(/\S*)?")
+_BACKEND = re.compile(r"[a-z][a-z0-9_-]{0,30}")
+_PACKAGE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """One installation."""
+
+    checkout_path: Path
+    home: Path
+    """Everything that a laptop installation writes."""
+    store_uri: str
+    database_url: str
+    """Ledger and dataset versions, an SQLAlchemy URL; may hold a password, so it is never logged."""
+    pipelines_path: Path
+    expectations_path: Path
+    backend: str
+    """Where stages run; `nightshift.placement` knows which there are."""
+    model_packages: tuple[str, ...]
+    """Top-level packages whose classes a YAML may name."""
+    mlflow_uri: str
+    airflow_port: int
+    mlflow_port: int
+    log_port: int
+    """Of the scheduler's log server; the triggerer's is the next one."""
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Self:
+        """Read the settings; an empty variable is an unset one.
+
+        Raises:
+            SpecError: every variable that is wrong (`settings.path`, `settings.store`, `settings.database`, `settings.mlflow`,
+                `settings.port`, `settings.backend`, `settings.packages`).
+        """
+        reader = _Reader(environ)
+        home = reader.path("NIGHTSHIFT_HOME", CHECKOUT / ".local")
+        mlflow_port = reader.port("NIGHTSHIFT_MLFLOW_PORT", 5000)
+        settings = cls(
+            checkout_path=CHECKOUT,
+            home=home,
+            store_uri=reader.store("NIGHTSHIFT_STORE", home / "store"),
+            database_url=reader.matching(
+                "NIGHTSHIFT_DATABASE",
+                f"sqlite:///{home / 'nightshift.db'}",
+                _DATABASE,
+                Problem(
+                    code="settings.database",
+                    message="is no SQLAlchemy URL of SQLite or PostgreSQL",
+                    hint="sqlite:////path or postgresql://…",
+                ),
+            ),
+            pipelines_path=reader.path("NIGHTSHIFT_PIPELINES", CHECKOUT / "dags" / "pipelines"),
+            expectations_path=reader.path("NIGHTSHIFT_EXPECTATIONS", CHECKOUT / "expectations"),
+            backend=reader.matching(
+                "NIGHTSHIFT_BACKEND", "local", _BACKEND, Problem(code="settings.backend", message="is no name of a backend", hint="local")
+            ),
+            model_packages=reader.packages("NIGHTSHIFT_MODEL_PACKAGES"),
+            mlflow_uri=reader.matching(
+                "MLFLOW_TRACKING_URI",
+                f"http://{LOCAL_HOST}:{mlflow_port}",
+                _TRACKING,
+                Problem(code="settings.mlflow", message="is no http address", hint=f"http://{LOCAL_HOST}:5000"),
+            ),
+            airflow_port=reader.port("NIGHTSHIFT_AIRFLOW_PORT", 8080),
+            mlflow_port=mlflow_port,
+            log_port=reader.port("NIGHTSHIFT_LOG_PORT", 8793),
+        )
+        if reader.problems:
+            raise SpecError(SOURCE, reader.problems)
+        return settings
+
+
+class _Reader:
+    """Reads variables and gathers what is wrong with them."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        self.problems: list[Problem] = []
+
+    def path(self, name: str, default: Path) -> Path:
+        text = self._text(name)
+        if not text:
+            return default
+        if not text.startswith("/"):
+            # Services, tasks and shells have different working folders.
+            self._refuse("settings.path", name, f"{shown(text)} is not absolute", hint="begin it with /")
+            return default
+        return Path(os.path.normpath(text))
+
+    def port(self, name: str, default: int) -> int:
+        text = self._text(name)
+        if not text:
+            return default
+        if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= 65535):
+            self._refuse("settings.port", name, f"{shown(text)} is no port", hint="a number from 1 to 65535")
+            return default
+        return int(text)
+
+    def store(self, name: str, default: Path) -> str:
+        text = self._text(name)
+        if not text:
+            return default.as_uri()
+        uri = Path(os.path.normpath(text)).as_uri() if text.startswith("/") else text.rstrip("/")
+        if not _STORE.fullmatch(uri):
+            self._refuse(
+                "settings.store", name, f"{shown(text)} is no place for a store", hint="/folder, file:///folder, s3://bucket/prefix"
+            )
+        return uri
+
+    def matching(self, name: str, default: str, pattern: re.Pattern[str], refusal: Problem) -> str:
+        text = self._text(name)
+        if not text:
+            return default
+        if not pattern.fullmatch(text):
+            # URLs may hold a password: the value stays out of the message.
+            self._refuse(refusal.code, name, refusal.message, hint=refusal.hint)
+        return text
+
+    def packages(self, name: str) -> tuple[str, ...]:
+        found = tuple(part for piece in self._text(name).split(",") if (part := piece.strip()))
+        for part in found:
+            if not _PACKAGE.fullmatch(part):
+                self._refuse("settings.packages", name, f"{shown(part)} is no top-level package", hint="names, comma-separated")
+        return found
+
+    def _text(self, name: str) -> str:
+        return self._environ.get(name, "").strip()
+
+    def _refuse(self, code: str, name: str, message: str, *, hint: str) -> None:
+        self.problems.append(Problem(code=code, message=message, hint=hint, field=name))
