@@ -1,0 +1,84 @@
+"""What to do about an attempt that ended without a result: DESIGN's table of exit codes, as a pure function."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from nightshift.placement import Ended
+from training.contracts import ExitCode
+
+MAX_TEXT_CHARS: Final = 3000
+FINAL: Final = frozenset({ExitCode.BAD_SPEC, ExitCode.BAD_DATA, ExitCode.DIVERGED, ExitCode.NO_USABLE_CHECKPOINT, ExitCode.DENIED})
+SIGNALS_START: Final = 128
+
+
+class Action(Enum):
+    """What follows an attempt without a result."""
+
+    FAIL = "fail"
+    """For good: the same would happen again."""
+    RETRY = "retry"
+    """Fail this try; Airflow tries again, out of the user's budget, after the backoff."""
+    RELAUNCH = "relaunch"
+    """Start again at once from the last commit, out of the infrastructure budget."""
+    RELAUNCH_ONCE = "relaunch once"
+    """Out of memory: once may be bad luck beside a neighbour."""
+    WAIT = "wait"
+    """Someone else is at the same work: wait for its result."""
+    GIVE_UP = "give up"
+    """A newer attempt has the work; this try is history."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    action: Action
+    reason: str
+    """For people, bounded."""
+    code: str
+
+
+def judge(ended: Ended, error: Mapping[str, Any] | None) -> Verdict:
+    """Classify the end of an attempt.
+
+    Args:
+        ended: how its process ended. torchrun turns every end of a worker into exit code 1, so the error file goes first.
+        error: the attempt's `_ERROR.json`, or None.
+    """
+    if ended.oom_killed and error is None and ended.exit_code not in {int(code) for code in FINAL}:
+        return Verdict(action=Action.RELAUNCH_ONCE, reason="out of memory: killed by the kernel", code="memory.killed")
+    if error is not None:
+        return _of_error(error)
+    if ended.exit_code >= SIGNALS_START:
+        name = ended.signal_name or f"signal {ended.exit_code - SIGNALS_START}"
+        return Verdict(action=Action.RELAUNCH, reason=f"killed by {name}", code="process.killed")
+    if ended.exit_code == ExitCode.DONE:
+        return Verdict(action=Action.RELAUNCH, reason="ended with success and left no result", code="result.missing")
+    if ended.exit_code == ExitCode.UNEXPECTED:
+        # What a rank cannot report (kill -9) reaches us as torchrun's 1 without an error file.
+        return Verdict(action=Action.RELAUNCH, reason="a process of the stage was lost (exit code 1, no error file)", code="process.lost")
+    return _of_code(ended.exit_code, f"exit code {ended.exit_code}", "process.exit")
+
+
+def _of_error(error: Mapping[str, Any]) -> Verdict:
+    code = str(error.get("code", "unknown"))
+    hint = f" ({error['hint']})" if error.get("hint") else ""
+    text = f"[{code}] {error.get('message', '')}{hint}"
+    bounded = text if len(text) <= MAX_TEXT_CHARS else text[:MAX_TEXT_CHARS] + " …"
+    if code == "lease.held":
+        return Verdict(action=Action.WAIT, reason=bounded, code=code)
+    if code == "lease.lost":
+        return Verdict(action=Action.GIVE_UP, reason=bounded, code=code)
+    return _of_code(int(error.get("exit_code", 1)), bounded, code)
+
+
+def _of_code(exit_code: int, reason: str, code: str) -> Verdict:
+    if exit_code in {int(final) for final in FINAL}:
+        return Verdict(action=Action.FAIL, reason=reason, code=code)
+    if exit_code == ExitCode.OUT_OF_MEMORY:
+        return Verdict(action=Action.RELAUNCH_ONCE, reason=reason, code=code)
+    if exit_code == ExitCode.PREEMPTED:
+        return Verdict(action=Action.RELAUNCH, reason=reason, code=code)
+    return Verdict(action=Action.RETRY, reason=reason, code=code)

@@ -1,0 +1,120 @@
+"""Local placement: a stage is a child process in the task's own process group, and dies with the task.
+
+Airflow ends a task by killing its group, so the child gets no session of its own; and what a group cannot reach (torchrun gives its
+workers sessions) dies by PR_SET_PDEATHSIG, which `training.processes` sets. Linux only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from nightshift.placement import Ended
+from nightshift.settings import Settings
+from training.contracts import StageRequest
+from training.spec import PipelineSpec
+
+GRACE_SECONDS: Final = 4.0
+"""Airflow leaves five between TERM and KILL."""
+MAX_LINE_CHARS: Final = 4096
+CONTROL_CHARACTERS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+PASSED_NAMES: Final = frozenset(
+    {"PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CUDA_VISIBLE_DEVICES"}
+)
+PASSED_PREFIXES: Final = ("NIGHTSHIFT_", "MLFLOW_", "AWS_", "GOOGLE_", "AZURE_", "NCCL_", "GLOO_", "OMP_")
+PASSED_SUFFIX: Final = "_URI"
+
+
+class LocalLauncher:
+    """Starts attempts on this machine."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._process: subprocess.Popen[str] | None = None
+
+    def launch(self, request_uri: str, request: StageRequest, spec: PipelineSpec, say: Callable[[str], None]) -> Ended:
+        """Run the attempt; call it from the thread that outlives it, since the kernel ties the child to that thread."""
+        started_at = time.monotonic()
+        oom_kills = count_oom_kills()
+        self._process = subprocess.Popen(
+            command_of(request_uri, request, spec, parent_pid=os.getpid()),
+            env=stage_environment(self._settings),
+            cwd=self._settings.checkout_path,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        stream = self._process.stdout
+        if stream is not None:
+            for line in stream:
+                say(CONTROL_CHARACTERS.sub("\N{REPLACEMENT CHARACTER}", line.rstrip("\n"))[:MAX_LINE_CHARS])
+            stream.close()
+        code = self._process.wait()
+        return Ended(
+            exit_code=code if code >= 0 else 128 - code,
+            seconds=time.monotonic() - started_at,
+            oom_killed=count_oom_kills() > oom_kills,
+        )
+
+    def stop(self) -> None:
+        process = self._process
+        if process is None or process.poll() is not None:
+            return
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            # Its ranks and helpers follow by PR_SET_PDEATHSIG.
+            process.kill()
+            process.wait()
+
+
+def command_of(request_uri: str, request: StageRequest, spec: PipelineSpec, *, parent_pid: int) -> list[str]:
+    """Return the command of an attempt; user values are in the request alone."""
+    module = f"training.stages.{request.stage}"
+    command = [sys.executable, "-m", module, request_uri]
+    placement = spec.train.placement
+    if request.stage == "train" and placement.world_size > 1:
+        torchrun = ["torch.distributed.run", "--standalone", f"--nproc-per-node={placement.world_size}", "--max-restarts=0"]
+        command = [sys.executable, "-m", *torchrun, "-m", module, request_uri]
+    return [sys.executable, "-m", "training.processes", "--parent", str(parent_pid), "--", *command]
+
+
+def stage_environment(settings: Settings, inherited: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return what a stage may see of this process's environment: an allow-list, so that no token or database of Airflow's is in it."""
+    source = os.environ if inherited is None else inherited
+    passed = {
+        name: value
+        for name, value in source.items()
+        if name in PASSED_NAMES or name.startswith(PASSED_PREFIXES) or name.endswith(PASSED_SUFFIX)
+    }
+    return {
+        **passed,
+        "NIGHTSHIFT_DATABASE": settings.database_url,
+        "NIGHTSHIFT_EXPECTATIONS": str(settings.expectations_path),
+        "MLFLOW_TRACKING_URI": settings.mlflow_uri,
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(settings.checkout_path), source.get("NIGHTSHIFT_MODEL_PATH", "")])),
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONHASHSEED": "0",
+        "OMP_NUM_THREADS": source.get("OMP_NUM_THREADS", "1"),
+        # The ranks of one machine meet on its loopback, whatever its name resolves to.
+        "GLOO_SOCKET_IFNAME": source.get("GLOO_SOCKET_IFNAME", "lo"),
+    }
+
+
+def count_oom_kills() -> int:
+    """Return how many processes the kernel has killed for memory since boot, 0 where it does not say."""
+    try:
+        lines = Path("/proc/vmstat").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)

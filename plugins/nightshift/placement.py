@@ -1,0 +1,46 @@
+"""Where a stage's process runs: the seam between operators and backends."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from nightshift.settings import Settings
+from training.contracts import StageRequest
+from training.spec import PipelineSpec
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ended:
+    """How a stage's process ended. Whether it succeeded is the store's to say."""
+
+    exit_code: int
+    """As a shell reports it: 128 + n for signal n."""
+    seconds: float
+    oom_killed: bool = False
+    """The kernel killed something for memory meanwhile."""
+
+    @property
+    def signal_name(self) -> str | None:
+        """Name of the signal that ended it, or None."""
+        number = self.exit_code - 128
+        return signal.Signals(number).name if number in set(signal.Signals) else None
+
+
+class Launcher(Protocol):
+    """Starts one attempt and stays until it is over."""
+
+    def launch(self, request_uri: str, request: StageRequest, spec: PipelineSpec, say: Callable[[str], None]) -> Ended:
+        """Run the attempt to its end, handing each line of its output to `say`."""
+
+    def stop(self) -> None:
+        """Ask the attempt to stop, then make it; returns within five seconds."""
+
+
+def launcher_of(settings: Settings) -> Launcher:
+    """Return the launcher of the installation's backend; `Settings` has checked that there is one."""
+    from nightshift.local import LocalLauncher
+
+    return LocalLauncher(settings)

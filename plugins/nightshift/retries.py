@@ -1,0 +1,49 @@
+"""Two budgets in one number of tries.
+
+What an operator lives to see of the infrastructure it handles itself. What it does not live to see (its worker or the scheduler dies)
+Airflow counts as a try, and asks no policy. So a task has failures + infrastructure retries, and this policy, which is asked about
+every exception the operator does raise, ends the task when the user's part is spent.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import RetryAction
+from airflow.sdk.definitions.retry_policy import RetryDecision, RetryPolicy
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.context import Context
+
+MAX_BACKOFF = timedelta(hours=1)
+
+
+class BudgetRetryPolicy(RetryPolicy):
+    """Counts the failures that the operator raised, in the task's state store."""
+
+    def __init__(self, *, failures: int, backoff: timedelta) -> None:
+        """Allow `failures` retries; the first after `backoff`, each later one after twice the time before."""
+        self.failures = failures
+        self.backoff = backoff
+
+    def evaluate(self, exception: BaseException, try_number: int, max_tries: int, context: Context | None = None) -> RetryDecision:
+        """Return FAIL once the budget is spent, else RETRY after the backoff."""
+        del exception, try_number
+        spent = self._count(max_tries, context)
+        if spent > self.failures:
+            return RetryDecision(
+                action=RetryAction.FAIL, reason=f"failed {spent} times, {self.failures} retries are allowed (retries.failures)"
+            )
+        delay = min(self.backoff * 2 ** (spent - 1), MAX_BACKOFF)
+        return RetryDecision(action=RetryAction.RETRY, retry_delay=delay, reason=f"failure {spent} of {self.failures + 1}")
+
+    def _count(self, max_tries: int, context: Context | None) -> int:
+        store: Any = None if context is None else context.get("task_state_store")
+        if store is None:
+            return 1
+        # A clear raises max_tries and keeps the store: so the number is part of the key, and a clear starts anew.
+        key = f"failures-{max_tries}"
+        spent = int(store.get(key) or 0) + 1
+        store.set(key, spent)
+        return spent

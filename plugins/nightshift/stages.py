@@ -1,0 +1,177 @@
+"""The operator of all stages: finds finished work, waits for others at it, or starts an attempt and judges its end."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from nightshift.failures import Action, Verdict, judge
+from nightshift.links import ReportLink, ReusedFromLink, report_url, task_url
+from nightshift.placement import Launcher, launcher_of
+from nightshift.resolve import Frozen
+from nightshift.settings import Settings
+from nightshift.work import NEEDS, Work, work_of
+from training.contracts import ExitCode, RunIdentity, StageRequest, StageResult, require_result
+from training.errors import NightshiftError
+from training.store import StageAddress
+from training.store.addresses import new_attempt_id
+from training.store.leases import HolderWatch
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.context import Context
+
+POLL_SECONDS: Final = 1.0
+SAY_EVERY_SECONDS: Final = 15.0
+RELAUNCH_PAUSE_SECONDS: Final = 1.0
+
+
+class StageFailedError(AirflowException):
+    """An attempt failed in a way that may pass: Airflow tries again while the user's budget lasts."""
+
+
+class StageOperator(BaseOperator):
+    """Runs one stage of a pipeline, or finds it done."""
+
+    operator_extra_links = (ReusedFromLink(), ReportLink())
+    ui_color = "#dff0e3"
+
+    def __init__(self, *, stage: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.stage = stage
+        self.result: StageResult | None = None
+        self.report_uri = ""
+        self._launcher: Launcher | None = None
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Return the stage's result for XCom.
+
+        Raises:
+            AirflowFailException: the same would happen again, or a budget is spent.
+            StageFailedError: it may pass.
+        """
+        run = _identity(context)
+        settings = Settings.from_environment()
+        try:
+            frozen = Frozen.of(context)
+            work = self._work(context, frozen, settings, nonce=run.run_id if frozen.force else "")
+            address = frozen.store.address(frozen.spec.name, self.stage, work.fingerprint)
+            found = address.result()
+            if found is None:
+                found = self._make(run, frozen, work, address, settings)
+        except NightshiftError as err:
+            if err.exit_code in (ExitCode.UNAVAILABLE, ExitCode.UNEXPECTED):
+                raise StageFailedError(str(err)) from err
+            raise AirflowFailException(str(err)) from err
+        return self._finish(found, run)
+
+    def on_kill(self) -> None:
+        """End the attempt; Airflow leaves five seconds."""
+        if self._launcher is not None:
+            self._launcher.stop()
+
+    def _work(self, context: Context, frozen: Frozen, settings: Settings, *, nonce: str) -> Work:
+        results = {name: require_result(context["ti"].xcom_pull(task_ids=maker), stage=maker) for name, maker in NEEDS[self.stage].items()}
+        return work_of(self.stage, frozen, results, nonce=nonce, settings=settings)
+
+    def _make(self, run: RunIdentity, frozen: Frozen, work: Work, address: StageAddress, settings: Settings) -> StageResult:
+        """Start attempts until there is a result or a budget is spent."""
+        budget = frozen.spec.retries.infrastructure
+        relaunches, oom_relaunches = 0, 0
+        while True:
+            takeover_epoch, found = self._wait_for_others(address, run)
+            if found is not None:
+                return found
+            verdict = self._attempt(run, frozen, work, address, settings, takeover_epoch)
+            if verdict is None:
+                made = address.result()
+                if made is not None:
+                    return made
+                verdict = Verdict(action=Action.RELAUNCH, reason="the result is gone", code="result.missing")
+            if verdict.action is Action.WAIT:
+                continue
+            if verdict.action is Action.RELAUNCH_ONCE:
+                oom_relaunches += 1
+            if verdict.action in (Action.FAIL, Action.GIVE_UP) or oom_relaunches > 1:
+                raise AirflowFailException(self._oom_text(verdict, frozen) if oom_relaunches > 1 else verdict.reason)
+            if verdict.action is Action.RETRY:
+                raise StageFailedError(verdict.reason)
+            relaunches += 1
+            if relaunches > budget:
+                raise AirflowFailException(f"{verdict.reason}; relaunched {budget} times already (retries.infrastructure)")
+            self.log.warning("relaunch %d of %d: %s; going on from the last commit", relaunches, budget, verdict.reason)
+            time.sleep(RELAUNCH_PAUSE_SECONDS)
+
+    def _attempt(
+        self, run: RunIdentity, frozen: Frozen, work: Work, address: StageAddress, settings: Settings, takeover_epoch: int
+    ) -> Verdict | None:
+        """Run one attempt; return None when its result is there."""
+        request = StageRequest(
+            pipeline=frozen.spec.name,
+            stage=self.stage,
+            fingerprint=work.fingerprint,
+            attempt_id=new_attempt_id(),
+            store_uri=frozen.store.root_uri,
+            spec_uri=frozen.spec_uri,
+            as_of=frozen.as_of.isoformat(),
+            inputs=work.inputs,
+            parameters=work.parameters,
+            run=run,
+            takeover_epoch=takeover_epoch,
+        )
+        uri = address.write_request(request)
+        self.log.info("again by hand: python -m training.stages.%s %s", self.stage, uri)
+        self._launcher = launcher_of(settings)
+        ended = self._launcher.launch(uri, request, frozen.spec, self._say)
+        self.log.info("attempt %s ended with %d after %.1f s", request.attempt_id, ended.exit_code, ended.seconds)
+        if address.result() is not None:
+            return None
+        error = address.error(request.attempt_id)
+        self._note_report(error)
+        return judge(ended, error)
+
+    def _wait_for_others(self, address: StageAddress, run: RunIdentity) -> tuple[int, StageResult | None]:
+        """Wait while an attempt of another run is alive; return (the epoch that may be taken over, a result that appeared)."""
+        watch = HolderWatch(address, owner=run.owner)
+        said_at = -SAY_EVERY_SECONDS
+        while True:
+            found = address.result()
+            holder, takeover_epoch = watch.poll()
+            if found is not None or holder is None:
+                return takeover_epoch, found
+            if time.monotonic() - said_at >= SAY_EVERY_SECONDS:
+                said_at = time.monotonic()
+                self.log.info("%s is at the same work (attempt %s); waiting for its result", holder.owner, holder.attempt_id)
+            time.sleep(POLL_SECONDS)
+
+    def _finish(self, found: StageResult, run: RunIdentity) -> dict[str, Any]:
+        is_own = found.run.owner == run.owner and found.run.try_number == run.try_number
+        self.result = found if is_own else found.reused_by(run)
+        self.report_uri = next(iter(found.reports.values()), "")
+        if not is_own:
+            self.log.info("already done by %s (attempt %s), nothing started: %s", found.run.owner, found.attempt_id, task_url(found.run))
+        if found.attempts > 1:
+            self.log.info("it took %d attempts", found.attempts)
+        for name, uri in found.reports.items():
+            self.log.info("report %s: %s", name, report_url(uri))
+        return self.result.to_xcom()
+
+    def _note_report(self, error: dict[str, Any] | None) -> None:
+        uri = (error or {}).get("details", {}).get("report_uri")
+        if uri:
+            self.report_uri = str(uri)
+
+    def _say(self, line: str) -> None:
+        self.log.info("%s", line)
+
+    def _oom_text(self, verdict: Verdict, frozen: Frozen) -> str:
+        train = frozen.spec.train
+        limit = train.placement.memory or "the machine's"
+        return f"{verdict.reason}, twice; memory limit {limit}, batch_size {train.batch_size}, world size {train.placement.world_size}"
+
+
+def _identity(context: Context) -> RunIdentity:
+    ti: Any = context["ti"]
+    return RunIdentity(dag_id=ti.dag_id, run_id=ti.run_id, task_id=ti.task_id, try_number=ti.try_number)

@@ -1,0 +1,126 @@
+"""What a stage's work is: its inputs, its parameters, and so its fingerprint. Computed before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from training.registry.ledger import Ledger
+
+from nightshift.resolve import Frozen
+from nightshift.settings import Settings
+from training.contracts import StageResult, canonical_json, fingerprint, sha256_hex
+from training.provenance import code_version
+from training.spec import PipelineSpec, spec_part
+from training.store import Store
+from training.store.listing import listing_for, previous_snapshot
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Work:
+    """One stage's work of one run."""
+
+    fingerprint: str
+    inputs: Mapping[str, str]
+    parameters: Mapping[str, Any]
+
+
+NEEDS: Mapping[str, Mapping[str, str]] = {
+    "ingest": {},
+    "validate": {"snapshot": "ingest"},
+    "prepare": {"snapshot": "ingest", "validation": "validate"},
+    "train": {"dataset": "prepare", "snapshot": "ingest"},
+    "evaluate": {"model": "train", "dataset": "prepare"},
+    "promote": {"model": "train", "evaluation": "evaluate", "snapshot": "ingest", "dataset": "prepare"},
+}
+"""Stage to its inputs: name to the stage that makes it."""
+
+
+def work_of(stage: str, frozen: Frozen, results: Mapping[str, StageResult], *, nonce: str, settings: Settings) -> Work:
+    """Return the work of `stage`.
+
+    Args:
+        results: by input name, as `NEEDS` lists them.
+        nonce: the run's id where it was forced, else empty.
+
+    Raises:
+        NightshiftError: sources, ledger or store do not answer.
+    """
+    spec = frozen.spec
+    parameters, covered = _looked_up(stage, frozen, results, settings)
+    part = {} if stage == "promote" else spec_part(spec, stage)
+    version = "" if stage == "promote" else code_version()
+    inputs = {name: result.artifact_uri for name, result in results.items()}
+    if stage == "evaluate":
+        return _evaluation(spec, frozen.store, results, parameters, version=version, nonce=nonce)
+    print_ = fingerprint(stage, spec_part=part, code_version=version, inputs=covered, nonce=nonce)
+    return Work(fingerprint=print_, inputs=inputs, parameters=parameters)
+
+
+def _looked_up(stage: str, frozen: Frozen, results: Mapping[str, StageResult], settings: Settings) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return (the request's parameters, what the fingerprint covers besides spec and code)."""
+    spec = frozen.spec
+    if stage == "ingest":
+        listing = listing_for(spec, frozen.as_of)
+        return {"listing": listing}, {"as_of": frozen.as_of.isoformat(), "listing": listing}
+    if stage == "validate":
+        previous = previous_snapshot(frozen.store, spec.name, frozen.as_of)
+        covered = {"snapshot": results["snapshot"].digest, "previous": previous, "suites": suites_digest(spec, settings)}
+        return {"previous_snapshot": previous}, covered
+    if stage == "prepare":
+        return {}, {"snapshot": results["snapshot"].digest}
+    if stage == "train":
+        world_size = spec.train.placement.world_size
+        parameters = {"world_size": world_size, "snapshot_digest": results["snapshot"].digest}
+        return parameters, {"dataset": results["dataset"].digest, "world_size": world_size}
+    if stage == "evaluate":
+        return {"champion": champion_of(spec, settings), "mlflow_run_id": results["model"].scalars.get("mlflow_run_id")}, {}
+    weights = results["model"].scalars["weights_digest"]
+    key = {"model": spec.promote.model, "weights": weights, "evaluation": results["evaluation"].digest}
+    return {"mlflow_run_id": results["model"].scalars.get("mlflow_run_id")}, key
+
+
+def _evaluation(
+    spec: PipelineSpec, store: Store, results: Mapping[str, StageResult], parameters: dict[str, Any], *, version: str, nonce: str
+) -> Work:
+    """An evaluation's address contains the champion. Once the candidate itself is champion, the work is the one that made it so."""
+    part = spec_part(spec, "evaluate")
+    weights, dataset = results["model"].scalars["weights_digest"], results["dataset"].digest
+    covered = {"weights": weights, "dataset": dataset}
+    ref = store.ref(f"evaluations/{fingerprint('evaluate', spec_part=part, code_version=version, inputs=covered)}")
+    champion = parameters["champion"]
+    head = ref.read()
+    if champion is not None and champion["weights_digest"] == weights and head is not None:
+        champion = head.value["champion"]
+    elif head is None or head.value["champion"] != champion:
+        ref.move({"champion": champion}, expected=head.number if head else 0)
+    against = None if champion is None else {"weights": champion["weights_digest"], "revision": champion["revision"]}
+    print_ = fingerprint("evaluate", spec_part=part, code_version=version, inputs={**covered, "champion": against}, nonce=nonce)
+    inputs = {name: result.artifact_uri for name, result in results.items()}
+    return Work(fingerprint=print_, inputs=inputs, parameters={**parameters, "champion": champion})
+
+
+def champion_of(spec: PipelineSpec, settings: Settings) -> dict[str, Any] | None:
+    """Return the ledger's champion of the pipeline's model as the evaluate stage's parameter, or None."""
+    standing = Ledger(settings.database_url).standing(spec.promote.model)
+    if standing is None or standing.version is None:
+        return None
+    return {
+        "version": standing.version,
+        "model_uri": standing.model_uri,
+        "weights_digest": standing.weights_digest,
+        "as_of": standing.as_of,
+        "bounds": standing.bounds,
+        "revision": standing.revision,
+    }
+
+
+def suites_digest(spec: PipelineSpec, settings: Settings) -> str:
+    """Return a SHA-256 over the pipeline's expectation suites; a missing one counts as absent, and the stage will say so."""
+    names = [spec.validate_.suite, *(table.suite for table in spec.data.features)]
+    found = {}
+    for name in filter(None, names):
+        path = settings.expectations_path / f"{name}.json"
+        found[name] = sha256_hex(path.read_bytes()) if path.is_file() else "absent"
+    return sha256_hex(canonical_json(found))
