@@ -1,25 +1,32 @@
-"""Airflow pools: one per kind of resource, made when the services start."""
+"""Airflow's pools, one per resource: how many tasks of a kind run at once, over all pipelines. The services' start makes them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
 
+from training.spec import PipelineSpec
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Pool:
+    """A pool as Airflow's API takes it."""
+
     name: str
     slots: int
     description: str
 
 
-CPU: Final = Pool("cpu", 4, "stages that need a core for seconds to minutes")
-TRAINING: Final = Pool("training", 1, "trainings: as many at once as there are machines' worth of cores or GPUs")
-POOLS: Final = (CPU, TRAINING)
+CPU: Final = Pool(name="cpu", slots=4, description="Stages that read, check and measure")
+TRAIN: Final = Pool(name="train", slots=1, description="Trainings without an accelerator: each takes all cores that it is given")
+GPU: Final = Pool(name="gpu", slots=1, description="Trainings with an accelerator")
+
+POOLS: Final = (CPU, TRAIN, GPU)
 
 
-def pool_of(stage: str, asked: str | None) -> str:
-    """Return the pool of a stage's task; `asked` is `train.placement.pool`."""
-    if stage == "train":
-        return asked or TRAINING.name
-    return CPU.name
+def pool_of(spec: PipelineSpec, stage: str) -> str:
+    """Return the pool that a stage's task waits in: for training the spec's own, if it names one."""
+    if stage != "train":
+        return CPU.name
+    placement = spec.train.placement
+    return placement.pool or (GPU.name if placement.gpus else TRAIN.name)

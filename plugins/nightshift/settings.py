@@ -1,8 +1,9 @@
-"""The settings of an installation, from the environment; the table is in docs/architecture.md."""
+"""What an installation sets, by environment variables, each with its default: docs/architecture.md has the table."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,85 +11,140 @@ from typing import Final, Self
 
 from training.errors import Problem, SpecError, shown
 from training.provenance import CHECKOUT
-from training.store.objects import as_uri
 
-BACKENDS: Final = ("local",)
-DEFAULT_AIRFLOW_PORT: Final = 8080
-DEFAULT_MLFLOW_PORT: Final = 5000
+SOURCE: Final = "environment"
+LOCAL_HOST: Final = "127.0.0.1"
+
+_STORE = re.compile(r"(file:///[^/?#].*|(s3|gs|az)://[A-Za-z0-9][A-Za-z0-9._-]{1,254}(/[^?#]*)?)")
+_DATABASE = re.compile(r"(sqlite|postgresql)(\+[a-z0-9_]+)?://.*", re.DOTALL)
+_TRACKING = re.compile(r"https?://[^\s/?#]+(/\S*)?")
+_BACKEND = re.compile(r"[a-z][a-z0-9_-]{0,30}")
+_PACKAGE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """Where an installation keeps its things, and where its stages run."""
+    """One installation."""
 
-    home: Path
     checkout_path: Path
+    home: Path
+    """Everything that a laptop installation writes."""
     store_uri: str
     database_url: str
-    """SQLAlchemy URL of the ledger and `dataset_version`."""
+    """Ledger and dataset versions, an SQLAlchemy URL; may hold a password, so it is never logged."""
     pipelines_path: Path
     expectations_path: Path
     backend: str
+    """Where stages run; `nightshift.placement` knows which there are."""
+    model_packages: tuple[str, ...]
+    """Top-level packages whose classes a YAML may name."""
+    mlflow_uri: str
     airflow_port: int
     mlflow_port: int
-    mlflow_uri: str
+    log_port: int
+    """Of the scheduler's log server; the triggerer's is the next one."""
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Self:
-        """Read the settings.
+        """Read the settings; an empty variable is an unset one.
 
         Raises:
-            SpecError: every setting that is wrong: `settings.port`, `settings.backend`, `settings.path`, `store.location`.
+            SpecError: every variable that is wrong (`settings.path`, `settings.store`, `settings.database`, `settings.mlflow`,
+                `settings.port`, `settings.backend`, `settings.packages`).
         """
-        problems: list[Problem] = []
-        home = _path(environ, "NIGHTSHIFT_HOME", CHECKOUT / ".local", problems)
-        mlflow_port = _port(environ, "NIGHTSHIFT_MLFLOW_PORT", DEFAULT_MLFLOW_PORT, problems)
-        backend = environ.get("NIGHTSHIFT_BACKEND") or BACKENDS[0]
-        if backend not in BACKENDS:
-            hint = f"this version has: {', '.join(BACKENDS)}"
-            problems.append(
-                Problem(code="settings.backend", field="NIGHTSHIFT_BACKEND", message=f"there is no backend {shown(backend)}", hint=hint)
-            )
-        store_uri = _store_uri(environ, home, problems)
+        reader = _Reader(environ)
+        home = reader.path("NIGHTSHIFT_HOME", CHECKOUT / ".local")
+        mlflow_port = reader.port("NIGHTSHIFT_MLFLOW_PORT", 5000)
         settings = cls(
-            home=home,
             checkout_path=CHECKOUT,
-            store_uri=store_uri,
-            database_url=environ.get("NIGHTSHIFT_DATABASE") or f"sqlite:///{home / 'nightshift.db'}",
-            pipelines_path=_path(environ, "NIGHTSHIFT_PIPELINES", CHECKOUT / "dags" / "pipelines", problems),
-            expectations_path=_path(environ, "NIGHTSHIFT_EXPECTATIONS", CHECKOUT / "expectations", problems),
-            backend=backend,
-            airflow_port=_port(environ, "NIGHTSHIFT_AIRFLOW_PORT", DEFAULT_AIRFLOW_PORT, problems),
+            home=home,
+            store_uri=reader.store("NIGHTSHIFT_STORE", home / "store"),
+            database_url=reader.matching(
+                "NIGHTSHIFT_DATABASE",
+                f"sqlite:///{home / 'nightshift.db'}",
+                _DATABASE,
+                Problem(
+                    code="settings.database",
+                    message="is no SQLAlchemy URL of SQLite or PostgreSQL",
+                    hint="sqlite:////path or postgresql://…",
+                ),
+            ),
+            pipelines_path=reader.path("NIGHTSHIFT_PIPELINES", CHECKOUT / "dags" / "pipelines"),
+            expectations_path=reader.path("NIGHTSHIFT_EXPECTATIONS", CHECKOUT / "expectations"),
+            backend=reader.matching(
+                "NIGHTSHIFT_BACKEND", "local", _BACKEND, Problem(code="settings.backend", message="is no name of a backend", hint="local")
+            ),
+            model_packages=reader.packages("NIGHTSHIFT_MODEL_PACKAGES"),
+            mlflow_uri=reader.matching(
+                "MLFLOW_TRACKING_URI",
+                f"http://{LOCAL_HOST}:{mlflow_port}",
+                _TRACKING,
+                Problem(code="settings.mlflow", message="is no http address", hint=f"http://{LOCAL_HOST}:5000"),
+            ),
+            airflow_port=reader.port("NIGHTSHIFT_AIRFLOW_PORT", 8080),
             mlflow_port=mlflow_port,
-            mlflow_uri=environ.get("MLFLOW_TRACKING_URI") or f"http://127.0.0.1:{mlflow_port}",
+            log_port=reader.port("NIGHTSHIFT_LOG_PORT", 8793),
         )
-        if problems:
-            raise SpecError("environment", problems)
+        if reader.problems:
+            raise SpecError(SOURCE, reader.problems)
         return settings
 
 
-def _store_uri(environ: Mapping[str, str], home: Path, problems: list[Problem]) -> str:
-    location = environ.get("NIGHTSHIFT_STORE") or str(home / "store")
-    try:
-        return as_uri(location)
-    except SpecError as err:
-        problems.extend(err.problems)
-        return location
+class _Reader:
+    """Reads variables and gathers what is wrong with them."""
 
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        self.problems: list[Problem] = []
 
-def _path(environ: Mapping[str, str], name: str, default: Path, problems: list[Problem]) -> Path:
-    value = environ.get(name)
-    if value and not value.startswith("/"):
-        message = f"{shown(value)} is not an absolute path"
-        problems.append(Problem(code="settings.path", field=name, message=message, hint="start it with /"))
-    return Path(value) if value else default
+    def path(self, name: str, default: Path) -> Path:
+        text = self._text(name)
+        if not text:
+            return default
+        if not text.startswith("/"):
+            # Services, tasks and shells have different working folders.
+            self._refuse("settings.path", name, f"{shown(text)} is not absolute", hint="begin it with /")
+            return default
+        return Path(os.path.normpath(text))
 
+    def port(self, name: str, default: int) -> int:
+        text = self._text(name)
+        if not text:
+            return default
+        if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= 65535):
+            self._refuse("settings.port", name, f"{shown(text)} is no port", hint="a number from 1 to 65535")
+            return default
+        return int(text)
 
-def _port(environ: Mapping[str, str], name: str, default: int, problems: list[Problem]) -> int:
-    value = environ.get(name)
-    if not value:
-        return default
-    if not value.isascii() or not value.isdigit() or not 1 <= int(value[:6]) <= 65535:
-        problems.append(Problem(code="settings.port", field=name, message=f"{shown(value)} is not a port", hint="1 to 65535"))
-        return default
-    return int(value)
+    def store(self, name: str, default: Path) -> str:
+        text = self._text(name)
+        if not text:
+            return default.as_uri()
+        uri = Path(os.path.normpath(text)).as_uri() if text.startswith("/") else text.rstrip("/")
+        if not _STORE.fullmatch(uri):
+            self._refuse(
+                "settings.store", name, f"{shown(text)} is no place for a store", hint="/folder, file:///folder, s3://bucket/prefix"
+            )
+        return uri
+
+    def matching(self, name: str, default: str, pattern: re.Pattern[str], refusal: Problem) -> str:
+        text = self._text(name)
+        if not text:
+            return default
+        if not pattern.fullmatch(text):
+            # URLs may hold a password: the value stays out of the message.
+            self._refuse(refusal.code, name, refusal.message, hint=refusal.hint)
+        return text
+
+    def packages(self, name: str) -> tuple[str, ...]:
+        found = tuple(part for piece in self._text(name).split(",") if (part := piece.strip()))
+        for part in found:
+            if not _PACKAGE.fullmatch(part):
+                self._refuse("settings.packages", name, f"{shown(part)} is no top-level package", hint="names, comma-separated")
+        return found
+
+    def _text(self, name: str) -> str:
+        return self._environ.get(name, "").strip()
+
+    def _refuse(self, code: str, name: str, message: str, *, hint: str) -> None:
+        self.problems.append(Problem(code=code, message=message, hint=hint, field=name))

@@ -13,7 +13,7 @@ from typing import Final
 
 import httpx
 
-from nightshift.pools import POOLS
+from nightshift.pools import POOLS, Pool
 from nightshift.services.airflow_api import AirflowApi
 from nightshift.services.components import components, note_database_is_current, ports
 from nightshift.services.environment import USERNAME, airflow_url, credentials, digests, environment, prepare_home
@@ -23,7 +23,8 @@ from nightshift.services.state import ServicesState, read_state
 from nightshift.services.stopping import end_leftovers, running, stop
 from nightshift.services.supervisor import Supervisor
 from nightshift.settings import Settings
-from training.errors import NightshiftError
+from training.errors import NightshiftError, SpecError
+from training.spec import load_spec
 
 logger = logging.getLogger(__name__)
 
@@ -87,13 +88,30 @@ def wait_ready(settings: Settings, *, since: float, timeout_seconds: float = REA
 
 
 def create_pools(settings: Settings) -> None:
-    """Make Airflow's pools what `nightshift.pools` lists; one that a user has resized is left alone."""
+    """Make the pools that `nightshift.pools` lists and those that pipelines name; one that a user has resized is left alone."""
     client = api(settings)
     known = {pool["name"] for pool in client.get("/pools", limit=1000)["pools"]}
-    for pool in POOLS:
-        if pool.name not in known:
-            client.post("/pools", {"name": pool.name, "slots": pool.slots, "description": pool.description, "include_deferred": False})
+    wanted = {pool.name: pool for pool in POOLS}
+    for name in _named_pools(settings):
+        wanted.setdefault(name, Pool(name=name, slots=1, description="Named by a pipeline"))
+    for name in wanted.keys() - known:
+        pool = wanted[name]
+        client.post("/pools", {"name": name, "slots": pool.slots, "description": pool.description, "include_deferred": False})
     client.close()
+
+
+def _named_pools(settings: Settings) -> set[str]:
+    names = set()
+    for path in settings.pipelines_path.glob("*.yaml"):
+        try:
+            pool = load_spec(path).train.placement.pool
+        except SpecError as err:
+            # Airflow shows it as an import error of that one DAG; the others go on.
+            logger.warning("%s", err)
+            continue
+        if pool:
+            names.add(pool)
+    return names
 
 
 def _changed(state: ServicesState, wanted: Mapping[str, str]) -> list[str]:

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import os
+import shlex
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nightshift.services.components import components, note_database_is_current, ports
+from nightshift.services.environment import airflow_home, credentials, digests, environment, prepare_home, shell_lines
+from nightshift.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[4]
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    variables = {"NIGHTSHIFT_HOME": str(tmp_path / "home"), "NIGHTSHIFT_AIRFLOW_PORT": "28080", "NIGHTSHIFT_MLFLOW_PORT": "28050"}
+    return Settings.from_environment(variables)
+
+
+def test_every_address_follows_a_changed_port(settings: Settings) -> None:
+    made = environment(settings, {})
+
+    assert made["AIRFLOW__API__PORT"] == "28080"
+    assert made["AIRFLOW__API__BASE_URL"] == "http://127.0.0.1:28080"
+    assert made["AIRFLOW__CORE__EXECUTION_API_SERVER_URL"] == "http://127.0.0.1:28080/execution/"
+    assert made["MLFLOW_TRACKING_URI"] == "http://127.0.0.1:28050"
+
+
+def test_another_airflows_settings_do_not_leak_in(settings: Settings) -> None:
+    made = environment(
+        settings, {"AIRFLOW_HOME": "/elsewhere", "AIRFLOW__CORE__EXECUTOR": "CeleryExecutor", "AIRFLOW_CONFIG": "/x", "LANG": "C"}
+    )
+
+    assert made["AIRFLOW_HOME"] == str(airflow_home(settings))
+    assert made["AIRFLOW__CORE__EXECUTOR"] == "LocalExecutor"
+    assert "AIRFLOW_CONFIG" not in made
+    assert made["LANG"] == "C"
+
+
+def test_everything_written_lies_in_the_installations_home(settings: Settings) -> None:
+    made = environment(settings, {})
+
+    for name in (
+        "AIRFLOW_HOME",
+        "AIRFLOW__LOGGING__BASE_LOG_FOLDER",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN",
+        "NIGHTSHIFT_STORE",
+        "SHOP_URI",
+    ):
+        assert str(settings.home) in made[name], name
+
+
+def test_the_users_own_place_of_data_and_of_packages_are_kept(settings: Settings) -> None:
+    made = environment(settings, {"SHOP_URI": "s3://shop", "PYTHONPATH": "/own"})
+
+    assert made["SHOP_URI"] == "s3://shop"
+    assert made["PYTHONPATH"].split(os.pathsep) == [str(ROOT), str(ROOT / "plugins"), "/own"]
+
+
+def test_environment_of_a_prepared_shell_is_the_same_again(settings: Settings) -> None:
+    once = environment(settings, {"PATH": "/bin"})
+
+    assert environment(settings, once) == once
+
+
+def test_secrets_are_made_once_and_readable_by_their_user_alone(settings: Settings) -> None:
+    first = credentials(settings)
+    prepare_home(settings)
+
+    assert credentials(settings) == first
+    assert len(first["jwt_secret"]) >= 64
+    for path in (settings.home / "credentials.json", airflow_home(settings) / "passwords.json"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_shell_evaluates_the_lines_whatever_the_values_hold(tmp_path: Path) -> None:
+    home = tmp_path / "it's $HOME"
+    lines = shell_lines(Settings.from_environment({"NIGHTSHIFT_HOME": str(home)}))
+
+    seen = subprocess.run(["sh", "-c", f'{lines}\nprintf %s "$NIGHTSHIFT_HOME"'], capture_output=True, text=True, check=True).stdout  # noqa: S607
+
+    assert seen == str(home)
+
+
+def test_digests_tell_a_changed_setting_and_hide_its_value(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLIGHTS_URI", "s3://name:secret@bucket")
+    before = digests(settings)
+    monkeypatch.setenv("FLIGHTS_URI", "file:///flights")
+    after = digests(settings)
+
+    assert {name for name in after if after[name] != before.get(name)} == {"FLIGHTS_URI"}
+    assert "secret" not in str(before)
+    assert "code" in before
+
+
+def test_first_start_migrates_airflows_database_and_later_ones_do_not(settings: Settings) -> None:
+    prepare_home(settings)
+    first = {component.name: component for component in components(settings)}
+    assert first["scheduler"].needs == "airflow-database"
+
+    (airflow_home(settings) / "airflow.db").touch()
+    note_database_is_current(settings)
+    later = {component.name: component for component in components(settings)}
+
+    assert "airflow-database" not in later
+    assert {component.needs for component in later.values()} == {""}
+
+
+def test_another_tracking_server_means_that_none_of_ours_is_started(settings: Settings) -> None:
+    elsewhere = Settings.from_environment({"NIGHTSHIFT_HOME": str(settings.home), "MLFLOW_TRACKING_URI": "https://mlflow.example"})
+
+    assert "mlflow" in {component.name for component in components(settings)}
+    assert "mlflow" not in {component.name for component in components(elsewhere)}
+    assert [port.service for port in ports(elsewhere)] == ["Airflow"]
+
+
+def test_help_names_every_command() -> None:
+    path = os.pathsep.join([str(ROOT), str(ROOT / "plugins")])
+    command = [sys.executable, "-m", "nightshift.services", "--help"]
+    text = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True).stdout
+
+    assert all(name in text for name in ("run", "start", "stop", "status", "follow", "env", "supervise")), shlex.join(command)
