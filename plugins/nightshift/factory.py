@@ -6,7 +6,9 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from airflow.sdk import DAG, CronTriggerTimetable, DeadlineAlert, DeadlineReference, Param, SyncCallback
+from airflow.sdk import DAG, CronTriggerTimetable, Param
+from airflow.sdk.definitions.callback import SyncCallback
+from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 
 from nightshift.alerts import deadline_missed, run_alert
 from nightshift.pools import CPU, pool_of
@@ -65,7 +67,7 @@ def _stage(spec: PipelineSpec, stage: str) -> StageOperator:
     return StageOperator(
         task_id=stage,
         stage=stage,
-        pool=pool_of(stage, spec.train.placement.pool),
+        pool=pool_of(spec, stage),
         # The sum of both budgets; the policy ends the task when the user's part is spent.
         retries=retries.failures + retries.infrastructure,
         retry_policy=BudgetRetryPolicy(failures=retries.failures, backoff=retries.backoff),

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from nightshift.settings import Settings
 from training.contracts import StageRequest
+from training.errors import Problem, SpecError, shown
 from training.spec import PipelineSpec
 
 
@@ -40,7 +41,14 @@ class Launcher(Protocol):
 
 
 def launcher_of(settings: Settings) -> Launcher:
-    """Return the launcher of the installation's backend; `Settings` has checked that there is one."""
+    """Return the launcher of the installation's backend.
+
+    Raises:
+        SpecError: `settings.backend`, there is none of that name.
+    """
     from nightshift.local import LocalLauncher
 
+    if settings.backend != "local":
+        message = f"there is no backend {shown(settings.backend)}"
+        raise SpecError("environment", [Problem(code="settings.backend", field="NIGHTSHIFT_BACKEND", message=message, hint="use local")])
     return LocalLauncher(settings)

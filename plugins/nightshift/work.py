@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from training.registry.ledger import Ledger
-
 from nightshift.resolve import Frozen
 from nightshift.settings import Settings
 from training.contracts import StageResult, canonical_json, fingerprint, sha256_hex
@@ -103,6 +101,8 @@ def _evaluation(
 
 def champion_of(spec: PipelineSpec, settings: Settings) -> dict[str, Any] | None:
     """Return the ledger's champion of the pipeline's model as the evaluate stage's parameter, or None."""
+    from training.registry.ledger import Ledger  # SQLAlchemy: a DAG file needs none of it
+
     standing = Ledger(settings.database_url).standing(spec.promote.model)
     if standing is None or standing.version is None:
         return None
