@@ -148,6 +148,12 @@ class _Frame:
     """The key stood there before: the value that comes is dropped."""
 
 
+def _below(frame: _Frame) -> Path:
+    """Return the path of the value that comes; what is dropped has one of its own, or its keys would seem to stand there twice."""
+    key = "" if frame.key is None else frame.key
+    return (*frame.path, f"{key} (again)" if frame.discards else key)
+
+
 class _Builder:
     """Puts events together. Each event type has its own method."""
 
@@ -180,7 +186,7 @@ class _Builder:
         if frame is not None and frame.key is None:
             self._key(frame, event)
             return
-        path: Path = () if frame is None else (*frame.path, frame.key)  # type: ignore[arg-type]  # a key is waiting
+        path: Path = () if frame is None else _below(frame)
         if frame is None or isinstance(frame.key, int):
             self.document.marks[path] = Mark(event.start_mark.line + 1, event.start_mark.column + 1)
         value, refused = self._value(event, path)

@@ -61,8 +61,8 @@ def problem_at(document: Document, path: Path, code: str, message: str, *, hint:
 
 
 def in_order(problems: Iterable[Problem]) -> list[Problem]:
-    """Sort by place in the file, without repetitions."""
-    return sorted(dict.fromkeys(problems), key=lambda p: (p.line or 0, p.column or 0, p.field, p.code))
+    """Sort by place in the file."""
+    return sorted(problems, key=lambda p: (p.line or 0, p.column or 0, p.field, p.code))
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

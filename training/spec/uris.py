@@ -117,12 +117,14 @@ def _resolved(path: Path, uri: str, environ: Mapping[str, str], problems: list[P
 
 def _webhook(alerts: Alerts, environ: Mapping[str, str], problems: list[Problem]) -> str | None:
     placeholder = _PLACEHOLDER.match(alerts.webhook or "")
-    url = environ.get(placeholder[1], "").strip() if placeholder else ""
+    if placeholder is None:
+        return alerts.webhook
+    url = environ.get(placeholder[1], "").strip()
     if not url:
         return None
     if not _WEBHOOK.fullmatch(url):
         # The value stays out of the message: it is often a secret.
-        message = f"the environment variable {placeholder[1] if placeholder else ''} is no http or https address"
+        message = f"the environment variable {placeholder[1]} is no http or https address"
         problems.append(Problem(code="uri.forbidden", message=message, hint="https://host/path", field="alerts.webhook"))
     return url
 

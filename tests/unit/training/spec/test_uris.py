@@ -131,5 +131,5 @@ def test_webhook_that_is_no_address_is_refused_without_showing_it(ranking: Pipel
 
 
 def test_resolving_twice_changes_nothing(ranking: PipelineSpec) -> None:
-    once = resolve_uris(ranking, {"SHOP_URI": "/shop"})
+    once = resolve_uris(ranking, {"SHOP_URI": "/shop", "ALERTS_URI": "https://alerts.example.com"})
     assert resolve_uris(once, {}) == once
