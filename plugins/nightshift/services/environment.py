@@ -131,8 +131,8 @@ def environment(settings: Settings, inherited: Mapping[str, str] | None = None) 
     checkout = settings.checkout_path
     scripts = str(Path(sys.executable).parent)
     path = base.get("PATH", os.defpath)
-    # What the user put on the path stays: NIGHTSHIFT_MODEL_PACKAGES may live there.
-    places = dict.fromkeys([str(checkout), str(checkout / "plugins"), *filter(None, base.get("PYTHONPATH", "").split(os.pathsep))])
+    own = f"{base.get('NIGHTSHIFT_MODEL_PATH', '')}{os.pathsep}{base.get('PYTHONPATH', '')}"
+    places = dict.fromkeys([str(checkout), str(checkout / "plugins"), *filter(None, own.split(os.pathsep))])
     ours = {
         "NIGHTSHIFT_HOME": str(settings.home),
         "NIGHTSHIFT_STORE": settings.store_uri,

@@ -1,0 +1,1 @@
+"""Models of one's own: the package that NIGHTSHIFT_MODEL_PACKAGES names."""
