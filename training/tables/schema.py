@@ -38,3 +38,39 @@ class DatasetVersion(Base):
     created_by: Mapped[str] = mapped_column(String(512))
     """The task instance that made it first."""
     deprecated_at: Mapped[datetime | None] = mapped_column(DateTime(timezone=True))
+
+
+class LedgerDecision(Base):
+    """One decision about a model version. Rows are only ever added."""
+
+    __tablename__ = "ledger_decision"
+    __table_args__ = (UniqueConstraint("model", "decision_key", name="uq_ledger_decision_model_key"),)
+
+    id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True)
+    model: Mapped[str] = mapped_column(String(63))
+    decision_key: Mapped[str] = mapped_column(String(64))
+    """SHA-256 of (model, weights' digest, evaluation's digest): the same request twice is one decision."""
+    version: Mapped[str] = mapped_column(String(32))
+    """The registry's version number."""
+    action: Mapped[str] = mapped_column(String(32))
+    """`promoted`, or `recorded` for a decision that changed nothing."""
+    outcome: Mapped[str] = mapped_column(String(32))
+    """`accepted`, `rejected`, `needs_approval`."""
+    reasons: Mapped[list[dict[str, Any]]] = mapped_column(JSON)
+    evidence: Mapped[dict[str, Any]] = mapped_column(JSON)
+    decided_at: Mapped[datetime] = mapped_column(DateTime(timezone=True))
+    decided_by: Mapped[str] = mapped_column(String(512))
+
+
+class ModelStanding(Base):
+    """Who is champion of a model; moves by compare-and-set on `revision`, in the transaction that adds the decision."""
+
+    __tablename__ = "model_standing"
+
+    model: Mapped[str] = mapped_column(String(63), primary_key=True)
+    version: Mapped[str] = mapped_column(String(32))
+    weights_digest: Mapped[str] = mapped_column(String(64))
+    model_uri: Mapped[str] = mapped_column(String(2048))
+    as_of: Mapped[str] = mapped_column(String(40))
+    bounds: Mapped[dict[str, Any]] = mapped_column(JSON)
+    revision: Mapped[int] = mapped_column(BigInteger)

@@ -1,0 +1,1 @@
+"""How good a model is: metrics, slices, significance, and the report for people."""

@@ -1,0 +1,1 @@
+"""Decisions: the ledger (the truth), the gates, and MLflow's registry, which follows the ledger."""

@@ -1,0 +1,152 @@
+"""MLflow's registry: versions, aliases, tags. It follows the ledger; nothing is decided here."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import mlflow
+from mlflow.exceptions import MlflowException
+
+from training.errors import UnavailableError
+from training.provenance import CHECKOUT, environment
+from training.store import Manifest, Store
+
+logger = logging.getLogger(__name__)
+
+CHAMPION: Final = "champion"
+WEIGHTS_TAG: Final = "nightshift.weights_digest"
+LIFECYCLE_TAG: Final = "lifecycle"
+SERVING_LIBRARIES: Final = ("torch", "xgboost-cpu", "numpy", "pandas", "pyarrow", "duckdb")
+SERVING_PLAIN: Final = ("safetensors", "obstore", "pydantic", "ruamel.yaml")
+
+
+@contextmanager
+def registry_faults() -> Iterator[None]:
+    """Turn what MLflow cannot do into UnavailableError `mlflow.unavailable`."""
+    try:
+        yield
+    except (MlflowException, OSError) as err:
+        text = str(err).splitlines()[0][:300] if str(err) else type(err).__name__
+        raise UnavailableError(
+            "mlflow.unavailable", f"MLflow did not do what was asked: {text}", hint="make status; MLFLOW_TRACKING_URI"
+        ) from err
+
+
+def register_candidate(
+    store: Store, model: str, manifest: Manifest, *, inputs: Mapping[str, str], run_id: str | None, tags: Mapping[str, str]
+) -> str:
+    """Register a model artifact as a version; the same weights are the same version, however often this is called.
+
+    Args:
+        inputs: columns of a raw frame to their types.
+        run_id: MLflow run of the training, if it is known.
+        tags: further tags of the version.
+
+    Raises:
+        UnavailableError: `mlflow.unavailable`.
+    """
+    weights = str(manifest.meta["weights_digest"])
+    with registry_faults():
+        client = mlflow.MlflowClient()
+        found = _find(client, model, weights)
+        if found is not None:
+            return found
+        _ensure_model(client, model)
+        model_id = _log_model(store, client, model, manifest, inputs, run_id)
+        all_tags = {WEIGHTS_TAG: weights, LIFECYCLE_TAG: "candidate", **tags}
+        made = client.create_model_version(model, source=f"models:/{model_id}", run_id=run_id, model_id=model_id, tags=all_tags)
+        first = _find(client, model, weights)
+        if first is not None and first != str(made.version):
+            # Another attempt registered the same weights meanwhile: the older version stands.
+            client.delete_model_version(model, made.version)
+            return first
+        logger.info("registered %s version %s", model, made.version)
+        return str(made.version)
+
+
+def follow_ledger(model: str, *, champion: str, previous: str | None) -> None:
+    """Let alias and tags say what the ledger says. Idempotent: run again after a crash, it ends the same.
+
+    Raises:
+        UnavailableError: `mlflow.unavailable`.
+    """
+    with registry_faults():
+        client = mlflow.MlflowClient()
+        client.set_registered_model_alias(model, CHAMPION, champion)
+        client.set_model_version_tag(model, champion, LIFECYCLE_TAG, CHAMPION)
+        if previous is not None and previous != champion:
+            client.set_model_version_tag(model, previous, LIFECYCLE_TAG, "archived")
+
+
+def tag_version(model: str, version: str, tags: Mapping[str, str]) -> None:
+    """Set tags of a version.
+
+    Raises:
+        UnavailableError: `mlflow.unavailable`.
+    """
+    with registry_faults():
+        client = mlflow.MlflowClient()
+        for name, value in tags.items():
+            client.set_model_version_tag(model, version, name, value[:5000])
+
+
+def log_evaluation(run_id: str | None, metrics: Mapping[str, float], report: bytes) -> None:
+    """Add the evaluation's metrics and report to the training's MLflow run.
+
+    Raises:
+        UnavailableError: `mlflow.unavailable`.
+    """
+    if run_id is None:
+        return
+    with registry_faults(), tempfile.TemporaryDirectory() as folder:
+        client = mlflow.MlflowClient()
+        for name, value in metrics.items():
+            # MLflow takes no @ in a metric's name.
+            client.log_metric(run_id, f"test_{name.replace('@', '_at_')}", value)
+        path = Path(folder) / "evaluation.html"
+        path.write_bytes(report)
+        client.log_artifact(run_id, str(path))
+
+
+def _find(client: Any, model: str, weights: str) -> str | None:
+    versions = client.search_model_versions(f"name = '{model}' and tags.`{WEIGHTS_TAG}` = '{weights}'")
+    return min((str(version.version) for version in versions), key=int, default=None)
+
+
+def _ensure_model(client: Any, model: str) -> None:
+    try:
+        client.create_registered_model(model)
+    except MlflowException as err:
+        if err.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+
+
+def _log_model(store: Store, client: Any, model: str, manifest: Manifest, inputs: Mapping[str, str], run_id: str | None) -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        data = store.manifests.fetch(manifest, Path(folder) / "data")
+        saved = Path(folder) / "saved"
+        mlflow.pyfunc.save_model(
+            path=str(saved),
+            loader_module="training.registry.serving",
+            data_path=str(data),
+            code_paths=[str(CHECKOUT / "training")],
+            pip_requirements=_requirements(),
+            metadata={"inputs": dict(inputs), "model_digest": manifest.digest},
+        )
+        for compiled in sorted(saved.rglob("*.pyc")):
+            compiled.unlink()
+        logged = mlflow.initialize_logged_model(name=model, source_run_id=run_id, model_type="nightshift")
+        client.log_model_artifacts(logged.model_id, str(saved))
+        mlflow.finalize_logged_model(logged.model_id, "READY")
+        return str(logged.model_id)
+
+
+def _requirements() -> list[str]:
+    known = environment()
+    pinned = [f"{name}=={known[name].split('+')[0]}" for name in SERVING_LIBRARIES if known.get(name, "absent") != "absent"]
+    return [*pinned, *SERVING_PLAIN]
