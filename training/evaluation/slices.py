@@ -30,7 +30,7 @@ class Slice:
     champion: float | None
 
 
-def by_slice(
+def by_slice(  # noqa: PLR0913 - one array a role; bundling them would only move the names
     frame: pd.DataFrame,
     columns: tuple[str, ...],
     *,

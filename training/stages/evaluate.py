@@ -216,7 +216,7 @@ def _store(
     with context.timed("log"):
         log_evaluation(context.request.parameters.get("mlflow_run_id"), finite, page)
     files = {"metrics.json": canonical_json(evaluation), "report.html": page}
-    meta = {name: evaluation[name] for name in ("candidate", "champion", "metrics", "comparison", "baseline")}
+    meta = {name: evaluation[name] for name in ("candidate", "champion", "metrics", "champion_metrics", "comparison", "baseline")}
     uri, manifest = store.manifests.put_files("evaluation", files, meta)
     point_run_at(store, context.request, "evaluation", uri)
     report_uri = context.publish_page("evaluation", page)

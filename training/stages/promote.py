@@ -57,7 +57,7 @@ def work(context: StageContext) -> Outcome:
         logger.info("%s %s: %s", "passed" if reason.passed else "FAILED", reason.gate, reason.words)
     logger.info("version %s is %s", kept.version, kept.outcome)
     record = {"outcome": kept.outcome, "action": kept.action, "reasons": list(kept.reasons), "version": kept.version, "key": kept.key}
-    uri, manifest = store.manifests.put_files("decision", {"decision.json": canonical_json(record)}, {"outcome": kept.outcome})
+    uri, manifest = store.manifests.put_files("decision", {"decision.json": canonical_json(record)}, record)
     return Outcome(
         artifact_uri=uri,
         digest=manifest.digest,

@@ -82,23 +82,24 @@ def _short(value: object) -> str:
 
 
 def _comparison(store: Store, result: StageResult) -> list[str]:
-    meta = store.manifests.get(result.artifact_uri).meta
-    metrics, comparison = meta["metrics"], meta["comparison"] or {}
-    candidate, champion = metrics["candidate"], metrics.get("champion") or {}
+    meta = store.manifests.get(result.artifact_uri, kind="evaluation").meta
+    champion, comparison = meta["champion_metrics"], meta["comparison"]
     head = f"{'metric':<{LABEL_WIDTH}}{'new model':>12}{'champion':>12}"
-    lines = [head] + [f"{name:<{LABEL_WIDTH}}{number(value):>12}{number(champion.get(name)):>12}" for name, value in candidate.items()]
-    if comparison:
-        low, high = comparison["interval"]
-        lines.append(f"{comparison['metric']} {comparison['difference']:+.4f}, 95 % interval {low:+.4f} to {high:+.4f}")
-    return lines
+    lines = [head] + [
+        f"{name:<{LABEL_WIDTH}}{number(value):>12}{number(champion.get(name)):>12}" for name, value in meta["metrics"].items()
+    ]
+    if comparison is None:
+        return [*lines, f"compared with nobody: {meta['baseline']}"]
+    gain, low, high = (number(comparison[name]) for name in ("gain", "low", "high"))
+    return [*lines, f"{result.scalars['primary']} better by {gain}, interval {low} to {high}"]
 
 
 def _decision(store: Store, result: StageResult) -> list[str]:
-    manifest = store.manifests.get(result.artifact_uri)
+    meta = store.manifests.get(result.artifact_uri, kind="decision").meta
     return [
-        f"decision  {manifest.meta['outcome']}",
-        f"version   {manifest.meta['version']}",
-        *[f"  {reason}" for reason in manifest.meta["reasons"]],
+        f"decision  {meta['outcome']}",
+        f"version   {meta['version']} of {result.scalars['model']}, champion is version {number(result.scalars['champion_version'])}",
+        *[f"  {'yes' if reason['passed'] else 'NO '} {reason['gate']}: {reason['words']}" for reason in meta["reasons"]],
     ]
 
 
