@@ -86,7 +86,8 @@ class Follower:
         words = {"success": "done", "up_for_retry": f"try {view.try_number} failed, comes again", "up_for_reschedule": "waits"}
         self._transient("")
         self._say(f"  {view.task_id:<10} {words.get(view.state, view.state):<8} {view.seconds:6.1f} s")
-        if view.state == "up_for_retry":
+        # Only `wait` is put off on purpose; anything else could not be started, and its log says why.
+        if view.state == "up_for_retry" or (view.state == "up_for_reschedule" and view.task_id != "wait"):
             self._say(f"             {failure_text(self._settings, self._dag_id, self._run_id, view)}")
 
     def _show_progress(self, running: list[TaskView], *, waiting: bool) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Final
 
 from nightshift.services.airflow_api import AirflowApi
@@ -14,6 +15,13 @@ from training.contracts import STAGES, StageResult, require_result
 from training.store import Store
 
 LABEL_WIDTH: Final = 20
+REMARKS: Final[Mapping[str, tuple[str, ...]]] = {
+    "ingest": ("files", "version"),
+    "validate": ("checks", "warnings"),
+    "prepare": ("features", "rows_train", "rows_validation", "rows_test"),
+    "train": ("steps", "best_epoch", "validation_loss", "resumed_from_step"),
+}
+"""What is worth a word of each stage's figures, besides rows."""
 
 
 def summary(settings: Settings, client: AirflowApi, dag_id: str, run_id: str, follower: Follower) -> str:
@@ -69,16 +77,8 @@ def _stage_line(view: TaskView, result: StageResult | None) -> str:
 
 
 def _remark(result: StageResult) -> str:
-    skipped = {"rows", "rows_per_second"}
-    told = [
-        f"{name.replace('_', ' ')} {_short(value)}" for name, value in result.scalars.items() if name not in skipped and value is not None
-    ]
-    return ", ".join(told[:4]) if result.stage not in ("evaluate", "promote") else ""
-
-
-def _short(value: object) -> str:
-    text = number(value)
-    return text[:12] if len(text) == 64 else text
+    told = [(name.replace("_", " "), result.scalars.get(name)) for name in REMARKS.get(result.stage, ())]
+    return ", ".join(f"{name} {number(value)}" for name, value in told if value is not None)
 
 
 def _comparison(store: Store, result: StageResult) -> list[str]:
@@ -108,6 +108,18 @@ def _places(settings: Settings, dag_id: str, run_id: str, results: Mapping[str, 
         f"run       {airflow_url(settings)}/dags/{dag_id}/runs/{run_id}   login {USERNAME} / {credentials(settings)['airflow_password']}",
         f"MLflow    {settings.mlflow_uri}",
     ]
-    for result in results.values():
-        lines += [f"report    {uri.removeprefix('file://')}" for uri in result.reports.values()]
-    return lines
+    return lines + [f"report    {path}" for path in save_reports(settings, dag_id, run_id, results.values())]
+
+
+def save_reports(settings: Settings, dag_id: str, run_id: str, results: Iterable[StageResult]) -> list[Path]:
+    """Copy a run's reports out of the store, where they have digests for names, to files that a browser opens; return their paths."""
+    store = Store(settings.store_uri)
+    folder = settings.home / "reports" / dag_id / run_id
+    paths = []
+    for result in results:
+        for name, uri in result.reports.items():
+            folder.mkdir(parents=True, exist_ok=True)
+            path = folder / f"{name}.html"
+            path.write_bytes(store.objects.get_bytes(uri.rsplit("/", 1)[-1]))
+            paths.append(path)
+    return paths
