@@ -1,16 +1,21 @@
-"""What Airflow's UI and API gain: links of the stages' tasks, and the page that serves reports."""
+"""What Airflow gains: the schedule of nights, their deadline, and the page that serves reports.
+
+The links of the stages' tasks need no registering: operators declare them, and Airflow keeps what they lead to beside the task's results.
+"""
 
 from __future__ import annotations
 
 from airflow.plugins_manager import AirflowPlugin
 
-from nightshift.links import ReportLink, ReusedFromLink
+from nightshift.deadlines import NotDoneBy
 from nightshift.reports import app
+from nightshift.timetables import Nights
 
 
 class NightshiftPlugin(AirflowPlugin):
     """Found by Airflow in its plugins folder."""
 
     name = "nightshift"
-    operator_extra_links = [ReusedFromLink(), ReportLink()]  # noqa: RUF012 - Airflow reads a list
+    timetables = [Nights]  # noqa: RUF012 - Airflow reads a list
+    deadline_references = [NotDoneBy]  # noqa: RUF012 - as above
     fastapi_apps = [{"app": app, "url_prefix": "/nightshift", "name": "Nightshift"}]  # noqa: RUF012 - as above

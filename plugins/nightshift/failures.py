@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -13,6 +14,8 @@ from training.contracts import ExitCode
 MAX_TEXT_CHARS: Final = 3000
 FINAL: Final = frozenset({ExitCode.BAD_SPEC, ExitCode.BAD_DATA, ExitCode.DIVERGED, ExitCode.NO_USABLE_CHECKPOINT, ExitCode.DENIED})
 SIGNALS_START: Final = 128
+KILLED: Final = frozenset({SIGNALS_START + signal.SIGKILL, int(ExitCode.UNEXPECTED)})
+"""What a death by SIGKILL looks like: as it is, or as torchrun's 1."""
 
 
 class Action(Enum):
@@ -47,10 +50,10 @@ def judge(ended: Ended, error: Mapping[str, Any] | None) -> Verdict:
         ended: how its process ended. torchrun turns every end of a worker into exit code 1, so the error file goes first.
         error: the attempt's `_ERROR.json`, or None.
     """
-    if ended.oom_killed and error is None and ended.exit_code not in {int(code) for code in FINAL}:
-        return Verdict(action=Action.RELAUNCH_ONCE, reason="out of memory: killed by the kernel", code="memory.killed")
     if error is not None:
         return _of_error(error)
+    if ended.oom_killed and ended.exit_code in KILLED:
+        return Verdict(action=Action.RELAUNCH_ONCE, reason="out of memory: killed by the kernel", code="memory.killed")
     if ended.exit_code >= SIGNALS_START:
         name = ended.signal_name or f"signal {ended.exit_code - SIGNALS_START}"
         return Verdict(action=Action.RELAUNCH, reason=f"killed by {name}", code="process.killed")

@@ -1,4 +1,7 @@
-"""What Airflow's page of a task leads to: the run that made a reused result, and the stage's report."""
+"""What Airflow's page of a task leads to: the run that made a reused result, the stage's report, the log of the attempt.
+
+Airflow asks for each link in the process that ran the task, keeps the answer beside the task's results, and serves it from there.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,18 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
     from airflow.sdk.types import TaskInstanceKey
 
-    from training.contracts import RunIdentity
+    from training.contracts import RunIdentity, StageResult
 
 
 def task_url(run: RunIdentity) -> str:
-    """Return the URL of a task instance's page."""
-    return f"{_base()}/dags/{quote(run.dag_id)}/runs/{quote(run.run_id, safe='')}/tasks/{quote(run.task_id)}"
+    """Return the URL of the page, which is the log, of one try of a task."""
+    place = f"dags/{quote(run.dag_id, safe='')}/runs/{quote(run.run_id, safe='')}/tasks/{quote(run.task_id, safe='')}"
+    return f"{_base()}/{place}?try_number={run.try_number}"
 
 
-def report_url(uri: str) -> str:
+def report_url(pipeline: str, uri: str) -> str:
     """Return the URL under which the plugin serves a report of the store."""
-    return f"{_base()}/nightshift/reports/{uri.rsplit('/', 1)[-1]}"
+    return f"{_base()}/nightshift/reports/{quote(pipeline, safe='')}/{uri.rsplit('/', 1)[-1]}"
 
 
 class ReusedFromLink(BaseOperatorLink):
@@ -31,9 +35,9 @@ class ReusedFromLink(BaseOperatorLink):
     name = "Reused from"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        """Return the URL; Airflow calls it in the process that ran the task and keeps the answer."""
+        """Return the URL, or nothing."""
         del ti_key
-        result: Any = getattr(operator, "result", None)
+        result: StageResult | None = getattr(operator, "result", None)
         return task_url(result.reused_from) if result is not None and result.reused_from is not None else ""
 
 
@@ -45,8 +49,21 @@ class ReportLink(BaseOperatorLink):
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
         """Return the URL, empty for a stage without a report."""
         del ti_key
+        pipeline: Any = getattr(operator, "pipeline", "")
         uri: str = getattr(operator, "report_uri", "")
-        return report_url(uri) if uri else ""
+        return report_url(pipeline, uri) if uri else ""
+
+
+class AttemptLogLink(BaseOperatorLink):
+    """To the log in which the work itself was told: another run's where the result was reused."""
+
+    name = "Log of the attempt"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+        """Return the URL, empty for a task that failed: the log is its own."""
+        del ti_key
+        result: StageResult | None = getattr(operator, "result", None)
+        return task_url(result.run) if result is not None else ""
 
 
 def _base() -> str:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from nightshift.placement import Ended
 from nightshift.settings import Settings
@@ -23,10 +25,11 @@ from training.spec import PipelineSpec
 
 GRACE_SECONDS: Final = 4.0
 """Airflow leaves five between TERM and KILL."""
-MAX_LINE_CHARS: Final = 4096
-CONTROL_CHARACTERS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+MAX_LINE_BYTES: Final = 4096
+CONTROL_CHARACTERS: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
 PASSED_NAMES: Final = frozenset(
-    {"PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CUDA_VISIBLE_DEVICES"}
+    "PATH HOME LANG LC_ALL TZ TMPDIR LD_LIBRARY_PATH VIRTUAL_ENV CUDA_VISIBLE_DEVICES SSL_CERT_FILE REQUESTS_CA_BUNDLE "
+    "HTTP_PROXY HTTPS_PROXY NO_PROXY http_proxy https_proxy no_proxy".split()
 )
 PASSED_PREFIXES: Final = ("NIGHTSHIFT_", "MLFLOW_", "AWS_", "GOOGLE_", "AZURE_", "NCCL_", "GLOO_", "OMP_")
 PASSED_SUFFIX: Final = "_URI"
@@ -37,45 +40,59 @@ class LocalLauncher:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
 
     def launch(self, request_uri: str, request: StageRequest, spec: PipelineSpec, say: Callable[[str], None]) -> Ended:
         """Run the attempt; call it from the thread that outlives it, since the kernel ties the child to that thread."""
+        command = command_of(request_uri, request, spec, parent_pid=os.getpid())
+        return self.run(command, stage_environment(self._settings), say)
+
+    def run(self, command: list[str], environment: Mapping[str, str], say: Callable[[str], None]) -> Ended:
+        """Run a command to its end, handing each line of its output to `say`: whole, or in pieces of 4 KiB."""
         started_at = time.monotonic()
         oom_kills = count_oom_kills()
-        self._process = subprocess.Popen(
-            command_of(request_uri, request, spec, parent_pid=os.getpid()),
-            env=stage_environment(self._settings),
+        process = subprocess.Popen(
+            command,
+            env=dict(environment),
             cwd=self._settings.checkout_path,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
         )
-        stream = self._process.stdout
-        if stream is not None:
-            for line in stream:
-                say(CONTROL_CHARACTERS.sub("\N{REPLACEMENT CHARACTER}", line.rstrip("\n"))[:MAX_LINE_CHARS])
-            stream.close()
-        code = self._process.wait()
+        self._process = process
+        if process.stdout is not None:
+            _pump(process.stdout, say)
+        code = process.wait()
         return Ended(
             exit_code=code if code >= 0 else 128 - code,
             seconds=time.monotonic() - started_at,
             oom_killed=count_oom_kills() > oom_kills,
+            peak_bytes=resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024,
+            limit_bytes=memory_limit_bytes(),
         )
 
     def stop(self) -> None:
+        """Send SIGTERM, and SIGKILL four seconds later: its ranks and helpers follow by PR_SET_PDEATHSIG."""
         process = self._process
         if process is None or process.poll() is not None:
             return
         process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(GRACE_SECONDS)
-        except subprocess.TimeoutExpired:
-            # Its ranks and helpers follow by PR_SET_PDEATHSIG.
-            process.kill()
-            process.wait()
+        # A signal's handler runs in the very thread that reads the child's output: waiting here would stop the child at a full pipe.
+        killer = threading.Timer(GRACE_SECONDS, process.kill)
+        killer.daemon = True
+        killer.start()
+
+
+def _pump(stream: IO[bytes], say: Callable[[str], None]) -> None:
+    with stream:
+        while piece := stream.readline(MAX_LINE_BYTES):
+            say(printable(piece))
+
+
+def printable(piece: bytes) -> str:
+    """Return a line of output as one line of a log: UTF-8, control characters escaped (`\\x1b`), so that it cannot forge another."""
+    text = piece.decode("utf-8", "replace").rstrip("\r\n")
+    return CONTROL_CHARACTERS.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def command_of(request_uri: str, request: StageRequest, spec: PipelineSpec, *, parent_pid: int) -> list[str]:
@@ -118,3 +135,17 @@ def count_oom_kills() -> int:
     except OSError:
         return 0
     return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+
+
+def memory_limit_bytes() -> int:
+    """Return what this machine, or the control group around it, lets a process have; 0 where neither says."""
+    found = []
+    for path in (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")):
+        try:
+            text = path.read_text(encoding="ascii").strip()
+        except OSError:
+            continue
+        if text.isdigit():
+            found.append(int(text))
+    found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    return min(size for size in found if size > 0)

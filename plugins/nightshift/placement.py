@@ -22,6 +22,10 @@ class Ended:
     seconds: float
     oom_killed: bool = False
     """The kernel killed something for memory meanwhile."""
+    peak_bytes: int = 0
+    """Resident memory of the largest of its processes; 0: not known."""
+    limit_bytes: int = 0
+    """Memory that it could have had; 0: not known."""
 
     @property
     def signal_name(self) -> str | None:
@@ -37,7 +41,7 @@ class Launcher(Protocol):
         """Run the attempt to its end, handing each line of its output to `say`."""
 
     def stop(self) -> None:
-        """Ask the attempt to stop, then make it; returns within five seconds."""
+        """Ask the attempt to stop, and make it within five seconds; returns at once, also in a signal's handler."""
 
 
 def launcher_of(settings: Settings) -> Launcher:

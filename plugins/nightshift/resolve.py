@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.bases.sensor import BaseSensorOperator
-from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout
+from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException
 
+from nightshift.placement import launcher_of
 from nightshift.settings import Settings
 from training.contracts import ContractError
-from training.errors import NightshiftError
+from training.errors import NightshiftError, UnavailableError
 from training.spec import PipelineSpec, apply_overrides, freeze, load_spec, resolve_uris, settle_as_of
+from training.spec.values import duration_text
 from training.store import Store
+from training.store.listing import missing_partitions, partition_uri
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
-RESOLVE = "resolve"
-WAIT = "wait"
-MAX_NAMED_DAYS = 10
+RESOLVE: Final = "resolve"
+WAIT: Final = "wait"
+MAX_NAMED_DAYS: Final = 10
+LOOKS: Final = 60
+SHORTEST_POKE: Final = timedelta(seconds=2)
+LONGEST_POKE: Final = timedelta(minutes=1)
 
 
 class ResolveOperator(BaseOperator):
@@ -39,14 +45,18 @@ class ResolveOperator(BaseOperator):
 
         Raises:
             AirflowFailException: with every problem of the conf, the spec or the environment.
+            UnavailableError: the store does not answer; Airflow tries again.
         """
         run = context["dag_run"]
         try:
+            settings = Settings.from_environment()
+            launcher_of(settings)
             spec, parameters = apply_overrides(load_spec(Path(self.spec_path)), run.conf or {})
             as_of = settle_as_of(spec, parameter=parameters.as_of, logical_date=run.logical_date, run_after=run.run_after)
             spec = resolve_uris(spec)
-            store = Store(Settings.from_environment().store_uri)
-            spec_uri = store.put_json(freeze(spec))
+            spec_uri = Store(settings.store_uri).put_json(freeze(spec))
+        except UnavailableError:
+            raise
         except NightshiftError as err:
             raise AirflowFailException(str(err)) from err
         self.log.info("as of %s, spec %s%s", as_of.isoformat(), spec_uri, ", everything done again" if parameters.force else "")
@@ -58,33 +68,45 @@ class WaitForData(BaseSensorOperator):
 
     ui_color = "#e8eef7"
 
-    def poke(self, context: Context) -> bool:
-        """Say whether every partition of the window is there."""
-        missing = self._missing(context)
-        if missing:
-            self.log.info("%s", missing)
-        return not missing
+    def __init__(self, *, wait: timedelta, **kwargs: Any) -> None:
+        """Wait for at most `wait`, counted from the start of the run, looking sixty times, but 2 s to 60 s apart."""
+        poke = min(max(wait / LOOKS, SHORTEST_POKE), LONGEST_POKE)
+        super().__init__(mode="reschedule", poke_interval=poke, timeout=wait, **kwargs)
+        self.longest_wait = wait
 
-    def execute(self, context: Context) -> Any:
-        """Wait; see BaseSensorOperator.
+    def execute(self, context: Context) -> None:
+        """Return once every partition of the window is there.
 
         Raises:
-            AirflowSensorTimeout: the stated time is over.
+            AirflowRescheduleException: not yet; look again at its date.
+            AirflowFailException: the time is over; or the source will not be read.
+            UnavailableError: the source does not answer; Airflow tries again.
         """
         try:
-            return super().execute(context)
-        except AirflowSensorTimeout as err:
-            raise AirflowSensorTimeout(f"[partition.missing] {self._missing(context)} (waited as long as data.source.wait says)") from err
+            missing = self._missing(Frozen.of(context))
+        except UnavailableError:
+            raise
+        except (NightshiftError, ContractError) as err:
+            raise AirflowFailException(str(err)) from err
+        if not missing:
+            return
+        now = datetime.now(UTC)
+        # Not counted by Airflow's own clock of a sensor, which starts anew with every try.
+        until = (context["dag_run"].start_date or now) + self.longest_wait
+        if now >= until:
+            waited = duration_text(self.longest_wait)
+            raise AirflowFailException(
+                f"[partition.missing] {missing} (the night waited {waited}, data.source.wait; trigger it once they are)"
+            )
+        self.log.info("%s; waiting until %s", missing, until.isoformat(timespec="seconds"))
+        raise AirflowRescheduleException(min(now + timedelta(seconds=self.poke_interval), until))  # type: ignore[no-untyped-call]
 
-    def _missing(self, context: Context) -> str:
-        from training.store.listing import missing_partitions, partition_uri
-
-        frozen = Frozen.of(context)
-        days = missing_partitions(frozen.spec, frozen.as_of)
-        if not days:
-            return ""
+    def _missing(self, frozen: Frozen) -> str:
         source = frozen.spec.data.source
-        named = ", ".join(partition_uri(source.uri, source.partition or "", day) for day in days[:MAX_NAMED_DAYS])
+        days = missing_partitions(frozen.spec, frozen.as_of)
+        if not days or source.partition is None:
+            return ""
+        named = ", ".join(partition_uri(source.uri, source.partition, day) for day in days[:MAX_NAMED_DAYS])
         more = f" and {len(days) - MAX_NAMED_DAYS} more" if len(days) > MAX_NAMED_DAYS else ""
         return f"{len(days)} of {source.window.days} partitions of {source.table} are not there: {named}{more}"
 

@@ -8,15 +8,21 @@ every exception the operator does raise, ends the task when the user's part is s
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import RetryAction
 from airflow.sdk.definitions.retry_policy import RetryDecision, RetryPolicy
+from airflow.sdk.exceptions import AirflowException
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
-MAX_BACKOFF = timedelta(hours=1)
+MAX_BACKOFF: Final = timedelta(hours=1)
+MAX_DOUBLINGS: Final = 12
+
+
+class InfrastructureError(AirflowException):
+    """An attempt was lost through no fault of the pipeline's: Airflow tries again, and the user's budget is untouched."""
 
 
 class BudgetRetryPolicy(RetryPolicy):
@@ -28,15 +34,23 @@ class BudgetRetryPolicy(RetryPolicy):
         self.backoff = backoff
 
     def evaluate(self, exception: BaseException, try_number: int, max_tries: int, context: Context | None = None) -> RetryDecision:
-        """Return FAIL once the budget is spent, else RETRY after the backoff."""
-        del exception, try_number
+        """Return FAIL once the user's budget is spent, else RETRY after the backoff, which doubles with each failure."""
+        del try_number
+        if isinstance(exception, InfrastructureError):
+            return RetryDecision(action=RetryAction.RETRY, retry_delay=self.backoff, reason=f"lost, not failed: {exception}")
         spent = self._count(max_tries, context)
         if spent > self.failures:
             return RetryDecision(
                 action=RetryAction.FAIL, reason=f"failed {spent} times, {self.failures} retries are allowed (retries.failures)"
             )
-        delay = min(self.backoff * 2 ** (spent - 1), MAX_BACKOFF)
-        return RetryDecision(action=RetryAction.RETRY, retry_delay=delay, reason=f"failure {spent} of {self.failures + 1}")
+        reason = f"failure {spent}, retry {spent} of {self.failures}"
+        return RetryDecision(action=RetryAction.RETRY, retry_delay=self._delay(spent), reason=reason)
+
+    def _delay(self, spent: int) -> timedelta:
+        if self.backoff >= MAX_BACKOFF:
+            return self.backoff
+        doublings: int = min(spent - 1, MAX_DOUBLINGS)
+        return min(self.backoff * (1 << doublings), MAX_BACKOFF)
 
     def _count(self, max_tries: int, context: Context | None) -> int:
         store: Any = None if context is None else context.get("task_state_store")

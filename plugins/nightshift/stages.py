@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from nightshift.failures import Action, Verdict, judge
-from nightshift.links import ReportLink, ReusedFromLink, report_url, task_url
-from nightshift.placement import Launcher, launcher_of
+from nightshift.links import AttemptLogLink, ReportLink, ReusedFromLink, report_url, task_url
+from nightshift.placement import Ended, Launcher, launcher_of
 from nightshift.resolve import Frozen
+from nightshift.retries import InfrastructureError
 from nightshift.settings import Settings
 from nightshift.work import NEEDS, Work, work_of
-from training.contracts import ExitCode, RunIdentity, StageRequest, StageResult, require_result
+from training.contracts import ContractError, ExitCode, RunIdentity, StageRequest, StageResult, require_result
 from training.errors import NightshiftError
+from training.spec import PipelineSpec
+from training.spec.values import size_text
 from training.store import StageAddress
 from training.store.addresses import new_attempt_id
 from training.store.leases import HolderWatch
@@ -26,24 +30,51 @@ if TYPE_CHECKING:
 POLL_SECONDS: Final = 1.0
 SAY_EVERY_SECONDS: Final = 15.0
 RELAUNCH_PAUSE_SECONDS: Final = 1.0
+MAX_PAUSES: Final = 10
+MEBIBYTE: Final = 2**20
 
 
 class StageFailedError(AirflowException):
     """An attempt failed in a way that may pass: Airflow tries again while the user's budget lasts."""
 
 
+@dataclass(kw_only=True, slots=True)
+class Relaunches:
+    """What one try has left of the infrastructure budget."""
+
+    budget: int
+    used: int = 0
+    out_of_memory: int = 0
+
+    def take(self, verdict: Verdict, spec: PipelineSpec) -> None:
+        """Take one.
+
+        Raises:
+            AirflowFailException: there is none left.
+        """
+        if verdict.action is Action.RELAUNCH_ONCE:
+            self.out_of_memory += 1
+        if self.out_of_memory > 1:
+            raise AirflowFailException(oom_text(verdict, spec))
+        if self.used >= self.budget:
+            raise AirflowFailException(f"{verdict.reason}; relaunched {self.used} times already (retries.infrastructure)")
+        self.used += 1
+
+
 class StageOperator(BaseOperator):
     """Runs one stage of a pipeline, or finds it done."""
 
-    operator_extra_links = (ReusedFromLink(), ReportLink())
+    operator_extra_links = (ReusedFromLink(), ReportLink(), AttemptLogLink())
     ui_color = "#dff0e3"
 
     def __init__(self, *, stage: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.stage = stage
+        self.pipeline = ""
         self.result: StageResult | None = None
         self.report_uri = ""
         self._launcher: Launcher | None = None
+        self._stopped = False
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the stage's result for XCom.
@@ -51,16 +82,20 @@ class StageOperator(BaseOperator):
         Raises:
             AirflowFailException: the same would happen again, or a budget is spent.
             StageFailedError: it may pass.
+            InfrastructureError: it was stopped, or a newer attempt has the work.
         """
         run = _identity(context)
-        settings = Settings.from_environment()
+        self.pipeline = run.dag_id
         try:
+            settings = Settings.from_environment()
             frozen = Frozen.of(context)
             work = self._work(context, frozen, settings, nonce=run.run_id if frozen.force else "")
             address = frozen.store.address(frozen.spec.name, self.stage, work.fingerprint)
             found = address.result()
             if found is None:
                 found = self._make(run, frozen, work, address, settings)
+        except ContractError as err:
+            raise AirflowFailException(str(err)) from err
         except NightshiftError as err:
             if err.exit_code in (ExitCode.UNAVAILABLE, ExitCode.UNEXPECTED):
                 raise StageFailedError(str(err)) from err
@@ -68,7 +103,8 @@ class StageOperator(BaseOperator):
         return self._finish(found, run)
 
     def on_kill(self) -> None:
-        """End the attempt; Airflow leaves five seconds."""
+        """End the attempt, and start no other; Airflow leaves five seconds."""
+        self._stopped = True
         if self._launcher is not None:
             self._launcher.stop()
 
@@ -78,8 +114,7 @@ class StageOperator(BaseOperator):
 
     def _make(self, run: RunIdentity, frozen: Frozen, work: Work, address: StageAddress, settings: Settings) -> StageResult:
         """Start attempts until there is a result or a budget is spent."""
-        budget = frozen.spec.retries.infrastructure
-        relaunches, oom_relaunches = 0, 0
+        relaunches = Relaunches(budget=frozen.spec.retries.infrastructure)
         while True:
             takeover_epoch, found = self._wait_for_others(address, run)
             if found is not None:
@@ -90,19 +125,19 @@ class StageOperator(BaseOperator):
                 if made is not None:
                     return made
                 verdict = Verdict(action=Action.RELAUNCH, reason="the result is gone", code="result.missing")
+            if self._stopped:
+                raise InfrastructureError(f"stopped while it ran: {verdict.reason}")
             if verdict.action is Action.WAIT:
                 continue
-            if verdict.action is Action.RELAUNCH_ONCE:
-                oom_relaunches += 1
-            if verdict.action in (Action.FAIL, Action.GIVE_UP) or oom_relaunches > 1:
-                raise AirflowFailException(self._oom_text(verdict, frozen) if oom_relaunches > 1 else verdict.reason)
+            if verdict.action is Action.FAIL:
+                raise AirflowFailException(verdict.reason)
+            if verdict.action is Action.GIVE_UP:
+                raise InfrastructureError(verdict.reason)
             if verdict.action is Action.RETRY:
                 raise StageFailedError(verdict.reason)
-            relaunches += 1
-            if relaunches > budget:
-                raise AirflowFailException(f"{verdict.reason}; relaunched {budget} times already (retries.infrastructure)")
-            self.log.warning("relaunch %d of %d: %s; going on from the last commit", relaunches, budget, verdict.reason)
-            time.sleep(RELAUNCH_PAUSE_SECONDS)
+            relaunches.take(verdict, frozen.spec)
+            self.log.warning("relaunch %d of %d: %s; %s", relaunches.used, relaunches.budget, verdict.reason, resumption(address))
+            time.sleep(RELAUNCH_PAUSE_SECONDS * min(relaunches.used, MAX_PAUSES))
 
     def _attempt(
         self, run: RunIdentity, frozen: Frozen, work: Work, address: StageAddress, settings: Settings, takeover_epoch: int
@@ -124,13 +159,16 @@ class StageOperator(BaseOperator):
         uri = address.write_request(request)
         self.log.info("again by hand: python -m training.stages.%s %s", self.stage, uri)
         self._launcher = launcher_of(settings)
+        if self._stopped:
+            raise InfrastructureError("stopped before it began")
         ended = self._launcher.launch(uri, request, frozen.spec, self._say)
         self.log.info("attempt %s ended with %d after %.1f s", request.attempt_id, ended.exit_code, ended.seconds)
         if address.result() is not None:
             return None
         error = address.error(request.attempt_id)
         self._note_report(error)
-        return judge(ended, error)
+        verdict = judge(ended, error)
+        return replace(verdict, reason=f"{verdict.reason}; {memory_text(ended)}") if verdict.action is Action.RELAUNCH_ONCE else verdict
 
     def _wait_for_others(self, address: StageAddress, run: RunIdentity) -> tuple[int, StageResult | None]:
         """Wait while an attempt of another run is alive; return (the epoch that may be taken over, a result that appeared)."""
@@ -155,7 +193,7 @@ class StageOperator(BaseOperator):
         if found.attempts > 1:
             self.log.info("it took %d attempts", found.attempts)
         for name, uri in found.reports.items():
-            self.log.info("report %s: %s", name, report_url(uri))
+            self.log.info("report %s: %s", name, report_url(self.pipeline, uri))
         return self.result.to_xcom()
 
     def _note_report(self, error: dict[str, Any] | None) -> None:
@@ -166,10 +204,28 @@ class StageOperator(BaseOperator):
     def _say(self, line: str) -> None:
         self.log.info("%s", line)
 
-    def _oom_text(self, verdict: Verdict, frozen: Frozen) -> str:
-        train = frozen.spec.train
-        limit = train.placement.memory or "the machine's"
-        return f"{verdict.reason}, twice; memory limit {limit}, batch_size {train.batch_size}, world size {train.placement.world_size}"
+
+def resumption(address: StageAddress) -> str:
+    """Say where the next attempt at an address goes on, as the address's journal knows."""
+    checkpoints = [entry.value["payload"] for entry in address.journal().history() if entry.value["kind"] == "checkpoint"]
+    if not checkpoints:
+        return "starting from the beginning"
+    return f"resuming from step {checkpoints[-1].get('step')}"
+
+
+def memory_text(ended: Ended) -> str:
+    """Say how much memory an attempt used and could have had, as far as it is known."""
+    peak = f"peak {ended.peak_bytes / MEBIBYTE:,.0f} MiB" if ended.peak_bytes else "peak not known"
+    limit = f"limit {ended.limit_bytes / MEBIBYTE:,.0f} MiB" if ended.limit_bytes else "limit not known"
+    return f"{peak} in one process, {limit}"
+
+
+def oom_text(verdict: Verdict, spec: PipelineSpec) -> str:
+    """Say what a stage that ran out of memory twice was asked to do."""
+    placement = spec.train.placement
+    asked = "none" if placement.memory is None else size_text(placement.memory)
+    sizes = f"batch_size {spec.train.batch_size}, {placement.world_size} processes, placement.memory {asked}"
+    return f"{verdict.reason}; twice, so it is not tried again ({sizes}: make the batch smaller or give it more memory)"
 
 
 def _identity(context: Context) -> RunIdentity:

@@ -1,0 +1,46 @@
+"""When nights begin: cron, without a night for a slot that had passed before the schedule was first switched on."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from airflow.timetables.base import DagRunInfo, DataInterval, TimeRestriction
+from airflow.timetables.trigger import CronTriggerTimetable
+
+if TYPE_CHECKING:
+    from pendulum.tz.timezone import FixedTimezone, Timezone
+
+SLOT_STILL_NEW: Final = timedelta(minutes=1)
+"""The next run is worked out at every parse, and made by the scheduler a moment after its slot: a parse in between must not skip it."""
+
+
+class Nights(CronTriggerTimetable):
+    """Cron whose first automatic run is the next slot to come: unpausing and triggering a pipeline is one run, not two.
+
+    Airflow's own does so only for a DAG without a start date; with one, unpausing makes a run of the latest slot at once. Later
+    slots that nobody was up for (the scheduler was down) are Airflow's to make up as ever: the latest of them. `logical_date` is the slot.
+    """
+
+    def __init__(
+        self,
+        cron: str,
+        *,
+        timezone: str | Timezone | FixedTimezone,
+        interval: timedelta = timedelta(),
+        run_immediately: bool | timedelta = SLOT_STILL_NEW,
+    ) -> None:
+        """Begin a night at each slot of `cron`, in the wall clock of `timezone`."""
+        super().__init__(cron, timezone=timezone, interval=interval, run_immediately=run_immediately)
+
+    def next_dagrun_info(self, *, last_automated_data_interval: DataInterval | None, restriction: TimeRestriction) -> DagRunInfo | None:
+        """Return the next run, None after the restriction's end."""
+        first = last_automated_data_interval is None
+        if restriction.catchup or not first or restriction.earliest is None:
+            return super().next_dagrun_info(last_automated_data_interval=last_automated_data_interval, restriction=restriction)
+        unstarted = TimeRestriction(earliest=None, latest=restriction.latest, catchup=False)
+        coming = super().next_dagrun_info(last_automated_data_interval=None, restriction=unstarted)
+        if coming is None or coming.run_after >= restriction.earliest:
+            return coming
+        # The start is still to come: its first slot.
+        return super().next_dagrun_info(last_automated_data_interval=None, restriction=restriction._replace(catchup=True))
