@@ -1,0 +1,109 @@
+"""kill -9 in the middle of training: the night ends in success, nothing is left over, and the weights have the same bits."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.integration.installation import Installation
+from training.contracts import StageResult
+
+pytestmark = [pytest.mark.integration, pytest.mark.chaos, pytest.mark.slow]
+
+PIPELINE = "search_ranking"
+LONG_TRAINING = {"as_of": "2026-02-01T02:00:00+00:00", "force": True, "train": {"epochs": 6, "batch_size": 512}}
+RUN_SECONDS = 240.0
+FIRST_EPOCH_STEPS = 200
+
+
+@pytest.fixture(scope="module")
+def undisturbed(installation: Installation) -> str:
+    """Digest of the weights of a training that nobody disturbs."""
+    run_id = installation.trigger(PIPELINE, LONG_TRAINING)
+    assert installation.wait(PIPELINE, run_id, timeout_seconds=RUN_SECONDS) == "success", installation.tasks(PIPELINE, run_id)
+    return str(installation.result(PIPELINE, run_id, "train").scalars["weights_digest"])
+
+
+def kill_rank(installation: Installation, run_id: str) -> None:
+    ranks = [p for p in stage_processes(installation, run_id) if p.environ().get("RANK") == "1"]
+    os.kill(ranks[0].pid, signal.SIGKILL)
+
+
+def kill_launcher(installation: Installation, run_id: str) -> None:
+    os.kill(launcher(installation, run_id).pid, signal.SIGKILL)
+
+
+def kill_task(installation: Installation, run_id: str) -> None:
+    os.kill(launcher(installation, run_id).ppid(), signal.SIGKILL)
+
+
+def kill_scheduler(installation: Installation, run_id: str) -> None:
+    del run_id
+    installation.kill("scheduler")
+
+
+@pytest.mark.parametrize("kill", [kill_rank, kill_launcher, kill_task, kill_scheduler])
+def test_training_survives_a_kill_with_the_same_weights(
+    installation: Installation, undisturbed: str, kill: Callable[[Installation, str], None]
+) -> None:
+    run_id = installation.trigger(PIPELINE, LONG_TRAINING)
+    installation.until(lambda: steps_done(installation, run_id) > FIRST_EPOCH_STEPS, "training well under way", timeout_seconds=120)
+    before = stage_processes(installation, run_id)
+    kill(installation, run_id)
+
+    assert installation.wait(PIPELINE, run_id, timeout_seconds=RUN_SECONDS) == "success", installation.tasks(PIPELINE, run_id)
+    result = installation.result(PIPELINE, run_id, "train")
+    assert result.scalars["weights_digest"] == undisturbed
+    assert result.attempts >= 2
+    assert resumed(installation, result)
+    installation.until(lambda: not any(p.is_running() for p in before), "the first attempt's processes gone", timeout_seconds=20)
+    assert stage_processes(installation, run_id) == []
+
+
+def attempts_of(installation: Installation, run_id: str) -> Iterator[tuple[str, str]]:
+    """Yield (fingerprint, attempt id) of the run's training attempts."""
+    bucket = installation.store.bucket
+    for fingerprint in bucket.folders(f"stages/{PIPELINE}/train"):
+        address = installation.store.address(PIPELINE, "train", fingerprint)
+        for attempt_id in address.attempts():
+            if address.request(attempt_id).run.run_id == run_id:
+                yield fingerprint, attempt_id
+
+
+def steps_done(installation: Installation, run_id: str) -> int:
+    found = list(attempts_of(installation, run_id))
+    if not found:
+        return 0
+    fingerprint, attempt_id = found[-1]
+    beat = installation.store.address(PIPELINE, "train", fingerprint).heartbeat(attempt_id)
+    return int(json.loads(beat)["progress"].get("done", 0)) if beat else 0
+
+
+def resumed(installation: Installation, result: StageResult) -> bool:
+    """Say whether the attempt that made the result began after a committed step."""
+    log = installation.store.bucket.get(f"stages/{PIPELINE}/train/{result.fingerprint}/attempts/{result.attempt_id}/log.txt").decode()
+    return "resuming after step" in log
+
+
+def stage_processes(installation: Installation, run_id: str) -> list[psutil.Process]:
+    """Return every process of the run's training: launcher and ranks."""
+    marks = [f"attempts/{attempt_id}/" for _, attempt_id in attempts_of(installation, run_id)]
+    return [process for process, line in commands() if any(mark in line for mark in marks)]
+
+
+def launcher(installation: Installation, run_id: str) -> psutil.Process:
+    return next(p for p in stage_processes(installation, run_id) if "torch.distributed.run" in " ".join(p.cmdline()))
+
+
+def commands() -> Iterator[tuple[psutil.Process, Any]]:
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            if process.status() != psutil.STATUS_ZOMBIE:
+                yield process, " ".join(process.cmdline())

@@ -1,0 +1,150 @@
+"""The ways to start a night, and what is done again: nothing that is done, unless forced."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.integration.installation import Installation
+from training.contracts import STAGES, StageResult
+from training.data.shop import write_day
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+PIPELINE = "search_ranking"
+AS_OF = "2026-02-01T02:00:00+00:00"
+WORK_STAGES = STAGES[:-1]
+
+
+def results_of(installation: Installation, dag_id: str, run_id: str) -> dict[str, StageResult]:
+    assert installation.wait(dag_id, run_id) == "success", installation.tasks(dag_id, run_id)
+    return {stage: installation.result(dag_id, run_id, stage) for stage in STAGES}
+
+
+def as_of_of(installation: Installation, dag_id: str, run_id: str) -> datetime:
+    return datetime.fromisoformat(installation.xcom(dag_id, run_id, "resolve")["as_of"])
+
+
+@pytest.fixture(scope="module")
+def night(installation: Installation) -> tuple[str, dict[str, StageResult]]:
+    run_id = installation.trigger(PIPELINE, {"as_of": AS_OF})
+    return run_id, results_of(installation, PIPELINE, run_id)
+
+
+def test_same_night_twice_at_once_does_the_work_once_and_says_who_did_it(
+    installation: Installation, night: tuple[str, dict[str, StageResult]]
+) -> None:
+    _, done = night
+    runs = [installation.trigger(PIPELINE, {"as_of": AS_OF}, run_id=f"twice-{number}") for number in range(2)]
+    for run_id in runs:
+        results = results_of(installation, PIPELINE, run_id)
+        assert {stage: result.reused_from for stage, result in results.items()} == {stage: result.run for stage, result in done.items()}
+        link = installation.links(PIPELINE, run_id, "train")["Reused from"]
+        assert link is not None
+        assert done["train"].run.run_id in link
+        assert installation.xcom(PIPELINE, run_id, "train")["reused_from"]["run_id"] == done["train"].run.run_id
+    attempts = installation.store.bucket.folders(f"stages/{PIPELINE}/train/{done['train'].fingerprint}/attempts")
+    assert len(attempts) == 1
+
+
+def test_cleared_task_finds_its_work_done(installation: Installation, night: tuple[str, dict[str, StageResult]]) -> None:
+    run_id, done = night
+    body = {"dry_run": False, "dag_run_id": run_id, "task_ids": ["train"], "include_downstream": True, "only_failed": False}
+    installation.api.post(f"/dags/{PIPELINE}/clearTaskInstances", body)
+    again = results_of(installation, PIPELINE, run_id)
+    assert {stage: result.attempt_id for stage, result in again.items()} == {stage: result.attempt_id for stage, result in done.items()}
+    assert installation.tasks(PIPELINE, run_id)["train"]["try_number"] == 2
+
+
+def test_forced_night_does_everything_again_and_makes_the_same(
+    installation: Installation, night: tuple[str, dict[str, StageResult]]
+) -> None:
+    _, done = night
+    forced = results_of(installation, PIPELINE, installation.trigger(PIPELINE, {"as_of": AS_OF, "force": True}))
+    for stage in STAGES:
+        assert forced[stage].reused_from is None, stage
+        assert forced[stage].fingerprint != done[stage].fingerprint, stage
+    assert {stage: forced[stage].digest for stage in WORK_STAGES} == {stage: done[stage].digest for stage in WORK_STAGES}
+
+
+def test_night_is_triggered_from_the_command_line_in_a_prepared_shell(installation: Installation) -> None:
+    installation.unpause(PIPELINE)
+    installation.airflow("dags", "trigger", PIPELINE, "--run-id", "by-hand", "--conf", '{"as_of": "2026-02-01"}')
+    assert installation.wait(PIPELINE, "by-hand") == "success"
+    assert as_of_of(installation, PIPELINE, "by-hand") == datetime(2026, 2, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("conf", "said"),
+    [
+        ({"trian": {}}, r"conf\.unknown_key"),
+        ({"as_of": "yesterday"}, r"as_of\.invalid"),
+    ],
+)
+def test_wrong_conf_fails_before_any_work(installation: Installation, conf: dict[str, Any], said: str) -> None:
+    run_id = installation.trigger(PIPELINE, conf)
+    assert installation.wait(PIPELINE, run_id) == "failed"
+    assert re.search(said, installation.log(PIPELINE, run_id, "resolve"))
+    assert installation.tasks(PIPELINE, run_id)["ingest"]["state"] == "upstream_failed"
+
+
+def test_unpausing_makes_no_night_of_its_own(installation: Installation) -> None:
+    name = add_pipeline(installation, "unpaused", schedule="0 2 * * *")
+    run_id = installation.trigger(name, {"as_of": AS_OF}, run_id="the-only-one")
+    installation.wait_task(name, run_id, "resolve", "success")
+    runs = installation.api.get(f"/dags/{name}/dagRuns")["dag_runs"]
+    assert [run["dag_run_id"] for run in runs] == [run_id]
+    installation.api.patch(f"/dags/{name}", {"is_paused": True})
+
+
+def test_scheduler_starts_a_night_by_cron_as_of_its_slot(installation: Installation) -> None:
+    today = datetime.now(UTC).date()
+    for back in range(1, 6):
+        write_day(installation.shop, today - timedelta(days=back), searches=100)
+    name = add_pipeline(installation, "every_minute", schedule="* * * * *")
+    installation.unpause(name)
+    run = installation.until(
+        lambda: next(iter(installation.api.get(f"/dags/{name}/dagRuns")["dag_runs"]), None), "a scheduled run", timeout_seconds=130
+    )
+    state = installation.wait(name, run["dag_run_id"])
+    installation.api.patch(f"/dags/{name}", {"is_paused": True})
+    assert (state, run["run_type"]) == ("success", "scheduled"), installation.tasks(name, run["dag_run_id"])
+    slot = datetime.fromisoformat(run["logical_date"])
+    assert as_of_of(installation, name, run["dag_run_id"]) == slot
+    assert slot.second == 0
+
+
+def test_backfill_runs_each_night_as_of_its_slot(installation: Installation) -> None:
+    name = add_pipeline(installation, "backfilled", schedule="0 2 * * *")
+    installation.unpause(name)
+    range_ = ("--from-date", "2026-01-10", "--to-date", "2026-01-12T23:59:00")
+    installation.airflow("backfill", "create", "--dag-id", name, *range_)
+    runs = installation.until(
+        lambda: found if len(found := installation.api.get(f"/dags/{name}/dagRuns")["dag_runs"]) == 3 else None, "three runs"
+    )
+    for run in runs:
+        assert installation.wait(name, run["dag_run_id"]) == "success", installation.tasks(name, run["dag_run_id"])
+    nights = sorted(as_of_of(installation, name, run["dag_run_id"]) for run in runs)
+    assert nights == [datetime(2026, 1, day, 2, tzinfo=UTC) for day in (10, 11, 12)]
+
+
+def add_pipeline(installation: Installation, name: str, *, schedule: str) -> str:
+    """Add a small pipeline over the shop: four days, one epoch."""
+    text = (installation.dags / "pipelines" / f"{PIPELINE}.yaml").read_text(encoding="utf-8")
+    for old, new in (
+        (f"name: {PIPELINE}", f"name: {name}"),
+        ('schedule: "0 2 * * *"', f'schedule: "{schedule}"'),
+        ("window: 30d", "window: 4d"),
+        ("test: 2d", "test: 1d"),
+        ("epochs: 3", "epochs: 1"),
+        ("processes_per_node: 2", "processes_per_node: 1"),
+        (f"model: {PIPELINE}", f"model: {name}"),
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    (installation.dags / "pipelines" / f"{name}.yaml").write_text(text, encoding="utf-8")
+    (installation.dags / f"{name}.py").write_text((installation.dags / f"{PIPELINE}.py").read_text(encoding="utf-8"), encoding="utf-8")
+    return name
