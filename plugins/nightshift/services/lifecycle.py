@@ -49,7 +49,8 @@ def start(settings: Settings, say: Callable[[str], None]) -> None:
         say(f"the services were started with other settings ({', '.join(changed)}); starting them again")
         stop(settings.home, say)
         state = None
-    if state is None:
+    is_new = state is None
+    if is_new:
         end_leftovers(settings.home, say)
         require_free(ports(settings))
         prepare_home(settings)
@@ -59,7 +60,7 @@ def start(settings: Settings, say: Callable[[str], None]) -> None:
     wait_ready(settings, since=started_at)
     note_database_is_current(settings)
     create_pools(settings)
-    say(f"services are up after {time.monotonic() - started_at:.0f} s")
+    say(f"services are up after {time.monotonic() - started_at:.0f} s" if is_new else "services are up")
 
 
 def supervise(settings: Settings) -> None:

@@ -75,6 +75,8 @@ def slot_of(spec: PipelineSpec, day: date) -> datetime:
 def _next_day(pipeline: str, past: Sequence[tuple[PastRun, re.Match[str]]]) -> date | None:
     if not past:
         return FIRST_NIGHTS.get(pipeline)
-    newest, match = past[0]
-    day = date.fromisoformat(match[1])
+    # Simulated time goes forward: an older night that was run again by name does not turn it back.
+    latest = max(match[1] for _run, match in past)
+    newest = next(run for run, match in past if match[1] == latest)
+    day = date.fromisoformat(latest)
     return day + timedelta(days=1) if newest.state == "success" else day

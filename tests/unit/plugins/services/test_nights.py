@@ -51,6 +51,12 @@ def test_wanted_night_is_run_again_under_a_new_name(ranking: PipelineSpec) -> No
     assert next_night(ranking, runs, wanted=date(2026, 2, 1), now=NOW) == Night("night-2026-02-01.2", "2026-02-01T02:00:00+00:00")
 
 
+def test_older_night_run_again_by_name_does_not_turn_time_back(ranking: PipelineSpec) -> None:
+    runs = [PastRun("night-2026-02-01.2", "failed"), PastRun("night-2026-02-05", "success"), PastRun("night-2026-02-01", "success")]
+
+    assert next_night(ranking, runs, wanted=None, now=NOW).run_id == "night-2026-02-06"
+
+
 def test_runs_that_were_started_otherwise_do_not_count(ranking: PipelineSpec) -> None:
     runs = [PastRun("manual__2026-11-20T00:00:00+00:00", "success"), PastRun("night-x", "success")]
 

@@ -1,0 +1,45 @@
+"""Airflow for unit tests: a home and a database of its own, and this checkout's plugins. Set before anything imports it."""
+
+import atexit
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+HOME = Path(tempfile.mkdtemp(prefix="nightshift-unit-"))
+atexit.register(shutil.rmtree, HOME, ignore_errors=True)
+
+for name in [name for name in os.environ if name.startswith("AIRFLOW_")]:
+    del os.environ[name]
+os.environ |= {
+    "AIRFLOW_HOME": str(HOME),
+    "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+    "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "dags"),
+    "AIRFLOW__CORE__PLUGINS_FOLDER": str(ROOT / "plugins"),
+    "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "ada:viewer",
+    "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{HOME / 'airflow.db'}",
+    "AIRFLOW__API__BASE_URL": "http://airflow.test:8080",
+    "AIRFLOW__API_AUTH__JWT_SECRET": "for-unit-tests-alone-" * 4,
+}
+
+
+@pytest.fixture(scope="session")
+def airflow_database() -> Iterator[None]:
+    """Airflow's tables, made once."""
+    from airflow.utils.db import initdb
+
+    initdb()
+    yield
+
+
+@pytest.fixture
+def installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The settings of an installation in a folder of its own; return the folder."""
+    for name in [name for name in os.environ if name.startswith("NIGHTSHIFT_") or name.endswith("_URI")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("NIGHTSHIFT_HOME", str(tmp_path))
+    return tmp_path

@@ -1,0 +1,208 @@
+"""The shipped pipelines as DAGs, and what a DAG folder does with a broken one."""
+
+import copy
+import json
+import os
+import shutil
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from airflow.dag_processing.dagbag import DagBag
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import ParamValidationError
+from airflow.serialization.serialized_objects import DagSerialization
+
+from nightshift.alerts import deadline_missed
+from nightshift.deadlines import NotDoneBy
+from nightshift.factory import build_dag, pipeline_dag
+from nightshift.timetables import Nights
+from training.provenance import CHECKOUT
+from training.spec import parse_spec
+
+DAGS = CHECKOUT / "dags"
+SERIALISED = """
+import json, sys
+from nightshift.factory import pipeline_dag
+from airflow.serialization.serialized_objects import DagSerialization
+sys.stdout.write("\\n" + json.dumps(DagSerialization.to_dict(pipeline_dag(sys.argv[1]))))
+"""
+
+
+@pytest.fixture(scope="module")
+def ranking() -> DAG:
+    return pipeline_dag(str(DAGS / "search_ranking.py"))
+
+
+@pytest.fixture(scope="module")
+def flights() -> DAG:
+    return pipeline_dag(str(DAGS / "flight_delay.py"))
+
+
+def changed(pipeline: str, old: str, new: str) -> DAG:
+    path = DAGS / "pipelines" / f"{pipeline}.yaml"
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    return build_dag(parse_spec(text.replace(old, new, 1).encode()), path)
+
+
+def serialised(dag: DAG) -> str:
+    return json.dumps(DagSerialization.to_dict(dag))
+
+
+def test_the_chain_of_a_partitioned_source_waits(ranking: DAG) -> None:
+    assert {task.task_id: task.downstream_task_ids for task in ranking.tasks} == {
+        "resolve": {"wait"},
+        "wait": {"ingest"},
+        "ingest": {"validate"},
+        "validate": {"prepare"},
+        "prepare": {"train"},
+        "train": {"evaluate"},
+        "evaluate": {"promote"},
+        "promote": set(),
+    }
+
+
+def test_the_chain_of_a_file_has_nothing_to_wait_for(flights: DAG) -> None:
+    assert {task.task_id: task.downstream_task_ids for task in flights.tasks} == {
+        "resolve": {"ingest"},
+        "ingest": {"validate"},
+        "validate": {"prepare"},
+        "prepare": {"train"},
+        "train": {"evaluate"},
+        "evaluate": {"promote"},
+        "promote": set(),
+    }
+
+
+def test_the_folder_loads_each_pipeline_under_its_name() -> None:
+    bag = DagBag(dag_folder=str(DAGS))
+    assert bag.import_errors == {}
+    assert sorted(bag.dags) == ["flight_delay", "search_ranking"]
+
+
+def test_safe_mode_finds_the_files() -> None:
+    for path in DAGS.glob("*.py"):
+        text = path.read_text(encoding="utf-8").lower()
+        assert "dag" in text
+        assert "airflow" in text
+        assert len([line for line in text.splitlines() if line]) == 2
+
+
+def test_a_broken_yaml_leaves_the_good_ones_loaded(tmp_path: Path) -> None:
+    shutil.copytree(DAGS, tmp_path / "dags", ignore=shutil.ignore_patterns("__pycache__"))
+    broken = tmp_path / "dags" / "pipelines" / "flight_delay.yaml"
+    broken.write_text(broken.read_text(encoding="utf-8").replace("epochs: 200", "epoch: 200"), encoding="utf-8")
+    bag = DagBag(dag_folder=str(tmp_path / "dags"))
+    assert list(bag.dags) == ["search_ranking"]
+    ((path, error),) = bag.import_errors.items()
+    assert path.endswith("flight_delay.py")
+    assert f"{broken}:" in error
+    assert "did you mean epochs?" in error
+
+
+def test_meta_data_comes_from_the_spec(ranking: DAG) -> None:
+    assert ranking.tags == {"ranking", "torch", "demo"}
+    assert {task.owner for task in ranking.tasks} == {"search-relevance"}
+    assert ranking.description == "Ranks the results of an online shop's search, retrained every night on the last thirty days of clicks."
+    assert "```yaml" in str(ranking.doc_md)
+    assert "uri: \"${SHOP_URI}/clicks\"" in str(ranking.doc_md)
+    assert ranking.max_active_runs == 1
+    assert ranking.catchup is False
+
+
+def test_every_task_has_both_budgets(ranking: DAG) -> None:
+    assert {task.retries for task in ranking.tasks} == {2 + 8}
+    assert {task.retry_delay for task in ranking.tasks} == {timedelta(seconds=10)}
+    assert {task.retry_policy.failures for task in ranking.tasks if task.retry_policy} == {2}
+
+
+def test_pools_are_those_of_the_resources(ranking: DAG) -> None:
+    assert {task.task_id: task.pool for task in ranking.tasks if task.pool != "cpu"} == {"train": "train"}
+    own = changed("search_ranking", "processes_per_node: 2}", "processes_per_node: 2, pool: big}")
+    assert own.get_task("train").pool == "big"
+
+
+def test_the_schedule_is_in_the_pipelines_time_zone(flights: DAG) -> None:
+    assert isinstance(flights.timetable, Nights)
+    assert flights.timetable.serialize()["expression"] == "0 2 * * *"
+    assert flights.timetable.serialize()["timezone"] == "America/New_York"
+    assert flights.start_date is None
+
+
+def test_the_first_day_of_the_schedule_is_a_day_of_its_time_zone() -> None:
+    dag = changed("flight_delay", 'deadline: "07:00"', 'deadline: "07:00"\nstart: 2026-05-01')
+    assert dag.start_date is not None
+    assert dag.start_date.isoformat() == "2026-05-01T04:00:00+00:00"
+
+
+def test_a_pipeline_without_a_schedule_is_started_by_hand() -> None:
+    dag = changed("search_ranking", 'schedule: "0 2 * * *"\n', "")
+    assert not dag.timetable.can_be_scheduled
+
+
+def test_the_deadline_is_a_time_of_day(ranking: DAG) -> None:
+    (alert,) = ranking.deadline or []
+    assert alert.reference == NotDoneBy(at="07:00", timezone="UTC")
+    assert alert.callback.path == f"{deadline_missed.__module__}.deadline_missed"
+    assert alert.callback.kwargs == {"pipeline": "search_ranking", "deadline": "07:00 UTC", "webhook": "${ALERTS_URI}"}
+
+
+def test_alerts_that_nobody_asked_for_are_not_sent() -> None:
+    dag = changed("search_ranking", "on: [failure, deadline]", "on: [success]")
+    assert not dag.deadline
+    assert dag.on_success_callback is not None
+    assert not any(task.on_failure_callback for task in dag.tasks)
+
+
+def test_serialising_twice_gives_the_same_bytes(ranking: DAG) -> None:
+    again = pipeline_dag(str(DAGS / "search_ranking.py"))
+    assert serialised(again) == serialised(ranking)
+    assert " at 0x" not in serialised(ranking)
+
+
+def test_two_processes_serialise_the_same_bytes(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(CHECKOUT), str(CHECKOUT / "plugins")])}
+    command = [sys.executable, "-c", SERIALISED, str(DAGS / "search_ranking.py")]
+    started = [
+        subprocess.Popen(command, env={**environment, "PYTHONHASHSEED": seed}, stdout=subprocess.PIPE, cwd=tmp_path) for seed in ("1", "2")
+    ]
+    first, second = [process.communicate()[0].splitlines()[-1] for process in started]
+    assert first == second
+    assert json.loads(first)["dag"]["dag_id"] == "search_ranking"
+
+
+@pytest.mark.parametrize(
+    "conf",
+    [
+        {"train": {"epochs": 0}},
+        {"train": {"epochs": "three"}},
+        {"train": {"learning_rate": 0}},
+        {"train": {"momentum": 0.9}},
+        {"force": "yes"},
+        {"as_of": 20260201},
+    ],
+)
+def test_the_form_refuses(ranking: DAG, conf: dict[str, object]) -> None:
+    params = copy.deepcopy(ranking.params)
+    ((name, value),) = conf.items()
+    with pytest.raises(ParamValidationError, match=name):
+        params[name] = value
+
+
+@pytest.mark.parametrize("conf", [{"train": {"epochs": 5}}, {"force": True}, {"as_of": "2026-02-01T02:00:00+00:00"}, {"as_of": None}])
+def test_the_form_accepts(ranking: DAG, conf: dict[str, object]) -> None:
+    params = copy.deepcopy(ranking.params)
+    ((name, value),) = conf.items()
+    params[name] = value
+    assert params[name] == value
+
+
+def test_the_form_shows_what_the_spec_says(ranking: DAG) -> None:
+    assert ranking.params.dump() == {
+        "as_of": None,
+        "force": False,
+        "train": {"epochs": 3, "batch_size": 4096, "learning_rate": 0.002, "weight_decay": 1e-05, "seed": 17, "early_stopping": None},
+    }
