@@ -3,8 +3,8 @@
 #   make run PIPELINE=flight_delay  the same for another pipeline; NIGHT=YYYY-MM-DD chooses the night, FORCE=1 redoes finished work
 PIPELINE ?= search_ranking
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do $$p -c 'import sys, ensurepip, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && { echo $$p; break; }; done)
-# torch's own index has its build without CUDA, a tenth of the size. Where it cannot be reached, the usual index serves.
-TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+# A further package index for torch: one with builds without CUDA spares gigabytes on a laptop.
+TORCH_INDEX ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -75,9 +75,8 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(INSTALLED): | $(BIN)/python
-	echo "installing torch (once, about 200 MB)"
-	index=; if $(BIN)/python -c "import urllib.request as r; r.urlopen('$(TORCH_INDEX)/torch/', timeout=5)" 2>/dev/null; then index="--extra-index-url $(TORCH_INDEX)"; fi; \
-	$(PIP) $$index "$$(grep '^torch==' requirements.txt)"
+	echo "installing torch (once)"
+	$(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) "$$(grep '^torch==' requirements.txt)"
 	echo "installing the other requirements (once)"
 	$(PIP) --requirement requirements.txt
 	rm -f $(VENV)/.installed-[0-9a-f]*

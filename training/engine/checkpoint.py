@@ -152,7 +152,7 @@ class Checkpoints:
             size = tensor.numel() * tensor.element_size()
             if size:
                 self._buffer[entry["offset"] : entry["offset"] + size].copy_(tensor.reshape(-1).view(torch.uint8))
-        return index, memoryview(self._buffer.numpy())[:offset]
+        return index, memoryview(self._buffer.numpy().data)[:offset]
 
     def _write(self, index: Mapping[str, Any], view: memoryview, meta: Mapping[str, Any], name: str | None) -> None:
         files = {}

@@ -143,7 +143,7 @@ class Loop:
             with autocast(parts.precision, gang.device):
                 total = parts.loss(wrapped, on_device)
             # DDP averages over ranks; shares differ by a unit, so the mean over units is the sum of sums over all units.
-            (total * (gang.world_size / num_units)).backward()
+            (total * (gang.world_size / num_units)).backward()  # type: ignore[no-untyped-call]
             norm = float(nn.utils.clip_grad_norm_(self._module.parameters(), MAX_GRAD_NORM))
         loss = float(total.detach()) * gang.world_size / num_units
         self._watchdog.check(progress.step, loss, norm)

@@ -95,7 +95,8 @@ class Tracker:
             while self._pending:
                 self._send(self._pending[:MAX_BATCH])
                 del self._pending[:MAX_BATCH]
-        except Exception as err:  # noqa: BLE001 - whatever a tracking server or its client does, training goes on
+        except Exception as err:
+            # Whatever a tracking server or its client does, training goes on.
             if not self._away_reason:
                 logger.warning("MLflow is away, metrics are kept: %s", str(err).splitlines()[0][:200])
             self._away_reason = str(err).splitlines()[0][:200]
@@ -133,7 +134,7 @@ class Tracker:
             for name, value in tags.items():
                 self._client.set_tag(self.run_id, name, value)
             self._client.set_terminated(self.run_id, status)
-        except Exception as err:  # noqa: BLE001 - as above
+        except Exception as err:
             logger.warning("MLflow run %s could not be closed: %s", self.run_id, str(err).splitlines()[0][:200])
 
     def _all_tags(self) -> dict[str, str]:

@@ -43,7 +43,8 @@ class Watchdog:
         if self._exploded_steps >= EXPLOSION_STEPS:
             raise DivergedError(
                 "loss.exploded",
-                f"step {step}: loss {loss:.6g} is over {EXPLOSION_FACTOR:.0f} times the median {median:.6g}, {EXPLOSION_STEPS} steps in a row",
+                f"step {step}: loss {loss:.6g} is over {EXPLOSION_FACTOR:.0f} times the median {median:.6g}, "
+                f"{EXPLOSION_STEPS} steps in a row",
                 hint="lower train.learning_rate; the last checkpoint is kept",
             )
         if not self._exploded_steps:

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 NUM_THREADS: Final = 2
 """Fixed: histograms are summed by thread, and another number of threads could round otherwise."""
 LOG_EVERY_ROUNDS: Final = 10
-OBJECTIVES: Final = {"binary": ("binary:logistic", "logloss"), "ranking": ("rank:ndcg", "ndcg")}
+OBJECTIVES: Final = {"binary": ("binary:logistic", "logloss"), "ranking": ("rank:ndcg", "ndcg@10")}
 
 
 class BoostedTrees(Family):
@@ -34,7 +34,7 @@ class BoostedTrees(Family):
         run = _Rounds(context)
         booster = run.resume()
         callback = _Callback(run)
-        if run.num_rounds < train.epochs and not run.is_over:
+        if booster is None or (run.num_rounds < train.epochs and not run.is_over):
             booster = xgboost.train(
                 _parameters(context),
                 training,
@@ -137,8 +137,12 @@ class _Callback(xgboost.callback.TrainingCallback):  # type: ignore[misc]
 
     def after_iteration(self, model: xgboost.Booster, epoch: int, evals_log: Mapping[str, Any]) -> bool:
         """Return True to stop."""
-        losses = [next(iter(evals_log[name].values()))[-1] for name in ("train", "validation")]
-        self._rounds.record(*(float(loss) for loss in losses))
+        losses = []
+        for name in ("train", "validation"):
+            metric, values = next(iter(evals_log[name].items()))
+            # Of a gain, more is better; everything here goes by losses.
+            losses.append(-float(values[-1]) if metric.startswith("ndcg") else float(values[-1]))
+        self._rounds.record(*losses)
         if self._rounds.checkpoint_due:
             self._rounds.save(model)
         return self._rounds.is_over or self._rounds.stop_requested
@@ -150,7 +154,7 @@ def _parameters(context: FitContext) -> dict[str, Any]:
     objective, metric = OBJECTIVES[context.spec.evaluate.task]
     return {
         "objective": objective,
-        "eval_metric": "logloss" if objective == "binary:logistic" else f"{metric}@10-",
+        "eval_metric": metric,
         "tree_method": "hist",
         "learning_rate": train.learning_rate,
         "colsample_bytree": settings.pop("colsample"),

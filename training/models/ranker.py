@@ -53,7 +53,7 @@ class RankerModule(nn.Module):
         vectors = [table(ids[:, i]) for table, i in zip(self.embeddings, self._content_ids, strict=True)]
         columns = [*vectors]
         products = [(vectors[a] * vectors[b]).sum(1, keepdim=True) for a in range(len(vectors)) for b in range(a + 1, len(vectors))]
-        score = torch.zeros(len(ids), device=ids.device)
+        score: torch.Tensor = torch.zeros(len(ids), device=ids.device)
         if products:
             joined = torch.cat(products, dim=1)
             score = score + joined @ self.product_weights

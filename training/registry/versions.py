@@ -22,7 +22,7 @@ CHAMPION: Final = "champion"
 WEIGHTS_TAG: Final = "nightshift.weights_digest"
 LIFECYCLE_TAG: Final = "lifecycle"
 SERVING_LIBRARIES: Final = ("torch", "xgboost-cpu", "numpy", "pandas", "pyarrow", "duckdb")
-SERVING_PLAIN: Final = ("safetensors", "obstore", "pydantic", "ruamel.yaml")
+SERVING_PLAIN: Final = ("safetensors", "obstore", "pydantic", "PyYAML")
 
 
 @contextmanager
