@@ -8,6 +8,7 @@ import os
 import re
 import urllib.request
 from collections.abc import Callable, Mapping
+from http.client import HTTPException
 from typing import Any, Final, Literal
 
 from airflow.sdk.log import mask_secret
@@ -75,11 +76,11 @@ def send(event: Mapping[str, Any], webhook: str | None) -> None:
     if not address.startswith(("http://", "https://")):
         logger.warning("alert not delivered: ${%s} is no http address", name)
         return
-    request = urllib.request.Request(address, payload.encode(), {"Content-Type": "application/json"})  # noqa: S310 - scheme checked
     try:
+        request = urllib.request.Request(address, payload.encode(), {"Content-Type": "application/json"})  # noqa: S310 - scheme checked
         with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:  # noqa: S310 - as above
             logger.info("alert delivered, status %s", answer.status)
-    except (OSError, ValueError) as err:
+    except (OSError, ValueError, HTTPException) as err:
         # The address is a secret, and errors may repeat it: the variable's name alone is said.
         logger.warning("alert not delivered to ${%s}: %s", name, type(err).__name__)
 

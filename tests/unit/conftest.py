@@ -4,7 +4,6 @@ import atexit
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,12 +27,11 @@ os.environ |= {
 
 
 @pytest.fixture(scope="session")
-def airflow_database() -> Iterator[None]:
+def airflow_database() -> None:
     """Airflow's tables, made once."""
     from airflow.utils.db import initdb
 
     initdb()
-    yield
 
 
 @pytest.fixture

@@ -1,0 +1,100 @@
+"""Alerts: what is said, where it goes, and what never leaves."""
+
+import json
+import logging
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from nightshift.alerts import deadline_missed, masked, run_succeeded, send, task_failed
+
+CONTEXT = {
+    "dag_run": SimpleNamespace(dag_id="search_ranking", run_id="night-2026-02-01"),
+    "ti": SimpleNamespace(task_id="validate", try_number=1, log_url="http://airflow.test:8080/dags/search_ranking"),
+    "exception": RuntimeError("[checks.failed] volume fell by 60 %"),
+}
+
+
+@pytest.fixture
+def posted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
+    """What a webhook was sent; ALERTS_URI leads to it."""
+    received: list[dict[str, Any]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            del format, args
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    monkeypatch.setenv("ALERTS_URI", f"http://127.0.0.1:{server.server_port}/hook-of-ours")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    yield received
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_failure_says_which_stage_and_why(posted: list[dict[str, Any]]) -> None:
+    task_failed("${ALERTS_URI}")(CONTEXT)
+    assert posted == [
+        {
+            "event": "failure",
+            "pipeline": "search_ranking",
+            "run": "night-2026-02-01",
+            "stage": "validate",
+            "try": 1,
+            "reason": "[checks.failed] volume fell by 60 %",
+            "url": "http://airflow.test:8080/dags/search_ranking",
+        }
+    ]
+
+
+def test_success_and_deadline_are_told(posted: list[dict[str, Any]]) -> None:
+    run_succeeded("${ALERTS_URI}")({"dag": SimpleNamespace(dag_id="search_ranking"), "run_id": "r1"})
+    deadline_missed({"dag_run": {"dag_run_id": "r1"}}, pipeline="search_ranking", deadline="07:00 UTC", webhook="${ALERTS_URI}")
+    assert posted == [
+        {"event": "success", "pipeline": "search_ranking", "run": "r1", "reason": "done"},
+        {"event": "deadline", "pipeline": "search_ranking", "run": "r1", "reason": "not done by 07:00 UTC"},
+    ]
+
+
+def test_without_a_webhook_the_log_is_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.delenv("ALERTS_URI", raising=False)
+    with caplog.at_level(logging.INFO, "nightshift.alerts"):
+        task_failed("${ALERTS_URI}")(CONTEXT)
+        task_failed(None)(CONTEXT)
+    assert len(caplog.messages) == 2
+    assert all("volume fell by 60 %" in message for message in caplog.messages)
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:9/secret-path", "file:///etc/passwd", "http://[broken/secret-path"])
+def test_what_cannot_be_delivered_fails_nothing_and_names_no_address(
+    address: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("ALERTS_URI", address)
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with caplog.at_level(logging.INFO, "nightshift.alerts"):
+        send({"event": "failure", "reason": f"could not read {address}"}, "${ALERTS_URI}")
+    assert "not delivered" in caplog.messages[-1]
+    assert "${ALERTS_URI}" in caplog.messages[-1]
+    assert "secret-path" not in caplog.text
+    assert "passwd" not in caplog.text
+
+
+def test_secrets_are_masked() -> None:
+    environ = {"AWS_SECRET_ACCESS_KEY": "abcdef123", "SHOP_TOKEN": "short", "HOME": "/home/ada"}
+    text = masked("abcdef123 at s3://ada:pass@bucket/x, short, /home/ada, hook", "hook", environ=environ)
+    assert text == "*** at s3://***@bucket/x, short, /home/ada, hook"
+    assert masked("the hook-of-ours", "hook-of-ours", environ={}) == "the ***"
+    assert len(masked("x" * 5000, environ={})) == 1000

@@ -1,0 +1,70 @@
+"""Settings of an installation."""
+
+from pathlib import Path
+
+import pytest
+
+from nightshift.placement import launcher_of
+from nightshift.settings import Settings
+from training.errors import SpecError
+from training.provenance import CHECKOUT
+
+
+def test_nothing_set_means_the_documented_defaults() -> None:
+    settings = Settings.from_environment({})
+    home = CHECKOUT / ".local"
+    assert settings.home == home
+    assert settings.store_uri == f"file://{home}/store"
+    assert settings.database_url == f"sqlite:///{home}/nightshift.db"
+    assert settings.pipelines_path == CHECKOUT / "dags" / "pipelines"
+    assert settings.expectations_path == CHECKOUT / "expectations"
+    assert (settings.airflow_port, settings.mlflow_port, settings.log_port) == (8080, 5000, 8793)
+    assert (settings.backend, settings.model_packages, settings.mlflow_uri) == ("local", (), "http://127.0.0.1:5000")
+
+
+def test_places_follow_the_home_and_the_mlflow_port() -> None:
+    settings = Settings.from_environment({"NIGHTSHIFT_HOME": "/data/./night/", "NIGHTSHIFT_MLFLOW_PORT": "5001", "NIGHTSHIFT_STORE": " "})
+    assert settings.home == Path("/data/night")
+    assert settings.store_uri == "file:///data/night/store"
+    assert settings.database_url == "sqlite:////data/night/nightshift.db"
+    assert settings.mlflow_uri == "http://127.0.0.1:5001"
+
+
+@pytest.mark.parametrize(
+    ("given", "store_uri"),
+    [("/data/store/", "file:///data/store"), ("file:///data/store/", "file:///data/store"), ("s3://bucket/night/", "s3://bucket/night")],
+)
+def test_a_store_is_a_folder_or_a_bucket(given: str, store_uri: str) -> None:
+    assert Settings.from_environment({"NIGHTSHIFT_STORE": given}).store_uri == store_uri
+
+
+def test_model_packages_are_split() -> None:
+    assert Settings.from_environment({"NIGHTSHIFT_MODEL_PACKAGES": "shop_models, more ,"}).model_packages == ("shop_models", "more")
+
+
+def test_all_problems_are_told_at_once_without_secrets() -> None:
+    wrong = {
+        "NIGHTSHIFT_HOME": "night",
+        "NIGHTSHIFT_STORE": "ftp://somewhere",
+        "NIGHTSHIFT_DATABASE": "mysql://ada:hunter22@host/db",
+        "NIGHTSHIFT_AIRFLOW_PORT": "80800",
+        "NIGHTSHIFT_MODEL_PACKAGES": "a.b",
+        "MLFLOW_TRACKING_URI": "http://",
+    }
+    with pytest.raises(SpecError) as caught:
+        Settings.from_environment(wrong)
+    assert {(problem.field, problem.code) for problem in caught.value.problems} == {
+        ("NIGHTSHIFT_HOME", "settings.path"),
+        ("NIGHTSHIFT_STORE", "settings.store"),
+        ("NIGHTSHIFT_DATABASE", "settings.database"),
+        ("NIGHTSHIFT_AIRFLOW_PORT", "settings.port"),
+        ("NIGHTSHIFT_MODEL_PACKAGES", "settings.packages"),
+        ("MLFLOW_TRACKING_URI", "settings.mlflow"),
+    }
+    assert "hunter22" not in str(caught.value)
+    assert "'80800' is no port (a number from 1 to 65535)" in str(caught.value)
+
+
+def test_a_backend_that_is_not_there_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"\[settings.backend\] there is no backend 'moon' \(use local\)"):
+        launcher_of(Settings.from_environment({"NIGHTSHIFT_BACKEND": "moon"}))
