@@ -1,0 +1,84 @@
+"""The one page that the plugin serves."""
+
+from collections.abc import Callable
+
+import pytest
+from airflow.api_fastapi.app import create_auth_manager, get_auth_manager
+from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+from fastapi.routing import APIRoute
+from fastapi.testclient import TestClient
+
+from nightshift.reports import app
+from training.errors import UnavailableError
+from training.store import Store
+from training.store.objects import Objects
+
+PAGE = b"\n<!DOCTYPE html><title>report</title>"
+
+
+@pytest.fixture
+def client(airflow_database: None, store: Store) -> TestClient:
+    create_auth_manager()
+    return TestClient(app)
+
+
+@pytest.fixture
+def ada(client: TestClient) -> dict[str, str]:
+    """The header of someone who is logged in and may look."""
+    token = get_auth_manager().generate_jwt(SimpleAuthManagerUser(username="ada", role="viewer"))
+    return {"Authorization": f"Bearer {token}"}
+
+
+def test_who_is_logged_in_sees_a_report_that_can_reach_nothing(client: TestClient, ada: dict[str, str], store: Store) -> None:
+    answer = client.get(f"/reports/search_ranking/{store.objects.put_bytes(PAGE)}", headers=ada)
+    assert (answer.status_code, answer.content) == (200, PAGE)
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    policy = answer.headers["content-security-policy"]
+    assert policy.startswith("sandbox allow-scripts; default-src 'none';")
+    assert "http" not in policy
+    assert "allow-same-origin" not in policy
+
+
+def test_the_cookie_of_airflows_page_is_enough(client: TestClient, ada: dict[str, str], store: Store) -> None:
+    client.cookies.set("_token", ada["Authorization"].removeprefix("Bearer "))
+    assert client.get(f"/reports/search_ranking/{store.objects.put_bytes(PAGE)}").status_code == 200
+
+
+def test_every_route_asks_for_a_login(client: TestClient, store: Store) -> None:
+    digest = store.objects.put_bytes(PAGE)
+    routes = [route for route in app.routes if isinstance(route, APIRoute)]
+    assert [route.path for route in routes] == ["/reports/{dag_id}/{digest}"]
+    assert client.get(f"/reports/search_ranking/{digest}").status_code == 401
+    assert client.get(f"/reports/search_ranking/{'0' * 64}").status_code == 401
+    assert client.get(f"/reports/search_ranking/{digest}", headers={"Authorization": "Bearer forged"}).status_code == 403
+    for path in ("/docs", "/redoc", "/openapi.json"):
+        assert client.get(path).status_code == 404
+
+
+@pytest.mark.parametrize("name", ["..%2f..%2fetc%2fpasswd", "0" * 63, "Z" * 64, "0" * 64 + "%0a"])
+def test_only_a_digest_is_a_name(name: str, client: TestClient, ada: dict[str, str]) -> None:
+    assert client.get(f"/reports/search_ranking/{name}", headers=ada).status_code in (404, 422)
+
+
+def test_what_is_no_page_is_not_there(client: TestClient, ada: dict[str, str], store: Store) -> None:
+    missing = client.get(f"/reports/search_ranking/{'0' * 64}", headers=ada)
+    weights = client.get(f"/reports/search_ranking/{store.objects.put_bytes(b'PAR1 rows')}", headers=ada)
+    assert (missing.status_code, weights.status_code) == (404, 404)
+    assert missing.json() == weights.json() == {"detail": "there is no such report"}
+
+
+def test_an_altered_report_is_not_shown(client: TestClient, ada: dict[str, str], store: Store) -> None:
+    digest = store.objects.put_bytes(PAGE)
+    store.bucket.put(Objects.key(digest), PAGE + b"<script>forged</script>")
+    assert client.get(f"/reports/search_ranking/{digest}", headers=ada).status_code == 404
+
+
+def test_a_store_that_does_not_answer_is_said_to_be_away(client: TestClient, ada: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_arguments: object) -> bytes:
+        raise UnavailableError("storage.unavailable", "connection refused at 10.0.0.1")
+
+    read: Callable[..., bytes] = away
+    monkeypatch.setattr(Objects, "get_bytes", read)
+    answer = client.get(f"/reports/search_ranking/{'0' * 64}", headers=ada)
+    assert (answer.status_code, answer.json()) == (503, {"detail": "the store does not answer"})

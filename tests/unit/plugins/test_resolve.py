@@ -1,0 +1,177 @@
+"""A run's first task, and the wait for late partitions."""
+
+import shutil
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException
+
+from nightshift.resolve import ResolveOperator, WaitForData
+from training.errors import UnavailableError
+from training.provenance import CHECKOUT
+from training.spec import PipelineSpec
+from training.store import Store
+
+SPEC_PATH = CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml"
+Context = Callable[..., Any]
+Execute = Callable[[BaseOperator, Any], Any]
+
+
+@pytest.fixture
+def resolve() -> ResolveOperator:
+    return ResolveOperator(task_id="resolve", spec_path=str(SPEC_PATH))
+
+
+@pytest.fixture
+def wait() -> WaitForData:
+    return WaitForData(task_id="wait", wait=timedelta(hours=2))
+
+
+def test_the_spec_is_frozen_with_its_places(
+    resolve: ResolveOperator, shop: Path, store: Store, context_of: Context, execute: Execute
+) -> None:
+    values = execute(resolve, context_of("resolve", conf={"train": {"epochs": 5}}))
+    assert values == {"spec_uri": values["spec_uri"], "as_of": "2026-02-01T02:00:00+00:00", "force": False}
+    frozen = store.get_json(values["spec_uri"])
+    assert PipelineSpec.thaw(frozen).train.epochs == 5
+    assert frozen["data"]["source"]["uri"] == shop.as_uri()
+    assert frozen["alerts"]["webhook"] is None
+
+
+def test_the_form_sent_unchanged_is_the_run_without_a_form(
+    resolve: ResolveOperator, shop: Path, context_of: Context, execute: Execute
+) -> None:
+    from nightshift.factory import pipeline_dag
+
+    form = pipeline_dag(str(CHECKOUT / "dags" / "search_ranking.py")).params.dump()
+    assert execute(resolve, context_of("resolve", conf=form)) == execute(resolve, context_of("resolve"))
+
+
+@pytest.mark.parametrize(
+    ("run", "as_of"),
+    [
+        # Cron and backfill: the slot.
+        (
+            {"logical_date": datetime(2026, 1, 20, 2, tzinfo=UTC), "run_after": datetime(2026, 1, 20, 2, tzinfo=UTC)},
+            "2026-01-20T02:00:00+00:00",
+        ),
+        # By hand: the last slot before the present, whatever the microsecond.
+        ({"run_after": datetime(2026, 2, 3, 15, 4, 5, 678, tzinfo=UTC)}, "2026-02-03T02:00:00+00:00"),
+        ({"run_after": datetime(2026, 2, 3, 1, 59, 59, tzinfo=UTC)}, "2026-02-02T02:00:00+00:00"),
+        # By hand with a logical date on the command line.
+        ({"logical_date": datetime(2026, 1, 20, tzinfo=UTC), "run_after": datetime(2026, 2, 3, tzinfo=UTC)}, "2026-01-20T00:00:00+00:00"),
+        ({"conf": {"as_of": "2026-01-15"}, "logical_date": datetime(2026, 1, 20, tzinfo=UTC)}, "2026-01-15T00:00:00+00:00"),
+        ({"conf": {"as_of": "2026-01-15T02:00:00+01:00"}}, "2026-01-15T01:00:00+00:00"),
+    ],
+)
+def test_every_way_to_start_a_run_has_its_as_of(
+    run: dict[str, Any], as_of: str, resolve: ResolveOperator, shop: Path, context_of: Context, execute: Execute
+) -> None:
+    assert execute(resolve, context_of("resolve", **run))["as_of"] == as_of
+
+
+def test_every_problem_of_a_trigger_is_told(resolve: ResolveOperator, shop: Path, context_of: Context, execute: Execute) -> None:
+    conf = {"as_of": "yesterday", "epochs": 3, "train": {"epochs": 0, "learning_rate": float("nan")}}
+    with pytest.raises(AirflowFailException) as caught:
+        execute(resolve, context_of("resolve", conf=conf))
+    assert "train.learning_rate: [field.range] must be finite, got nan" in str(caught.value)
+    conf["train"] = {"epochs": 0}
+    with pytest.raises(AirflowFailException) as caught:
+        execute(resolve, context_of("resolve", conf=conf))
+    assert "[conf.unknown_key]" in str(caught.value)
+    del conf["epochs"]
+    with pytest.raises(AirflowFailException) as caught:
+        execute(resolve, context_of("resolve", conf=conf))
+    assert "[as_of.invalid] 'yesterday' is not a time" in str(caught.value)
+    assert "train.epochs: " in str(caught.value)
+
+
+def test_a_place_that_is_not_set_is_named(resolve: ResolveOperator, installation: Path, context_of: Context, execute: Execute) -> None:
+    with pytest.raises(
+        AirflowFailException, match=r"\[uri.unset\] the environment variable SHOP_URI is not set \(set SHOP_URI to the place"
+    ):
+        execute(resolve, context_of("resolve"))
+
+
+def test_a_backend_that_is_not_there_ends_the_run_at_once(
+    resolve: ResolveOperator, shop: Path, monkeypatch: pytest.MonkeyPatch, context_of: Context, execute: Execute
+) -> None:
+    monkeypatch.setenv("NIGHTSHIFT_BACKEND", "moon")
+    with pytest.raises(AirflowFailException, match=r"settings\.backend"):
+        execute(resolve, context_of("resolve"))
+
+
+def test_a_store_that_does_not_answer_may_answer_later(
+    resolve: ResolveOperator, shop: Path, monkeypatch: pytest.MonkeyPatch, context_of: Context, execute: Execute
+) -> None:
+    def refuse(*_arguments: object) -> str:
+        raise UnavailableError("storage.unavailable", "could not write")
+
+    monkeypatch.setattr(Store, "put_json", refuse)
+    with pytest.raises(UnavailableError):
+        execute(resolve, context_of("resolve"))
+
+
+def test_complete_partitions_pass_at_once(
+    resolve: ResolveOperator, wait: WaitForData, shop: Path, context_of: Context, execute: Execute
+) -> None:
+    frozen = execute(resolve, context_of("resolve"))
+    assert execute(wait, context_of("wait", results={"resolve": frozen})) is None
+
+
+def test_a_late_partition_is_waited_for_without_a_slot(
+    resolve: ResolveOperator, wait: WaitForData, shop: Path, context_of: Context, execute: Execute
+) -> None:
+    frozen = execute(resolve, context_of("resolve"))
+    late = shop / "dt=2026-01-31"
+    shutil.rmtree(late)
+    started = datetime.now(UTC) - timedelta(hours=1)
+    context = context_of("wait", results={"resolve": frozen}, start_date=started)
+    with pytest.raises(AirflowRescheduleException) as caught:
+        execute(wait, context)
+    assert datetime.now(UTC) < caught.value.reschedule_date <= datetime.now(UTC) + timedelta(seconds=60)
+    late.mkdir()
+    (late / "part-0.parquet").write_bytes(b"here it is")
+    assert execute(wait, context) is None
+
+
+def test_the_last_look_is_when_the_time_is_over(
+    resolve: ResolveOperator, wait: WaitForData, shop: Path, context_of: Context, execute: Execute
+) -> None:
+    frozen = execute(resolve, context_of("resolve"))
+    shutil.rmtree(shop / "dt=2026-01-31")
+    started = datetime.now(UTC) - timedelta(hours=1, minutes=59, seconds=50)
+    with pytest.raises(AirflowRescheduleException) as caught:
+        execute(wait, context_of("wait", results={"resolve": frozen}, start_date=started))
+    assert caught.value.reschedule_date == started + timedelta(hours=2)
+
+
+def test_after_the_time_the_missing_partitions_are_named(
+    resolve: ResolveOperator, wait: WaitForData, shop: Path, context_of: Context, execute: Execute
+) -> None:
+    frozen = execute(resolve, context_of("resolve"))
+    for day in ("2026-01-30", "2026-01-31"):
+        shutil.rmtree(shop / f"dt={day}")
+    context = context_of("wait", results={"resolve": frozen}, start_date=datetime.now(UTC) - timedelta(hours=2))
+    with pytest.raises(AirflowFailException) as caught:
+        execute(wait, context)
+    assert str(caught.value) == (
+        f"[partition.missing] 2 of 30 partitions of clicks are not there: {shop.as_uri()}/dt=2026-01-30, {shop.as_uri()}/dt=2026-01-31 "
+        "(the night waited 2h, data.source.wait; trigger it once they are)"
+    )
+
+
+def test_without_what_resolve_settled_the_wait_fails(wait: WaitForData, shop: Path, context_of: Context, execute: Execute) -> None:
+    with pytest.raises(AirflowFailException, match="task 'resolve' left no result"):
+        execute(wait, context_of("wait"))
+
+
+@pytest.mark.parametrize(("hours", "seconds"), [(0, 2), (0.1, 6), (2, 60), (24, 60)])
+def test_looks_are_neither_rare_nor_hasty(hours: float, seconds: float) -> None:
+    sensor = WaitForData(task_id="wait", wait=timedelta(hours=hours))
+    assert sensor.poke_interval == seconds
+    assert sensor.mode == "reschedule"
