@@ -183,10 +183,15 @@ class Installation:
         return dict(found)
 
     def log(self, dag_id: str, run_id: str, task_id: str, try_number: int = 1) -> str:
-        """Return a try's log as text."""
+        """Return a try's log as text, exceptions with what they said."""
         path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/logs/{try_number}"
         content = (self.api.find(path, full_content="true") or {"content": []})["content"]
-        return "\n".join(str(line.get("event", line)) if isinstance(line, dict) else str(line) for line in content)
+        lines = []
+        for line in content:
+            entry = line if isinstance(line, dict) else {"event": line}
+            lines.append(str(entry.get("event")))
+            lines += [f"{detail.get('exc_type')}: {detail.get('exc_value')}" for detail in entry.get("error_detail") or []]
+        return "\n".join(lines)
 
     def pids(self, component: str) -> list[ProcessId]:
         """Return all processes of one component (`scheduler`, `api-server`, `mlflow` …), tasks and stages included."""
