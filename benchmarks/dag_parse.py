@@ -1,0 +1,78 @@
+"""Seconds to parse 200 pipelines, and one; whether parsing twice serialises alike. Peer: 200 DAGs of eight empty tasks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+NUM_PIPELINES = 200
+
+SCRIPT = """
+import json, sys, time
+from airflow.dag_processing.dagbag import DagBag
+from airflow.serialization.serialized_objects import DagSerialization
+DagBag(dag_folder=sys.argv[3])
+started = time.monotonic()
+bag = DagBag(dag_folder=sys.argv[1])
+seconds = time.monotonic() - started
+started = time.monotonic()
+peer = DagBag(dag_folder=sys.argv[2])
+peer_seconds = time.monotonic() - started
+serialised = json.dumps({name: DagSerialization.to_dict(dag) for name, dag in sorted(bag.dags.items())}, sort_keys=True)
+print(json.dumps({"dags": len(bag.dags), "errors": len(bag.import_errors), "seconds": seconds, "peer_seconds": peer_seconds,
+                  "serialised": serialised}))
+"""
+
+PEER = """from airflow.sdk import DAG, chain
+from airflow.providers.standard.operators.empty import EmptyOperator
+with DAG(dag_id={name!r}, schedule="0 2 * * *", catchup=False) as dag:
+    chain(*[EmptyOperator(task_id=f"t{{n}}") for n in range(8)])
+"""
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="nightshift-bench-") as folder:
+        ours, peer, one = (Path(folder) / name for name in ("ours", "peer", "one"))
+        text = (ROOT / "dags/pipelines/search_ranking.yaml").read_text(encoding="utf-8")
+        for base, count in ((ours, NUM_PIPELINES), (one, 1)):
+            (base / "pipelines").mkdir(parents=True)
+            for number in range(count):
+                name = f"pipeline_{number:03d}"
+                renamed = text.replace("name: search_ranking", f"name: {name}")
+                (base / "pipelines" / f"{name}.yaml").write_text(renamed, encoding="utf-8")
+                (base / f"{name}.py").write_text((ROOT / "dags/search_ranking.py").read_text(encoding="utf-8"), encoding="utf-8")
+        peer.mkdir()
+        for number in range(NUM_PIPELINES):
+            (peer / f"peer_{number:03d}.py").write_text(PEER.format(name=f"peer_{number:03d}"), encoding="utf-8")
+        environment = {
+            **os.environ,
+            "AIRFLOW_HOME": f"{folder}/airflow",
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__CORE__PLUGINS_FOLDER": str(ROOT / "plugins"),
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{folder}/airflow.db",
+            "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "plugins")]),
+        }
+        subprocess.run([sys.executable, "-m", "airflow", "db", "migrate"], env=environment, check=True, capture_output=True)
+        found = []
+        for seed in ("1", "2"):
+            command = [sys.executable, "-c", SCRIPT, str(ours), str(peer), str(one)]
+            done = subprocess.run(command, env={**environment, "PYTHONHASHSEED": seed}, check=True, capture_output=True, text=True)
+            found.append(json.loads(done.stdout.splitlines()[-1]))
+        first, second = found
+        print(f"{first['dags']} pipelines, {first['errors']} errors: {min(first['seconds'], second['seconds']):.2f} s")
+        print(f"{NUM_PIPELINES} DAGs of eight empty tasks: {min(first['peer_seconds'], second['peer_seconds']):.2f} s")
+        print(f"serialised twice, other hash seeds: {'byte-identical' if first['serialised'] == second['serialised'] else 'DIFFERENT'}")
+        started_at = time.monotonic()
+        script = "import sys; from airflow.dag_processing.dagbag import DagBag; DagBag(dag_folder=sys.argv[1])"
+        subprocess.run([sys.executable, "-c", script, str(one / "pipeline_000.py")], env=environment, check=True, capture_output=True)
+        print(f"a new process that parses one: {time.monotonic() - started_at:.2f} s, Airflow's own import included")
+
+
+if __name__ == "__main__":
+    main()
