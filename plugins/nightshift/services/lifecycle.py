@@ -45,7 +45,7 @@ def start(settings: Settings, say: Callable[[str], None]) -> None:
         NightshiftError: `services.port_busy`; `services.not_ready` with the last lines of the log that says why.
     """
     state = running(settings.home)
-    if state is not None and (changed := _changed(state, digests(settings))):
+    if state is not None and (changed := changed_settings(state, digests(settings))):
         say(f"the services were started with other settings ({', '.join(changed)}); starting them again")
         stop(settings.home, say)
         state = None
@@ -115,8 +115,11 @@ def _named_pools(settings: Settings) -> set[str]:
     return names
 
 
-def _changed(state: ServicesState, wanted: Mapping[str, str]) -> list[str]:
-    # A setting that is only missing now was for another command: it stays in force until the services are stopped.
+def changed_settings(state: ServicesState, wanted: Mapping[str, str]) -> list[str]:
+    """Return the names of the settings that running services do not have as they are wanted now.
+
+    One that is only missing now was for another command: it stays in force until the services are stopped.
+    """
     return sorted(name for name, digest in wanted.items() if state.settings.get(name) != digest)
 
 
