@@ -27,7 +27,7 @@ FIRST_EPOCH_STEPS = 200
 def undisturbed(installation: Installation) -> str:
     """Digest of the weights of a training that nobody disturbs."""
     run_id = installation.trigger(PIPELINE, LONG_TRAINING)
-    assert installation.wait(PIPELINE, run_id, timeout_seconds=RUN_SECONDS) == "success", installation.tasks(PIPELINE, run_id)
+    assert installation.wait(PIPELINE, run_id, timeout_seconds=RUN_SECONDS) == "success", installation.why(PIPELINE, run_id)
     return str(installation.result(PIPELINE, run_id, "train").scalars["weights_digest"])
 
 
@@ -58,7 +58,7 @@ def test_training_survives_a_kill_with_the_same_weights(
     before = stage_processes(installation, run_id)
     kill(installation, run_id)
 
-    assert installation.wait(PIPELINE, run_id, timeout_seconds=RUN_SECONDS) == "success", installation.tasks(PIPELINE, run_id)
+    assert installation.wait(PIPELINE, run_id, timeout_seconds=RUN_SECONDS) == "success", installation.why(PIPELINE, run_id)
     result = installation.result(PIPELINE, run_id, "train")
     assert result.scalars["weights_digest"] == undisturbed
     assert result.attempts >= 2

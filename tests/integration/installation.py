@@ -165,6 +165,14 @@ class Installation:
         found = self.api.get(f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances", limit=100)["task_instances"]
         return {task["task_id"]: task for task in found}
 
+    def why(self, dag_id: str, run_id: str) -> str:
+        """Return the states of a run's tasks, and the end of the log of each that failed."""
+        tasks = self.tasks(dag_id, run_id)
+        states = {name: task["state"] for name, task in tasks.items()}
+        failed = [name for name, state in states.items() if state == "failed"]
+        logs = [f"--- {name}\n{self.log(dag_id, run_id, name, tasks[name]['try_number'])[-3000:]}" for name in failed]
+        return "\n".join([json.dumps(states), *logs])
+
     def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value") -> Any:
         """Return an XCom value, None if there is none."""
         entry = self.api.find(f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/{key}")

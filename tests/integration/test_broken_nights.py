@@ -20,7 +20,7 @@ BROKEN_AS_OF = "2026-02-03T02:00:00+00:00"
 @pytest.mark.parametrize(
     ("fault", "code", "named"),
     [
-        ("missing_column", "schema.missing", "price"),
+        ("missing_column", "schema.missing", "rating"),
         ("volume", "volume.change", "clicks"),
         ("null_key", "data.nulls", "item_id"),
         ("duplicated_day", "data.duplicates", "search_id"),
@@ -48,7 +48,7 @@ def test_broken_night_stops_at_validate_and_names_check_and_column(installation:
 
 def test_repaired_night_does_the_work_and_passes(installation: Installation) -> None:
     run_id = installation.trigger(PIPELINE, {"as_of": BROKEN_AS_OF})
-    assert installation.wait(PIPELINE, run_id) == "success", installation.tasks(PIPELINE, run_id)
+    assert installation.wait(PIPELINE, run_id) == "success", installation.why(PIPELINE, run_id)
 
 
 def test_late_partition_is_waited_for_without_a_slot(installation: Installation) -> None:

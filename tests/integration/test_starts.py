@@ -21,7 +21,7 @@ WORK_STAGES = STAGES[:-1]
 
 
 def results_of(installation: Installation, dag_id: str, run_id: str) -> dict[str, StageResult]:
-    assert installation.wait(dag_id, run_id) == "success", installation.tasks(dag_id, run_id)
+    assert installation.wait(dag_id, run_id) == "success", installation.why(dag_id, run_id)
     return {stage: installation.result(dag_id, run_id, stage) for stage in STAGES}
 
 
@@ -127,7 +127,7 @@ def test_backfill_runs_each_night_as_of_its_slot(installation: Installation) -> 
         lambda: found if len(found := installation.api.get(f"/dags/{name}/dagRuns")["dag_runs"]) == 3 else None, "three runs"
     )
     for run in runs:
-        assert installation.wait(name, run["dag_run_id"]) == "success", installation.tasks(name, run["dag_run_id"])
+        assert installation.wait(name, run["dag_run_id"]) == "success", installation.why(name, run["dag_run_id"])
     nights = sorted(as_of_of(installation, name, run["dag_run_id"]) for run in runs)
     assert nights == [datetime(2026, 1, day, 2, tzinfo=UTC) for day in (10, 11, 12)]
 

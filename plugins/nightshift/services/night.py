@@ -44,8 +44,12 @@ def run_night(settings: Settings, pipeline: str, *, night: date | None, force: b
         past = [PastRun(run["dag_run_id"], run["state"]) for run in runs]
         chosen = next_night(spec, past, wanted=night, now=datetime.now(UTC))
         make_data(settings, spec, datetime.fromisoformat(chosen.as_of) if chosen.as_of else datetime.now(UTC), say)
-        _trigger(client, spec.name, chosen, force=force, say=say)
-        return _show(settings, client, spec.name, chosen.run_id, say)
+        was_paused = _trigger(client, spec.name, chosen, force=force, say=say)
+        code = _show(settings, client, spec.name, chosen.run_id, say)
+        if was_paused:
+            # Left on, the schedule would start a real night in the middle of the simulated ones, and wait for data that nobody makes.
+            client.patch(f"/dags/{spec.name}", {"is_paused": True})
+        return code
     finally:
         client.close()
 
@@ -95,15 +99,18 @@ def _wait_parsed(client: AirflowApi, dag_id: str) -> None:
         time.sleep(0.3)
 
 
-def _trigger(client: AirflowApi, dag_id: str, night: Night, *, force: bool, say: Say) -> None:
+def _trigger(client: AirflowApi, dag_id: str, night: Night, *, force: bool, say: Say) -> bool:
+    """Start the night; return whether the DAG was paused before."""
     if night.running_already:
         say(f"{night.run_id} of {dag_id} still runs; following it")
-        return
-    if client.get(f"/dags/{dag_id}")["is_paused"]:
+        return False
+    was_paused = bool(client.get(f"/dags/{dag_id}")["is_paused"])
+    if was_paused:
         client.patch(f"/dags/{dag_id}", {"is_paused": False})
     conf: dict[str, Any] = {name: value for name, value in (("as_of", night.as_of), ("force", force or None)) if value is not None}
     client.post(f"/dags/{dag_id}/dagRuns", {"dag_run_id": night.run_id, "logical_date": None, "conf": conf})
     say(f"{dag_id}, run {night.run_id}" + (f", as of {night.as_of}" if night.as_of else ""))
+    return was_paused
 
 
 def _show(settings: Settings, client: AirflowApi, dag_id: str, run_id: str, say: Say) -> int:
