@@ -28,7 +28,7 @@ def summary(settings: Settings, client: AirflowApi, dag_id: str, run_id: str, fo
     """Return the summary of an ended run, successful or not."""
     views = {view.task_id: view for view in follower.tasks()}
     results = {stage: result for stage in STAGES if (result := stage_result(client, dag_id, run_id, stage)) is not None}
-    lines = ["", f"{'stage':<10}{'time':>9}{'rows':>12}{'rows/s':>10}  what"]
+    lines = ["", f"{'stage':<10}{'time':>9}{'rows':>12}{'rows/s':>12}  what"]
     lines += [_stage_line(views[stage], results.get(stage)) for stage in STAGES if stage in views]
     if "evaluate" in results:
         lines += ["", *_comparison(Store(settings.store_uri), results["evaluate"])]
@@ -63,17 +63,17 @@ def number(value: object) -> str:
 
 def _stage_line(view: TaskView, result: StageResult | None) -> str:
     if result is None:
-        return f"{view.task_id:<10}{view.seconds:>7.1f} s{'':>12}{'':>10}  {view.state}"
+        return f"{view.task_id:<10}{view.seconds:>7.1f} s{'':>12}{'':>12}  {view.state}"
     rows = result.scalars.get("rows")
     if result.reused_from is not None:
-        return f"{view.task_id:<10}{view.seconds:>7.1f} s{number(rows):>12}{'-':>10}  reused from {result.reused_from.run_id}"
+        return f"{view.task_id:<10}{view.seconds:>7.1f} s{number(rows):>12}{'-':>12}  reused from {result.reused_from.run_id}"
     total = result.timings.get("total", 0.0)
     given = result.scalars.get("rows_per_second")
     rate = given if isinstance(given, int | float) else (rows / total if isinstance(rows, int) and total > 0 else None)
     again = f"{result.attempts} attempts" if result.attempts > 1 else ""
     words = [text for text in (again, _remark(result)) if text]
     shown_rate = "-" if rate is None else f"{rate:,.0f}"
-    return f"{view.task_id:<10}{view.seconds:>7.1f} s{number(rows):>12}{shown_rate:>10}  {', '.join(words)}"
+    return f"{view.task_id:<10}{view.seconds:>7.1f} s{number(rows):>12}{shown_rate:>12}  {', '.join(words)}"
 
 
 def _remark(result: StageResult) -> str:
