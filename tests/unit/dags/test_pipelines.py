@@ -205,5 +205,5 @@ def test_the_form_shows_what_the_spec_says(ranking: DAG) -> None:
     assert ranking.params.dump() == {
         "as_of": None,
         "force": False,
-        "train": {"epochs": 3, "batch_size": 4096, "learning_rate": 0.002, "weight_decay": 1e-05, "seed": 17, "early_stopping": None},
+        "train": {"epochs": 3, "batch_size": 4096, "learning_rate": 0.02, "weight_decay": 0.5, "seed": 17, "early_stopping": None},
     }

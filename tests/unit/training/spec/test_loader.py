@@ -23,7 +23,7 @@ NUMBER = "(text is not read as anything else; numbers are written 0.1, 1e-3 or 1
 PLACE = "(name the place by an environment variable, ${SHOP_URI}/clicks, or write s3://bucket/…, gs://… or az://…)"
 DURATION = "(write a number and a unit: 30d, 36h, 10m or 90s)"
 
-LR, EPOCHS, PLACEMENT = "learning_rate: 2e-3", "epochs: 3", "nodes: 1, processes_per_node: 2"
+LR, EPOCHS, PLACEMENT = "learning_rate: 2e-2", "epochs: 3", "nodes: 1, processes_per_node: 2"
 NAMED = "name: search_ranking"
 SCHEDULE = '"0 2 * * *"'
 URI = '"${SHOP_URI}/clicks"'
@@ -45,7 +45,7 @@ CASES: list[tuple[str, str, str, str]] = [
     ),
     (
         R,
-        "weight_decay: 1e-5",
+        "weight_decay: 0.5",
         "zzz: 1",
         "train.zzz: [spec.unknown_key] unknown key 'zzz' (known: batch_size, checkpoint, early_stopping, epochs, learning_rate, model, placement, precision, seed, settings, weight_decay)",
     ),

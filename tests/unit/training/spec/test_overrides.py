@@ -116,8 +116,8 @@ def test_form_has_the_specs_values_as_defaults_and_accepts_them(ranking: Pipelin
     assert schema["train"]["default"] == {
         "epochs": 3,
         "batch_size": 4096,
-        "learning_rate": 0.002,
-        "weight_decay": 1e-5,
+        "learning_rate": 0.02,
+        "weight_decay": 0.5,
         "seed": 17,
         "early_stopping": None,
     }

@@ -23,7 +23,7 @@ CHANGES: list[tuple[str, str, str, set[str]]] = [
     (R, "wait: 2h", "wait: 3h", set()),
     (R, "every: 10m", "every: 1m", set()),
     (R, "processes_per_node: 2", "processes_per_node: 1", set()),
-    (R, "learning_rate: 2e-3", "learning_rate: 0.002", set()),
+    (R, "learning_rate: 2e-2", "learning_rate: 0.02", set()),
     (R, "price: {type: float}", "price: {type: float, nullable: false, known: before}", set()),
     (R, "window: 30d", "window: 720h", set()),
     (F, "because: published", "because: they are published", set()),
@@ -66,7 +66,7 @@ def test_frozen_spec_thaws_to_itself_through_the_store(pipelines: object, name: 
 def test_equal_meaning_is_equally_frozen(accept: Accept, ranking: PipelineSpec) -> None:
     other = accept(
         R,
-        ("learning_rate: 2e-3", "learning_rate: .002"),
+        ("learning_rate: 2e-2", "learning_rate: .02"),
         ("36h", "1d12h"),
         ("every: 10m", "every: 600s"),
         ("tags: [ranking", 'tags: ["ranking"'),
