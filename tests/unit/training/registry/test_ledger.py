@@ -1,0 +1,101 @@
+"""One row per decision, one winner per race."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from training.errors import DeniedError
+from training.registry.ledger import Entry, Ledger, Standing, decision_key
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger(f"sqlite:///{tmp_path}/ledger.db")
+
+
+def entry(number: int, *, action: str = "promoted", key: str | None = None) -> Entry:
+    return Entry(
+        model="m",
+        key=key or decision_key("m", f"w{number}", f"e{number}"),
+        version=str(number),
+        action=action,
+        outcome="accepted" if action == "promoted" else "rejected",
+        reasons=[{"gate": "finite", "passed": True, "words": "fine"}],
+        evidence={"weights_digest": f"w{number}"},
+        decided_by="m/run/promote",
+    )
+
+
+def champion(number: int) -> Standing:
+    return Standing(
+        model="m", version=str(number), weights_digest=f"w{number}", model_uri="u", as_of="2026-01-01T00:00:00+00:00", bounds={}
+    )
+
+
+def test_nobody_is_champion_of_an_unknown_model(ledger: Ledger) -> None:
+    assert ledger.standing("m") is None
+    assert ledger.history("m") == []
+
+
+def test_promotion_moves_the_standing_and_keeps_the_evidence(ledger: Ledger) -> None:
+    ledger.record(entry(1), champion=champion(1))
+    ledger.record(entry(2), champion=champion(2), expected_revision=1)
+    standing = ledger.standing("m")
+    assert standing is not None
+    assert (standing.version, standing.revision) == ("2", 2)
+    assert [(row.version, row.evidence["weights_digest"]) for row in ledger.history("m")] == [("1", "w1"), ("2", "w2")]
+
+
+def test_same_decision_twice_is_one_row_and_moves_nothing(ledger: Ledger) -> None:
+    ledger.record(entry(1), champion=champion(1))
+    ledger.record(entry(1), champion=champion(1))
+    standing = ledger.standing("m")
+    assert standing is not None
+    assert standing.revision == 1
+    assert len(ledger.history("m")) == 1
+
+
+@pytest.mark.parametrize("expected_revision", [0, 2])
+def test_decision_against_another_champion_is_refused_and_leaves_no_row(ledger: Ledger, expected_revision: int) -> None:
+    ledger.record(entry(1), champion=champion(1))
+    with pytest.raises(DeniedError, match="another champion") as caught:
+        ledger.record(entry(2), champion=champion(2), expected_revision=expected_revision)
+    assert caught.value.code == "promotion.conflict"
+    standing = ledger.standing("m")
+    assert standing is not None
+    assert standing.version == "1"
+    assert len(ledger.history("m")) == 1
+
+
+def test_of_eight_promotions_at_once_exactly_one_wins_each_round(ledger: Ledger) -> None:
+    for revision in range(5):
+        barrier, outcomes = threading.Barrier(8), []
+
+        def race(number: int, revision: int = revision, barrier: threading.Barrier = barrier, outcomes: list[str] = outcomes) -> None:
+            barrier.wait()
+            try:
+                ledger.record(entry(number), champion=champion(number), expected_revision=revision)
+                outcomes.append(str(number))
+            except DeniedError:
+                outcomes.append("told")
+
+        threads = [threading.Thread(target=race, args=(revision * 8 + n + 1,)) for n in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        (winner,) = set(outcomes) - {"told"}
+        assert outcomes.count("told") == 7
+        standing = ledger.standing("m")
+        assert standing is not None
+        assert (standing.version, standing.revision) == (winner, revision + 1)
+    assert len(ledger.history("m")) == 5
+
+
+def test_rejection_is_kept_and_changes_nothing(ledger: Ledger) -> None:
+    ledger.record(entry(1, action="recorded"))
+    assert ledger.standing("m") is None
+    assert [row.outcome for row in ledger.history("m")] == ["rejected"]
