@@ -129,6 +129,24 @@ class Installation:
         self.until(lambda: self.api.find(f"/dags/{dag_id}"), f"DAG {dag_id}")
         self.api.patch(f"/dags/{dag_id}", {"is_paused": False})
 
+    def add_pipeline(self, name: str, *, schedule: str = "0 2 * * *") -> str:
+        """Add a small pipeline over the shop, with a model of its own: four days, one epoch, one process."""
+        text = (self.dags / "pipelines" / "search_ranking.yaml").read_text(encoding="utf-8")
+        for old, new in (
+            ("name: search_ranking", f"name: {name}"),
+            ('schedule: "0 2 * * *"', f'schedule: "{schedule}"'),
+            ("window: 30d", "window: 4d"),
+            ("test: 2d", "test: 1d"),
+            ("epochs: 3", "epochs: 1"),
+            ("processes_per_node: 2", "processes_per_node: 1"),
+            ("model: search_ranking", f"model: {name}"),
+        ):
+            assert old in text
+            text = text.replace(old, new)
+        (self.dags / "pipelines" / f"{name}.yaml").write_text(text, encoding="utf-8")
+        shutil.copy(self.dags / "search_ranking.py", self.dags / f"{name}.py")
+        return name
+
     def trigger(
         self, dag_id: str, conf: Mapping[str, Any] | None = None, *, logical_date: str | None = None, run_id: str | None = None
     ) -> str:

@@ -93,7 +93,7 @@ def test_wrong_conf_fails_before_any_work(installation: Installation, conf: dict
 
 
 def test_unpausing_makes_no_night_of_its_own(installation: Installation) -> None:
-    name = add_pipeline(installation, "unpaused", schedule="0 2 * * *")
+    name = installation.add_pipeline("unpaused", schedule="0 2 * * *")
     run_id = installation.trigger(name, {"as_of": AS_OF}, run_id="the-only-one")
     installation.wait_task(name, run_id, "resolve", "success")
     runs = installation.api.get(f"/dags/{name}/dagRuns")["dag_runs"]
@@ -105,7 +105,7 @@ def test_scheduler_starts_a_night_by_cron_as_of_its_slot(installation: Installat
     today = datetime.now(UTC).date()
     for back in range(1, 6):
         write_day(installation.shop, today - timedelta(days=back), searches=100)
-    name = add_pipeline(installation, "every_minute", schedule="* * * * *")
+    name = installation.add_pipeline("every_minute", schedule="* * * * *")
     installation.unpause(name)
     run = installation.until(
         lambda: next(iter(installation.api.get(f"/dags/{name}/dagRuns")["dag_runs"]), None), "a scheduled run", timeout_seconds=130
@@ -119,7 +119,7 @@ def test_scheduler_starts_a_night_by_cron_as_of_its_slot(installation: Installat
 
 
 def test_backfill_runs_each_night_as_of_its_slot(installation: Installation) -> None:
-    name = add_pipeline(installation, "backfilled", schedule="0 2 * * *")
+    name = installation.add_pipeline("backfilled", schedule="0 2 * * *")
     installation.unpause(name)
     range_ = ("--from-date", "2026-01-10", "--to-date", "2026-01-12T23:59:00")
     # One at a time: each night is measured against the champion that the one before it left.
@@ -131,22 +131,3 @@ def test_backfill_runs_each_night_as_of_its_slot(installation: Installation) -> 
         assert installation.wait(name, run["dag_run_id"]) == "success", installation.why(name, run["dag_run_id"])
     nights = sorted(as_of_of(installation, name, run["dag_run_id"]) for run in runs)
     assert nights == [datetime(2026, 1, day, 2, tzinfo=UTC) for day in (10, 11, 12)]
-
-
-def add_pipeline(installation: Installation, name: str, *, schedule: str) -> str:
-    """Add a small pipeline over the shop: four days, one epoch."""
-    text = (installation.dags / "pipelines" / f"{PIPELINE}.yaml").read_text(encoding="utf-8")
-    for old, new in (
-        (f"name: {PIPELINE}", f"name: {name}"),
-        ('schedule: "0 2 * * *"', f'schedule: "{schedule}"'),
-        ("window: 30d", "window: 4d"),
-        ("test: 2d", "test: 1d"),
-        ("epochs: 3", "epochs: 1"),
-        ("processes_per_node: 2", "processes_per_node: 1"),
-        (f"model: {PIPELINE}", f"model: {name}"),
-    ):
-        assert old in text
-        text = text.replace(old, new)
-    (installation.dags / "pipelines" / f"{name}.yaml").write_text(text, encoding="utf-8")
-    (installation.dags / f"{name}.py").write_text((installation.dags / f"{PIPELINE}.py").read_text(encoding="utf-8"), encoding="utf-8")
-    return name
