@@ -203,7 +203,7 @@ def test_memory_does_not_grow_with_the_epochs(tmp_path: Path) -> None:
         return int(psutil.Process().memory_info().rss)
 
     settled = max(run(epoch) for epoch in range(5))
-    assert run(40) - settled < 8 << 20
-    for epoch in range(5, 30):
+    for epoch in range(5, 45):
         run(epoch)
-    assert run(41) - settled < 8 << 20
+    # Keeping the batches would cost some 160 MB by now; other tests of this process may cost a few.
+    assert run(45) - settled < 64 << 20
