@@ -205,5 +205,5 @@ def test_memory_does_not_grow_with_the_epochs(tmp_path: Path) -> None:
     settled = max(run(epoch) for epoch in range(5))
     for epoch in range(5, 45):
         run(epoch)
-    # Keeping the batches would cost some 160 MB by now; other tests of this process may cost a few.
+    # Keeping the batches would cost some 100 MB by now; other tests of this process may cost a few.
     assert run(45) - settled < 64 << 20
