@@ -120,10 +120,12 @@ def test_scheduler_starts_a_night_by_cron_as_of_its_slot(installation: Installat
 
 def test_backfill_runs_each_night_as_of_its_slot(installation: Installation) -> None:
     name = installation.add_pipeline("backfilled", schedule="0 2 * * *")
-    installation.unpause(name)
+    installation.until(lambda: installation.api.find(f"/dags/{name}"), f"DAG {name}")
     range_ = ("--from-date", "2026-01-10", "--to-date", "2026-01-12T23:59:00")
     # One at a time: each night is measured against the champion that the one before it left.
     installation.airflow("backfill", "create", "--dag-id", name, *range_, "--max-active-runs", "1")
+    # Nothing starts before: a scheduler at work and a command line that makes runs want the same lock of SQLite.
+    installation.unpause(name)
     runs = installation.until(
         lambda: found if len(found := installation.api.get(f"/dags/{name}/dagRuns")["dag_runs"]) == 3 else None, "three runs"
     )
