@@ -2,97 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 from collections.abc import Callable
-from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from training.contracts import ExitCode, RunIdentity, StageRequest, StageResult
-from training.data.shop import write_day
+from tests.training_bench import Bench
+from training.contracts import ExitCode
 from training.models.ranker import Ranker
-from training.provenance import CHECKOUT
-from training.spec import PipelineSpec, freeze, parse_spec, resolve_uris
 from training.stages.context import StageContext, StopFlag
-from training.stages.runner import run
-from training.store import StageAddress, Store
-from training.store.listing import listing_for
-
-AS_OF = datetime(2026, 1, 7, 2, tzinfo=UTC)
-FIRST_DAY = date(2026, 1, 1)
-NUM_DAYS = 6
-
-
-class Bench:
-    """One small dataset of the shop, and as many trainings of it as a test wants."""
-
-    def __init__(self, folder: Path) -> None:
-        for number in range(NUM_DAYS):
-            write_day(folder / "shop", FIRST_DAY + timedelta(days=number), searches=60)
-        self.store = Store(str(folder / "store"))
-        self.shop_uri = (folder / "shop").as_uri()
-        self.spec = self.spec_of()
-        ingest = self.stage("ingest", {}, {"listing": listing_for(self.spec, AS_OF)})
-        self.dataset_uri = self.stage("prepare", {"snapshot": ingest.artifact_uri}, {}).artifact_uri
-        self._count = 0
-
-    def spec_of(self, **train: Any) -> PipelineSpec:
-        text = (CHECKOUT / "dags/pipelines/search_ranking.yaml").read_text(encoding="utf-8")
-        values = {"epochs": 2, "batch_size": 240, **train}
-        for old, new in (
-            ("window: 30d", "window: 6d"),
-            ("test: 2d", "test: 1d"),
-            ("epochs: 3", f"epochs: {values['epochs']}"),
-            ("batch_size: 4096", f"batch_size: {values['batch_size']}"),
-            ("processes_per_node: 2", "processes_per_node: 1"),
-        ):
-            assert old in text, old
-            text = text.replace(old, new)
-        return resolve_uris(parse_spec(text.encode()), {"SHOP_URI": self.shop_uri})
-
-    def address(self, stage: str, name: str) -> StageAddress:
-        return self.store.address("search_ranking", stage, name.encode().hex().rjust(64, "0"))
-
-    def ask(self, stage: str, name: str, attempt_id: str, inputs: dict[str, str], parameters: dict[str, Any]) -> str:
-        address = self.address(stage, name)
-        request = StageRequest(
-            pipeline="search_ranking",
-            stage=stage,
-            fingerprint=address.uri.rsplit("/", 1)[-1],
-            attempt_id=attempt_id,
-            store_uri=self.store.root_uri,
-            spec_uri=self.store.put_json(freeze(self.spec)),
-            as_of=AS_OF.isoformat(),
-            inputs=inputs,
-            parameters=parameters,
-            run=RunIdentity(dag_id="search_ranking", run_id="r", task_id=stage),
-        )
-        return address.write_request(request)
-
-    def stage(self, stage: str, inputs: dict[str, str], parameters: dict[str, Any]) -> StageResult:
-        work = importlib.import_module(f"training.stages.{stage}").work
-        uri = self.ask(stage, "only", "a1", inputs, parameters)
-        assert run(work, uri, stop=StopFlag()) is ExitCode.DONE
-        result = self.address(stage, "only").result()
-        assert result is not None
-        return result
-
-    def train(self, name: str, attempt_id: str = "a1", *, stop: StopFlag | None = None) -> ExitCode:
-        work = importlib.import_module("training.stages.train").work
-        uri = self.ask("train", name, attempt_id, {"dataset": self.dataset_uri}, {"world_size": 1})
-        return run(work, uri, stop=stop or StopFlag())
-
-    def weights(self, name: str) -> str:
-        result = self.address("train", name).result()
-        assert result is not None
-        return str(result.scalars["weights_digest"])
-
-    def checkpoints(self, name: str) -> list[Any]:
-        return [e.value["payload"] for e in self.address("train", name).journal().history() if e.value["kind"] == "checkpoint"]
 
 
 @pytest.fixture(scope="module")
