@@ -113,6 +113,8 @@ class StageRequest:
     """Lease epoch whose holder was seen dead, so that this attempt may take it over; 0: none."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
     """What the operator looked up before the start: the source listing, the champion, the previous snapshot."""
+    code_version: str = ""
+    """The code that the fingerprint stands for, where the process may have another: in an image; empty: whatever runs."""
     format_version: int = FORMAT_VERSION
 
     def to_json(self) -> bytes:

@@ -16,6 +16,7 @@ FINAL: Final = frozenset({ExitCode.BAD_SPEC, ExitCode.BAD_DATA, ExitCode.DIVERGE
 SIGNALS_START: Final = 128
 KILLED: Final = frozenset({SIGNALS_START + signal.SIGKILL, int(ExitCode.UNEXPECTED)})
 """What a death by SIGKILL looks like: as it is, or as torchrun's 1."""
+OUT_OF_MEMORY: Final = "pod.oom"
 
 
 class Action(Enum):
@@ -35,12 +36,38 @@ class Action(Enum):
     """A newer attempt has the work; this try is history."""
 
 
+ACTION_OF_CLUSTER: Final = {
+    "pod.preempted": Action.RELAUNCH,
+    "pod.gone": Action.RELAUNCH,
+    "gang.unplaced": Action.RELAUNCH,
+    "pod.start_timeout": Action.RELAUNCH,
+    "pod.image": Action.FAIL,
+    "pod.image_refused": Action.FAIL,
+    "pod.config": Action.FAIL,
+    "pod.unschedulable": Action.FAIL,
+    "pod.queued": Action.FAIL,
+    "gang.queued": Action.FAIL,
+    "gang.forming": Action.FAIL,
+    "pod.deadline": Action.FAIL,
+    "kubernetes.denied": Action.FAIL,
+}
+"""What a cluster's word for an end means, where the stage itself left no word that is final."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
     action: Action
     reason: str
     """For people, bounded."""
     code: str
+
+
+class StageEndedError(Exception):
+    """A stage's work ended without a result, and is not to be started again: `verdict` says what that means for the task."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__(verdict.reason)
+        self.verdict = verdict
 
 
 def judge(ended: Ended, error: Mapping[str, Any] | None) -> Verdict:
@@ -50,8 +77,17 @@ def judge(ended: Ended, error: Mapping[str, Any] | None) -> Verdict:
         ended: how its process ended. torchrun turns every end of a worker into exit code 1, so the error file goes first.
         error: the attempt's `_ERROR.json`, or None.
     """
-    if error is not None:
-        return _of_error(error)
+    said = None if error is None else _of_error(error)
+    if ended.code == OUT_OF_MEMORY:
+        # A peer that lost the killed one reports first, and knows nothing of memory.
+        return Verdict(action=Action.RELAUNCH_ONCE, reason=ended.words, code=ended.code)
+    if said is not None and (said.action is not Action.RELAUNCH or not ended.code):
+        return said
+    if ended.code in ACTION_OF_CLUSTER:
+        beside = f"; {said.reason}" if said is not None else ""
+        return Verdict(action=ACTION_OF_CLUSTER[ended.code], reason=f"[{ended.code}] {ended.words}{beside}", code=ended.code)
+    if said is not None:
+        return said
     if ended.oom_killed and ended.exit_code in KILLED:
         return Verdict(action=Action.RELAUNCH_ONCE, reason="out of memory: killed by the kernel", code="memory.killed")
     if ended.exit_code >= SIGNALS_START:

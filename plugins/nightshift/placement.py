@@ -5,12 +5,15 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from nightshift.settings import Settings
 from training.contracts import StageRequest
 from training.errors import Problem, SpecError, shown
 from training.spec import PipelineSpec
+
+LOCAL: Final = "local"
+KUBERNETES: Final = "kubernetes"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,6 +29,10 @@ class Ended:
     """Resident memory of the largest of its processes; 0: not known."""
     limit_bytes: int = 0
     """Memory that it could have had; 0: not known."""
+    code: str = ""
+    """What a cluster says of its end (`pod.oom`, `pod.preempted`, `pod.gone` …); empty where there is none, or it says nothing."""
+    words: str = ""
+    """The same for people."""
 
     @property
     def signal_name(self) -> str | None:
@@ -34,7 +41,14 @@ class Ended:
         return signal.Signals(number).name if number in set(signal.Signals) else None
 
 
-class Launcher(Protocol):
+class Stoppable(Protocol):
+    """What a task has under way."""
+
+    def stop(self) -> None:
+        """Ask it to stop; returns at once, also in a signal's handler."""
+
+
+class Launcher(Stoppable, Protocol):
     """Starts one attempt and stays until it is over."""
 
     def launch(self, request_uri: str, request: StageRequest, spec: PipelineSpec, say: Callable[[str], None]) -> Ended:
@@ -45,14 +59,26 @@ class Launcher(Protocol):
 
 
 def launcher_of(settings: Settings) -> Launcher:
-    """Return the launcher of the installation's backend.
+    """Return the launcher of an installation whose stages are processes of this machine.
 
     Raises:
         SpecError: `settings.backend`, there is none of that name.
     """
     from nightshift.local import LocalLauncher
 
-    if settings.backend != "local":
-        message = f"there is no backend {shown(settings.backend)}"
-        raise SpecError("environment", [Problem(code="settings.backend", field="NIGHTSHIFT_BACKEND", message=message, hint="use local")])
+    check_backend(settings)
     return LocalLauncher(settings)
+
+
+def check_backend(settings: Settings) -> None:
+    """Look at what the installation says of its backend, before a run relies on it.
+
+    Raises:
+        SpecError: `settings.backend`, there is none of that name; or what is wrong with the cluster's file.
+    """
+    if settings.backend == KUBERNETES:
+        settings.cluster()
+    elif settings.backend != LOCAL:
+        message = f"there is no backend {shown(settings.backend)}"
+        hint = f"use {LOCAL} or {KUBERNETES}"
+        raise SpecError("environment", [Problem(code="settings.backend", field="NIGHTSHIFT_BACKEND", message=message, hint=hint)])

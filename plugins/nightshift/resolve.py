@@ -11,7 +11,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.bases.sensor import BaseSensorOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException
 
-from nightshift.placement import launcher_of
+from nightshift.placement import check_backend
 from nightshift.settings import Settings
 from training.contracts import ContractError
 from training.errors import NightshiftError, UnavailableError
@@ -50,7 +50,7 @@ class ResolveOperator(BaseOperator):
         run = context["dag_run"]
         try:
             settings = Settings.from_environment()
-            launcher_of(settings)
+            check_backend(settings)
             spec, parameters = apply_overrides(load_spec(Path(self.spec_path)), run.conf or {})
             as_of = settle_as_of(spec, parameter=parameters.as_of, logical_date=run.logical_date, run_after=run.run_after)
             spec = resolve_uris(spec)

@@ -7,10 +7,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self, overload
 
 from training.errors import Problem, SpecError, shown
 from training.provenance import CHECKOUT
+
+if TYPE_CHECKING:
+    from nightshift.kubernetes.cluster import Cluster
 
 SOURCE: Final = "environment"
 LOCAL_HOST: Final = "127.0.0.1"
@@ -36,6 +39,8 @@ class Settings:
     expectations_path: Path
     backend: str
     """Where stages run; `nightshift.placement` knows which there are."""
+    kubernetes_path: Path | None
+    """The file that says what the installation's cluster is like."""
     model_packages: tuple[str, ...]
     """Top-level packages whose classes a YAML may name."""
     mlflow_uri: str
@@ -43,6 +48,20 @@ class Settings:
     mlflow_port: int
     log_port: int
     """Of the scheduler's log server; the triggerer's is the next one."""
+
+    def cluster(self) -> Cluster:
+        """Return what the installation says of its cluster.
+
+        Raises:
+            SpecError: `settings.kubernetes`, no file is named; or everything that is wrong with it.
+        """
+        from nightshift.kubernetes.cluster import load_cluster
+
+        if self.kubernetes_path is None:
+            message = "names no file, and the backend is kubernetes"
+            hint = "docker/kubernetes/placement.yaml is one to begin with"
+            raise SpecError(SOURCE, [Problem(code="settings.kubernetes", field="NIGHTSHIFT_KUBERNETES", message=message, hint=hint)])
+        return load_cluster(self.kubernetes_path)
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Self:
@@ -72,8 +91,12 @@ class Settings:
             pipelines_path=reader.path("NIGHTSHIFT_PIPELINES", CHECKOUT / "dags" / "pipelines"),
             expectations_path=reader.path("NIGHTSHIFT_EXPECTATIONS", CHECKOUT / "expectations"),
             backend=reader.matching(
-                "NIGHTSHIFT_BACKEND", "local", _BACKEND, Problem(code="settings.backend", message="is no name of a backend", hint="local")
+                "NIGHTSHIFT_BACKEND",
+                "local",
+                _BACKEND,
+                Problem(code="settings.backend", message="is no name of a backend", hint="local or kubernetes"),
             ),
+            kubernetes_path=reader.path("NIGHTSHIFT_KUBERNETES", None),
             model_packages=reader.packages("NIGHTSHIFT_MODEL_PACKAGES"),
             mlflow_uri=reader.matching(
                 "MLFLOW_TRACKING_URI",
@@ -97,7 +120,13 @@ class _Reader:
         self._environ = environ
         self.problems: list[Problem] = []
 
-    def path(self, name: str, default: Path) -> Path:
+    @overload
+    def path(self, name: str, default: Path) -> Path: ...
+
+    @overload
+    def path(self, name: str, default: None) -> Path | None: ...
+
+    def path(self, name: str, default: Path | None) -> Path | None:
         text = self._text(name)
         if not text:
             return default

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from nightshift.failures import Action, Verdict, judge
+from nightshift.failures import Action, StageEndedError, Verdict, judge
 from nightshift.links import AttemptLogLink, ReportLink, ReusedFromLink, report_url, task_url
-from nightshift.placement import Ended, Launcher, launcher_of
+from nightshift.placement import KUBERNETES, Ended, Stoppable, launcher_of
 from nightshift.resolve import Frozen
 from nightshift.retries import InfrastructureError
 from nightshift.settings import Settings
@@ -73,7 +75,7 @@ class StageOperator(BaseOperator):
         self.pipeline = ""
         self.result: StageResult | None = None
         self.report_uri = ""
-        self._launcher: Launcher | None = None
+        self._launcher: Stoppable | None = None
         self._stopped = False
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -82,25 +84,54 @@ class StageOperator(BaseOperator):
         Raises:
             AirflowFailException: the same would happen again, or a budget is spent.
             StageFailedError: it may pass.
-            InfrastructureError: it was stopped, or a newer attempt has the work.
+            InfrastructureError: it was stopped, the cluster does not answer, or a newer attempt has the work.
+            TaskDeferred: the stage runs in the cluster; the triggerer waits for it.
         """
         run = _identity(context)
         self.pipeline = run.dag_id
-        try:
+        with task_errors():
             settings = Settings.from_environment()
             frozen = Frozen.of(context)
             work = self._work(context, frozen, settings, nonce=run.run_id if frozen.force else "")
             address = frozen.store.address(frozen.spec.name, self.stage, work.fingerprint)
-            found = address.result()
-            if found is None:
-                found = self._make(run, frozen, work, address, settings)
-        except ContractError as err:
-            raise AirflowFailException(str(err)) from err
-        except NightshiftError as err:
-            if err.exit_code in (ExitCode.UNAVAILABLE, ExitCode.UNEXPECTED):
-                raise StageFailedError(str(err)) from err
-            raise AirflowFailException(str(err)) from err
+            if settings.backend == KUBERNETES:
+                found = self._advance(context, run, frozen, work, address, settings)
+            else:
+                found = address.result() or self._make(run, frozen, work, address, settings)
         return self._finish(found, run)
+
+    def resume(self, context: Context, event: dict[str, Any], fingerprint: str) -> dict[str, Any]:
+        """Go on after the triggerer has seen the launch end; as `execute`."""
+        from nightshift.kubernetes.observe import Seen
+        from nightshift.kubernetes.remote import work_at
+
+        run = _identity(context)
+        self.pipeline = run.dag_id
+        with task_errors():
+            settings = Settings.from_environment()
+            frozen = Frozen.of(context)
+            address = frozen.store.address(frozen.spec.name, self.stage, fingerprint)
+            # Not computed anew: sources and champions move on, the launch that was waited for is of the work as it was.
+            work = work_at(address)
+            seen = Seen.from_json(event["seen"])
+            found = self._advance(context, run, frozen, work, address, settings, watched=int(event["number"]), reported=seen)
+        return self._finish(found, run)
+
+    def _advance(
+        self, context: Context, run: RunIdentity, frozen: Frozen, work: Work, address: StageAddress, settings: Settings, **seen: Any
+    ) -> StageResult:
+        """Look at the cluster once; return the result, or leave the waiting to the triggerer."""
+        from nightshift.kubernetes.deferral import remote_work, watching
+
+        remote = remote_work(context, run, frozen, work, address, settings.cluster(), stage=self.stage)
+        self._launcher = remote
+        found = remote.advance(self._say, **seen)
+        if self._stopped:
+            remote.stop()
+            raise InfrastructureError("stopped before it was done")
+        if isinstance(found, StageResult):
+            return found
+        self.defer(trigger=watching(found), method_name=self.resume.__name__, kwargs={"fingerprint": work.fingerprint})
 
     def on_kill(self) -> None:
         """End the attempt, and start no other; Airflow leaves five seconds."""
@@ -158,10 +189,10 @@ class StageOperator(BaseOperator):
         )
         uri = address.write_request(request)
         self.log.info("again by hand: python -m training.stages.%s %s", self.stage, uri)
-        self._launcher = launcher_of(settings)
+        launcher = self._launcher = launcher_of(settings)
         if self._stopped:
             raise InfrastructureError("stopped before it began")
-        ended = self._launcher.launch(uri, request, frozen.spec, self._say)
+        ended = launcher.launch(uri, request, frozen.spec, self._say)
         self.log.info("attempt %s ended with %d after %.1f s", request.attempt_id, ended.exit_code, ended.seconds)
         if address.result() is not None:
             return None
@@ -203,6 +234,32 @@ class StageOperator(BaseOperator):
 
     def _say(self, line: str) -> None:
         self.log.info("%s", line)
+
+
+@contextmanager
+def task_errors() -> Iterator[None]:
+    """Turn our errors into what tells Airflow whether to try again, and out of whose budget."""
+    try:
+        yield
+    except ContractError as err:
+        raise AirflowFailException(str(err)) from err
+    except StageEndedError as err:
+        raise exception_of(err.verdict) from err
+    except NightshiftError as err:
+        if err.code == "kubernetes.unavailable":
+            raise InfrastructureError(str(err)) from err
+        if err.exit_code in (ExitCode.UNAVAILABLE, ExitCode.UNEXPECTED):
+            raise StageFailedError(str(err)) from err
+        raise AirflowFailException(str(err)) from err
+
+
+def exception_of(verdict: Verdict) -> AirflowException:
+    """Return what ends a task whose work has ended without a result."""
+    if verdict.action is Action.GIVE_UP:
+        return InfrastructureError(verdict.reason)
+    if verdict.action is Action.RETRY:
+        return StageFailedError(verdict.reason)
+    return AirflowFailException(verdict.reason)
 
 
 def resumption(address: StageAddress) -> str:

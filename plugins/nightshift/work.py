@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from nightshift.placement import KUBERNETES
 from nightshift.resolve import Frozen
 from nightshift.settings import Settings
 from training.contracts import StageResult, canonical_json, fingerprint, sha256_hex
@@ -22,6 +23,8 @@ class Work:
     fingerprint: str
     inputs: Mapping[str, str]
     parameters: Mapping[str, Any]
+    code_version: str = ""
+    """What stands for the code in the fingerprint; empty for what acts on the world."""
 
 
 NEEDS: Mapping[str, Mapping[str, str]] = {
@@ -48,12 +51,12 @@ def work_of(stage: str, frozen: Frozen, results: Mapping[str, StageResult], *, n
     spec = frozen.spec
     parameters, covered = _looked_up(stage, frozen, results, settings)
     part = {} if stage == "promote" else spec_part(spec, stage)
-    version = "" if stage == "promote" else code_version()
+    version = "" if stage == "promote" else version_of(spec, stage, settings)
     inputs = {name: result.artifact_uri for name, result in results.items()}
     if stage == "evaluate":
         return _evaluation(spec, frozen.store, results, parameters, version=version, nonce=nonce)
     print_ = fingerprint(stage, spec_part=part, code_version=version, inputs=covered, nonce=nonce)
-    return Work(fingerprint=print_, inputs=inputs, parameters=parameters)
+    return Work(fingerprint=print_, inputs=inputs, parameters=parameters, code_version=version)
 
 
 def _looked_up(stage: str, frozen: Frozen, results: Mapping[str, StageResult], settings: Settings) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -65,7 +68,7 @@ def _looked_up(stage: str, frozen: Frozen, results: Mapping[str, StageResult], s
     if stage == "validate":
         previous = previous_snapshot(frozen.store, spec.name, frozen.as_of)
         covered = {"snapshot": results["snapshot"].digest, "previous": previous, "suites": suites_digest(spec, settings)}
-        return {"previous_snapshot": previous}, covered
+        return {"previous_snapshot": previous, "suites": stored_suites(spec, settings, frozen.store)}, covered
     if stage == "prepare":
         return {}, {"snapshot": results["snapshot"].digest}
     if stage == "train":
@@ -96,7 +99,7 @@ def _evaluation(
     against = None if champion is None else {"weights": champion["weights_digest"], "revision": champion["revision"]}
     print_ = fingerprint("evaluate", spec_part=part, code_version=version, inputs={**covered, "champion": against}, nonce=nonce)
     inputs = {name: result.artifact_uri for name, result in results.items()}
-    return Work(fingerprint=print_, inputs=inputs, parameters={**parameters, "champion": champion})
+    return Work(fingerprint=print_, inputs=inputs, parameters={**parameters, "champion": champion}, code_version=version)
 
 
 def champion_of(spec: PipelineSpec, settings: Settings) -> dict[str, Any] | None:
@@ -116,11 +119,32 @@ def champion_of(spec: PipelineSpec, settings: Settings) -> dict[str, Any] | None
     }
 
 
+def version_of(spec: PipelineSpec, stage: str, settings: Settings) -> str:
+    """Return what stands for the code of a stage: the digest that its image is pinned to, else a hash of the source."""
+    if settings.backend != KUBERNETES:
+        return code_version()
+    gpus = spec.train.placement.gpus if stage == "train" else 0
+    return settings.cluster().code_version(gpus=gpus) or code_version()
+
+
+def stored_suites(spec: PipelineSpec, settings: Settings, store: Store) -> dict[str, str]:
+    """Store the pipeline's expectation suites; return name to URI, so that the stage judges by these very files, wherever it runs."""
+    found = {}
+    for name in suite_names(spec):
+        path = settings.expectations_path / f"{name}.json"
+        if path.is_file():
+            found[name] = store.objects.uri(store.objects.put_bytes(path.read_bytes()))
+    return found
+
+
+def suite_names(spec: PipelineSpec) -> list[str]:
+    return [name for name in (spec.validate_.suite, *(table.suite for table in spec.data.features)) if name]
+
+
 def suites_digest(spec: PipelineSpec, settings: Settings) -> str:
     """Return a SHA-256 over the pipeline's expectation suites; a missing one counts as absent, and the stage will say so."""
-    names = [spec.validate_.suite, *(table.suite for table in spec.data.features)]
     found = {}
-    for name in filter(None, names):
+    for name in suite_names(spec):
         path = settings.expectations_path / f"{name}.json"
         found[name] = sha256_hex(path.read_bytes()) if path.is_file() else "absent"
     return sha256_hex(canonical_json(found))

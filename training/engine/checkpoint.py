@@ -138,6 +138,12 @@ class Checkpoints:
         finally:
             self._pool.shutdown(wait=True)
 
+    def _agrees(self, identity: Mapping[str, Any]) -> bool:
+        """Say whether a checkpoint is of this training; an elastic one may go on with another number of processes."""
+        if not self._context.request.parameters.get("elastic"):
+            return bool(identity == self._identity)
+        return {**identity, "world_size": 0} == {**self._identity, "world_size": 0}
+
     def _copy(self, state: State) -> tuple[dict[str, Any], memoryview]:
         index: dict[str, Any] = {}
         offset = 0
@@ -170,7 +176,7 @@ class Checkpoints:
     def _read(self, uri: str) -> Restored:
         manifest = self._store.manifests.get(uri, kind="checkpoint")
         meta = dict(manifest.meta)
-        if meta["identity"] != self._identity:
+        if not self._agrees(meta["identity"]):
             message = f"checkpoint was made with {meta['identity']}, this attempt has {self._identity}"
             hint = "start it with the same settings, or trigger the run with force to train from the start"
             raise SpecError("checkpoint", [Problem(code="checkpoint.mismatch", message=message, hint=hint)])

@@ -127,6 +127,9 @@ class Loop:
             if parts.stop.requested and parts.gang.is_first:
                 self._save(wait=True)
                 raise PreemptedError("train.preempted", f"stopped after step {progress.step}, which is committed")
+            if parts.stop.requested:
+                # Its collective with the first rank breaks, which then saves the last whole step.
+                raise PreemptedError("train.preempted", f"rank {parts.gang.rank} stopped after step {progress.step}")
             if parts.gang.is_first and parts.checkpoints.due:
                 self._save()
         self._finish_epoch()

@@ -17,7 +17,7 @@ from training.spec.leakage import late_columns
 from training.spec.problems import nearest
 from training.spec.schedule import schedule_faults
 from training.spec.sql import cycle, objection
-from training.spec.training_rules import family_fits, metrics_exist, placement_fits, task_fits
+from training.spec.training_rules import elastic_fits, family_fits, metrics_exist, placement_fits, task_fits
 from training.spec.uris import forbidden_uris, forbidden_webhook, partition_fault
 from training.spec.values import duration_text, told
 
@@ -195,6 +195,7 @@ RULES: Final[tuple[tuple[tuple[str, ...], Rule], ...]] = (
     (("data", "prepare", "evaluate"), slices_exist),
     (("train",), family_fits),
     (("train",), placement_fits),
+    (("train",), elastic_fits),
     (("evaluate",), metrics_exist),
     (("data", "train", "evaluate"), task_fits),
 )

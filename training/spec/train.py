@@ -27,6 +27,18 @@ class Placement(Section):
     cpus: Annotated[float, Field(gt=0, le=1024)] | None = None
     memory: Bytes | None = None
     gpus: Annotated[int, Field(ge=0, le=64)] = 0
+    accelerator: Name | None = None
+    """Kind of GPU, by the installation's name for it."""
+    shared_memory: Bytes | None = None
+    """Of /dev/shm, which counts as memory."""
+    min_nodes: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """Elastic: after a loss, go on with as few nodes as this rather than wait for all of them. Fewer processes make other bits."""
+    spot: bool = False
+    """Train on nodes that may be taken away: cheaper; what is lost is relaunched from the last commit."""
+    topology: Name | None = None
+    """Domain that all nodes share (`nvlink`, `zone`), by the installation's name for it."""
+    priority: Name | None = None
+    """Class of priority, by the installation's name for it."""
     pool: Line | None = None
     """Airflow pool of the training task; absent: that of its kind."""
 

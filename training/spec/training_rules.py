@@ -8,7 +8,7 @@ from training.spec.data import Data
 from training.spec.documents import Path
 from training.spec.families import FAMILIES, PACKAGES_VARIABLE, is_allowed, known_families, own_packages
 from training.spec.findings import Finding
-from training.spec.train import LOWER_IS_BETTER, METRICS, Evaluate, Train, is_metric
+from training.spec.train import LOWER_IS_BETTER, METRICS, Evaluate, Placement, Train, is_metric
 from training.spec.values import told
 
 MODEL: Path = ("train", "model")
@@ -50,6 +50,31 @@ def placement_fits(train: Train) -> Iterator[Finding]:
     if placement.gpus % placement.processes_per_node:
         message = f"gpus ({placement.gpus}) must be divisible by processes_per_node ({placement.processes_per_node})"
         yield Finding((*path, "gpus"), "resources.gpus", message, "both count per node; each process has as many GPUs as any other")
+
+
+def elastic_fits(train: Train) -> Iterator[Finding]:
+    """Yield a finding where fewer nodes than all would not be fewer, or could not share the batch."""
+    placement = train.placement
+    fewest = placement.min_nodes
+    path: Path = ("train", "placement", "min_nodes")
+    if fewest is None:
+        return
+    if fewest >= placement.nodes:
+        yield Finding(
+            path, "resources.elastic", f"min_nodes ({fewest}) must be below nodes ({placement.nodes})", "leave it out for a fixed size"
+        )
+    elif train.batch_size is not None and not smaller_sizes(placement, train.batch_size):
+        message = f"no number of nodes from {fewest} to {placement.nodes - 1} divides batch_size ({train.batch_size}) evenly"
+        yield Finding(path, "resources.elastic", message, "batch_size must be divisible by nodes * processes_per_node of some smaller size")
+
+
+def smaller_sizes(placement: Placement, batch_size: int | None) -> list[int]:
+    """Return the numbers of nodes below all of them that an elastic training may go on with, largest first."""
+    fewest = placement.min_nodes
+    if fewest is None:
+        return []
+    sizes = range(placement.nodes - 1, fewest - 1, -1)
+    return [nodes for nodes in sizes if not batch_size or batch_size % (nodes * placement.processes_per_node) == 0]
 
 
 def metrics_exist(evaluate: Evaluate) -> Iterator[Finding]:

@@ -21,8 +21,18 @@ from types import FrameType
 from typing import Final, NoReturn
 
 from training.contracts import ExitCode, StageRequest, StageResult
-from training.errors import LeaseLostError, NightshiftError, OutOfMemoryError, PreemptedError, UnavailableError
+from training.errors import (
+    LeaseLostError,
+    NightshiftError,
+    OutOfMemoryError,
+    PreemptedError,
+    Problem,
+    SpecError,
+    UnavailableError,
+    shown,
+)
 from training.processes import bind_to_parent
+from training.provenance import code_version
 from training.spec import PipelineSpec
 from training.stages.context import Outcome, StageContext, StopFlag, scratch_folder
 from training.store import StageAddress, Store
@@ -99,6 +109,7 @@ def _attempt(
     if address.result() is not None:
         logger.info("already done: %s", address.uri)
         return
+    _check_startable(request, address)
     spec = PipelineSpec.thaw(store.get_json(request.spec_uri))
     with scratch_folder() as folder:
         context = StageContext(store=store, request=request, spec=spec, folder=folder, stop=stop, rank=rank, world_size=world_size)
@@ -112,6 +123,21 @@ def _attempt(
             outcome = work(context)
         context.timings["total"] = round(time.monotonic() - started_at, 3)
         _commit(address, request, lease, outcome, context)
+
+
+def _check_startable(request: StageRequest, address: StageAddress) -> None:
+    """Refuse to work with other code than the work is named after, and in an attempt that is known to have ended.
+
+    Raises:
+        SpecError: `code.mismatch`.
+        LeaseLostError: `attempt.over`, this process was submitted by somebody who was long taken for dead.
+    """
+    if request.code_version and request.code_version != code_version():
+        message = f"this process runs code {shown(code_version())}, the work is that of code {shown(request.code_version)}"
+        hint = "build Airflow's image and the stages' from the same commit, or pin the stages' by its digest"
+        raise SpecError("request", [Problem(code="code.mismatch", message=message, hint=hint)])
+    if address.ended(request.attempt_id) is not None:
+        raise LeaseLostError("attempt.over", f"attempt {request.attempt_id} of {address.uri} was seen to end; a newer one has the work")
 
 
 def _commit(address: StageAddress, request: StageRequest, lease: Lease, outcome: Outcome, context: StageContext) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -86,7 +87,26 @@ def _check(context: StageContext, manifest: Manifest, previous: Mapping[str, Any
         freshness=spec.validate_.freshness,
     )
     views = open_snapshot(manifest, context.folder, contracts_of(spec))
-    return validate_snapshot(views, rules, previous, on_table=lambda done, total: context.progress(done, total, "tables"))
+    return validate_snapshot(
+        views,
+        rules,
+        previous,
+        on_table=lambda done, total: context.progress(done, total, "tables"),
+        suites_path=_fetched_suites(context),
+    )
+
+
+def _fetched_suites(context: StageContext) -> Path | None:
+    """Fetch the suites that the request names; None for a request that names none: then the installation's folder has them."""
+    suites = context.request.parameters.get("suites")
+    if suites is None:
+        return None
+    # No table's name begins with an underscore.
+    folder = context.folder / "_suites"
+    folder.mkdir()
+    for name, uri in suites.items():
+        context.store.objects.fetch(uri.rsplit("/", 1)[-1], folder / f"{name}.json")
+    return folder
 
 
 def _move_night(store: Store, name: str, uri: str) -> None:

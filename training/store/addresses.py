@@ -25,6 +25,8 @@ class StageAddress:
     journal/<n>.json                   lease, checkpoint and commit entries, fenced
     attempts/<id>/_REQUEST.json        everything the attempt needs
     attempts/<id>/log.txt, heartbeat.json, _ERROR.json
+    launches/<n>.json                  what was asked of a cluster: the same launch is never asked for twice
+    attempts/<id>/_ENDED.json          how the cluster says it ended
     """
 
     def __init__(self, bucket: Bucket, pipeline: str, stage: str, fingerprint: str) -> None:
@@ -63,6 +65,22 @@ class StageAddress:
 
     def error(self, attempt_id: str) -> dict[str, Any] | None:
         data = self._bucket.find(f"{self._prefix}/attempts/{attempt_id}/_ERROR.json")
+        if data is None:
+            return None
+        loaded: dict[str, Any] = json.loads(data)
+        return loaded
+
+    def launches(self) -> Ref:
+        """Return the chain of launches: what was asked of a cluster, one after the other."""
+        return Ref(self._bucket, f"{self._prefix}/launches")
+
+    def write_ended(self, attempt_id: str, record: Mapping[str, Any]) -> bool:
+        """Write how the cluster says an attempt ended; the first observer's word stands."""
+        return self._bucket.create(f"{self._prefix}/attempts/{attempt_id}/_ENDED.json", canonical_json(record))
+
+    def ended(self, attempt_id: str) -> dict[str, Any] | None:
+        """Return how an attempt ended in the cluster, or None: as far as anyone noted, it has not."""
+        data = self._bucket.find(f"{self._prefix}/attempts/{attempt_id}/_ENDED.json")
         if data is None:
             return None
         loaded: dict[str, Any] = json.loads(data)

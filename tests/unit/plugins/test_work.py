@@ -93,16 +93,18 @@ def test_validate_depends_on_the_night_before_and_on_the_suite(
     ask: WorkOf, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = ask("validate")
-    assert first.parameters == {"previous_snapshot": None}
+    assert first.parameters["previous_snapshot"] is None
     assert store.ref("snapshots/search_ranking/2026-01-31T020000Z").move("file:///store/night-before", expected=0)
     second = ask("validate")
-    assert second.parameters == {"previous_snapshot": "file:///store/night-before"}
+    assert second.parameters["previous_snapshot"] == "file:///store/night-before"
     suites = tmp_path / "expectations"
     (suites / "search_ranking").mkdir(parents=True)
     (suites / "search_ranking" / "clicks.json").write_text(json.dumps({"expectations": []}), encoding="utf-8")
     monkeypatch.setenv("NIGHTSHIFT_EXPECTATIONS", str(suites))
     third = ask("validate")
-    assert third.parameters == second.parameters
+    assert third.parameters["previous_snapshot"] == second.parameters["previous_snapshot"]
+    stored = store.objects.get_bytes(third.parameters["suites"]["search_ranking/clicks"].rsplit("/", 1)[-1])
+    assert json.loads(stored) == {"expectations": []}, "the stage judges by the very file that the operator saw"
     assert len({first.fingerprint, second.fingerprint, third.fingerprint}) == 3
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -34,7 +35,12 @@ class Rules:
 
 
 def validate_snapshot(
-    views: list[TableView], rules: Rules, previous: Mapping[str, Any] | None, *, on_table: Callable[[int, int], None]
+    views: list[TableView],
+    rules: Rules,
+    previous: Mapping[str, Any] | None,
+    *,
+    on_table: Callable[[int, int], None],
+    suites_path: Path | None = None,
 ) -> Findings:
     """Run every check on every table.
 
@@ -42,13 +48,14 @@ def validate_snapshot(
         views: the main table's first.
         previous: `meta` of the snapshot to compare with, or None on the first night.
         on_table: called with (tables done, tables in all).
+        suites_path: folder of the suites; None: the installation's.
 
     Raises:
         SpecError: `suite.missing`, `suite.invalid`.
     """
     findings = Findings()
     # Before anything slow: a suite that cannot be read is wrong whatever the data are.
-    suites = {view.name: load_suite(view.contract.suite) for view in views if view.contract.suite}
+    suites = {view.name: load_suite(view.contract.suite, suites_path) for view in views if view.contract.suite}
     for number, view in enumerate(views):
         is_main = number == 0
         findings.checks += _always_checked(view, findings, rules, is_main=is_main)

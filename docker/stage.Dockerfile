@@ -1,0 +1,46 @@
+# The image in which stages run: no Airflow in it. CPU as it is; CUDA by a base and an index with CUDA builds of torch:
+#   docker build -f docker/stage.Dockerfile -t nightshift-stage .
+#   docker build -f docker/stage.Dockerfile -t nightshift-stage:cuda --build-arg TORCH_INDEX= .
+# The base is any Debian bookworm; one without Python 3.11 gets Debian's.
+ARG BASE=python:3.11-slim-bookworm
+
+FROM ${BASE} AS packages
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 DEBIAN_FRONTEND=noninteractive
+RUN python3 -c 'import sys, venv, ensurepip; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null \
+    || (apt-get update && apt-get install --yes --no-install-recommends python3 python3-venv && rm -rf /var/lib/apt/lists/*)
+RUN python3 -m venv /opt/venv
+COPY requirements.txt constraints.txt docker/requirements/stage.txt /build/
+# torch first: asked for together with the rest, another index's build of it would win. xgboost-cpu: without the CUDA libraries that torch has.
+RUN sed 's/\[.*\]//' /build/requirements.txt > /build/pins.txt \
+    && /opt/venv/bin/pip install --quiet ${TORCH_INDEX:+--extra-index-url ${TORCH_INDEX}} --constraint /build/constraints.txt torch \
+    && /opt/venv/bin/pip install --quiet --constraint /build/pins.txt --constraint /build/constraints.txt --requirement /build/stage.txt \
+    && /opt/venv/bin/pip uninstall --quiet --yes pip setuptools \
+    && find /opt/venv -name __pycache__ -prune -exec rm -rf {} +
+
+FROM ${BASE}
+ARG GIT_COMMIT=unknown
+LABEL org.opencontainers.image.title="Nightshift stage" org.opencontainers.image.revision=${GIT_COMMIT}
+# libgomp: what xgboost and torch share memory loops with. tini: torchrun must not be process 1, whose children outlive nothing.
+RUN apt-get update && apt-get install --yes --no-install-recommends tini libgomp1 ca-certificates \
+    && (command -v python3 >/dev/null || apt-get install --yes --no-install-recommends python3) \
+    && rm -rf /var/lib/apt/lists/* \
+    && groupadd --gid 65532 nightshift && useradd --uid 65532 --gid 65532 --no-create-home --home-dir /tmp nightshift
+COPY --from=packages /opt/venv /opt/venv
+COPY training /opt/nightshift/training
+COPY expectations /opt/nightshift/expectations
+ENV PATH=/opt/venv/bin:/usr/local/bin:/usr/bin:/bin \
+    PYTHONPATH=/opt/nightshift \
+    PYTHONUNBUFFERED=1 \
+    PYTHONDONTWRITEBYTECODE=1 \
+    HOME=/tmp \
+    MPLCONFIGDIR=/tmp/matplotlib \
+    NIGHTSHIFT_EXPECTATIONS=/opt/nightshift/expectations \
+    NIGHTSHIFT_GIT_COMMIT=${GIT_COMMIT} \
+    MLFLOW_DISABLE_TELEMETRY=true \
+    DO_NOT_TRACK=true \
+    GIT_PYTHON_REFRESH=quiet
+WORKDIR /opt/nightshift
+USER 65532:65532
+ENTRYPOINT ["tini", "-g", "--"]
+CMD ["python", "-c", "print('python -m training.stages.<stage> REQUEST_URI')"]

@@ -1,0 +1,89 @@
+"""The log of a launch, line by line as it is written: the first member's live, the failed ones' at the end."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from kubernetes_asyncio import client
+from kubernetes_asyncio.client.exceptions import ApiException
+
+from nightshift.kubernetes.manifests import CONTAINER
+from nightshift.kubernetes.observe import Json, member_index
+from nightshift.local import printable
+
+MAX_BYTES: Final = 4 * 2**20
+"""Of one read; the rest comes with the next."""
+MAX_TAIL_LINES: Final = 60
+NO_LOG: Final = frozenset({400, 404, 410})
+"""What the API answers while there is no container yet, or none any more."""
+
+
+class LogFollower:
+    """Follows one launch's log, best effort: what becomes of the launch never depends on it."""
+
+    def __init__(self, api: Any, namespace: str, log: logging.Logger | Any, *, after: LogFollower | None = None) -> None:
+        """Follow; `after`: go on where another follower of the same launch stopped."""
+        self._core = client.CoreV1Api(api)
+        self._namespace = namespace
+        self._log = log
+        self._last: str = after._last if after else ""
+        self._last_at: datetime | None = after._last_at if after else None
+
+    async def follow(self, pods: Sequence[Json]) -> None:
+        """Say the lines that the first member wrote since the last call."""
+        first = next((pod for pod in pods if member_index(pod) == 0), None)
+        if first is None or not _has_log(first):
+            return
+        for stamp, line in await self._lines(first["metadata"]["name"]):
+            self._last, self._last_at = stamp, _instant(stamp)
+            self._log.info("%s", line)
+
+    async def finish(self, pods: Sequence[Json], failed: Sequence[str]) -> None:
+        """Say the rest of the first member's log, and the last lines of each other member that failed."""
+        await self.follow(pods)
+        for pod in pods:
+            name = pod["metadata"]["name"]
+            if name in failed and member_index(pod) != 0:
+                for _, line in await self._lines(name, tail=True):
+                    self._log.info("[%s] %s", name, line)
+
+    async def _lines(self, name: str, *, tail: bool = False) -> list[tuple[str, str]]:
+        options: dict[str, Any] = {"container": CONTAINER, "timestamps": True, "limit_bytes": MAX_BYTES}
+        if tail:
+            options["tail_lines"] = MAX_TAIL_LINES
+        elif self._last_at is not None:
+            # Whole seconds, rounded up: what was said already is dropped by its time.
+            options["since_seconds"] = math.ceil((datetime.now(UTC) - self._last_at + timedelta(seconds=1)).total_seconds())
+        try:
+            response: Any = await self._core.read_namespaced_pod_log(name, self._namespace, _preload_content=False, **options)
+            body = await response.read()
+        except ApiException as err:
+            if err.status in NO_LOG or err.status >= 500:
+                return []
+            raise
+        pairs = [piece.partition(b" ")[::2] for piece in body.splitlines()]
+        found = [(stamp.decode("ascii", "replace"), printable(line)) for stamp, line in pairs]
+        # Times are UTC with nine decimals at most, and the API drops trailing zeros: compared as instants with their text's fraction.
+        return [(stamp, line) for stamp, line in found if tail or not self._last or _key(stamp) > _key(self._last)]
+
+
+def _has_log(pod: Json) -> bool:
+    statuses = (pod.get("status") or {}).get("containerStatuses") or []
+    state = next((item.get("state") or {} for item in statuses if item["name"] == CONTAINER), {})
+    return "running" in state or "terminated" in state
+
+
+def _key(stamp: str) -> tuple[str, str]:
+    whole, _, fraction = stamp.removesuffix("Z").partition(".")
+    return whole, fraction.ljust(9, "0")
+
+
+def _instant(stamp: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(stamp[:19]).replace(tzinfo=UTC)
+    except ValueError:
+        return None

@@ -1,0 +1,79 @@
+"""What was asked of a cluster for one piece of work, one launch after the other, so that nobody asks for the same twice.
+
+A launch is claimed in the store before anything is asked of the cluster, under the next number, by conditional create: of two
+operators that both want to start the work exactly one wins, and the other finds the winner's launch and watches it. What runs in
+the cluster is named after the address and that number. So whoever is killed between any two steps, the next one knows what to look for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal
+
+from training.store.addresses import StageAddress
+from training.store.leases import holder_of
+
+Cause = Literal["first", "again", "infrastructure", "memory"]
+
+PREEMPTED: Final = "pod.preempted"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LaunchEntry:
+    """One launch as it was claimed."""
+
+    attempt_id: str
+    request_uri: str
+    name: str
+    """Of what runs in the cluster."""
+    nodes: int
+    spot: bool
+    cause: Cause
+    """Why it was claimed: the work's first one, somebody asked again, what ran before was lost, or had too little memory."""
+    owner: str
+    """Task instance that claimed it."""
+    try_number: int
+    generation: int
+    """Changes when somebody clears the task: budgets start anew."""
+    preemptions: int = 0
+    """Launches of this work that were taken away before this one."""
+    number: int = 0
+    """From 1; 0 before it is claimed."""
+
+    def is_of(self, owner: str, generation: int) -> bool:
+        return self.owner == owner and self.generation == generation
+
+
+class Launches:
+    """The launches of one address."""
+
+    def __init__(self, address: StageAddress) -> None:
+        self._address = address
+        self._ref = address.launches()
+
+    def all(self) -> list[LaunchEntry]:
+        """Return all launches, oldest first."""
+        return [LaunchEntry(**{**revision.value, "number": revision.number}) for revision in self._ref.history()]
+
+    def claim(self, entry: LaunchEntry, *, after: int) -> bool:
+        """Make `entry` the launch `after + 1`; say whether it was us (False: another operator was faster)."""
+        values = {name: value for name, value in asdict(entry).items() if name != "number"}
+        return self._ref.move(values, expected=after)
+
+    def note_end(self, entry: LaunchEntry, record: Mapping[str, Any]) -> None:
+        """Note how a launch ended; the first note stands."""
+        self._address.write_ended(entry.attempt_id, record)
+
+    def end_of(self, entry: LaunchEntry) -> dict[str, Any] | None:
+        """Return the note of a launch's end, or None while nobody has seen it end."""
+        return self._address.ended(entry.attempt_id)
+
+    def has_begun(self, entry: LaunchEntry) -> bool:
+        """Say whether the launch's process has ever held the work's lease."""
+        return any(revision.value.get("attempt_id") == entry.attempt_id for revision in self._address.journal().history())
+
+    def holder_epoch(self) -> int:
+        """Return the epoch of the work's holder, 0 where there is none. Take it over only if it is known to have ended."""
+        holder = holder_of(self._address.journal())
+        return 0 if holder is None or holder.released else holder.epoch
