@@ -44,7 +44,7 @@ class StageAddress:
 
     def create_result(self, result: StageResult) -> bool:
         """Commit; say whether this call did (False: another attempt's result stands)."""
-        return self._bucket.create(f"{self._prefix}/_RESULT.json", result.to_json())
+        return self._bucket.create_own(f"{self._prefix}/_RESULT.json", result.to_json())
 
     def write_request(self, request: StageRequest) -> str:
         """Write an attempt's request; return its URI, the stage process's only argument."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import hashlib
+import logging
 import os
 import tempfile
 from collections.abc import Iterator
@@ -15,12 +16,16 @@ from urllib.parse import unquote, urlsplit
 
 import obstore
 from obstore import exceptions as obstore_errors
-from obstore.store import LocalStore, from_url
+from obstore.store import LocalStore
 
 from training.contracts import sha256_hex
 from training.errors import DataError, DeniedError, Problem, SpecError, UnavailableError, shown
+from training.store.s3 import MULTIPART_BYTES, open_bucket
+
+logger = logging.getLogger(__name__)
 
 CHUNK_BYTES = 8 * 1024 * 1024
+FETCH_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +52,7 @@ class Bucket:
             path.mkdir(parents=True, exist_ok=True)
             self._store = LocalStore(path, mkdir=True)
         else:
-            self._store = from_url(self.root_uri)  # type: ignore[assignment]
+            self._store = open_bucket(self.root_uri)
 
     def uri(self, key: str) -> str:
         return f"{self.root_uri}/{key}"
@@ -96,7 +101,7 @@ class Bucket:
         with self._faults("write", key):
             obstore.put(self._store, key, data)
 
-    def create(self, key: str, data: bytes | Path) -> bool:
+    def create(self, key: str, data: bytes) -> bool:
         """Write `key` if nothing is there; say whether this call did. The one primitive that every commit rests on."""
         with self._faults("create", key):
             try:
@@ -104,6 +109,26 @@ class Bucket:
             except obstore_errors.AlreadyExistsError:
                 return False
             return True
+
+    def create_own(self, key: str, data: bytes) -> bool:
+        """As `create`, for data that only one writer would write.
+
+        An answer that gets lost on the way is asked for again by the client, which then finds its own object and calls it somebody else's:
+        without the second look, the winner of a race would be told that it lost.
+        """
+        return self.create(key, data) or (not self._is_local and self.find(key) == data)
+
+    def upload(self, key: str, path: Path) -> None:
+        """Write a file's content to `key`; it appears whole or not at all. For what is named by its content: writing it twice is no harm."""
+        with self._faults("write", key):
+            if self._is_local:
+                try:
+                    obstore.put(self._store, key, path, mode="create")
+                except obstore_errors.AlreadyExistsError:
+                    return
+            else:
+                # No condition: few storages know one for an upload in parts.
+                obstore.put(self._store, key, path, use_multipart=path.stat().st_size > MULTIPART_BYTES)
 
     def delete(self, key: str) -> None:
         with self._faults("delete", key):
@@ -182,7 +207,7 @@ class Objects:
         """Store a file if its content is not there yet; return its SHA-256."""
         digest = file_digest(path)
         if not self._bucket.exists(self.key(digest)):
-            self._bucket.create(self.key(digest), path)
+            self._bucket.upload(self.key(digest), path)
         return digest
 
     def get_bytes(self, digest: str) -> bytes:
@@ -200,6 +225,15 @@ class Objects:
             DataError: `object.missing` or `object.altered`.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
+        for _ in range(FETCH_ATTEMPTS - 1):
+            try:
+                return self._fetch_once(digest, path)
+            except UnavailableError as err:
+                # A body that broke off: the storage's own retries go on from there as long as they can.
+                logger.warning("%s; fetching it again from its beginning", err)
+        return self._fetch_once(digest, path)
+
+    def _fetch_once(self, digest: str, path: Path) -> Path:
         hasher = hashlib.sha256()
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:

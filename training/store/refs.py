@@ -56,8 +56,11 @@ class Ref:
         return [self.at(number) for number in numbers]
 
     def move(self, value: Any, *, expected: int) -> bool:
-        """Make revision `expected + 1` with this JSON value; say whether it was us (False: someone moved it first)."""
-        return self._bucket.create(self._key(expected + 1), canonical_json(value))
+        """Make revision `expected + 1` with this JSON value; say whether it was us (False: someone moved it first).
+
+        Two writers of equal values may both be told that it was them: a value that must have one writer says who wrote it.
+        """
+        return self._bucket.create_own(self._key(expected + 1), canonical_json(value))
 
     def _key(self, number: int) -> str:
         return f"{self._prefix}/{number:0{REVISION_DIGITS}d}.json"
