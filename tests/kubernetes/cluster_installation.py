@@ -74,6 +74,8 @@ class ClusterInstallation(Installation):
             NIGHTSHIFT_DATABASE=database_url,
             MLFLOW_TRACKING_URI=mlflow_url,
             SHOP_URI="s3://shop-data/shop",
+            # Packages of one's own would have to be in the image.
+            NIGHTSHIFT_MODEL_PACKAGES="",
             KUBECONFIG=os.environ.get("NIGHTSHIFT_TEST_KUBECONFIG", os.environ["KUBECONFIG"]),
             **store,
         )

@@ -17,6 +17,7 @@ def test_a_night_reaches_champion_with_every_stage_in_a_pod(on_cluster: ClusterI
     assert on_cluster.wait(PIPELINE, run_id, timeout_seconds=400) == "success", on_cluster.why(PIPELINE, run_id)
     assert on_cluster.result(PIPELINE, run_id, "promote").scalars["decision"] == "accepted"
     standing = on_cluster.ledger.standing(PIPELINE)
-    assert standing is not None and standing.version == "1"
+    assert standing is not None
+    assert standing.version == "1"
     log = on_cluster.full_log(PIPELINE, run_id, "train")
     assert "epoch 1 of 1" in log, "the pod's log is in the task's"

@@ -119,7 +119,7 @@ class Bucket:
         return self.create(key, data) or (not self._is_local and self.find(key) == data)
 
     def upload(self, key: str, path: Path) -> None:
-        """Write a file's content to `key`; it appears whole or not at all. For what is named by its content: writing it twice is no harm."""
+        """Write a file's content to `key`; it appears whole or not at all. For what its content names: written twice, it is the same."""
         with self._faults("write", key):
             if self._is_local:
                 try:

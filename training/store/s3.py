@@ -35,7 +35,7 @@ def open_bucket(uri: str, environ: Mapping[str, str] = os.environ, *, retry_time
         client["allow_http"] = True
     backoff: Any = {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=15), "base": 2}
     retries: Any = {"max_retries": MAX_RETRIES, "retry_timeout": retry_timeout, "backoff": backoff}
-    return from_url(uri, client_options=client, retry_config=retries)  # type: ignore[call-overload]
+    return from_url(uri, client_options=client, retry_config=retries)
 
 
 def _endpoint(environ: Mapping[str, str]) -> str:
