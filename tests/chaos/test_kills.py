@@ -67,28 +67,28 @@ def test_training_survives_a_kill_with_the_same_weights(
     assert stage_processes(installation, run_id) == []
 
 
-def attempts_of(installation: Installation, run_id: str) -> Iterator[tuple[str, str]]:
+def attempts_of(installation: Installation, run_id: str, pipeline: str = PIPELINE) -> Iterator[tuple[str, str]]:
     """Yield (fingerprint, attempt id) of the run's training attempts."""
     bucket = installation.store.bucket
-    for fingerprint in bucket.folders(f"stages/{PIPELINE}/train"):
-        address = installation.store.address(PIPELINE, "train", fingerprint)
+    for fingerprint in bucket.folders(f"stages/{pipeline}/train"):
+        address = installation.store.address(pipeline, "train", fingerprint)
         for attempt_id in address.attempts():
             if address.request(attempt_id).run.run_id == run_id:
                 yield fingerprint, attempt_id
 
 
-def steps_done(installation: Installation, run_id: str) -> int:
-    found = list(attempts_of(installation, run_id))
+def steps_done(installation: Installation, run_id: str, pipeline: str = PIPELINE) -> int:
+    found = list(attempts_of(installation, run_id, pipeline))
     if not found:
         return 0
     fingerprint, attempt_id = found[-1]
-    beat = installation.store.address(PIPELINE, "train", fingerprint).heartbeat(attempt_id)
+    beat = installation.store.address(pipeline, "train", fingerprint).heartbeat(attempt_id)
     return int(json.loads(beat)["progress"].get("done", 0)) if beat else 0
 
 
-def resumed(installation: Installation, result: StageResult) -> bool:
+def resumed(installation: Installation, result: StageResult, pipeline: str = PIPELINE) -> bool:
     """Say whether the attempt that made the result began after a committed step."""
-    log = installation.store.bucket.get(f"stages/{PIPELINE}/train/{result.fingerprint}/attempts/{result.attempt_id}/log.txt").decode()
+    log = installation.store.bucket.get(f"stages/{pipeline}/train/{result.fingerprint}/attempts/{result.attempt_id}/log.txt").decode()
     return "resuming after step" in log
 
 

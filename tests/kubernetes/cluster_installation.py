@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import subprocess
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -103,16 +105,17 @@ class ClusterInstallation(Installation):
         tries = self.tasks(dag_id, run_id)[task_id]["try_number"]
         return "\n".join(self.log(dag_id, run_id, task_id, number) for number in range(1, tries + 1))
 
-    def with_placement(self, name: str, changes: Mapping[str, Any]) -> str:
-        """Add a small pipeline with these keys in its placement; return its name."""
-        self.add_pipeline(name)
-        path = self.dags / "pipelines" / f"{name}.yaml"
-        text = path.read_text(encoding="utf-8")
-        lines = text.splitlines()
-        at = next(number for number, line in enumerate(lines) if "placement:" in line)
-        inline = ", ".join(f"{key}: {json.dumps(value)}" for key, value in changes.items())
-        lines[at] = f"{lines[at].split('placement:')[0]}placement: {{{inline}}}"
-        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    def copy_with_placement(self, pipeline: str, name: str, placement: Mapping[str, Any], **changes: str) -> str:
+        """Add a pipeline like another one, with a model of its own, this placement, and texts replaced; return its name."""
+        text = (self.dags / "pipelines" / f"{pipeline}.yaml").read_text(encoding="utf-8")
+        inline = ", ".join(f"{key}: {json.dumps(value)}" for key, value in placement.items())
+        text, count = re.subn(r"placement: \{.*\}", f"placement: {{{inline}}}", text)
+        assert count == 1
+        for old, new in {f"name: {pipeline}": f"name: {name}", f"model: {pipeline}": f"model: {name}", **changes}.items():
+            assert old in text, old
+            text = text.replace(old, new)
+        (self.dags / "pipelines" / f"{name}.yaml").write_text(text, encoding="utf-8")
+        shutil.copy(self.dags / f"{pipeline}.py", self.dags / f"{name}.py")
         return name
 
 
