@@ -7,13 +7,14 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import boto3
+import yaml
 
 from tests.integration.installation import ROOT, Installation, free_ports
 from tests.kubernetes.servers import mlflow_server, postgres_server, s3_server
@@ -104,6 +105,17 @@ class ClusterInstallation(Installation):
         """Return what the task's log says, all tries, the triggerer's part included."""
         tries = self.tasks(dag_id, run_id)[task_id]["try_number"]
         return "\n".join(self.log(dag_id, run_id, task_id, number) for number in range(1, tries + 1))
+
+    @contextmanager
+    def placing(self, **changes: Any) -> Iterator[None]:
+        """Change the cluster's file for a while: keys of its top level."""
+        before = self.placement.read_text(encoding="utf-8")
+        values = {**yaml.safe_load(before), **changes}
+        self.placement.write_text(yaml.safe_dump(values), encoding="utf-8")
+        try:
+            yield
+        finally:
+            self.placement.write_text(before, encoding="utf-8")
 
     def copy_with_placement(self, pipeline: str, name: str, placement: Mapping[str, Any], **changes: str) -> str:
         """Add a pipeline like another one, with a model of its own, this placement, and texts replaced; return its name."""

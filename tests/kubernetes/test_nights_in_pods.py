@@ -1,6 +1,8 @@
-"""Whole nights on a real cluster."""
+"""Whole nights on a real cluster: training as one pod, and as a gang of two."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 
@@ -8,16 +10,35 @@ from tests.kubernetes.cluster_installation import ClusterInstallation
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.slow, pytest.mark.timeout(900)]
 
-PIPELINE = "search_ranking"
-NIGHT = {"as_of": "2026-02-01T02:00:00+00:00"}
+NIGHT = {"as_of": "2026-02-01T02:00:00+00:00", "train": {"epochs": 1}}
 
 
-def test_a_night_reaches_champion_with_every_stage_in_a_pod(on_cluster: ClusterInstallation) -> None:
-    run_id = on_cluster.trigger(PIPELINE, {**NIGHT, "train": {"epochs": 1}})
-    assert on_cluster.wait(PIPELINE, run_id, timeout_seconds=400) == "success", on_cluster.why(PIPELINE, run_id)
-    assert on_cluster.result(PIPELINE, run_id, "promote").scalars["decision"] == "accepted"
-    standing = on_cluster.ledger.standing(PIPELINE)
+@pytest.mark.parametrize(
+    ("name", "placement"),
+    [
+        ("ranking_in_a_pod", {"nodes": 1, "processes_per_node": 2}),
+        ("ranking_in_a_gang", {"nodes": 2, "processes_per_node": 1, "cpus": 0.4}),
+    ],
+)
+def test_search_ranking_reaches_champion(on_cluster: ClusterInstallation, name: str, placement: dict[str, Any]) -> None:
+    on_cluster.copy_with_placement("search_ranking", name, placement)
+    run_id = on_cluster.trigger(name, NIGHT)
+    assert on_cluster.wait(name, run_id, timeout_seconds=400) == "success", on_cluster.why(name, run_id)
+    assert on_cluster.result(name, run_id, "promote").scalars["decision"] == "accepted"
+    standing = on_cluster.ledger.standing(name)
     assert standing is not None
     assert standing.version == "1"
-    log = on_cluster.full_log(PIPELINE, run_id, "train")
-    assert "epoch 1 of 1" in log, "the pod's log is in the task's"
+    assert "epoch 1 of 1" in on_cluster.full_log(name, run_id, "train"), "the pod's log is in the task's"
+
+
+def test_a_second_run_of_the_same_night_starts_no_pod(on_cluster: ClusterInstallation) -> None:
+    name = on_cluster.add_pipeline("asked_twice")
+    first = on_cluster.trigger(name, {"as_of": NIGHT["as_of"]})
+    assert on_cluster.wait(name, first, timeout_seconds=400) == "success", on_cluster.why(name, first)
+    second = on_cluster.trigger(name, {"as_of": NIGHT["as_of"]})
+    assert on_cluster.wait(name, second, timeout_seconds=400) == "success", on_cluster.why(name, second)
+    for stage in ("ingest", "validate", "prepare", "train", "evaluate", "promote"):
+        found = on_cluster.result(name, second, stage)
+        assert found.reused_from is not None
+        assert found.reused_from.run_id == first
+        assert "launch " not in on_cluster.full_log(name, second, stage)
