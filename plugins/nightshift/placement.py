@@ -70,14 +70,18 @@ def launcher_of(settings: Settings) -> Launcher:
     return LocalLauncher(settings)
 
 
-def check_backend(settings: Settings) -> None:
-    """Look at what the installation says of its backend, before a run relies on it.
+def check_backend(settings: Settings, spec: PipelineSpec | None = None) -> None:
+    """Look at what the installation says of its backend, and whether it has what a pipeline asks for, before a run relies on it.
 
     Raises:
-        SpecError: `settings.backend`, there is none of that name; or what is wrong with the cluster's file.
+        SpecError: `settings.backend`, there is none of that name; what is wrong with the cluster's file; `placement.unknown`.
     """
     if settings.backend == KUBERNETES:
-        settings.cluster()
+        from nightshift.kubernetes.cluster import check_placement
+
+        cluster = settings.cluster()
+        if spec is not None:
+            check_placement(spec, cluster)
     elif settings.backend != LOCAL:
         message = f"there is no backend {shown(settings.backend)}"
         hint = f"use {LOCAL} or {KUBERNETES}"

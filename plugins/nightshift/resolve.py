@@ -50,9 +50,9 @@ class ResolveOperator(BaseOperator):
         run = context["dag_run"]
         try:
             settings = Settings.from_environment()
-            check_backend(settings)
             spec, parameters = apply_overrides(load_spec(Path(self.spec_path)), run.conf or {})
             as_of = settle_as_of(spec, parameter=parameters.as_of, logical_date=run.logical_date, run_after=run.run_after)
+            check_backend(settings, spec)
             spec = resolve_uris(spec)
             spec_uri = Store(settings.store_uri).put_json(freeze(spec))
         except UnavailableError:

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from training.contracts import STAGES
 from training.errors import Problem, SpecError
+from training.spec import PipelineSpec
 from training.spec.documents import Document, read_document
 from training.spec.problems import in_order, problem_at, problems_of
 from training.spec.values import Bytes, Line, PositiveDuration, Section, refusal, told
@@ -120,6 +121,24 @@ class Cluster(Section):
         """Return the digest that the image is pinned to, None where it is named by a tag."""
         found = DIGEST.fullmatch(self.image_of(gpus=gpus))
         return found[1] if found else None
+
+
+def check_placement(spec: PipelineSpec, cluster: Cluster) -> None:
+    """Look whether the cluster has what a pipeline asks for by name.
+
+    Raises:
+        SpecError: `placement.unknown`, every name that its file does not have.
+    """
+    placement = spec.train.placement
+    problems = []
+    for key, names in (("accelerator", cluster.accelerators), ("topology", cluster.topologies), ("priority", cluster.priorities)):
+        name = getattr(placement, key)
+        if name is not None and name not in names:
+            message = f"this cluster has no {key} {told(name)}"
+            hint = f"known here: {', '.join(sorted(names)) or 'none'}; {VARIABLE} names the file that says so"
+            problems.append(Problem(code="placement.unknown", field=f"train.placement.{key}", message=message, hint=hint))
+    if problems:
+        raise SpecError(spec.name, problems)
 
 
 def load_cluster(path: str | os.PathLike[str]) -> Cluster:

@@ -1,0 +1,123 @@
+"""Manifests under docker/kubernetes/: valid by Kubernetes' own schemas, and no more rights than are meant."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+
+from nightshift.kubernetes.cluster import load_cluster
+from training.provenance import CHECKOUT
+
+ROOT = CHECKOUT / "docker" / "kubernetes"
+KUBERNETES_VERSION = "1.36"
+KUEUE = "kueue.x-k8s.io"
+
+
+def documents() -> Iterator[tuple[Path, dict[str, Any]]]:
+    for path in sorted(ROOT.rglob("*.yaml")):
+        if path.name in ("placement.yaml", "airflow-values.yaml", "kustomization.yaml"):
+            continue
+        for document in yaml.safe_load_all(path.read_text(encoding="utf-8")):
+            yield path, document
+
+
+def case(path: Path, document: dict[str, Any]) -> Any:
+    return pytest.param(document, id=f"{path.relative_to(ROOT)}:{document['kind']}/{document['metadata']['name']}")
+
+
+def named(kind: str) -> dict[str, Any]:
+    return next(document for _, document in documents() if document["kind"] == kind)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        pytest.param(d, id=f"{p.relative_to(ROOT)}:{d['kind']}/{d['metadata']['name']}")
+        for p, d in documents()
+        if KUEUE not in d["apiVersion"]
+    ],
+)
+def test_a_manifest_is_valid(document: dict[str, Any]) -> None:
+    kubernetes_validate.validate(document, KUBERNETES_VERSION, strict=True)
+
+
+def test_the_schemas_would_see_a_key_that_there_is_not() -> None:
+    broken = {**named("Role"), "rights": []}
+    with pytest.raises(kubernetes_validate.ValidationError, match="rights"):
+        kubernetes_validate.validate(broken, KUBERNETES_VERSION, strict=True)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [case(path, document) for path, document in documents() if KUEUE in document["apiVersion"]],
+)
+def test_an_object_of_kueue_fits_its_crd(document: dict[str, Any]) -> None:
+    folder = os.environ.get("NIGHTSHIFT_KUEUE_CRDS")
+    if not folder:
+        pytest.skip("NIGHTSHIFT_KUEUE_CRDS names no folder with Kueue's CRDs (config/components/crd/bases of its repository)")
+    crds = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in Path(folder).glob("*.yaml")]
+    crd = next(found for found in crds if found["spec"]["names"]["kind"] == document["kind"])
+    version = document["apiVersion"].split("/")[1]
+    schema = next(found["schema"]["openAPIV3Schema"] for found in crd["spec"]["versions"] if found["name"] == version)
+    jsonschema.validate(document, closed(schema))
+
+
+def closed(schema: Any) -> Any:
+    """Return a CRD's schema with keys refused that it does not name, as the API server's strict validation does."""
+    if isinstance(schema, list):
+        return [closed(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {key: closed(value) for key, value in schema.items()}
+    if "properties" in made and not made.get("x-kubernetes-preserve-unknown-fields") and "additionalProperties" not in made:
+        known = made["properties"]
+        if made.get("type") == "object" and known and "metadata" not in known:
+            made["additionalProperties"] = False
+    return made
+
+
+def test_airflow_may_do_what_it_does_and_nothing_more() -> None:
+    rights = {
+        (group, resource): rule["verbs"] for rule in named("Role")["rules"] for group in rule["apiGroups"] for resource in rule["resources"]
+    }
+    assert rights == {
+        ("", "pods"): ["create", "get", "list", "delete"],
+        ("", "pods/log"): ["get"],
+        ("batch", "jobs"): ["create", "get", "delete"],
+        ("", "services"): ["create"],
+    }
+    assert not [document for _, document in documents() if document["kind"] in ("ClusterRole", "ClusterRoleBinding", "Secret")]
+
+
+def test_the_namespace_enforces_the_restricted_profile() -> None:
+    labels = named("Namespace")["metadata"]["labels"]
+    assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
+
+
+def test_stages_have_no_token() -> None:
+    assert named("ServiceAccount")["automountServiceAccountToken"] is False
+
+
+def test_the_cluster_file_to_begin_with_is_read_and_names_what_the_manifests_make() -> None:
+    cluster = load_cluster(ROOT / "placement.yaml")
+    assert cluster.namespace == named("Namespace")["metadata"]["name"]
+    assert cluster.service_account == named("ServiceAccount")["metadata"]["name"]
+    made = {document["metadata"]["name"] for _, document in documents() if document["kind"] == "PriorityClass"}
+    assert set(cluster.priorities.values()) == made
+
+
+def test_kustomize_builds_it() -> None:
+    if shutil.which("kubectl") is None:
+        pytest.skip("kubectl is not at hand")
+    built = subprocess.run(["kubectl", "kustomize", str(ROOT)], capture_output=True, text=True, check=False)  # noqa: S607
+    assert built.returncode == 0, built.stderr
+    kinds = [document["kind"] for document in yaml.safe_load_all(built.stdout)]
+    assert kinds.count("Role") == 1
+    assert kinds.count("NetworkPolicy") == 1
