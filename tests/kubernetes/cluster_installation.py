@@ -63,9 +63,8 @@ class ClusterInstallation(Installation):
         stack.callback(kubectl, "delete", "namespace", NAMESPACE, "--wait")
         literals = [f"--from-literal={name}={value}" for name, value in {**store, "NIGHTSHIFT_DATABASE": database_url}.items()]
         kubectl("create", "secret", "generic", "nightshift-test", "-n", NAMESPACE, *literals)
-        if b"openshift-service-ca.crt" in Path(__file__).read_bytes():
-            # Some builds of the kubelet want this ConfigMap in every namespace, and wait for it.
-            kubectl("create", "configmap", "openshift-service-ca.crt", "-n", NAMESPACE, check=False)
+        # Some builds of the kubelet want this ConfigMap in every namespace, and wait for it.
+        kubectl("create", "configmap", "openshift-service-ca.crt", "-n", NAMESPACE, check=False)
         placement = home / "placement.yaml"
         placement.write_text(PLACEMENT.format(image=image), encoding="utf-8")
         os.environ.update(store)

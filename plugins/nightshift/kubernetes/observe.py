@@ -128,8 +128,10 @@ def _gang_failed(bad: list[Seen], condition: Json, job: Json) -> Seen:
     failed = tuple(seen.member for seen in bad)
     if cause is None:
         words = f"Job {job['metadata']['name']} failed: {condition.get('reason', '')} {condition.get('message', '')}".strip()
-        # A pod that was deleted, or whose node is gone, leaves nothing to read but the Job's word.
-        return Seen(phase="ended", code="pod.gone", words=words[:MAX_WORDS_CHARS], exit_code=None)
+        # A pod that was deleted, or whose node is gone, leaves nothing to read but the Job's word for the rule of ours that it fell under.
+        said = str(condition.get("message", ""))
+        code = "pod.preempted" if "DisruptionTarget" in said else "pod.gone"
+        return Seen(phase="ended", code=code, words=words[:MAX_WORDS_CHARS], exit_code=None)
     return Seen(
         phase="ended",
         code=cause.code,
