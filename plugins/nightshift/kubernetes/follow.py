@@ -18,7 +18,9 @@ from nightshift.local import printable
 MAX_BYTES: Final = 4 * 2**20
 """Of one read; the rest comes with the next."""
 MAX_TAIL_LINES: Final = 60
-NO_LOG: Final = frozenset({400, 404, 410})
+NOT_FOUND: Final = 404
+BAD_REQUEST: Final = 400
+NO_LOG: Final = frozenset({400, 410})
 """What the API answers while there is no container yet, or none any more."""
 
 
@@ -59,8 +61,8 @@ class LogFollower:
             # Whole seconds, rounded up: what was said already is dropped by its time.
             options["since_seconds"] = math.ceil((datetime.now(UTC) - self._last_at + timedelta(seconds=1)).total_seconds())
         try:
-            response: Any = await self._core.read_namespaced_pod_log(name, self._namespace, _preload_content=False, **options)
-            body = await response.read()
+            response = await checked(self._core.read_namespaced_pod_log(name, self._namespace, _preload_content=False, **options))
+            body = b"" if response is None else await response.read()
         except ApiException as err:
             if err.status in NO_LOG or err.status >= 500:
                 return []
@@ -69,6 +71,20 @@ class LogFollower:
         found = [(stamp.decode("ascii", "replace"), printable(line)) for stamp, line in pairs]
         # Times are UTC with nine decimals at most, and the API drops trailing zeros: compared as instants with their text's fraction.
         return [(stamp, line) for stamp, line in found if tail or not self._last or _key(stamp) > _key(self._last)]
+
+
+async def checked(asking: Any) -> Any:
+    """Return an answer that was asked for as it is, None for 404: asked like that, the client raises nothing by itself.
+
+    Raises:
+        ApiException: any other status above 400.
+    """
+    response = await asking
+    if response.status == NOT_FOUND:
+        return None
+    if response.status >= BAD_REQUEST:
+        raise ApiException(status=response.status, reason=await response.text())
+    return response
 
 
 def _has_log(pod: Json) -> bool:

@@ -126,20 +126,15 @@ def _gang_failed(bad: list[Seen], condition: Json, job: Json) -> Seen:
     """The first cause is not the first in the list: a member that lost its peer fails too, and says only that."""
     cause = min(bad, key=_rank_of_cause, default=None)
     failed = tuple(seen.member for seen in bad)
-    if cause is None:
-        words = f"Job {job['metadata']['name']} failed: {condition.get('reason', '')} {condition.get('message', '')}".strip()
-        # A pod that was deleted, or whose node is gone, leaves nothing to read but the Job's word for the rule of ours that it fell under.
-        said = str(condition.get("message", ""))
-        code = "pod.preempted" if "DisruptionTarget" in said else "pod.gone"
-        return Seen(phase="ended", code=code, words=words[:MAX_WORDS_CHARS], exit_code=None)
-    return Seen(
-        phase="ended",
-        code=cause.code,
-        words=f"{cause.member}: {cause.words}",
-        exit_code=cause.exit_code,
-        member=cause.member,
-        failed=failed,
-    )
+    # A pod that was evicted or deleted leaves nothing to read but the Job's word for the rule of ours that it fell under.
+    said = str(condition.get("message", ""))
+    was_taken = "DisruptionTarget" in said
+    if cause is None or (was_taken and cause.code not in ("pod.oom", "pod.preempted")):
+        words = f"Job {job['metadata']['name']} failed: {condition.get('reason', '')} {said}".strip()
+        code = "pod.preempted" if was_taken else "pod.gone"
+        return Seen(phase="ended", code=code, words=words[:MAX_WORDS_CHARS], failed=failed)
+    words = f"{cause.member}: {cause.words}"
+    return Seen(phase="ended", code=cause.code, words=words, exit_code=cause.exit_code, member=cause.member, failed=failed)
 
 
 def _rank_of_cause(seen: Seen) -> int:

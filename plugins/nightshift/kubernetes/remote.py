@@ -123,6 +123,8 @@ class RemoteWork:
         if reported is not None and reported.phase == "ended":
             # The trigger gave up on it, or saw an end of which nothing is left.
             return reported
+        if seen.phase == "waiting" and kind == "Job":
+            self._submitter.ensure_service(self._launch(entry))
         if seen.phase != "absent":
             return seen
         if self._launches.has_begun(entry):

@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import tenacity
@@ -95,10 +96,10 @@ class Submitter:
         pod: Manifest = operator.client.api_client.sanitize_for_serialization(operator.build_pod_request_obj(self._context))
         if not launch.is_gang:
             # Not by the operator's pod manager, which tries a name that is taken again for half a minute.
-            return self._created("create pod", lambda: self._core.create_namespaced_pod(self._namespace, pod), launch)
+            return self._created("create pod", partial(self._core.create_namespaced_pod, self._namespace, pod), launch)
         job = job_manifest(launch, self._cluster, template=member_template(pod, launch, self._cluster))
-        made = self._created("create job", lambda: self._batch.create_namespaced_job(self._namespace, job), launch)
-        self._ensure_service(launch)
+        made = self._created("create job", partial(self._batch.create_namespaced_job, self._namespace, job), launch)
+        self.ensure_service(launch)
         return made
 
     @TRIED_AGAIN
@@ -107,9 +108,9 @@ class Submitter:
         with self._faults(f"delete {kind.lower()}", name):
             try:
                 if kind == "Pod":
-                    self._core.delete_namespaced_pod(name, self._namespace)
+                    self._core.delete_namespaced_pod(name, self._namespace, _preload_content=False)
                 else:
-                    self._batch.delete_namespaced_job(name, self._namespace, propagation_policy="Background")
+                    self._batch.delete_namespaced_job(name, self._namespace, propagation_policy="Background", _preload_content=False)
             except ApiException as err:
                 if err.status != NOT_FOUND:
                     raise
@@ -144,10 +145,10 @@ class Submitter:
         )
 
     @TRIED_AGAIN
-    def _created(self, verb: str, create: Callable[[], Any], launch: Launch) -> bool:
+    def _created(self, verb: str, create: Callable[..., Any], launch: Launch) -> bool:
         with self._faults(verb, launch.name):
             try:
-                create()
+                create(_preload_content=False)
             except ApiException as err:
                 if err.status != CONFLICT:
                     raise
@@ -167,14 +168,19 @@ class Submitter:
                 hint="two installations with stores of their own need namespaces of their own",
             )
 
-    def _ensure_service(self, launch: Launch) -> None:
+    def ensure_service(self, launch: Launch) -> None:
+        """Create a gang's Service where it is missing: a worker may have been killed between the Job and it.
+
+        Raises:
+            DeniedError, UnavailableError: as `submit`.
+        """
         job = self._read("read job", lambda: self._batch.read_namespaced_job(launch.name, self._namespace, _preload_content=False))
         if job is None:
             return
         service = service_manifest(launch, self._cluster, job_uid=job["metadata"]["uid"])
         with self._faults("create service", launch.name):
             try:
-                self._core.create_namespaced_service(self._namespace, service)
+                self._core.create_namespaced_service(self._namespace, service, _preload_content=False)
             except ApiException as err:
                 if err.status != CONFLICT:
                     raise

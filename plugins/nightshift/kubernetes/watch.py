@@ -16,12 +16,11 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from kubernetes_asyncio import client
 from kubernetes_asyncio.client.exceptions import ApiException
 
-from nightshift.kubernetes.follow import LogFollower
+from nightshift.kubernetes.follow import LogFollower, checked
 from nightshift.kubernetes.manifests import LAUNCH_LABEL
 from nightshift.kubernetes.observe import Json, Seen, look_at_gang, look_at_pod, member_index, seconds_since
 from nightshift.kubernetes.patience import Limits, overdue
 
-NOT_FOUND: Final = 404
 DENIED: Final = frozenset({401, 403})
 SAY_EVERY_SECONDS: Final = 60.0
 SETTLE_SECONDS: Final = 15.0
@@ -73,14 +72,8 @@ class WatchLaunch(BaseTrigger):
             return
         self.log.info("the task was ended: deleting %s %s; its processes save a checkpoint and end", self.kind, self.name)
         async with self._hook().get_conn() as api:
-            try:
-                if self.kind == "Pod":
-                    await client.CoreV1Api(api).delete_namespaced_pod(self.name, self.namespace)
-                else:
-                    await client.BatchV1Api(api).delete_namespaced_job(self.name, self.namespace, propagation_policy="Background")
-            except ApiException as err:
-                if err.status != NOT_FOUND:
-                    raise
+            delete = client.CoreV1Api(api).delete_namespaced_pod if self.kind == "Pod" else client.BatchV1Api(api).delete_namespaced_job
+            await checked(delete(self.name, self.namespace, propagation_policy="Background", _preload_content=False))
 
     async def _until_over(self) -> Seen:
         pause_seconds = 1.0
@@ -156,13 +149,8 @@ class WatchLaunch(BaseTrigger):
 
 
 async def _json(reading: Any) -> Any:
-    try:
-        response = await reading
-    except ApiException as err:
-        if err.status == NOT_FOUND:
-            return None
-        raise
-    return await response.json()
+    response = await checked(reading)
+    return None if response is None else await response.json()
 
 
 def _age(top: Json | None, now: datetime) -> float:
