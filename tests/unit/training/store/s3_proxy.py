@@ -1,0 +1,121 @@
+"""A proxy with faults between a client and an S3 server."""
+
+from __future__ import annotations
+
+import http.client
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+HOP_BY_HOP = frozenset({"connection", "transfer-encoding", "content-length", "keep-alive"})
+CHUNK_BYTES = 64 * 1024
+
+
+class FaultProxy:
+    """Forwards requests; what goes wrong is set by its attributes."""
+
+    def __init__(self, upstream_port: int) -> None:
+        self.upstream_port = upstream_port
+        self.seen: Counter[str] = Counter()
+        self.slow_down_share = 0.0
+        """Share of requests that are answered with 503 SlowDown, by a seeded generator."""
+        self.lose_answer: Callable[[str, str], bool] = lambda method, path: False
+        """Whether this request is carried out and its answer lost."""
+        self.break_bodies = 0
+        """So many answers to GET stop after half of their body."""
+        self.hang_seconds = 0.0
+        """How long a broken body hangs before the connection is closed."""
+        self.down = False
+        self.status = 0
+        """Answer everything with this status."""
+        self._chance = random.Random(7)  # noqa: S311 - the same faults in every run
+        self._lock = threading.Lock()
+        handler = type("Handler", (_Handler,), {"proxy": self})
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(5)
+
+    def is_slow_down(self) -> bool:
+        with self._lock:
+            return self._chance.random() < self.slow_down_share
+
+    def takes_break(self) -> bool:
+        with self._lock:
+            self.break_bodies -= 1
+            return self.break_bodies >= 0
+
+
+class _Handler(BaseHTTPRequestHandler):
+    proxy: FaultProxy
+    protocol_version = "HTTP/1.1"
+    wbufsize = -1
+
+    def _handle(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        proxy, key = self.proxy, f"{self.command} {self.path.partition('?')[0]}"
+        proxy.seen[key] += 1
+        if proxy.down:
+            self._hang_up()
+        elif proxy.status or proxy.is_slow_down():
+            self._answer(proxy.status or 503, {"Content-Type": "application/xml"}, b"<Error><Code>SlowDown</Code></Error>")
+        else:
+            status, headers, data = self._forward(body)
+            if proxy.lose_answer(self.command, self.path):
+                self._hang_up()
+            elif self.command == "GET" and len(data) > 1000 and status < 300 and proxy.takes_break():
+                self._break(status, headers, data)
+            else:
+                self._answer(status, headers, data)
+
+    def _forward(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
+        upstream = http.client.HTTPConnection("127.0.0.1", self.proxy.upstream_port, timeout=20)
+        headers = {name: value for name, value in self.headers.items() if name.lower() not in HOP_BY_HOP}
+        upstream.request(self.command, self.path, body=body, headers=headers)
+        response = upstream.getresponse()
+        data = response.read()
+        kept = {name: value for name, value in response.getheaders() if name.lower() not in HOP_BY_HOP}
+        if self.command == "HEAD":
+            kept["Content-Length"] = response.getheader("Content-Length") or "0"
+        upstream.close()
+        return response.status, kept, data
+
+    def _answer(self, status: int, headers: dict[str, Any], data: bytes) -> None:
+        self.send_response_only(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        if "Content-Length" not in headers:
+            self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(data)
+
+    def _break(self, status: int, headers: dict[str, Any], data: bytes) -> None:
+        self.send_response_only(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data[: len(data) // 2])
+        self.wfile.flush()
+        time.sleep(self.proxy.hang_seconds)
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        self.close_connection = True
+        self.connection.close()
+
+    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _handle
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing."""
