@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import hashlib
-import logging
 import os
 import tempfile
 from collections.abc import Iterator
@@ -22,10 +21,7 @@ from training.contracts import sha256_hex
 from training.errors import DataError, DeniedError, Problem, SpecError, UnavailableError, shown
 from training.store.s3 import MULTIPART_BYTES, open_bucket
 
-logger = logging.getLogger(__name__)
-
 CHUNK_BYTES = 8 * 1024 * 1024
-FETCH_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,15 +221,6 @@ class Objects:
             DataError: `object.missing` or `object.altered`.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
-        for _ in range(FETCH_ATTEMPTS - 1):
-            try:
-                return self._fetch_once(digest, path)
-            except UnavailableError as err:
-                # A body that broke off: the storage's own retries go on from there as long as they can.
-                logger.warning("%s; fetching it again from its beginning", err)
-        return self._fetch_once(digest, path)
-
-    def _fetch_once(self, digest: str, path: Path) -> Path:
         hasher = hashlib.sha256()
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
