@@ -163,9 +163,11 @@ def _ended(pod: Json, status: Json, terminated: Json | None) -> Seen:
         return Seen(phase="ended", code="pod.preempted", words=words, exit_code=exit_code, failed=(name,), **facts)
     if reason == "DeadlineExceeded":
         return Seen(phase="ended", code="pod.deadline", words="it ran longer than it may", exit_code=exit_code, failed=(name,), **facts)
-    text = str((terminated or {}).get("message") or status.get("message") or "").strip()
+    text = str((terminated or {}).get("message") or status.get("message") or "")
+    # torchrun ends its report with a rule.
+    lines = [line.strip() for line in text.splitlines() if any(character.isalpha() for character in line)]
     cause = (terminated or {}).get("reason") or reason or "no reason given"
-    words = f"exit code {exit_code} ({cause})" + (f": {text.splitlines()[-1][:500]}" if text else "")
+    words = f"exit code {exit_code} ({cause})" + (f": {lines[-1][:500]}" if lines else "")
     code = "pod.config" if cause in BAD_START else "pod.failed"
     return Seen(phase="ended", code=code, words=words, exit_code=exit_code, failed=(name,), **facts)
 

@@ -164,3 +164,9 @@ def test_an_elastic_gang_waits_for_all_its_nodes_only_so_long() -> None:
 
 def test_what_runs_has_all_the_time_it_needs() -> None:
     assert late(Seen(phase="running", started_at="2020-01-01T00:00:00Z"), waited_seconds=1e9) is None
+
+
+def test_the_rule_under_a_report_is_not_what_is_told() -> None:
+    state = {"terminated": {"exitCode": 1, "reason": "Error", "message": "worker failed\n=======\n"}}
+    pod = {"metadata": {"name": "p"}, "status": {"phase": "Failed", "containerStatuses": [{"name": "stage", "state": state}]}}
+    assert look_at_pod(pod).words == "exit code 1 (Error): worker failed"

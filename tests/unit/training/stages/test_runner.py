@@ -8,7 +8,7 @@ import pytest
 
 from training.contracts import ExitCode, RunIdentity, StageRequest
 from training.errors import DataError, PreemptedError
-from training.provenance import CHECKOUT
+from training.provenance import CHECKOUT, code_version
 from training.spec import freeze, load_spec
 from training.stages import runner
 from training.stages.context import Outcome, StageContext, StopFlag, scratch_folder
@@ -29,7 +29,7 @@ def address(store: Store) -> StageAddress:
     return store.address("search_ranking", "prepare", FINGERPRINT)
 
 
-def ask(store: Store, attempt_id: str, *, run_id: str = "r1", takeover_epoch: int = 0) -> str:
+def ask(store: Store, attempt_id: str, *, run_id: str = "r1", takeover_epoch: int = 0, code: str = "") -> str:
     spec_uri = store.put_json(freeze(load_spec(CHECKOUT / "dags/pipelines/search_ranking.yaml")))
     request = StageRequest(
         pipeline="search_ranking",
@@ -42,6 +42,7 @@ def ask(store: Store, attempt_id: str, *, run_id: str = "r1", takeover_epoch: in
         inputs={},
         run=RunIdentity(dag_id="search_ranking", run_id=run_id, task_id="prepare"),
         takeover_epoch=takeover_epoch,
+        code_version=code,
     )
     return store.address("search_ranking", "prepare", FINGERPRINT).write_request(request)
 
@@ -199,3 +200,20 @@ def test_scratch_of_killed_processes_is_swept(tmp_path: Path, monkeypatch: pytes
 def test_unknown_pipeline_version_of_request_is_an_error_not_a_crash(store: Store, tmp_path: Path) -> None:
     uri = f"{store.root_uri}/stages/p/prepare/{FINGERPRINT}/attempts/none/_REQUEST.json"
     assert run(make(), uri, stop=StopFlag()) is ExitCode.BAD_DATA
+
+
+def test_a_process_with_other_code_than_the_work_is_named_after_refuses_it(store: Store, address: StageAddress) -> None:
+    assert run(make(), ask(store, "a1", code="0" * 64), stop=StopFlag()) is ExitCode.BAD_SPEC
+    error = address.error("a1")
+    assert error is not None
+    assert error["code"] == "code.mismatch"
+    assert address.result() is None
+    assert run(make(), ask(store, "a2", code=code_version()), stop=StopFlag()) is ExitCode.DONE
+
+
+def test_a_process_that_was_submitted_by_one_long_taken_for_dead_does_nothing(store: Store, address: StageAddress) -> None:
+    uri = ask(store, "a1")
+    address.write_ended("a1", {"phase": "ended"})
+    assert run(make(), uri, stop=StopFlag()) is ExitCode.PREEMPTED
+    assert address.result() is None
+    assert address.journal().history() == [], "it took no lease"
