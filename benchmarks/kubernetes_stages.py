@@ -2,8 +2,8 @@
 
     KUBECONFIG=… python benchmarks/kubernetes_stages.py [ROUNDS]
 
-Needs what tests/kubernetes needs (see tests/kubernetes/conftest.py); without a cluster it says so and measures nothing. The floor of a pod is
-measured in the same run: the same image started by the API alone, from its creation to its end, doing nothing.
+Needs what tests/kubernetes needs (see tests/kubernetes/conftest.py); without a cluster it says so and measures nothing. The floor of a pod
+is measured in the same run: the same image started by the API alone, from its creation to its end, doing nothing.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import tempfile
 import time
 from contextlib import ExitStack
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ def overheads(on_cluster: ClusterInstallation, name: str, rounds: int) -> dict[s
     found: dict[str, list[float]] = {stage: [] for stage in STAGES}
     for _ in range(rounds):
         run_id = on_cluster.trigger(name, {"as_of": NIGHT["as_of"], "force": True})
-        assert on_cluster.wait(name, run_id, timeout_seconds=600) == "success", on_cluster.why(name, run_id)
+        succeed(on_cluster, name, run_id)
         tasks = on_cluster.tasks(name, run_id)
         for stage in STAGES:
             ran = instant(tasks[stage]["end_date"]) - instant(tasks[stage]["start_date"])
@@ -71,12 +72,22 @@ def relaunches(on_cluster: ClusterInstallation, name: str, rounds: int) -> list[
     found = []
     for _ in range(rounds):
         run_id = on_cluster.trigger(name, NIGHT)
-        on_cluster.until(lambda: steps_done(on_cluster, run_id, name) > MANY_STEPS, "training well under way", timeout_seconds=300)
+        under_way = partial(has_begun, on_cluster, run_id, name)
+        on_cluster.until(under_way, "training well under way", timeout_seconds=300)
         killed_at = time.time()
         kill_member(on_cluster, name)
-        assert on_cluster.wait(name, run_id, timeout_seconds=600) == "success", on_cluster.why(name, run_id)
+        succeed(on_cluster, name, run_id)
         found.append(first_step_at(on_cluster, name, run_id, killed_at) - killed_at)
     return found
+
+
+def has_begun(on_cluster: ClusterInstallation, run_id: str, name: str) -> bool:
+    return steps_done(on_cluster, run_id, name) > MANY_STEPS
+
+
+def succeed(on_cluster: ClusterInstallation, name: str, run_id: str) -> None:
+    if on_cluster.wait(name, run_id, timeout_seconds=600) != "success":
+        raise SystemExit(on_cluster.why(name, run_id))
 
 
 def first_step_at(on_cluster: ClusterInstallation, name: str, run_id: str, killed_at: float) -> float:

@@ -84,9 +84,10 @@ class Bench:
     def ask_train(self, name: str, attempt_id: str = "a1") -> str:
         return self.ask("train", name, attempt_id, {"dataset": self.dataset_uri}, {"world_size": self.spec.train.placement.world_size})
 
-    def train(self, name: str, attempt_id: str = "a1", *, stop: StopFlag | None = None) -> ExitCode:
+    def train(self, name: str, attempt_id: str = "a1", *, stop: StopFlag | None = None, **parameters: Any) -> ExitCode:
         work = importlib.import_module("training.stages.train").work
-        uri = self.ask_train(name, attempt_id)
+        asked = {"world_size": self.spec.train.placement.world_size, **parameters}
+        uri = self.ask("train", name, attempt_id, {"dataset": self.dataset_uri}, asked)
         return run(work, uri, stop=stop or StopFlag())
 
     def weights(self, name: str) -> str:

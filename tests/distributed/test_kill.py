@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.training_bench import Bench
+from training.contracts import ExitCode
 from training.provenance import CHECKOUT
 
 pytestmark = pytest.mark.distributed
@@ -141,3 +142,34 @@ def test_killed_training_leaves_no_process_and_ends_in_the_undisturbed_weights(
     assert 0 < saved_step < num_steps
     log = bench.store.bucket.get(bench.store.bucket.key(address.log_uri("a2"))).decode()
     assert f"resuming after step {saved_step} " in log
+
+
+def test_an_elastic_training_goes_on_with_fewer_processes_and_a_fixed_one_refuses_to(
+    bench: Bench, undisturbed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    monkeypatch.setattr("training.engine.tracking.CLOSE_SECONDS", 0.5)
+    name = "shrunk"
+    process = start(bench, name, "a1")
+    try:
+        await_condition(lambda: len(bench.checkpoints(name)) >= 2 or process.poll() is not None, "a checkpoint")
+        process.terminate()
+        assert process.wait(WAIT_SECONDS) != 0
+    finally:
+        process.kill()
+        process.wait()
+    saved_step = bench.checkpoints(name)[-1]["step"]
+    assert bench.train(name, "a2") is ExitCode.BAD_SPEC
+    error = bench.address("train", name).error("a2")
+    assert error is not None
+    assert error["code"] == "checkpoint.mismatch"
+    assert bench.train(name, "a3", elastic=True) is ExitCode.DONE
+    result, whole = bench.address("train", name).result(), bench.address("train", "undisturbed").result()
+    assert result is not None
+    assert whole is not None
+    assert result.scalars["world_size"] == 1
+    assert result.scalars["steps"] == whole.scalars["steps"], "the same steps of the same rows"
+    log = bench.store.bucket.get(bench.store.bucket.key(bench.address("train", name).log_uri("a3"))).decode()
+    assert f"resuming after step {saved_step} " in log
+    losses = [float(str(found.scalars["validation_loss"])) for found in (result, whole)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3), "other bits, the same training"
