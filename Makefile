@@ -6,6 +6,9 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do $$p -c '
 # A further package index for torch: one with builds without CUDA spares gigabytes on a laptop.
 TORCH_INDEX ?=
 
+VERSION ?= 0.2.0
+BASE ?=
+
 VENV := .venv
 BIN := $(VENV)/bin
 HASH := $(shell cat requirements.txt constraints.txt | sha256sum | cut -c1-16)
@@ -17,7 +20,7 @@ SERVICES := $(BIN)/python -m nightshift.services
 
 export PYTHONPATH := $(CURDIR):$(CURDIR)/plugins$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-.PHONY: help run start stop status shell env install install-dev test lint format schema bench clean
+.PHONY: help run start stop status shell env install install-dev test test-cluster images lint format schema bench clean
 .SILENT:
 .DEFAULT_GOAL := help
 
@@ -44,6 +47,13 @@ env: $(INSTALLED)  ## the same for your own shell: eval "$(make env)"
 
 test: $(DEV_INSTALLED)  ## all tests
 	$(BIN)/python -m pytest
+
+test-cluster: $(DEV_INSTALLED)  ## tests on the cluster that KUBECONFIG names (docs/kubernetes.md)
+	$(BIN)/python -m pytest tests/kubernetes
+
+images:  ## the images of stages, Airflow and MLflow, with docker; BASE=… chooses the base image
+	for image in stage mlflow; do docker build -f docker/$$image.Dockerfile -t nightshift-$$image:$(VERSION) $(if $(BASE),--build-arg BASE=$(BASE)) --build-arg GIT_COMMIT=$$(git rev-parse HEAD) . || exit 1; done
+	for target in airflow worker; do docker build -f docker/airflow.Dockerfile --target $$target -t nightshift-$$target:$(VERSION) $(if $(BASE),--build-arg BASE=$(BASE)) --build-arg GIT_COMMIT=$$(git rev-parse HEAD) . || exit 1; done
 
 lint: $(DEV_INSTALLED)  ## ruff, mypy --strict, who imports whom, JSON Schema up to date
 	$(BIN)/ruff check .
