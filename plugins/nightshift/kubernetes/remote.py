@@ -22,6 +22,7 @@ from nightshift.resolve import Frozen
 from nightshift.settings import Settings
 from nightshift.work import Work
 from training.contracts import RunIdentity, StageRequest, StageResult
+from training.errors import NightshiftError
 from training.spec.training_rules import smaller_sizes
 from training.store import StageAddress
 from training.store.addresses import new_attempt_id
@@ -87,7 +88,7 @@ class RemoteWork:
             result = self._address.result()
             if result is not None:
                 if last is not None:
-                    self._delete(last)
+                    self._clear(last, say)
                 return result
             if last is None:
                 self._claim([], "first", say)
@@ -240,6 +241,13 @@ class RemoteWork:
             spot=entry.spot,
         )
         return replace(launch, environment=pod_environment(self._cluster, Settings.from_environment(), gpus=launch.gpus))
+
+    def _clear(self, entry: LaunchEntry, say: Callable[[str], None]) -> None:
+        """Delete what the work's last launch left. The work is done: a cluster that is away does not take that back."""
+        try:
+            self._delete(entry)
+        except NightshiftError as err:
+            say(f"{_kind(entry)} {entry.name} may be left behind: {err}")
 
     def _delete(self, entry: LaunchEntry) -> None:
         self._submitter.delete(entry.name, _kind(entry))

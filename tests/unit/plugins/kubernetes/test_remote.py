@@ -68,6 +68,15 @@ def test_a_result_stands_also_where_its_pod_is_gone(api: KubernetesApi, night: N
     assert sum(api.creates.values()) == 1
 
 
+def test_finished_work_is_found_while_the_cluster_is_away(api: KubernetesApi, night: Nights) -> None:
+    work = night()
+    running(api, work)
+    made = work.commit()
+    api.faults = [503] * 50
+    assert work.advance(work.task(run_id="r2")) == made
+    assert "may be left behind" in work.said[-1]
+
+
 class Killed(BaseException):
     """A worker's death."""
 
