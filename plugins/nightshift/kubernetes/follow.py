@@ -17,7 +17,9 @@ from nightshift.local import printable
 
 MAX_BYTES: Final = 4 * 2**20
 """Of one read; the rest comes with the next."""
-MAX_TAIL_LINES: Final = 60
+MAX_TAIL_LINES: Final = 30
+MAX_TAILS: Final = 32
+"""Members whose last lines are read after a failure."""
 NOT_FOUND: Final = 404
 BAD_REQUEST: Final = 400
 NO_LOG: Final = frozenset({400, 410})
@@ -32,6 +34,7 @@ class LogFollower:
         self._core = client.CoreV1Api(api)
         self._namespace = namespace
         self._log = log
+        self._tails: dict[str, list[str]] = after._tails if after else {}
         self._last: str = after._last if after else ""
         self._last_at: datetime | None = after._last_at if after else None
 
@@ -44,14 +47,19 @@ class LogFollower:
             self._last, self._last_at = stamp, _instant(stamp)
             self._log.info("%s", line)
 
-    async def finish(self, pods: Sequence[Json], failed: Sequence[str]) -> None:
-        """Say the rest of the first member's log, and the last lines of each other member that failed."""
-        await self.follow(pods)
-        for pod in pods:
+    async def remember(self, pods: Sequence[Json]) -> None:
+        """Read the last lines of the other members, once one has failed: those that still run will be deleted together with their logs."""
+        for pod in [pod for pod in pods if member_index(pod) != 0 and _has_log(pod)][:MAX_TAILS]:
             name = pod["metadata"]["name"]
-            if name in failed and member_index(pod) != 0:
-                for _, line in await self._lines(name, tail=True):
-                    self._log.info("[%s] %s", name, line)
+            self._tails[name] = [line for _, line in await self._lines(name, tail=True)] or self._tails.get(name, [])
+
+    async def finish(self, pods: Sequence[Json]) -> None:
+        """Say the rest of the first member's log, and the last lines of the others."""
+        await self.follow(pods)
+        await self.remember(pods)
+        for name, lines in self._tails.items():
+            for line in lines:
+                self._log.info("[%s] %s", name, line)
 
     async def _lines(self, name: str, *, tail: bool = False) -> list[tuple[str, str]]:
         options: dict[str, Any] = {"container": CONTAINER, "timestamps": True, "limit_bytes": MAX_BYTES}

@@ -40,6 +40,7 @@ class Seen:
     failed: tuple[str, ...] = ()
     """Pods that ended badly."""
     started_at: str = ""
+    ended_at: str = ""
     node: str = ""
 
     @property
@@ -137,16 +138,17 @@ def _gang_failed(bad: list[Seen], condition: Json, job: Json) -> Seen:
     return Seen(phase="ended", code=cause.code, words=words, exit_code=cause.exit_code, member=cause.member, failed=failed)
 
 
-def _rank_of_cause(seen: Seen) -> int:
+def _rank_of_cause(seen: Seen) -> tuple[int, str]:
     order = ("pod.oom", "pod.preempted", "pod.config", "pod.image")
     if seen.code in order:
-        return order.index(seen.code)
-    return len(order) if seen.exit_code == KILLED else len(order) + 1
+        return order.index(seen.code), seen.ended_at
+    return len(order) + (seen.exit_code != KILLED), seen.ended_at
 
 
 def _ended(pod: Json, status: Json, terminated: Json | None) -> Seen:
     name = pod["metadata"]["name"]
     facts = {"member": name, "node": pod.get("spec", {}).get("nodeName", ""), "started_at": status.get("startTime", "")}
+    facts["ended_at"] = (terminated or {}).get("finishedAt") or ""
     disruption = _condition(status, "DisruptionTarget")
     exit_code = None if terminated is None else int(terminated.get("exitCode", 1))
     if exit_code == 0:

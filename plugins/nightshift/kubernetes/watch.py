@@ -114,10 +114,12 @@ class WatchLaunch(BaseTrigger):
             if seen.phase == "absent":
                 return seen
             if seen.phase == "ended":
+                if failed_at is None and not seen.succeeded:
+                    await log.remember(pods)
                 failed_at = failed_at or now
                 left = [pod for pod in pods if look_at_pod(pod).phase == "running"]
                 if not left or (now - failed_at).total_seconds() > SETTLE_SECONDS:
-                    await log.finish(pods, seen.failed)
+                    await (log.follow(pods) if seen.succeeded else log.finish(pods))
                     return seen
             late = overdue(seen, Limits(**self.limits), waited_seconds=_age(top, now), bad_image_since=bad_image_since, now=now)
             if late is not None:

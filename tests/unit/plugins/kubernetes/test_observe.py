@@ -170,3 +170,13 @@ def test_the_rule_under_a_report_is_not_what_is_told() -> None:
     state = {"terminated": {"exitCode": 1, "reason": "Error", "message": "worker failed\n=======\n"}}
     pod = {"metadata": {"name": "p"}, "status": {"phase": "Failed", "containerStatuses": [{"name": "stage", "state": state}]}}
     assert look_at_pod(pod).words == "exit code 1 (Error): worker failed"
+
+
+def test_of_two_members_that_ended_alike_the_first_to_end_is_the_cause() -> None:
+    def member(number: int, ended_at: str) -> dict[str, Any]:
+        state = {"terminated": {"exitCode": 1, "reason": "Error", "message": f"m{number}", "finishedAt": ended_at}}
+        status = {"phase": "Failed", "containerStatuses": [{"name": "stage", "state": state}]}
+        return {"metadata": {"name": f"g-{number}", "labels": {"batch.kubernetes.io/job-completion-index": str(number)}}, "status": status}
+
+    job = {"metadata": {"name": "g"}, "spec": {"completions": 2}, "status": {}}
+    assert look_at_gang(job, [member(0, "2026-02-01T02:00:09Z"), member(1, "2026-02-01T02:00:07Z")]).member == "g-1"

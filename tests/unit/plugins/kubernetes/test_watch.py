@@ -173,7 +173,9 @@ def test_a_right_that_is_missing_ends_the_wait(api: KubernetesApi, monkeypatch: 
     assert (seen.phase, seen.code) == ("ended", "kubernetes.denied")
 
 
-def test_the_last_members_of_a_broken_gang_have_time_to_save(api: KubernetesApi, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_members_of_a_broken_gang_have_time_to_save_and_every_log_is_told(
+    api: KubernetesApi, monkeypatch: pytest.MonkeyPatch, said: Callable[[], str]
+) -> None:
     names = {"nightshift.io/launch": "g"}
     job = {"metadata": {"name": "g", "creationTimestamp": "2026-02-01T02:00:00Z"}, "spec": {"completions": 2}, "status": {}}
     api.objects["jobs", "g"] = job
@@ -181,15 +183,19 @@ def test_the_last_members_of_a_broken_gang_have_time_to_save(api: KubernetesApi,
         member = pod(status)
         member["metadata"] |= {"name": f"g-{number}", "labels": {**names, "batch.kubernetes.io/job-completion-index": str(number)}}
         api.objects["pods", f"g-{number}"] = member
+    api.logs = {"g-0": b"2026-02-01T02:00:00Z first", "g-1": b"2026-02-01T02:00:00Z what the second said"}
     steps = iter(range(100))
 
     def step() -> None:
         if next(steps) == 3:
             api.set_status("g-0", failed(75))
+            # As the Job controller does with a member whose log nobody has read yet.
+            api.logs.pop("g-1")
 
     seen = fire(trigger("g", "Job"), step, monkeypatch)
     assert seen.member == "g-1"
     assert set(seen.failed) == {"g-0", "g-1"}, "it fired after the first member had ended by itself"
+    assert "[g-1] what the second said" in said()
 
 
 @pytest.mark.parametrize(("kind", "plural"), [("Pod", "pods"), ("Job", "jobs")])
