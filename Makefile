@@ -6,8 +6,10 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do $$p -c '
 # A further package index for torch: one with builds without CUDA spares gigabytes on a laptop.
 TORCH_INDEX ?=
 
+# For images: their tag, their base (any Debian bookworm), and what builds them.
 VERSION ?= 0.2.0
 BASE ?=
+BUILD ?= docker build
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -20,7 +22,7 @@ SERVICES := $(BIN)/python -m nightshift.services
 
 export PYTHONPATH := $(CURDIR):$(CURDIR)/plugins$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-.PHONY: help run start stop status shell env install install-dev test test-cluster images lint format schema bench clean
+.PHONY: help run start stop status shell env install install-dev test test-cluster images image-stage image-mlflow image-airflow image-worker lint format schema bench clean
 .SILENT:
 .DEFAULT_GOAL := help
 
@@ -51,9 +53,15 @@ test: $(DEV_INSTALLED)  ## all tests
 test-cluster: $(DEV_INSTALLED)  ## tests on the cluster that KUBECONFIG names (docs/kubernetes.md)
 	$(BIN)/python -m pytest tests/kubernetes
 
-images:  ## the images of stages, Airflow and MLflow, with docker; BASE=… chooses the base image
-	for image in stage mlflow; do docker build -f docker/$$image.Dockerfile -t nightshift-$$image:$(VERSION) $(if $(BASE),--build-arg BASE=$(BASE)) --build-arg GIT_COMMIT=$$(git rev-parse HEAD) . || exit 1; done
-	for target in airflow worker; do docker build -f docker/airflow.Dockerfile --target $$target -t nightshift-$$target:$(VERSION) $(if $(BASE),--build-arg BASE=$(BASE)) --build-arg GIT_COMMIT=$$(git rev-parse HEAD) . || exit 1; done
+IMAGE_ARGS = $(if $(BASE),--build-arg BASE=$(BASE)) $(if $(filter undefined,$(origin IMAGE_TORCH_INDEX)),,--build-arg TORCH_INDEX=$(IMAGE_TORCH_INDEX)) --build-arg GIT_COMMIT=$$(git rev-parse HEAD)
+
+images: image-stage image-mlflow image-airflow image-worker  ## the four images; BUILD="buildah bud" without docker, BASE=… for another base image
+
+image-stage image-mlflow:
+	$(BUILD) $(IMAGE_ARGS) -f docker/$(@:image-%=%).Dockerfile -t nightshift-$(@:image-%=%):$(VERSION) .
+
+image-airflow image-worker:
+	$(BUILD) $(IMAGE_ARGS) -f docker/airflow.Dockerfile --target $(@:image-%=%) -t nightshift-$(@:image-%=%):$(VERSION) .
 
 lint: $(DEV_INSTALLED)  ## ruff, mypy --strict, who imports whom, JSON Schema up to date
 	$(BIN)/ruff check .
