@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from nightshift.kubernetes.cluster import load_cluster
+from tests.unit.docker.restricted_profile import SECRET
 from training.provenance import CHECKOUT
 
 ROOT = CHECKOUT / "docker" / "kubernetes"
@@ -94,6 +95,80 @@ def test_airflow_may_do_what_it_does_and_nothing_more() -> None:
         ("", "services"): ["create"],
     }
     assert not [document for _, document in documents() if document["kind"] in ("ClusterRole", "ClusterRoleBinding", "Secret")]
+
+
+def kueue(folder: str, kind: str) -> dict[str, dict[str, Any]]:
+    found = (document for path, document in documents() if path.is_relative_to(ROOT / folder) and document["kind"] == kind)
+    return {document["metadata"]["name"]: document["spec"] for document in found}
+
+
+@pytest.mark.parametrize("folder", ["kueue", "examples/three-teams"])
+def test_queues_name_flavors_and_flavors_name_topologies_that_are_there(folder: str) -> None:
+    queues, flavors, topologies = (kueue(folder, kind) for kind in ("ClusterQueue", "ResourceFlavor", "Topology"))
+    groups = [group for queue in queues.values() for group in queue["resourceGroups"]]
+    assert {flavor["name"] for group in groups for flavor in group["flavors"]} == set(flavors)
+    assert {flavor["topologyName"] for flavor in flavors.values() if "topologyName" in flavor} == set(topologies)
+    assert {local["clusterQueue"] for local in kueue(folder, "LocalQueue").values()} == set(queues)
+    for group in groups:
+        for flavor in group["flavors"]:
+            assert [resource["name"] for resource in flavor["resources"]] == group["coveredResources"]
+
+
+def test_nodes_without_an_nvlink_label_are_seen_by_every_flavor_but_the_one_for_such_nodes() -> None:
+    flavors, topologies = kueue("kueue", "ResourceFlavor"), kueue("kueue", "Topology")
+    levels = {name: [level["nodeLabel"] for level in topologies[flavor["topologyName"]]["levels"]] for name, flavor in flavors.items()}
+    assert {name for name, labels in levels.items() if "nvidia.com/gpu.clique" in labels} == {"gb200"}
+
+
+def test_work_without_a_gpu_is_tried_on_nodes_without_one_first() -> None:
+    (group,) = kueue("kueue", "ClusterQueue")["nightshift"]["resourceGroups"]
+    gpus = {flavor["name"]: flavor["resources"][2]["nominalQuota"] for flavor in group["flavors"]}
+    assert [name for name, amount in gpus.items() if amount == "0"][:2] == list(gpus)[:2] == ["on-demand", "spot"]
+
+
+def test_three_teams_own_128_gpus_together_and_take_back_what_they_lend() -> None:
+    queues = kueue("examples/three-teams", "ClusterQueue")
+    own = {name: int(queue["resourceGroups"][0]["flavors"][0]["resources"][2]["nominalQuota"]) for name, queue in queues.items()}
+    assert own == {"team-search": 48, "team-recommendations": 48, "team-research": 32}
+    assert {queue["cohortName"] for queue in queues.values()} == {"gpus"}
+    assert {queue["preemption"]["reclaimWithinCohort"] for queue in queues.values()} == {"Any"}
+
+
+def test_nobody_but_trainings_reaches_a_stage_and_no_stage_reaches_a_metadata_address() -> None:
+    policy = named("NetworkPolicy")["spec"]
+    assert policy["podSelector"] == {}
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
+    trainings = {"matchLabels": {"app.kubernetes.io/part-of": "nightshift", "nightshift.io/stage": "train"}}
+    assert policy["ingress"] == [{"from": [{"podSelector": trainings}]}]
+    blocks = [peer["ipBlock"] for rule in policy["egress"] for peer in rule["to"] if "ipBlock" in peer]
+    assert blocks == [
+        {"cidr": "0.0.0.0/0", "except": ["169.254.169.254/32"]},
+        {"cidr": "::/0", "except": ["fd00:ec2::254/128"]},
+    ]
+    assert {"namespaceSelector": {}} in [peer for rule in policy["egress"] for peer in rule["to"]]
+
+
+def test_airflows_chart_makes_no_user_no_role_and_no_secret_of_its_own() -> None:
+    values = yaml.safe_load((ROOT / "airflow-values.yaml").read_text(encoding="utf-8"))
+    assert values["createUserJob"] == {"enabled": False}
+    assert values["allowPodLaunching"] is False
+    assert values["postgresql"] == {"enabled": False}
+    for name in ("fernetKeySecretName", "apiSecretKeySecretName", "jwtSecretName"):
+        assert values[name]
+    assert values["data"]["metadataSecretName"]
+    environment = {variable["name"]: variable["value"] for variable in values["env"]}
+    assert environment["NIGHTSHIFT_BACKEND"] == "kubernetes"
+    assert not [name for name in environment if SECRET.search(name)]
+
+
+def test_airflows_chart_runs_as_the_accounts_that_have_the_rights() -> None:
+    values = yaml.safe_load((ROOT / "airflow-values.yaml").read_text(encoding="utf-8"))
+    accounts = {subject["name"] for subject in named("RoleBinding")["subjects"] if subject["kind"] == "ServiceAccount"}
+    assert {values[part]["serviceAccount"]["name"] for part in ("scheduler", "triggerer")} <= accounts
+    mount, volume = values["volumeMounts"][0], values["volumes"][0]
+    environment = {variable["name"]: variable["value"] for variable in values["env"]}
+    assert mount["name"] == volume["name"]
+    assert environment["NIGHTSHIFT_KUBERNETES"] == f"{mount['mountPath']}/placement.yaml"
 
 
 def test_the_namespace_enforces_the_restricted_profile() -> None:
