@@ -18,18 +18,18 @@ COPY docker/requirements/stage.txt /build/
 RUN /opt/venv/bin/pip install --quiet ${TORCH_INDEX:+--extra-index-url ${TORCH_INDEX}} --constraint /build/constraints.txt torch \
     && /opt/venv/bin/pip install --quiet --constraint /build/pins.txt --constraint /build/constraints.txt --requirement /build/stage.txt
 
+FROM scratch AS code
+COPY dags /dags
+COPY plugins /plugins
+COPY training /training
+COPY expectations /expectations
+
 FROM ${BASE} AS base
-ARG GIT_COMMIT=unknown
-LABEL org.opencontainers.image.title="Nightshift Airflow" org.opencontainers.image.revision=${GIT_COMMIT}
 RUN apt-get update && apt-get install --yes --no-install-recommends tini libgomp1 ca-certificates \
     && (command -v python3 >/dev/null || apt-get install --yes --no-install-recommends python3) \
     && rm -rf /var/lib/apt/lists/* \
     && groupadd --gid 65532 nightshift && useradd --uid 65532 --gid 65532 --create-home --home-dir /home/nightshift nightshift \
     && mkdir -p /opt/airflow/logs && chown -R 65532:65532 /opt/airflow
-COPY dags /opt/nightshift/dags
-COPY plugins /opt/nightshift/plugins
-COPY training /opt/nightshift/training
-COPY expectations /opt/nightshift/expectations
 ENV PATH=/opt/venv/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONPATH=/opt/nightshift:/opt/nightshift/plugins \
     PYTHONUNBUFFERED=1 \
@@ -40,15 +40,23 @@ ENV PATH=/opt/venv/bin:/usr/local/bin:/usr/bin:/bin \
     AIRFLOW__CORE__LOAD_EXAMPLES=False \
     AIRFLOW__CORE__DAG_DISCOVERY_SAFE_MODE=False \
     AIRFLOW__LOGGING__BASE_LOG_FOLDER=/opt/airflow/logs \
-    NIGHTSHIFT_GIT_COMMIT=${GIT_COMMIT} \
     GIT_PYTHON_REFRESH=quiet
 WORKDIR /opt/nightshift
 USER 65532:65532
 ENTRYPOINT ["tini", "-g", "--"]
 CMD ["airflow", "version"]
 
+# What every commit changes comes last: the layers above, nearly all of the image, are built, pushed and pulled once.
 FROM base AS worker
 COPY --from=worker-packages /opt/venv /opt/venv
+COPY --from=code / /opt/nightshift/
+ARG GIT_COMMIT=unknown
+ENV NIGHTSHIFT_GIT_COMMIT=${GIT_COMMIT}
+LABEL org.opencontainers.image.title="Nightshift worker" org.opencontainers.image.revision=${GIT_COMMIT}
 
 FROM base AS airflow
 COPY --from=packages /opt/venv /opt/venv
+COPY --from=code / /opt/nightshift/
+ARG GIT_COMMIT=unknown
+ENV NIGHTSHIFT_GIT_COMMIT=${GIT_COMMIT}
+LABEL org.opencontainers.image.title="Nightshift Airflow" org.opencontainers.image.revision=${GIT_COMMIT}

@@ -16,3 +16,5 @@ ENV PATH=/opt/venv/bin:/usr/local/bin:/usr/bin:/bin PYTHONUNBUFFERED=1 HOME=/tmp
 USER 65532:65532
 ENTRYPOINT ["tini", "-g", "--"]
 CMD ["sh", "/opt/mlflow-server.sh"]
+ARG GIT_COMMIT=unknown
+LABEL org.opencontainers.image.title="Nightshift MLflow" org.opencontainers.image.revision=${GIT_COMMIT}

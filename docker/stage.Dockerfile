@@ -19,16 +19,12 @@ RUN sed 's/\[.*\]//' /build/requirements.txt > /build/pins.txt \
     && find /opt/venv -name __pycache__ -prune -exec rm -rf {} +
 
 FROM ${BASE}
-ARG GIT_COMMIT=unknown
-LABEL org.opencontainers.image.title="Nightshift stage" org.opencontainers.image.revision=${GIT_COMMIT}
 # libgomp: what xgboost and torch share memory loops with. tini: torchrun must not be process 1, whose children outlive nothing.
 RUN apt-get update && apt-get install --yes --no-install-recommends tini libgomp1 ca-certificates \
     && (command -v python3 >/dev/null || apt-get install --yes --no-install-recommends python3) \
     && rm -rf /var/lib/apt/lists/* \
     && groupadd --gid 65532 nightshift && useradd --uid 65532 --gid 65532 --no-create-home --home-dir /tmp nightshift
 COPY --from=packages /opt/venv /opt/venv
-COPY training /opt/nightshift/training
-COPY expectations /opt/nightshift/expectations
 ENV PATH=/opt/venv/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONPATH=/opt/nightshift \
     PYTHONUNBUFFERED=1 \
@@ -36,7 +32,6 @@ ENV PATH=/opt/venv/bin:/usr/local/bin:/usr/bin:/bin \
     HOME=/tmp \
     MPLCONFIGDIR=/tmp/matplotlib \
     NIGHTSHIFT_EXPECTATIONS=/opt/nightshift/expectations \
-    NIGHTSHIFT_GIT_COMMIT=${GIT_COMMIT} \
     MLFLOW_DISABLE_TELEMETRY=true \
     DO_NOT_TRACK=true \
     GIT_PYTHON_REFRESH=quiet
@@ -44,3 +39,9 @@ WORKDIR /opt/nightshift
 USER 65532:65532
 ENTRYPOINT ["tini", "-g", "--"]
 CMD ["python", "-c", "print('python -m training.stages.<stage> REQUEST_URI')"]
+# What every commit changes comes last: the layers above, nearly all of the image, are built, pushed and pulled once.
+COPY training /opt/nightshift/training
+COPY expectations /opt/nightshift/expectations
+ARG GIT_COMMIT=unknown
+ENV NIGHTSHIFT_GIT_COMMIT=${GIT_COMMIT}
+LABEL org.opencontainers.image.title="Nightshift stage" org.opencontainers.image.revision=${GIT_COMMIT}

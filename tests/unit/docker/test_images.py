@@ -43,3 +43,19 @@ def test_an_image_has_a_base_to_choose_and_is_nobody_special(path: Path) -> None
     assert 'ENTRYPOINT ["tini", "-g", "--"]' in text
     assert "PIP_NO_CACHE_DIR=1" in text
     assert not re.search(r"FROM \S+:latest", text)
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.stem)
+def test_a_new_commit_leaves_the_packages_layers_as_they_are(path: Path) -> None:
+    # A build argument is part of every layer below it: named any earlier, it has gigabytes pushed and pulled with every commit.
+    for stage in path.read_text(encoding="utf-8").split("\nFROM ")[1:]:
+        if "GIT_COMMIT" in stage:
+            assert not re.search(r"^(RUN|COPY|ADD)\b", stage.partition("ARG GIT_COMMIT")[2], re.MULTILINE)
+            code = re.search(r"^COPY (?:training|--from=code)\b", stage, re.MULTILINE)
+            assert code is None or not re.search(r"^RUN|/opt/venv$", stage[code.start() :], re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.stem)
+def test_every_image_says_which_commit_it_is(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert text.count("org.opencontainers.image.revision=${GIT_COMMIT}") == text.count("ARG GIT_COMMIT=unknown") > 0
