@@ -102,8 +102,8 @@ def params_schema(spec: PipelineSpec) -> dict[str, dict[str, Any]]:
         "as_of": {
             "title": "As of",
             "description": "The instant whose past the run may see; empty: the logical date, or the last slot of the schedule.",
+            # No `format`: where a validator of dates happens to be installed, Airflow would refuse a day without a time, which we take.
             "type": ["null", "string"],
-            "format": "date-time",
             "maxLength": 40,
             "default": None,
         },
