@@ -11,19 +11,21 @@ RUN python3 -c 'import sys, venv, ensurepip; sys.exit(sys.version_info[:2] != (3
     || (apt-get update && apt-get install --yes --no-install-recommends python3 python3-venv && rm -rf /var/lib/apt/lists/*)
 RUN python3 -m venv /opt/venv
 COPY requirements.txt constraints.txt docker/requirements/stage.txt /build/
+# Compiled modules stay: a pod that writes none would compile torch and its like at every start, 4 s of CPU for each process.
 # torch first: asked for together with the rest, another index's build of it would win. xgboost-cpu: without the CUDA libraries that torch has.
 RUN sed 's/\[.*\]//' /build/requirements.txt > /build/pins.txt \
     && /opt/venv/bin/pip install --quiet ${TORCH_INDEX:+--extra-index-url ${TORCH_INDEX}} --constraint /build/constraints.txt torch \
     && /opt/venv/bin/pip install --quiet --constraint /build/pins.txt --constraint /build/constraints.txt --requirement /build/stage.txt \
-    && /opt/venv/bin/pip uninstall --quiet --yes pip setuptools \
-    && find /opt/venv -name __pycache__ -prune -exec rm -rf {} +
+    && /opt/venv/bin/pip uninstall --quiet --yes pip setuptools
 
 FROM ${BASE}
 # libgomp: what xgboost and torch share memory loops with. tini: torchrun must not be process 1, whose children outlive nothing.
+# /opt/nightshift is root's: WORKDIR would give it to the user with some builders, who could then put modules before ours.
 RUN apt-get update && apt-get install --yes --no-install-recommends tini libgomp1 ca-certificates \
     && (command -v python3 >/dev/null || apt-get install --yes --no-install-recommends python3) \
     && rm -rf /var/lib/apt/lists/* \
-    && groupadd --gid 65532 nightshift && useradd --uid 65532 --gid 65532 --no-create-home --home-dir /tmp nightshift
+    && groupadd --gid 65532 nightshift && useradd --uid 65532 --gid 65532 --no-create-home --home-dir /tmp nightshift \
+    && mkdir /opt/nightshift
 COPY --from=packages /opt/venv /opt/venv
 ENV PATH=/opt/venv/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONPATH=/opt/nightshift \

@@ -59,3 +59,9 @@ def test_a_new_commit_leaves_the_packages_layers_as_they_are(path: Path) -> None
 def test_every_image_says_which_commit_it_is(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert text.count("org.opencontainers.image.revision=${GIT_COMMIT}") == text.count("ARG GIT_COMMIT=unknown") > 0
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.stem)
+def test_packages_come_compiled(path: Path) -> None:
+    # Pods have a root that they cannot write to: what is not compiled in the image is compiled anew by every process.
+    assert not re.search(r"__pycache__|--no-compile|PIP_NO_COMPILE", path.read_text(encoding="utf-8"))
