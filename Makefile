@@ -53,7 +53,7 @@ test: $(DEV_INSTALLED)  ## all tests
 test-cluster: $(DEV_INSTALLED)  ## tests on the cluster that KUBECONFIG names (docs/kubernetes.md)
 	$(BIN)/python -m pytest tests/kubernetes
 
-IMAGE_ARGS = $(if $(BASE),--build-arg BASE=$(BASE)) $(if $(filter undefined,$(origin IMAGE_TORCH_INDEX)),,--build-arg TORCH_INDEX=$(IMAGE_TORCH_INDEX)) --build-arg GIT_COMMIT=$$(git rev-parse HEAD)
+IMAGE_ARGS = $(if $(BASE),--build-arg BASE=$(BASE)) $(if $(TORCH_INDEX),--build-arg TORCH_INDEX=$(TORCH_INDEX)) --build-arg GIT_COMMIT=$$(git rev-parse HEAD)
 
 images: image-stage image-mlflow image-airflow image-worker  ## the four images; BUILD="buildah bud" without docker, BASE=… for another base image
 

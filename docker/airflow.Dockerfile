@@ -13,7 +13,7 @@ RUN sed 's/\[.*\]//' /build/requirements.txt > /build/pins.txt \
     && /opt/venv/bin/pip install --quiet --constraint /build/pins.txt --constraint /build/constraints.txt --requirement /build/airflow.txt
 
 FROM packages AS worker-packages
-ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+ARG TORCH_INDEX=
 COPY docker/requirements/stage.txt /build/
 RUN /opt/venv/bin/pip install --quiet ${TORCH_INDEX:+--extra-index-url ${TORCH_INDEX}} --constraint /build/constraints.txt torch \
     && /opt/venv/bin/pip install --quiet --constraint /build/pins.txt --constraint /build/constraints.txt --requirement /build/stage.txt

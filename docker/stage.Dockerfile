@@ -1,11 +1,13 @@
-# The image in which stages run: no Airflow in it. CPU as it is; CUDA by a base and an index with CUDA builds of torch:
-#   docker build -f docker/stage.Dockerfile -t nightshift-stage .
-#   docker build -f docker/stage.Dockerfile -t nightshift-stage:cuda --build-arg TORCH_INDEX= .
+# The image in which stages run: no Airflow in it. torch is whatever pip's index has for this platform, mostly with CUDA; an index with CPU builds
+# makes it small:
+#   docker build -f docker/stage.Dockerfile -t nightshift-stage:cuda .
+#   docker build -f docker/stage.Dockerfile -t nightshift-stage --build-arg TORCH_INDEX=… .
 # The base is any Debian bookworm; one without Python 3.11 gets Debian's.
 ARG BASE=python:3.11-slim-bookworm
 
 FROM ${BASE} AS packages
-ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+# A further index for torch, one with CPU builds: pip's own usually has those with CUDA, which are gigabytes.
+ARG TORCH_INDEX=
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 DEBIAN_FRONTEND=noninteractive
 RUN python3 -c 'import sys, venv, ensurepip; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null \
     || (apt-get update && apt-get install --yes --no-install-recommends python3 python3-venv && rm -rf /var/lib/apt/lists/*)
