@@ -5,12 +5,16 @@ from __future__ import annotations
 import builtins
 import hashlib
 import os
+import random
+import re
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Final
 from urllib.parse import unquote, urlsplit
 
 import obstore
@@ -19,9 +23,13 @@ from obstore.store import LocalStore
 
 from training.contracts import sha256_hex
 from training.errors import DataError, DeniedError, Problem, SpecError, UnavailableError, shown
-from training.store.s3 import MULTIPART_BYTES, open_bucket
+from training.store.s3 import MAX_PARTS, MULTIPART_BYTES, PART_BYTES, RANGE_BYTES, open_bucket
 
-CHUNK_BYTES = 8 * 1024 * 1024
+CHUNK_BYTES: Final = 8 * 1024 * 1024
+CREATE_ATTEMPTS: Final = 8
+CONFLICT_WAIT_SECONDS: Final = 0.1
+"""Mean wait after the first refusal of a create that nothing stands in the way of; doubles each time."""
+NO_BUCKET_CODES: Final = ("NoSuchBucket", "ContainerNotFound")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +88,10 @@ class Bucket:
         """Return the bytes of `key`, or None where nothing is stored."""
         with self._faults("read", key):
             try:
-                return bytes(obstore.get(self._store, key).bytes())
-            except FileNotFoundError:
+                return b"".join(self._chunks(key))
+            except FileNotFoundError as err:
+                if _is_no_bucket(err):
+                    raise
                 return None
 
     def exists(self, key: str) -> bool:
@@ -98,7 +108,23 @@ class Bucket:
             obstore.put(self._store, key, data)
 
     def create(self, key: str, data: bytes) -> bool:
-        """Write `key` if nothing is there; say whether this call did. The one primitive that every commit rests on."""
+        """Write `key` if nothing is there; say whether this call did. The one primitive that every commit rests on.
+
+        Raises:
+            UnavailableError: `storage.conflict`, the storage refused again and again although nothing is there.
+        """
+        for attempt in range(CREATE_ATTEMPTS):
+            if self._try_create(key, data):
+                return True
+            # S3 may refuse writers who come at the same time with a 409 that asks them to try again: obstore takes it for "already exists".
+            if self._is_local or self.exists(key):
+                return False
+            time.sleep(random.uniform(0, 2 * CONFLICT_WAIT_SECONDS * 2**attempt))  # noqa: S311 - jitter, no secret
+        raise UnavailableError(
+            "storage.conflict", f"could not create {self.uri(key)}: refused {CREATE_ATTEMPTS} times as existing, and nothing is there"
+        )
+
+    def _try_create(self, key: str, data: bytes) -> bool:
         with self._faults("create", key):
             try:
                 obstore.put(self._store, key, data, mode="create")
@@ -116,15 +142,20 @@ class Bucket:
 
     def upload(self, key: str, path: Path) -> None:
         """Write a file's content to `key`; it appears whole or not at all. For what its content names: written twice, it is the same."""
+        size_bytes = path.stat().st_size
         with self._faults("write", key):
             if self._is_local:
-                try:
+                with suppress(obstore_errors.AlreadyExistsError):
                     obstore.put(self._store, key, path, mode="create")
-                except obstore_errors.AlreadyExistsError:
-                    return
-            else:
+                return
+            part_bytes = max(PART_BYTES, -(-size_bytes // MAX_PARTS))
+            try:
                 # No condition: few storages know one for an upload in parts.
-                obstore.put(self._store, key, path, use_multipart=path.stat().st_size > MULTIPART_BYTES)
+                obstore.put(self._store, key, path, use_multipart=size_bytes > MULTIPART_BYTES, chunk_size=part_bytes)
+            except FileNotFoundError as err:
+                # An upload whose last answer got lost is finished again, and then it is no longer known.
+                if _is_no_bucket(err) or not self.exists(key):
+                    raise
 
     def delete(self, key: str) -> None:
         with self._faults("delete", key):
@@ -162,10 +193,28 @@ class Bucket:
         """
         with self._faults("read", key):
             try:
-                response = obstore.get(self._store, key)
+                yield from self._chunks(key)
             except FileNotFoundError as err:
+                if _is_no_bucket(err):
+                    raise
                 raise DataError("object.missing", f"{self.uri(key)} does not exist") from err
+
+    def _chunks(self, key: str, etag: str | None = None) -> Iterator[bytes]:
+        """Yield the bytes of `key`, all of one version (the one that `etag` names, if given), in chunks of 8 MiB.
+
+        Raises:
+            FileNotFoundError, PreconditionError and what else obstore raises.
+        """
+        response = obstore.get(self._store, key, options={"if_match": etag} if etag else {})
+        size_bytes, version = response.meta["size"], response.meta["e_tag"]
+        if self._is_local or version is None or size_bytes <= RANGE_BYTES:
             for chunk in response.stream(min_chunk_size=CHUNK_BYTES):
+                yield bytes(chunk)
+            return
+        del response
+        for start in range(0, size_bytes, RANGE_BYTES):
+            wanted = (start, min(start + RANGE_BYTES, size_bytes))
+            for chunk in obstore.get(self._store, key, options={"if_match": version, "range": wanted}).stream(min_chunk_size=CHUNK_BYTES):
                 yield bytes(chunk)
 
     @contextmanager
@@ -173,11 +222,15 @@ class Bucket:
         try:
             yield
         except (PermissionError, obstore_errors.UnauthenticatedError, obstore_errors.PermissionDeniedError) as err:
-            raise DeniedError("storage.denied", f"not allowed to {verb} {self.uri(key)}: {_first_line(err)}") from err
-        except OSError as err:
-            raise UnavailableError("storage.unavailable", f"could not {verb} {self.uri(key)}: {_first_line(err)}") from err
-        except obstore_errors.BaseError as err:
-            raise UnavailableError("storage.unavailable", f"could not {verb} {self.uri(key)}: {_first_line(err)}") from err
+            raise DeniedError("storage.denied", f"not allowed to {verb} {self.uri(key)}: {_reason(err)}") from err
+        except (OSError, obstore_errors.BaseError) as err:
+            if _is_no_bucket(err):
+                raise DataError(
+                    "storage.no_bucket",
+                    f"could not {verb} {self.uri(key)}: there is no bucket {shown(urlsplit(self.root_uri).netloc)}",
+                    hint="create it, or correct the URI of the store or of the source",
+                ) from err
+            raise UnavailableError("storage.unavailable", f"could not {verb} {self.uri(key)}: {_reason(err)}") from err
 
 
 class Objects:
@@ -277,6 +330,13 @@ def as_uri(location: str) -> str:
     return location.rstrip("/")
 
 
-def _first_line(err: BaseException) -> str:
-    text = str(err)
-    return text.splitlines()[0] if text else type(err).__name__
+def _reason(err: BaseException) -> str:
+    """Return an error's first line, and what S3 says in its answer's body instead of the XML."""
+    text = str(err) or type(err).__name__
+    line = text.splitlines()[0].partition("<?xml")[0].partition("<Error>")[0].rstrip(": ")
+    said = [found.group(1) for tag in ("Code", "Message") if (found := re.search(f"<{tag}>([^<]{{1,200}})</{tag}>", text))]
+    return ": ".join([line, *said])
+
+
+def _is_no_bucket(err: BaseException) -> bool:
+    return any(f"<Code>{code}</Code>" in str(err) for code in NO_BUCKET_CODES)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
+import sqlite3
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +20,7 @@ from training.errors import Problem, SpecError, UnavailableError, shown
 MIGRATIONS: Final = Path(__file__).resolve().parent / "migrations"
 CHECKOUT: Final = Path(__file__).resolve().parent.parent.parent
 SQLITE_BUSY_SECONDS: Final = 30.0
+WAL_PAUSE_SECONDS: Final = 0.02
 ADVISORY_LOCK: Final = 0x6E69676874
 """PostgreSQL lock held while the schema is brought up to date; an arbitrary number of our own."""
 
@@ -94,8 +97,22 @@ def _masked(url: str) -> str:
 def _configure_sqlite(connection: Any, _record: object) -> None:
     # The driver's own implicit BEGIN is late and leaves DDL outside of transactions.
     connection.isolation_level = None
-    connection.execute("PRAGMA journal_mode=WAL")
+    _use_wal(connection)
     connection.execute("PRAGMA foreign_keys=ON")
+
+
+def _use_wal(connection: Any) -> None:
+    """Switch to the write-ahead log. A switch needs the file for itself, and SQLite does not wait for that as for other locks."""
+    deadline = time.monotonic() + SQLITE_BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as err:
+            if "locked" not in str(err) or time.monotonic() > deadline:
+                raise
+            time.sleep(WAL_PAUSE_SECONDS)
+        else:
+            return
 
 
 def _begin_immediate(connection: Connection) -> None:

@@ -18,6 +18,12 @@ from urllib.parse import parse_qs, urlsplit
 
 Json = dict[str, Any]
 CREATED = "2026-02-01T02:00:00Z"
+LOST = 0
+"""A fault: the request is carried out, and the connection is closed without an answer."""
+STALLED = -1
+"""A fault: no answer at all until the double is closed."""
+CUT = -2
+"""A fault: the request is carried out, and the connection is closed in the middle of the answer."""
 
 
 def pod_status(phase: str, **state: Any) -> Json:
@@ -45,13 +51,16 @@ class KubernetesApi:
         self.objects: dict[tuple[str, str], Json] = {}
         self.creates: Counter[tuple[str, str]] = Counter()
         self.deletes: Counter[tuple[str, str]] = Counter()
-        self.faults: list[int] = []
-        """Status for each of the next requests; 0 closes the connection after the request was carried out."""
+        self.faults: list[int | None] = []
+        """What becomes of each of the next requests: None for nothing, an HTTP status, or one of the faults above."""
+        self.is_graceful = False
+        """Whether a pod that runs and is deleted stays until `finish_deletions`, as its processes save what they have."""
         self.denied = ""
         self.logs: dict[str, bytes] = {}
         self.alive_together = 0
         """Most launches that were in the cluster at once."""
         self.on_create: Callable[[str, Json], None] = lambda plural, made: None
+        self.closed = threading.Event()
         self._lock = threading.RLock()
         handler = type("Handler", (_Handler,), {"api": self})
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -60,6 +69,7 @@ class KubernetesApi:
         self._thread.start()
 
     def close(self) -> None:
+        self.closed.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(5)
@@ -75,6 +85,10 @@ class KubernetesApi:
         }
         path.write_text(json.dumps(config), encoding="utf-8")
         return path
+
+    def take_fault(self) -> int | None:
+        with self._lock:
+            return self.faults.pop(0) if self.faults else None
 
     def names(self, plural: str = "pods") -> list[str]:
         with self._lock:
@@ -94,14 +108,21 @@ class KubernetesApi:
                 ]:
                     del self.objects[key]
 
+    def finish_deletions(self) -> None:
+        """Let the grace period of everything that is being deleted end."""
+        with self._lock:
+            for plural, name in [key for key, item in self.objects.items() if "deletionTimestamp" in item["metadata"]]:
+                self.remove(name, plural)
+
     def serve(self, method: str, path: str, query: dict[str, list[str]], body: Json | None) -> tuple[int, Any]:
         parts = path.strip("/").split("/")
         at = parts.index("namespaces") + 2
         plural, name = parts[at], (parts[at + 1] if len(parts) > at + 1 else "")
         with self._lock:
-            if self.denied and self.denied in f"{method} {plural}":
-                return 403, _status(403, f'{plural} is forbidden: User "airflow" cannot do that')
-            if len(parts) > at + 2 and parts[at + 2] == "log":
+            resource = "/".join([plural, *parts[at + 2 :]])
+            if self.denied and self.denied == f"{method} {resource}":
+                return 403, _status(403, f'{resource} is forbidden: User "airflow" cannot do that')
+            if resource == "pods/log":
                 return 200, self.logs.get(name, b"")
             if method == "POST":
                 return self._create(plural, body or {})
@@ -114,8 +135,15 @@ class KubernetesApi:
             found_one = self.objects[plural, name]
             if method == "DELETE":
                 self.deletes[plural, name] += 1
-                self.remove(name, plural)
+                self._delete(plural, name)
             return 200, found_one
+
+    def _delete(self, plural: str, name: str) -> None:
+        item = self.objects[plural, name]
+        if self.is_graceful and plural == "pods" and item.get("status", {}).get("phase") == "Running":
+            item["metadata"]["deletionTimestamp"] = CREATED
+        else:
+            self.remove(name, plural)
 
     def _create(self, plural: str, made: Json) -> tuple[int, Any]:
         name = made["metadata"]["name"]
@@ -141,24 +169,26 @@ class _Handler(BaseHTTPRequestHandler):
         parts = urlsplit(self.path)
         length = int(self.headers.get("Content-Length") or 0)
         body = json.loads(self.rfile.read(length)) if length else None
-        fault = self.api.faults.pop(0) if self.api.faults else None
-        if fault:
+        fault = self.api.take_fault()
+        if fault is not None and fault > 0:
             self._answer(fault, _status(fault, "the server is not well"))
             return
-        status, answer = self.api.serve(self.command, parts.path, parse_qs(parts.query), body)
-        if fault == 0:
-            self.close_connection = True
-            self.connection.close()
+        # Whoever hung up for lack of an answer is not answered later.
+        self.close_connection = fault is not None
+        if fault == STALLED:
+            self.api.closed.wait(60)
             return
-        self._answer(status, answer)
+        status, answer = self.api.serve(self.command, parts.path, parse_qs(parts.query), body)
+        if fault != LOST:
+            self._answer(status, answer, cut=fault == CUT)
 
-    def _answer(self, status: int, answer: Any) -> None:
+    def _answer(self, status: int, answer: Any, *, cut: bool = False) -> None:
         data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
         self.send_response(status)
         self.send_header("Content-Type", "text/plain" if isinstance(answer, bytes) else "application/json")
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
-        self.wfile.write(data)
+        self.wfile.write(data[: len(data) // 2] if cut else data)
 
     do_GET = do_POST = do_DELETE = _handle
 

@@ -13,7 +13,7 @@ from nightshift.kubernetes import follow, watch
 from nightshift.kubernetes.observe import Seen
 from nightshift.kubernetes.patience import Limits
 from nightshift.kubernetes.watch import WatchLaunch
-from tests.unit.plugins.kubernetes.kubernetes_api import RUNNING, SUCCEEDED, KubernetesApi, failed
+from tests.unit.plugins.kubernetes.kubernetes_api import CUT, LOST, RUNNING, STALLED, SUCCEEDED, KubernetesApi, failed
 
 FOLDER = Path(__file__).with_name("recordings")
 LIMITS = Limits(schedule_seconds=1e9, start_seconds=1e9, image_seconds=1e9)
@@ -162,9 +162,39 @@ def test_a_forged_line_stays_one_line(api: KubernetesApi, monkeypatch: pytest.Mo
 
 def test_an_api_that_is_away_is_asked_again(api: KubernetesApi, monkeypatch: pytest.MonkeyPatch, said: Callable[[], str]) -> None:
     api.objects["pods", "p"] = pod(RUNNING)
-    api.faults = [503, 500, 0, 410]
+    api.faults = [503, 500, LOST, 410, 429]
     assert fire(trigger("p"), lambda: None if api.faults else api.set_status("p", SUCCEEDED), monkeypatch).succeeded
     assert "the cluster does not answer" in said()
+
+
+@pytest.mark.parametrize("spared", [0, 1], ids=["of the pod", "of its log"])
+def test_an_answer_that_breaks_off_is_asked_for_again(api: KubernetesApi, monkeypatch: pytest.MonkeyPatch, spared: int) -> None:
+    api.objects["pods", "p"] = pod(RUNNING)
+    api.logs["p"] = b"2026-02-01T02:00:00Z a line"
+    api.faults = [*[None] * spared, CUT]
+    assert fire(trigger("p"), lambda: None if api.faults else api.set_status("p", SUCCEEDED), monkeypatch).succeeded
+
+
+def test_an_api_that_takes_the_question_and_never_answers_is_asked_again(api: KubernetesApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow.providers.cncf.kubernetes.kubernetes_helper_functions.API_TIMEOUT", 0.3)
+    api.objects["pods", "p"] = pod(SUCCEEDED)
+    api.faults = [STALLED]
+    assert fire(trigger("p"), lambda: None, monkeypatch).succeeded
+
+
+def test_a_log_that_it_may_not_read_does_not_end_the_wait(
+    api: KubernetesApi, monkeypatch: pytest.MonkeyPatch, said: Callable[[], str]
+) -> None:
+    api.objects["pods", "p"] = pod(RUNNING)
+    api.denied = "GET pods/log"
+    assert fire(trigger("p"), lambda: api.set_status("p", SUCCEEDED), monkeypatch).succeeded
+    assert said().count("the log of p cannot be read: 403") == 1
+
+
+def test_a_right_that_comes_back_ends_nothing(api: KubernetesApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    api.objects["pods", "p"] = pod(SUCCEEDED)
+    api.faults = [401, 403]
+    assert fire(trigger("p"), lambda: None, monkeypatch).succeeded
 
 
 def test_a_right_that_is_missing_ends_the_wait(api: KubernetesApi, monkeypatch: pytest.MonkeyPatch) -> None:

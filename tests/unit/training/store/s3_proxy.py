@@ -8,11 +8,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 HOP_BY_HOP = frozenset({"connection", "transfer-encoding", "content-length", "keep-alive"})
-CHUNK_BYTES = 64 * 1024
 
 
 class FaultProxy:
@@ -29,9 +29,13 @@ class FaultProxy:
         """So many answers to GET stop after half of their body."""
         self.hang_seconds = 0.0
         """How long a broken body hangs before the connection is closed."""
+        self.on_break: Callable[[], object] = lambda: None
+        """Called while a body is broken off."""
+        self.slice_bytes, self.pause_seconds = 0, 0.0
+        """Bodies go out in slices of so many bytes, with a pause after each; 0 for at once."""
         self.down = False
-        self.status = 0
-        """Answer everything with this status."""
+        self.answer: Callable[[str, str], tuple[int, str] | None] = lambda method, path: None
+        """Status and S3's code to answer this request with instead of carrying it out."""
         self._chance = random.Random(7)  # noqa: S311 - the same faults in every run
         self._lock = threading.Lock()
         handler = type("Handler", (_Handler,), {"proxy": self})
@@ -50,6 +54,10 @@ class FaultProxy:
         with self._lock:
             return self._chance.random() < self.slow_down_share
 
+    def num_seen(self, method: str) -> int:
+        """Return how many requests of this method came in, through whatever faults."""
+        return sum(count for key, count in self.seen.items() if key.startswith(f"{method} "))
+
     def takes_break(self) -> bool:
         with self._lock:
             self.break_bodies -= 1
@@ -62,13 +70,18 @@ class _Handler(BaseHTTPRequestHandler):
     wbufsize = -1
 
     def _handle(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        # A client that has seen enough of a body goes away in the middle of it.
+        with suppress(ConnectionError):
+            self._serve(self.rfile.read(int(self.headers.get("Content-Length") or 0)))
+
+    def _serve(self, body: bytes) -> None:
         proxy, key = self.proxy, f"{self.command} {self.path.partition('?')[0]}"
         proxy.seen[key] += 1
         if proxy.down:
             self._hang_up()
-        elif proxy.status or proxy.is_slow_down():
-            self._answer(proxy.status or 503, {"Content-Type": "application/xml"}, b"<Error><Code>SlowDown</Code></Error>")
+        elif answer := proxy.answer(self.command, self.path) or ((503, "SlowDown") if proxy.is_slow_down() else None):
+            text = f'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{answer[1]}</Code><Message>as the test says</Message></Error>'
+            self._answer(answer[0], {"Content-Type": "application/xml"}, text.encode())
         else:
             status, headers, data = self._forward(body)
             if proxy.lose_answer(self.command, self.path):
@@ -90,26 +103,31 @@ class _Handler(BaseHTTPRequestHandler):
         upstream.close()
         return response.status, kept, data
 
-    def _answer(self, status: int, headers: dict[str, Any], data: bytes) -> None:
+    def _answer(self, status: int, headers: dict[str, str], data: bytes) -> None:
+        self._send_head(status, headers, len(data))
+        if self.command == "HEAD":
+            return
+        slice_bytes = self.proxy.slice_bytes or max(1, len(data))
+        for start in range(0, len(data), slice_bytes):
+            self.wfile.write(data[start : start + slice_bytes])
+            self.wfile.flush()
+            time.sleep(self.proxy.pause_seconds)
+
+    def _break(self, status: int, headers: dict[str, str], data: bytes) -> None:
+        self._send_head(status, headers, len(data))
+        self.wfile.write(data[: len(data) // 2])
+        self.wfile.flush()
+        self.proxy.on_break()
+        time.sleep(self.proxy.hang_seconds)
+        self._hang_up()
+
+    def _send_head(self, status: int, headers: dict[str, str], num_bytes: int) -> None:
         self.send_response_only(status)
         for name, value in headers.items():
             self.send_header(name, value)
         if "Content-Length" not in headers:
-            self.send_header("Content-Length", str(len(data)))
+            self.send_header("Content-Length", str(num_bytes))
         self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(data)
-
-    def _break(self, status: int, headers: dict[str, Any], data: bytes) -> None:
-        self.send_response_only(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data[: len(data) // 2])
-        self.wfile.flush()
-        time.sleep(self.proxy.hang_seconds)
-        self._hang_up()
 
     def _hang_up(self) -> None:
         self.close_connection = True
