@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from aiohttp import ClientError
 from kubernetes_asyncio import client
 from kubernetes_asyncio.client.exceptions import ApiException
 
@@ -37,6 +38,7 @@ class LogFollower:
         self._tails: dict[str, list[str]] = after._tails if after else {}
         self._last: str = after._last if after else ""
         self._last_at: datetime | None = after._last_at if after else None
+        self._refused: set[str] = after._refused if after else set()
 
     async def follow(self, pods: Sequence[Json]) -> None:
         """Say the lines that the first member wrote since the last call."""
@@ -72,9 +74,13 @@ class LogFollower:
             response = await checked(self._core.read_namespaced_pod_log(name, self._namespace, _preload_content=False, **options))
             body = b"" if response is None else await response.read()
         except ApiException as err:
-            if err.status in NO_LOG or err.status >= 500:
-                return []
-            raise
+            if err.status not in NO_LOG and err.status < 500 and name not in self._refused:
+                self._refused.add(name)
+                self._log.warning("the log of %s cannot be read: %s %s", name, err.status, err.reason)
+            return []
+        except (ClientError, OSError, TimeoutError):
+            # The next look reads it again, and says so if the cluster is away.
+            return []
         pairs = [piece.partition(b" ")[::2] for piece in body.splitlines()]
         found = [(stamp.decode("ascii", "replace"), printable(line)) for stamp, line in pairs]
         # Times are UTC with nine decimals at most, and the API drops trailing zeros: compared as instants with their text's fraction.

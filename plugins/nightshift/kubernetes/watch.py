@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from aiohttp import ClientError
 from airflow.providers.cncf.kubernetes.hooks.kubernetes import AsyncKubernetesHook
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from kubernetes_asyncio import client
@@ -22,6 +23,8 @@ from nightshift.kubernetes.observe import Json, Seen, look_at_gang, look_at_pod,
 from nightshift.kubernetes.patience import Limits, overdue
 
 DENIED: Final = frozenset({401, 403})
+MAX_DENIALS: Final = 10
+"""In a row, which takes three minutes: a token that is being renewed, or a Role that is being replaced, ends no training."""
 SAY_EVERY_SECONDS: Final = 60.0
 SETTLE_SECONDS: Final = 15.0
 """How long the members that are left have, once one has failed, to end by themselves and save what they have."""
@@ -56,6 +59,8 @@ class WatchLaunch(BaseTrigger):
         self._said = ""
         self._said_at = -SAY_EVERY_SECONDS
         self._fired = False
+        self._num_faults = 0
+        self._num_denials = 0
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         names = ("number", "name", "kind", "namespace", "limits", "connection", "in_cluster")
@@ -76,27 +81,27 @@ class WatchLaunch(BaseTrigger):
             await checked(delete(self.name, self.namespace, propagation_policy="Background", _preload_content=False))
 
     async def _until_over(self) -> Seen:
-        pause_seconds = 1.0
         log: LogFollower | None = None
         while True:
             try:
                 async with self._hook().get_conn() as api:
                     log = LogFollower(api, self.namespace, self.log, after=log)
                     seen = await self._look_for_a_while(api, log)
-                    pause_seconds = 1.0
                 if seen is not None:
                     return seen
             except ApiException as err:
-                if err.status in DENIED:
+                self._num_denials += err.status in DENIED
+                if self._num_denials > MAX_DENIALS:
                     words = f"Airflow may not watch {self.kind} {self.name}: {err.reason}"
                     return Seen(phase="ended", code="kubernetes.denied", words=words)
-                await self._after_fault(err, pause_seconds)
-            except (OSError, TimeoutError) as err:
-                await self._after_fault(err, pause_seconds)
-            pause_seconds = min(pause_seconds * 2, MAX_FAULT_PAUSE_SECONDS)
+                await self._after_fault(err)
+            except (ClientError, OSError, TimeoutError) as err:
+                await self._after_fault(err)
 
-    async def _after_fault(self, err: Exception, pause_seconds: float) -> None:
+    async def _after_fault(self, err: Exception) -> None:
         self._say(f"the cluster does not answer ({err!s:.200}); what runs there goes on, looking again", urgent=False)
+        pause_seconds = min(2.0**self._num_faults, MAX_FAULT_PAUSE_SECONDS)
+        self._num_faults += 1
         await asyncio.sleep(pause_seconds)
 
     async def _look_for_a_while(self, api: Any, log: LogFollower) -> Seen | None:
@@ -107,6 +112,7 @@ class WatchLaunch(BaseTrigger):
         while True:
             now = datetime.now(UTC)
             top, pods = await self._read(api)
+            self._num_faults = self._num_denials = 0
             seen = look_at_pod(top) if self.kind == "Pod" else look_at_gang(top, pods)
             await log.follow(pods)
             bad_image_since = (bad_image_since or now) if seen.code == "pod.image" else None

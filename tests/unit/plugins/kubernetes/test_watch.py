@@ -176,7 +176,7 @@ def test_an_answer_that_breaks_off_is_asked_for_again(api: KubernetesApi, monkey
 
 
 def test_an_api_that_takes_the_question_and_never_answers_is_asked_again(api: KubernetesApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow.providers.cncf.kubernetes.kubernetes_helper_functions.API_TIMEOUT", 0.3)
+    monkeypatch.setattr("airflow.providers.cncf.kubernetes.kube_client.API_TIMEOUT", 0.3)
     api.objects["pods", "p"] = pod(SUCCEEDED)
     api.faults = [STALLED]
     assert fire(trigger("p"), lambda: None, monkeypatch).succeeded
