@@ -22,7 +22,7 @@ from obstore import exceptions as obstore_errors
 from obstore.store import LocalStore
 
 from training.contracts import sha256_hex
-from training.errors import DataError, DeniedError, Problem, SpecError, UnavailableError, shown
+from training.errors import DataError, DeniedError, NightshiftError, Problem, SpecError, UnavailableError, shown
 from training.store.s3 import MAX_PARTS, MULTIPART_BYTES, PART_BYTES, RANGE_BYTES, open_bucket
 
 CHUNK_BYTES: Final = 8 * 1024 * 1024
@@ -221,16 +221,20 @@ class Bucket:
     def _faults(self, verb: str, key: str) -> Iterator[None]:
         try:
             yield
-        except (PermissionError, obstore_errors.UnauthenticatedError, obstore_errors.PermissionDeniedError) as err:
-            raise DeniedError("storage.denied", f"not allowed to {verb} {self.uri(key)}: {_reason(err)}") from err
         except (OSError, obstore_errors.BaseError) as err:
-            if _is_no_bucket(err):
-                raise DataError(
-                    "storage.no_bucket",
-                    f"could not {verb} {self.uri(key)}: there is no bucket {shown(urlsplit(self.root_uri).netloc)}",
-                    hint="create it, or correct the URI of the store or of the source",
-                ) from err
-            raise UnavailableError("storage.unavailable", f"could not {verb} {self.uri(key)}: {_reason(err)}") from err
+            raise self._fault(err, verb, key) from err
+
+    def _fault(self, err: Exception, verb: str, key: str) -> NightshiftError:
+        what = f"{verb} {self.uri(key)}"
+        if _is_denied(err):
+            return DeniedError("storage.denied", f"not allowed to {what}: {_reason(err)}")
+        if _is_no_bucket(err):
+            return DataError(
+                "storage.no_bucket",
+                f"could not {what}: there is no bucket {shown(urlsplit(self.root_uri).netloc)}",
+                hint="create it, or correct the URI of the store or of the source",
+            )
+        return UnavailableError("storage.unavailable", f"could not {what}: {_reason(err)}")
 
 
 class Objects:
@@ -336,6 +340,13 @@ def _reason(err: BaseException) -> str:
     line = text.splitlines()[0].partition("<?xml")[0].partition("<Error>")[0].rstrip(": ")
     said = [found.group(1) for tag in ("Code", "Message") if (found := re.search(f"<{tag}>([^<]{{1,200}})</{tag}>", text))]
     return ": ".join([line, *said])
+
+
+def _is_denied(err: BaseException) -> bool:
+    if isinstance(err, PermissionError | obstore_errors.UnauthenticatedError | obstore_errors.PermissionDeniedError):
+        return True
+    # A listing's refusal comes as a fault without a name.
+    return re.search(r"status code: 40[13]\b", str(err)) is not None
 
 
 def _is_no_bucket(err: BaseException) -> bool:

@@ -50,9 +50,14 @@ class FaultProxy:
         self._server.server_close()
         self._thread.join(5)
 
-    def is_slow_down(self) -> bool:
+    def chance(self, share: float) -> bool:
+        """Return True for this share of calls, the same sequence in every run."""
         with self._lock:
-            return self._chance.random() < self.slow_down_share
+            return self._chance.random() < share
+
+    def note(self, request: str) -> None:
+        with self._lock:
+            self.seen[request] += 1
 
     def num_seen(self, method: str) -> int:
         """Return how many requests of this method came in, through whatever faults."""
@@ -76,10 +81,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _serve(self, body: bytes) -> None:
         proxy, key = self.proxy, f"{self.command} {self.path.partition('?')[0]}"
-        proxy.seen[key] += 1
+        proxy.note(key)
         if proxy.down:
             self._hang_up()
-        elif answer := proxy.answer(self.command, self.path) or ((503, "SlowDown") if proxy.is_slow_down() else None):
+        elif answer := proxy.answer(self.command, self.path) or ((503, "SlowDown") if proxy.chance(proxy.slow_down_share) else None):
             text = f'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{answer[1]}</Code><Message>as the test says</Message></Error>'
             self._answer(answer[0], {"Content-Type": "application/xml"}, text.encode())
         else:
