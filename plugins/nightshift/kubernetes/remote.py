@@ -87,8 +87,7 @@ class RemoteWork:
             last = launches[-1] if launches else None
             result = self._address.result()
             if result is not None:
-                if last is not None:
-                    self._clear(last, say)
+                self._clear(launches, say)
                 return result
             if last is None:
                 self._claim([], "first", say)
@@ -131,6 +130,10 @@ class RemoteWork:
         if self._launches.has_begun(entry):
             return replace(seen, phase="ended", words=f"{kind} {entry.name} is gone: deleted, or lost with its node")
         self._submitter.submit(self._launch(entry))
+        if self._launches.end_of(entry) is not None:
+            # Another worker saw the whole of it between our look and our create: what we made would do nothing, and stay behind.
+            self._delete(entry)
+            return Seen(phase="ended", code="pod.gone", words="it had ended before it was asked for again")
         return Seen(phase="waiting")
 
     def _cause(self, launches: list[LaunchEntry], ended: Seen, say: Callable[[str], None]) -> Cause:
@@ -242,12 +245,14 @@ class RemoteWork:
         )
         return replace(launch, environment=pod_environment(self._cluster, Settings.from_environment(), gpus=launch.gpus))
 
-    def _clear(self, entry: LaunchEntry, say: Callable[[str], None]) -> None:
-        """Delete what the work's last launch left. The work is done: a cluster that is away does not take that back."""
-        try:
-            self._delete(entry)
-        except NightshiftError as err:
-            say(f"{_kind(entry)} {entry.name} may be left behind: {err}")
+    def _clear(self, launches: list[LaunchEntry], say: Callable[[str], None]) -> None:
+        """Delete what the work's launches left. The work is done: a cluster that is away does not take that back."""
+        for entry in reversed(launches):
+            try:
+                self._delete(entry)
+            except NightshiftError as err:
+                say(f"{_kind(entry)} {entry.name} may be left behind: {err}")
+                return
 
     def _delete(self, entry: LaunchEntry) -> None:
         self._submitter.delete(entry.name, _kind(entry))

@@ -10,10 +10,10 @@ import pytest
 from nightshift.failures import Action, StageEndedError
 from nightshift.kubernetes import remote
 from nightshift.kubernetes.observe import Seen
-from nightshift.kubernetes.remote import Waiting
+from nightshift.kubernetes.remote import RemoteWork, Waiting
 from nightshift.kubernetes.submitter import Submitter
 from tests.unit.plugins.kubernetes.conftest import Night
-from tests.unit.plugins.kubernetes.kubernetes_api import RUNNING, SUCCEEDED, KubernetesApi, evicted, failed
+from tests.unit.plugins.kubernetes.kubernetes_api import CUT, LOST, RUNNING, STALLED, SUCCEEDED, KubernetesApi, evicted, failed
 from training.contracts import StageResult
 from training.errors import DeniedError, SpecError, UnavailableError
 
@@ -129,19 +129,116 @@ def test_an_api_that_stays_away_is_unavailable_and_says_so(api: KubernetesApi, n
     assert caught.value.code == "kubernetes.unavailable"
 
 
-def test_a_create_whose_answer_was_lost_is_found_and_not_repeated(api: KubernetesApi, night: Nights) -> None:
-    work = night()
-    lost = iter([True])
-    original = api.serve
+@pytest.mark.parametrize("fault", [LOST, 504], ids=["closed", "by a gateway"])
+@pytest.mark.parametrize("nodes", [1, 2], ids=["pod", "gang"])
+def test_a_create_whose_answer_was_lost_is_found_and_not_repeated(api: KubernetesApi, night: Nights, nodes: int, fault: int) -> None:
+    work = night({"nodes": nodes, "processes_per_node": 1})
+    original, posts = api.serve, []
 
     def serve(method: str, *rest: Any) -> Any:
         answer = original(method, *rest)
-        return (504, {"message": "gateway timeout"}) if method == "POST" and next(lost, False) else answer
+        posts.append(answer[0]) if method == "POST" else None
+        return (504, {"message": "gateway timeout"}) if posts == [201] and method == "POST" and fault == 504 else answer
 
     api.serve = serve  # type: ignore[method-assign]
+    # What is asked first is whether it is there: a pod, or a Job and its pods.
+    api.faults = [*[None] * nodes, fault] if fault != 504 else []
     assert work.advance().name == FIRST
-    assert next(lost, None) is None, "an answer was lost"
-    assert api.creates["pods", FIRST] == 1
+    assert posts[:2] == [201, 409], "the first answer was lost"
+    assert set(api.creates.values()) == {1}
+
+
+def test_an_api_that_never_answers_is_unavailable(api: KubernetesApi, night: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow.providers.cncf.kubernetes.kube_client.API_TIMEOUT", 0.02)
+    api.faults = [STALLED] * 50
+    with pytest.raises(UnavailableError, match="the cluster does not answer"):
+        night().advance()
+
+
+@pytest.mark.parametrize("fault", [410, 429, CUT], ids=["gone", "throttled", "cut"])
+def test_an_answer_that_is_none_is_asked_for_again(api: KubernetesApi, night: Nights, fault: int) -> None:
+    work = night()
+    api.faults = [fault, fault, None, fault]
+    assert work.advance().name == FIRST
+    assert sum(api.creates.values()) == 1
+
+
+def test_a_namespace_that_is_not_there_is_told(api: KubernetesApi, night: Nights) -> None:
+    api.faults = [404, 404]
+    with pytest.raises(DeniedError, match="kubectl apply -k docker/kubernetes/") as caught:
+        night().advance()
+    assert caught.value.code == "kubernetes.missing"
+
+
+def late(work: Night, task: RemoteWork, meanwhile: Callable[[], None]) -> Any:
+    """Advance as a worker that stands still between its look, which found nothing, and its create."""
+    submitter = task._submitter
+    submit = submitter.submit
+
+    def submit_late(launch: Any) -> bool:
+        meanwhile()
+        return submit(launch)
+
+    submitter.submit = submit_late  # type: ignore[method-assign]
+    return work.advance(task)
+
+
+@pytest.mark.parametrize("nodes", [1, 2], ids=["pod", "gang"])
+def test_a_worker_that_wakes_up_a_launch_later_leaves_nothing_of_the_old_one(api: KubernetesApi, night: Nights, nodes: int) -> None:
+    work = night({"nodes": nodes, "processes_per_node": 1})
+    plural = "pods" if nodes == 1 else "jobs"
+
+    def meanwhile() -> None:
+        work.advance(work.task(try_number=2))
+        work.begin()
+        api.remove(FIRST, plural)
+        assert work.advance(work.task(try_number=2), watched=1).name == SECOND
+
+    assert late(work, work.task(), meanwhile).name == SECOND
+    assert api.creates[plural, FIRST] == 2, "it did come late"
+    assert api.names(plural) == api.names("services" if nodes > 1 else plural) == [SECOND]
+
+
+def test_a_worker_that_wakes_up_when_the_work_is_done_finds_the_result_and_leaves_nothing(api: KubernetesApi, night: Nights) -> None:
+    work = night()
+
+    def meanwhile() -> None:
+        running(api, work)
+        work.commit()
+        work.advance(work.task(try_number=2))
+        assert api.names() == []
+
+    task = work.task()
+    waiting = late(work, task, meanwhile)
+    # Its process finds the result, and ends.
+    api.set_status(FIRST, SUCCEEDED)
+    assert work.advance(task, watched=waiting.number, reported=Seen(phase="ended", exit_code=0)) == work.address.result()
+    assert api.names() == []
+
+
+def test_what_any_launch_left_is_gone_when_the_work_is_done(api: KubernetesApi, night: Nights) -> None:
+    work = night()
+    running(api, work)
+    left = api.objects["pods", FIRST]
+    api.remove(FIRST)
+    assert work.advance().name == SECOND
+    api.objects["pods", FIRST] = left
+    work.begin()
+    work.commit()
+    work.advance()
+    assert api.names() == []
+
+
+def test_a_pod_that_was_deleted_and_still_saves_is_waited_for(api: KubernetesApi, night: Nights) -> None:
+    api.is_graceful = True
+    work = night()
+    running(api, work)
+    work.task().stop()
+    assert "deletionTimestamp" in api.objects["pods", FIRST]["metadata"]
+    assert work.advance(work.task(try_number=2)).name == FIRST
+    api.finish_deletions()
+    assert work.advance(work.task(try_number=2), watched=1).name == SECOND
+    assert api.alive_together == 1
 
 
 def test_a_pod_that_vanished_before_it_began_is_submitted_again_as_the_same_launch(api: KubernetesApi, night: Nights) -> None:
