@@ -1,9 +1,13 @@
 """docker-compose.yaml: valid, without secrets, with all that a set-up needs to last."""
 
+import json
+import os
 import re
 import subprocess
 import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -64,6 +68,77 @@ def test_images_are_pinned(compose: dict[str, Any]) -> None:
         tag = service["image"].rpartition(":")[2] if "${" not in service["image"] else service["image"]
         assert tag, name
         assert "latest" not in service["image"], name
+
+
+def test_an_image_is_built_by_one_service(compose: dict[str, Any]) -> None:
+    # Compose builds services at the same time, and the second that names a tag which was not there before fails.
+    built = [service["image"] for service in compose["services"].values() if "build" in service]
+    assert len(set(built)) == len(built)
+    own = {service["image"] for service in compose["services"].values() if "${NIGHTSHIFT_VERSION" in service["image"]}
+    assert {image.partition(":?")[0] for image in built} == {image.partition(":?")[0] for image in own}
+
+
+def test_the_database_is_ready_only_when_it_answers_others(compose: dict[str, Any]) -> None:
+    # While it makes the databases, PostgreSQL's image runs a server with a socket alone.
+    test = compose["services"]["postgres"]["healthcheck"]["test"]
+    assert "-h" in test[:-1]
+
+
+def test_files_of_the_checkout_that_containers_see_are_there_and_read_only(compose: dict[str, Any]) -> None:
+    mounts = {entry for service in compose["services"].values() for entry in service.get("volumes", []) if entry.startswith("./")}
+    assert mounts
+    for mount in mounts:
+        source, _, options = mount.split(":")
+        assert (CHECKOUT / source).exists(), mount
+        assert options == "ro", mount
+
+
+def test_a_script_of_the_checkout_that_a_service_runs_is_mounted_in_it(compose: dict[str, Any]) -> None:
+    for name, service in compose["services"].items():
+        mounted = {entry.split(":")[1] for entry in service.get("volumes", [])}
+        commands = [*service.get("command", []), *service.get("healthcheck", {}).get("test", [])]
+        assert {word for word in commands if word.startswith("/opt/compose/")} <= mounted, name
+
+
+def test_pools_are_those_that_are_missing(tmp_path: Path) -> None:
+    pipelines = tmp_path / "pipelines"
+    pipelines.mkdir()
+    text = (CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml").read_text(encoding="utf-8")
+    named = text.replace("placement: {", "placement: {pool: night_gpus, ")
+    (pipelines / "search_ranking.yaml").write_text(named, encoding="utf-8")
+    (pipelines / "broken.yaml").write_text("{", encoding="utf-8")
+    (tmp_path / "existing.json").write_text('{"train": {"slots": 7, "description": "resized"}}', encoding="utf-8")
+    command = [
+        sys.executable,
+        str(CHECKOUT / "docker" / "compose" / "pools.py"),
+        str(tmp_path / "existing.json"),
+        str(tmp_path / "missing.json"),
+    ]
+    environment = {**os.environ, "NIGHTSHIFT_PIPELINES": str(pipelines), "PYTHONPATH": f"{CHECKOUT}:{CHECKOUT / 'plugins'}"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "broken.yaml" in done.stderr
+    missing = json.loads((tmp_path / "missing.json").read_text(encoding="utf-8"))
+    assert set(missing) == {"cpu", "gpu", "night_gpus"}
+    assert missing["night_gpus"]["slots"] == 1
+
+
+@pytest.mark.parametrize(("status", "code"), [("healthy", 0), ("unhealthy", 1), (None, 1)])
+def test_health_is_what_the_api_server_says(status: str | None, code: int) -> None:
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps({"triggerer": {"status": status}, "scheduler": {"status": "healthy"}}).encode()
+            self.send_response(200 if self.path == "/api/v2/monitor/health" else 404)
+            self.end_headers()
+            self.wfile.write(body)
+
+    with HTTPServer(("127.0.0.1", 0), Answer) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        environment = {**os.environ, "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{server.server_port}/execution/"}
+        command = [sys.executable, str(CHECKOUT / "docker" / "compose" / "health.py"), "triggerer"]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        server.shutdown()
+    assert done.returncode == code, done.stderr
 
 
 def test_what_must_last_is_on_named_volumes(compose: dict[str, Any]) -> None:

@@ -1,0 +1,12 @@
+"""Exit code 0 where a component of Airflow has told of itself lately, as the API server knows it: python health.py scheduler"""
+
+import json
+import os
+import sys
+import urllib.request
+
+url = os.environ["AIRFLOW__CORE__EXECUTION_API_SERVER_URL"].removesuffix("/execution/") + "/api/v2/monitor/health"
+with urllib.request.urlopen(url, timeout=8) as answer:  # noqa: S310
+    status = json.load(answer)[sys.argv[1]]["status"]
+sys.stdout.write(f"{status}\n")
+sys.exit(status != "healthy")

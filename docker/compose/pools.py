@@ -1,0 +1,27 @@
+"""Writes, as Airflow imports them, the pools that are wanted and not there: python pools.py EXISTING.json MISSING.json
+
+A pool that somebody has resized is left as it is. Tasks of a pool that does not exist never run, so those that pipelines name are made too.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from nightshift.pools import POOLS
+from nightshift.settings import Settings
+from training.errors import SpecError
+from training.spec import load_spec
+
+wanted = {pool.name: {"slots": pool.slots, "description": pool.description} for pool in POOLS}
+for path in sorted(Settings.from_environment().pipelines_path.glob("*.yaml")):
+    try:
+        name = load_spec(path).train.placement.pool
+    except SpecError as err:
+        # Airflow shows it as an import error of that one DAG; the others go on.
+        sys.stderr.write(f"{err}\n")
+        continue
+    if name:
+        wanted.setdefault(name, {"slots": 1, "description": "Named by a pipeline"})
+existing, missing = (Path(argument) for argument in sys.argv[1:])
+known = json.loads(existing.read_text(encoding="utf-8"))
+missing.write_text(json.dumps({name: pool for name, pool in wanted.items() if name not in known}), encoding="utf-8")
