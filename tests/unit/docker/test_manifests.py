@@ -3,7 +3,10 @@
 import os
 import shutil
 import subprocess
+from collections import Counter, defaultdict
 from collections.abc import Iterator
+from decimal import Decimal
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
+from kubernetes.utils.quantity import parse_quantity
 
 from nightshift.kubernetes.cluster import load_cluster
 from tests.unit.docker.restricted_profile import SECRET
@@ -39,11 +43,7 @@ def named(kind: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "document",
-    [
-        pytest.param(d, id=f"{p.relative_to(ROOT)}:{d['kind']}/{d['metadata']['name']}")
-        for p, d in documents()
-        if KUEUE not in d["apiVersion"]
-    ],
+    [case(path, document) for path, document in documents() if KUEUE not in document["apiVersion"]],
 )
 def test_a_manifest_is_valid(document: dict[str, Any]) -> None:
     kubernetes_validate.validate(document, KUBERNETES_VERSION, strict=True)
@@ -121,9 +121,62 @@ def test_nodes_without_an_nvlink_label_are_seen_by_every_flavor_but_the_one_for_
 
 
 def test_work_without_a_gpu_is_tried_on_nodes_without_one_first() -> None:
-    (group,) = kueue("kueue", "ClusterQueue")["nightshift"]["resourceGroups"]
-    gpus = {flavor["name"]: flavor["resources"][2]["nominalQuota"] for flavor in group["flavors"]}
-    assert [name for name, amount in gpus.items() if amount == "0"][:2] == list(gpus)[:2] == ["on-demand", "spot"]
+    for queue in kueue("kueue", "ClusterQueue").values():
+        (group,) = queue["resourceGroups"]
+        gpus = {flavor["name"]: flavor["resources"][2]["nominalQuota"] for flavor in group["flavors"]}
+        assert [name for name, amount in gpus.items() if amount == "0"][:2] == list(gpus)[:2] == ["on-demand", "spot"]
+
+
+def test_queues_share_one_cohort_and_take_back_what_they_lend() -> None:
+    queues = kueue("kueue", "ClusterQueue").values()
+    assert {queue["cohortName"] for queue in queues} == {"nightshift"}
+    assert {queue["preemption"]["reclaimWithinCohort"] for queue in queues} == {"Any"}
+
+
+def test_the_queues_that_the_cluster_file_suggests_are_made() -> None:
+    lines = (ROOT / "placement.yaml").read_text(encoding="utf-8").splitlines()
+    first = lines.index("# queues:")
+    suggested = takewhile(lambda line: line.startswith("#   "), lines[first + 1 :])
+    owners = yaml.safe_load("\n".join(line.removeprefix("#") for line in suggested))
+    assert owners
+    assert set(owners.values()) == set(kueue("kueue", "LocalQueue"))
+
+
+def test_the_example_says_which_queue_is_whose() -> None:
+    text = (ROOT / "examples" / "three-teams" / "README.md").read_text(encoding="utf-8")
+    line = next(line for line in text.splitlines() if line.startswith("queues: "))
+    assert set(yaml.safe_load(line)["queues"].values()) == set(kueue("examples/three-teams", "LocalQueue"))
+
+
+def test_kueue_ranks_work_by_label_as_the_scheduler_ranks_pods() -> None:
+    ranks = {
+        kind: {document["metadata"]["name"]: document["value"] for _, document in documents() if document["kind"] == kind}
+        for kind in ("PriorityClass", "WorkloadPriorityClass")
+    }
+    assert ranks["WorkloadPriorityClass"] == ranks["PriorityClass"]
+
+
+@pytest.mark.parametrize("folder", ["kueue", "examples/three-teams"])
+def test_the_namespace_has_room_for_all_that_its_queues_admit(folder: str) -> None:
+    admitted: dict[str, Decimal] = defaultdict(Decimal)
+    for queue in kueue(folder, "ClusterQueue").values():
+        for flavor in queue["resourceGroups"][0]["flavors"]:
+            for resource in flavor["resources"]:
+                admitted[resource["name"]] += parse_quantity(resource["nominalQuota"])
+    hard = named("ResourceQuota")["spec"]["hard"]
+    assert parse_quantity(hard["requests.cpu"]) >= admitted["cpu"] > 0
+    assert parse_quantity(hard["requests.memory"]) >= admitted["memory"] > 0
+    assert parse_quantity(hard["limits.memory"]) >= admitted["memory"]
+
+
+def test_a_flavor_of_the_example_is_none_that_is_already_there() -> None:
+    # A flavor's topology cannot be changed: going from the one set of queues to the other would be refused.
+    assert not set(kueue("kueue", "ResourceFlavor")) & set(kueue("examples/three-teams", "ResourceFlavor"))
+
+
+def test_the_older_of_two_equal_trainings_goes_first_in_a_team() -> None:
+    queues = kueue("examples/three-teams", "ClusterQueue").values()
+    assert {queue["preemption"]["withinClusterQueue"] for queue in queues} == {"LowerOrNewerEqualPriority"}
 
 
 def test_three_teams_own_128_gpus_together_and_take_back_what_they_lend() -> None:
@@ -188,11 +241,27 @@ def test_the_cluster_file_to_begin_with_is_read_and_names_what_the_manifests_mak
     assert set(cluster.priorities.values()) == made
 
 
-def test_kustomize_builds_it() -> None:
+@pytest.mark.parametrize(
+    ("folder", "made"),
+    [
+        (".", {"Namespace": 1, "Role": 1, "RoleBinding": 1, "NetworkPolicy": 1, "PriorityClass": 3, "ResourceQuota": 1}),
+        ("kueue", {"ClusterQueue": 2, "LocalQueue": 2, "ResourceFlavor": 5, "Topology": 2, "WorkloadPriorityClass": 3}),
+        ("examples/three-teams", {"ClusterQueue": 3, "LocalQueue": 3, "ResourceFlavor": 1, "WorkloadPriorityClass": 3}),
+    ],
+)
+def test_kustomize_builds_it(folder: str, made: dict[str, int]) -> None:
     if shutil.which("kubectl") is None:
         pytest.skip("kubectl is not at hand")
-    built = subprocess.run(["kubectl", "kustomize", str(ROOT)], capture_output=True, text=True, check=False)  # noqa: S607
+    built = subprocess.run(["kubectl", "kustomize", str(ROOT / folder)], capture_output=True, text=True, check=False)  # noqa: S607
     assert built.returncode == 0, built.stderr
-    kinds = [document["kind"] for document in yaml.safe_load_all(built.stdout)]
-    assert kinds.count("Role") == 1
-    assert kinds.count("NetworkPolicy") == 1
+    assert made.items() <= Counter(document["kind"] for document in yaml.safe_load_all(built.stdout)).items()
+
+
+def test_every_manifest_is_in_a_kustomization() -> None:
+    listed = set()
+    for path in ROOT.rglob("kustomization.yaml"):
+        for resource in yaml.safe_load(path.read_text(encoding="utf-8"))["resources"]:
+            target = (path.parent / resource).resolve()
+            assert target.exists()
+            listed.add(target)
+    assert {path for path, _ in documents()} <= listed
