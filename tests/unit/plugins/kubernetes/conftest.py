@@ -51,6 +51,10 @@ def spec_with() -> Callable[..., PipelineSpec]:
     return make
 
 
+class Killed(BaseException):
+    """A worker's death."""
+
+
 class Night:
     """One piece of training work, and the tasks that ask for it."""
 

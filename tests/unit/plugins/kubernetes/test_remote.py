@@ -1,6 +1,5 @@
 """Every order of events: what a task does each time that it looks, whoever was killed before."""
 
-import random
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -12,9 +11,8 @@ from nightshift.kubernetes import remote
 from nightshift.kubernetes.observe import Seen
 from nightshift.kubernetes.remote import RemoteWork, Waiting
 from nightshift.kubernetes.submitter import Submitter
-from tests.unit.plugins.kubernetes.conftest import Night
+from tests.unit.plugins.kubernetes.conftest import Killed, Night
 from tests.unit.plugins.kubernetes.kubernetes_api import CUT, LOST, RUNNING, STALLED, SUCCEEDED, KubernetesApi, evicted, failed
-from training.contracts import StageResult
 from training.errors import DeniedError, SpecError, UnavailableError
 
 Nights = Callable[..., Night]
@@ -75,10 +73,6 @@ def test_finished_work_is_found_while_the_cluster_is_away(api: KubernetesApi, ni
     api.faults = [503] * 50
     assert work.advance(work.task(run_id="r2")) == made
     assert "may be left behind" in work.said[-1]
-
-
-class Killed(BaseException):
-    """A worker's death."""
 
 
 def test_a_worker_killed_between_claim_and_create_leaves_one_launch(
@@ -439,67 +433,3 @@ def test_a_manifest_that_the_cluster_refuses_is_told_in_its_words(api: Kubernete
     with pytest.raises(SpecError, match="the server is not well") as caught:
         night().advance()
     assert caught.value.code == "kubernetes.invalid"
-
-
-@pytest.mark.parametrize("placement", [{"nodes": 1, "processes_per_node": 1}, {"nodes": 2, "processes_per_node": 1}], ids=["pod", "gang"])
-def test_a_hundred_rounds_of_killed_workers_submit_nothing_twice(
-    api: KubernetesApi, night: Nights, placement: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each round is a work of its own. Workers die at a random call to store or cluster, some launches are lost; the last one commits."""
-    for seed in range(50):
-        chance = random.Random(seed)  # noqa: S311 - the same kills in every run
-        work = night(placement, infrastructure=50)
-        fingerprint = f"{seed:02x}" * 32
-        monkeypatch.setattr("tests.unit.plugins.kubernetes.conftest.FINGERPRINT", fingerprint)
-        plural = "jobs" if placement["nodes"] > 1 else "pods"
-        result = survive(api, work, chance, plural)
-        assert result.fingerprint == fingerprint
-        assert api.names("pods") == api.names("jobs") == [], f"seed {seed}"
-    assert max(api.creates.values()) == 1, "one create for each launch, ever"
-    assert api.alive_together == 1, "never two launches of one work at once"
-
-
-def survive(api: KubernetesApi, work: Night, chance: random.Random, plural: str) -> StageResult:
-    lost = 0
-    for try_number in range(1, 200):
-        try:
-            found = work.advance(work.task(try_number=try_number, submitter=Mortal(work, chance)))
-        except Killed:
-            continue
-        if isinstance(found, StageResult):
-            return found
-        request = work.request()
-        if chance.random() < 0.3:
-            continue
-        if not any(entry.value.get("attempt_id") == request.attempt_id for entry in work.address.journal().history()):
-            work.begin(request)
-        if lost < 3 and chance.random() < 0.5:
-            lost += 1
-            api.remove(found.name, plural)
-            continue
-        work.commit(request)
-        # Some workers see the pod's end, some find it gone.
-        if chance.random() < 0.5:
-            api.remove(found.name, plural)
-    raise AssertionError("no result after 200 tries")
-
-
-class Mortal:
-    """A submitter whose worker may die before or after each call."""
-
-    def __init__(self, work: Night, chance: random.Random) -> None:
-        self._submitter = Submitter(work.cluster, {}, task_id="train")  # type: ignore[typeddict-item]
-        self._chance = chance
-
-    def __getattr__(self, name: str) -> Any:
-        called = getattr(self._submitter, name)
-
-        def call(*arguments: Any) -> Any:
-            if self._chance.random() < 0.25:
-                raise Killed
-            answer = called(*arguments)
-            if self._chance.random() < 0.25:
-                raise Killed
-            return answer
-
-        return call
