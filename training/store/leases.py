@@ -9,6 +9,7 @@ instance, Balakrishnan et al., "CORFU", NSDI 2012, with the object store as the 
 from __future__ import annotations
 
 import logging
+import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -68,7 +69,8 @@ class Lease:
                 )
             epoch = (holder.epoch if holder else 0) + 1
             head = entries[-1].number if entries else 0
-            entry = {"kind": "lease", "epoch": epoch, "owner": owner, "attempt_id": attempt_id}
+            # Two processes of one attempt, a pod and its replacement, would write the same bytes, and both find that they won.
+            entry = {"kind": "lease", "epoch": epoch, "owner": owner, "attempt_id": attempt_id, "nonce": secrets.token_hex(8)}
             if journal.move(entry, expected=head):
                 return cls(address, epoch=epoch, owner=owner, attempt_id=attempt_id, head=head + 1)
 

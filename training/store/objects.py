@@ -23,13 +23,22 @@ from obstore.store import LocalStore
 
 from training.contracts import sha256_hex
 from training.errors import DataError, DeniedError, NightshiftError, Problem, SpecError, UnavailableError, shown
-from training.store.s3 import MAX_PARTS, MULTIPART_BYTES, PART_BYTES, RANGE_BYTES, open_bucket
+from training.store.s3 import MAX_PARTS, MULTIPART_BYTES, NUM_PARTS_AT_ONCE, PART_BYTES, RANGE_BYTES, open_bucket
 
 CHUNK_BYTES: Final = 8 * 1024 * 1024
 CREATE_ATTEMPTS: Final = 8
+CREATE_SECONDS: Final = 90.0
+"""After which a create without an answer is not tried again; the last one's own retries included, it fails within five minutes."""
 CONFLICT_WAIT_SECONDS: Final = 0.1
 """Mean wait after the first refusal of a create that nothing stands in the way of; doubles each time."""
 NO_BUCKET_CODES: Final = ("NoSuchBucket", "ContainerNotFound")
+REGION_HINT: Final = "set AWS_REGION to the bucket's region"
+HINTS: Final = {
+    "AuthorizationHeaderMalformed": REGION_HINT,
+    "PermanentRedirect": REGION_HINT,
+    "incorrectly configured region": REGION_HINT,
+    "169.254.169.254": "neither keys nor a role: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the machine or pod an identity",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +122,18 @@ class Bucket:
         Raises:
             UnavailableError: `storage.conflict`, the storage refused again and again although nothing is there.
         """
+        give_up_at = time.monotonic() + CREATE_SECONDS
         for attempt in range(CREATE_ATTEMPTS):
-            if self._try_create(key, data):
-                return True
-            # S3 may refuse writers who come at the same time with a 409 that asks them to try again: obstore takes it for "already exists".
-            if self._is_local or self.exists(key):
-                return False
+            try:
+                if self._try_create(key, data):
+                    return True
+                # S3 may refuse writers who come at the same time with a 409, to be tried again: obstore takes it for "already exists".
+                if self._is_local or self.exists(key):
+                    return False
+            except UnavailableError:
+                # obstore repeats no conditional request whose answer timed out: whether the object was made, only a second request tells.
+                if self._is_local or attempt == CREATE_ATTEMPTS - 1 or time.monotonic() > give_up_at:
+                    raise
             time.sleep(random.uniform(0, 2 * CONFLICT_WAIT_SECONDS * 2**attempt))  # noqa: S311 - jitter, no secret
         raise UnavailableError(
             "storage.conflict", f"could not create {self.uri(key)}: refused {CREATE_ATTEMPTS} times as existing, and nothing is there"
@@ -151,7 +166,14 @@ class Bucket:
             part_bytes = max(PART_BYTES, -(-size_bytes // MAX_PARTS))
             try:
                 # No condition: few storages know one for an upload in parts.
-                obstore.put(self._store, key, path, use_multipart=size_bytes > MULTIPART_BYTES, chunk_size=part_bytes)
+                obstore.put(
+                    self._store,
+                    key,
+                    path,
+                    use_multipart=size_bytes > MULTIPART_BYTES,
+                    chunk_size=part_bytes,
+                    max_concurrency=NUM_PARTS_AT_ONCE,
+                )
             except FileNotFoundError as err:
                 # An upload whose last answer got lost is finished again, and then it is no longer known.
                 if _is_no_bucket(err) or not self.exists(key):
@@ -234,7 +256,7 @@ class Bucket:
                 f"could not {what}: there is no bucket {shown(urlsplit(self.root_uri).netloc)}",
                 hint="create it, or correct the URI of the store or of the source",
             )
-        return UnavailableError("storage.unavailable", f"could not {what}: {_reason(err)}")
+        return UnavailableError("storage.unavailable", f"could not {what}: {_reason(err)}", hint=_hint(err))
 
 
 class Objects:
@@ -340,6 +362,10 @@ def _reason(err: BaseException) -> str:
     line = text.splitlines()[0].partition("<?xml")[0].partition("<Error>")[0].rstrip(": ")
     said = [found.group(1) for tag in ("Code", "Message") if (found := re.search(f"<{tag}>([^<]{{1,200}})</{tag}>", text))]
     return ": ".join([line, *said])
+
+
+def _hint(err: BaseException) -> str:
+    return next((hint for sign, hint in HINTS.items() if sign in str(err)), "")
 
 
 def _is_denied(err: BaseException) -> bool:

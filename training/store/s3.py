@@ -15,19 +15,24 @@ from obstore.store import from_url
 
 CONNECT_TIMEOUT: Final = timedelta(seconds=10)
 REQUEST_TIMEOUT: Final = timedelta(minutes=5)
-"""Of one request, its whole body included: no request carries more than `MULTIPART_BYTES`, which fit from 220 kB/s on."""
+"""Of one request, its whole body included: no answer carries more than `RANGE_BYTES`, which fit from 110 kB/s on."""
 READ_TIMEOUT: Final = timedelta(seconds=60)
-"""Without a byte: a body that hangs is asked for again."""
-MAX_RETRIES: Final = 8
-FIRST_WAIT: Final = timedelta(milliseconds=100)
+"""Without a byte from the storage, the sending of one's own body included: a body that hangs is asked for again."""
+MAX_RETRIES: Final = 14
+"""With these waits a minute in the median: a server that is started again costs no stage."""
+FIRST_WAIT: Final = timedelta(milliseconds=250)
 """Before the first retry; later ones wait longer, up to `LONGEST_WAIT`."""
 LONGEST_WAIT: Final = timedelta(seconds=15)
-RETRY_TIMEOUT: Final = timedelta(minutes=3)
+WAIT_GROWTH: Final = 3
+"""A wait is drawn between the first one and so many times the last one."""
+RETRY_TIMEOUT: Final = timedelta(minutes=2)
 """After which a storage that answers nothing, or 503, is unavailable."""
-MULTIPART_BYTES: Final = 64 * 2**20
+MULTIPART_BYTES: Final = 16 * 2**20
 """Larger objects are uploaded in parts, and appear when the last one is there."""
-PART_BYTES: Final = 5 * 2**20
-"""Of a part, unless the object has too many of them. S3 takes no smaller ones."""
+PART_BYTES: Final = 8 * 2**20
+"""Of a part, unless the object has too many of them. S3 takes none below 5 MiB."""
+NUM_PARTS_AT_ONCE: Final = 4
+"""32 MiB under way, which fit into the read timeout from 560 kB/s on."""
 MAX_PARTS: Final = 10_000
 RANGE_BYTES: Final = 32 * 2**20
 """Larger objects are read in ranges of so many bytes: read at once, one would have to arrive within `REQUEST_TIMEOUT`."""
@@ -36,12 +41,12 @@ RANGE_BYTES: Final = 32 * 2**20
 def open_bucket(uri: str, environ: Mapping[str, str] = os.environ, *, retry_timeout: timedelta = RETRY_TIMEOUT) -> Any:
     """Return obstore's store for `s3://bucket/prefix`, `gs://…` or `az://…`.
 
-    Retries wait with jitter, from 0.1 s to 15 s. Plain HTTP is spoken only to an endpoint that says so.
+    Retries wait with jitter, from 0.25 s to 15 s. Plain HTTP is spoken only to an endpoint that says so.
     """
     client: Any = {"connect_timeout": CONNECT_TIMEOUT, "timeout": REQUEST_TIMEOUT, "read_timeout": READ_TIMEOUT}
     if _endpoint(environ).startswith("http://"):
         client["allow_http"] = True
-    backoff: Any = {"init_backoff": FIRST_WAIT, "max_backoff": LONGEST_WAIT, "base": 2}
+    backoff: Any = {"init_backoff": FIRST_WAIT, "max_backoff": LONGEST_WAIT, "base": WAIT_GROWTH}
     retries: Any = {"max_retries": MAX_RETRIES, "retry_timeout": retry_timeout, "backoff": backoff}
     return from_url(uri, client_options=client, retry_config=retries)
 

@@ -25,6 +25,8 @@ class FaultProxy:
         """Share of requests that are answered with 503 SlowDown, by a seeded generator."""
         self.lose_answer: Callable[[str, str], bool] = lambda method, path: False
         """Whether this request is carried out and its answer lost."""
+        self.hang_answer: Callable[[str, str], bool] = lambda method, path: False
+        """Whether this request is carried out and its answer does not come for `hang_seconds`."""
         self.break_bodies = 0
         """So many answers to GET stop after half of their body."""
         self.hang_seconds = 0.0
@@ -89,7 +91,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(answer[0], {"Content-Type": "application/xml"}, text.encode())
         else:
             status, headers, data = self._forward(body)
-            if proxy.lose_answer(self.command, self.path):
+            if proxy.hang_answer(self.command, self.path):
+                time.sleep(proxy.hang_seconds)
+                self._hang_up()
+            elif proxy.lose_answer(self.command, self.path):
                 self._hang_up()
             elif self.command == "GET" and len(data) > 1000 and status < 300 and proxy.takes_break():
                 self._break(status, headers, data)

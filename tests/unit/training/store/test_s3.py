@@ -1,6 +1,7 @@
 """The store on S3 (moto's server), with a proxy between that answers 503, loses answers, breaks bodies and goes away."""
 
 import os
+import random
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -139,6 +140,26 @@ def test_a_winner_whose_answer_was_lost_knows_that_it_won(store: Store, proxy: F
     assert store.ref("r").move({"writer": "me"}, expected=0)
     assert next(lost, None) is None, "an answer was lost"
     assert not store.ref("r").move({"writer": "another"}, expected=0)
+
+
+def test_a_winner_whose_answer_never_comes_knows_that_it_won(store: Store, proxy: FaultProxy) -> None:
+    hung = iter([True])
+    proxy.hang_seconds, proxy.hang_answer = 1.0, lambda method, path: method == "PUT" and next(hung, False)
+    assert store.ref("r").move({"writer": "me"}, expected=0)
+    assert next(hung, None) is None, "an answer hung"
+    assert not store.ref("r").move({"writer": "another"}, expected=0)
+
+
+def test_two_processes_of_one_attempt_hold_one_lease_after_the_other(store: Store) -> None:
+    address = store.address("p", "train", "f" * 64)
+    leases: dict[int, Lease] = {}
+
+    def acquire(process: int) -> bool:
+        leases[process] = Lease.acquire(address, owner="a/1/train", attempt_id="1")
+        return True
+
+    assert len(race(acquire)) == 8
+    assert sorted(lease.epoch for lease in leases.values()) == list(range(1, 9))
 
 
 def test_a_result_whose_answer_was_lost_is_this_attempts_result(store: Store, proxy: FaultProxy) -> None:
@@ -283,6 +304,32 @@ def test_a_storage_that_is_down_is_unavailable_and_named(proxy: FaultProxy, monk
     with pytest.raises(UnavailableError, match=r"could not read s3://nightshift/down/x: .*127.0.0.1") as caught:
         store.bucket.get("x")
     assert caught.value.code == "storage.unavailable"
+
+
+def test_a_bucket_in_another_region_is_a_fault_that_says_what_to_set(store: Store, proxy: FaultProxy) -> None:
+    for answer in ((400, "AuthorizationHeaderMalformed"), (301, "PermanentRedirect")):
+        proxy.answer = answers(then=answer, method="GET")
+        with pytest.raises(UnavailableError) as caught:
+            store.bucket.get("x")
+        assert "AWS_REGION" in caught.value.hint
+
+
+def test_a_storage_that_comes_back_after_half_a_minute_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr(s3, "from_url", lambda uri, **options: asked.append(options["retry_config"]))
+    s3.open_bucket("s3://b/p", {})
+    retries, chance = asked[0], random.Random(7)  # noqa: S311 - the same draws in every run
+    first, longest, growth = (retries["backoff"][name] for name in ("init_backoff", "max_backoff", "base"))
+
+    def total() -> float:
+        waits = [first.total_seconds()]
+        for _ in range(retries["max_retries"]):
+            waits.append(min(longest.total_seconds(), chance.uniform(waits[0], waits[-1] * growth)))
+        return sum(waits[1:])
+
+    totals = sorted(total() for _ in range(1000))
+    assert totals[500] > 30
+    assert retries["retry_timeout"] + s3.READ_TIMEOUT + longest + timedelta(seconds=objects.CREATE_SECONDS) < timedelta(minutes=5)
 
 
 def test_a_storage_where_nobody_listens_is_unavailable(proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch) -> None:
