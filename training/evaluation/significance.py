@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.evaluation.metrics import unit_values
-from training.spec.train import LOWER_IS_BETTER
+from training.spec.evaluation import LOWER_IS_BETTER
 
 Floats = NDArray[np.float64]
 

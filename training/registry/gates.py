@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from training.spec.train import LOWER_IS_BETTER, Evaluate
+from training.spec.evaluation import LOWER_IS_BETTER, Evaluate
 
 Outcome = Literal["accepted", "rejected", "needs_approval"]
 

@@ -10,7 +10,10 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from training.errors import Problem, SpecError
 from training.spec.data import Data, Prepare, Validate
-from training.spec.train import Evaluate, Promote, Train
+from training.spec.evaluation import Evaluate
+from training.spec.promotion import Promote
+from training.spec.train import Train
+from training.spec.tuning import Tune
 from training.spec.values import Day, Line, Name, PositiveDuration, Section, TimeOfDay, refusal, told
 
 FORMAT_VERSION: Final = 1
@@ -36,10 +39,45 @@ class Retries(Section):
     backoff: PositiveDuration = Field(default="10s", validate_default=True)
 
 
+Event = Literal["failure", "deadline", "success", "rejected", "needs_approval", "canary", "promoted", "rolled_back"]
+
+
+class Slack(Section):
+    connection: Line = "slack_default"
+    """Airflow connection with the token."""
+    channel: Line
+
+
+class Email(Section):
+    connection: Line = "smtp_default"
+    """Airflow connection of the mail server."""
+    to: Annotated[tuple[Line, ...], Field(strict=False, min_length=1, max_length=50)]
+
+
 class Alerts(Section):
-    on: Annotated[tuple[Literal["failure", "deadline", "success"], ...], Field(strict=False)] = ("failure", "deadline")
+    on: Annotated[tuple[Event, ...], Field(strict=False)] = (
+        "failure",
+        "deadline",
+        "rejected",
+        "needs_approval",
+        "canary",
+        "promoted",
+        "rolled_back",
+    )
     webhook: Line | None = None
     """`${NAME_URI}`: an address is often a secret, so it is never in the file."""
+    slack: Slack | None = None
+    email: Email | None = None
+
+
+class Costs(Section):
+    """What a training costs, for the advice on how often to retrain."""
+
+    run: Annotated[float, Field(ge=0, le=1e9)] | None = None
+    """Of one run; absent: its hours times `hour`."""
+    hour: Annotated[float, Field(ge=0, le=1e6)] | None = None
+    """Of one hour of one process's placement."""
+    currency: Annotated[str, Field(pattern="^[A-Z]{3}$")] = "USD"
 
 
 class PipelineSpec(Section):
@@ -62,9 +100,11 @@ class PipelineSpec(Section):
     data: Data
     validate_: Validate = Field(default_factory=Validate, alias="validate")
     prepare: Prepare
+    tune: Tune | None = None
     train: Train
     evaluate: Evaluate
     promote: Promote
+    costs: Costs = Field(default_factory=Costs)
 
     @classmethod
     def thaw(cls, frozen: Mapping[str, Any]) -> Self:

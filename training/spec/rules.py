@@ -12,9 +12,11 @@ from typing import Any, Final
 
 from training.spec.data import Data, FeatureTable, Prepare
 from training.spec.documents import Path
+from training.spec.evaluation import Evaluate
 from training.spec.findings import Finding
 from training.spec.leakage import late_columns
 from training.spec.problems import nearest
+from training.spec.promotion import Promote
 from training.spec.schedule import schedule_faults
 from training.spec.sql import cycle, objection
 from training.spec.training_rules import elastic_fits, family_fits, metrics_exist, placement_fits, task_fits
@@ -162,15 +164,24 @@ def _derived(path: Path, derive: Mapping[str, Any], taken: Mapping[str, str]) ->
         yield Finding((*path, circle[0], "sql"), "derive.cycle", message, "")
 
 
-def slices_exist(data: Data, prepare: Prepare, evaluate: Any) -> Iterator[Finding]:
+def slices_exist(data: Data, prepare: Prepare, evaluate: Evaluate) -> Iterator[Finding]:
+    """Yield a finding for each name of a column in `evaluate` that the evaluation will not see."""
     frame = data.frame_types()
-    for index, name in enumerate(evaluate.slices):
-        path: Path = ("evaluate", "slices", index)
+    named = [(key, index, name) for key in ("slices", "sensitive", "entities") for index, name in enumerate(getattr(evaluate, key))]
+    for key, index, name in named:
+        path: Path = ("evaluate", key, index)
         if name in prepare.derive:
-            message = f"{name} is derived in prepare; slices are made of columns of the joined frame"
+            message = f"{name} is derived in prepare; {key} are made of columns of the joined frame"
             yield Finding(path, "column.unknown", message, "derive it in data.source.derive")
         elif name not in frame:
             yield _unknown(path, name, "the joined frame", frame)
+
+
+def canary_schedule_fits(promote: Promote) -> Iterator[Finding]:
+    """Yield a finding where a canary would never be looked at."""
+    if promote.canary is not None:
+        for finding in schedule_faults(promote.canary.schedule):
+            yield Finding(("promote", "canary", "schedule"), finding.code, finding.message, finding.hint)
 
 
 def _both_declared_and_ignored(path: Path, columns: Iterable[str], ignore: Iterable[str]) -> Iterator[Finding]:
@@ -193,6 +204,7 @@ RULES: Final[tuple[tuple[tuple[str, ...], Rule], ...]] = (
     (("data", "prepare"), prepared_columns_fit),
     (("data", "prepare"), late_columns),
     (("data", "prepare", "evaluate"), slices_exist),
+    (("promote",), canary_schedule_fits),
     (("train",), family_fits),
     (("train",), placement_fits),
     (("train",), elastic_fits),

@@ -1,22 +1,13 @@
-"""The sections `train`, `evaluate` and `promote`: how the model is made, measured, and let into use."""
+"""The section `train`: how the model is made."""
 
 from __future__ import annotations
 
-import re
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
 from training.spec.families import with_defaults
-from training.spec.values import Bytes, ColumnName, Line, Name, PositiveDuration, Section, Setting
-
-Task = Literal["ranking", "binary"]
-
-METRICS: Final[dict[str, tuple[str, ...]]] = {"ranking": ("ndcg@10", "mrr"), "binary": ("auc", "log_loss", "brier", "calibration_error")}
-"""Task to its metrics; `ndcg@10` stands for any cut from 1 to 1000."""
-LOWER_IS_BETTER: Final = frozenset({"log_loss", "brier", "calibration_error"})
-
-_NDCG = re.compile(r"ndcg@([1-9]\d{0,2}|1000)", re.ASCII)
+from training.spec.values import Bytes, Line, Name, PositiveDuration, Section, Setting
 
 
 class Placement(Section):
@@ -79,34 +70,3 @@ class Train(Section):
     @classmethod
     def _fill(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
         return with_defaults(info.data.get("model"), value)
-
-
-class Improvement(Section):
-    """How much better than the champion's the primary metric must be: in its own units, or as a share of the champion's."""
-
-    absolute: Annotated[float, Field(ge=0, le=1e6)] | None = None
-    relative: Annotated[float, Field(ge=0, le=100)] | None = None
-
-
-class Evaluate(Section):
-    task: Task
-    primary: Line
-    minimum: dict[str, Annotated[float, Field(ge=-1e6, le=1e6)]] = Field(default_factory=dict)
-    """Metric to the least that it must reach."""
-    improvement: Improvement = Field(default_factory=Improvement)
-    confidence: Annotated[float, Field(ge=0.5, le=0.9999)] = 0.95
-    """Of the interval whose lower end must be above zero."""
-    slices: Annotated[tuple[ColumnName, ...], Field(strict=False)] = ()
-    slice_support: Annotated[int, Field(ge=1, le=10**9)] = 100
-    """A slice of fewer rows is reported and judges nothing."""
-
-
-class Promote(Section):
-    model: Name
-    """Name in the registry."""
-    approval: Literal["automatic", "required"] = "automatic"
-
-
-def is_metric(task: str, name: str) -> bool:
-    """Say whether `name` is a metric of the task."""
-    return bool(_NDCG.fullmatch(name)) if name.startswith("ndcg@") and task == "ranking" else name in METRICS.get(task, ())

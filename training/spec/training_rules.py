@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from training.spec.data import Data
 from training.spec.documents import Path
-from training.spec.families import FAMILIES, PACKAGES_VARIABLE, is_allowed, known_families, own_packages
+from training.spec.evaluation import LOWER_IS_BETTER, METRICS, Evaluate, is_metric
+from training.spec.families import FAMILIES, PACKAGES_VARIABLE, is_allowed, is_own, known_families, own_packages
 from training.spec.findings import Finding
-from training.spec.train import LOWER_IS_BETTER, METRICS, Evaluate, Placement, Train, is_metric
+from training.spec.train import Placement, Train
 from training.spec.values import told
 
 MODEL: Path = ("train", "model")
@@ -81,12 +82,25 @@ def metrics_exist(evaluate: Evaluate) -> Iterator[Finding]:
     """Yield a finding for each metric that the task does not have, or that a gate cannot be read from."""
     named: list[tuple[Path, str]] = [(("evaluate", "primary"), evaluate.primary)]
     named += [(("evaluate", "minimum", name), name) for name in evaluate.minimum]
+    named += [(("evaluate", "maximum", name), name) for name in evaluate.maximum]
     for path, name in named:
-        if not is_metric(evaluate.task, name):
-            known = ", ".join(METRICS[evaluate.task])
+        if not evaluate.is_metric(name):
+            known = ", ".join([*METRICS[evaluate.task], *evaluate.metrics])
             yield Finding(path, "metric.unknown", f"the task {evaluate.task} has no metric {told(name)}", f"known: {known}")
         elif name in LOWER_IS_BETTER and path[1] == "minimum":
-            yield Finding(path, "metric.direction", f"lower is better for {name}: a minimum would let bad models pass", "take it out")
+            hint = "write it under evaluate.maximum"
+            yield Finding(path, "metric.direction", f"lower is better for {name}: a minimum would let bad models pass", hint)
+        elif name not in LOWER_IS_BETTER and path[1] == "maximum":
+            hint = "write it under evaluate.minimum"
+            yield Finding(path, "metric.direction", f"higher is better for {name}: a maximum would let bad models pass", hint)
+    for name, place in evaluate.metrics.items():
+        path = ("evaluate", "metrics", name)
+        if is_metric(evaluate.task, name) or name in LOWER_IS_BETTER:
+            yield Finding(path, "metric.clash", f"there is a metric {name} already", "give one's own another name")
+        if not is_own(place):
+            own = ", ".join(own_packages()) or "none"
+            message = f"{told(place)} is no package.module:function of an allowed package"
+            yield Finding(path, "metric.place", message, f"allowed packages ({PACKAGES_VARIABLE}): {own}")
     if evaluate.improvement.absolute is not None and evaluate.improvement.relative is not None:
         message = "improvement is absolute or relative, not both"
         yield Finding(("evaluate", "improvement"), "field.conflict", message, "keep one of the two")
@@ -99,7 +113,6 @@ def task_fits(data: Data, train: Train, evaluate: Evaluate) -> Iterator[Finding]
         yield Finding(
             ("data", "group"), "field.missing", f"the key group is missing: {who} needs it", "the column whose rows are ranked together"
         )
-    if data.group is not None and evaluate.task == "binary":
-        yield Finding(
-            ("data", "group"), "field.conflict", "the task binary knows no groups", "take data.group out, or set evaluate.task to ranking"
-        )
+    if data.group is not None and evaluate.task != "ranking":
+        message = f"the task {evaluate.task} knows no groups"
+        yield Finding(("data", "group"), "field.conflict", message, "take data.group out, or set evaluate.task to ranking")

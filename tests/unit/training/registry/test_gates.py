@@ -9,7 +9,7 @@ import pytest
 from training.provenance import CHECKOUT
 from training.registry.gates import decide
 from training.spec import load_spec
-from training.spec.train import Evaluate
+from training.spec.evaluation import Evaluate
 
 NAN, INF = float("nan"), float("inf")
 RULES = load_spec(CHECKOUT / "dags/pipelines/search_ranking.yaml").evaluate

@@ -342,13 +342,13 @@ CASES: list[tuple[str, str, str, str]] = [
         R,
         "primary: ndcg@10",
         "primary: auc",
-        "evaluate.primary: [metric.unknown] the task ranking has no metric 'auc' (known: ndcg@10, mrr)",
+        "evaluate.primary: [metric.unknown] the task ranking has no metric 'auc' (known: ndcg@10, mrr, recall@10)",
     ),
     (
         F,
         "minimum: {auc: 0.55}",
         "minimum: {log_loss: 0.5}",
-        "evaluate.minimum.log_loss: [metric.direction] lower is better for log_loss: a minimum would let bad models pass (take it out)",
+        "evaluate.minimum.log_loss: [metric.direction] lower is better for log_loss: a minimum would let bad models pass (write it under evaluate.maximum)",
     ),
     (
         R,
