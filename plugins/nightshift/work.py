@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nightshift.placement import KUBERNETES
 from nightshift.resolve import Frozen
@@ -14,6 +14,9 @@ from training.provenance import code_version
 from training.spec import PipelineSpec, spec_part
 from training.store import Store
 from training.store.listing import listing_for, previous_snapshot
+
+if TYPE_CHECKING:
+    from training.registry.ledger import Holder
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,7 +79,7 @@ def _looked_up(stage: str, frozen: Frozen, results: Mapping[str, StageResult], s
         parameters = {"world_size": world_size, "snapshot_digest": results["snapshot"].digest}
         return parameters, {"dataset": results["dataset"].digest, "world_size": world_size}
     if stage == "evaluate":
-        return {"champion": champion_of(spec, settings), "mlflow_run_id": results["model"].scalars.get("mlflow_run_id")}, {}
+        return {**seats_of(spec, settings), "mlflow_run_id": results["model"].scalars.get("mlflow_run_id")}, {}
     weights = results["model"].scalars["weights_digest"]
     key = {"model": spec.promote.model, "weights": weights, "evaluation": results["evaluation"].digest}
     return {"mlflow_run_id": results["model"].scalars.get("mlflow_run_id")}, key
@@ -90,32 +93,40 @@ def _evaluation(
     weights, dataset = results["model"].scalars["weights_digest"], results["dataset"].digest
     covered = {"weights": weights, "dataset": dataset}
     ref = store.ref(f"evaluations/{fingerprint('evaluate', spec_part=part, code_version=version, inputs=covered)}")
-    champion = parameters["champion"]
+    seats = {name: parameters[name] for name in ("champion", "canary")}
     head = ref.read()
-    if champion is not None and champion["weights_digest"] == weights and head is not None:
-        champion = head.value["champion"]
-    elif head is None or head.value["champion"] != champion:
-        ref.move({"champion": champion}, expected=head.number if head else 0)
-    against = None if champion is None else {"weights": champion["weights_digest"], "revision": champion["revision"]}
-    print_ = fingerprint("evaluate", spec_part=part, code_version=version, inputs={**covered, "champion": against}, nonce=nonce)
+    if head is not None and weights in {seat["weights_digest"] for seat in seats.values() if seat is not None}:
+        seats = {name: head.value.get(name) for name in seats}
+    elif head is None or {name: head.value.get(name) for name in seats} != seats:
+        ref.move(seats, expected=head.number if head else 0)
+    against = {
+        name: None if seat is None else {"weights": seat["weights_digest"], "revision": seat["revision"]} for name, seat in seats.items()
+    }
+    # Without a canary as before there were any: what is done stays done.
+    covered_seats = against if against["canary"] else {"champion": against["champion"]}
+    print_ = fingerprint("evaluate", spec_part=part, code_version=version, inputs={**covered, **covered_seats}, nonce=nonce)
     inputs = {name: result.artifact_uri for name, result in results.items()}
-    return Work(fingerprint=print_, inputs=inputs, parameters={**parameters, "champion": champion}, code_version=version)
+    return Work(fingerprint=print_, inputs=inputs, parameters={**parameters, **seats}, code_version=version)
 
 
-def champion_of(spec: PipelineSpec, settings: Settings) -> dict[str, Any] | None:
-    """Return the ledger's champion of the pipeline's model as the evaluate stage's parameter, or None."""
+def seats_of(spec: PipelineSpec, settings: Settings) -> dict[str, Any]:
+    """Return the ledger's champion and canary of the pipeline's model as the evaluate stage's parameters; None where there is none."""
     from training.registry.ledger import Ledger  # SQLAlchemy: a DAG file needs none of it
 
     standing = Ledger(settings.database_url).standing(spec.promote.model)
-    if standing is None or standing.version is None:
+    return {"champion": _seat(standing.champion, standing.revision), "canary": _seat(standing.canary, standing.revision)}
+
+
+def _seat(holder: Holder | None, revision: int) -> dict[str, Any] | None:
+    if holder is None:
         return None
     return {
-        "version": standing.version,
-        "model_uri": standing.model_uri,
-        "weights_digest": standing.weights_digest,
-        "as_of": standing.as_of,
-        "bounds": standing.bounds,
-        "revision": standing.revision,
+        "version": holder.version,
+        "model_uri": holder.model_uri,
+        "weights_digest": holder.weights_digest,
+        "as_of": holder.as_of,
+        "bounds": holder.bounds,
+        "revision": revision,
     }
 
 

@@ -29,7 +29,7 @@ BROKEN_AS_OF = "2026-02-03T02:00:00+00:00"
 def test_broken_night_stops_at_validate_and_names_check_and_column(installation: Installation, fault: str, code: str, named: str) -> None:
     first = installation.trigger(PIPELINE, {"as_of": CHAMPION_AS_OF})
     assert installation.wait(PIPELINE, first) == "success"
-    champion = installation.ledger.standing(PIPELINE)
+    champion = installation.ledger.standing(PIPELINE).champion
     break_day(installation.shop, BROKEN_DAY, fault)
     try:
         run_id = installation.trigger(PIPELINE, {"as_of": BROKEN_AS_OF})
@@ -41,7 +41,7 @@ def test_broken_night_stops_at_validate_and_names_check_and_column(installation:
         assert f"[{code}]" in said
         assert named in said
         assert installation.links(PIPELINE, run_id, "validate")["Report"]
-        assert installation.ledger.standing(PIPELINE) == champion
+        assert installation.ledger.standing(PIPELINE).champion == champion
     finally:
         break_day(installation.shop, BROKEN_DAY, "repair")
 

@@ -17,7 +17,7 @@ def test_first_night_makes_a_champion_and_the_second_is_compared_with_it(install
     installation.add_pipeline(PIPELINE)
     first = installation.trigger(PIPELINE, {"as_of": "2026-02-01T02:00:00+00:00"})
     assert installation.wait(PIPELINE, first) == "success", installation.tasks(PIPELINE, first)
-    champion = installation.ledger.standing(PIPELINE)
+    champion = installation.ledger.standing(PIPELINE).champion
     assert champion is not None
     assert champion.weights_digest == installation.result(PIPELINE, first, "train").scalars["weights_digest"]
 

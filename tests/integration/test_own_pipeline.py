@@ -28,7 +28,7 @@ def test_the_example_of_the_readme_becomes_champion(own_pipeline: Installation) 
     said = own_pipeline.services("run", "cancelled_orders", "--night", "2026-03-14")
 
     assert "decision  accepted" in said
-    standing = own_pipeline.ledger.standing("cancelled_orders")
+    standing = own_pipeline.ledger.standing("cancelled_orders").champion
     assert standing is not None
     assert standing.weights_digest == own_pipeline.result("cancelled_orders", "night-2026-03-14", "train").scalars["weights_digest"]
 

@@ -29,7 +29,7 @@ print(json.dumps([float(score) for score in model.predict(pandas.read_parquet(sy
 def test_champion_loads_by_its_alias_and_scores_raw_rows_as_the_evaluation_did(installation: Installation, tmp_path: Path) -> None:
     run_id = installation.trigger(PIPELINE, {"as_of": "2026-02-01T02:00:00+00:00"})
     assert installation.wait(PIPELINE, run_id) == "success", installation.why(PIPELINE, run_id)
-    champion = installation.ledger.standing(PIPELINE)
+    champion = installation.ledger.standing(PIPELINE).champion
     assert champion is not None
     store = installation.store
     dataset = store.manifests.get(installation.result(PIPELINE, run_id, "prepare").artifact_uri)

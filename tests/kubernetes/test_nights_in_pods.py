@@ -25,7 +25,7 @@ def test_search_ranking_reaches_champion(on_cluster: ClusterInstallation, name: 
     run_id = on_cluster.trigger(name, NIGHT)
     assert on_cluster.wait(name, run_id, timeout_seconds=400) == "success", on_cluster.why(name, run_id)
     assert on_cluster.result(name, run_id, "promote").scalars["decision"] == "accepted"
-    standing = on_cluster.ledger.standing(name)
+    standing = on_cluster.ledger.standing(name).champion
     assert standing is not None
     assert standing.version == "1"
     assert "epoch 1 of 1" in on_cluster.full_log(name, run_id, "train"), "the pod's log is in the task's"

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import insert, select, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import select, update
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from training.contracts import canonical_json, sha256_hex
 from training.errors import DeniedError
 from training.tables.connect import connect, database_faults
-from training.tables.schema import LedgerDecision, ModelStanding
+from training.tables.schema import LedgerDecision, ModelStanding, RegistryOutbox
+
+ACTIONS: Final = ("promoted", "canary", "canary_ended", "rolled_back", "recorded")
+"""Champion is another one; canary is another one; the canary is gone; champion is an earlier one again; nothing moved."""
+OUTCOMES: Final = (
+    *("accepted", "rejected", "needs_approval"),
+    *("approved", "declined", "expired", "superseded", "bypassed", "stale"),
+    "rolled_back",
+)
+"""Of a candidate or a canary; of a request for approval; of somebody's order."""
+REQUEST: Final = "needs_approval"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Standing:
-    """A model's champion."""
+class Holder:
+    """A version that holds an alias."""
 
-    model: str
     version: str
     weights_digest: str
     model_uri: str
@@ -29,8 +38,31 @@ class Standing:
     as_of: str
     bounds: Mapping[str, Any]
     """Split to [start, end] of the rows it was made with."""
+    semantic_version: str = ""
+    since: str = ""
+    """When it took the alias, ISO 8601; empty for holders of before there was such a field."""
+    decision_key: str = ""
+    """Of the decision about its own evaluation."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Standing:
+    """Who holds a model's aliases."""
+
+    model: str
+    champion: Holder | None = None
+    canary: Holder | None = None
     revision: int = 0
-    """How often the standing has moved; 0 for one that is not written yet."""
+    """How often the standing has moved; 0: never."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Move:
+    """A standing to move to, from the revision that the decision was made against."""
+
+    champion: Holder | None
+    canary: Holder | None
+    expected_revision: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,11 +78,26 @@ class Entry:
     evidence: Mapping[str, Any]
     decided_by: str
     decided_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    semantic_version: str = ""
+    request_key: str | None = None
+    """Key of the decision that this one answers or ends."""
+    revision: int | None = None
+    """Of the standing after the move; None where nothing moved. The ledger fills it in."""
 
 
-def decision_key(model: str, weights_digest: str, evaluation_digest: str) -> str:
-    """Return the idempotency key of a decision."""
-    return sha256_hex(canonical_json([model, weights_digest, evaluation_digest]))
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pending:
+    """What MLflow has still to be told of a model, or a writer's note that it is at it."""
+
+    number: int
+    model: str
+    is_note: bool
+    since: datetime
+
+
+def decision_key(*parts: str) -> str:
+    """Return the idempotency key of a decision: of a candidate (model, weights' digest, evaluation's digest)."""
+    return sha256_hex(canonical_json(list(parts)))
 
 
 class Ledger:
@@ -60,15 +107,17 @@ class Ledger:
         """Open the database; None: the installation's."""
         self._engine = connect(database_url)
 
-    def standing(self, model: str) -> Standing | None:
-        """Return the champion of `model`, None while there is none.
+    def standing(self, model: str) -> Standing:
+        """Return who holds the aliases of `model`; nobody, at revision 0, of one that nothing was ever decided about.
 
         Raises:
             UnavailableError: `database.unavailable`.
         """
         with database_faults(), Session(self._engine) as session:
             row = session.get(ModelStanding, model)
-            return None if row is None else _standing(row)
+            if row is None:
+                return Standing(model=model)
+            return Standing(model=model, champion=_holder(row.champion), canary=_holder(row.canary), revision=row.revision)
 
     def history(self, model: str) -> list[Entry]:
         """Return all decisions about `model`, oldest first."""
@@ -81,87 +130,164 @@ class Ledger:
         with database_faults(), Session(self._engine) as session:
             return sorted(session.scalars(select(LedgerDecision.model).distinct()))
 
-    def record(self, entry: Entry, *, champion: Standing | None = None, expected_revision: int = 0) -> Entry:
-        """Add a decision and, where it makes a champion, move the standing in the same transaction.
+    def decision(self, model: str, key: str) -> Entry | None:
+        """Return the decision with this key."""
+        with database_faults(), Session(self._engine) as session:
+            row = _known(session, model, key)
+            return None if row is None else _entry(row)
 
-        The same key twice is one decision: the first one's row is returned, and nothing moves.
+    def ending_of(self, model: str, request_key: str) -> Entry | None:
+        """Return the decision that answered or ended a request for approval, None while it is open."""
+        with database_faults(), Session(self._engine) as session:
+            row = session.scalar(_endings(model, request_key))
+            return None if row is None else _entry(row)
 
-        Args:
-            champion: the new standing, None for a decision that changes nothing.
-            expected_revision: of the standing that the decision was made against, 0 where there was no champion.
+    def open_requests(self, model: str) -> list[Entry]:
+        """Return the requests for approval that nothing has ended, oldest first."""
+        with database_faults(), Session(self._engine) as session:
+            return [_entry(row) for row in _open_requests(session, model)]
+
+    def add_note(self, model: str) -> int:
+        """Note in the outbox that somebody tells MLflow about `model`; return the note's number."""
+        with database_faults(), Session(self._engine) as session, session.begin():
+            note = RegistryOutbox(model=model, decision_key="", created_at=datetime.now(UTC))
+            session.add(note)
+            session.flush()
+            return int(note.id)
+
+    def pending(self, model: str | None = None) -> list[Pending]:
+        """Return what MLflow has still to be told, oldest first; None: of all models."""
+        with database_faults(), Session(self._engine) as session:
+            rows = select(RegistryOutbox).where(RegistryOutbox.done_at.is_(None)).order_by(RegistryOutbox.id)
+            if model is not None:
+                rows = rows.where(RegistryOutbox.model == model)
+            return [
+                Pending(number=row.id, model=row.model, is_note=not row.decision_key, since=_with_zone(row.created_at))
+                for row in session.scalars(rows)
+            ]
+
+    def mark_told(self, numbers: Sequence[int]) -> None:
+        """Mark what MLflow was told."""
+        with database_faults(), Session(self._engine) as session, session.begin():
+            session.execute(update(RegistryOutbox).where(RegistryOutbox.id.in_(numbers)).values(done_at=datetime.now(UTC)))
+
+    def record(self, entry: Entry, move: Move | None = None) -> Entry:
+        """Add a decision and, where it moves anything, the standing, and what MLflow has to be told, in one transaction.
+
+        The same key twice is one decision: the first one's row is returned, and nothing moves. A request for approval ends the open ones
+        of the same model, as superseded; a move to another champion does too.
 
         Raises:
-            DeniedError: `promotion.conflict`, someone else moved the standing first; nothing is recorded.
+            DeniedError: `promotion.conflict`, someone else moved the standing first; `approval.ended`, the request that the entry answers
+                has ended otherwise. Nothing is recorded.
             UnavailableError: `database.unavailable`.
         """
         with database_faults(), Session(self._engine) as session, session.begin():
-            known = session.scalar(
-                select(LedgerDecision).where(LedgerDecision.model == entry.model, LedgerDecision.decision_key == entry.key)
-            )
+            standing = locked_standing(session, entry.model)
+            known = _known(session, entry.model, entry.key)
             if known is not None:
                 return _entry(known)
-            if champion is not None:
-                self._move(session, champion, expected_revision)
-            session.add(
-                LedgerDecision(
-                    model=entry.model,
-                    decision_key=entry.key,
-                    version=entry.version,
-                    action=entry.action,
-                    outcome=entry.outcome,
-                    reasons=[dict(reason) for reason in entry.reasons],
-                    evidence=dict(entry.evidence),
-                    decided_at=entry.decided_at,
-                    decided_by=entry.decided_by,
-                )
-            )
-        return entry
+            if entry.request_key is not None and (ended := session.scalar(_endings(entry.model, entry.request_key))) is not None:
+                raise _ended(entry, _entry(ended))
+            if move is not None:
+                _move(standing, move, entry)
+            added = LedgerDecision(**_columns(entry), revision=None if move is None else standing.revision)
+            session.add(added)
+            if entry.outcome == REQUEST or entry.action == "promoted":
+                _supersede(session, entry)
+            session.add(RegistryOutbox(model=entry.model, decision_key=entry.key, created_at=entry.decided_at))
+            session.flush()
+            return _entry(added)
 
-    @staticmethod
-    def _move(session: Session, champion: Standing, expected_revision: int) -> None:
-        values = {
-            "version": champion.version,
-            "weights_digest": champion.weights_digest,
-            "model_uri": champion.model_uri,
-            "as_of": champion.as_of,
-            "bounds": dict(champion.bounds),
-            "revision": expected_revision + 1,
-        }
-        if expected_revision == 0:
-            try:
-                session.execute(insert(ModelStanding).values(model=champion.model, **values))
-            except IntegrityError as err:
-                raise _conflict(champion, expected_revision) from err
-            return
-        moved = session.execute(
-            update(ModelStanding).where(ModelStanding.model == champion.model, ModelStanding.revision == expected_revision).values(**values)
+
+def locked_standing(session: Session, model: str) -> ModelStanding:
+    """Return the model's row, made where there is none, held until the transaction ends: decisions about a model follow each other."""
+    dialect = session.get_bind().dialect.name
+    add = postgresql.insert if dialect == "postgresql" else sqlite.insert
+    session.execute(add(ModelStanding).values(model=model, revision=0).on_conflict_do_nothing())
+    return session.scalars(select(ModelStanding).where(ModelStanding.model == model).with_for_update()).one()
+
+
+def _move(standing: ModelStanding, move: Move, entry: Entry) -> None:
+    if standing.revision != move.expected_revision:
+        raise DeniedError(
+            "promotion.conflict",
+            f"{entry.model} has moved on to revision {standing.revision} from {move.expected_revision}, "
+            f"which version {entry.version} was compared with",
+            hint="clear the evaluate task: the candidate is then compared with the new champion",
         )
-        if moved.rowcount != 1:  # type: ignore[attr-defined]
-            raise _conflict(champion, expected_revision)
+    standing.champion = None if move.champion is None else asdict(move.champion)
+    standing.canary = None if move.canary is None else asdict(move.canary)
+    standing.revision = move.expected_revision + 1
 
 
-def _conflict(champion: Standing, expected_revision: int) -> DeniedError:
-    return DeniedError(
-        "promotion.conflict",
-        f"{champion.model} has another champion than revision {expected_revision}, which version {champion.version} was compared with",
-        hint="clear the evaluate task: the candidate is then compared with the new champion",
+def _known(session: Session, model: str, key: str) -> LedgerDecision | None:
+    return session.scalar(select(LedgerDecision).where(LedgerDecision.model == model, LedgerDecision.decision_key == key))
+
+
+def _endings(model: str, request_key: str) -> Any:
+    return (
+        select(LedgerDecision).where(LedgerDecision.model == model, LedgerDecision.request_key == request_key).order_by(LedgerDecision.id)
     )
 
 
-def _standing(row: ModelStanding) -> Standing:
-    return Standing(
-        model=row.model,
-        version=row.version,
-        weights_digest=row.weights_digest,
-        model_uri=row.model_uri,
-        as_of=row.as_of,
-        bounds=row.bounds,
-        revision=row.revision,
+def _open_requests(session: Session, model: str) -> list[LedgerDecision]:
+    ended = select(LedgerDecision.request_key).where(LedgerDecision.model == model, LedgerDecision.request_key.is_not(None))
+    asked = select(LedgerDecision).where(
+        LedgerDecision.model == model, LedgerDecision.outcome == REQUEST, LedgerDecision.decision_key.not_in(ended)
     )
+    return list(session.scalars(asked.order_by(LedgerDecision.id)))
+
+
+def _supersede(session: Session, entry: Entry) -> None:
+    by = f"version {entry.semantic_version or entry.version}"
+    words = f"{by} asks now" if entry.outcome == REQUEST else f"{by} became champion meanwhile"
+    for request in _open_requests(session, entry.model):
+        if request.decision_key in (entry.key, entry.request_key):
+            continue
+        ending = Entry(
+            model=entry.model,
+            key=decision_key(entry.model, request.decision_key, "superseded"),
+            version=request.version,
+            semantic_version=request.semantic_version,
+            action="recorded",
+            outcome="superseded",
+            reasons=[{"gate": "approval", "passed": False, "words": words}],
+            evidence=request.evidence,
+            decided_by=entry.decided_by,
+            decided_at=entry.decided_at,
+            request_key=request.decision_key,
+        )
+        session.add(LedgerDecision(**_columns(ending)))
+
+
+def _ended(entry: Entry, ending: Entry) -> DeniedError:
+    words = "; ".join(str(reason["words"]) for reason in ending.reasons)
+    message = f"the request for version {entry.version} of {entry.model} has ended: {ending.outcome} by {ending.decided_by} ({words})"
+    return DeniedError("approval.ended", message, hint="only the newest request can be answered, once")
+
+
+def _holder(values: Mapping[str, Any] | None) -> Holder | None:
+    return None if values is None else Holder(**values)
+
+
+def _columns(entry: Entry) -> dict[str, Any]:
+    return {
+        "model": entry.model,
+        "decision_key": entry.key,
+        "version": entry.version,
+        "semantic_version": entry.semantic_version,
+        "action": entry.action,
+        "outcome": entry.outcome,
+        "reasons": [dict(reason) for reason in entry.reasons],
+        "evidence": dict(entry.evidence),
+        "decided_at": entry.decided_at,
+        "decided_by": entry.decided_by[:512],
+        "request_key": entry.request_key,
+    }
 
 
 def _entry(row: LedgerDecision) -> Entry:
-    decided_at = row.decided_at if row.decided_at.tzinfo else row.decided_at.replace(tzinfo=UTC)
     return Entry(
         model=row.model,
         key=row.decision_key,
@@ -171,5 +297,13 @@ def _entry(row: LedgerDecision) -> Entry:
         reasons=row.reasons,
         evidence=row.evidence,
         decided_by=row.decided_by,
-        decided_at=decided_at,
+        decided_at=_with_zone(row.decided_at),
+        semantic_version=row.semantic_version,
+        request_key=row.request_key,
+        revision=row.revision,
     )
+
+
+def _with_zone(instant: datetime) -> datetime:
+    """SQLite keeps no zone; all that is written is UTC."""
+    return instant if instant.tzinfo else instant.replace(tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""MLflow's registry: versions, aliases, tags. It follows the ledger; nothing is decided here."""
+"""MLflow's registry: versions and their artifacts. Aliases and tags follow the ledger in `training.registry.follow`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from training.store import Manifest, Store
 
 logger = logging.getLogger(__name__)
 
-CHAMPION: Final = "champion"
 WEIGHTS_TAG: Final = "nightshift.weights_digest"
 LIFECYCLE_TAG: Final = "lifecycle"
 SERVING_LIBRARIES: Final = ("torch", "xgboost-cpu", "numpy", "pandas", "pyarrow", "duckdb")
@@ -67,32 +66,6 @@ def register_candidate(
             return first
         logger.info("registered %s version %s", model, made.version)
         return str(made.version)
-
-
-def follow_ledger(model: str, *, champion: str, previous: str | None) -> None:
-    """Let alias and tags say what the ledger says. Idempotent: run again after a crash, it ends the same.
-
-    Raises:
-        UnavailableError: `mlflow.unavailable`.
-    """
-    with registry_faults():
-        client = mlflow.MlflowClient()
-        client.set_registered_model_alias(model, CHAMPION, champion)
-        client.set_model_version_tag(model, champion, LIFECYCLE_TAG, CHAMPION)
-        if previous is not None and previous != champion:
-            client.set_model_version_tag(model, previous, LIFECYCLE_TAG, "archived")
-
-
-def tag_version(model: str, version: str, tags: Mapping[str, str]) -> None:
-    """Set tags of a version.
-
-    Raises:
-        UnavailableError: `mlflow.unavailable`.
-    """
-    with registry_faults():
-        client = mlflow.MlflowClient()
-        for name, value in tags.items():
-            client.set_model_version_tag(model, version, name, value[:5000])
 
 
 def log_evaluation(run_id: str | None, metrics: Mapping[str, float], report: bytes) -> None:

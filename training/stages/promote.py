@@ -1,115 +1,234 @@
 """Promote: gates decide, the ledger keeps the decision, MLflow's registry follows.
 
 python -m training.stages.promote REQUEST_URI
+
+`parameters["order"]` says what is decided about: absent, a candidate on its evaluation; `canary`, a canary on what arrived since; `follow`,
+nothing: the decision (an answer to a request, a rollback) is in the ledger, and MLflow has to be told.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any, Final
 
-from training.contracts import canonical_json
-from training.registry.gates import decide
-from training.registry.ledger import Entry, Ledger, Standing, decision_key
-from training.registry.versions import follow_ledger, tag_version
+from training.contracts import canonical_json, sha256_hex
+from training.data.transforms import FittedTransforms
+from training.errors import DeniedError
+from training.registry.decisions import holder_of, record_candidate, settle_canary
+from training.registry.follow import follow
+from training.registry.gates import decide, judge_canary
+from training.registry.ledger import Entry, Holder, Ledger, Standing
+from training.registry.semantic import Recipe, semantic_version
+from training.spec import spec_part
 from training.stages.runner import Outcome, StageContext, main
 from training.store import Manifest
 
 logger = logging.getLogger(__name__)
 
-PROMOTED: Final = "promoted"
-RECORDED: Final = "recorded"
 MAX_REASON_CHARS: Final = 1000
+FRAMEWORK_OF: Final = {"boosted_trees": "xgboost-cpu"}
 
 
 def work(context: StageContext) -> Outcome:
-    """Decide about `inputs["model"]` on `inputs["evaluation"]`. The same decision twice is one row, and ends in the same registry.
+    """Decide, and let MLflow follow. The same decision twice is one row, and ends in the same registry.
 
     Raises:
-        DeniedError: `promotion.conflict`.
+        DeniedError: `promotion.conflict`, `canary.missing`, `decision.unknown`.
         UnavailableError: `database.unavailable`, `mlflow.unavailable`; again, it goes on where it was.
     """
-    store, request, spec = context.store, context.request, context.spec
-    model = store.manifests.get(request.inputs["model"], kind="model")
-    evaluation = store.manifests.get(request.inputs["evaluation"], kind="evaluation")
-    facts = json.loads(store.objects.get_bytes(evaluation.files["metrics.json"].digest))
-    decision = decide(facts, spec.evaluate, approval=spec.promote.approval)
-    accepted = decision.outcome == "accepted"
-    entry = Entry(
-        model=spec.promote.model,
-        key=decision_key(spec.promote.model, model.meta["weights_digest"], evaluation.digest),
+    order = context.request.parameters.get("order", {"kind": "candidate"})
+    ledger, model = Ledger(), context.spec.promote.model
+    with context.timed("ledger"):
+        kept = _DECIDERS[order["kind"]](context, ledger, order)
+    with context.timed("registry"):
+        standing = follow(ledger, model)
+    if kept is None:
+        return _waiting(context, standing)
+    for reason in kept.reasons:
+        logger.info("%s %s: %s", "passed" if reason["passed"] else "FAILED", reason["gate"], reason["words"])
+    logger.info("version %s of %s: %s, %s", _named(kept), model, kept.outcome, kept.action)
+    return _outcome(context, kept, standing)
+
+
+def _candidate(context: StageContext, ledger: Ledger, order: Mapping[str, Any]) -> Entry:
+    request, spec = context.request, context.spec
+    model = context.store.manifests.get(request.inputs["model"], kind="model")
+    evaluation, facts = _evaluation(context)
+    decision = decide(facts, spec.evaluate, approval=spec.promote.approval, canary=spec.promote.canary)
+    weights = model.meta["weights_digest"]
+    snapshot = context.store.manifests.get(request.inputs["snapshot"], kind="snapshot")
+    recipe = _recipe(context, model, snapshot.digest)
+    holder = Holder(
         version=facts["version"],
-        action=PROMOTED if accepted else RECORDED,
+        semantic_version=semantic_version(spec.promote.model, weights, recipe),
+        weights_digest=weights,
+        model_uri=request.inputs["model"],
+        as_of=request.as_of,
+        bounds=model.meta["bounds"],
+    )
+    evidence = {
+        **_shared_evidence(context, evaluation, facts),
+        "weights_digest": weights,
+        "model_uri": request.inputs["model"],
+        "dataset_uri": request.inputs["dataset"],
+        "snapshot_uri": request.inputs["snapshot"],
+        "snapshot_digest": snapshot.digest,
+        "input_schema": dict(recipe.input_schema),
+        "output_schema": dict(recipe.output_schema),
+        "framework": recipe.framework,
+        "has_canary": spec.promote.canary is not None,
+        "mlflow_run_id": request.parameters.get("mlflow_run_id"),
+    }
+    return record_candidate(
+        ledger,
+        holder,
+        model=spec.promote.model,
         outcome=decision.outcome,
         reasons=decision.reasons_json(),
-        evidence=_evidence(context, model, evaluation, facts),
+        evidence=evidence,
         decided_by=request.run.owner,
     )
-    champion = None if not accepted else _standing(context, model, facts)
-    revision = (facts["champion"] or {}).get("revision", 0)
-    ledger = Ledger()
-    with context.timed("ledger"):
-        kept = ledger.record(entry, champion=champion, expected_revision=revision)
-    with context.timed("registry"):
-        standing = _follow(ledger, kept, facts)
-    for reason in decision.reasons:
-        logger.info("%s %s: %s", "passed" if reason.passed else "FAILED", reason.gate, reason.words)
-    logger.info("version %s is %s", kept.version, kept.outcome)
-    record = {"outcome": kept.outcome, "action": kept.action, "reasons": list(kept.reasons), "version": kept.version, "key": kept.key}
-    uri, manifest = store.manifests.put_files("decision", {"decision.json": canonical_json(record)}, record)
+
+
+def _canary(context: StageContext, ledger: Ledger, order: Mapping[str, Any]) -> Entry | None:
+    """Settle the canary, or wait on."""
+    canary_rules = context.spec.promote.canary
+    evaluation, facts = _evaluation(context)
+    standing = ledger.standing(context.spec.promote.model)
+    if canary_rules is None or standing.canary is None or standing.revision != facts["champion"]["revision"]:
+        raise DeniedError("canary.missing", f"{context.spec.promote.model} has another canary than was judged, or none", hint="look again")
+    verdict = judge_canary(
+        facts,
+        canary_rules,
+        rules=context.spec.evaluate,
+        since=datetime.fromisoformat(standing.canary.since),
+        now=datetime.fromisoformat(order["now"]),
+    )
+    for reason in verdict.reasons:
+        logger.info("%s: %s", reason.gate, reason.words)
+    if verdict.outcome == "waiting":
+        return None
+    return settle_canary(
+        ledger,
+        standing,
+        "accepted" if verdict.outcome == "promote" else "rolled_back",
+        reasons=verdict.reasons_json(),
+        evidence=_shared_evidence(context, evaluation, facts),
+        decided_by=context.request.run.owner,
+    )
+
+
+def _known(context: StageContext, ledger: Ledger, order: Mapping[str, Any]) -> Entry:
+    kept = ledger.decision(context.spec.promote.model, order["key"])
+    if kept is None:
+        raise DeniedError(
+            "decision.unknown", f"the ledger has no decision {order['key']}", hint="NIGHTSHIFT_DATABASE of task and stage differ"
+        )
+    return kept
+
+
+_DECIDERS: Final = {"candidate": _candidate, "canary": _canary, "follow": _known}
+
+
+def _evaluation(context: StageContext) -> tuple[Manifest, dict[str, Any]]:
+    evaluation = context.store.manifests.get(context.request.inputs["evaluation"], kind="evaluation")
+    return evaluation, json.loads(context.store.objects.get_bytes(evaluation.files["metrics.json"].digest))
+
+
+def _shared_evidence(context: StageContext, evaluation: Manifest, facts: Mapping[str, Any]) -> dict[str, Any]:
+    request = context.request
+    named = (
+        "metrics",
+        "champion",
+        "champion_metrics",
+        "canary",
+        "canary_metrics",
+        "comparison",
+        "canary_comparison",
+        "baseline",
+        "num_rows",
+    )
+    return {
+        "pipeline": request.pipeline,
+        "spec_uri": request.spec_uri,
+        "as_of": request.as_of,
+        "run_id": request.run.run_id,
+        "triggered_by": request.parameters.get("triggered_by"),
+        "evaluation_uri": request.inputs["evaluation"],
+        "evaluation_digest": evaluation.digest,
+        "report_uri": request.parameters.get("report_uri"),
+        "revision": int((facts["champion"] or {}).get("revision", 0)),
+        **{name: facts.get(name) for name in named},
+    }
+
+
+def _recipe(context: StageContext, model: Manifest, snapshot_digest: str) -> Recipe:
+    spec = context.spec
+    facts = json.loads(context.store.objects.get_bytes(model.files["model.json"].digest))
+    transforms = FittedTransforms.from_json(context.store.objects.get_bytes(model.files["transforms.json"].digest))
+    types, label = spec.data.frame_types(), spec.data.label
+    library = FRAMEWORK_OF.get(facts["family"], "torch")
+    parts = [spec_part(spec, "prepare"), spec_part(spec, "train"), facts["code_version"]]
+    return Recipe(
+        input_schema={name: types[name] for name in sorted(transforms.inputs(serving=True)) if name in types},
+        output_schema={"label": label.column, "rule": label.rule, "task": spec.evaluate.task},
+        recipe_digest=sha256_hex(canonical_json(parts)),
+        framework=f"{facts['family']}, {library} {facts['environment'].get(library, '')}".strip(),
+        snapshot_digest=snapshot_digest,
+        code_version=facts["code_version"],
+    )
+
+
+def _outcome(context: StageContext, kept: Entry, standing: Standing) -> Outcome:
+    names = ("model", "version", "semantic_version", "action", "outcome", "decided_by", "key")
+    record = {name: getattr(kept, name) for name in names} | {"reasons": list(kept.reasons), "decided_at": kept.decided_at.isoformat()}
+    uri, manifest = context.store.manifests.put_files("decision", {"decision.json": canonical_json(record)}, record)
+    failed = [str(reason["words"]) for reason in kept.reasons if not reason["passed"]]
+    words = "; ".join(failed or [str(reason["words"]) for reason in kept.reasons])
     return Outcome(
         artifact_uri=uri,
         digest=manifest.digest,
         scalars={
             "decision": kept.outcome,
-            "reasons": decision.summary[:MAX_REASON_CHARS],
-            "model": spec.promote.model,
+            "action": kept.action,
+            "reasons": words[:MAX_REASON_CHARS],
+            "model": kept.model,
             "version": kept.version,
-            "champion_version": standing.version if standing is not None else None,
+            "semantic_version": kept.semantic_version,
+            "weights_digest": holder_of(kept).weights_digest,
+            "decided_by": kept.decided_by,
+            "key": kept.key,
+            **_seats(standing),
         },
     )
 
 
-def _standing(context: StageContext, model: Manifest, facts: dict[str, Any]) -> Standing:
-    return Standing(
-        model=context.spec.promote.model,
-        version=facts["version"],
-        weights_digest=model.meta["weights_digest"],
-        model_uri=context.request.inputs["model"],
-        as_of=context.request.as_of,
-        bounds=model.meta["bounds"],
-    )
+def _waiting(context: StageContext, standing: Standing) -> Outcome:
+    """The canary stays one."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    record = {
+        "model": context.spec.promote.model,
+        "outcome": "waiting",
+        "evaluation": context.request.inputs["evaluation"],
+        "looked_at": now,
+    }
+    uri, manifest = context.store.manifests.put_files("decision", {"decision.json": canonical_json(record)}, record)
+    scalars = {"decision": "waiting", "action": "recorded", "model": context.spec.promote.model, **_seats(standing)}
+    return Outcome(artifact_uri=uri, digest=manifest.digest, scalars=scalars)
 
 
-def _evidence(context: StageContext, model: Manifest, evaluation: Manifest, facts: dict[str, Any]) -> dict[str, Any]:
-    request = context.request
+def _seats(standing: Standing) -> dict[str, str | None]:
     return {
-        "weights_digest": model.meta["weights_digest"],
-        "model_uri": request.inputs["model"],
-        "evaluation_uri": request.inputs["evaluation"],
-        "evaluation_digest": evaluation.digest,
-        "dataset_uri": request.inputs["dataset"],
-        "snapshot_uri": request.inputs["snapshot"],
-        "as_of": request.as_of,
-        "run_id": request.run.run_id,
-        "mlflow_run_id": request.parameters.get("mlflow_run_id"),
-        "metrics": facts["metrics"],
-        "champion": facts["champion"],
-        "champion_metrics": facts["champion_metrics"],
-        "comparison": facts["comparison"],
-        "baseline": facts["baseline"],
+        "champion_version": None if standing.champion is None else standing.champion.version,
+        "canary_version": None if standing.canary is None else standing.canary.version,
     }
 
 
-def _follow(ledger: Ledger, kept: Entry, facts: dict[str, Any]) -> Standing | None:
-    """Let MLflow say what the ledger says. After a crash between the two, the next attempt comes through here again."""
-    standing = ledger.standing(kept.model)
-    words = "; ".join(reason["words"] for reason in kept.reasons)
-    tag_version(kept.model, kept.version, {"nightshift.decision": kept.outcome, "nightshift.reasons": words})
-    if standing is not None and kept.action == PROMOTED and standing.version == kept.version:
-        follow_ledger(kept.model, champion=standing.version, previous=(facts["champion"] or {}).get("version"))
-    return standing
+def _named(entry: Entry) -> str:
+    return f"{entry.version} ({entry.semantic_version})" if entry.semantic_version else entry.version
 
 
 if __name__ == "__main__":

@@ -49,28 +49,69 @@ class LedgerDecision(Base):
     id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True)
     model: Mapped[str] = mapped_column(String(63))
     decision_key: Mapped[str] = mapped_column(String(64))
-    """SHA-256 of (model, weights' digest, evaluation's digest): the same request twice is one decision."""
+    """SHA-256 over what was decided about, and on which evidence: the same request twice is one decision."""
     version: Mapped[str] = mapped_column(String(32))
     """The registry's version number."""
     action: Mapped[str] = mapped_column(String(32))
-    """`promoted`, or `recorded` for a decision that changed nothing."""
+    """What moved: see `training.registry.ledger.ACTIONS`."""
     outcome: Mapped[str] = mapped_column(String(32))
-    """`accepted`, `rejected`, `needs_approval`."""
+    """See `training.registry.ledger.OUTCOMES`."""
     reasons: Mapped[list[dict[str, Any]]] = mapped_column(JSON)
     evidence: Mapped[dict[str, Any]] = mapped_column(JSON)
     decided_at: Mapped[datetime] = mapped_column(DateTime(timezone=True))
     decided_by: Mapped[str] = mapped_column(String(512))
+    semantic_version: Mapped[str] = mapped_column(String(32), default="")
+    request_key: Mapped[str | None] = mapped_column(String(64))
+    """Key of the decision that this one answers or ends."""
+    revision: Mapped[int | None] = mapped_column(BigInteger)
+    """Of the standing after the move; absent where nothing moved."""
 
 
 class ModelStanding(Base):
-    """Who is champion of a model; moves by compare-and-set on `revision`, in the transaction that adds the decision."""
+    """Who holds which alias of a model; moves by compare-and-set on `revision`, in the transaction that adds the decision."""
 
     __tablename__ = "model_standing"
 
     model: Mapped[str] = mapped_column(String(63), primary_key=True)
-    version: Mapped[str] = mapped_column(String(32))
-    weights_digest: Mapped[str] = mapped_column(String(64))
-    model_uri: Mapped[str] = mapped_column(String(2048))
-    as_of: Mapped[str] = mapped_column(String(40))
-    bounds: Mapped[dict[str, Any]] = mapped_column(JSON)
+    champion: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    """See `training.registry.ledger.Holder`."""
+    canary: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     revision: Mapped[int] = mapped_column(BigInteger)
+
+
+class RegistryOutbox(Base):
+    """What MLflow has still to be told: written with the decision, marked once aliases and tags say what the ledger says."""
+
+    __tablename__ = "registry_outbox"
+
+    id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True)
+    model: Mapped[str] = mapped_column(String(63), index=True)
+    decision_key: Mapped[str] = mapped_column(String(64))
+    """Empty for a note that somebody is at it: a writer that dies leaves it, and the next one does the work again."""
+    created_at: Mapped[datetime] = mapped_column(DateTime(timezone=True))
+    done_at: Mapped[datetime | None] = mapped_column(DateTime(timezone=True))
+
+
+class ModelVersion(Base):
+    """One version of a model: unique weights, a number in MLflow's registry, a semantic version."""
+
+    __tablename__ = "model_version"
+    __table_args__ = (
+        UniqueConstraint("model", "weights_digest", name="uq_model_version_weights"),
+        UniqueConstraint("model", "semantic_version", name="uq_model_version_semantic"),
+    )
+
+    id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True)
+    model: Mapped[str] = mapped_column(String(63))
+    weights_digest: Mapped[str] = mapped_column(String(64))
+    semantic_version: Mapped[str] = mapped_column(String(32))
+    input_schema: Mapped[dict[str, Any]] = mapped_column(JSON)
+    """Column of a raw frame to its type."""
+    output_schema: Mapped[dict[str, Any]] = mapped_column(JSON)
+    """The label and the task."""
+    recipe_digest: Mapped[str] = mapped_column(String(64))
+    """Over code, features and settings: equal, and only the data is new."""
+    framework: Mapped[str] = mapped_column(String(200))
+    snapshot_digest: Mapped[str] = mapped_column(String(64))
+    code_version: Mapped[str] = mapped_column(String(128))
+    created_at: Mapped[datetime] = mapped_column(DateTime(timezone=True))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from training.errors import DeniedError
-from training.registry.ledger import Entry, Ledger, Standing, decision_key
+from training.registry.ledger import Entry, Holder, Ledger, Move, Standing, decision_key
 
 
 @pytest.fixture
@@ -29,44 +29,43 @@ def entry(number: int, *, action: str = "promoted", key: str | None = None) -> E
     )
 
 
-def champion(number: int) -> Standing:
-    return Standing(
-        model="m", version=str(number), weights_digest=f"w{number}", model_uri="u", as_of="2026-01-01T00:00:00+00:00", bounds={}
-    )
+def seat(number: int, *, expected_revision: int = 0) -> Move:
+    holder = Holder(version=str(number), weights_digest=f"w{number}", model_uri="u", as_of="2026-01-01T00:00:00+00:00", bounds={})
+    return Move(champion=holder, canary=None, expected_revision=expected_revision)
+
+
+def champion_of(ledger: Ledger) -> tuple[str, int]:
+    standing = ledger.standing("m")
+    assert standing.champion is not None
+    return standing.champion.version, standing.revision
 
 
 def test_nobody_is_champion_of_an_unknown_model(ledger: Ledger) -> None:
-    assert ledger.standing("m") is None
+    assert ledger.standing("m") == Standing(model="m")
     assert ledger.history("m") == []
 
 
 def test_promotion_moves_the_standing_and_keeps_the_evidence(ledger: Ledger) -> None:
-    ledger.record(entry(1), champion=champion(1))
-    ledger.record(entry(2), champion=champion(2), expected_revision=1)
-    standing = ledger.standing("m")
-    assert standing is not None
-    assert (standing.version, standing.revision) == ("2", 2)
+    ledger.record(entry(1), seat(1))
+    ledger.record(entry(2), seat(2, expected_revision=1))
+    assert champion_of(ledger) == ("2", 2)
     assert [(row.version, row.evidence["weights_digest"]) for row in ledger.history("m")] == [("1", "w1"), ("2", "w2")]
 
 
 def test_same_decision_twice_is_one_row_and_moves_nothing(ledger: Ledger) -> None:
-    ledger.record(entry(1), champion=champion(1))
-    ledger.record(entry(1), champion=champion(1))
-    standing = ledger.standing("m")
-    assert standing is not None
-    assert standing.revision == 1
+    ledger.record(entry(1), seat(1))
+    ledger.record(entry(1), seat(1))
+    assert champion_of(ledger) == ("1", 1)
     assert len(ledger.history("m")) == 1
 
 
 @pytest.mark.parametrize("expected_revision", [0, 2])
 def test_decision_against_another_champion_is_refused_and_leaves_no_row(ledger: Ledger, expected_revision: int) -> None:
-    ledger.record(entry(1), champion=champion(1))
-    with pytest.raises(DeniedError, match="another champion") as caught:
-        ledger.record(entry(2), champion=champion(2), expected_revision=expected_revision)
+    ledger.record(entry(1), seat(1))
+    with pytest.raises(DeniedError, match="moved on to revision 1") as caught:
+        ledger.record(entry(2), seat(2, expected_revision=expected_revision))
     assert caught.value.code == "promotion.conflict"
-    standing = ledger.standing("m")
-    assert standing is not None
-    assert standing.version == "1"
+    assert champion_of(ledger) == ("1", 1)
     assert len(ledger.history("m")) == 1
 
 
@@ -77,7 +76,7 @@ def test_of_eight_promotions_at_once_exactly_one_wins_each_round(ledger: Ledger)
         def race(number: int, revision: int = revision, barrier: threading.Barrier = barrier, outcomes: list[str] = outcomes) -> None:
             barrier.wait()
             try:
-                ledger.record(entry(number), champion=champion(number), expected_revision=revision)
+                ledger.record(entry(number), seat(number, expected_revision=revision))
                 outcomes.append(str(number))
             except DeniedError:
                 outcomes.append("told")
@@ -89,13 +88,11 @@ def test_of_eight_promotions_at_once_exactly_one_wins_each_round(ledger: Ledger)
             thread.join()
         (winner,) = set(outcomes) - {"told"}
         assert outcomes.count("told") == 7
-        standing = ledger.standing("m")
-        assert standing is not None
-        assert (standing.version, standing.revision) == (winner, revision + 1)
+        assert champion_of(ledger) == (winner, revision + 1)
     assert len(ledger.history("m")) == 5
 
 
 def test_rejection_is_kept_and_changes_nothing(ledger: Ledger) -> None:
     ledger.record(entry(1, action="recorded"))
-    assert ledger.standing("m") is None
+    assert ledger.standing("m").champion is None
     assert [row.outcome for row in ledger.history("m")] == ["rejected"]

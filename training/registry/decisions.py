@@ -1,0 +1,237 @@
+"""What a decision does to the standing: a candidate's, an answer to a request for approval, a canary's, an order to roll back.
+
+SQLAlchemy only: operators decide too. MLflow follows by `training.registry.follow`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from training.errors import DeniedError, shown
+from training.registry.ledger import REQUEST, Entry, Holder, Ledger, Move, Standing, decision_key
+
+HOLDER: Final = "holder"
+"""Key of an entry's evidence: the version that it is about, as a `Holder`."""
+MAX_NAMED_VERSIONS: Final = 10
+
+
+def record_candidate(
+    ledger: Ledger,
+    holder: Holder,
+    *,
+    model: str,
+    outcome: str,
+    reasons: Sequence[Mapping[str, Any]],
+    evidence: Mapping[str, Any],
+    decided_by: str,
+) -> Entry:
+    """Record what the gates say of a candidate.
+
+    An accepted one becomes champion, or canary where the spec has canaries and there is a champion to stand beside.
+
+    Args:
+        evidence: `evaluation_digest`, `revision` (of the standing that it was measured against), `has_canary`, and all that a reader wants.
+
+    Raises:
+        DeniedError: `promotion.conflict`.
+    """
+    key = decision_key(model, holder.weights_digest, evidence["evaluation_digest"])
+    entry = Entry(
+        model=model,
+        key=key,
+        version=holder.version,
+        semantic_version=holder.semantic_version,
+        action="recorded",
+        outcome=outcome,
+        reasons=reasons,
+        evidence={**evidence, HOLDER: asdict(replace(holder, decision_key=key))},
+        decided_by=decided_by,
+    )
+    if outcome != "accepted":
+        return ledger.record(entry)
+    return ledger.record(*_seated(entry, ledger.standing(model)))
+
+
+def answer_request(ledger: Ledger, request: Entry, outcome: str, *, by: str, words: str) -> Entry:
+    """End a request for approval; `approved` moves the standing as if the gates had accepted.
+
+    An approval whose champion is another one by now moves nothing and is recorded as `stale`.
+
+    Args:
+        outcome: `approved`, `declined`, `expired` or `bypassed`.
+        by: who answered; for what nobody answered, who noticed.
+
+    Raises:
+        DeniedError: `approval.ended`, something ended it before.
+    """
+    entry = Entry(
+        model=request.model,
+        key=decision_key(request.model, request.key, outcome),
+        version=request.version,
+        semantic_version=request.semantic_version,
+        action="recorded",
+        outcome=outcome,
+        reasons=[*request.reasons, {"gate": "approval", "passed": outcome == "approved", "words": words}],
+        evidence={**request.evidence, "request": request.key},
+        decided_by=by,
+        request_key=request.key,
+    )
+    if outcome != "approved":
+        return ledger.record(entry)
+    standing = ledger.standing(request.model)
+    try:
+        return ledger.record(*_seated(entry, standing))
+    except DeniedError as err:
+        if err.code != "promotion.conflict":
+            raise
+    words = (
+        f"the approval is for weights {request.evidence['weights_digest'][:12]}, evaluated against revision "
+        f"{request.evidence['revision']}; the standing is at revision {ledger.standing(request.model).revision} now"
+    )
+    stale = replace(
+        entry,
+        outcome="stale",
+        key=decision_key(request.model, request.key, "stale"),
+        reasons=[*request.reasons, {"gate": "approval", "passed": False, "words": words}],
+    )
+    return ledger.record(stale)
+
+
+def settle_canary(
+    ledger: Ledger,
+    standing: Standing,
+    outcome: str,
+    *,
+    reasons: Sequence[Mapping[str, Any]],
+    evidence: Mapping[str, Any],
+    decided_by: str,
+) -> Entry:
+    """Let the canary of `standing` become champion (`accepted`) or go (`rolled_back`).
+
+    Raises:
+        DeniedError: `canary.missing`; `promotion.conflict`, the standing has moved on.
+    """
+    canary = standing.canary
+    if canary is None:
+        raise DeniedError("canary.missing", f"{standing.model} has no canary", hint="it was replaced, settled or rolled back meanwhile")
+    accepted = outcome == "accepted"
+    entry = Entry(
+        model=standing.model,
+        key=decision_key(standing.model, canary.weights_digest, "canary", str(standing.revision)),
+        version=canary.version,
+        semantic_version=canary.semantic_version,
+        action="promoted" if accepted else "canary_ended",
+        outcome=outcome,
+        reasons=reasons,
+        evidence={**evidence, HOLDER: asdict(canary), "weights_digest": canary.weights_digest},
+        decided_by=decided_by,
+    )
+    champion = replace(canary, since=_now()) if accepted else standing.champion
+    return ledger.record(entry, Move(champion=champion, canary=None, expected_revision=standing.revision))
+
+
+def roll_back(ledger: Ledger, model: str, *, by: str, reason: str, to: str | None = None) -> Entry:
+    """Make an earlier champion, or a named version, champion again; a canary ends, having been measured against the other one.
+
+    Args:
+        to: number or semantic version; None: the champion before this one.
+
+    Raises:
+        DeniedError: `rollback.nothing`, there is no earlier champion; `version.unknown`; `rollback.same`, it is champion already;
+            `promotion.conflict`, somebody else moved the standing at the same moment.
+    """
+    standing, history = ledger.standing(model), ledger.history(model)
+    if standing.champion is None:
+        raise DeniedError("rollback.nothing", f"{shown(model)} has no champion", hint=f"models: {', '.join(ledger.models()) or 'none'}")
+    target = _previous(history, model) if to is None else find_version(history, to, model)
+    if target.version == standing.champion.version:
+        raise DeniedError("rollback.same", f"version {_named(target)} is the champion of {model} already")
+    entry = Entry(
+        model=model,
+        key=decision_key(model, "rollback", target.version, str(standing.revision)),
+        version=target.version,
+        semantic_version=target.semantic_version,
+        action="rolled_back",
+        outcome="rolled_back",
+        reasons=[{"gate": "rollback", "passed": True, "words": f"from version {_named(standing.champion)}: {reason}"}],
+        evidence={HOLDER: asdict(target), "from": asdict(standing.champion), "reason": reason, "weights_digest": target.weights_digest},
+        decided_by=by,
+    )
+    seat = replace(target, since=_now())
+    return ledger.record(entry, Move(champion=seat, canary=None, expected_revision=standing.revision))
+
+
+def champions(history: Sequence[Entry]) -> list[Holder]:
+    """Return the line of champions that a rollback goes back along, oldest first: what was rolled back is not in it."""
+    line: list[Holder] = []
+    for entry in history:
+        if entry.action == "promoted":
+            line.append(holder_of(entry))
+        elif entry.action == "rolled_back":
+            target = holder_of(entry)
+            versions = [holder.version for holder in line]
+            line = line[: versions.index(target.version)] if target.version in versions else line
+            line.append(target)
+    return line
+
+
+def find_version(history: Sequence[Entry], name: str, model: str) -> Holder:
+    """Return the version of that number or semantic version which anything was decided about.
+
+    Raises:
+        DeniedError: `version.unknown`.
+    """
+    known = {entry.version: entry for entry in history if HOLDER in entry.evidence or "model_uri" in entry.evidence}
+    for entry in known.values():
+        if name in (entry.version, entry.semantic_version):
+            return holder_of(entry)
+    named = ", ".join(_named(holder_of(entry)) for entry in list(known.values())[-MAX_NAMED_VERSIONS:])
+    raise DeniedError("version.unknown", f"{model} has no version {shown(name)} in the ledger", hint=f"known: {named or 'none'}")
+
+
+def holder_of(entry: Entry) -> Holder:
+    """Return the version that an entry is about."""
+    found = entry.evidence.get(HOLDER)
+    if found is not None:
+        return Holder(**found)
+    # Rows of before version 0.3 have the parts alone.
+    evidence = entry.evidence
+    return Holder(
+        version=entry.version,
+        weights_digest=evidence["weights_digest"],
+        model_uri=evidence["model_uri"],
+        as_of=evidence["as_of"],
+        bounds=evidence.get("bounds", {}),
+        decision_key=entry.key,
+    )
+
+
+def is_request(entry: Entry) -> bool:
+    return entry.outcome == REQUEST
+
+
+def _seated(entry: Entry, standing: Standing) -> tuple[Entry, Move]:
+    """Return the entry and the move that seats its version, from the revision that it was measured against."""
+    holder = replace(holder_of(entry), since=_now())
+    expected = int(entry.evidence["revision"])
+    if entry.evidence.get("has_canary") and standing.champion is not None:
+        return replace(entry, action="canary"), Move(champion=standing.champion, canary=holder, expected_revision=expected)
+    return replace(entry, action="promoted"), Move(champion=holder, canary=None, expected_revision=expected)
+
+
+def _previous(history: Sequence[Entry], model: str) -> Holder:
+    line = champions(history)
+    if len(line) < 2:
+        raise DeniedError("rollback.nothing", f"{model} had no champion before this one", hint="name a version: --to")
+    return line[-2]
+
+
+def _named(holder: Holder) -> str:
+    return f"{holder.version} ({holder.semantic_version})" if holder.semantic_version else holder.version
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,150 @@
+"""MLflow's aliases and tags follow the ledger: whatever differs is set right, as often as it takes, wherever a writer died."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import mlflow
+from mlflow.exceptions import MlflowException
+
+from training.registry.ledger import Entry, Ledger, Standing
+from training.registry.versions import LIFECYCLE_TAG, registry_faults
+
+logger = logging.getLogger(__name__)
+
+ALIASES: Final = ("champion", "canary")
+MAX_TAG_CHARS: Final = 5000
+ABANDONED_AFTER: Final = timedelta(hours=1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Difference:
+    """What MLflow says otherwise than the ledger."""
+
+    model: str
+    what: str
+    """`alias champion`, `tag lifecycle of version 3`."""
+    found: str | None
+    expected: str | None
+    mend: Callable[[], object]
+
+    def __str__(self) -> str:
+        return f"{self.model}: {self.what} is {self.found or 'not there'}, the ledger says {self.expected or 'nobody'}"
+
+
+def follow(ledger: Ledger, model: str) -> Standing:
+    """Set MLflow's aliases and tags of `model` to what the ledger says, and mark the outbox.
+
+    A note in the outbox says that somebody is at it. Of two writers at once, one may overwrite what the other has just set to something
+    newer; each looks at the ledger again before it takes its note away, and one that died leaves its note to whoever comes next.
+
+    Raises:
+        UnavailableError: `database.unavailable`, `mlflow.unavailable`; nothing is lost, the next one goes on.
+    """
+    note = ledger.add_note(model)
+    while True:
+        pending = ledger.pending(model)
+        standing = ledger.standing(model)
+        for difference in differences(ledger, model):
+            logger.info("%s", difference)
+            with registry_faults():
+                difference.mend()
+        if ledger.standing(model).revision == standing.revision:
+            # Other writers' notes are theirs to take away, unless they are long dead.
+            abandoned = datetime.now(UTC) - ABANDONED_AFTER
+            ledger.mark_told([entry.number for entry in pending if not entry.is_note or entry.number == note or entry.since < abandoned])
+            return standing
+
+
+def differences(ledger: Ledger, model: str) -> list[Difference]:
+    """Return what MLflow says otherwise than the ledger; empty where they agree, or the model is nobody's here.
+
+    Raises:
+        UnavailableError: `database.unavailable`, `mlflow.unavailable`.
+    """
+    history, standing = ledger.history(model), ledger.standing(model)
+    with registry_faults():
+        client = mlflow.MlflowClient()
+        try:
+            aliases = dict(client.get_registered_model(model).aliases)
+        except MlflowException as err:
+            if err.error_code == "RESOURCE_DOES_NOT_EXIST" and standing.champion is None:
+                return []
+            raise
+        versions = {str(version.version): dict(version.tags) for version in _versions(client, model)}
+    return [*_tags(client, model, versions, expected_tags(history, standing)), *_aliases(client, model, aliases, standing)]
+
+
+def expected_tags(history: Sequence[Entry], standing: Standing) -> dict[str, dict[str, str]]:
+    """Return version to its tags, as the ledger wants them."""
+    expected: dict[str, dict[str, str]] = {}
+    for entry in history:
+        tags = expected.setdefault(entry.version, {LIFECYCLE_TAG: "candidate"})
+        words = "; ".join(str(reason["words"]) for reason in entry.reasons)
+        tags |= {
+            "nightshift.decision": entry.outcome,
+            "nightshift.reasons": words[:MAX_TAG_CHARS],
+            "nightshift.decided_by": entry.decided_by,
+        }
+        if entry.action in ("promoted", "canary", "canary_ended", "rolled_back"):
+            # Whoever sits on a seat gets its name below; who sat on one and does not any more is archived.
+            tags[LIFECYCLE_TAG] = "archived"
+            if entry.action in ("promoted", "rolled_back"):
+                tags |= {"promoted_by": entry.decided_by, "promoted_at": entry.decided_at.isoformat(timespec="seconds")}
+    for alias in ALIASES:
+        holder = getattr(standing, alias)
+        if holder is not None:
+            expected.setdefault(holder.version, {})[LIFECYCLE_TAG] = alias
+    return expected
+
+
+def _aliases(client: Any, model: str, found: Mapping[str, Any], standing: Standing) -> list[Difference]:
+    wrong = []
+    for alias in ALIASES:
+        holder, holding = getattr(standing, alias), found.get(alias)
+        expected = None if holder is None else holder.version
+        held = None if holding is None else str(holding)
+        if expected == held:
+            continue
+        if expected is None:
+            mend = _call(client.delete_registered_model_alias, model, alias)
+        else:
+            mend = _call(client.set_registered_model_alias, model, alias, expected)
+        wrong.append(Difference(model=model, what=f"alias {alias}", found=held, expected=expected, mend=mend))
+    return wrong
+
+
+def _tags(
+    client: Any, model: str, versions: Mapping[str, Mapping[str, str]], expected: Mapping[str, Mapping[str, str]]
+) -> list[Difference]:
+    return [
+        Difference(
+            model=model,
+            what=f"tag {name} of version {version}",
+            found=versions[version].get(name),
+            expected=value,
+            mend=_call(client.set_model_version_tag, model, version, name, value),
+        )
+        for version, tags in expected.items()
+        if version in versions
+        for name, value in tags.items()
+        if versions[version].get(name) != value
+    ]
+
+
+def _call(function: Callable[..., object], *arguments: object) -> Callable[[], object]:
+    return lambda: function(*arguments)
+
+
+def _versions(client: Any, model: str) -> list[Any]:
+    found, token = [], None
+    while True:
+        page = client.search_model_versions(f"name = '{model}'", max_results=200, page_token=token)
+        found += list(page)
+        token = page.token
+        if not token:
+            return found
