@@ -1,31 +1,69 @@
-"""The evaluation's page: one self-contained HTML file, the same bytes for the same evaluation."""
+"""The evaluation's page: one self-contained HTML file that asks nobody for anything, the same bytes for the same evaluation."""
 
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from markupsafe import Markup
 
-FOLDER = Path(__file__).resolve().parent
+from training.evaluation import report_view as view
+from training.evaluation.plots import history_plot
+from training.evaluation.report_words import number, percent, signed
+from training.spec.evaluation import Evaluate
+
+FOLDER: Final = Path(__file__).resolve().parent
 
 
-def render_report(values: Mapping[str, Any]) -> bytes:
-    """Return the page; the template names what `values` must hold. Everything but the plots is escaped."""
-    return _template().render(number=number, **values).encode("utf-8")
+def render_report(page: Mapping[str, Any]) -> bytes:
+    """Return the page as UTF-8 HTML. Everything but the pictures of `plots` is taken for text and escaped.
 
-
-def number(value: object) -> str:
-    """Return a metric as people read it, an em dash for nothing."""
-    if value is None:
-        return "–"
-    return f"{value:.5f}" if isinstance(value, float) and math.isfinite(value) else str(value)
+    Args:
+        page: `evaluation` (the content of `metrics.json`), `pipeline`, `as_of` and `rules` (the spec's `evaluate`) are required.
+            `decision`: {"outcome", "reasons": [{"gate", "passed", "severity", "words"}]}; `plots`: {title: SVG text};
+            `history`: [{"epoch", "train_loss", "validation_loss"}]; `facts`: {name: value, or {"text", "url"}}; `advice`: [line]:
+            each may be None or absent, and the page then says so.
+            `primary`: the metric that decides; absent: the one of the rules.
+    """
+    evaluation: Mapping[str, Any] = page["evaluation"]
+    rules: Evaluate = page["rules"]
+    primary = str(page.get("primary") or rules.primary)
+    reasons = (page.get("decision") or {}).get("reasons") or []
+    history = page.get("history") or []
+    values = {
+        "title": f"{page['pipeline']}: evaluation as of {page['as_of']}",
+        "pipeline": page["pipeline"],
+        "as_of": page["as_of"],
+        "primary": primary,
+        "evaluation": evaluation,
+        "rules": rules,
+        "decision": view.decision(page.get("decision")),
+        "comparisons": view.comparisons(evaluation, primary, rules),
+        "metrics": view.metrics(evaluation, rules, primary),
+        "slices": view.slices(evaluation, rules, primary),
+        "fairness": view.fairness(evaluation, rules),
+        "latency": view.latency(evaluation, rules),
+        "checks": view.checks(evaluation, rules, reasons),
+        "importance": view.importance(evaluation),
+        "plots": {title: Markup(svg) for title, svg in (page.get("plots") or {}).items()},  # noqa: S704 - drawn by training.evaluation.plots
+        "history": Markup(history_plot(history)) if history else None,  # noqa: S704 - as above
+        "advice": page.get("advice") or [],
+        "facts": view.facts(page.get("facts") or {}),
+    }
+    return _template().render(values).encode("utf-8")
 
 
 @functools.cache
 def _template() -> Template:
-    environment = Environment(loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined)
+    environment = Environment(
+        loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(number=number, signed=signed, percent=percent)
+    environment.globals.update(
+        style=Markup((FOLDER / "report.css").read_text("utf-8")),  # noqa: S704 - our own file
+        script=Markup((FOLDER / "report.js").read_text("utf-8")),  # noqa: S704 - our own file
+    )
     return environment.get_template("report.html")

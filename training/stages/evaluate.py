@@ -22,11 +22,12 @@ from numpy.typing import NDArray
 from training.contracts import canonical_json
 from training.data.joins import LABEL
 from training.evaluation.metrics import score_metrics
-from training.evaluation.plots import binary_plots, history_plot, ranking_plots
+from training.evaluation.plots import task_plots
 from training.evaluation.report import render_report
 from training.evaluation.significance import Comparison, compare
 from training.evaluation.slices import by_slice
 from training.models.predictor import Predictor, load_predictor
+from training.registry.gates import decide
 from training.registry.versions import log_evaluation, register_candidate
 from training.stages.runner import Outcome, StageContext, main
 from training.store import Manifest, point_run_at
@@ -164,10 +165,8 @@ def _report(context: StageContext, rows: Rows, scores: Floats, old: Floats | Non
         groups=rows.groups,
         least_support=rules.slice_support,
     )
-    plots = binary_plots(rows.labels, scores, old) if rows.groups is None else ranking_plots(rows.labels, scores, old, rows.groups)
+    plots = task_plots(rules.task, rows.labels, {"candidate": scores, "champion": old}, groups=rows.groups)
     history = json.loads((context.folder / "candidate" / "history.json").read_bytes())
-    comparison = evaluation["comparison"]
-    known = comparison is not None and all(isinstance(value, int | float) for value in comparison.values())
     champion = evaluation["champion"] or {}
     facts = {
         "candidate weights": model.meta["weights_digest"],
@@ -179,24 +178,24 @@ def _report(context: StageContext, rows: Rows, scores: Floats, old: Floats | Non
         "processes": model.meta["world_size"],
         **{f"{split} rows": " to ".join(bounds) for split, bounds in model.meta["bounds"].items()},
     }
+    measured = {
+        **evaluation,
+        "slices": [{**asdict(entry), "columns": {entry.column: entry.value}} for entry in slices],
+        "num_rows": len(rows.frame),
+    }
     return render_report(
         {
+            "evaluation": measured,
             "pipeline": context.request.pipeline,
             "as_of": context.request.as_of,
-            "version": evaluation["version"],
-            "num_rows": len(rows.frame),
             "primary": rules.primary,
-            "metrics": evaluation["metrics"],
-            "champion_metrics": evaluation["champion_metrics"],
-            "champion_version": champion.get("version", "–"),
-            "comparison": comparison if known else None,
-            "is_better": known and comparison["low"] > 0,
-            "confidence": rules.confidence,
-            "baseline": evaluation["baseline"],
-            "slices": slices,
-            "slice_support": rules.slice_support,
-            "plots": {**plots, "Training": history_plot(history)},
+            "rules": rules,
+            "plots": plots,
+            "history": history,
             "facts": facts,
+            # What the gates say of these numbers; promote asks them again and records the answer.
+            "decision": asdict(decide(measured, rules, approval=context.spec.promote.approval)),
+            "advice": None,
         }
     )
 

@@ -1,0 +1,45 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+NOTHING: Final = "–"
+_WORDS: Final = {"nan": "not a number", "inf": "infinite", "-inf": "minus infinite"}
+
+
+def finite(value: Any) -> float | None:
+    """Return what can be compared and drawn; None for a word, a flag, nothing, or what is not finite."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def number(value: Any) -> str:
+    """Return five or so digits that say something; a dash for nothing, words for what is not finite."""
+    if value is None:
+        return NOTHING
+    known = finite(value)
+    if known is None:
+        return _WORDS.get(str(value).lower(), str(value))
+    if isinstance(value, int):
+        return f"{value:,}"
+    size = abs(known)
+    if size >= 1000:
+        return f"{known:,.1f}"
+    if size >= 10:
+        return f"{known:.3f}"
+    return f"{known:.5f}" if size >= 0.001 or size == 0 else f"{known:.3g}"
+
+
+def signed(value: Any) -> str:
+    """Return `number` with its sign, also where it is a plus."""
+    known = finite(value)
+    return f"+{number(value)}" if known is not None and known > 0 else number(value)
+
+
+def percent(value: Any, digits: int = 1) -> str:
+    """Return a share of one as per cent."""
+    known = finite(value)
+    return number(value) if known is None else f"{100 * known:.{digits}f} %"
