@@ -1,55 +1,133 @@
-"""Metrics by task. Where a metric has no value (one class only, no group with a positive label) it is NaN, which every gate rejects."""
+"""Metrics by task. Where a metric has no value (one class only, no group with a positive label) it is NaN, which every gate rejects.
+
+One set of names serves all tasks; what a name means follows from the scores: [n] or, for several classes, [n, classes].
+A language model is judged by its tokens: `scores` are their negative log likelihoods in nats, `labels` their bytes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.metrics import brier_score_loss, log_loss, roc_auc_score
+from sklearn.metrics import (
+    accuracy_score,
+    average_precision_score,
+    brier_score_loss,
+    f1_score,
+    log_loss,
+    mean_absolute_error,
+    median_absolute_error,
+    roc_auc_score,
+    root_mean_squared_error,
+)
+
+from training.spec.evaluation import METRICS
 
 Floats = NDArray[np.float64]
+Groups = NDArray[np.int64]
+OwnMetric = Callable[[Floats, Floats, Groups | None], float]
+"""(labels, scores, groups) to a number; more is better."""
 
 CALIBRATION_BINS: Final = 10
 EPSILON: Final = 1e-7
+NAN: Final = float("nan")
 
 
-def score_metrics(task: str, primary: str, labels: Floats, scores: Floats, groups: NDArray[np.int64] | None) -> dict[str, float]:
-    """Return every metric of `task`, the primary one among them.
+def score_metrics(
+    task: str,
+    primary: str,
+    labels: Floats,
+    scores: Floats,
+    groups: Groups | None,
+    *,
+    threshold: float = 0.5,
+    also: Iterable[str] = (),
+    own: Mapping[str, OwnMetric] | None = None,
+) -> dict[str, float]:
+    """Return every metric of `task`, the primary one and those of `also` among them.
 
     Args:
-        task: `ranking` or `binary`.
+        task: as the spec names it.
         primary: its name, `ndcg@10`.
-        labels: [n], 0 or 1 for binary, a gain for ranking.
-        scores: [n], probabilities for binary.
+        labels: [n]: 0 or 1 for binary, a gain for ranking, the class from 0 for multiclass, bytes of a token for language.
+        scores: [n]: probabilities for binary; [n, classes] probabilities for multiclass; nats of a token for language.
         groups: [n] for ranking.
+        threshold: at which a probability counts as a yes.
+        also: further names, `recall@50`.
+        own: metrics of the spec's own.
     """
-    if task == "ranking":
-        if groups is None:
-            return {primary: float("nan")}
-        cuts = sorted({10, _cut(primary)})
-        found = {f"ndcg@{cut}": _mean(group_ndcg(labels, scores, groups, cut)) for cut in cuts}
-        return {**found, "mrr": _mean(group_reciprocal_rank(labels, scores, groups))}
-    return binary_metrics(labels, scores)
+    own = own or {}
+    names = dict.fromkeys((*METRICS[task], *([primary] if primary not in own else []), *(name for name in also if name not in own), *own))
+    return {name: metric_value(name, labels, scores, groups, threshold=threshold, own=own.get(name)) for name in names}
 
 
-def binary_metrics(labels: Floats, scores: Floats) -> dict[str, float]:
-    """Return AUC, log loss, Brier score and expected calibration error; NaN for all of one class."""
-    if len(labels) == 0 or len(np.unique(labels)) < 2 or not np.isfinite(scores).all():
-        return dict.fromkeys(("auc", "log_loss", "brier", "calibration_error"), float("nan"))
-    safe = np.clip(scores, EPSILON, 1 - EPSILON)
-    return {
-        "auc": float(roc_auc_score(labels, scores)),
-        "log_loss": float(log_loss(labels, safe)),
-        "brier": float(brier_score_loss(labels, np.clip(scores, 0, 1))),
-        "calibration_error": calibration_error(labels, scores),
-    }
+def metric_value(
+    name: str,
+    labels: Floats,
+    scores: Floats,
+    groups: Groups | None,
+    *,
+    threshold: float = 0.5,
+    own: OwnMetric | None = None,
+) -> float:
+    """Return one metric, NaN where it has no value or a score is not finite; arguments as `score_metrics`."""
+    if len(labels) == 0 or not np.isfinite(scores).all():
+        return NAN
+    if own is not None:
+        return float(own(labels, scores, groups))
+    if _is_ranked(name):
+        return NAN if groups is None else _mean(_group_values(name, labels, scores, groups))
+    if scores.ndim == 2:
+        return _multiclass(name, labels, with_all_classes(scores, labels))
+    if name in _NUMBERS:
+        return float(_NUMBERS[name](labels, scores))
+    return _binary(name, labels, scores, threshold)
+
+
+def unit_values(name: str, labels: Floats, scores: Floats, groups: Groups | None) -> Floats | None:
+    """Return a metric's value per unit (group, or row) where its mean is the metric; None where it is no mean (AUC)."""
+    if _is_ranked(name):
+        return None if groups is None else _group_values(name, labels, scores, groups)
+    if name == "accuracy":
+        return (predicted_class(scores) == labels).astype(np.float64)
+    if name == "mae":
+        return np.asarray(np.abs(labels - scores))
+    if name == "loss":
+        return scores
+    if name == "log_loss":
+        likely = np.clip(probability_of_label(labels, scores), EPSILON, 1 - EPSILON)
+        return np.asarray(-np.log(likely))
+    if name == "brier":
+        return _squared_errors(labels, scores)
+    return None
+
+
+def probability_of_label(labels: Floats, scores: Floats) -> Floats:
+    """Return the probability that each row's label was given, [n]; 0 for a class that the model does not know."""
+    if scores.ndim == 1:
+        return np.where(labels > 0, scores, 1 - scores)
+    wide = with_all_classes(scores, labels)
+    return np.asarray(wide[np.arange(len(labels)), labels.astype(np.int64)])
+
+
+def predicted_class(scores: Floats) -> NDArray[np.int64]:
+    """Return the likeliest class of each row of [n, classes]."""
+    return np.asarray(scores.argmax(axis=1))
+
+
+def with_all_classes(scores: Floats, labels: Floats) -> Floats:
+    """Return [n, classes] with a column for every label: probability 0 for a class that the model never saw."""
+    missing = int(labels.max()) + 1 - scores.shape[1] if len(labels) else 0
+    return np.pad(scores, ((0, 0), (0, missing))) if missing > 0 else scores
 
 
 def calibration_bins(labels: Floats, scores: Floats) -> tuple[Floats, Floats, NDArray[np.int64]]:
     """Return (mean score, share of positives, rows) of each non-empty tenth of [0, 1]."""
-    bins = np.clip((scores * CALIBRATION_BINS).astype(np.int64), 0, CALIBRATION_BINS - 1)
+    bins = calibration_bin(scores)
     counts = np.bincount(bins, minlength=CALIBRATION_BINS)
     filled = counts > 0
     means = np.bincount(bins, weights=scores, minlength=CALIBRATION_BINS)[filled] / counts[filled]
@@ -57,13 +135,26 @@ def calibration_bins(labels: Floats, scores: Floats) -> tuple[Floats, Floats, ND
     return means, shares, counts[filled]
 
 
+def calibration_bin(scores: Floats) -> NDArray[np.int64]:
+    """Return the tenth of [0, 1] that each score lies in, from 0."""
+    return np.clip((scores * CALIBRATION_BINS).astype(np.int64), 0, CALIBRATION_BINS - 1)
+
+
 def calibration_error(labels: Floats, scores: Floats) -> float:
-    """Return the expected calibration error over ten equal bins (Naeini et al., 2015)."""
-    means, shares, counts = calibration_bins(labels, scores)
-    return float(np.average(np.abs(means - shares), weights=counts))
+    """Return the expected calibration error over ten equal bins (Naeini et al., 2015), of the likeliest class where there are several."""
+    hits, confidences = confidence_and_hits(labels, scores)
+    means, shares, counts = calibration_bins(hits, confidences)
+    return float(np.average(np.abs(means - shares), weights=counts)) if len(counts) else NAN
 
 
-def group_ndcg(labels: Floats, scores: Floats, groups: NDArray[np.int64], cut: int) -> Floats:
+def confidence_and_hits(labels: Floats, scores: Floats) -> tuple[Floats, Floats]:
+    """Return (whether what was predicted happened, its probability), [n] each: the positive class, or the likeliest of several."""
+    if scores.ndim == 1:
+        return labels, scores
+    return (predicted_class(scores) == labels).astype(np.float64), scores.max(axis=1)
+
+
+def group_ndcg(labels: Floats, scores: Floats, groups: Groups, cut: int) -> Floats:
     """Return each group's NDCG at `cut` (Järvelin and Kekäläinen, 2002), in the order of the groups' numbers; NaN without a gain.
 
     Ties are broken by the order of the rows, the same for every model.
@@ -74,7 +165,7 @@ def group_ndcg(labels: Floats, scores: Floats, groups: NDArray[np.int64], cut: i
         return np.where(ideal > 0, actual / ideal, np.nan)
 
 
-def group_reciprocal_rank(labels: Floats, scores: Floats, groups: NDArray[np.int64]) -> Floats:
+def group_reciprocal_rank(labels: Floats, scores: Floats, groups: Groups) -> Floats:
     """Return one over the rank of each group's first positive row; NaN for groups without one."""
     order, ranks, numbers = _ranked(scores, groups)
     positive = labels[order] > 0
@@ -84,45 +175,99 @@ def group_reciprocal_rank(labels: Floats, scores: Floats, groups: NDArray[np.int
     return found
 
 
-def unit_values(name: str, labels: Floats, scores: Floats, groups: NDArray[np.int64] | None) -> Floats | None:
-    """Return a metric's value per unit (group, or row) where its mean is the metric; None where it is no mean (AUC)."""
-    if groups is not None and name.startswith("ndcg@"):
-        return group_ndcg(labels, scores, groups, _cut(name))
-    if groups is not None and name == "mrr":
-        return group_reciprocal_rank(labels, scores, groups)
-    if name == "log_loss":
-        safe = np.clip(scores, EPSILON, 1 - EPSILON)
-        losses: Floats = -(labels * np.log(safe) + (1 - labels) * np.log(1 - safe))
-        return losses
-    if name == "brier":
+def group_recall(labels: Floats, scores: Floats, groups: Groups, cut: int) -> Floats:
+    """Return the share of each group's positive rows that are among its first `cut`; NaN for groups without one."""
+    order, ranks, numbers = _ranked(scores, groups)
+    positive = labels[order] > 0
+    found, all_of = (np.bincount(numbers, weights=some) for some in (positive & (ranks < cut), positive))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(all_of > 0, found / all_of, np.nan)
+
+
+def perplexity(losses: Floats) -> float:
+    """Return e to the mean loss of a token, [tokens] nats; infinite where that is too large for a number."""
+    mean = float(losses.mean())
+    return math.exp(mean) if mean < 700 else math.inf
+
+
+def bits_per_byte(losses: Floats, num_bytes: Floats) -> float:
+    """Return bits for a byte of text, which no tokenizer changes: both [tokens], nats and bytes; NaN without a byte."""
+    total = float(num_bytes.sum())
+    return float(losses.sum()) / math.log(2) / total if total > 0 else NAN
+
+
+def cut_of(name: str) -> int:
+    """Return the 10 of `ndcg@10`."""
+    return int(name.partition("@")[2])
+
+
+def _binary(name: str, labels: Floats, scores: Floats, threshold: float) -> float:
+    if len(np.unique(labels)) < 2:
+        return NAN
+    if name == "f1":
+        return float(f1_score(labels > 0, scores >= threshold))
+    if name == "calibration_error":
+        return calibration_error(labels, scores)
+    return float(_PROBABILITIES[name](labels, scores))
+
+
+def _multiclass(name: str, labels: Floats, scores: Floats) -> float:
+    if len(np.unique(labels)) < 2:
+        return NAN
+    if name in ("auc", "pr_auc"):
+        area = roc_auc_score if name == "auc" else average_precision_score
+        return float(np.mean([area(labels == number, scores[:, number]) for number in classes_of(labels)]))
+    if name == "f1":
+        return float(f1_score(labels, predicted_class(scores), average="macro", zero_division=0))
+    if name == "accuracy":
+        return float(accuracy_score(labels, predicted_class(scores)))
+    if name == "calibration_error":
+        return calibration_error(labels, scores)
+    values = unit_values(name, labels, scores, None)
+    return NAN if values is None else float(values.mean())
+
+
+def classes_of(labels: Floats) -> NDArray[np.int64]:
+    """Return the classes that rows have, rising: a one-vs-rest area of any other has no value."""
+    return np.unique(labels).astype(np.int64)
+
+
+def _squared_errors(labels: Floats, scores: Floats) -> Floats:
+    if scores.ndim == 1:
         return (labels - scores) ** 2
-    return None
+    wide = with_all_classes(scores, labels)
+    likely = wide[np.arange(len(labels)), labels.astype(np.int64)]
+    found: Floats = (wide**2).sum(axis=1) - 2 * likely + 1
+    return found
 
 
-def slice_metrics(
-    task: str, primary: str, labels: Floats, scores: Floats, groups: NDArray[np.int64] | None, rows: NDArray[np.bool_]
-) -> Mapping[str, float]:
-    """Return the metrics over some rows."""
-    return score_metrics(task, primary, labels[rows], scores[rows], None if groups is None else groups[rows])
+def _is_ranked(name: str) -> bool:
+    return name == "mrr" or name.startswith(("ndcg@", "recall@"))
 
 
-def _cut(name: str) -> int:
-    return int(name.partition("@")[2]) if name.startswith("ndcg@") else 10
+def _group_values(name: str, labels: Floats, scores: Floats, groups: Groups) -> Floats:
+    if name == "mrr":
+        return group_reciprocal_rank(labels, scores, groups)
+    return (group_ndcg if name.startswith("ndcg@") else group_recall)(labels, scores, groups, cut_of(name))
+
+
+def _absolute_quantile(labels: Floats, scores: Floats, *, share: float) -> float:
+    return float(np.quantile(np.abs(labels - scores), share))
 
 
 def _mean(values: Floats) -> float:
     known = values[np.isfinite(values)]
-    return float(known.mean()) if len(known) else float("nan")
+    return float(known.mean()) if len(known) else NAN
 
 
-def _dcg(labels: Floats, scores: Floats, groups: NDArray[np.int64], cut: int) -> Floats:
+def _dcg(labels: Floats, scores: Floats, groups: Groups, cut: int) -> Floats:
     order, ranks, numbers = _ranked(scores, groups)
     gains = np.where(ranks < cut, labels[order] / np.log2(ranks + 2.0), 0.0)
     sums: Floats = np.bincount(numbers, weights=gains).astype(np.float64)
     return sums
 
 
-def _ranked(scores: Floats, groups: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+def _ranked(scores: Floats, groups: Groups) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Return (rows by group and falling score, rank from 0 of each inside its group, dense group number of each)."""
     order = np.lexsort((np.arange(len(scores)), -scores, groups))
     sorted_groups = groups[order]
@@ -131,3 +276,23 @@ def _ranked(scores: Floats, groups: NDArray[np.int64]) -> tuple[NDArray[np.int64
     numbers = np.repeat(np.arange(len(starts)), sizes)
     ranks = np.arange(len(order)) - np.repeat(starts, sizes)
     return order, ranks, numbers
+
+
+QUANTILES: Final[Mapping[str, float]] = {"median_absolute_error": 0.5, "absolute_error_p90": 0.9, "absolute_error_p99": 0.99}
+"""Metric to the share of absolute errors that lie below it."""
+_PROBABILITIES: Final[Mapping[str, Callable[[Floats, Floats], float]]] = {
+    "auc": roc_auc_score,
+    "pr_auc": average_precision_score,
+    "log_loss": lambda labels, scores: log_loss(labels, np.clip(scores, EPSILON, 1 - EPSILON)),
+    "brier": lambda labels, scores: brier_score_loss(labels, np.clip(scores, 0, 1)),
+}
+_NUMBERS: Final[Mapping[str, Callable[[Floats, Floats], float]]] = {
+    "rmse": root_mean_squared_error,
+    "mae": mean_absolute_error,
+    "median_absolute_error": median_absolute_error,
+    "absolute_error_p90": partial(_absolute_quantile, share=0.9),
+    "absolute_error_p99": partial(_absolute_quantile, share=0.99),
+    "loss": lambda _num_bytes, losses: float(losses.mean()),
+    "perplexity": lambda _num_bytes, losses: perplexity(losses),
+    "bits_per_byte": lambda num_bytes, losses: bits_per_byte(losses, num_bytes),
+}

@@ -1,21 +1,45 @@
-"""How sure a difference is: a paired bootstrap, both models on the same resampled units (Efron and Tibshirani, 1993)."""
+"""How sure a difference is: a paired bootstrap, both models on the same resampled units (Efron and Tibshirani, 1993).
+
+No metric is computed a thousand times over: a mean, or a function of means, comes from weights; F1 and the quantiles of errors
+from counts of rows that are alike, exactly; areas under curves from weights in the order of scores or, for many rows, from each
+row's influence (`training.evaluation.areas`). Only a metric of the spec's own is called for each resample.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from training.evaluation.metrics import unit_values
+from training.evaluation import areas
+from training.evaluation.metrics import (
+    CALIBRATION_BINS,
+    QUANTILES,
+    OwnMetric,
+    calibration_bin,
+    classes_of,
+    confidence_and_hits,
+    metric_value,
+    predicted_class,
+    unit_values,
+    with_all_classes,
+)
+from training.evaluation.resampling import NUM_RESAMPLES, resampled_counts, resampled_means, resampled_weights
 from training.spec.evaluation import LOWER_IS_BETTER
 
 Floats = NDArray[np.float64]
+Groups = NDArray[np.int64]
 
-NUM_RESAMPLES: Final = 1000
-CELLS_PER_CHUNK: Final = 4_000_000
-"""Resampled weights held at a time: 32 MB."""
+FEW_ROWS: Final = 5_000
+"""Up to which areas are computed anew for each resample; above, from influences, of which little is left out."""
+FEW_OF_A_CLASS: Final = 200
+"""Rows of the rarer class below which areas are computed anew however many rows there are."""
+OWN_CELLS: Final = 200_000_000
+"""Rows that a metric of the spec's own may see over all resamples; above, there are fewer than 1,000, and never below 100."""
+LEAST_OWN: Final = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,46 +54,44 @@ class Comparison:
     num_units: int
 
 
-def compare(
+def compare(  # noqa: PLR0913 - one array a role; bundling them would only move the names
     name: str,
     labels: Floats,
     candidate: Floats,
     champion: Floats,
-    groups: NDArray[np.int64] | None,
+    groups: Groups | None,
     *,
     confidence: float,
     seed: int,
+    threshold: float = 0.5,
+    own: OwnMetric | None = None,
 ) -> Comparison:
     """Compare two models' scores of the same rows by the metric `name`.
 
     Args:
-        labels, candidate, champion: [n].
+        labels, candidate, champion: [n], scores of several classes [n, classes]; see `metrics.score_metrics`.
         groups: [n] for ranking: whole groups are resampled.
         confidence: of the two-sided percentile interval.
         seed: of the resamples.
+        threshold: at which a probability counts as a yes.
+        own: the metric itself, where it is one of the spec's own.
     """
-    sign = -1.0 if name in LOWER_IS_BETTER else 1.0
-    new, old = (unit_values(name, labels, scores, groups) for scores in (candidate, champion))
-    if new is not None and old is not None:
-        differences = sign * (new - old)
-        known = differences[np.isfinite(differences)]
-        if len(known) < 2:
-            return _unknown(len(known))
-        gain, samples = float(known.mean()), _resampled_means(known, seed)
-        num_units = len(known)
-    else:
-        num_units = len(labels)
-        if num_units < 2 or len(np.unique(labels)) < 2:
-            return _unknown(num_units)
-        ones = np.ones((1, num_units))
-        gain = float(sign * (_auc(labels, candidate, ones) - _auc(labels, champion, ones))[0])
-        samples = sign * _resampled_auc_differences(labels, candidate, champion, seed)
-    tail = (1 - confidence) / 2
-    finite = samples[np.isfinite(samples)]
-    if len(finite) < NUM_RESAMPLES * 0.9:
+    pair = _Pair(name, labels, candidate, champion, groups, seed, threshold, own)
+    new, old = (metric_value(name, labels, scores, groups, threshold=threshold, own=own) for scores in (candidate, champion))
+    num_units = pair.num_units
+    if num_units < 2 or not np.isfinite([new, old]).all():
         return _unknown(num_units)
+    if np.array_equal(candidate, champion):
+        return Comparison(gain=0.0, low=0.0, high=0.0, probability=0.0, num_units=num_units)
+    sign = -1.0 if name in LOWER_IS_BETTER and own is None else 1.0
+    samples = sign * pair.differences()
+    finite = samples[np.isfinite(samples)]
+    if len(finite) < len(samples) * 0.9:
+        return _unknown(num_units)
+    tail = (1 - confidence) / 2
     low, high = np.quantile(finite, [tail, 1 - tail])
-    return Comparison(gain=gain, low=float(low), high=float(high), probability=float((finite > 0).mean()), num_units=num_units)
+    probability = float((finite > 0).mean())
+    return Comparison(gain=float(sign * (new - old)), low=float(low), high=float(high), probability=probability, num_units=num_units)
 
 
 def _unknown(num_units: int) -> Comparison:
@@ -77,35 +99,190 @@ def _unknown(num_units: int) -> Comparison:
     return Comparison(gain=nan, low=nan, high=nan, probability=nan, num_units=num_units)
 
 
-def _chunks(num_units: int) -> list[int]:
-    rows = max(1, CELLS_PER_CHUNK // max(1, num_units))
-    return [min(rows, NUM_RESAMPLES - start) for start in range(0, NUM_RESAMPLES, rows)]
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """Two models' scores of the same rows."""
+
+    name: str
+    labels: Floats
+    candidate: Floats
+    champion: Floats
+    groups: Groups | None
+    seed: int
+    threshold: float
+    own: OwnMetric | None
+
+    @property
+    def num_units(self) -> int:
+        """Rows, or groups where those are resampled; groups without a value do not count."""
+        if self.groups is None:
+            return len(self.labels)
+        values = None if self.own is not None else unit_values(self.name, self.labels, self.candidate, self.groups)
+        return len(np.unique(self.groups)) if values is None else int(np.isfinite(values).sum())
+
+    def differences(self) -> Floats:
+        """Return candidate less champion by resample."""
+        if self.own is not None:
+            return self._of_own(self.own)
+        if self.name in ("auc", "pr_auc"):
+            return self._of_areas()
+        if self.name == "f1":
+            return self._of_f1()
+        if self.name in QUANTILES:
+            return self._of_quantiles(QUANTILES[self.name])
+        if self.name in _FUNCTIONS_OF_MEANS:
+            return self._of_functions()
+        return self._of_means()
+
+    def _of_means(self) -> Floats:
+        new, old = (unit_values(self.name, self.labels, scores, self.groups) for scores in (self.candidate, self.champion))
+        if new is None or old is None:
+            raise ValueError(f"{self.name} is no mean over units")
+        differences = new - old
+        return resampled_means(differences[np.isfinite(differences)][:, None], self.seed)[:, 0]
+
+    def _of_functions(self) -> Floats:
+        components_of, value_of = _FUNCTIONS_OF_MEANS[self.name]
+        parts = [self._by_group(components_of(self.labels, scores)) for scores in (self.candidate, self.champion)]
+        means = resampled_means(np.concatenate(parts, axis=1), self.seed)
+        width = parts[0].shape[1]
+        return value_of(means[:, :width]) - value_of(means[:, width:])
+
+    def _by_group(self, components: Floats) -> Floats:
+        if self.groups is None:
+            return components
+        numbers = np.unique(self.groups, return_inverse=True)[1]
+        return np.stack([np.bincount(numbers, weights=column) for column in components.T], axis=1)
+
+    def _of_areas(self) -> Floats:
+        if self.candidate.ndim == 1:
+            classes, parts = [1], [(self.candidate, self.champion)]
+        else:
+            classes = classes_of(self.labels).tolist()
+            wide = [with_all_classes(scores, self.labels) for scores in (self.candidate, self.champion)]
+            parts = [(wide[0][:, number], wide[1][:, number]) for number in classes]
+        positives = [(self.labels == number).astype(np.float64) for number in classes]
+        rarest = min(min(some.sum(), len(some) - some.sum()) for some in positives)
+        if len(self.labels) > FEW_ROWS and rarest >= FEW_OF_A_CLASS:
+            influence = areas.roc_influence if self.name == "auc" else areas.precision_influence
+            found, exact = np.zeros(len(self.labels)), 0.0
+            for some, (new, old) in zip(positives, parts, strict=True):
+                found += (influence(some, new) - influence(some, old)) / len(classes)
+                exact += (metric_value(self.name, some, new, None) - metric_value(self.name, some, old, None)) / len(classes)
+            return resampled_means(found[:, None], self.seed)[:, 0] + exact
+        area = areas.weighted_roc_area if self.name == "auc" else areas.weighted_precision_area
+        chunks = []
+        for weights in resampled_weights(len(self.labels), self.seed):
+            by_class = [area(some, new, weights) - area(some, old, weights) for some, (new, old) in zip(positives, parts, strict=True)]
+            chunks.append(np.mean(by_class, axis=0))
+        return np.concatenate(chunks)
+
+    def _of_f1(self) -> Floats:
+        """Resample the kinds of rows that there are: by label and both models' answers."""
+        if self.candidate.ndim == 1:
+            answers = [(scores >= self.threshold).astype(np.int64) for scores in (self.candidate, self.champion)]
+            classes = np.array([1])
+        else:
+            answers = [predicted_class(scores) for scores in (self.candidate, self.champion)]
+            classes = np.unique(np.concatenate([self.labels.astype(np.int64), *answers]))
+        kinds, counts = np.unique(np.stack([self.labels.astype(np.int64), *answers], axis=1), axis=0, return_counts=True)
+        chunks = []
+        for drawn in resampled_counts(counts, self.seed):
+            new, old = (_macro_f1(drawn, kinds[:, 0], kinds[:, column], classes) for column in (1, 2))
+            chunks.append(new - old)
+        return np.concatenate(chunks)
+
+    def _of_quantiles(self, share: float) -> Floats:
+        """Resample one by one only the rows whose errors can be the quantile of a resample; the others count by the side they are on."""
+        errors = [np.abs(self.labels - scores) for scores in (self.candidate, self.champion)]
+        total = len(self.labels)
+        # Nine standard deviations of a resampled quantile's rank, and some more where there are few rows.
+        reach = 9 * np.sqrt(total * share * (1 - share)) + 20
+        first, last = (int(np.clip(share * (total - 1) + side * reach, 0, total - 1)) for side in (-1, 1))
+        edges = [np.partition(values, (first, last))[[first, last]] for values in errors]
+        # 0 below the window, 1 in it, 2 above.
+        sides = [(values >= low).astype(np.int64) + (values > high) for values, (low, high) in zip(errors, edges, strict=True)]
+        single = np.flatnonzero((sides[0] == 1) | (sides[1] == 1))
+        corner = np.bincount((sides[0] * 3 + sides[1])[(sides[0] != 1) & (sides[1] != 1)], minlength=9)
+        counts = np.concatenate([corner, np.ones(len(single), dtype=np.int64)])
+        kinds = [
+            np.concatenate([np.where(np.arange(9) // step % 3 == 0, -np.inf, np.inf), values[single]])
+            for step, values in zip((3, 1), errors, strict=True)
+        ]
+        chunks = []
+        for drawn in resampled_counts(counts, self.seed):
+            new, old = (_quantile(values, drawn, share * (total - 1)) for values in kinds)
+            chunks.append(new - old)
+        return np.concatenate(chunks)
+
+    def _of_own(self, own: OwnMetric) -> Floats:
+        generator = np.random.Generator(np.random.SFC64(self.seed))
+        num_resamples = int(np.clip(OWN_CELLS // max(1, len(self.labels)), LEAST_OWN, NUM_RESAMPLES))
+        units = _units(self.groups, len(self.labels))
+        found = np.empty(num_resamples)
+        for number in range(num_resamples):
+            chosen = generator.integers(0, len(units), size=len(units))
+            rows = chosen if self.groups is None else np.concatenate([units[unit] for unit in chosen])
+            # A group that is drawn twice is two groups.
+            groups = None if self.groups is None else np.repeat(np.arange(len(chosen)), [len(units[unit]) for unit in chosen])
+            new, old = (own(self.labels[rows], scores[rows], groups) for scores in (self.candidate, self.champion))
+            found[number] = new - old
+        return found
 
 
-def _resampled_means(values: Floats, seed: int) -> Floats:
-    generator = np.random.Generator(np.random.Philox(seed))
-    shares = np.full(len(values), 1 / len(values))
-    return np.concatenate([generator.multinomial(len(values), shares, size=size) @ values / len(values) for size in _chunks(len(values))])
+def _units(groups: Groups | None, num_rows: int) -> list[Groups] | range:
+    """Return the rows of each group, or the rows."""
+    if groups is None:
+        return range(num_rows)
+    order = np.argsort(groups, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(groups[order])) + 1)
 
 
-def _resampled_auc_differences(labels: Floats, candidate: Floats, champion: Floats, seed: int) -> Floats:
-    generator = np.random.Generator(np.random.Philox(seed))
-    shares = np.full(len(labels), 1 / len(labels))
-    found = []
-    for size in _chunks(len(labels)):
-        weights = generator.multinomial(len(labels), shares, size=size).astype(np.float64)
-        found.append(_auc(labels, candidate, weights) - _auc(labels, champion, weights))
-    return np.concatenate(found)
+def _macro_f1(drawn: NDArray[np.int64], labels: Groups, answers: Groups, classes: Groups) -> Floats:
+    """Return the mean F1 over classes that a resample has, [resamples]; `drawn` is [resamples, kinds], the others [kinds] or [classes]."""
+    hits = np.stack([drawn[:, (labels == number) & (answers == number)].sum(axis=1) for number in classes], axis=1)
+    of_label = np.stack([drawn[:, labels == number].sum(axis=1) for number in classes], axis=1)
+    of_answer = np.stack([drawn[:, answers == number].sum(axis=1) for number in classes], axis=1)
+    there = of_label + of_answer > 0
+    values = np.where(there, 2 * hits / np.maximum(of_label + of_answer, 1), 0.0)
+    means: Floats = values.sum(axis=1) / np.maximum(there.sum(axis=1), 1)
+    return means
 
 
-def _auc(labels: Floats, scores: Floats, weights: Floats) -> Floats:
-    """Return the AUC under each row of weights [resamples, n]: the chance that a positive outranks a negative, ties counting half."""
-    order = np.argsort(scores, kind="stable")
-    ties = np.flatnonzero(np.concatenate([[True], np.diff(scores[order]) > 0]))
-    ordered = weights[:, order]
-    positive = np.add.reduceat(ordered * labels[order], ties, axis=1)
-    negative = np.add.reduceat(ordered * (1 - labels[order]), ties, axis=1)
-    below = np.cumsum(negative, axis=1) - negative
-    with np.errstate(divide="ignore", invalid="ignore"):
-        areas: Floats = (positive * (below + 0.5 * negative)).sum(axis=1) / (positive.sum(axis=1) * negative.sum(axis=1))
-    return areas
+def _quantile(values: Floats, drawn: NDArray[np.int64], place: float) -> Floats:
+    """Return the value at the rank `place` (between two ranks: in between) of each resample of [kinds] values drawn [resamples, kinds]."""
+    order = np.argsort(values, kind="stable")
+    reached = np.cumsum(drawn[:, order], axis=1)
+    at, following = (values[order][(reached <= rank).sum(axis=1)] for rank in (int(place), int(np.ceil(place))))
+    found: Floats = at + (following - at) * (place - int(place))
+    return found
+
+
+def _squares(labels: Floats, scores: Floats) -> Floats:
+    return ((labels - scores) ** 2)[:, None]
+
+
+def _overconfidence(labels: Floats, scores: Floats) -> Floats:
+    """Return [n, bins]: how far the score is above what happened, in its own bin's column."""
+    hits, confidences = confidence_and_hits(labels, scores)
+    columns = np.zeros((len(labels), CALIBRATION_BINS))
+    columns[np.arange(len(labels)), calibration_bin(confidences)] = confidences - hits
+    return columns
+
+
+def _tokens(_num_bytes: Floats, losses: Floats) -> Floats:
+    return np.stack([losses, np.ones(len(losses))], axis=1)
+
+
+def _bytes(num_bytes: Floats, losses: Floats) -> Floats:
+    return np.stack([losses / np.log(2), num_bytes], axis=1)
+
+
+_FUNCTIONS_OF_MEANS: Final[dict[str, tuple[Callable[[Floats, Floats], Floats], Callable[[Floats], Floats]]]] = {
+    "rmse": (_squares, lambda means: np.sqrt(np.maximum(means[:, 0], 0))),
+    "calibration_error": (_overconfidence, lambda means: np.abs(means).sum(axis=1)),
+    "loss": (_tokens, lambda means: means[:, 0] / means[:, 1]),
+    "perplexity": (_tokens, lambda means: np.exp(means[:, 0] / means[:, 1])),
+    "bits_per_byte": (_bytes, lambda means: means[:, 0] / means[:, 1]),
+}
+"""Metric to its components, whose means over units make it, and to what is made of them."""

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from sklearn.metrics import ndcg_score, roc_auc_score
 
-from training.evaluation.metrics import binary_metrics, group_ndcg, group_reciprocal_rank, score_metrics
-from training.evaluation.significance import _auc, compare
+from training.evaluation.areas import weighted_roc_area
+from training.evaluation.metrics import group_ndcg, group_reciprocal_rank, score_metrics
+from training.evaluation.significance import compare
 
 RNG = np.random.default_rng(3)
 
@@ -34,7 +35,7 @@ def test_reciprocal_rank_is_that_of_the_first_positive_row() -> None:
 
 @pytest.mark.parametrize("labels", [np.zeros(10), np.ones(10)])
 def test_one_class_has_no_value_and_never_a_silent_zero(labels: np.ndarray) -> None:
-    assert all(math.isnan(value) for value in binary_metrics(labels, RNG.random(10)).values())
+    assert all(math.isnan(value) for value in score_metrics("binary", "auc", labels, RNG.random(10), None).values())
 
 
 def test_ranking_without_a_positive_label_has_no_value() -> None:
@@ -45,7 +46,7 @@ def test_weighted_auc_with_ties_is_that_of_a_plain_reference() -> None:
     labels, scores = (RNG.random(60) < 0.5).astype(float), RNG.integers(0, 6, 60).astype(float)
     weights = RNG.integers(0, 4, (5, 60)).astype(float)
     expected = [roc_auc_score(labels, scores, sample_weight=row) for row in weights]
-    assert _auc(labels, scores, weights) == pytest.approx(expected)
+    assert weighted_roc_area(labels, scores, weights.astype(np.float32)) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("name", "grouped"), [("auc", False), ("log_loss", False), ("brier", False), ("ndcg@10", True)])
