@@ -20,8 +20,14 @@ FORMAT_VERSION: Final = 1
 MAX_RESULT_BYTES: Final = 48 * 1024
 """XCom carries URIs, digests and a few scalars, never data."""
 
-STAGES: Final = ("ingest", "validate", "prepare", "train", "evaluate", "promote")
-"""The verbs of the chain, in order."""
+STAGES: Final = ("ingest", "validate", "prepare", "tune", "train", "evaluate", "promote")
+"""The verbs of the chain, in order; `tune` only where the spec has it (`PipelineSpec.stages`)."""
+
+TRIAL: Final = "trial"
+"""One trial of a study: a stage like the others with an address of its own, many of them before `tune`."""
+
+TRAININGS: Final = frozenset({TRIAL, "train"})
+"""The stages that are placed as the spec's `train.placement` says."""
 
 Scalar = str | int | float | bool | None
 
@@ -67,7 +73,7 @@ def fingerprint(stage: str, *, spec_part: Any, code_version: str, inputs: Mappin
     """Name the work: equal work has an equal fingerprint, whoever asks for it.
 
     Args:
-        stage: one of `STAGES`.
+        stage: one of `STAGES`, or `TRIAL`.
         spec_part: the part of the frozen spec that the stage's work depends on, as JSON.
         code_version: hash of training/, or the image's digest.
         inputs: digests (and `as_of`, source listing, world size …) that the work depends on, as JSON.

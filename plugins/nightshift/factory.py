@@ -18,7 +18,6 @@ from nightshift.resolve import RESOLVE, WAIT, ResolveOperator, WaitForData
 from nightshift.retries import BudgetRetryPolicy
 from nightshift.stages import StageOperator
 from nightshift.timetables import Nights
-from training.contracts import STAGES
 from training.spec import PipelineSpec, load_spec, params_schema
 
 
@@ -58,7 +57,7 @@ def build_dag(spec: PipelineSpec, spec_path: Path) -> DAG:
         previous: Any = ResolveOperator(task_id=RESOLVE, spec_path=str(spec_path), pool=CPU.name, **common)
         if spec.data.source.partition is not None:
             previous = previous >> WaitForData(task_id=WAIT, wait=spec.data.source.wait, pool=CPU.name, **common)
-        for stage in STAGES:
+        for stage in spec.stages:
             previous = previous >> StageOperator(task_id=stage, stage=stage, pool=pool_of(spec, stage), **common)
     return dag
 

@@ -20,7 +20,7 @@ from typing import IO, Final
 
 from nightshift.placement import Ended
 from nightshift.settings import Settings
-from training.contracts import StageRequest
+from training.contracts import TRAININGS, StageRequest
 from training.spec import PipelineSpec
 
 GRACE_SECONDS: Final = 4.0
@@ -100,7 +100,7 @@ def command_of(request_uri: str, request: StageRequest, spec: PipelineSpec, *, p
     module = f"training.stages.{request.stage}"
     command = [sys.executable, "-m", module, request_uri]
     placement = spec.train.placement
-    if request.stage == "train" and placement.world_size > 1:
+    if request.stage in TRAININGS and placement.world_size > 1:
         torchrun = ["torch.distributed.run", "--standalone", f"--nproc-per-node={placement.world_size}", "--max-restarts=0"]
         command = [sys.executable, "-m", *torchrun, "-m", module, request_uri]
     return [sys.executable, "-m", "training.processes", "--parent", str(parent_pid), "--", *command]

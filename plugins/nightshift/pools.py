@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from training.contracts import TRAININGS
 from training.spec import PipelineSpec
 
 
@@ -26,7 +27,7 @@ POOLS: Final = (CPU, TRAIN, GPU)
 
 def pool_of(spec: PipelineSpec, stage: str) -> str:
     """Return the pool that a stage's task waits in: for training the spec's own, if it names one."""
-    if stage != "train":
+    if stage not in TRAININGS:
         return CPU.name
     placement = spec.train.placement
     return placement.pool or (GPU.name if placement.gpus else TRAIN.name)

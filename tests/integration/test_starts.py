@@ -10,13 +10,14 @@ from urllib.parse import unquote
 import pytest
 
 from tests.integration.installation import Installation
-from training.contracts import STAGES, StageResult
+from training.contracts import StageResult
 from training.data.shop import write_day
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 PIPELINE = "search_ranking"
 AS_OF = "2026-02-01T02:00:00+00:00"
+STAGES = ("ingest", "validate", "prepare", "train", "evaluate", "promote")
 WORK_STAGES = STAGES[:-1]
 
 

@@ -73,6 +73,19 @@ class Gang:
             dist.broadcast(cell, src=0)
         return int(cell.item())
 
+    def text_from_first(self, text: str) -> str:
+        """Return rank 0's text on every rank."""
+        if self.world_size == 1:
+            return text
+        data = text.encode()
+        num_bytes = self.from_first(len(data))
+        cells = torch.zeros(num_bytes, dtype=torch.uint8, device=self.device)
+        if self.is_first:
+            cells.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+        with self.collectives():
+            dist.broadcast(cells, src=0)
+        return bytes(cells.cpu().numpy()).decode()
+
     def sum(self, *numbers: float) -> list[float]:
         """Return the sums over all ranks, in float64."""
         cells = torch.tensor(numbers, dtype=torch.float64, device=self.device)

@@ -36,6 +36,9 @@ TRACK_EVERY_STEPS: Final = 10
 SumLoss = Callable[[nn.Module, Batch], torch.Tensor]
 """The loss summed over a batch's units (rows, or groups)."""
 
+Judge = Callable[[int, float], bool]
+"""(epochs done, validation loss) to whether training is to end here: what a search for settings prunes by."""
+
 
 @dataclass(kw_only=True)
 class Progress:
@@ -83,6 +86,10 @@ class Parts:
     learning_rate: float
     weight_decay: float
     early_stopping: int | None
+    warmup_steps: int | None = None
+    """None: `WARMUP_SHARE` of all steps."""
+    judge: Judge | None = None
+    """Asked by rank 0 after each epoch whether the training is worth going on."""
 
 
 class Loop:
@@ -94,6 +101,7 @@ class Loop:
         self._names = {name: p for name, p in self._module.named_parameters()}
         self._optimizer = torch.optim.AdamW(self._module.parameters(), lr=parts.learning_rate, weight_decay=parts.weight_decay, fused=True)
         self._watchdog = Watchdog()
+        self._given_up = False
         self.progress = Progress()
         self.best: dict[str, torch.Tensor] = {}
 
@@ -108,7 +116,7 @@ class Loop:
         wrapped = self._module if parts.gang.world_size == 1 else DistributedDataParallel(self._module, gradient_as_bucket_view=True)
         self._module.train()
         try:
-            while self.progress.epoch < parts.epochs and not self._stopped_early():
+            while self.progress.epoch < parts.epochs and not self._given_up and not self._stopped_early():
                 self._epoch(wrapped)
         except PeerLostError:
             self._rescue()
@@ -161,10 +169,11 @@ class Loop:
         parts, progress = self._parts, self.progress
         train_loss = progress.epoch_loss / parts.loader.num_units
         validation_loss = self._validate() if parts.gang.is_first else 0.0
-        # One rank judges, all act on it: early stopping must be the same everywhere.
-        train_loss, validation_loss = (
-            value for value in parts.gang.sum(*((train_loss, validation_loss) if parts.gang.is_first else (0.0, 0.0)))
-        )
+        given_up = parts.gang.is_first and parts.judge is not None and parts.judge(progress.epoch + 1, validation_loss)
+        # One rank judges, all act on it: early stopping and pruning must be the same everywhere.
+        told = (train_loss, validation_loss, float(given_up)) if parts.gang.is_first else (0.0, 0.0, 0.0)
+        train_loss, validation_loss, is_over = parts.gang.sum(*told)
+        self._given_up = bool(is_over)
         progress.epoch += 1
         progress.epoch_loss = 0.0
         progress.history.append({"epoch": progress.epoch, "train_loss": train_loss, "validation_loss": validation_loss})
@@ -194,8 +203,9 @@ class Loop:
         return patience is not None and self.progress.epoch - self.progress.best_epoch >= patience
 
     def _learning_rate(self, step: int) -> float:
-        """Linear warm-up over 5 % of the steps, then a cosine down to a tenth (Loshchilov and Hutter, SGDR, 2017)."""
-        warmup = max(1, round(self._total_steps * WARMUP_SHARE))
+        """Linear warm-up over `warmup_steps`, by default 5 % of the steps, then a cosine down to a tenth (Loshchilov and Hutter, SGDR, 2017)."""
+        asked = self._parts.warmup_steps
+        warmup = max(1, round(self._total_steps * WARMUP_SHARE) if asked is None else asked)
         if step < warmup:
             return self._parts.learning_rate * (step + 1) / warmup
         share = (step - warmup) / max(1, self._total_steps - warmup)

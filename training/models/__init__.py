@@ -44,6 +44,8 @@ class FitContext:
     stop: StopFlag
     stage: StageContext
     """For progress and scratch."""
+    judge: Callable[[int, float], bool] | None = None
+    """Asked by rank 0 after each epoch with (epochs done, validation loss): True ends the training there, as a trial that is pruned."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -78,11 +78,12 @@ class _Rounds:
         self.best_round = 0
         self.best_loss = float("inf")
         self.history: list[dict[str, float]] = []
+        self._given_up = False
 
     @property
     def is_over(self) -> bool:
         patience = self._context.spec.train.early_stopping
-        return patience is not None and self.num_rounds - self.best_round >= patience
+        return self._given_up or (patience is not None and self.num_rounds - self.best_round >= patience)
 
     def resume(self) -> xgboost.Booster | None:
         checkpoints = self._context.checkpoints
@@ -105,6 +106,8 @@ class _Rounds:
         self.history.append({"epoch": self.num_rounds, "train_loss": train_loss, "validation_loss": validation_loss})
         if validation_loss < self.best_loss:
             self.best_loss, self.best_round = validation_loss, self.num_rounds
+        if self._context.judge is not None:
+            self._given_up = self._context.judge(self.num_rounds, validation_loss)
         self._context.tracker.log(self.num_rounds, train_loss=train_loss, validation_loss=validation_loss)
         self._context.stage.progress(self.num_rounds, self._context.spec.train.epochs, "rounds", validation_loss=validation_loss)
 

@@ -71,6 +71,8 @@ class TorchFamily(Family):
                 learning_rate=train.learning_rate,
                 weight_decay=train.weight_decay or 0.0,
                 early_stopping=train.early_stopping,
+                warmup_steps=train.warmup_steps,
+                judge=context.judge,
             )
         )
         loop.train()

@@ -65,7 +65,7 @@ class FamilyFacts:
 
 FAMILIES: Final[Mapping[str, FamilyFacts]] = {
     "ranker": FamilyFacts(settings=RankerSettings, distributed=True, needs=("batch_size",)),
-    "boosted_trees": FamilyFacts(settings=BoostedTreesSettings, distributed=False, takes_not=("batch_size", "weight_decay")),
+    "boosted_trees": FamilyFacts(settings=BoostedTreesSettings, distributed=False, takes_not=("batch_size", "warmup_steps", "weight_decay")),
 }
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationError
 
+from training.contracts import STAGES
 from training.errors import Problem, SpecError
 from training.spec.data import Data, Prepare, Validate
 from training.spec.evaluation import Evaluate
@@ -105,6 +106,11 @@ class PipelineSpec(Section):
     evaluate: Evaluate
     promote: Promote
     costs: Costs = Field(default_factory=Costs)
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """The stages that this pipeline has, in order."""
+        return tuple(stage for stage in STAGES if stage != "tune" or self.tune is not None)
 
     @classmethod
     def thaw(cls, frozen: Mapping[str, Any]) -> Self:

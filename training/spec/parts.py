@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from training.contracts import STAGES
+from training.contracts import TRIAL
 from training.spec.models import PipelineSpec
 
 _NOT_OF_THE_ROWS: Final = frozenset({"wait", "suite"})
 _NOT_OF_THE_CELLS: Final = frozenset({"known", "because"})
 _PLACES: Final = frozenset({"uri", "kind"})
 _NOT_OF_THE_WEIGHTS: Final = frozenset({"placement", "checkpoint"})
+_OF_THE_STUDY: Final = ("sampler", "pruner", "objective", "seed", "space")
+_OF_ITS_END: Final = ("trials", "patience", "within")
 
 
 def spec_part(spec: PipelineSpec, stage: str) -> dict[str, Any]:
@@ -25,8 +27,8 @@ def spec_part(spec: PipelineSpec, stage: str) -> dict[str, Any]:
     Raises:
         ValueError: there is no such stage.
     """
-    if stage not in STAGES:
-        raise ValueError(f"there is no stage {stage!r}: {', '.join(STAGES)}")
+    if stage not in _PARTS:
+        raise ValueError(f"there is no stage {stage!r}: {', '.join(_PARTS)}")
     values = spec.model_dump(mode="json", by_alias=True)
     part: dict[str, Any] = _PARTS[stage](values)
     return part
@@ -46,10 +48,24 @@ def _prepare(values: Mapping[str, Any]) -> dict[str, Any]:
     return {"data": data, "prepare": prepare, "task": values["evaluate"]["task"], "timezone": values["timezone"]}
 
 
+def _trial(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The study that a trial is of. Not how many trials there are to be: a longer search goes on with what is there."""
+    tune = values["tune"]
+    return {} if tune is None else {"tune": {key: tune[key] for key in _OF_THE_STUDY}, **_train(values)}
+
+
+def _tune(values: Mapping[str, Any]) -> dict[str, Any]:
+    tune = values["tune"]
+    return {} if tune is None else {**_trial(values), "end": {key: tune[key] for key in _OF_ITS_END}}
+
+
 def _train(values: Mapping[str, Any]) -> dict[str, Any]:
     """The primary metric chooses the best epoch."""
     evaluate = values["evaluate"]
     train = {key: value for key, value in values["train"].items() if key not in _NOT_OF_THE_WEIGHTS}
+    if train["warmup_steps"] is None:
+        # The key came later than the first models: where it is not used, their training is still the same work.
+        del train["warmup_steps"]
     return {"train": train, "task": evaluate["task"], "primary": evaluate["primary"]}
 
 
@@ -81,7 +97,10 @@ _PARTS: Final = {
     "ingest": _ingest,
     "validate": _validate,
     "prepare": _prepare,
+    TRIAL: _trial,
+    "tune": _tune,
     "train": _train,
     "evaluate": _evaluate,
+    "canary": _evaluate,
     "promote": _promote,
 }

@@ -20,6 +20,7 @@ from training.spec.promotion import Promote
 from training.spec.schedule import schedule_faults
 from training.spec.sql import cycle, objection
 from training.spec.training_rules import elastic_fits, family_fits, metrics_exist, placement_fits, task_fits
+from training.spec.tuning_rules import conditions_fit, grid_is_finite, objective_exists, parameters_fit, study_fits_its_gpus
 from training.spec.uris import forbidden_uris, forbidden_webhook, partition_fault
 from training.spec.values import duration_text, told
 
@@ -208,6 +209,11 @@ RULES: Final[tuple[tuple[tuple[str, ...], Rule], ...]] = (
     (("train",), family_fits),
     (("train",), placement_fits),
     (("train",), elastic_fits),
+    (("tune", "train"), parameters_fit),
+    (("tune",), conditions_fit),
+    (("tune",), grid_is_finite),
+    (("tune", "train"), study_fits_its_gpus),
+    (("tune", "evaluate"), objective_exists),
     (("evaluate",), metrics_exist),
     (("data", "train", "evaluate"), task_fits),
 )

@@ -57,6 +57,8 @@ class Train(Section):
     batch_size: Annotated[int, Field(ge=1, le=2**27)] | None = None
     """Rows of one step over all processes."""
     learning_rate: Annotated[float, Field(gt=0, le=100)]
+    warmup_steps: Annotated[int, Field(ge=0, le=10**9)] | None = None
+    """Steps until the learning rate is reached, linearly; absent: a twentieth of all steps."""
     weight_decay: Annotated[float, Field(ge=0, le=100)] | None = None
     early_stopping: Annotated[int, Field(ge=1, le=100_000)] | None = None
     """Epochs without a better validation metric after which training ends."""

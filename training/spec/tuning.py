@@ -70,3 +70,12 @@ class Tune(Section):
     """No trial begins later than this after the study's first one."""
     space: Annotated[dict[str, SearchSpace], Field(min_length=1, max_length=64)]
     """Key of `train` to what is searched; a family's own settings as `settings.max_depth`."""
+
+    def in_order(self) -> list[str]:
+        """Return the parameters, each after those that its `when` names; those whose conditions go in a circle are left out."""
+        ordered: list[str] = []
+        waiting = list(self.space)
+        while ready := [name for name in waiting if not ((self.space[name].when.keys() - {name}) & set(waiting))]:
+            ordered += ready
+            waiting = [name for name in waiting if name not in ready]
+        return ordered

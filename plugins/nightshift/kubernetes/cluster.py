@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field, ValidationError
 
-from training.contracts import STAGES
+from training.contracts import STAGES, TRIAL
 from training.errors import Problem, SpecError
 from training.spec import PipelineSpec
 from training.spec.documents import Document, read_document
@@ -106,7 +106,9 @@ class Cluster(Section):
     user_id: Annotated[int, Field(ge=1, le=2**31 - 1)] = 65532
 
     def amount_of(self, stage: str) -> Amount:
-        return self.resources.get(stage) or self.resources.get(ANY_STAGE) or Amount()
+        # A trial is a training: unless the file says otherwise, it is given what a training is given.
+        own = self.resources.get(stage) or (self.resources.get("train") if stage == TRIAL else None)
+        return own or self.resources.get(ANY_STAGE) or Amount()
 
     def secrets_of(self, stage: str) -> tuple[str, ...]:
         return (*self.secrets.get(EVERY_STAGE, ()), *self.secrets.get(stage, ()))
@@ -169,8 +171,8 @@ def _broken_rules(cluster: Cluster, document: Document) -> list[Problem]:
     found = []
     for section, others in (("secrets", EVERY_STAGE), ("resources", ANY_STAGE)):
         for name in getattr(cluster, section):
-            if name not in (*STAGES, others):
-                hint = f"one of {', '.join(STAGES)}, {others}"
+            if name not in (*STAGES, TRIAL, others):
+                hint = f"one of {', '.join((*STAGES, TRIAL))}, {others}"
                 found.append(problem_at(document, (section, name), "stage.unknown", f"there is no stage {told(name)}", hint=hint))
     for name in cluster.environment:
         if SECRET_NAME.fullmatch(name):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from nightshift.kubernetes.cluster import Cluster, Nodes
-from training.contracts import sha256_hex
+from training.contracts import TRAININGS, sha256_hex
 from training.spec import PipelineSpec
 from training.spec.values import size_text
 
@@ -94,7 +94,7 @@ def launch_of(
         spot: whether nodes that may be taken away will do this time.
     """
     amount = cluster.amount_of(stage)
-    if stage != "train":
+    if stage not in TRAININGS:
         return Launch(
             name=name,
             pipeline=spec.name,

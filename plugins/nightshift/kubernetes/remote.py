@@ -21,7 +21,7 @@ from nightshift.placement import Ended
 from nightshift.resolve import Frozen
 from nightshift.settings import Settings
 from nightshift.work import Work
-from training.contracts import RunIdentity, StageRequest, StageResult
+from training.contracts import TRAININGS, RunIdentity, StageRequest, StageResult
 from training.errors import NightshiftError
 from training.spec.training_rules import smaller_sizes
 from training.store import StageAddress
@@ -198,7 +198,7 @@ class RemoteWork:
             say(f"launch {number}: {entry.name}, {where}{' on spot nodes' if spot else ''}; again by hand: {_by_hand(request, entry)}")
 
     def _nodes(self, last: LaunchEntry | None, cause: Cause, ended: Seen | None) -> int:
-        if self._stage != "train":
+        if self._stage not in TRAININGS:
             return 1
         placement = self._frozen.spec.train.placement
         if last is None or cause == "again":
@@ -209,19 +209,19 @@ class RemoteWork:
         return last.nodes
 
     def _is_spot(self, preemptions: int) -> bool:
-        if self._stage != "train" or self._cluster.spot is None or not self._frozen.spec.train.placement.spot:
+        if self._stage not in TRAININGS or self._cluster.spot is None or not self._frozen.spec.train.placement.spot:
             return False
         return preemptions < max(self._cluster.spot.fallback_after, 1)
 
     def _may_shrink(self) -> bool:
-        return self._stage == "train" and bool(self._smaller_sizes())
+        return self._stage in TRAININGS and bool(self._smaller_sizes())
 
     def _smaller_sizes(self) -> list[int]:
         train = self._frozen.spec.train
         return smaller_sizes(train.placement, train.batch_size)
 
     def _waiting(self, entry: LaunchEntry) -> Waiting:
-        can_shrink = entry.number > 1 and self._stage == "train" and any(size < entry.nodes for size in self._smaller_sizes())
+        can_shrink = entry.number > 1 and self._stage in TRAININGS and any(size < entry.nodes for size in self._smaller_sizes())
         return Waiting(
             number=entry.number,
             name=entry.name,

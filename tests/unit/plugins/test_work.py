@@ -12,7 +12,7 @@ from nightshift import work
 from nightshift.resolve import Frozen
 from nightshift.settings import Settings
 from nightshift.work import NEEDS, Work, work_of
-from training.contracts import STAGES, RunIdentity, StageResult
+from training.contracts import RunIdentity, StageResult
 from training.provenance import CHECKOUT
 from training.spec import PipelineSpec, freeze, load_spec, parse_spec, resolve_uris
 from training.store import Store
@@ -20,6 +20,8 @@ from training.store import Store
 SPEC_PATH = CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml"
 AS_OF = datetime(2026, 2, 1, 2, tzinfo=UTC)
 CHAMPION = {"version": "1", "model_uri": "file:///m", "weights_digest": "champions", "as_of": "…", "bounds": {}, "revision": 1}
+
+STAGES = load_spec(SPEC_PATH).stages
 
 WorkOf = Callable[..., Work]
 

@@ -51,8 +51,8 @@ def test_change_of_the_spec_is_new_work_for_these_stages(accept: Accept, pipelin
 
 
 def test_unknown_stage_is_refused(ranking: PipelineSpec) -> None:
-    with pytest.raises(ValueError, match="there is no stage 'tune'"):
-        spec_part(ranking, "tune")
+    with pytest.raises(ValueError, match="there is no stage 'tuning'"):
+        spec_part(ranking, "tuning")
 
 
 @pytest.mark.parametrize("name", [R, F])
