@@ -58,14 +58,14 @@ def record_candidate(
 def answer_request(ledger: Ledger, request: Entry, outcome: str, *, by: str, words: str) -> Entry:
     """End a request for approval; `approved` moves the standing as if the gates had accepted.
 
-    An approval whose champion is another one by now moves nothing and is recorded as `stale`.
+    An approval of what was measured against an older standing moves nothing and is recorded as `stale`.
 
     Args:
         outcome: `approved`, `declined`, `expired` or `bypassed`.
         by: who answered; for what nobody answered, who noticed.
 
     Raises:
-        DeniedError: `approval.ended`, something ended it before.
+        DeniedError: `approval.ended`, something ended it before; `approval.unknown`.
     """
     entry = Entry(
         model=request.model,
@@ -81,9 +81,13 @@ def answer_request(ledger: Ledger, request: Entry, outcome: str, *, by: str, wor
     )
     if outcome != "approved":
         return ledger.record(entry)
-    standing = ledger.standing(request.model)
+    stale_key = decision_key(request.model, request.key, "stale")
+    found = ledger.decision(request.model, stale_key)
+    if found is not None:
+        # The same approval given twice has the same answer.
+        return found
     try:
-        return ledger.record(*_seated(entry, standing))
+        return ledger.record(*_seated(entry, ledger.standing(request.model)))
     except DeniedError as err:
         if err.code != "promotion.conflict":
             raise
@@ -94,7 +98,7 @@ def answer_request(ledger: Ledger, request: Entry, outcome: str, *, by: str, wor
     stale = replace(
         entry,
         outcome="stale",
-        key=decision_key(request.model, request.key, "stale"),
+        key=stale_key,
         reasons=[*request.reasons, {"gate": "approval", "passed": False, "words": words}],
     )
     return ledger.record(stale)
@@ -120,7 +124,7 @@ def settle_canary(
     accepted = outcome == "accepted"
     entry = Entry(
         model=standing.model,
-        key=decision_key(standing.model, canary.weights_digest, "canary", str(standing.revision)),
+        key=_settlement_key(standing.model, canary.weights_digest, standing.revision),
         version=canary.version,
         semantic_version=canary.semantic_version,
         action="promoted" if accepted else "canary_ended",
@@ -133,48 +137,72 @@ def settle_canary(
     return ledger.record(entry, Move(champion=champion, canary=None, expected_revision=standing.revision))
 
 
-def roll_back(ledger: Ledger, model: str, *, by: str, reason: str, to: str | None = None) -> Entry:
+def settlement(ledger: Ledger, model: str, *, weights_digest: str, revision: int) -> Entry | None:
+    """Return how the canary of these weights, seated at `revision`, was settled; None while it was not.
+
+    A settlement that is asked for again, its first answer lost, finds here what it did: the standing has moved on by then.
+    """
+    return ledger.decision(model, _settlement_key(model, weights_digest, revision))
+
+
+def roll_back(
+    ledger: Ledger, model: str, *, by: str, reason: str, to: str | None = None, order: str = "", expected_revision: int | None = None
+) -> Entry:
     """Make an earlier champion, or a named version, champion again; a canary ends, having been measured against the other one.
 
     Args:
         to: number or semantic version; None: the champion before this one.
+        order: what names the order: the same order given twice is one rollback. Empty: each call is an order, and goes further back.
+        expected_revision: of the standing that whoever orders has looked at; None: the present one.
 
     Raises:
         DeniedError: `rollback.nothing`, there is no earlier champion; `version.unknown`; `rollback.same`, it is champion already;
             `promotion.conflict`, somebody else moved the standing at the same moment.
     """
     standing, history = ledger.standing(model), ledger.history(model)
+    # After the standing: what this order has moved already is then in sight.
+    done = ledger.decision(model, _order_key(model, order)) if order else None
+    if done is not None:
+        return done
     if standing.champion is None:
         raise DeniedError("rollback.nothing", f"{shown(model)} has no champion", hint=f"models: {', '.join(ledger.models()) or 'none'}")
-    target = _previous(history, model) if to is None else find_version(history, to, model)
+    target = find_version(history, to, model) if to else _previous(history, model)
     if target.version == standing.champion.version:
         raise DeniedError("rollback.same", f"version {_named(target)} is the champion of {model} already")
+    expected = standing.revision if expected_revision is None else expected_revision
     entry = Entry(
         model=model,
-        key=decision_key(model, "rollback", target.version, str(standing.revision)),
+        key=_order_key(model, order) if order else decision_key(model, "rollback", target.version, str(expected)),
         version=target.version,
         semantic_version=target.semantic_version,
         action="rolled_back",
         outcome="rolled_back",
-        reasons=[{"gate": "rollback", "passed": True, "words": f"from version {_named(standing.champion)}: {reason}"}],
-        evidence={HOLDER: asdict(target), "from": asdict(standing.champion), "reason": reason, "weights_digest": target.weights_digest},
+        reasons=[{"gate": "rollback", "passed": True, "words": _rollback_words(history, target, standing.champion, reason)}],
+        evidence={
+            HOLDER: asdict(target),
+            "from": asdict(standing.champion),
+            "reason": reason,
+            "order": order,
+            "weights_digest": target.weights_digest,
+        },
         decided_by=by,
     )
     seat = replace(target, since=_now())
-    return ledger.record(entry, Move(champion=seat, canary=None, expected_revision=standing.revision))
+    return ledger.record(entry, Move(champion=seat, canary=None, expected_revision=expected))
 
 
 def champions(history: Sequence[Entry]) -> list[Holder]:
     """Return the line of champions that a rollback goes back along, oldest first: what was rolled back is not in it."""
     line: list[Holder] = []
     for entry in history:
-        if entry.action == "promoted":
-            line.append(holder_of(entry))
-        elif entry.action == "rolled_back":
-            target = holder_of(entry)
-            versions = [holder.version for holder in line]
-            line = line[: versions.index(target.version)] if target.version in versions else line
-            line.append(target)
+        if entry.action not in ("promoted", "rolled_back"):
+            continue
+        holder = holder_of(entry)
+        if entry.action == "rolled_back":
+            places = [place for place, earlier in enumerate(line) if earlier.version == holder.version]
+            line = line[: places[-1]] if places else line
+        # A champion that is promoted again has no other one before it.
+        line = [*(line[:-1] if line and line[-1].version == holder.version else line), holder]
     return line
 
 
@@ -222,10 +250,26 @@ def _seated(entry: Entry, standing: Standing) -> tuple[Entry, Move]:
     return replace(entry, action="promoted"), Move(champion=holder, canary=None, expected_revision=expected)
 
 
+def _settlement_key(model: str, weights_digest: str, revision: int) -> str:
+    return decision_key(model, weights_digest, "canary", str(revision))
+
+
+def _order_key(model: str, order: str) -> str:
+    return decision_key(model, "rollback", "order", order)
+
+
+def _rollback_words(history: Sequence[Entry], target: Holder, champion: Holder, reason: str) -> str:
+    words = f"from version {_named(champion)}: {reason}"
+    decided = [entry for entry in history if entry.version == target.version]
+    if any(entry.action in ("promoted", "rolled_back") for entry in decided):
+        return words
+    return f"{words}; version {_named(target)} was never champion, last decision: {decided[-1].outcome}"
+
+
 def _previous(history: Sequence[Entry], model: str) -> Holder:
     line = champions(history)
     if len(line) < 2:
-        raise DeniedError("rollback.nothing", f"{model} had no champion before this one", hint="name a version: --to")
+        raise DeniedError("rollback.nothing", f"{model} had no champion before this one", hint="name the version to go to")
     return line[-2]
 
 

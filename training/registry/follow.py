@@ -11,6 +11,7 @@ from typing import Any, Final
 import mlflow
 from mlflow.exceptions import MlflowException
 
+from training.errors import DeniedError, UnavailableError
 from training.registry.ledger import Entry, Ledger, Standing
 from training.registry.versions import LIFECYCLE_TAG, registry_faults
 
@@ -19,6 +20,8 @@ logger = logging.getLogger(__name__)
 ALIASES: Final = ("champion", "canary")
 MAX_TAG_CHARS: Final = 5000
 ABANDONED_AFTER: Final = timedelta(hours=1)
+MAX_ROUNDS: Final = 20
+"""Of looking and setting right: two suffice alone, some more among others who write."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,43 +43,50 @@ def follow(ledger: Ledger, model: str) -> Standing:
     """Set MLflow's aliases and tags of `model` to what the ledger says, and mark the outbox.
 
     A note in the outbox says that somebody is at it. Of two writers at once, one may overwrite what the other has just set to something
-    newer; each looks at the ledger again before it takes its note away, and one that died leaves its note to whoever comes next.
+    newer; so each looks again after its last write, and ends on a look that found nothing to set right. One that died leaves its note,
+    and the work, to whoever comes next.
 
     Raises:
         UnavailableError: `database.unavailable`, `mlflow.unavailable`; nothing is lost, the next one goes on.
+        DeniedError: `registry.version_missing`, the ledger names a version that MLflow does not have; all else is set right.
     """
     note = ledger.add_note(model)
-    while True:
+    found: list[Difference] = []
+    for _ in range(MAX_ROUNDS):
         pending = ledger.pending(model)
-        standing = ledger.standing(model)
-        for difference in differences(ledger, model):
-            logger.info("%s", difference)
-            with registry_faults():
-                difference.mend()
-        if ledger.standing(model).revision == standing.revision:
+        found = differences(ledger, model)
+        if not found:
             # Other writers' notes are theirs to take away, unless they are long dead.
             abandoned = datetime.now(UTC) - ABANDONED_AFTER
             ledger.mark_told([entry.number for entry in pending if not entry.is_note or entry.number == note or entry.since < abandoned])
-            return standing
+            return ledger.standing(model)
+        for difference in found:
+            logger.info("%s", difference)
+            with registry_faults():
+                difference.mend()
+    message = f"after {MAX_ROUNDS} rounds MLflow still says otherwise than the ledger: {found[0]}"
+    raise UnavailableError("mlflow.unavailable", message, hint="who else sets aliases and tags of this model?")
 
 
 def differences(ledger: Ledger, model: str) -> list[Difference]:
-    """Return what MLflow says otherwise than the ledger; empty where they agree, or the model is nobody's here.
+    """Return what MLflow says otherwise than the ledger; empty where they agree. What cannot be set right comes last.
 
     Raises:
         UnavailableError: `database.unavailable`, `mlflow.unavailable`.
     """
-    history, standing = ledger.history(model), ledger.standing(model)
+    standing, history = ledger.standing(model), ledger.history(model)
     with registry_faults():
         client = mlflow.MlflowClient()
         try:
             aliases = dict(client.get_registered_model(model).aliases)
         except MlflowException as err:
-            if err.error_code == "RESOURCE_DOES_NOT_EXIST" and standing.champion is None:
-                return []
-            raise
+            if err.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+            aliases = {}
         versions = {str(version.version): dict(version.tags) for version in _versions(client, model)}
-    return [*_tags(client, model, versions, expected_tags(history, standing)), *_aliases(client, model, aliases, standing)]
+    by_alias = _aliases(client, model, aliases, standing, versions)
+    by_alias.sort(key=lambda difference: difference.expected not in (None, *versions))
+    return [*_tags(client, model, versions, expected_tags(history, standing)), *by_alias]
 
 
 def expected_tags(history: Sequence[Entry], standing: Standing) -> dict[str, dict[str, str]]:
@@ -90,7 +100,7 @@ def expected_tags(history: Sequence[Entry], standing: Standing) -> dict[str, dic
             "nightshift.reasons": words[:MAX_TAG_CHARS],
             "nightshift.decided_by": entry.decided_by,
         }
-        if entry.action in ("promoted", "canary", "canary_ended", "rolled_back"):
+        if entry.action != "recorded":
             # Whoever sits on a seat gets its name below; who sat on one and does not any more is archived.
             tags[LIFECYCLE_TAG] = "archived"
             if entry.action in ("promoted", "rolled_back"):
@@ -102,7 +112,9 @@ def expected_tags(history: Sequence[Entry], standing: Standing) -> dict[str, dic
     return expected
 
 
-def _aliases(client: Any, model: str, found: Mapping[str, Any], standing: Standing) -> list[Difference]:
+def _aliases(
+    client: Any, model: str, found: Mapping[str, Any], standing: Standing, versions: Mapping[str, Mapping[str, str]]
+) -> list[Difference]:
     wrong = []
     for alias in ALIASES:
         holder, holding = getattr(standing, alias), found.get(alias)
@@ -112,10 +124,17 @@ def _aliases(client: Any, model: str, found: Mapping[str, Any], standing: Standi
             continue
         if expected is None:
             mend = _call(client.delete_registered_model_alias, model, alias)
-        else:
+        elif expected in versions:
             mend = _call(client.set_registered_model_alias, model, alias, expected)
+        else:
+            mend = _call(_refuse_missing, model, alias, expected)
         wrong.append(Difference(model=model, what=f"alias {alias}", found=held, expected=expected, mend=mend))
     return wrong
+
+
+def _refuse_missing(model: str, alias: str, version: str) -> None:
+    message = f"version {version} of {model} is {alias} in the ledger, and MLflow's registry does not have it"
+    raise DeniedError("registry.version_missing", message, hint="bring it back from MLflow's backup, or roll back to another version")
 
 
 def _tags(

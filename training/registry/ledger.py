@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from sqlalchemy import select, update
+from sqlalchemy import delete, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
@@ -25,6 +26,8 @@ OUTCOMES: Final = (
 )
 """Of a candidate or a canary; of a request for approval; of somebody's order."""
 REQUEST: Final = "needs_approval"
+SEATED: Final[Mapping[str, str]] = {"promoted": "became champion", "canary": "became canary", "rolled_back": "is champion again"}
+"""Actions that seat a version, in words."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,9 +83,9 @@ class Entry:
     decided_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     semantic_version: str = ""
     request_key: str | None = None
-    """Key of the decision that this one answers or ends."""
+    """Key of the request for approval that this one ends."""
     revision: int | None = None
-    """Of the standing after the move; None where nothing moved. The ledger fills it in."""
+    """Of the standing after the move; None where this decision moved nothing. The ledger fills it in."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -167,19 +170,23 @@ class Ledger:
             ]
 
     def mark_told(self, numbers: Sequence[int]) -> None:
-        """Mark what MLflow was told."""
+        """Mark what MLflow was told; notes go, having said nothing but that somebody was at it."""
+        if not numbers:
+            return
         with database_faults(), Session(self._engine) as session, session.begin():
-            session.execute(update(RegistryOutbox).where(RegistryOutbox.id.in_(numbers)).values(done_at=datetime.now(UTC)))
+            told = RegistryOutbox.id.in_(numbers)
+            session.execute(delete(RegistryOutbox).where(told, RegistryOutbox.decision_key == ""))
+            session.execute(update(RegistryOutbox).where(told).values(done_at=datetime.now(UTC)))
 
     def record(self, entry: Entry, move: Move | None = None) -> Entry:
         """Add a decision and, where it moves anything, the standing, and what MLflow has to be told, in one transaction.
 
-        The same key twice is one decision: the first one's row is returned, and nothing moves. A request for approval ends the open ones
-        of the same model, as superseded; a move to another champion does too.
+        The same key twice is one decision: the first one's row is returned, and nothing moves. A request for approval, a new champion and
+        a new canary end the open requests of the model, as superseded. A canary that a move has no seat for ends likewise.
 
         Raises:
             DeniedError: `promotion.conflict`, someone else moved the standing first; `approval.ended`, the request that the entry answers
-                has ended otherwise. Nothing is recorded.
+                has ended otherwise; `approval.unknown`, there is no such request. Nothing is recorded.
             UnavailableError: `database.unavailable`.
         """
         with database_faults(), Session(self._engine) as session, session.begin():
@@ -187,13 +194,18 @@ class Ledger:
             known = _known(session, entry.model, entry.key)
             if known is not None:
                 return _entry(known)
-            if entry.request_key is not None and (ended := session.scalar(_endings(entry.model, entry.request_key))) is not None:
-                raise _ended(entry, _entry(ended))
+            if entry.request_key is not None:
+                _check_open(session, entry, entry.request_key)
+            before = _holder(standing.canary)
             if move is not None:
                 _move(standing, move, entry)
             added = LedgerDecision(**_columns(entry), revision=None if move is None else standing.revision)
             session.add(added)
-            if entry.outcome == REQUEST or entry.action == "promoted":
+            # In this order: rows are numbered as they are flushed, and history reads by number.
+            session.flush()
+            if move is not None and before is not None:
+                _displace(session, before, move, entry)
+            if entry.outcome == REQUEST or entry.action in SEATED:
                 _supersede(session, entry)
             session.add(RegistryOutbox(model=entry.model, decision_key=entry.key, created_at=entry.decided_at))
             session.flush()
@@ -239,9 +251,41 @@ def _open_requests(session: Session, model: str) -> list[LedgerDecision]:
     return list(session.scalars(asked.order_by(LedgerDecision.id)))
 
 
+def _check_open(session: Session, entry: Entry, request_key: str) -> None:
+    ending = session.scalar(_endings(entry.model, request_key))
+    if ending is not None:
+        raise _ended(entry, _entry(ending))
+    request = _known(session, entry.model, request_key)
+    if request is None or request.outcome != REQUEST:
+        message = f"version {entry.version} of {entry.model} cannot be {entry.outcome}: the ledger has no request {request_key}"
+        raise DeniedError("approval.unknown", message, hint="NIGHTSHIFT_DATABASE of who asks and who answers differ")
+
+
+def _displace(session: Session, canary: Holder, move: Move, entry: Entry) -> None:
+    """End the canary that a move about another version has no seat for: no canary goes without a row."""
+    seated = {holder.version for holder in (move.champion, move.canary) if holder is not None}
+    if canary.version in seated or canary.version == entry.version:
+        return
+    words = f"version {entry.semantic_version or entry.version} {SEATED.get(entry.action, entry.action)} before this canary was settled"
+    ending = Entry(
+        model=entry.model,
+        key=decision_key(entry.model, canary.weights_digest, "displaced", str(move.expected_revision)),
+        version=canary.version,
+        semantic_version=canary.semantic_version,
+        action="canary_ended",
+        outcome="superseded",
+        reasons=[{"gate": "canary", "passed": False, "words": words}],
+        evidence={"holder": asdict(canary), "weights_digest": canary.weights_digest, "by": entry.key},
+        decided_by=entry.decided_by,
+        decided_at=entry.decided_at,
+    )
+    session.add(LedgerDecision(**_columns(ending)))
+    session.flush()
+
+
 def _supersede(session: Session, entry: Entry) -> None:
     by = f"version {entry.semantic_version or entry.version}"
-    words = f"{by} asks now" if entry.outcome == REQUEST else f"{by} became champion meanwhile"
+    words = f"{by} asks now" if entry.outcome == REQUEST else f"{by} {SEATED[entry.action]} meanwhile"
     for request in _open_requests(session, entry.model):
         if request.decision_key in (entry.key, entry.request_key):
             continue
@@ -279,12 +323,23 @@ def _columns(entry: Entry) -> dict[str, Any]:
         "semantic_version": entry.semantic_version,
         "action": entry.action,
         "outcome": entry.outcome,
-        "reasons": [dict(reason) for reason in entry.reasons],
-        "evidence": dict(entry.evidence),
+        "reasons": _json(list(entry.reasons)),
+        "evidence": _json(entry.evidence),
         "decided_at": entry.decided_at,
         "decided_by": entry.decided_by[:512],
         "request_key": entry.request_key,
     }
+
+
+def _json(value: Any) -> Any:
+    """Return what both databases keep and give back alike: PostgreSQL takes no NaN and no NUL, and a decision must not fail by a number."""
+    if isinstance(value, Mapping):
+        return {str(key): _json(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json(part) for part in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value.replace("\0", "\N{REPLACEMENT CHARACTER}") if isinstance(value, str) else value
 
 
 def _entry(row: LedgerDecision) -> Entry:

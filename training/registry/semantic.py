@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,6 +11,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from training.contracts import canonical_json
 from training.registry.ledger import locked_standing
 from training.tables.connect import connect, database_faults
 from training.tables.schema import ModelVersion
@@ -66,7 +68,8 @@ def semantic_version(model: str, weights_digest: str, recipe: Recipe, database_u
 
 def _following(newest: ModelVersion, recipe: Recipe) -> str:
     major, minor, patch = (int(part) for part in newest.semantic_version.split("."))
-    if newest.input_schema != dict(recipe.input_schema) or newest.output_schema != dict(recipe.output_schema):
+    # As JSON: a tuple is the list that comes back from the database.
+    if [newest.input_schema, newest.output_schema] != json.loads(canonical_json([dict(recipe.input_schema), dict(recipe.output_schema)])):
         return f"{major + 1}.0.0"
     if newest.recipe_digest != recipe.recipe_digest:
         return f"{major}.{minor + 1}.0"

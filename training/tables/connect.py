@@ -14,6 +14,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from training.errors import Problem, SpecError, UnavailableError, shown
 
@@ -61,6 +62,8 @@ def database_faults() -> Iterator[None]:
         raise UnavailableError(
             "database.unavailable", f"the database does not answer: {str(err.orig).splitlines()[0]}", hint="see NIGHTSHIFT_DATABASE"
         ) from err
+    except PoolTimeoutError as err:
+        raise UnavailableError("database.unavailable", f"no connection to the database became free: {err}") from err
     except DBAPIError as err:
         if err.connection_invalidated:
             raise UnavailableError("database.unavailable", f"the connection to the database broke: {err.orig}") from err
@@ -69,6 +72,13 @@ def database_faults() -> Iterator[None]:
 
 @functools.cache
 def _open(url: str) -> Engine:
+    engine = _engine(url)
+    # A connection is one process's: a forked one opens its own, and leaves those of its parent alone.
+    os.register_at_fork(after_in_child=functools.partial(engine.dispose, close=False))
+    return engine
+
+
+def _engine(url: str) -> Engine:
     try:
         parsed = make_url(url)
         if parsed.get_backend_name() != "sqlite":

@@ -41,10 +41,14 @@ class DatasetVersion(Base):
 
 
 class LedgerDecision(Base):
-    """One decision about a model version. Rows are only ever added."""
+    """One decision about a model version. Rows are only ever added: triggers refuse what would change one or take one away."""
 
     __tablename__ = "ledger_decision"
-    __table_args__ = (UniqueConstraint("model", "decision_key", name="uq_ledger_decision_model_key"),)
+    __table_args__ = (
+        UniqueConstraint("model", "decision_key", name="uq_ledger_decision_model_key"),
+        UniqueConstraint("model", "request_key", name="uq_ledger_decision_model_request"),
+        UniqueConstraint("model", "revision", name="uq_ledger_decision_model_revision"),
+    )
 
     id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True)
     model: Mapped[str] = mapped_column(String(63))
@@ -62,9 +66,9 @@ class LedgerDecision(Base):
     decided_by: Mapped[str] = mapped_column(String(512))
     semantic_version: Mapped[str] = mapped_column(String(32), default="")
     request_key: Mapped[str | None] = mapped_column(String(64))
-    """Key of the decision that this one answers or ends."""
+    """Key of the request for approval that this decision ends: one ending each."""
     revision: Mapped[int | None] = mapped_column(BigInteger)
-    """Of the standing after the move; absent where nothing moved."""
+    """Of the standing after the move, one decision each; absent where this decision moved nothing."""
 
 
 class ModelStanding(Base):

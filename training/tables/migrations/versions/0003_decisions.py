@@ -13,6 +13,19 @@ branch_labels = None
 depends_on = None
 
 _NUMBER = sa.BigInteger().with_variant(sa.Integer, "sqlite")
+_APPEND_ONLY = {
+    "sqlite": [
+        f"CREATE TRIGGER ledger_decision_no_{verb.lower()} BEFORE {verb} ON ledger_decision "
+        "BEGIN SELECT RAISE(ABORT, 'ledger_decision is append-only'); END"
+        for verb in ("UPDATE", "DELETE")
+    ],
+    "postgresql": [
+        "CREATE FUNCTION ledger_decision_append_only() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE EXCEPTION 'ledger_decision is append-only'; END $$",
+        "CREATE TRIGGER ledger_decision_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON ledger_decision "
+        "FOR EACH STATEMENT EXECUTE FUNCTION ledger_decision_append_only()",
+    ],
+}
 
 
 def upgrade() -> None:
@@ -20,6 +33,11 @@ def upgrade() -> None:
         table.add_column(sa.Column("semantic_version", sa.String(32), nullable=False, server_default=""))
         table.add_column(sa.Column("request_key", sa.String(64)))
         table.add_column(sa.Column("revision", sa.BigInteger))
+        # What the ledger promises holds even for a writer that does not take its lock: rows without a value do not collide.
+        table.create_unique_constraint("uq_ledger_decision_model_request", ["model", "request_key"])
+        table.create_unique_constraint("uq_ledger_decision_model_revision", ["model", "revision"])
+    for statement in _APPEND_ONLY[op.get_bind().dialect.name]:
+        op.execute(statement)
     _seats()
     op.create_table(
         "registry_outbox",
