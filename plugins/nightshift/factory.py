@@ -14,6 +14,7 @@ from airflow.sdk.definitions.deadline import DeadlineAlert
 from nightshift.alerts import deadline_missed, run_succeeded, task_failed
 from nightshift.deadlines import NotDoneBy
 from nightshift.pools import CPU, pool_of
+from nightshift.promotion import PromoteOperator
 from nightshift.resolve import RESOLVE, WAIT, ResolveOperator, WaitForData
 from nightshift.retries import BudgetRetryPolicy
 from nightshift.stages import StageOperator
@@ -22,7 +23,7 @@ from training.spec import PipelineSpec, load_spec, params_schema
 
 
 def pipeline_dag(dag_file: str) -> DAG:
-    """Return the DAG of `pipelines/<stem>.yaml` beside a DAG file.
+    """Return the DAG of `pipelines/<stem>.yaml` beside a DAG file; those of its decisions register themselves.
 
     Args:
         dag_file: the DAG file's `__file__`.
@@ -32,7 +33,10 @@ def pipeline_dag(dag_file: str) -> DAG:
     """
     file = Path(dag_file)
     path = file.parent / "pipelines" / f"{file.stem}.yaml"
-    return build_dag(load_spec(path), path)
+    spec = load_spec(path)
+    # Airflow registers every DAG that a file opens as a context: those of the decisions need no name in the file.
+    decision_dags(spec, path)
+    return build_dag(spec, path)
 
 
 def build_dag(spec: PipelineSpec, spec_path: Path) -> DAG:
@@ -50,7 +54,7 @@ def build_dag(spec: PipelineSpec, spec_path: Path) -> DAG:
         tags=list(spec.tags),
         params=_params(spec),
         deadline=_deadline(spec),
-        on_success_callback=run_succeeded(alerts.webhook) if "success" in alerts.on else None,
+        on_success_callback=run_succeeded(alerts) if "success" in alerts.on else None,
     )
     common = _of_all_tasks(spec)
     with dag:
@@ -58,8 +62,35 @@ def build_dag(spec: PipelineSpec, spec_path: Path) -> DAG:
         if spec.data.source.partition is not None:
             previous = previous >> WaitForData(task_id=WAIT, wait=spec.data.source.wait, pool=CPU.name, **common)
         for stage in spec.stages:
-            previous = previous >> StageOperator(task_id=stage, stage=stage, pool=pool_of(spec, stage), **common)
+            previous = previous >> _stage(spec, stage, common)
     return dag
+
+
+def decision_dags(spec: PipelineSpec, spec_path: Path) -> list[DAG]:
+    """Return the DAGs beside a pipeline's own: `<name>.approval` where people may be asked, `<name>.canary` where it has canaries."""
+    common, found = _of_all_tasks(spec), []
+    # Imported where they are needed: the human-in-the-loop operator alone costs a tenth of a second in every parse.
+    if asks_people(spec):
+        from nightshift.approvals import approval_dag
+
+        found.append(approval_dag(spec, common))
+    if spec.promote.canary is not None:
+        from nightshift.canaries import canary_dag
+
+        found.append(canary_dag(spec, spec_path, common))
+    return found
+
+
+def asks_people(spec: PipelineSpec) -> bool:
+    """Say whether a night of the pipeline may need somebody's approval."""
+    return spec.promote.approval == "required" or "approve" in spec.evaluate.severity.values()
+
+
+def _stage(spec: PipelineSpec, stage: str, common: dict[str, Any]) -> StageOperator:
+    pool = pool_of(spec, stage)
+    if stage == "promote":
+        return PromoteOperator(task_id=stage, model=spec.promote.model, alerts=spec.alerts, pool=pool, **common)
+    return StageOperator(task_id=stage, stage=stage, pool=pool, **common)
 
 
 def _of_all_tasks(spec: PipelineSpec) -> dict[str, Any]:
@@ -71,7 +102,7 @@ def _of_all_tasks(spec: PipelineSpec) -> dict[str, Any]:
         "retries": retries.failures + retries.infrastructure,
         "retry_delay": retries.backoff,
         "retry_policy": BudgetRetryPolicy(failures=retries.failures, backoff=retries.backoff),
-        "on_failure_callback": task_failed(alerts.webhook) if "failure" in alerts.on else None,
+        "on_failure_callback": task_failed(alerts) if "failure" in alerts.on else None,
     }
 
 
@@ -87,7 +118,7 @@ def _deadline(spec: PipelineSpec) -> list[DeadlineAlert] | None:
     if spec.deadline is None or "deadline" not in spec.alerts.on:
         return None
     at = f"{spec.deadline:%H:%M}"
-    kwargs = {"pipeline": spec.name, "deadline": f"{at} {spec.timezone}", "webhook": spec.alerts.webhook}
+    kwargs = {"pipeline": spec.name, "deadline": f"{at} {spec.timezone}", "alerts": spec.alerts.model_dump(mode="json")}
     return [
         DeadlineAlert(
             reference=NotDoneBy(at=at, timezone=spec.timezone),

@@ -51,7 +51,7 @@ class ResolveOperator(BaseOperator):
         try:
             settings = Settings.from_environment()
             spec, parameters = apply_overrides(load_spec(Path(self.spec_path)), run.conf or {})
-            as_of = settle_as_of(spec, parameter=parameters.as_of, logical_date=run.logical_date, run_after=run.run_after)
+            as_of = self.as_of(context, spec, parameters.as_of)
             check_backend(settings, spec)
             spec = resolve_uris(spec)
             spec_uri = Store(settings.store_uri).put_json(freeze(spec))
@@ -61,6 +61,11 @@ class ResolveOperator(BaseOperator):
             raise AirflowFailException(str(err)) from err
         self.log.info("as of %s, spec %s%s", as_of.isoformat(), spec_uri, ", everything done again" if parameters.force else "")
         return {"spec_uri": spec_uri, "as_of": as_of.astimezone(UTC).isoformat(), "force": parameters.force}
+
+    def as_of(self, context: Context, spec: PipelineSpec, parameter: str | None) -> datetime:
+        """Return the instant whose past the run may see; `parameter` is the trigger's."""
+        run = context["dag_run"]
+        return settle_as_of(spec, parameter=parameter, logical_date=run.logical_date, run_after=run.run_after)
 
 
 class WaitForData(BaseSensorOperator):

@@ -91,14 +91,14 @@ class StageOperator(BaseOperator):
         self.pipeline = run.dag_id
         with task_errors():
             settings = Settings.from_environment()
-            frozen = Frozen.of(context)
-            work = self._work(context, frozen, settings, nonce=run.run_id if frozen.force else "")
+            frozen = self.frozen(context)
+            work = self.work(context, frozen, settings, nonce=run.run_id if frozen.force else "")
             address = frozen.store.address(frozen.spec.name, self.stage, work.fingerprint)
             if settings.backend == KUBERNETES:
                 found = self._advance(context, run, frozen, work, address, settings)
             else:
                 found = address.result() or self._make(run, frozen, work, address, settings)
-        return self._finish(found, run)
+        return self.finish(context, found, run)
 
     def resume(self, context: Context, event: dict[str, Any], fingerprint: str) -> dict[str, Any]:
         """Go on after the triggerer has seen the launch end; as `execute`."""
@@ -109,13 +109,13 @@ class StageOperator(BaseOperator):
         self.pipeline = run.dag_id
         with task_errors():
             settings = Settings.from_environment()
-            frozen = Frozen.of(context)
+            frozen = self.frozen(context)
             address = frozen.store.address(frozen.spec.name, self.stage, fingerprint)
             # Not computed anew: sources and champions move on, the launch that was waited for is of the work as it was.
             work = work_at(address)
             seen = Seen.from_json(event["seen"])
             found = self._advance(context, run, frozen, work, address, settings, watched=int(event["number"]), reported=seen)
-        return self._finish(found, run)
+        return self.finish(context, found, run)
 
     def _advance(
         self, context: Context, run: RunIdentity, frozen: Frozen, work: Work, address: StageAddress, settings: Settings, **seen: Any
@@ -139,7 +139,12 @@ class StageOperator(BaseOperator):
         if self._launcher is not None:
             self._launcher.stop()
 
-    def _work(self, context: Context, frozen: Frozen, settings: Settings, *, nonce: str) -> Work:
+    def frozen(self, context: Context) -> Frozen:
+        """Return what the run's `resolve` settled."""
+        return Frozen.of(context)
+
+    def work(self, context: Context, frozen: Frozen, settings: Settings, *, nonce: str) -> Work:
+        """Return the work that this task asks for."""
         results = {name: require_result(context["ti"].xcom_pull(task_ids=maker), stage=maker) for name, maker in NEEDS[self.stage].items()}
         return work_of(self.stage, frozen, results, nonce=nonce, settings=settings)
 
@@ -215,7 +220,9 @@ class StageOperator(BaseOperator):
                 self.log.info("%s is at the same work (attempt %s); waiting for its result", holder.owner, holder.attempt_id)
             time.sleep(POLL_SECONDS)
 
-    def _finish(self, found: StageResult, run: RunIdentity) -> dict[str, Any]:
+    def finish(self, context: Context, found: StageResult, run: RunIdentity) -> dict[str, Any]:
+        """Return the result for XCom, and say where it came from."""
+        del context
         is_own = found.run.owner == run.owner and found.run.try_number == run.try_number
         self.result = found if is_own else found.reused_by(run)
         self.report_uri = next(iter(found.reports.values()), "")

@@ -36,6 +36,7 @@ NEEDS: Mapping[str, Mapping[str, str]] = {
     "prepare": {"snapshot": "ingest", "validation": "validate"},
     "train": {"dataset": "prepare", "snapshot": "ingest"},
     "evaluate": {"model": "train", "dataset": "prepare"},
+    "canary": {"dataset": "prepare"},
     "promote": {"model": "train", "evaluation": "evaluate", "snapshot": "ingest", "dataset": "prepare"},
 }
 """Stage to its inputs: name to the stage that makes it."""
@@ -80,9 +81,13 @@ def _looked_up(stage: str, frozen: Frozen, results: Mapping[str, StageResult], s
         return parameters, {"dataset": results["dataset"].digest, "world_size": world_size}
     if stage == "evaluate":
         return {**seats_of(spec, settings), "mlflow_run_id": results["model"].scalars.get("mlflow_run_id")}, {}
+    if stage == "canary":
+        seats = seats_of(spec, settings)
+        return seats, {"dataset": results["dataset"].digest, "seats": seats}
     weights = results["model"].scalars["weights_digest"]
     key = {"model": spec.promote.model, "weights": weights, "evaluation": results["evaluation"].digest}
-    return {"mlflow_run_id": results["model"].scalars.get("mlflow_run_id")}, key
+    report_uri = results["evaluation"].reports.get("evaluation")
+    return {"mlflow_run_id": results["model"].scalars.get("mlflow_run_id"), "report_uri": report_uri}, key
 
 
 def _evaluation(

@@ -57,7 +57,7 @@ def _candidate(context: StageContext, ledger: Ledger, order: Mapping[str, Any]) 
     request, spec = context.request, context.spec
     model = context.store.manifests.get(request.inputs["model"], kind="model")
     evaluation, facts = _evaluation(context)
-    decision = decide(facts, spec.evaluate, approval=spec.promote.approval, canary=spec.promote.canary)
+    decision = decide(facts, spec.evaluate, approval=spec.promote.approval, promote=spec.promote)
     weights = model.meta["weights_digest"]
     snapshot = context.store.manifests.get(request.inputs["snapshot"], kind="snapshot")
     recipe = _recipe(context, model, snapshot.digest)

@@ -81,7 +81,7 @@ def test_the_chain_of_a_file_has_nothing_to_wait_for(flights: DAG) -> None:
 def test_the_folder_loads_each_pipeline_under_its_name() -> None:
     bag = DagBag(dag_folder=str(DAGS))
     assert bag.import_errors == {}
-    assert sorted(bag.dags) == ["flight_delay", "search_ranking"]
+    assert sorted(bag.dags) == ["flight_delay", "housekeeping", "rollback", "search_ranking"]
 
 
 def test_safe_mode_finds_the_files() -> None:
@@ -97,7 +97,7 @@ def test_a_broken_yaml_leaves_the_good_ones_loaded(tmp_path: Path) -> None:
     broken = tmp_path / "dags" / "pipelines" / "flight_delay.yaml"
     broken.write_text(broken.read_text(encoding="utf-8").replace("epochs: 200", "epoch: 200"), encoding="utf-8")
     bag = DagBag(dag_folder=str(tmp_path / "dags"))
-    assert list(bag.dags) == ["search_ranking"]
+    assert sorted(bag.dags) == ["housekeeping", "rollback", "search_ranking"]
     ((path, error),) = bag.import_errors.items()
     assert path.endswith("flight_delay.py")
     assert f"{broken}:" in error
@@ -148,7 +148,11 @@ def test_the_deadline_is_a_time_of_day(ranking: DAG) -> None:
     (alert,) = ranking.deadline or []
     assert alert.reference == NotDoneBy(at="07:00", timezone="UTC")
     assert alert.callback.path == f"{deadline_missed.__module__}.deadline_missed"
-    assert alert.callback.kwargs == {"pipeline": "search_ranking", "deadline": "07:00 UTC", "webhook": "${ALERTS_URI}"}
+    assert alert.callback.kwargs == {
+        "pipeline": "search_ranking",
+        "deadline": "07:00 UTC",
+        "alerts": {"on": ["failure", "deadline"], "webhook": "${ALERTS_URI}", "slack": None, "email": None},
+    }
 
 
 def test_alerts_that_nobody_asked_for_are_not_sent() -> None:

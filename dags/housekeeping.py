@@ -1,0 +1,3 @@
+from nightshift.housekeeping import housekeeping_dag  # an Airflow DAG
+
+dag = housekeeping_dag()

@@ -1,0 +1,280 @@
+"""A person's approval: a DAG of its own, so that it never holds up the next night.
+
+`ask` is Airflow's human-in-the-loop operator. What a person answers reaches it from Airflow's own record of the response, and goes into the
+ledger in the transaction that moves the standing. `promote` always runs and reads the ledger: a task that was marked as done, or an XCom
+that somebody wrote, answers nothing, and is recorded as a bypass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.providers.standard.operators.hitl import HITLOperator
+from airflow.sdk import DAG, Param, TriggerRule
+from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.execution_time.hitl import HITLUser, upsert_hitl_detail
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from nightshift.assets import REQUESTED, model_asset
+from nightshift.links import report_url
+from nightshift.pools import CPU
+from nightshift.promotion import FollowOperator
+from nightshift.settings import Settings
+from training.errors import DeniedError, shown
+from training.spec import PipelineSpec
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.context import Context
+
+    from training.registry.ledger import Entry, Ledger
+
+ASK: Final = "ask"
+APPROVE: Final = "Approve"
+DECLINE: Final = "Decline"
+LOOK_SECONDS: Final = 5.0
+MAX_RUNS: Final = 16
+"""Requests that may be open at a time: older ones are superseded within seconds, so there are never many."""
+
+
+def approval_dag(spec: PipelineSpec, common: Mapping[str, Any]) -> DAG:
+    """Return `<pipeline>.approval`, started by the event that a candidate waits for a person.
+
+    Args:
+        common: arguments of every operator of the pipeline.
+    """
+    model = spec.promote.model
+    dag = DAG(
+        dag_id=f"{spec.name}.approval",
+        description=f"Asks whether a candidate of {model} may be promoted",
+        doc_md=__doc__,
+        schedule=[model_asset(model, REQUESTED)],
+        catchup=False,
+        max_active_runs=MAX_RUNS,
+        is_paused_upon_creation=False,
+        tags=[*spec.tags, "approval"],
+        params={"request": Param(None, type=["null", "string"], description="Key of the request in the ledger; empty: the newest one.")},
+    )
+    with dag:
+        ask = AskOperator(task_id=ASK, spec=spec, pool=CPU.name, **common)
+        ask >> AnswerOperator(
+            task_id="promote", model=model, alerts=spec.alerts, pool=CPU.name, trigger_rule=TriggerRule.ALL_DONE, spec=spec, **common
+        )
+    return dag
+
+
+class AskOperator(HITLOperator):
+    """Asks, waits without a slot, and records the answer."""
+
+    def __init__(self, *, spec: PipelineSpec, **kwargs: Any) -> None:
+        super().__init__(
+            subject=f"May a candidate of {spec.promote.model} be promoted?",
+            options=[APPROVE, DECLINE],
+            params={"note": Param("", type="string", description="For those who read the ledger a year later.")},
+            **kwargs,
+        )
+        # What the ledger says of a candidate is no template.
+        self.template_fields = ()
+        self.spec = spec
+
+    def execute(self, context: Context) -> None:
+        """Ask, unless the request has ended.
+
+        Raises:
+            TaskDeferred: until somebody answers, the request ends otherwise, or its time is over.
+        """
+        self._ask(context)
+
+    def _ask(self, context: Context) -> None:
+        ledger = _ledger()
+        request = request_of(context, ledger, self.spec)
+        until = request.decided_at + self.spec.promote.approve_within
+        if _said_ended(self, ledger, request):
+            return
+        self.subject, self.body = self._words(request, until)
+        upsert_hitl_detail(
+            ti_id=context["ti"].id,
+            options=self.options,
+            subject=self.subject,
+            body=self.body,
+            params=self.serialized_params,
+            assigned_users=self._approvers(request),
+        )
+        self.log.info("%s\nwaiting for an answer until %s", self.body, until.isoformat(timespec="seconds"))
+        watch = WatchRequest(model=request.model, key=request.key, until=until.isoformat())
+        self.defer(trigger=watch, method_name="execute_complete")
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
+        """Record what was answered, or that nothing was."""
+        from training.registry.decisions import answer_request
+
+        ledger = _ledger()
+        request = request_of(context, ledger, self.spec)
+        if _said_ended(self, ledger, request):
+            return None
+        if event.get("error_type") == "timeout":
+            words = f"nobody answered within {self.spec.promote.approve_within}"
+            return _told(self, answer_request(ledger, request, "expired", by="nobody", words=words))
+        # The trigger ends for nothing else: this is Airflow's record of a person's response.
+        person: Mapping[str, str] = event["responded_by_user"]
+        if self._is_own(request, person):
+            self.log.warning("%s started the run and may not approve its model (promote.approve_own); asking again", person["name"])
+            return self._ask(context)
+        note = str((event.get("params_input") or {}).get("note") or "").strip()
+        outcome = "approved" if event["chosen_options"] == [APPROVE] else "declined"
+        words = f"{outcome} by {person['name']}" + (f": {note}" if note else "")
+        try:
+            return _told(self, answer_request(ledger, request, outcome, by=person["name"], words=words))
+        except DeniedError as err:
+            # Ended in the moment between the look and the record.
+            self.log.warning("%s", err)
+            return None
+
+    def _approvers(self, request: Entry) -> list[HITLUser]:
+        """Return who may answer, computed now; empty: whoever may edit the task."""
+        barred = None if self.spec.promote.approve_own else request.evidence.get("triggered_by")
+        may = [name for name in self.spec.promote.approvers if name != barred]
+        if self.spec.promote.approvers and not may:
+            message = f"only {shown(barred)} may approve {request.model}, and started the run; promote.approve_own is false"
+            raise AirflowFailException(f"{message} (name further people in promote.approvers)")
+        return [HITLUser(id=name, name=name) for name in may]
+
+    def _is_own(self, request: Entry, person: Mapping[str, str]) -> bool:
+        started_by = request.evidence.get("triggered_by")
+        return not self.spec.promote.approve_own and started_by is not None and started_by in (person["name"], person["id"])
+
+    def _words(self, request: Entry, until: datetime) -> tuple[str, str]:
+        """Return headline and text (Markdown) of the question."""
+        version = request.semantic_version or request.version
+        evidence = request.evidence
+        lines = [
+            f"**{request.model} {version}**, as of {evidence.get('as_of')}, weights `{str(evidence['weights_digest'])[:12]}`, "
+            f"evaluation `{str(evidence['evaluation_digest'])[:12]}`.",
+            "",
+            "| gate | passed | what it says |",
+            "| --- | --- | --- |",
+        ]
+        lines += [f"| {_cell(r['gate'])} | {'yes' if r['passed'] else '**no**'} | {_cell(r['words'])} |" for r in request.reasons]
+        lines += ["", "| metric | candidate | champion |", "| --- | --- | --- |"]
+        champion = evidence.get("champion_metrics") or {}
+        lines += [
+            f"| {_cell(name)} | {_cell(value)} | {_cell(champion.get(name, '-'))} |"
+            for name, value in (evidence.get("metrics") or {}).items()
+        ]
+        if evidence.get("report_uri"):
+            lines += ["", f"[The whole report]({report_url(str(evidence['pipeline']), str(evidence['report_uri']))})"]
+        lines += ["", f"Without an answer by {until:%Y-%m-%d %H:%M %Z} it stays a candidate. A newer candidate ends this request."]
+        return f"May {request.model} {version} be promoted?", "\n".join(lines)
+
+
+class AnswerOperator(FollowOperator):
+    """Follows the answer; records what went around the question."""
+
+    def __init__(self, *, spec: PipelineSpec, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.spec = spec
+
+    def decision(self, context: Context) -> Entry:
+        """Return how the request ended.
+
+        Raises:
+            AirflowFailException: `ask` failed, and the request is still open.
+        """
+        from training.registry.decisions import answer_request
+
+        ledger = _ledger()
+        request = request_of(context, ledger, self.spec)
+        ending = ledger.ending_of(request.model, request.key)
+        if ending is not None:
+            return ending
+        state = _state_of_ask(context)
+        if datetime.now(UTC) >= request.decided_at + self.spec.promote.approve_within:
+            return answer_request(ledger, request, "expired", by="nobody", words="nobody answered in time")
+        if state not in ("success", "skipped"):
+            raise AirflowFailException(f"the question was not answered: task {ASK} is {state}; clear it to ask again")
+        words = f"the task {ASK} is marked as {state} without an answer (Airflow's audit log says by whom): nothing is promoted"
+        return answer_request(ledger, request, "bypassed", by="somebody in Airflow", words=words)
+
+
+class WatchRequest(BaseTrigger):
+    """Ends when the request has ended otherwise, or its time is over. An answer does not need it: Airflow wakes the task itself."""
+
+    def __init__(self, *, model: str, key: str, until: str) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.model = model
+        self.key = key
+        self.until = until
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return "nightshift.approvals.WatchRequest", {"model": self.model, "key": self.key, "until": self.until}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        until = datetime.fromisoformat(self.until)
+        while True:
+            try:
+                ending = await asyncio.to_thread(self._ending)
+            except Exception as err:
+                # The database comes back; a trigger that fails would fail the request.
+                self.log.warning("cannot look at the ledger: %s", err)
+                ending = None
+            if ending is not None:
+                yield TriggerEvent({"ended": ending})  # type: ignore[no-untyped-call]
+                return
+            if datetime.now(UTC) >= until:
+                yield TriggerEvent({"error": "the time is over", "error_type": "timeout"})  # type: ignore[no-untyped-call]
+                return
+            await asyncio.sleep(min(LOOK_SECONDS, max(0.1, (until - datetime.now(UTC)) / timedelta(seconds=1))))
+
+    def _ending(self) -> str | None:
+        ending = _ledger().ending_of(self.model, self.key)
+        return None if ending is None else ending.outcome
+
+
+def request_of(context: Context, ledger: Ledger, spec: PipelineSpec) -> Entry:
+    """Return the request that a run is about: the trigger's, its event's, or the newest one of when the run began.
+
+    Raises:
+        AirflowFailException: there is none.
+    """
+    model, run = spec.promote.model, context["dag_run"]
+    events = context.get("triggering_asset_events") or {}
+    keys = [str(event.extra["key"]) for found in events.values() for event in found if event.extra.get("key")]
+    named = (run.conf or {}).get("request") or (keys[-1] if keys else None)
+    requests = [entry for entry in ledger.history(model) if entry.outcome == "needs_approval"]
+    found = [entry for entry in requests if entry.key == named] if named else [r for r in requests if r.decided_at <= run.run_after]
+    if not found:
+        what = f"no request {shown(named)}" if named else "no request"
+        raise AirflowFailException(f"the ledger has {what} for an approval of {model}")
+    return found[-1]
+
+
+def _said_ended(task: Any, ledger: Ledger, request: Entry) -> bool:
+    ending = ledger.ending_of(request.model, request.key)
+    if ending is not None:
+        _told(task, ending)
+    return ending is not None
+
+
+def _told(task: Any, ending: Entry) -> str:
+    words = str(ending.reasons[-1]["words"]) if ending.reasons else ""
+    task.log.info("the request for version %s is %s by %s: %s", ending.version, ending.outcome, ending.decided_by, words)
+    return ending.outcome
+
+
+def _state_of_ask(context: Context) -> str:
+    ti: Any = context["ti"]
+    states = ti.get_task_states(dag_id=ti.dag_id, task_ids=[ASK], run_ids=[ti.run_id])
+    return str(states.get(ti.run_id, {}).get(ASK))
+
+
+def _cell(value: object) -> str:
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return text.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
+
+
+def _ledger() -> Ledger:
+    from training.registry.ledger import Ledger
+
+    return Ledger(Settings.from_environment().database_url)

@@ -1,0 +1,85 @@
+"""A canary's DAG: champion and canary score what arrived since the canary was made; nobody is served by it meanwhile.
+
+Started when a version becomes canary, and then on `promote.canary.schedule`. Without a canary a run is over at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.sdk import DAG, AssetOrTimeSchedule, CronTriggerTimetable, Param
+from airflow.sdk.exceptions import AirflowSkipException
+
+from nightshift.assets import CANARY, model_asset
+from nightshift.pools import CPU, pool_of
+from nightshift.promotion import CanaryDecisionOperator
+from nightshift.resolve import RESOLVE, WAIT, ResolveOperator, WaitForData
+from nightshift.settings import Settings
+from nightshift.stages import StageOperator
+from training.spec import PipelineSpec
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.context import Context
+
+STAGES: Final = ("ingest", "validate", "prepare", "canary")
+
+
+def canary_dag(spec: PipelineSpec, spec_path: Path, common: Mapping[str, Any]) -> DAG:
+    """Return `<pipeline>.canary`.
+
+    Args:
+        common: arguments of every operator of the pipeline.
+    """
+    rules = spec.promote.canary
+    if rules is None:
+        raise ValueError(f"{spec.name} has no canaries")
+    dag = DAG(
+        dag_id=f"{spec.name}.canary",
+        description=f"Judges the canary of {spec.promote.model} on what arrives",
+        doc_md=__doc__,
+        schedule=AssetOrTimeSchedule(
+            timetable=CronTriggerTimetable(rules.schedule, timezone=spec.timezone), assets=[model_asset(spec.promote.model, CANARY)]
+        ),
+        catchup=False,
+        max_active_runs=1,
+        is_paused_upon_creation=False,
+        tags=[*spec.tags, "canary"],
+        params={
+            "as_of": Param(None, type=["null", "string"], description="The instant whose past may be seen; empty: now."),
+        },
+    )
+    with dag:
+        previous: Any = ResolveCanary(task_id=RESOLVE, spec_path=str(spec_path), model=spec.promote.model, pool=CPU.name, **common)
+        if spec.data.source.partition is not None:
+            previous = previous >> WaitForData(task_id=WAIT, wait=spec.data.source.wait, pool=CPU.name, **common)
+        for stage in STAGES:
+            previous = previous >> StageOperator(task_id=stage, stage=stage, pool=pool_of(spec, stage), **common)
+        previous >> CanaryDecisionOperator(task_id="promote", model=spec.promote.model, alerts=spec.alerts, pool=CPU.name, **common)
+    return dag
+
+
+class ResolveCanary(ResolveOperator):
+    """Skips the run where there is no canary."""
+
+    def __init__(self, *, model: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.model = model
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        from training.registry.ledger import Ledger
+
+        canary = Ledger(Settings.from_environment().database_url).standing(self.model).canary
+        if canary is None:
+            raise AirflowSkipException(f"{self.model} has no canary")
+        self.log.info("version %s has been canary since %s", canary.semantic_version or canary.version, canary.since)
+        return super().execute(context)
+
+    def as_of(self, context: Context, spec: PipelineSpec, parameter: str | None) -> datetime:
+        """Return now, whatever the pipeline's schedule: a canary is judged by what has arrived."""
+        if parameter is not None:
+            return super().as_of(context, spec, parameter)
+        run = context["dag_run"]
+        return (run.logical_date or run.run_after).astimezone(UTC)

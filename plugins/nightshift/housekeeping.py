@@ -1,0 +1,93 @@
+"""What nobody else looks at: requests for approval whose time is over, and MLflow where it says otherwise than the ledger.
+
+`python -m training.registry check` shows the same by hand.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.sdk import DAG, BaseOperator, CronTriggerTimetable
+from airflow.sdk.exceptions import AirflowSkipException
+
+from nightshift.pools import CPU
+from nightshift.promotion import FollowOperator
+from nightshift.settings import Settings
+from training.errors import DeniedError
+from training.spec import PipelineSpec
+from training.spec.models import Alerts
+from training.store import Store
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.context import Context
+
+    from training.contracts import RunIdentity, StageResult
+    from training.registry.ledger import Entry, Ledger
+
+HOUSEKEEPING: Final = "housekeeping"
+
+
+def housekeeping_dag() -> DAG:
+    """Return the DAG `housekeeping`."""
+    dag = DAG(
+        dag_id=HOUSEKEEPING,
+        description="Ends forgotten requests, and sets MLflow right where it differs from the ledger",
+        doc_md=__doc__,
+        schedule=CronTriggerTimetable("17 * * * *", timezone="UTC"),
+        catchup=False,
+        max_active_runs=1,
+        tags=["nightshift"],
+    )
+    with dag:
+        models = ExpireOperator(task_id="expire", pool=CPU.name, retries=2)
+        repair = RepairOperator.partial(task_id="repair", pool=CPU.name, retries=2)
+        repair.expand(model=models.output)
+    return dag
+
+
+class ExpireOperator(BaseOperator):
+    """Ends the requests whose time is over; returns the models that anything was decided about."""
+
+    def execute(self, context: Context) -> list[str]:
+        from training.registry.ledger import Ledger
+
+        settings = Settings.from_environment()
+        ledger = Ledger(settings.database_url)
+        models = ledger.models()
+        for model in models:
+            for request in ledger.open_requests(model):
+                self._expire(ledger, request, Store(settings.store_uri))
+        if not models:
+            raise AirflowSkipException("nothing was decided yet")
+        return models
+
+    def _expire(self, ledger: Ledger, request: Entry, store: Store) -> None:
+        from training.registry.decisions import answer_request
+
+        spec = PipelineSpec.thaw(store.get_json(str(request.evidence["spec_uri"])))
+        if datetime.now(UTC) < request.decided_at + spec.promote.approve_within:
+            self.log.info("version %s of %s waits for somebody since %s", request.version, request.model, request.decided_at)
+            return
+        try:
+            answer_request(ledger, request, "expired", by="nobody", words=f"nobody answered within {spec.promote.approve_within}")
+            self.log.warning("the request for version %s of %s has expired", request.version, request.model)
+        except DeniedError as err:
+            self.log.info("%s", err)
+
+
+class RepairOperator(FollowOperator):
+    """Lets MLflow say what the ledger says; what it had to set right is in the log."""
+
+    def __init__(self, *, model: str, **kwargs: Any) -> None:
+        super().__init__(model=model, alerts=Alerts(on=()), afresh=True, **kwargs)
+
+    def decision(self, context: Context) -> Entry:
+        """Return the newest decision: following one is following all."""
+        from training.registry.ledger import Ledger
+
+        return Ledger(Settings.from_environment().database_url).history(self.model)[-1]
+
+    def has_decided(self, found: StageResult, run: RunIdentity) -> bool:
+        """Say no: nothing was decided, so nothing is announced."""
+        return False

@@ -1,0 +1,128 @@
+"""The tasks that decide: a night's, one that follows a decision of a person, and a canary's. Each says to the world what it decided."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from nightshift.alerts import announce
+from nightshift.assets import DECISIONS, emit
+from nightshift.links import report_url, task_url
+from nightshift.resolve import Frozen
+from nightshift.settings import Settings
+from nightshift.stages import StageOperator
+from nightshift.work import Work
+from training.contracts import RunIdentity, StageResult, fingerprint, require_result
+from training.spec.models import Alerts
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.context import Context
+
+    from training.registry.ledger import Entry
+
+EVENTS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("promoted", "rolled_back", "canary"), ""),
+    "canary_ended": "rolled_back",
+}
+"""Action to the event of `alerts.on`, where it is not the action's own name."""
+
+
+class PromoteOperator(StageOperator):
+    """Decides about a night's candidate."""
+
+    def __init__(self, *, model: str, alerts: Alerts, stage: str = "promote", **kwargs: Any) -> None:
+        super().__init__(stage=stage, outlets=[DECISIONS], **kwargs)
+        self.model = model
+        self.alerts = alerts
+
+    def finish(self, context: Context, found: StageResult, run: RunIdentity) -> dict[str, Any]:
+        """Return the result for XCom; what this task decided is announced, what it found decided is not."""
+        value = super().finish(context, found, run)
+        if self.has_decided(found, run):
+            emit(context, found)
+            self._announce(found)
+        return value
+
+    def has_decided(self, found: StageResult, run: RunIdentity) -> bool:
+        """Say whether this task made the decision, in this try or an earlier one."""
+        return found.run.owner == run.owner and found.scalars.get("decision") != "waiting"
+
+    def work(self, context: Context, frozen: Frozen, settings: Settings, *, nonce: str) -> Work:
+        """Return the work, with who started the run: they may be barred from approving it."""
+        work = super().work(context, frozen, settings, nonce=nonce)
+        started_by = getattr(context["dag_run"], "triggering_user_name", None)
+        return replace(work, parameters={**work.parameters, "triggered_by": started_by})
+
+    def _announce(self, found: StageResult) -> None:
+        scalars = found.scalars
+        action = str(scalars.get("action"))
+        kind = (EVENTS[action] or action) if action in EVENTS else str(scalars.get("decision"))
+        # An answer that promotes nothing is the end of a candidate, as a rejection is.
+        kind = kind if kind in ("needs_approval", *EVENTS) else "rejected"
+        event = {
+            "event": kind,
+            "pipeline": found.pipeline,
+            "run": found.run.run_id,
+            "model": scalars.get("model"),
+            "version": scalars.get("semantic_version") or scalars.get("version"),
+            "decision": scalars.get("decision"),
+            "decided_by": scalars.get("decided_by"),
+            "reason": scalars.get("reasons"),
+            "url": task_url(found.run),
+            **({"report": report_url(self.pipeline, self.report_uri)} if self.report_uri else {}),
+        }
+        announce(event, self.alerts)
+
+
+class FollowOperator(PromoteOperator):
+    """Tells MLflow and the world of a decision that is in the ledger already."""
+
+    def __init__(self, *, afresh: bool = False, **kwargs: Any) -> None:
+        """Make the task.
+
+        Args:
+            afresh: look at MLflow in every run, also where the same decision was followed before.
+        """
+        super().__init__(**kwargs)
+        self.afresh = afresh
+
+    def decision(self, context: Context) -> Entry:
+        """Return the decision to follow; subclasses know which it is."""
+        raise NotImplementedError
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        self._entry = self.decision(context)
+        return super().execute(context)
+
+    def frozen(self, context: Context) -> Frozen:
+        evidence = self._evidence(context)
+        return Frozen({"spec_uri": evidence["spec_uri"], "as_of": evidence["as_of"], "force": False})
+
+    def work(self, context: Context, frozen: Frozen, settings: Settings, *, nonce: str) -> Work:
+        entry = self._entry
+        print_ = fingerprint(
+            "promote", spec_part={}, code_version="", inputs={"follow": entry.key}, nonce=context["run_id"] if self.afresh else ""
+        )
+        return Work(fingerprint=print_, inputs={}, parameters={"order": {"kind": "follow", "key": entry.key}})
+
+    def _evidence(self, context: Context) -> Mapping[str, Any]:
+        """Return the evidence of the decision, or of the newest one before it that says which spec it was made with."""
+        from training.registry.ledger import Ledger
+
+        entry = getattr(self, "_entry", None) or self.decision(context)
+        known = [entry, *reversed(Ledger(Settings.from_environment().database_url).history(self.model))]
+        return next(found.evidence for found in known if "spec_uri" in found.evidence)
+
+
+class CanaryDecisionOperator(PromoteOperator):
+    """Promotes the canary, rolls it back, or waits on."""
+
+    def work(self, context: Context, frozen: Frozen, settings: Settings, *, nonce: str) -> Work:
+        judged = require_result(context["ti"].xcom_pull(task_ids="canary"), stage="canary")
+        key = {"model": self.model, "evaluation": judged.digest}
+        # Time is part of the verdict: each look is one of its own.
+        print_ = fingerprint("promote", spec_part={}, code_version="", inputs=key, nonce=context["run_id"])
+        order = {"kind": "canary", "now": frozen.as_of.isoformat()}
+        report = judged.reports.get("canary")
+        return Work(fingerprint=print_, inputs={"evaluation": judged.artifact_uri}, parameters={"order": order, "report_uri": report})

@@ -1,0 +1,86 @@
+"""The way back: one DAG for all models, triggered by hand. `python -m training.registry rollback` does the same without Airflow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.sdk import DAG, Param
+from airflow.sdk.exceptions import AirflowFailException
+
+from nightshift.pools import CPU
+from nightshift.promotion import FollowOperator
+from nightshift.settings import Settings
+from training.errors import DeniedError, SpecError
+from training.spec import load_spec
+from training.spec.models import Alerts
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.context import Context
+
+    from training.registry.ledger import Entry
+
+ROLLBACK: Final = "rollback"
+
+
+def rollback_dag() -> DAG:
+    """Return the DAG `rollback`."""
+    dag = DAG(
+        dag_id=ROLLBACK,
+        description="Makes an earlier version of a model champion again, in seconds",
+        doc_md=__doc__,
+        schedule=None,
+        catchup=False,
+        is_paused_upon_creation=False,
+        tags=["nightshift"],
+        params={
+            "model": Param(type="string", minLength=1, maxLength=63, description="Name in the registry."),
+            "version": Param(None, type=["null", "string"], description="Number or semantic version; empty: the champion before this one."),
+            "reason": Param(type="string", minLength=1, maxLength=1000, description="For those who read the ledger a year later."),
+        },
+    )
+    with dag:
+        RollbackOperator(task_id=ROLLBACK, pool=CPU.name, retries=2)
+    return dag
+
+
+class RollbackOperator(FollowOperator):
+    """Moves the ledger, then tells MLflow and the world."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(model=ROLLBACK, alerts=Alerts(), **kwargs)
+
+    def decision(self, context: Context) -> Entry:
+        """Roll back, once per run: a second try finds what the first one did.
+
+        Raises:
+            AirflowFailException: there is nothing to go back to, or somebody else moved the champion at the same moment.
+        """
+        from training.registry.decisions import roll_back
+        from training.registry.ledger import Ledger
+
+        run = context["dag_run"]
+        conf = context["params"]
+        self.model = str(conf["model"])
+        ledger = Ledger(Settings.from_environment().database_url)
+        mark = f"{run.dag_id}/{run.run_id}"
+        self.alerts = _alerts_of(ledger.history(self.model))
+        done = [entry for entry in ledger.history(self.model) if entry.action == "rolled_back" and entry.evidence.get("order") == mark]
+        if done:
+            return done[-1]
+        by = getattr(run, "triggering_user_name", None) or "somebody in Airflow"
+        try:
+            return roll_back(ledger, self.model, by=by, reason=str(conf["reason"]), to=conf.get("version"), order=mark)
+        except DeniedError as err:
+            raise AirflowFailException(str(err)) from err
+
+
+def _alerts_of(history: Sequence[Entry]) -> Alerts:
+    """Return whom the model's pipeline tells; nobody where its YAML is gone or broken: a rollback waits for no YAML."""
+    pipelines = [str(entry.evidence["pipeline"]) for entry in history if "pipeline" in entry.evidence]
+    if not pipelines:
+        return Alerts()
+    try:
+        return load_spec(Settings.from_environment().pipelines_path / f"{pipelines[-1]}.yaml").alerts
+    except SpecError:
+        return Alerts()
