@@ -1,0 +1,72 @@
+"""A PostgreSQL of one's own for tests, on a socket in a folder of its own: Debian's binaries, no port, gone afterwards."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import create_engine, text
+from sqlalchemy.engine import make_url
+
+BINARIES = Path("/usr/lib/postgresql")
+
+
+def why_no_postgres() -> str:
+    """Return why no PostgreSQL can be started here; empty: it can."""
+    if not list(BINARIES.glob("*/bin/postgres")):
+        return f"no PostgreSQL in {BINARIES}"
+    # The server refuses to run as root.
+    return "root, and no user postgres" if os.geteuid() == 0 and "postgres" not in {user.pw_name for user in pwd.getpwall()} else ""
+
+
+@contextmanager
+def postgres_cluster() -> Iterator[str]:
+    """Run a cluster; yield the SQLAlchemy URL of its database `postgres`."""
+    binaries = sorted(BINARIES.glob("*/bin"))[-1]
+    folder = Path(tempfile.mkdtemp(prefix="nightshift-postgres-"))
+    user: dict[str, Any] = {}
+    if os.geteuid() == 0:
+        shutil.chown(folder, "postgres", "postgres")
+        user = {"user": "postgres", "group": "postgres", "extra_groups": []}
+    data = folder / "data"
+    initdb = [str(binaries / "initdb"), "-D", str(data), "-U", "nightshift", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]
+    subprocess.run(initdb, **user, cwd="/", check=True, capture_output=True)
+    command = [str(binaries / "postgres"), "-D", str(data), "-k", str(folder), "-c", "listen_addresses=", "-c", "fsync=off"]
+    log = (folder / "log").open("wb")
+    process = subprocess.Popen(command, **user, cwd="/", stdout=log, stderr=log)
+    url = f"postgresql+psycopg2://nightshift@/postgres?host={folder}"
+    try:
+        _wait_until_ready(process, binaries, folder)
+        yield url
+    finally:
+        # Fast: not until the last client has gone.
+        process.send_signal(signal.SIGINT)
+        process.wait(30)
+        log.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes], binaries: Path, folder: Path) -> None:
+    deadline = time.monotonic() + 60
+    while subprocess.run([str(binaries / "pg_isready"), "-q", "-h", str(folder)], check=False).returncode != 0:
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise AssertionError(f"PostgreSQL did not start: {(folder / 'log').read_text()[-2000:]}")
+        time.sleep(0.05)
+
+
+def new_database(cluster_url: str, name: str) -> str:
+    """Make an empty database; return its URL."""
+    engine = create_engine(cluster_url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text(f'CREATE DATABASE "{name}"'))
+    engine.dispose()
+    return make_url(cluster_url).set(database=name).render_as_string(hide_password=False)
