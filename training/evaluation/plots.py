@@ -85,7 +85,9 @@ def binary_plots(labels: Floats, models: Models) -> dict[str, str]:
 
     def precision_recall(axes: Any, name: str, scores: Floats) -> None:
         precision, recall, _ = precision_recall_curve(labels, scores)
-        axes.plot(*thin(recall[::-1], precision[::-1]), label=name, **_LOOKS[name])
+        # Before the first positive is found, precision is of nothing: a fall from 1 to 0 that only draws a wall.
+        found = recall[::-1] > 0
+        axes.plot(*thin(recall[::-1][found], precision[::-1][found]), label=name, **_LOOKS[name])
 
     def calibration(axes: Any, name: str, scores: Floats) -> None:
         means, shares, _ = calibration_bins(labels, scores)

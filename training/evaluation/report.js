@@ -7,7 +7,7 @@ document.querySelectorAll("button[data-sort]").forEach(function (button) {
     const down = head.getAttribute("aria-sort") === "none" ? isNumber : head.getAttribute("aria-sort") === "ascending";
     const keyOf = function (row) {
       const cell = row.cells[head.cellIndex];
-      if (!isNumber) return cell.textContent.trim();
+      if (!isNumber) return cell.dataset.value === undefined ? cell.textContent.trim() : cell.dataset.value;
       return cell.dataset.value === "" ? NaN : Number(cell.dataset.value);
     };
     const keyed = Array.from(body.rows, function (row) { return { row: row, key: keyOf(row) }; });

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from training.evaluation import report_view as view
 from training.evaluation.plots import history_plot
-from training.evaluation.report_words import number, percent, signed
+from training.evaluation.report_words import breakable, brief, moment, number, percent, signed
 from training.spec.evaluation import Evaluate
 
 FOLDER: Final = Path(__file__).resolve().parent
@@ -34,13 +34,14 @@ def render_report(page: Mapping[str, Any]) -> bytes:
     reasons = (page.get("decision") or {}).get("reasons") or []
     history = page.get("history") or []
     values = {
-        "title": f"{page['pipeline']}: evaluation as of {page['as_of']}",
+        "title": f"{page['pipeline']}: evaluation as of {moment(page['as_of'])}",
         "pipeline": page["pipeline"],
         "as_of": page["as_of"],
         "primary": primary,
         "evaluation": evaluation,
         "rules": rules,
         "decision": view.decision(page.get("decision")),
+        "alone": view.alone(evaluation),
         "comparisons": view.comparisons(evaluation, primary, rules),
         "metrics": view.metrics(evaluation, rules, primary),
         "slices": view.slices(evaluation, rules, primary),
@@ -61,7 +62,7 @@ def _template() -> Template:
     environment = Environment(
         loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters.update(number=number, signed=signed, percent=percent)
+    environment.filters.update(number=number, brief=brief, signed=signed, percent=percent, moment=moment, breakable=breakable)
     environment.globals.update(
         style=Markup((FOLDER / "report.css").read_text("utf-8")),  # noqa: S704 - our own file
         script=Markup((FOLDER / "report.js").read_text("utf-8")),  # noqa: S704 - our own file

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from training.evaluation.report_words import finite, number, percent
+from training.evaluation.report_words import brief, finite, number, percent
 from training.spec.evaluation import LOWER_IS_BETTER, Evaluate
 
 Row = dict[str, Any]
@@ -68,6 +68,14 @@ def comparisons(evaluation: Mapping[str, Any], primary: str, rules: Evaluate) ->
     return rows
 
 
+def alone(evaluation: Mapping[str, Any]) -> str:
+    """Say why the candidate is compared with nobody."""
+    baseline = evaluation.get("baseline")
+    if baseline == "no champion":
+        return "there is no champion yet"
+    return "no difference was measured" if baseline in (None, "champion") else f"the champion is no baseline: {baseline}"
+
+
 def _sureness(gain: float | None, low: float | None, high: float | None) -> tuple[str, str]:
     if gain is None or low is None or high is None:
         return "the difference could not be measured", "bad"
@@ -92,8 +100,8 @@ def metrics(evaluation: Mapping[str, Any], rules: Evaluate, primary: str) -> lis
     rows = []
     for name in sorted(found, key=lambda name: name != primary):
         lower = name in LOWER_IS_BETTER
-        bounds = [f"at least {number(rules.minimum[name])}"] if name in rules.minimum and not lower else []
-        bounds += [f"at most {number(limit[name])}" for limit in (rules.maximum, rules.minimum if lower else {}) if name in limit]
+        bounds = [f"at least {brief(rules.minimum[name])}"] if name in rules.minimum and not lower else []
+        bounds += [f"at most {brief(limit[name])}" for limit in (rules.maximum, rules.minimum if lower else {}) if name in limit]
         row: Row = {"name": name, "is_primary": name == primary, "lower": lower, "candidate": found[name], "bound": ", ".join(bounds)}
         for who in ("champion", "canary"):
             row[who] = (evaluation.get(f"{who}_metrics") or {}).get(name)
@@ -132,7 +140,7 @@ def slices(evaluation: Mapping[str, Any], rules: Evaluate, primary: str) -> Row:
             "is_worst": index == worst,
             "candidate": entry["candidate"],
             "champion": entry.get("champion"),
-            "difference": _difference(entry["candidate"], entry.get("champion"), lower=lower),
+            "difference": _slice_difference(entry, rules, lower=lower),
         }
         for index, entry in sorted(enumerate(found), key=rank)
     ]
@@ -144,6 +152,13 @@ def slices(evaluation: Mapping[str, Any], rules: Evaluate, primary: str) -> Row:
         "worst": next((row for row in rows if row["is_worst"]), None),
         "why_not": _why_no_slices(rules),
     }
+
+
+def _slice_difference(entry: Mapping[str, Any], rules: Evaluate, *, lower: bool) -> Row | None:
+    found = _difference(entry["candidate"], entry.get("champion"), lower=lower)
+    if found is not None and found["look"] == "bad" and rules.slice_drop is not None and not entry["is_small"]:
+        return {**found, "words": "worse, too much"} if abs(found["value"]) > rules.slice_drop else found
+    return found
 
 
 def _why_no_slices(rules: Evaluate) -> str:
@@ -187,13 +202,13 @@ def checks(evaluation: Mapping[str, Any], rules: Evaluate, reasons: Iterable[Map
     found = evaluation.get("checks") or {}
     verdicts = {str(reason["gate"]): _badge(reason) for reason in reasons}
     rows = [
-        {"name": "leakage", "words": _leakage(found.get("leakage")), "limit": f"below {number(rules.checks.leakage)}"},
+        {"name": "leakage", "words": _leakage(found.get("leakage")), "limit": f"below {brief(rules.checks.leakage)}"},
         {
             "name": "overlap",
             "words": _overlap(found.get("overlap")),
             "limit": "none" if rules.checks.overlap is None else f"at most {percent(rules.checks.overlap)}",
         },
-        {"name": "drift", "words": _drift(found.get("drift")), "limit": f"at most {number(rules.checks.drift)}"},
+        {"name": "drift", "words": _drift(found.get("drift")), "limit": f"at most {brief(rules.checks.drift)}"},
         {"name": "constant", "words": _constant(found.get("constant")), "limit": "not constant"},
     ]
     return [{**row, "badge": verdicts.get(str(row["name"]))} for row in rows] if found else []
@@ -202,7 +217,7 @@ def checks(evaluation: Mapping[str, Any], rules: Evaluate, reasons: Iterable[Map
 def _leakage(found: Mapping[str, Any] | None) -> str:
     if found is None:
         return "no feature alone could be measured against the label"
-    return f"the strongest feature alone is {found['feature']}: it ranks the labels with {number(found['value'])}"
+    return f"the strongest feature alone is {found['feature']}: it ranks the labels with {brief(found['value'])}"
 
 
 def _overlap(found: Mapping[str, Any] | None) -> str:
@@ -216,7 +231,7 @@ def _overlap(found: Mapping[str, Any] | None) -> str:
 def _drift(found: Mapping[str, Any] | None) -> str:
     if found is None:
         return "not measured: there is no champion's prediction to compare with"
-    return f"population stability index of the predictions against the champion's: {number(found['psi'])}"
+    return f"population stability index of the predictions against the champion's: {brief(found['psi'])}"
 
 
 def _constant(found: bool | None) -> str:
@@ -243,7 +258,9 @@ def facts(found: Mapping[str, Any]) -> list[Row]:
     for name, value in found.items():
         text, url = (value.get("text"), value.get("url")) if isinstance(value, Mapping) else (value, None)
         shown = number(text) if isinstance(text, int | float) else text
-        rows.append({"name": name, "text": shown if shown not in (None, "") else number(None), "url": url if _is_link(url) else None})
+        words = str(shown) if shown not in (None, "") else number(None)
+        is_code = len(words) > 24 and " " not in words
+        rows.append({"name": name, "text": words, "is_code": is_code, "url": url if _is_link(url) else None})
     return rows
 
 

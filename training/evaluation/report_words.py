@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from datetime import datetime
 from typing import Any, Final
+
+from markupsafe import Markup
 
 NOTHING: Final = "–"
 _WORDS: Final = {"nan": "not a number", "inf": "infinite", "-inf": "minus infinite"}
@@ -31,6 +34,27 @@ def number(value: Any) -> str:
     if size >= 10:
         return f"{known:.3f}"
     return f"{known:.5f}" if size >= 0.001 or size == 0 else f"{known:.3g}"
+
+
+def brief(value: Any) -> str:
+    """Return at most four digits that say something, as thresholds and milliseconds are written."""
+    known = finite(value)
+    return number(value) if known is None else f"{known:,.4g}" if 1e-4 <= abs(known) < 1e4 else f"{known:,.6g}"
+
+
+def moment(text: Any) -> str:
+    """Return an ISO 8601 moment as people write it; what is none as it is."""
+    try:
+        found = datetime.fromisoformat(str(text))
+    except ValueError:
+        return str(text)
+    zone = "" if found.tzinfo is None else " UTC" if not found.utcoffset() else found.strftime(" %z")
+    return f"{found:%Y-%m-%d %H:%M}{zone}"
+
+
+def breakable(text: Any) -> Markup:
+    """Return escaped text that may be broken after each underscore: a column's name does not fit a phone."""
+    return Markup("_<wbr>").join(str(text).split("_"))
 
 
 def signed(value: Any) -> str:

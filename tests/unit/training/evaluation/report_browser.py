@@ -18,7 +18,10 @@ from threading import Thread
 from typing import Any
 
 ANSWER_SECONDS = 60.0
-FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--disable-background-networking")
+FLAGS = (
+    *("--headless=new", "--hide-scrollbars", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"),
+    *("--no-first-run", "--disable-background-networking"),
+)
 
 
 class Browser:
