@@ -89,8 +89,13 @@ def split_rows(
     return rows
 
 
-def check_labels(label: NDArray[np.float32], rows: Mapping[str, NDArray[np.int64]]) -> None:
+def check_labels(label: NDArray[np.float32], rows: Mapping[str, NDArray[np.int64]], *, task: str) -> None:
     """Refuse labels that nothing can be learned from or measured on.
+
+    Args:
+        label: [n].
+        rows: of each split.
+        task: as the spec names it; numbers to be estimated may be 0 and 1 by chance.
 
     Raises:
         DataError: `label.single_class`, all rows have one label; `label.missing_in_split`, the labels are 0 and 1, and a
@@ -99,7 +104,7 @@ def check_labels(label: NDArray[np.float32], rows: Mapping[str, NDArray[np.int64
     values = np.unique(label)
     if len(values) == 1:
         raise DataError("label.single_class", f"all {len(label)} rows have the label {values[0]:g}", hint="check data.label")
-    if not np.isin(values, (0.0, 1.0)).all():
+    if task == "regression" or not np.isin(values, (0.0, 1.0)).all():
         return
     for name, numbers in rows.items():
         found = np.unique(label[numbers])

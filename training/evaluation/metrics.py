@@ -93,7 +93,7 @@ def unit_values(name: str, labels: Floats, scores: Floats, groups: Groups | None
     if _is_ranked(name):
         return None if groups is None else _group_values(name, labels, scores, groups)
     if name == "accuracy":
-        return (predicted_class(scores) == labels).astype(np.float64)
+        return np.asarray(predicted_class(scores) == labels, dtype=np.float64)
     if name == "mae":
         return np.asarray(np.abs(labels - scores))
     if name == "loss":

@@ -1,28 +1,36 @@
-"""Metrics by slice: the rows that share a value of a declared column. Small slices are reported and judge nothing."""
+"""The primary metric by slice: the rows that share a value of a declared column, or of two. Small slices are reported and judge nothing."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from training.evaluation.metrics import score_metrics
+from training.evaluation.areas import roc_area_by
+from training.evaluation.metrics import OwnMetric, metric_value, unit_values
+from training.spec.evaluation import LOWER_IS_BETTER
 
 Floats = NDArray[np.float64]
+Codes = NDArray[np.int64]
 
 MAX_SLICES: Final = 200
 """Of one column; the largest are kept."""
+MAX_PAIRS: Final = 50
+"""Of two columns together; the largest are kept."""
+MISSING: Final = "(missing)"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Slice:
-    """One value of one column."""
+    """The rows with one value of one column, or of each of two."""
 
-    column: str
-    value: str
+    columns: Mapping[str, str]
+    """Column to value."""
     support: int
     """Rows."""
     is_small: bool
@@ -30,36 +38,116 @@ class Slice:
     champion: float | None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Values:
+    """A column's values as numbers: the largest `MAX_SLICES`, by falling support."""
+
+    names: tuple[str, ...]
+    codes: Codes
+    """[n], -1 for rows of rarer values."""
+    support: Codes
+    """[values] rows of each."""
+
+
+def values_of(column: pd.Series[Any]) -> Values:
+    """Return the values of a column, [n]; a missing one is a value of its own."""
+    numbers, found = pd.factorize(column, use_na_sentinel=True)
+    names = [str(value) for value in found] + [MISSING]
+    codes = np.where(numbers < 0, len(found), numbers).astype(np.int64)
+    return _largest(names, codes, MAX_SLICES)
+
+
 def by_slice(  # noqa: PLR0913 - one array a role; bundling them would only move the names
     frame: pd.DataFrame,
     columns: tuple[str, ...],
     *,
-    task: str,
     primary: str,
     labels: Floats,
     candidate: Floats,
     champion: Floats | None,
-    groups: NDArray[np.int64] | None,
+    groups: Codes | None,
     least_support: int,
+    pairs: bool = True,
+    threshold: float = 0.5,
+    own: OwnMetric | None = None,
 ) -> list[Slice]:
-    """Return the primary metric by value of each column, largest slices first; all arrays are [n], as the frame."""
+    """Return the primary metric by value of each column, then, where `pairs`, by those of each two; largest slices first.
+
+    Args:
+        frame: [n] rows; the arrays are as long, in the same order (see `metrics.score_metrics`).
+        columns: to slice by.
+        least_support: rows below which a slice is small.
+        pairs: whether to slice by two columns as well.
+        threshold: at which a probability counts as a yes.
+        own: the primary metric itself, where it is one of the spec's own.
+    """
+    known = {column: values_of(frame[column]) for column in columns}
+    cuts: list[tuple[Sequence[str], Values]] = [((column,), values) for column, values in known.items()]
+    if pairs:
+        cuts += [((a, b), _crossed(known[a], known[b])) for a, b in itertools.combinations(known, 2)]
     found = []
-    for column in columns:
-        values = frame[column].astype("string").fillna("(missing)")
-        for value, support in values.value_counts().head(MAX_SLICES).items():
-            rows = (values == value).to_numpy(dtype=bool)
-            some = None if groups is None else groups[rows]
-            scores = [
-                None if s is None else score_metrics(task, primary, labels[rows], s[rows], some)[primary] for s in (candidate, champion)
-            ]
+    for names, values in cuts:
+        new = _by_value(primary, labels, candidate, groups, values, threshold, own)
+        old = None if champion is None else _by_value(primary, labels, champion, groups, values, threshold, own)
+        for number, (name, support) in enumerate(zip(values.names, values.support.tolist(), strict=True)):
             found.append(
                 Slice(
-                    column=column,
-                    value=str(value),
-                    support=int(support),
-                    is_small=int(support) < least_support,
-                    candidate=float(scores[0]) if scores[0] is not None else float("nan"),
-                    champion=scores[1],
+                    columns=dict(zip(names, name.split(_SEPARATOR), strict=True)),
+                    support=support,
+                    is_small=support < least_support,
+                    candidate=float(new[number]),
+                    champion=None if old is None else float(old[number]),
                 )
             )
     return found
+
+
+def worst_and_gap(slices: Sequence[Slice], primary: str) -> tuple[int | None, float | None]:
+    """Return (index of the slice where the candidate is worst, best less worst) of the slices that are not small; None without any."""
+    sign = -1.0 if primary in LOWER_IS_BETTER else 1.0
+    known = [(sign * part.candidate, number) for number, part in enumerate(slices) if not part.is_small and np.isfinite(part.candidate)]
+    if not known:
+        return None, None
+    return min(known)[1], max(known)[0] - min(known)[0]
+
+
+_SEPARATOR: Final = "\x00"
+"""Between the names of two values: no text of a column has it."""
+
+
+def _crossed(first: Values, second: Values) -> Values:
+    names = [f"{a}{_SEPARATOR}{b}" for a in first.names for b in second.names]
+    both = (first.codes >= 0) & (second.codes >= 0)
+    return _largest(names, np.where(both, first.codes * len(second.names) + second.codes, -1), MAX_PAIRS)
+
+
+def _largest(names: Sequence[str], codes: Codes, limit: int) -> Values:
+    """Number the values anew by falling support, the first `limit` that have rows; equal support by the order of the names."""
+    support = np.bincount(codes[codes >= 0], minlength=len(names))
+    kept = [number for number in sorted(range(len(names)), key=lambda n: (-support[n], names[n]))[:limit] if support[number]]
+    renumbered = np.full(len(names) + 1, -1, dtype=np.int64)
+    renumbered[kept] = np.arange(len(kept))
+    # The last place is that of the code -1.
+    return Values(names=tuple(names[number] for number in kept), codes=renumbered[codes], support=support[kept])
+
+
+def _by_value(
+    primary: str, labels: Floats, scores: Floats, groups: Codes | None, values: Values, threshold: float, own: OwnMetric | None
+) -> Floats:
+    """Return the metric of each value's rows, [values]: by one pass over all where there is a way, else slice by slice."""
+    num = len(values.names)
+    rows = np.flatnonzero(values.codes >= 0)
+    codes = values.codes[rows]
+    if own is None and np.isfinite(scores).all():
+        if primary == "auc" and scores.ndim == 1:
+            return roc_area_by(labels[rows], scores[rows], codes, num)
+        units = unit_values(primary, labels, scores, groups) if groups is None else None
+        if units is not None:
+            return np.bincount(codes, weights=units[rows], minlength=num) / values.support
+    order = rows[np.argsort(codes, kind="stable")]
+    parts = np.split(order, np.cumsum(values.support)[:-1]) if num else []
+    found = [
+        metric_value(primary, labels[part], scores[part], None if groups is None else groups[part], threshold=threshold, own=own)
+        for part in parts
+    ]
+    return np.array(found, dtype=np.float64)

@@ -26,7 +26,7 @@ from training.spec.families import is_allowed, known_families
 from training.stages.context import StageContext, StopFlag
 
 Scorer = Callable[[Matrix], NDArray[np.float64]]
-"""A model's input, [n, features], to one score per row, [n] float64."""
+"""A model's input, [n, features], to one score per row, [n] float64; for several classes [n, classes] probabilities."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

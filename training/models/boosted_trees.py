@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from training.data.loader import ShardSet
 from training.data.transforms import Matrix
-from training.errors import DivergedError, PreemptedError
+from training.errors import DataError, DivergedError, PreemptedError, Problem, SpecError
 from training.models import Family, FitContext, FitResult, Scorer
 
 logger = logging.getLogger(__name__)
@@ -22,7 +22,15 @@ logger = logging.getLogger(__name__)
 NUM_THREADS: Final = 2
 """Fixed: histograms are summed by thread, and another number of threads could round otherwise."""
 LOG_EVERY_ROUNDS: Final = 10
-OBJECTIVES: Final = {"binary": ("binary:logistic", "logloss"), "ranking": ("rank:ndcg", "ndcg@10")}
+OBJECTIVES: Final = {
+    "binary": ("binary:logistic", "logloss"),
+    "ranking": ("rank:ndcg", "ndcg@10"),
+    "multiclass": ("multi:softprob", "mlogloss"),
+    "regression": ("reg:squarederror", "rmse"),
+}
+"""Task to the objective and the loss that early stopping goes by."""
+MAX_CLASSES: Final = 1000
+"""There is a tree per class and round."""
 
 
 class BoostedTrees(Family):
@@ -31,12 +39,13 @@ class BoostedTrees(Family):
     def fit(self, context: FitContext) -> FitResult:
         train = context.spec.train
         training, validation = _matrix(context, "train"), _matrix(context, "validation")
+        parameters = _parameters(context, training, validation)
         run = _Rounds(context)
         booster = run.resume()
         callback = _Callback(run)
         if booster is None or (run.num_rounds < train.epochs and not run.is_over):
             booster = xgboost.train(
-                _parameters(context),
+                parameters,
                 training,
                 num_boost_round=train.epochs - run.num_rounds,
                 evals=[(training, "train"), (validation, "validation")],
@@ -51,7 +60,7 @@ class BoostedTrees(Family):
         return FitResult(
             weights_name="weights.ubj",
             weights=bytes(best.save_raw("ubj")),
-            architecture={"objective": _parameters(context)["objective"]},
+            architecture={name: parameters[name] for name in ("objective", "num_class") if name in parameters},
             best_epoch=run.best_round,
             validation_loss=run.best_loss,
             history=run.history,
@@ -151,13 +160,18 @@ class _Callback(xgboost.callback.TrainingCallback):  # type: ignore[misc]
         return self._rounds.is_over or self._rounds.stop_requested
 
 
-def _parameters(context: FitContext) -> dict[str, Any]:
+def _parameters(context: FitContext, *matrices: xgboost.DMatrix) -> dict[str, Any]:
     train = context.spec.train
     settings = dict(train.settings)
-    objective, metric = OBJECTIVES[context.spec.evaluate.task]
+    task = context.spec.evaluate.task
+    if task not in OBJECTIVES:
+        message = f"boosted_trees has no objective for the task {task}"
+        raise SpecError("train.model", [Problem(code="model.task", message=message, hint=f"it has one for {', '.join(OBJECTIVES)}")])
+    objective, metric = OBJECTIVES[task]
     return {
         "objective": objective,
         "eval_metric": metric,
+        **({"num_class": _num_classes(matrices)} if task == "multiclass" else {}),
         "tree_method": "hist",
         "learning_rate": train.learning_rate,
         "colsample_bytree": settings.pop("colsample"),
@@ -166,6 +180,17 @@ def _parameters(context: FitContext) -> dict[str, Any]:
         "seed_per_iteration": True,
         "nthread": NUM_THREADS,
     }
+
+
+def _num_classes(matrices: Sequence[xgboost.DMatrix]) -> int:
+    """Return how many classes the labels name: whole numbers from 0, of which the training rows may lack some."""
+    labels = np.concatenate([matrix.get_label() for matrix in matrices])
+    wrong = labels[(labels < 0) | (labels != np.floor(labels)) | (labels >= MAX_CLASSES)]
+    if len(wrong):
+        message = f"{len(wrong)} of {len(labels)} labels are no class, the first is {wrong[0]:g}"
+        hint = f"classes are whole numbers from 0 to {MAX_CLASSES - 1}: number them in data.source.derive"
+        raise DataError("label.not_a_class", message, hint=hint)
+    return int(labels.max()) + 1
 
 
 def _matrix(context: FitContext, split: str) -> xgboost.DMatrix:

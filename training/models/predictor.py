@@ -35,6 +35,8 @@ class Predictor:
     def predict(self, raw_frame: pd.DataFrame) -> NDArray[np.float64]:
         """Return one score per row of `raw_frame`, [n] float64: a probability for binary models, an order for rankers.
 
+        A model of several classes returns [n, classes]: the probability of each class.
+
         Raises:
             DataError: a column is missing or of another type.
         """

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -21,11 +20,11 @@ from numpy.typing import NDArray
 
 from training.contracts import canonical_json
 from training.data.joins import LABEL
-from training.evaluation.metrics import score_metrics
+from training.evaluation import checks, latency
+from training.evaluation.measures import Measures, Rows, plain
 from training.evaluation.plots import task_plots
 from training.evaluation.report import render_report
-from training.evaluation.significance import Comparison, compare
-from training.evaluation.slices import by_slice
+from training.evaluation.report_words import moment
 from training.models.predictor import Predictor, load_predictor
 from training.registry.gates import decide
 from training.registry.versions import log_evaluation, register_candidate
@@ -35,59 +34,125 @@ from training.store import Manifest, point_run_at
 logger = logging.getLogger(__name__)
 
 Floats = NDArray[np.float64]
+FORMAT_VERSION: Final = 2
+"""Of `metrics.json`."""
+LATENCY_ROWS: Final = 4_096
 NO_CHAMPION: Final = "no champion"
 IS_BASELINE: Final = "champion"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows:
-    """The test rows."""
+class Scored:
+    """Scores of the test rows; None where there is no such model, or it cannot be compared on them."""
 
-    frame: pd.DataFrame
-    labels: Floats
-    groups: NDArray[np.int64] | None
+    candidate: Floats
+    champion: Floats | None
+    canary: Floats | None
 
 
 def work(context: StageContext) -> Outcome:
-    """Evaluate `inputs["model"]` on the test rows of `inputs["dataset"]`, against `parameters["champion"]`.
+    """Evaluate `inputs["model"]` on the test rows of `inputs["dataset"]`, against `parameters["champion"]` and `["canary"]`.
 
     Raises:
-        DataError: a model or the rows cannot be read: nothing is promoted on what was not measured.
+        DataError: a model or the rows cannot be read: nothing is promoted on what was not measured; `metric.failed`.
         UnavailableError: `mlflow.unavailable`.
     """
-    request, store, rules = context.request, context.store, context.spec.evaluate
+    request, store = context.request, context.store
     dataset = store.manifests.get(request.inputs["dataset"], kind="dataset")
     model = store.manifests.get(request.inputs["model"], kind="model")
-    champion = request.parameters.get("champion")
     with context.timed("fetch"):
-        rows = _test_rows(context, dataset)
+        data = read_dataset(context, dataset)
+        rows = data.test_rows()
+        measures = Measures(context.spec.evaluate, rows, seed=context.spec.train.seed)
         predictor = load_predictor(store.manifests.fetch(model, context.folder / "candidate"))
     with context.timed("register"):
         version = _register(context, model, predictor, rows)
-    baseline = _baseline(context, champion, dataset)
-    context.progress(0, len(rows.frame), "rows scored")
+    baseline = _baseline(context, request.parameters.get("champion"), dataset)
     with context.timed("score"):
-        scores = predictor.predict(rows.frame)
-        old = _champion_scores(context, champion, rows) if champion is not None and baseline == IS_BASELINE else None
-    context.progress(len(rows.frame), len(rows.frame), "rows scored")
+        scored = _score(context, dataset, rows, predictor)
     with context.timed("compare"):
-        metrics = score_metrics(rules.task, rules.primary, rows.labels, scores, rows.groups)
-        champion_metrics = {} if old is None else score_metrics(rules.task, rules.primary, rows.labels, old, rows.groups)
-        comparison = None if old is None else _compare(context, rows, scores, old)
-    evaluation = _facts(request.parameters, model, dataset, version, baseline, metrics, champion_metrics, comparison)
+        evaluation = _facts(context, model, dataset, version, baseline) | _measured(measures, rows, scored)
+    with context.timed("checks"):
+        evaluation |= {"checks": _checks(context, data, predictor, measures, scored), "importance": measures.importance(predictor)}
+    with context.timed("latency"):
+        evaluation["latency"] = latency.measure(
+            context.folder / "candidate", rows.frame.head(LATENCY_ROWS), context.folder, dataset.meta["group"]
+        )
+    evaluation = plain(evaluation)
     with context.timed("report"):
-        page = _report(context, rows, scores, old, evaluation, model)
-    return _store(context, evaluation, page, metrics, champion_metrics, comparison, num_rows=len(rows.frame))
+        page = _report(context, rows, scored, evaluation, model)
+    return _store(context, evaluation, page)
 
 
-def _test_rows(context: StageContext, dataset: Manifest) -> Rows:
-    folder = context.store.manifests.fetch(dataset, context.folder / "dataset", ["frame.parquet", "splits/test.npy"])
-    numbers = np.load(folder / "splits" / "test.npy", allow_pickle=False)
-    frame = pq.read_table(folder / "frame.parquet").take(numbers).to_pandas()
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """A dataset's raw rows, all splits."""
+
+    frame: pd.DataFrame
+    """Without the label."""
+    labels: Floats
+    training: NDArray[np.int64]
+    test: NDArray[np.int64]
+    group: str | None
+
+    def test_rows(self) -> Rows:
+        frame = self.frame.iloc[self.test].reset_index(drop=True)
+        groups = None if self.group is None else np.unique(frame[self.group].to_numpy(), return_inverse=True)[1].astype(np.int64)
+        return Rows(frame=frame, labels=self.labels[self.test], groups=groups)
+
+
+def read_dataset(context: StageContext, dataset: Manifest) -> Dataset:
+    """Fetch a dataset's raw rows and splits.
+
+    Raises:
+        DataError: an object is missing or altered.
+    """
+    names = ["frame.parquet", "splits/train.npy", "splits/test.npy"]
+    folder = context.store.manifests.fetch(dataset, context.folder / "dataset", names)
+    frame = pq.read_table(folder / "frame.parquet").to_pandas()
     labels = frame.pop(LABEL).to_numpy(dtype=np.float64)
-    group = dataset.meta["group"]
-    groups = None if group is None else np.unique(frame[group].to_numpy(), return_inverse=True)[1].astype(np.int64)
-    return Rows(frame=frame, labels=labels, groups=groups)
+    training, test = (np.load(folder / "splits" / f"{name}.npy", allow_pickle=False) for name in ("train", "test"))
+    return Dataset(frame=frame, labels=labels, training=training, test=test, group=dataset.meta["group"])
+
+
+def _score(context: StageContext, dataset: Manifest, rows: Rows, predictor: Predictor) -> Scored:
+    found: dict[str, Floats] = {}
+    num_rows = len(rows.frame)
+    context.progress(0, num_rows, "rows scored")
+    for name in ("champion", "canary"):
+        other = context.request.parameters.get(name)
+        if other is not None and _baseline(context, other, dataset) == IS_BASELINE:
+            found[name] = _other_scores(context, name, other, rows)
+    candidate = predictor.predict(rows.frame)
+    context.progress(num_rows, num_rows, "rows scored")
+    return Scored(candidate=candidate, champion=found.get("champion"), canary=found.get("canary"))
+
+
+def _measured(measures: Measures, rows: Rows, scored: Scored) -> dict[str, Any]:
+    """Return what the record says of the scores alone."""
+    candidate, champion, canary = scored.candidate, scored.champion, scored.canary
+    return {
+        "metrics": measures.metrics(candidate),
+        "champion_metrics": {} if champion is None else measures.metrics(champion),
+        "canary_metrics": {} if canary is None else measures.metrics(canary),
+        "comparison": None if champion is None else asdict(measures.compare(candidate, champion)),
+        "canary_comparison": None if canary is None else asdict(measures.compare(candidate, canary)),
+        **measures.slices(candidate, champion),
+        "fairness": measures.fairness(candidate),
+        "num_rows": len(rows.frame),
+        "num_units": rows.num_units,
+    }
+
+
+def _checks(context: StageContext, data: Dataset, predictor: Predictor, measures: Measures, scored: Scored) -> dict[str, Any]:
+    rules = context.spec.evaluate
+    entities = rules.entities or tuple(context.spec.data.source.key)
+    known = data.frame[list(predictor.inputs)]
+    leakage = checks.strongest_feature(
+        rules.task, known.iloc[data.training], data.labels[data.training], known.iloc[data.test], data.labels[data.test]
+    )
+    overlap = checks.overlap(data.frame, entities, data.training, data.test)
+    return {"leakage": leakage, "overlap": overlap, **measures.checks(scored.candidate, scored.champion)}
 
 
 def _register(context: StageContext, model: Manifest, predictor: Predictor, rows: Rows) -> str:
@@ -118,54 +183,30 @@ def _baseline(context: StageContext, champion: Mapping[str, Any] | None, dataset
     return IS_BASELINE
 
 
-def _champion_scores(context: StageContext, champion: Mapping[str, Any], rows: Rows) -> Floats:
-    manifest = context.store.manifests.get(champion["model_uri"], kind="model")
-    folder: Path = context.store.manifests.fetch(manifest, context.folder / "champion")
+def _other_scores(context: StageContext, name: str, other: Mapping[str, Any], rows: Rows) -> Floats:
+    manifest = context.store.manifests.get(other["model_uri"], kind="model")
+    folder: Path = context.store.manifests.fetch(manifest, context.folder / name)
     return load_predictor(folder).predict(rows.frame)
 
 
-def _compare(context: StageContext, rows: Rows, scores: Floats, old: Floats) -> Comparison:
-    rules = context.spec.evaluate
-    return compare(rules.primary, rows.labels, scores, old, rows.groups, confidence=rules.confidence, seed=context.spec.train.seed)
-
-
-def _facts(
-    parameters: Mapping[str, Any],
-    model: Manifest,
-    dataset: Manifest,
-    version: str,
-    baseline: str,
-    metrics: Mapping[str, float],
-    champion_metrics: Mapping[str, float],
-    comparison: Comparison | None,
-) -> dict[str, Any]:
-    champion = parameters.get("champion")
+def _facts(context: StageContext, model: Manifest, dataset: Manifest, version: str, baseline: str) -> dict[str, Any]:
+    parameters = context.request.parameters
     return {
+        "format_version": FORMAT_VERSION,
         "version": version,
         "candidate": {"weights_digest": model.meta["weights_digest"], "model": model.digest, "bounds": model.meta["bounds"]},
-        "champion": champion,
+        "champion": parameters.get("champion"),
+        "canary": parameters.get("canary"),
         "dataset": dataset.digest,
         "baseline": baseline,
-        "metrics": _plain(metrics),
-        "champion_metrics": _plain(champion_metrics),
-        "comparison": None if comparison is None else _plain(asdict(comparison)),
     }
 
 
-def _report(context: StageContext, rows: Rows, scores: Floats, old: Floats | None, evaluation: Mapping[str, Any], model: Manifest) -> bytes:
+def _report(context: StageContext, rows: Rows, scored: Scored, evaluation: Mapping[str, Any], model: Manifest) -> bytes:
     rules = context.spec.evaluate
-    slices = by_slice(
-        rows.frame,
-        rules.slices,
-        task=rules.task,
-        primary=rules.primary,
-        labels=rows.labels,
-        candidate=scores,
-        champion=old,
-        groups=rows.groups,
-        least_support=rules.slice_support,
+    plots = task_plots(
+        rules.task, rows.labels, {"candidate": scored.candidate, "champion": scored.champion, "canary": scored.canary}, groups=rows.groups
     )
-    plots = task_plots(rules.task, rows.labels, {"candidate": scores, "champion": old}, groups=rows.groups)
     history = json.loads((context.folder / "candidate" / "history.json").read_bytes())
     champion = evaluation["champion"] or {}
     facts = {
@@ -176,16 +217,11 @@ def _report(context: StageContext, rows: Rows, scores: Floats, old: Floats | Non
         "best epoch": model.meta["best_epoch"],
         "seed": model.meta["seed"],
         "processes": model.meta["world_size"],
-        **{f"{split} rows": " to ".join(bounds) for split, bounds in model.meta["bounds"].items()},
-    }
-    measured = {
-        **evaluation,
-        "slices": [{**asdict(entry), "columns": {entry.column: entry.value}} for entry in slices],
-        "num_rows": len(rows.frame),
+        **{f"{split} rows": " to ".join(map(moment, bounds)) for split, bounds in model.meta["bounds"].items()},
     }
     return render_report(
         {
-            "evaluation": measured,
+            "evaluation": evaluation,
             "pipeline": context.request.pipeline,
             "as_of": context.request.as_of,
             "primary": rules.primary,
@@ -194,24 +230,15 @@ def _report(context: StageContext, rows: Rows, scores: Floats, old: Floats | Non
             "history": history,
             "facts": facts,
             # What the gates say of these numbers; promote asks them again and records the answer.
-            "decision": asdict(decide(measured, rules, approval=context.spec.promote.approval)),
+            "decision": asdict(decide(evaluation, rules, approval=context.spec.promote.approval, promote=context.spec.promote)),
             "advice": None,
         }
     )
 
 
-def _store(
-    context: StageContext,
-    evaluation: Mapping[str, Any],
-    page: bytes,
-    metrics: Mapping[str, float],
-    champion_metrics: Mapping[str, float],
-    comparison: Comparison | None,
-    *,
-    num_rows: int,
-) -> Outcome:
-    store, rules = context.store, context.spec.evaluate
-    finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
+def _store(context: StageContext, evaluation: Mapping[str, Any], page: bytes) -> Outcome:
+    store = context.store
+    finite = {name: value for name, value in evaluation["metrics"].items() if isinstance(value, float)}
     with context.timed("log"):
         log_evaluation(context.request.parameters.get("mlflow_run_id"), finite, page)
     files = {"metrics.json": canonical_json(evaluation), "report.html": page}
@@ -219,37 +246,35 @@ def _store(
     uri, manifest = store.manifests.put_files("evaluation", files, meta)
     point_run_at(store, context.request, "evaluation", uri)
     report_uri = context.publish_page("evaluation", page)
-    scalars: dict[str, Any] = {
-        "rows": num_rows,
-        "primary": rules.primary,
-        "candidate": _plain_number(metrics[rules.primary]),
-        "champion": _plain_number(champion_metrics.get(rules.primary)),
-        "champion_version": (evaluation["champion"] or {}).get("version"),
-        "baseline": evaluation["baseline"],
-        "version": evaluation["version"],
-    }
-    for name, value in finite.items():
-        scalars[f"candidate_{name}"] = value
-    for name, value in champion_metrics.items():
-        scalars[f"champion_{name}"] = _plain_number(value)
-    if comparison is not None:
-        scalars |= {name: _plain_number(getattr(comparison, name)) for name in ("gain", "low", "high", "probability")}
+    scalars = _scalars(evaluation, context.spec.evaluate.primary)
     logger.info(
-        "%s %.5f, %s",
-        rules.primary,
-        metrics[rules.primary],
-        evaluation["baseline"] if comparison is None else f"gain {comparison.gain:+.5f}",
+        "%s %s, %s",
+        scalars["primary"],
+        scalars["candidate"],
+        evaluation["baseline"] if evaluation["comparison"] is None else f"gain {scalars['gain']}",
     )
     return Outcome(artifact_uri=uri, digest=manifest.digest, scalars=scalars, reports={"evaluation": report_uri})
 
 
-def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return JSON: what is not finite becomes a word, which no gate takes for a number."""
-    return {name: _plain_number(value) for name, value in values.items()}
-
-
-def _plain_number(value: Any) -> Any:
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+def _scalars(evaluation: Mapping[str, Any], primary: str) -> dict[str, Any]:
+    metrics, champion_metrics = evaluation["metrics"], evaluation["champion_metrics"]
+    worst, timed = evaluation["worst_slice"], evaluation["latency"]
+    scalars: dict[str, Any] = {
+        "rows": evaluation["num_rows"],
+        "primary": primary,
+        "candidate": metrics[primary],
+        "champion": champion_metrics.get(primary),
+        "champion_version": (evaluation["champion"] or {}).get("version"),
+        "baseline": evaluation["baseline"],
+        "version": evaluation["version"],
+        "worst_slice": None if worst is None else evaluation["slices"][worst]["candidate"],
+        "slice_gap": evaluation["slice_gap"],
+        "latency_p95_ms": None if timed is None else timed["1"]["p95_ms"],
+    }
+    scalars |= {f"candidate_{name}": value for name, value in metrics.items() if isinstance(value, float)}
+    scalars |= {f"champion_{name}": value for name, value in champion_metrics.items()}
+    comparison = evaluation["comparison"] or {}
+    return scalars | {name: comparison[name] for name in ("gain", "low", "high", "probability") if name in comparison}
 
 
 if __name__ == "__main__":

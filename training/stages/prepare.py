@@ -58,7 +58,7 @@ def work(context: StageContext) -> Outcome:
         groups = None if spec.data.group is None else group_numbers(frame[spec.data.group].to_numpy())
         event_time = frame[spec.data.source.event_time].to_numpy(dtype="datetime64[us]")
         rows = split_rows(event_time, bounds, groups=groups)
-        check_labels(frame[LABEL].to_numpy(), rows)
+        check_labels(frame[LABEL].to_numpy(), rows, task=spec.evaluate.task)
     with context.timed("transform"):
         transforms = _fit(spec, frame.iloc[rows["train"]].drop(columns=LABEL))
         matrix = transforms.apply(frame, serving=False)

@@ -83,8 +83,16 @@ def test_row_outside_of_the_window_is_refused() -> None:
 def test_labels_that_teach_nothing_are_refused(label: list[float], code: str | None) -> None:
     rows = {"train": np.array([0, 1]), "validation": np.array([2, 3]), "test": np.array([4, 5])}
     if code is None:
-        check_labels(np.array(label, dtype=np.float32), rows)
+        check_labels(np.array(label, dtype=np.float32), rows, task="binary")
         return
     with pytest.raises(DataError) as caught:
-        check_labels(np.array(label, dtype=np.float32), rows)
+        check_labels(np.array(label, dtype=np.float32), rows, task="binary")
     assert caught.value.code == code
+
+
+def test_numbers_to_estimate_may_be_all_zero_in_a_split() -> None:
+    label = np.array([0, 1, 0, 0, 1, 0], dtype=np.float32)
+    rows = {"train": np.array([0, 1]), "validation": np.array([2, 3]), "test": np.array([4, 5])}
+    check_labels(label, rows, task="regression")
+    with pytest.raises(DataError, match="validation"):
+        check_labels(label, rows, task="binary")

@@ -1,0 +1,169 @@
+"""A small table of orders with a yes-or-no, a class and a number to predict, taken through the stages up to the evaluation."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from training.contracts import ExitCode, RunIdentity, StageRequest, StageResult
+from training.spec import PipelineSpec, freeze, parse_spec, resolve_uris
+from training.stages.context import StopFlag
+from training.stages.runner import run
+from training.store import Store
+from training.store.listing import listing_for
+
+AS_OF = datetime(2026, 2, 1, 2, tzinfo=UTC)
+NUM_ROWS = 3000
+
+SPEC = """
+name: orders
+owner: tests
+data:
+  source:
+    table: orders
+    kind: csv
+    uri: "${ORDERS_URI}/orders.csv"
+    event_time: ordered_at
+    window: 30d
+    key: [order_id]
+    columns:
+      order_id: {type: int64}
+      ordered_at: {type: timestamp}
+      customer: {type: int64}
+      country: {type: string, nullable: true}
+      channel: {type: string}
+      value: {type: double}
+      noise: {type: double, nullable: true}
+      leak: {type: double}
+      cancelled: {type: int64, known: after}
+      size: {type: int64, known: after}
+      days: {type: double, known: after}
+  label: {column: LABEL}
+  split: {by: time, validation: 5d, test: 10d}
+prepare:
+  features:
+    country: {transform: category}
+    channel: {transform: category}
+    value: {transform: number}
+    noise: {transform: number}
+train: {model: boosted_trees, seed: 3, epochs: 20, learning_rate: 0.3, settings: {max_depth: 3}}
+evaluate: {task: TASK, primary: PRIMARY}
+promote: {model: orders}
+"""
+LABELS = {"binary": ("cancelled", "auc"), "multiclass": ("size", "log_loss"), "regression": ("days", "rmse")}
+
+
+def orders(seed: int = 0) -> pd.DataFrame:
+    """Return the orders: `value` decides, `noise` says nothing, `leak` is what is to be predicted."""
+    generator = np.random.default_rng(seed)
+    value = generator.normal(size=NUM_ROWS)
+    chance = 1 / (1 + np.exp(-2 * value))
+    cancelled = (generator.random(NUM_ROWS) < chance).astype(int)
+    days = 3 * value + generator.normal(size=NUM_ROWS)
+    end = AS_OF.replace(hour=0)
+    times = [end - timedelta(days=29.9) + timedelta(days=29.8) * number / NUM_ROWS for number in range(NUM_ROWS)]
+    return pd.DataFrame(
+        {
+            "order_id": np.arange(NUM_ROWS),
+            "ordered_at": [time.isoformat() for time in times],
+            "customer": generator.integers(0, 500, NUM_ROWS),
+            "country": generator.choice(["NL", "DE", "BE"], NUM_ROWS, p=[0.7, 0.28, 0.02]),
+            "channel": generator.choice(["web", "app"], NUM_ROWS),
+            "value": value,
+            "noise": generator.normal(size=NUM_ROWS),
+            "leak": cancelled + 0.001 * generator.normal(size=NUM_ROWS),
+            "cancelled": cancelled,
+            "size": np.digitize(value + 0.3 * generator.normal(size=NUM_ROWS), [-0.5, 0.5]),
+            "days": days,
+        }
+    )
+
+
+class EvaluateBench:
+    """A store with a prepared dataset of one task."""
+
+    def __init__(self, folder: Path, task: str) -> None:
+        """Prepare the orders.
+
+        Args:
+            task: decides the label and the primary metric.
+        """
+        (folder / "orders").mkdir(parents=True)
+        orders().to_csv(folder / "orders" / "orders.csv", index=False)
+        self.store = Store(str(folder / "store"))
+        self.orders_uri = (folder / "orders").as_uri()
+        self.task = task
+        self.spec = self.spec_of({})
+        self.snapshot_uri = self.stage("ingest", {}, {"listing": listing_for(self.spec, AS_OF)}).artifact_uri
+        self.dataset_uri = self.prepare()
+
+    def spec_of(self, replaced: Mapping[str, str]) -> PipelineSpec:
+        label, primary = LABELS[self.task]
+        text = SPEC.replace("LABEL", label).replace("TASK", self.task).replace("PRIMARY", primary)
+        for old, new in replaced.items():
+            assert old in text, old
+            text = text.replace(old, new)
+        return resolve_uris(parse_spec(text.encode()), {"ORDERS_URI": self.orders_uri})
+
+    def stage(self, name: str, inputs: dict[str, str], parameters: dict[str, Any], *, work: str = "only") -> StageResult:
+        """Run a stage to its end, or find it done."""
+        fingerprint = work.encode().hex().rjust(64, "0")
+        address = self.store.address("orders", name, fingerprint)
+        request = StageRequest(
+            pipeline="orders",
+            stage=name,
+            fingerprint=fingerprint,
+            attempt_id="a1",
+            store_uri=self.store.root_uri,
+            spec_uri=self.store.put_json(freeze(self.spec)),
+            as_of=AS_OF.isoformat(),
+            inputs=inputs,
+            parameters=parameters,
+            run=RunIdentity(dag_id="orders", run_id="r", task_id=name),
+        )
+        module = importlib.import_module(f"training.stages.{name}").work
+        ended = run(module, address.write_request(request), stop=StopFlag())
+        assert ended is ExitCode.DONE, address.error("a1")
+        result = address.result()
+        assert result is not None
+        return result
+
+    def prepare(self, replaced: Mapping[str, str] | None = None, *, work: str = "only") -> str:
+        """Return the URI of the dataset that the spec with some of its text replaced makes."""
+        self.spec = self.spec_of(replaced or {})
+        return self.stage("prepare", {"snapshot": self.snapshot_uri}, {}, work=work).artifact_uri
+
+    def train(self, replaced: Mapping[str, str] | None = None, *, work: str = "only") -> StageResult:
+        """Train on a dataset of its own."""
+        dataset_uri = self.prepare(replaced, work=work)
+        return self.stage("train", {"dataset": dataset_uri}, {"world_size": 1}, work=work)
+
+    def evaluate(
+        self, model: StageResult, replaced: Mapping[str, str] | None = None, *, work: str = "only", **parameters: Any
+    ) -> tuple[StageResult, dict[str, Any]]:
+        """Return (result, `metrics.json`) by the rules of the spec with some of its text replaced."""
+        self.spec = self.spec_of(replaced or {})
+        inputs = {"model": model.artifact_uri, "dataset": self.dataset_uri}
+        result = self.stage("evaluate", inputs, parameters, work=work)
+        manifest = self.store.manifests.get(result.artifact_uri, kind="evaluation")
+        return result, json.loads(self.store.objects.get_bytes(manifest.files["metrics.json"].digest))
+
+    def seat(self, model: StageResult, version: str) -> dict[str, Any]:
+        """Return a model as champion or canary of an evaluation: made a month ago, of older rows."""
+        manifest = self.store.manifests.get(model.artifact_uri, kind="model")
+        long_ago = {split: ["2025-01-01T00:00:00+00:00", "2025-02-01T00:00:00+00:00"] for split in ("train", "validation", "test")}
+        return {
+            "version": version,
+            "model_uri": model.artifact_uri,
+            "weights_digest": manifest.meta["weights_digest"],
+            "as_of": "2026-01-01T02:00:00+00:00",
+            "bounds": long_ago,
+            "revision": 3,
+        }

@@ -1,0 +1,134 @@
+"""Evaluation as a stage: what the record says of models of every task, from the same rows and each through its own preprocessing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.training.stages.evaluate_bench import EvaluateBench
+from training.contracts import StageResult
+from training.evaluation import latency
+from training.spec.evaluation import METRICS
+
+LATENCY = {str(batch): {"p50_ms": 1.0, "p95_ms": 2.0, "p99_ms": 3.0, "rows_per_second": 9.0} for batch in (1, 256)}
+BLIND = {"    value: {transform: number}\n": ""}
+RULES = "primary: auc, slices: [country, channel], sensitive: [country], entities: [customer], slice_support: 50"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nobody_else(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No tracking server, no registry, no further process: what those do has tests of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+        patch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path_factory.mktemp('database')}/nightshift.db")
+        patch.setattr("training.engine.tracking.CLOSE_SECONDS", 0.5)
+        patch.setattr("training.stages.evaluate.register_candidate", lambda *_args, **_named: "7")
+        patch.setattr(latency, "measure", lambda *_args, **_named: LATENCY)
+        yield
+
+
+@pytest.fixture(scope="module")
+def binary(tmp_path_factory: pytest.TempPathFactory) -> EvaluateBench:
+    return EvaluateBench(tmp_path_factory.mktemp("binary"), "binary")
+
+
+@pytest.fixture(scope="module")
+def judged(binary: EvaluateBench) -> tuple[StageResult, dict[str, Any]]:
+    """A good candidate against a champion that knows only noise, and a canary that is the candidate itself."""
+    blind = binary.train(BLIND, work="blind")
+    good = binary.train(work="good")
+    return binary.evaluate(good, {"primary: auc": RULES}, work="judged", champion=binary.seat(blind, "3"), canary=binary.seat(good, "6"))
+
+
+def test_record_has_all_that_gates_and_report_read(judged: tuple[StageResult, dict[str, Any]]) -> None:
+    record = judged[1]
+    assert record["format_version"] == 2
+    assert (record["version"], record["champion"]["version"], record["canary"]["version"]) == ("7", "3", "6")
+    assert set(record["metrics"]) == set(record["champion_metrics"]) == set(METRICS["binary"])
+    assert record["latency"] == LATENCY
+    assert record["num_rows"] == record["num_units"] == judged[0].scalars["rows"] > 900
+
+
+def test_better_candidate_has_its_gain_and_an_equal_canary_none(judged: tuple[StageResult, dict[str, Any]]) -> None:
+    result, record = judged
+    comparison = record["comparison"]
+    assert 0.1 < comparison["low"] < comparison["gain"] < comparison["high"]
+    assert comparison["gain"] == pytest.approx(record["metrics"]["auc"] - record["champion_metrics"]["auc"])
+    assert record["canary_comparison"] == {**comparison, "gain": 0, "low": 0, "high": 0, "probability": 0}
+    assert result.scalars["gain"] == comparison["gain"]
+
+
+def test_slices_are_columns_and_pairs_and_the_worst_is_not_a_small_one(judged: tuple[StageResult, dict[str, Any]]) -> None:
+    record = judged[1]
+    found = {tuple(sorted(part["columns"].items())): part for part in record["slices"]}
+    assert len(found) == 3 + 2 + 3 * 2
+    assert sum(part["support"] for names, part in found.items() if len(names) == 2) == record["num_rows"]
+    assert found[(("country", "BE"),)]["is_small"]
+    worst = record["slices"][record["worst_slice"]]
+    known = [part["candidate"] for part in record["slices"] if not part["is_small"]]
+    assert worst["candidate"] == min(known)
+    assert record["slice_gap"] == pytest.approx(max(known) - min(known))
+    assert judged[0].scalars["worst_slice"] == min(known)
+
+
+def test_sensitive_columns_have_gaps_between_values_of_enough_rows(judged: tuple[StageResult, dict[str, Any]]) -> None:
+    country = judged[1]["fairness"]["country"]
+    rates = {one["value"]: one["true_positive_rate"] for one in country["values"] if not one["is_small"]}
+    assert set(rates) == {"NL", "DE"}
+    assert country["equal_opportunity_gap"] == pytest.approx(abs(rates["NL"] - rates["DE"]))
+
+
+def test_checks_and_importance_name_the_column_that_decides(judged: tuple[StageResult, dict[str, Any]]) -> None:
+    record = judged[1]
+    assert record["checks"]["leakage"]["feature"] == "value"
+    assert 0.8 < record["checks"]["leakage"]["value"] < 0.98
+    assert record["checks"]["overlap"]["entities"] == ["customer"]
+    assert record["checks"]["overlap"]["share"] > 0.9
+    assert record["checks"]["drift"]["psi"] > 0.25
+    assert record["checks"]["constant"] is False
+    assert max(record["importance"], key=record["importance"].get) == "value"
+
+
+def test_feature_that_is_the_label_is_found(binary: EvaluateBench) -> None:
+    model = binary.train({"    noise: {transform: number}\n": "    leak: {transform: number}\n"}, work="leaking")
+    record = binary.evaluate(model, work="leaking")[1]
+    assert record["checks"]["leakage"] == {"feature": "leak", "value": 1.0}
+    # The order's number is no entity that returns.
+    assert record["checks"]["overlap"] == {"entities": ["order_id"], "share": 0.0, "num_test": record["num_rows"]}
+
+
+def test_first_candidate_is_compared_with_nobody(binary: EvaluateBench) -> None:
+    record = binary.evaluate(binary.train(work="good"), work="first")[1]
+    assert record["baseline"] == "no champion"
+    assert record["comparison"] is record["canary_comparison"] is record["checks"]["drift"] is None
+    assert record["champion_metrics"] == record["canary_metrics"] == {}
+
+
+def test_champion_that_was_trained_on_the_test_rows_is_no_baseline(binary: EvaluateBench) -> None:
+    model = binary.train(work="good")
+    seat = binary.seat(model, "3")
+    seat["bounds"]["train"][1] = "2026-01-29T00:00:00+00:00"
+    record = binary.evaluate(model, work="no baseline", champion=seat)[1]
+    assert record["baseline"] == "its train rows end at 2026-01-29T00:00:00+00:00, after the test rows begin"
+    assert record["comparison"] is None
+    assert record["champion_metrics"] == {}
+
+
+@pytest.mark.parametrize(("task", "primary"), [("multiclass", "log_loss"), ("regression", "rmse")])
+def test_other_tasks_train_and_are_judged_to_the_end(tmp_path: Path, task: str, primary: str) -> None:
+    bench = EvaluateBench(tmp_path, task)
+    blind, good = bench.train(BLIND, work="blind"), bench.train(work="good")
+    result, record = bench.evaluate(
+        good, {f"primary: {primary}": f"primary: {primary}, slices: [country]"}, champion=bench.seat(blind, "3")
+    )
+    assert set(record["metrics"]) == set(METRICS[task])
+    assert all(math.isfinite(value) for value in record["metrics"].values())
+    assert record["comparison"]["low"] > 0
+    assert record["metrics"][primary] < 0.7 * record["champion_metrics"][primary]
+    assert record["checks"]["leakage"]["feature"] == max(record["importance"], key=record["importance"].get) == "value"
+    assert record["slices"][0]["columns"] == {"country": "NL"}
+    assert result.scalars["gain"] > 0

@@ -1,0 +1,113 @@
+"""How fast a registered model answers, in a process of its own: nothing of the evaluation's is in its caches or threads.
+
+python -m training.evaluation.latency MODEL_FOLDER FRAME.parquet [GROUP_COLUMN]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+
+from training.models.predictor import Predictor, load_predictor
+
+logger = logging.getLogger(__name__)
+
+BATCHES: Final = (1, 256)
+"""Rows of a call; groups, for rankers."""
+NUM_CALLS: Final = 200
+NUM_WARM_UPS: Final = 10
+SECONDS: Final = 4.0
+"""For each batch size; with slower models there are fewer calls."""
+TIMEOUT_SECONDS: Final = 120.0
+"""Imports and loading included."""
+
+
+def measure(folder: Path, frame: pd.DataFrame, scratch: Path, group: str | None) -> dict[str, dict[str, float]] | None:
+    """Measure in a new process the model whose files are in `folder`; None where it could not be measured, which is logged.
+
+    Args:
+        folder: the model's files, as registered.
+        frame: raw rows to ask it about, some thousands are enough.
+        scratch: an empty place for a file.
+        group: column whose rows are asked about together.
+
+    Returns:
+        `{"1": {"p50_ms", "p95_ms", "p99_ms", "rows_per_second"}, "256": ...}`, of calls from a raw frame to scores.
+    """
+    path = scratch / "latency.parquet"
+    frame.to_parquet(path)
+    command = [sys.executable, "-m", "training.evaluation.latency", str(folder), str(path), *([group] if group else [])]
+    # It must not outlive this process, whatever ends it.
+    bound = [sys.executable, "-m", "training.processes", "--parent", str(os.getpid()), "--", *command]
+    root = str(Path(__file__).resolve().parents[2])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])}
+    try:
+        done = subprocess.run(bound, env=environment, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=True)
+    except subprocess.TimeoutExpired:
+        logger.warning("latency is not known: the model did not answer within %.0f s", TIMEOUT_SECONDS)
+        return None
+    except subprocess.CalledProcessError as err:
+        logger.warning("latency is not known: the measuring process ended with %s: %s", err.returncode, err.stderr[-2000:])
+        return None
+    measured: dict[str, dict[str, float]] = json.loads(done.stdout.splitlines()[-1])
+    return measured
+
+
+def timed_calls(predictor: Predictor, frame: pd.DataFrame, group: str | None, batch: int) -> dict[str, float]:
+    """Return the percentiles of calls of `batch` rows (groups), in milliseconds, and the rows of a second."""
+    parts = _batches(frame, group, batch)
+    for _ in range(NUM_WARM_UPS):
+        predictor.predict(next(parts))
+    seconds: list[float] = []
+    num_rows = 0
+    began_at = time.perf_counter()
+    while len(seconds) < NUM_CALLS and (not seconds or time.perf_counter() - began_at < SECONDS):
+        part = next(parts)
+        started_at = time.perf_counter()
+        predictor.predict(part)
+        seconds.append(time.perf_counter() - started_at)
+        num_rows += len(part)
+    p50, p95, p99 = (float(value) for value in np.percentile(seconds, [50, 95, 99]) * 1000)
+    return {"p50_ms": p50, "p95_ms": p95, "p99_ms": p99, "rows_per_second": num_rows / sum(seconds)}
+
+
+def _batches(frame: pd.DataFrame, group: str | None, batch: int) -> Iterator[pd.DataFrame]:
+    """Yield frames of `batch` rows (groups), round and round."""
+    units = [np.array([row]) for row in range(len(frame))]
+    if group is not None:
+        numbers = pd.factorize(frame[group])[0]
+        order = np.argsort(numbers, kind="stable")
+        units = np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1)
+    start = 0
+    while True:
+        chosen = np.concatenate([units[(start + step) % len(units)] for step in range(batch)])
+        start = (start + batch) % len(units)
+        yield frame.iloc[chosen].reset_index(drop=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m training.evaluation.latency", description=__doc__)
+    parser.add_argument("folder", type=Path, help="folder of the model's files")
+    parser.add_argument("frame", type=Path, help="raw rows")
+    parser.add_argument("group", nargs="?", help="column whose rows are asked about together")
+    arguments = parser.parse_args()
+    frame = pq.read_table(arguments.frame).to_pandas()
+    predictor = load_predictor(arguments.folder)
+    found: dict[str, Any] = {str(batch): timed_calls(predictor, frame, arguments.group, batch) for batch in BATCHES}
+    sys.stdout.write(json.dumps(found) + "\n")
+
+
+if __name__ == "__main__":
+    main()

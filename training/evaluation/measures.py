@@ -1,0 +1,146 @@
+"""What `metrics.json` says of a model: every measure over the same rows, by the spec's rules, as JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from training.evaluation import checks
+from training.evaluation.fairness import fairness_of
+from training.evaluation.importance import permutation_importance
+from training.evaluation.metrics import score_metrics
+from training.evaluation.own_metrics import load_own_metrics
+from training.evaluation.significance import Comparison, compare
+from training.evaluation.slices import by_slice, worst_and_gap
+from training.models.predictor import Predictor
+from training.spec.evaluation import Evaluate
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Rows with labels."""
+
+    frame: pd.DataFrame
+    """[n] raw rows, without the label."""
+    labels: Floats
+    """[n]"""
+    groups: NDArray[np.int64] | None
+    """[n] dense numbers."""
+
+    @property
+    def num_units(self) -> int:
+        """Groups, or else rows."""
+        return len(self.frame) if self.groups is None else len(np.unique(self.groups))
+
+
+class Measures:
+    """Measures of scores ([n], or [n, classes]) of the same rows."""
+
+    def __init__(self, rules: Evaluate, rows: Rows, *, seed: int) -> None:
+        """Look up the spec's own metrics.
+
+        Raises:
+            SpecError: one is not there, or not allowed.
+        """
+        self._rules = rules
+        self._rows = rows
+        self._seed = seed
+        self._own = load_own_metrics(rules.metrics)
+
+    def metrics(self, scores: Floats) -> dict[str, float]:
+        """Return every metric of the task, of the gates and of the spec's own.
+
+        Raises:
+            DataError: `metric.failed`, one of the spec's own.
+        """
+        rules, rows = self._rules, self._rows
+        also = (*rules.minimum, *rules.maximum)
+        return score_metrics(
+            rules.task, rules.primary, rows.labels, scores, rows.groups, threshold=rules.threshold, also=also, own=self._own
+        )
+
+    def compare(self, candidate: Floats, champion: Floats) -> Comparison:
+        """Compare by the primary metric; raises as `metrics`."""
+        rules, rows = self._rules, self._rows
+        return compare(
+            rules.primary,
+            rows.labels,
+            candidate,
+            champion,
+            rows.groups,
+            confidence=rules.confidence,
+            seed=self._seed,
+            threshold=rules.threshold,
+            own=self._own.get(rules.primary),
+        )
+
+    def slices(self, candidate: Floats, champion: Floats | None) -> dict[str, Any]:
+        """Return `slices`, `worst_slice` and `slice_gap`."""
+        rules, rows = self._rules, self._rows
+        found = by_slice(
+            rows.frame,
+            rules.slices,
+            primary=rules.primary,
+            labels=rows.labels,
+            candidate=candidate,
+            champion=champion,
+            groups=rows.groups,
+            least_support=rules.slice_support,
+            pairs=rules.slice_pairs,
+            threshold=rules.threshold,
+            own=self._own.get(rules.primary),
+        )
+        worst, gap = worst_and_gap(found, rules.primary)
+        return {"slices": [asdict(part) for part in found], "worst_slice": worst, "slice_gap": gap}
+
+    def fairness(self, scores: Floats) -> dict[str, Any]:
+        """Return `fairness`."""
+        rules, rows = self._rules, self._rows
+        found = fairness_of(
+            rows.frame,
+            rules.sensitive,
+            rows.labels,
+            scores,
+            task=rules.task,
+            threshold=rules.threshold,
+            least_support=rules.slice_support,
+        )
+        return {column: asdict(fairness) for column, fairness in found.items()}
+
+    def importance(self, predictor: Predictor) -> dict[str, float] | None:
+        """Return `importance`, by the columns that the model reads."""
+        rules, rows = self._rules, self._rows
+        return permutation_importance(
+            predictor.predict,
+            rows.frame,
+            predictor.inputs,
+            rows.labels,
+            rows.groups,
+            primary=rules.primary,
+            seed=self._seed,
+            threshold=rules.threshold,
+            own=self._own.get(rules.primary),
+        )
+
+    def checks(self, scores: Floats, champion: Floats | None) -> dict[str, Any]:
+        """Return `drift` and `constant` of `checks`."""
+        rows = self._rows
+        drift = None if champion is None else checks.prediction_drift(self._rules.task, scores, champion, rows.groups)
+        return {"drift": drift, "constant": checks.is_constant(scores, rows.groups)}
+
+
+def plain(value: Any) -> Any:
+    """Return JSON: a number that is not finite becomes a word, which no gate takes for a number."""
+    if isinstance(value, Mapping):
+        return {str(name): plain(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(entry) for entry in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
