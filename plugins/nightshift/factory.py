@@ -19,6 +19,7 @@ from nightshift.resolve import RESOLVE, WAIT, ResolveOperator, WaitForData
 from nightshift.retries import BudgetRetryPolicy
 from nightshift.stages import StageOperator
 from nightshift.timetables import Nights
+from nightshift.tuning import TUNE, study_tasks, tune_dag
 from training.spec import PipelineSpec, load_spec, params_schema
 
 
@@ -62,12 +63,15 @@ def build_dag(spec: PipelineSpec, spec_path: Path) -> DAG:
         if spec.data.source.partition is not None:
             previous = previous >> WaitForData(task_id=WAIT, wait=spec.data.source.wait, pool=CPU.name, **common)
         for stage in spec.stages:
-            previous = previous >> _stage(spec, stage, common)
+            if stage == TUNE:
+                previous = study_tasks(spec, common, after=previous)
+            else:
+                previous = previous >> _stage(spec, stage, common)
     return dag
 
 
 def decision_dags(spec: PipelineSpec, spec_path: Path) -> list[DAG]:
-    """Return the DAGs beside a pipeline's own: `<name>.approval` where people may be asked, `<name>.canary` where it has canaries."""
+    """Return the DAGs beside a pipeline's own: `<name>.approval` where people may be asked, `<name>.canary`, `<name>.tune`."""
     common, found = _of_all_tasks(spec), []
     # Imported where they are needed: the human-in-the-loop operator alone costs a tenth of a second in every parse.
     if asks_people(spec):
@@ -78,6 +82,8 @@ def decision_dags(spec: PipelineSpec, spec_path: Path) -> list[DAG]:
         from nightshift.canaries import canary_dag
 
         found.append(canary_dag(spec, spec_path, common))
+    if spec.tune is not None:
+        found.append(tune_dag(spec, spec_path, common, _params(spec)))
     return found
 
 

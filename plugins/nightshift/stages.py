@@ -17,7 +17,7 @@ from nightshift.placement import KUBERNETES, Ended, Stoppable, launcher_of
 from nightshift.resolve import Frozen
 from nightshift.retries import InfrastructureError
 from nightshift.settings import Settings
-from nightshift.work import NEEDS, Work, work_of
+from nightshift.work import Work, needs_of, work_of
 from training.contracts import ContractError, ExitCode, RunIdentity, StageRequest, StageResult, require_result
 from training.errors import NightshiftError
 from training.spec import PipelineSpec
@@ -145,7 +145,10 @@ class StageOperator(BaseOperator):
 
     def work(self, context: Context, frozen: Frozen, settings: Settings, *, nonce: str) -> Work:
         """Return the work that this task asks for."""
-        results = {name: require_result(context["ti"].xcom_pull(task_ids=maker), stage=maker) for name, maker in NEEDS[self.stage].items()}
+        results = {
+            name: require_result(context["ti"].xcom_pull(task_ids=maker), stage=maker)
+            for name, maker in needs_of(self.stage, frozen.spec).items()
+        }
         return work_of(self.stage, frozen, results, nonce=nonce, settings=settings)
 
     def _make(self, run: RunIdentity, frozen: Frozen, work: Work, address: StageAddress, settings: Settings) -> StageResult:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from nightshift.placement import KUBERNETES
 from nightshift.resolve import Frozen
 from nightshift.settings import Settings
-from training.contracts import StageResult, canonical_json, fingerprint, sha256_hex
+from training.contracts import TRAININGS, StageResult, canonical_json, fingerprint, sha256_hex
 from training.provenance import code_version
 from training.spec import PipelineSpec, spec_part
 from training.store import Store
@@ -34,12 +34,18 @@ NEEDS: Mapping[str, Mapping[str, str]] = {
     "ingest": {},
     "validate": {"snapshot": "ingest"},
     "prepare": {"snapshot": "ingest", "validation": "validate"},
+    "tune": {"dataset": "prepare"},
     "train": {"dataset": "prepare", "snapshot": "ingest"},
     "evaluate": {"model": "train", "dataset": "prepare"},
     "canary": {"dataset": "prepare"},
     "promote": {"model": "train", "evaluation": "evaluate", "snapshot": "ingest", "dataset": "prepare"},
 }
 """Stage to its inputs: name to the stage that makes it."""
+
+
+def needs_of(stage: str, spec: PipelineSpec) -> Mapping[str, str]:
+    """Return a stage's inputs in a pipeline: a training after a study needs its settings."""
+    return {**NEEDS[stage], "tuning": "tune"} if stage == "train" and spec.tune is not None else NEEDS[stage]
 
 
 def work_of(stage: str, frozen: Frozen, results: Mapping[str, StageResult], *, nonce: str, settings: Settings) -> Work:
@@ -78,7 +84,10 @@ def _looked_up(stage: str, frozen: Frozen, results: Mapping[str, StageResult], s
     if stage == "train":
         world_size = spec.train.placement.world_size
         parameters = {"world_size": world_size, "snapshot_digest": results["snapshot"].digest}
-        return parameters, {"dataset": results["dataset"].digest, "world_size": world_size}
+        tuning = {"tuning": results["tuning"].digest} if "tuning" in results else {}
+        return parameters, {"dataset": results["dataset"].digest, "world_size": world_size, **tuning}
+    if stage == "tune":
+        raise ValueError("the work of `tune` is nightshift.tuning's")
     if stage == "evaluate":
         return {**seats_of(spec, settings), "mlflow_run_id": results["model"].scalars.get("mlflow_run_id")}, {}
     if stage == "canary":
@@ -139,7 +148,7 @@ def version_of(spec: PipelineSpec, stage: str, settings: Settings) -> str:
     """Return what stands for the code of a stage: the digest that its image is pinned to, else a hash of the source."""
     if settings.backend != KUBERNETES:
         return code_version()
-    gpus = spec.train.placement.gpus if stage == "train" else 0
+    gpus = spec.train.placement.gpus if stage in TRAININGS else 0
     return settings.cluster().code_version(gpus=gpus) or code_version()
 
 

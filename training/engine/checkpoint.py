@@ -44,13 +44,15 @@ class Restored:
 class Checkpoints:
     """Saves and restores one training's state at its address. Rank 0 saves; every rank restores the same one."""
 
-    def __init__(self, context: StageContext, *, every_seconds: float, identity: Mapping[str, Any]) -> None:
+    def __init__(self, context: StageContext, *, every_seconds: float, identity: Mapping[str, Any], by_name: bool = True) -> None:
         """Open the checkpoints of an address.
 
         Args:
             every_seconds: least time between two saves that are due by time.
             identity: what a checkpoint must agree on to be resumed from, as JSON: world size, batch size, dataset.
+            by_name: a save with a name is made also where none is due, and the run's refs lead to it; False: there is none to look at.
         """
+        self._by_name = by_name
         self._context = context
         self._store = context.store
         request = context.request
@@ -80,6 +82,10 @@ class Checkpoints:
             LeaseLostError: a newer attempt took over.
             UnavailableError: three saves in a row failed.
         """
+        if name is not None and not self._by_name:
+            if not self.due:
+                return
+            name = None
         self.wait()
         index, view = self._copy(state)
         self._saved_at = time.monotonic()

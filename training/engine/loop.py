@@ -203,7 +203,7 @@ class Loop:
         return patience is not None and self.progress.epoch - self.progress.best_epoch >= patience
 
     def _learning_rate(self, step: int) -> float:
-        """Linear warm-up over `warmup_steps`, by default 5 % of the steps, then a cosine down to a tenth (Loshchilov and Hutter, SGDR, 2017)."""
+        """Linear warm-up over `warmup_steps` (5 % of all), then a cosine down to a tenth (Loshchilov and Hutter, SGDR, 2017)."""
         asked = self._parts.warmup_steps
         warmup = max(1, round(self._total_steps * WARMUP_SHARE) if asked is None else asked)
         if step < warmup:

@@ -11,12 +11,14 @@ import os
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from training.contracts import canonical_json
 from training.errors import NightshiftError
 from training.provenance import environment, git_state
 from training.stages.context import StageContext
+from training.store import Bucket
 
 logger = logging.getLogger(__name__)
 
@@ -31,15 +33,60 @@ Point = tuple[str, float, int, int]
 """Name, value, step, milliseconds since the epoch."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parent:
+    """The MLflow run that others are nested in: a study's."""
+
+    key: str
+    """Of the bucket, where the first to make it says which it is."""
+    name: str
+    child_name: str
+    tags: Mapping[str, str]
+
+
+def parent_run(client: Any, bucket: Bucket, experiment_id: str, parent: Parent) -> str:
+    """Return the id of the parent's run; of two that make it at once one is told, and takes its own back."""
+    known = bucket.find(parent.key)
+    if known is not None:
+        return str(json.loads(known)["run_id"])
+    made = client.create_run(experiment_id, run_name=parent.name, tags=dict(parent.tags)).info.run_id
+    if bucket.create(parent.key, canonical_json({"run_id": made})):
+        return str(made)
+    client.delete_run(made)
+    return str(json.loads(bucket.get(parent.key))["run_id"])
+
+
+def finish_parent(bucket: Bucket, key: str, parameters: Mapping[str, str], metrics: Mapping[str, float]) -> None:
+    """Log what came of the runs that are nested in the parent's, and close it; whatever MLflow does, the work stands."""
+    known = bucket.find(key)
+    if known is None:
+        return
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
+    try:
+        import mlflow
+
+        client, run_id = mlflow.MlflowClient(), str(json.loads(known)["run_id"])
+        for name, value in metrics.items():
+            client.log_metric(run_id, name, value)
+        client.log_batch(run_id, params=[mlflow.entities.Param(name, value[:MAX_PARAM_CHARS]) for name, value in parameters.items()])
+        client.set_terminated(run_id, "FINISHED")
+    except Exception as err:
+        logger.warning("MLflow run of %s could not be closed: %s", key, str(err).splitlines()[0][:200])
+
+
 class Tracker:
     """One training's MLflow run. Rank 0 tracks; elsewhere every call is a no-op."""
 
-    def __init__(self, context: StageContext, *, tags: Mapping[str, str], parameters: Mapping[str, Any]) -> None:
-        """Begin to track; the MLflow run is made, or found again, by the thread."""
+    def __init__(
+        self, context: StageContext, *, tags: Mapping[str, str], parameters: Mapping[str, Any], parent: Parent | None = None
+    ) -> None:
+        """Begin to track; the MLflow run is made, or found again, by the thread. It is nested in its `parent`, if it has one."""
         self._context = context
         self._enabled = context.rank == 0
         self._tags = dict(tags)
         self._parameters = {name: str(value)[:MAX_PARAM_CHARS] for name, value in parameters.items()}
+        self._parent = parent
         self._pending: list[Point] = []
         self._lost = 0
         self._client: Any = None
@@ -112,8 +159,12 @@ class Tracker:
             self.run_id = json.loads(known)["run_id"]
         else:
             experiment = mlflow.set_experiment(self._context.request.pipeline)
+            tags = self._all_tags()
             name = f"{self._context.request.run.run_id}"
-            run = self._client.create_run(experiment.experiment_id, run_name=name, tags=self._all_tags())
+            if self._parent is not None:
+                tags["mlflow.parentRunId"] = parent_run(self._client, self._context.store.bucket, experiment.experiment_id, self._parent)
+                name = self._parent.child_name
+            run = self._client.create_run(experiment.experiment_id, run_name=name, tags=tags)
             self._context.store.bucket.create(f"{self._prefix}/tracking.json", canonical_json({"run_id": run.info.run_id}))
             self.run_id = run.info.run_id
             params = [mlflow.entities.Param(name, value) for name, value in self._parameters.items()]

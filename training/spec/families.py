@@ -63,9 +63,11 @@ class FamilyFacts:
     """Keys of `train` that would have no effect."""
 
 
+NEURAL_ONLY: Final = ("batch_size", "warmup_steps", "weight_decay")
+
 FAMILIES: Final[Mapping[str, FamilyFacts]] = {
     "ranker": FamilyFacts(settings=RankerSettings, distributed=True, needs=("batch_size",)),
-    "boosted_trees": FamilyFacts(settings=BoostedTreesSettings, distributed=False, takes_not=("batch_size", "warmup_steps", "weight_decay")),
+    "boosted_trees": FamilyFacts(settings=BoostedTreesSettings, distributed=False, takes_not=NEURAL_ONLY),
 }
 
 

@@ -5,6 +5,7 @@ Airflow enforces the JSON Schema of its Params, which lets unknown keys, NaN, wr
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import functools
 import json
@@ -44,6 +45,8 @@ class Overrides(Section):
     as_of: Annotated[str, Field(max_length=40)] | None = None
     force: bool = False
     train: TrainOverrides = Field(default_factory=TrainOverrides)
+    tune: dict[str, Any] = Field(default_factory=dict)
+    """Keys of the spec's `tune` that are others for this run: a space of one's own, another objective."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,13 +85,13 @@ def apply_overrides(spec: PipelineSpec, conf: Mapping[str, Any]) -> tuple[Pipeli
         overrides = Overrides.model_validate(values)
     except ValidationError as err:
         found = problems_of(err, Overrides, Document(value=values))
-        raise SpecError(SOURCE, in_order(_as_conf(problem) for problem in found)) from err
+        raise SpecError(SOURCE, in_order(_as_conf(problem, spec) for problem in found)) from err
     problems = _as_of_problems(overrides, spec)
     changed = spec
     try:
-        changed = _changed(spec, overrides.train.model_dump(exclude_none=True))
+        changed = _changed(spec, overrides.train.model_dump(exclude_none=True), overrides.tune)
     except SpecError as err:
-        problems += err.problems
+        problems += [_as_conf(problem, spec) for problem in err.problems]
     if problems:
         raise SpecError(SOURCE, problems)
     return changed, RunParameters(as_of=overrides.as_of, force=overrides.force)
@@ -98,7 +101,7 @@ def params_schema(spec: PipelineSpec) -> dict[str, dict[str, Any]]:
     """Return name to JSON Schema, default included, of each parameter of a trigger's form; `train` has the spec's values as defaults."""
     properties = {name: _property(spec.train, name) for name in TrainOverrides.model_fields if _takes(spec.train, name)}
     defaults = {name: schema["default"] for name, schema in properties.items()}
-    return {
+    return _study_schema(spec) | {
         "as_of": {
             "title": "As of",
             "description": "The instant whose past the run may see; empty: the logical date, or the last slot of the schedule.",
@@ -124,6 +127,13 @@ def params_schema(spec: PipelineSpec) -> dict[str, dict[str, Any]]:
     }
 
 
+def _study_schema(spec: PipelineSpec) -> dict[str, dict[str, Any]]:
+    if spec.tune is None:
+        return {}
+    text = "Keys of `tune` that are others for this run: its space, its objective, how many trials."
+    return {"tune": {"title": "Study", "description": text, "type": "object", "default": {}}}
+
+
 def _as_of_problems(overrides: Overrides, spec: PipelineSpec) -> list[Problem]:
     try:
         if overrides.as_of is not None:
@@ -133,11 +143,16 @@ def _as_of_problems(overrides: Overrides, spec: PipelineSpec) -> list[Problem]:
     return []
 
 
-def _changed(spec: PipelineSpec, changes: Mapping[str, Any]) -> PipelineSpec:
-    if not changes:
+def _changed(spec: PipelineSpec, train: Mapping[str, Any], tune: Mapping[str, Any]) -> PipelineSpec:
+    if tune and spec.tune is None:
+        problem = Problem(code="conf.unknown_key", message="the pipeline has no study to change", hint="add tune to its YAML", field="tune")
+        raise SpecError(SOURCE, [problem])
+    if not train and not tune:
         return spec
     whole = spec.model_dump(mode="json", by_alias=True)
-    whole["train"] |= changes
+    whole["train"] |= train
+    if tune:
+        whole["tune"] |= tune
     return check_values(whole, SOURCE)
 
 
@@ -206,12 +221,15 @@ def _not_finite(value: Any, path: tuple[str | int, ...]) -> list[Problem]:
     return [problem for key, part in inner for problem in _not_finite(part, (*path, key if isinstance(key, int) else str(key)))]
 
 
-def _as_conf(problem: Problem) -> Problem:
+def _as_conf(problem: Problem, spec: PipelineSpec) -> Problem:
     """Return the problem under the code that triggers have for it, with the keys of the spec that no trigger may change named as such."""
     if problem.code != "spec.unknown_key":
         return problem
     key = problem.field.rsplit(".", 1)[-1]
-    known = TrainOverrides.model_fields if problem.field.startswith("train.") else Overrides.model_fields
+    if problem.field.startswith("tune."):
+        return dataclasses.replace(problem, code="conf.unknown_key")
+    of_run = [name for name in Overrides.model_fields if name != "tune" or spec.tune is not None]
+    known = list(TrainOverrides.model_fields) if problem.field.startswith("train.") else of_run
     close = difflib.get_close_matches(key[:80], known, n=1)
     hint = f"did you mean {close[0]}?" if close else f"a trigger takes {', '.join(known)}; all else is the YAML's"
     return Problem(code="conf.unknown_key", message=problem.message, hint=hint, field=problem.field)

@@ -34,7 +34,9 @@ def parameters_fit(tune: Tune | None, train: Train) -> Iterator[Finding]:
         if facts is not None and name in facts.takes_not:
             yield Finding(path, "field.conflict", f"{name} has no effect on {train.model}", "leave it out")
         elif name not in known and not (facts is None and name.startswith(SETTINGS) and len(name) > len(SETTINGS)):
-            yield Finding(path, "tune.unknown_param", f"{told(name)} is no setting of {train.model} that can be searched", nearest(name, known))
+            yield Finding(
+                path, "tune.unknown_param", f"{told(name)} is no setting of {train.model} that can be searched", nearest(name, known)
+            )
         else:
             yield from _values_fit(path, name, space, train)
 

@@ -1,4 +1,4 @@
-"""Train: fits the spec's model on a dataset, resuming from the newest checkpoint.
+"""Train: fits the spec's model on a dataset, resuming from the newest checkpoint; with a study's best settings where there was one.
 
 python -m training.stages.train REQUEST_URI
 torchrun --nproc-per-node=2 --max-restarts=0 -m training.stages.train REQUEST_URI
@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from typing import Any
 
-from training.contracts import canonical_json
+from training.contracts import TRIAL, canonical_json
 from training.engine.checkpoint import Checkpoints
 from training.engine.distributed import Gang
+from training.engine.loop import Judge
 from training.engine.tracking import Tracker
 from training.models import FitContext, FitResult, load_family
 from training.models.predictor import FORMAT_VERSION
 from training.provenance import code_version, environment
+from training.spec import PipelineSpec
+from training.spec.tuning_rules import with_settings
 from training.stages.runner import Outcome, StageContext, main
 from training.store import Manifest, point_run_at
 
@@ -27,15 +31,47 @@ FETCHED = ("shards/", "transforms.json")
 
 def work(context: StageContext) -> Outcome:
     """Train `request.inputs["dataset"]`; on ranks other than the first the outcome is of no account."""
-    train = context.spec.train
+    dataset = fetch_dataset(context)
+    tuning_uri = context.request.inputs.get("tuning")
+    if tuning_uri is not None:
+        tuning = context.store.manifests.get(tuning_uri, kind="tuning")
+        logger.info("with the settings of trial %s: %s", tuning.meta["slot"], tuning.meta["settings"])
+        context.spec = tuned(context.spec, tuning.meta["settings"])
+    gang = Gang.join()
+    tracker = Tracker(context, tags=tags_of(context, dataset), parameters=parameters_of(context.spec))
+    started_at = time.monotonic()
+    result, is_tracked = fit_dataset(context, dataset, gang, tracker)
+    if not gang.is_first:
+        return Outcome(artifact_uri="", digest="")
+    return _store(context, dataset, result, time.monotonic() - started_at, tracker, is_tracked=is_tracked)
+
+
+def fetch_dataset(context: StageContext) -> Manifest:
+    """Fetch what trainings read of `inputs["dataset"]`: the shards of its training and validation rows, never the test rows."""
     dataset = context.store.manifests.get(context.request.inputs["dataset"], kind="dataset")
     with context.timed("fetch"):
         names = [name for name in sorted(dataset.files) if name.startswith(FETCHED)]
         context.store.manifests.fetch(dataset, context.folder, names)
-    gang = Gang.join()
+    return dataset
+
+
+def tuned(spec: PipelineSpec, settings: Mapping[str, Any]) -> PipelineSpec:
+    """Return the spec with a study's settings in its section `train`."""
+    return spec.model_copy(update={"train": with_settings(spec.train, settings)})
+
+
+def fit_dataset(
+    context: StageContext, dataset: Manifest, gang: Gang, tracker: Tracker, *, judge: Judge | None = None
+) -> tuple[FitResult, bool]:
+    """Fit the spec's model; return what came of it and whether MLflow has all of its metrics.
+
+    Args:
+        judge: of a trial, asked after each epoch by rank 0; a trial's checkpoints are for itself alone.
+    """
+    train = context.spec.train
     identity = {"world_size": gang.world_size, "batch_size": train.batch_size, "dataset": dataset.digest}
-    checkpoints = Checkpoints(context, every_seconds=train.checkpoint.every.total_seconds(), identity=identity)
-    tracker = Tracker(context, tags=_tags(context, dataset), parameters=_parameters(context))
+    every_seconds = train.checkpoint.every.total_seconds()
+    checkpoints = Checkpoints(context, every_seconds=every_seconds, identity=identity, by_name=context.request.stage != TRIAL)
     fit = FitContext(
         spec=context.spec,
         dataset_path=context.folder,
@@ -46,13 +82,12 @@ def work(context: StageContext) -> Outcome:
         tracker=tracker,
         stop=context.stop,
         stage=context,
+        judge=judge,
     )
     status = "FAILED"
-    started_at = time.monotonic()
     try:
         with context.timed("fit"):
             result = load_family(train.model).fit(fit)
-        seconds = time.monotonic() - started_at
         status = "FINISHED"
     finally:
         try:
@@ -60,9 +95,7 @@ def work(context: StageContext) -> Outcome:
         finally:
             is_tracked = tracker.close()
             tracker.finish(status, {})
-    if not gang.is_first:
-        return Outcome(artifact_uri="", digest="")
-    return _store(context, dataset, result, seconds, tracker, is_tracked=is_tracked)
+    return result, is_tracked
 
 
 def _store(context: StageContext, dataset: Manifest, result: FitResult, seconds: float, tracker: Tracker, *, is_tracked: bool) -> Outcome:
@@ -91,6 +124,8 @@ def _store(context: StageContext, dataset: Manifest, result: FitResult, seconds:
         "world_size": world_size,
         "best_epoch": result.best_epoch,
         "bounds": dataset.meta["bounds"],
+        # What a later study begins with, as this model's successor.
+        "settings": parameters_as_made(context.spec),
     }
     uri, manifest = context.store.manifests.put_files("model", files, meta)
     point_run_at(context.store, context.request, "model", uri)
@@ -114,7 +149,7 @@ def _store(context: StageContext, dataset: Manifest, result: FitResult, seconds:
     )
 
 
-def _tags(context: StageContext, dataset: Manifest) -> dict[str, str]:
+def tags_of(context: StageContext, dataset: Manifest) -> dict[str, str]:
     return {
         "nightshift.dataset": dataset.digest,
         "nightshift.snapshot": str(context.request.parameters.get("snapshot_digest", dataset.meta["snapshot"])),
@@ -122,8 +157,15 @@ def _tags(context: StageContext, dataset: Manifest) -> dict[str, str]:
     }
 
 
-def _parameters(context: StageContext) -> dict[str, Any]:
-    train = context.spec.train.model_dump(mode="json", by_alias=True)
+def parameters_as_made(spec: PipelineSpec) -> dict[str, Any]:
+    """Return the section `train` without what makes no other model: where it ran, and how often it was saved."""
+    values = spec.train.model_dump(mode="json", by_alias=True)
+    return {key: value for key, value in values.items() if key not in ("placement", "checkpoint")}
+
+
+def parameters_of(spec: PipelineSpec) -> dict[str, Any]:
+    """Return the section `train` as MLflow's flat parameters."""
+    train = spec.train.model_dump(mode="json", by_alias=True)
     flat: dict[str, Any] = {}
     for name, value in train.items():
         if isinstance(value, dict):

@@ -1,0 +1,214 @@
+"""A study in a pipeline's DAG: `tune_plan` settles how many lanes there are, `trials` has one task for each, `tune` sums up.
+
+A lane does one trial after the other until the study is full. Each trial is a stage with an address of its own, placed as the training is:
+its lease, its checkpoints and its relaunches are those of any stage. Lanes, and not one task for each trial, because what is deferred to
+the triggerer counts for no limit of Airflow's: a lane has one trial under way, so all have at most `tune.gpus`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.sdk import DAG, BaseOperator, Param
+from airflow.sdk.exceptions import AirflowFailException
+
+from nightshift.placement import KUBERNETES
+from nightshift.pools import CPU, pool_of
+from nightshift.resolve import RESOLVE, WAIT, Frozen, ResolveOperator, WaitForData
+from nightshift.settings import Settings
+from nightshift.stages import StageOperator, task_errors
+from nightshift.work import Work, seats_of, version_of
+from training.contracts import TRIAL, ContractError, RunIdentity, StageResult, fingerprint, require_result
+from training.spec import PipelineSpec, spec_part
+from training.spec.tuning import Tune
+from training.tuning.records import StudyStore, num_lanes, slot_fingerprint
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.context import Context
+
+PLAN: Final = "tune_plan"
+TRIALS: Final = "trials"
+TUNE: Final = "tune"
+BEFORE: Final = ("ingest", "validate", "prepare")
+
+
+def study_tasks(spec: PipelineSpec, common: Mapping[str, Any], *, after: Any) -> BaseOperator:
+    """Make the tasks of a study in the DAG that is open; return the last of them.
+
+    Args:
+        common: arguments of every operator of the pipeline.
+        after: task that they come after.
+    """
+    plan = PlanOperator(task_id=PLAN, pool=CPU.name, **common)
+    trials = TrialsOperator.partial(task_id=TRIALS, pool=pool_of(spec, TRIAL), **common).expand(lane=plan.output)
+    tune = TuneOperator(task_id=TUNE, pool=CPU.name, **common)
+    after >> plan >> trials >> tune
+    return tune
+
+
+def tune_dag(spec: PipelineSpec, spec_path: Path, common: Mapping[str, Any], params: Mapping[str, Param]) -> DAG:
+    """Return `<pipeline>.tune`: a study alone, triggered with a space and an objective of one's own; it trains no candidate."""
+    dag = DAG(
+        dag_id=f"{spec.name}.tune",
+        description=f"Searches settings for {spec.promote.model}",
+        doc_md=__doc__,
+        schedule=None,
+        catchup=False,
+        max_active_runs=1,
+        tags=[*spec.tags, "tune"],
+        params=dict(params),
+    )
+    with dag:
+        previous: Any = ResolveOperator(task_id=RESOLVE, spec_path=str(spec_path), pool=CPU.name, **common)
+        if spec.data.source.partition is not None:
+            previous = previous >> WaitForData(task_id=WAIT, wait=spec.data.source.wait, pool=CPU.name, **common)
+        for stage in BEFORE:
+            previous = previous >> StageOperator(task_id=stage, stage=stage, pool=pool_of(spec, stage), **common)
+        study_tasks(spec, common, after=previous)
+    return dag
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StudyWork:
+    """One study: what its trials are asked for, and under which name."""
+
+    name: str
+    """Its fingerprint: equal searches over equal data are one study, whoever asks for it."""
+    dataset_uri: str
+    world_size: int
+    shared: bool
+    """Its trials share no disk."""
+    version: str
+
+    @classmethod
+    def of(cls, context: Context, frozen: Frozen, settings: Settings) -> StudyWork:
+        """Return the study that a run's spec asks for.
+
+        Raises:
+            ContractError: `prepare` left no result, or the spec has no study.
+        """
+        tune_of(frozen.spec)
+        dataset = require_result(context["ti"].xcom_pull(task_ids="prepare"), stage="prepare")
+        world_size = frozen.spec.train.placement.world_size
+        version = version_of(frozen.spec, TRIAL, settings)
+        covered = {"dataset": dataset.digest, "world_size": world_size}
+        nonce = str(context["ti"].run_id) if frozen.force else ""
+        name = fingerprint(TRIAL, spec_part=spec_part(frozen.spec, TRIAL), code_version=version, inputs=covered, nonce=nonce)
+        shared = settings.backend == KUBERNETES
+        return cls(name=name, dataset_uri=dataset.artifact_uri, world_size=world_size, shared=shared, version=version)
+
+    def store(self, frozen: Frozen) -> StudyStore:
+        return StudyStore(frozen.store, frozen.spec.name, self.name)
+
+    def trial(self, slot: int, champion: str | None) -> Work:
+        """Return the work of one trial."""
+        parameters = {"study": self.name, "slot": slot, "shared": self.shared, "world_size": self.world_size, "champion": champion}
+        inputs = {"dataset": self.dataset_uri}
+        return Work(fingerprint=slot_fingerprint(self.name, slot), inputs=inputs, parameters=parameters, code_version=self.version)
+
+
+class PlanOperator(BaseOperator):
+    """Returns the numbers of the study's lanes, and settles which champion it begins with."""
+
+    ui_color = "#e8eef7"
+
+    def execute(self, context: Context) -> list[int]:
+        """Return `[0, 1, …]`.
+
+        Raises:
+            AirflowFailException: the run left nothing to search on.
+        """
+        with task_errors():
+            settings = Settings.from_environment()
+            frozen = Frozen.of(context)
+            study, tune = StudyWork.of(context, frozen, settings), tune_of(frozen.spec)
+            champion = seats_of(frozen.spec, settings)["champion"]
+            settled = study.store(frozen).plan(None if champion is None else str(champion["model_uri"]))
+            lanes = num_lanes(tune, frozen.spec.train.placement)
+        self.log.info("study %s: %d trials, %d at a time, first the settings of %s", study.name, tune.trials, lanes, settled or "the spec")
+        return list(range(lanes))
+
+
+class TrialsOperator(StageOperator):
+    """One lane: one trial after the other, until the study is full."""
+
+    def __init__(self, *, lane: int, **kwargs: Any) -> None:
+        super().__init__(stage=TRIAL, **kwargs)
+        self.lane = lane
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Return `{study, lane, trials}`: the trials that this lane did.
+
+        Raises:
+            AirflowFailException, StageFailedError, InfrastructureError, TaskDeferred: as a stage's.
+        """
+        with task_errors():
+            settings = Settings.from_environment()
+            return self._trials(context, Frozen.of(context), settings)
+
+    def resume(self, context: Context, event: dict[str, Any], fingerprint: str) -> dict[str, Any]:
+        """Go on after the triggerer has seen a trial's launch end; as `execute`."""
+        from nightshift.kubernetes.observe import Seen
+        from nightshift.kubernetes.remote import work_at
+
+        with task_errors():
+            settings = Settings.from_environment()
+            frozen = self.frozen(context)
+            address = frozen.store.address(frozen.spec.name, self.stage, fingerprint)
+            seen = {"watched": int(event["number"]), "reported": Seen.from_json(event["seen"])}
+            self._advance(context, self._lane_of(context), frozen, work_at(address), address, settings, **seen)
+            return self._trials(context, frozen, settings)
+
+    def _trials(self, context: Context, frozen: Frozen, settings: Settings) -> dict[str, Any]:
+        run, tune = self._lane_of(context), tune_of(frozen.spec)
+        study = StudyWork.of(context, frozen, settings)
+        known = study.store(frozen)
+        champion = known.plan(None)
+        done: list[int] = []
+        while (slot := known.take(run.owner, f"{run.dag_id}/{run.run_id}/", tune)) is not None:
+            found = self._trial(context, run, frozen, study.trial(slot, champion), settings)
+            if known.find(slot) is None:
+                raise AirflowFailException(f"trial {slot} of study {study.name} has a result and no record; trigger the run with force")
+            self.log.info("trial %d: %s", slot, ", ".join(f"{name} {value}" for name, value in found.scalars.items() if name != "slot"))
+            done.append(slot)
+        return {"study": study.name, "lane": self.lane, "trials": done}
+
+    def _trial(self, context: Context, run: RunIdentity, frozen: Frozen, work: Work, settings: Settings) -> StageResult:
+        address = frozen.store.address(frozen.spec.name, self.stage, work.fingerprint)
+        if settings.backend == KUBERNETES:
+            return self._advance(context, run, frozen, work, address, settings)
+        return address.result() or self._make(run, frozen, work, address, settings)
+
+    def _lane_of(self, context: Context) -> RunIdentity:
+        """Return who asks: lanes are one task to Airflow, and must not take one another's leases for their own."""
+        ti: Any = context["ti"]
+        return RunIdentity(dag_id=ti.dag_id, run_id=ti.run_id, task_id=f"{ti.task_id}-{self.lane}", try_number=ti.try_number)
+
+
+class TuneOperator(StageOperator):
+    """Sums up the study that the lanes have done."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(stage=TUNE, **kwargs)
+
+    def work(self, context: Context, frozen: Frozen, settings: Settings, *, nonce: str) -> Work:
+        """Return the work that this task asks for."""
+        study = StudyWork.of(context, frozen, settings)
+        part = spec_part(frozen.spec, TUNE)
+        name = fingerprint(TUNE, spec_part=part, code_version=study.version, inputs={"study": study.name}, nonce=nonce)
+        inputs, parameters = {"dataset": study.dataset_uri}, {"study": study.name}
+        return Work(fingerprint=name, inputs=inputs, parameters=parameters, code_version=study.version)
+
+
+def tune_of(spec: PipelineSpec) -> Tune:
+    """Return the section `tune`.
+
+    Raises:
+        ContractError: the spec has none.
+    """
+    if spec.tune is None:
+        raise ContractError(f"the frozen spec of {spec.name} has no tune")
+    return spec.tune

@@ -1,0 +1,154 @@
+"""Trial: one training of a study, judged on the validation rows, ended early where it is not worth going on.
+
+python -m training.stages.trial REQUEST_URI
+torchrun --nproc-per-node=2 --max-restarts=0 -m training.stages.trial REQUEST_URI
+
+A trial that is killed keeps its settings and its checkpoints, and goes on; its slot has one record, so it is never counted twice.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from typing import Any
+
+from training.engine.distributed import Gang
+from training.engine.tracking import Parent, Tracker
+from training.errors import DivergedError, NightshiftError
+from training.models import FitResult
+from training.spec.tuning import Tune
+from training.stages.runner import Outcome, StageContext, main
+from training.stages.train import fetch_dataset, fit_dataset, parameters_of, tags_of, tuned
+from training.store import Manifest
+from training.tuning.objective import objective_value
+from training.tuning.records import StudyStore, TrialRecord
+from training.tuning.storage import open_storage
+from training.tuning.study import Judge, Search, most_epochs
+
+logger = logging.getLogger(__name__)
+
+NOT_FIRST = Outcome(artifact_uri="", digest="")
+
+
+def work(context: StageContext) -> Outcome:
+    """Do trial `parameters["slot"]` of study `parameters["study"]` on `inputs["dataset"]`.
+
+    Raises:
+        UnavailableError: `tuning.storage`, `database.unavailable`: the study's storage is away, and nothing is begun.
+        SpecError: `tuning.database`, pods need PostgreSQL.
+        PreemptedError: asked to stop; the next attempt goes on from the last checkpoint.
+    """
+    dataset = fetch_dataset(context)
+    gang = Gang.join()
+    trial = _Trial(context) if gang.is_first else None
+    # One rank asks the study, all train with its answer.
+    told = json.loads(gang.text_from_first(json.dumps(trial.settings if trial is not None else None)))
+    if told is None:
+        return trial.outcome() if trial is not None else NOT_FIRST
+    context.spec = tuned(context.spec, told)
+    tracker = Tracker(context, tags=tags_of(context, dataset), parameters=parameters_of(context.spec), parent=_parent(context))
+    try:
+        result, _ = fit_dataset(context, dataset, gang, tracker, judge=None if trial is None else trial.judge)
+    except DivergedError as err:
+        # All ranks see it at the same step: the gradients that they share are not finite.
+        return NOT_FIRST if trial is None else trial.failed(err)
+    return NOT_FIRST if trial is None else trial.finished(result, dataset)
+
+
+class _Trial:
+    """What rank 0 does about the study. `settings` is None where the trial is finished already."""
+
+    def __init__(self, context: StageContext) -> None:
+        request = context.request
+        self._context = context
+        self._tune = _tune(context)
+        self._slot = int(request.parameters["slot"])
+        self._study = StudyStore(context.store, request.pipeline, request.parameters["study"])
+        self._record = self._study.find(self._slot)
+        self.settings: dict[str, Any] | None = None
+        self.judge: Judge | None = None
+        if self._record is not None:
+            # Killed between its record and its result.
+            return
+        train = context.spec.train
+        storage = open_storage(request.parameters["study"], shared=bool(request.parameters.get("shared")))
+        self._search = Search(self._tune, train, name=request.parameters["study"], slot=self._slot, storage=storage)
+        restored = self._search.restore(self._study.records())
+        if restored:
+            logger.info("%d finished trials were not known to the study's storage, and are again", restored)
+        self._trial, self.settings = self._search.begin(self._search.given(train, _champion_settings(context)))
+        self.judge = Judge(self._trial, most_epochs(self._tune, train))
+        logger.info("trial %d: %s", self._slot, self.settings)
+
+    def finished(self, result: FitResult, dataset: Manifest) -> Outcome:
+        """Record the trial as complete, or as pruned where the judge ended it."""
+        is_pruned = self.judge is not None and self.judge.is_pruned
+        value = None if is_pruned else objective_value(self._context, dataset, result, self._tune.objective)
+        if value is not None and not math.isfinite(value):
+            return self._end("failed", None, result, reason=f"{self._tune.objective} is {value}")
+        return self._end("pruned" if is_pruned else "complete", value, result)
+
+    def failed(self, error: NightshiftError) -> Outcome:
+        """Record settings with which no model can be trained: a finding, and no fault of the study."""
+        return self._end("failed", None, None, reason=str(error))
+
+    def outcome(self) -> Outcome:
+        """Return the result of a trial that is recorded."""
+        if self._record is None:
+            raise ValueError("the trial has no record")
+        record, store = self._record, self._context.store
+        meta = {"study": self._context.request.parameters["study"], "slot": record.slot, "state": record.state, "value": record.value}
+        uri, manifest = store.manifests.put_files("trial", {"trial.json": record.to_json()}, meta)
+        scalars = {"slot": record.slot, "state": record.state, "value": record.value, "epochs": record.epochs, "steps": record.steps}
+        return Outcome(artifact_uri=uri, digest=manifest.digest, scalars=scalars)
+
+    def _end(self, state: Any, value: float | None, result: FitResult | None, *, reason: str = "") -> Outcome:
+        losses = () if self.judge is None else tuple(self.judge.losses)
+        record = TrialRecord(
+            slot=self._slot,
+            state=state,
+            value=value,
+            settings=self.settings or {},
+            epochs=len(result.history) if result is not None else (losses[-1][0] if losses else 0),
+            steps=0 if result is None else result.num_steps,
+            losses=losses,
+            reason=reason[:500],
+        )
+        if self._context.lease is not None:
+            # Refused where a newer attempt has the slot: what that one measures is what counts.
+            self._context.lease.commit("trial", {"slot": self._slot, "state": state})
+        self._record = self._study.add(record)
+        self._search.finish(self._trial, self._record)
+        logger.info("trial %d is %s after %d epochs: %s %s", self._slot, state, record.epochs, self._tune.objective, value)
+        return self.outcome()
+
+
+def _tune(context: StageContext) -> Tune:
+    if context.spec.tune is None:
+        raise ValueError("the spec has no tune")
+    return context.spec.tune
+
+
+def _champion_settings(context: StageContext) -> dict[str, Any] | None:
+    """Return the section `train` that the champion was made with, None where there is no champion, or it is of another family."""
+    uri = context.request.parameters.get("champion")
+    if uri is None:
+        return None
+    settings: dict[str, Any] | None = context.store.manifests.get(uri, kind="model").meta.get("settings")
+    return settings if settings is not None and settings.get("model") == context.spec.train.model else None
+
+
+def _parent(context: StageContext) -> Parent:
+    request = context.request
+    study = str(request.parameters["study"])
+    return Parent(
+        key=StudyStore(context.store, request.pipeline, study).tracking_key,
+        name=f"study {study[:12]}",
+        child_name=f"trial {request.parameters['slot']}",
+        tags={"nightshift.pipeline": request.pipeline, "nightshift.study": study, "nightshift.as_of": request.as_of},
+    )
+
+
+if __name__ == "__main__":
+    main(work, polls_stop=True)

@@ -1,0 +1,70 @@
+"""Tune: the end of a study: its best settings, which of them mattered, how the search went; on one page.
+
+python -m training.stages.tune REQUEST_URI
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+from training.contracts import canonical_json
+from training.engine.tracking import finish_parent
+from training.errors import DataError
+from training.spec.tuning import Tune
+from training.stages.runner import Outcome, StageContext, main
+from training.store import point_run_at
+from training.tuning.importance import importance_of
+from training.tuning.page import render_study
+from training.tuning.records import StudyStore, TrialRecord, best_of
+
+logger = logging.getLogger(__name__)
+
+
+def work(context: StageContext) -> Outcome:
+    """Sum up study `parameters["study"]`.
+
+    Raises:
+        DataError: `tune.no_trial`, not one of its trials came to an end with a value.
+    """
+    request, store, tune = context.request, context.store, context.spec.tune
+    if tune is None:
+        raise ValueError("the spec has no tune")
+    study = StudyStore(store, request.pipeline, request.parameters["study"])
+    records = [record for record in study.records() if record.slot < tune.trials]
+    best = best_of(records)
+    if best is None or best.value is None:
+        reasons = sorted({record.reason for record in records if record.reason})[:3]
+        message = f"none of {len(records)} trials has a value: {'; '.join(reasons) or 'none was begun'}"
+        raise DataError("tune.no_trial", message, hint="look at the trials' logs, and at tune.space")
+    importance = importance_of(tune, records)
+    counts = {state: sum(record.state == state for record in records) for state in ("complete", "pruned", "failed")}
+    page = render_study(tune, records, best, importance, pipeline=request.pipeline, as_of=request.as_of)
+    meta = {
+        "study": request.parameters["study"],
+        "slot": best.slot,
+        "settings": dict(best.settings),
+        "objective": tune.objective,
+        "value": best.value,
+        "trials": counts,
+        "steps": sum(record.steps for record in records),
+        "importance": importance,
+    }
+    files = {"report.html": page, "trials.json": canonical_json([json.loads(record.to_json()) for record in records])}
+    uri, manifest = store.manifests.put_files("tuning", files, meta)
+    point_run_at(store, request, "tuning", uri)
+    finish_parent(store.bucket, study.tracking_key, _parameters(tune, best), {"best_value": best.value, "trials": float(len(records))})
+    logger.info("best of %d trials (%s) is %d: %s %.6g with %s", len(records), counts, best.slot, tune.objective, best.value, best.settings)
+    scalars: dict[str, Any] = {"best_slot": best.slot, "best_value": best.value, "trials": len(records), **counts, "steps": meta["steps"]}
+    return Outcome(artifact_uri=uri, digest=manifest.digest, scalars=scalars, reports={"tuning": context.publish_page("tuning", page)})
+
+
+def _parameters(tune: Tune, best: TrialRecord) -> dict[str, str]:
+    return {"sampler": tune.sampler, "pruner": tune.pruner, "objective": tune.objective} | {
+        f"best.{name}": str(value) for name, value in best.settings.items()
+    }
+
+
+if __name__ == "__main__":
+    main(work)

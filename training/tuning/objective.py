@@ -1,0 +1,34 @@
+"""What a trial is judged by: the validation loss, or a metric over the validation rows. The test rows are not even fetched."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from training.data.loader import ShardSet
+from training.data.transforms import LayoutEntry, Matrix
+from training.evaluation.metrics import metric_value
+from training.models import FitResult, load_family
+from training.spec.evaluation import LOWER_IS_BETTER
+from training.spec.tuning_rules import VALIDATION_LOSS
+from training.stages.context import StageContext
+from training.store import Manifest
+
+
+def objective_value(context: StageContext, dataset: Manifest, result: FitResult, objective: str) -> float:
+    """Return the objective of a fitted model, less being better: of a metric of which more is better, the negative."""
+    if objective == VALIDATION_LOSS:
+        return result.validation_loss
+    folder = context.folder / "fitted"
+    folder.mkdir(exist_ok=True)
+    (folder / result.weights_name).write_bytes(result.weights)
+    score = load_family(context.spec.train.model).load(folder, result.architecture)
+    shards = ShardSet(context.folder, dataset.meta, "validation")
+    batch = shards.gather([(number, np.arange(count, dtype=np.int64)) for number, count in enumerate(shards.shard_units)])
+    cells = torch.cat([batch["features_float"].contiguous().view(torch.int32), batch["features_int"]], dim=1).numpy()
+    layout = tuple(LayoutEntry(**entry) for entry in dataset.meta["layout"]["features"])
+    scores = score(Matrix(cells=np.ascontiguousarray(cells), layout=layout, num_unseen={}))
+    groups = batch["group"].numpy().astype(np.int64) if shards.has_group else None
+    rules = context.spec.evaluate
+    value = metric_value(objective, batch["label"].numpy().astype(np.float64), scores, groups, threshold=rules.threshold)
+    return value if objective in LOWER_IS_BETTER else -value

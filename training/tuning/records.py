@@ -1,0 +1,159 @@
+"""A study as the store knows it: who took which trial, and what came of it. Light: operators import it.
+
+    studies/<pipeline>/<study>/trials/<slot>.json    one finished trial, by conditional create: it is never counted twice
+    refs/studies/<pipeline>/<study>/claims           who took which slot, in order; the last word on a slot stands
+    refs/studies/<pipeline>/<study>/plan             what the first planner settled for all of them: the champion
+
+Everything that decides how a study goes on is here, so that the storage of the search can be lost at any moment.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final, Literal, Self
+
+from training.contracts import TRIAL, canonical_json, fingerprint
+from training.spec.train import Placement
+from training.spec.tuning import Tune
+from training.store import Store
+from training.tuning.settings import num_trials
+
+SLOT_DIGITS: Final = 5
+
+State = Literal["complete", "pruned", "failed"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrialRecord:
+    """One finished trial."""
+
+    slot: int
+    """Its number in the study, from 0."""
+    state: State
+    value: float | None
+    """The objective, less is better: a metric of which more is better with its sign turned. None for a trial that failed."""
+    settings: Mapping[str, Any]
+    epochs: int
+    steps: int
+    """Optimizer steps, or boosting rounds."""
+    losses: Sequence[tuple[int, float]] = field(default_factory=tuple)
+    """(epochs done, validation loss) as they were reported."""
+    reason: str = ""
+    """Why it failed."""
+
+    def to_json(self) -> bytes:
+        return canonical_json(asdict(self))
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Self:
+        values = json.loads(data)
+        values["losses"] = tuple((int(epoch), float(loss)) for epoch, loss in values["losses"])
+        return cls(**values)
+
+
+class StudyStore:
+    """What the store holds of one study."""
+
+    def __init__(self, store: Store, pipeline: str, study: str) -> None:
+        self._bucket = store.bucket
+        self._prefix = f"studies/{pipeline}/{study}"
+        self._claims = store.ref(f"{self._prefix}/claims")
+        self._plan = store.ref(f"{self._prefix}/plan")
+        self.tracking_key = f"{self._prefix}/tracking.json"
+        """Of the record of the study's own MLflow run."""
+
+    def plan(self, champion: str | None) -> str | None:
+        """Settle which model is the study's champion, by its URI; the first one's word stands, and is returned."""
+        self._plan.move({"champion": champion}, expected=0)
+        settled: str | None = self._plan.at(1).value["champion"]
+        return settled
+
+    def add(self, record: TrialRecord) -> TrialRecord:
+        """Record a finished trial; return the record that stands: there is one for each slot."""
+        key = self._key(record.slot)
+        if self._bucket.create(key, record.to_json()):
+            return record
+        return TrialRecord.from_json(self._bucket.get(key))
+
+    def find(self, slot: int) -> TrialRecord | None:
+        data = self._bucket.find(self._key(slot))
+        return None if data is None else TrialRecord.from_json(data)
+
+    def slots(self) -> list[int]:
+        """Return the slots of the finished trials, in order."""
+        entries = self._bucket.list(f"{self._prefix}/trials")
+        return sorted(int(entry.key.rsplit("/", 1)[-1].removesuffix(".json")) for entry in entries)
+
+    def records(self) -> list[TrialRecord]:
+        """Return the finished trials, by slot."""
+        return [TrialRecord.from_json(self._bucket.get(self._key(slot))) for slot in self.slots()]
+
+    def take(self, owner: str, run: str, tune: Tune, *, now: datetime | None = None) -> int | None:
+        """Return a slot for `owner` to work on: the one that it has begun, a fresh one, or one whose run is another; None: all is done.
+
+        A slot that another run holds may be in work right now: whoever starts it waits at its address as for any other work.
+
+        Args:
+            owner: equal for every try of one lane of one run.
+            run: what the owners of one run begin with.
+            now: the clock, for `within`.
+        """
+        trials = num_trials(tune)
+        while True:
+            claims = self._claims.history()
+            holders = {int(claim.value["slot"]): str(claim.value["owner"]) for claim in claims}
+            done = set(self.slots())
+            mine = [slot for slot, holder in holders.items() if holder == owner and slot not in done and slot < trials]
+            if mine:
+                return min(mine)
+            clock = now or datetime.now(UTC)
+            began_at = datetime.fromisoformat(claims[0].value["at"]) if claims else clock
+            if is_out_of_time(tune, began_at, clock) or is_out_of_patience(tune, self.records() if tune.patience else ()):
+                return None
+            open_slots = [slot for slot in range(trials) if slot not in done]
+            fresh = [slot for slot in open_slots if slot not in holders]
+            left = [slot for slot in open_slots if slot in holders and not holders[slot].startswith(run)]
+            if not fresh and not left:
+                return None
+            slot = (fresh or left)[0]
+            if self._claims.move({"slot": slot, "owner": owner, "at": clock.isoformat()}, expected=len(claims)):
+                return slot
+
+    def _key(self, slot: int) -> str:
+        return f"{self._prefix}/trials/{slot:0{SLOT_DIGITS}d}.json"
+
+
+def slot_fingerprint(study: str, slot: int) -> str:
+    """Return the fingerprint of one trial's work."""
+    return fingerprint(TRIAL, spec_part={}, code_version="", inputs={"study": study, "slot": slot})
+
+
+def num_lanes(tune: Tune, placement: Placement) -> int:
+    """Return how many trials run at a time: `parallel`, as far as the study's GPUs reach."""
+    asked = placement.gpus * placement.nodes
+    most = tune.parallel if tune.gpus is None or asked == 0 else min(tune.parallel, tune.gpus // asked)
+    return max(1, min(most, num_trials(tune)))
+
+
+def best_of(records: Sequence[TrialRecord]) -> TrialRecord | None:
+    """Return the best complete trial, of equal ones the first."""
+    complete = [record for record in records if record.state == "complete" and record.value is not None]
+    return min(complete, key=lambda record: (record.value if record.value is not None else math.inf, record.slot), default=None)
+
+
+def is_out_of_patience(tune: Tune, records: Sequence[TrialRecord]) -> bool:
+    """Say whether `patience` finished trials, in the order of their slots, have come after the best one."""
+    if tune.patience is None:
+        return False
+    best = best_of(records)
+    since = sum(record.slot > best.slot for record in records) if best else len(records)
+    return since >= tune.patience
+
+
+def is_out_of_time(tune: Tune, began_at: datetime, now: datetime) -> bool:
+    """Say whether it is too late for another trial to begin."""
+    return tune.within is not None and now - began_at > tune.within

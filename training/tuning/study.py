@@ -1,0 +1,222 @@
+"""A study in Optuna, as the process of one trial sees it: its settings, its reports, and whether it is worth going on."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+import optuna
+from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
+from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner, SuccessiveHalvingPruner
+from optuna.samplers import BaseSampler, CmaEsSampler, RandomSampler, TPESampler
+from optuna.storages import BaseStorage
+from optuna.study import Study
+from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
+from sqlalchemy.exc import SQLAlchemyError
+
+from training.contracts import sha256_hex
+from training.errors import UnavailableError
+from training.spec.train import Train
+from training.spec.tuning import Tune
+from training.tuning.records import TrialRecord
+from training.tuning.settings import Settings, grid, project
+from training.tuning.space import distributions_of, suggest
+
+logger = logging.getLogger(__name__)
+
+SLOT: Final = "slot"
+PRUNED: Final = "pruned"
+REDUCTION: Final = 3
+"""Of three trials at a rung one goes on (Li et al., Hyperband, JMLR 2018; Optuna's default is 3, the paper's 3 or 4)."""
+MAX_REPORTS: Final = 100
+"""Of one trial: a thousand boosting rounds need not be a thousand writes."""
+AWAY: Final = (StorageInternalError, SQLAlchemyError, OSError)
+STATES: Final = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}
+
+optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+
+def sampler_of(tune: Tune, slot: int) -> BaseSampler:
+    """Return the sampler for one trial. Seeded by study and slot, so that a study of one lane is the same each time.
+
+    TPE: Bergstra et al., NIPS 2011, multivariate, with running trials taken for bad ones (constant liar). CMA-ES: Hansen, 2016.
+    """
+    seed = int(sha256_hex(f"{tune.seed}/{slot}".encode())[:8], 16)
+    if tune.sampler == "tpe":
+        return TPESampler(seed=seed)
+    if tune.sampler == "cmaes":
+        return CmaEsSampler(seed=seed, warn_independent_sampling=False)
+    # A grid's trials have all their settings given.
+    return RandomSampler(seed=seed)
+
+
+def pruner_of(tune: Tune, epochs: int) -> BasePruner:
+    """Return the pruner of a study whose trainings have at most `epochs` epochs."""
+    if tune.pruner == "hyperband":
+        return HyperbandPruner(min_resource=1, max_resource=max(epochs, 1), reduction_factor=REDUCTION)
+    if tune.pruner == "halving":
+        return SuccessiveHalvingPruner(min_resource=1, reduction_factor=REDUCTION)
+    return MedianPruner() if tune.pruner == "median" else NopPruner()
+
+
+def most_epochs(tune: Tune, train: Train) -> int:
+    """Return the epochs of the study's longest training."""
+    space = tune.space.get("epochs")
+    if space is None:
+        return train.epochs
+    return int(max(space.choices if space.choices is not None else space.bounds))
+
+
+class Search:
+    """One trial of a study. What is told to a storage that is away is lost to pruning, never to the study."""
+
+    def __init__(self, tune: Tune, train: Train, *, name: str, slot: int, storage: BaseStorage) -> None:
+        """Open or make the study.
+
+        Raises:
+            UnavailableError: `tuning.storage`.
+        """
+        self._tune = tune
+        self._storage = storage
+        self._slot = slot
+        self._epochs = most_epochs(tune, train)
+        try:
+            self.study: Study = optuna.create_study(
+                study_name=name,
+                storage=storage,
+                sampler=sampler_of(tune, slot),
+                pruner=pruner_of(tune, self._epochs),
+                direction="minimize",
+                load_if_exists=True,
+            )
+            self._study_id = storage.get_study_id_from_name(name)
+        except AWAY as err:
+            raise _away(err) from err
+
+    def restore(self, records: Sequence[TrialRecord]) -> int:
+        """Tell the storage of finished trials that it does not know, or takes for running; return how many those were."""
+        known = {trial.user_attrs.get(SLOT): trial for trial in self.study.get_trials(deepcopy=False)}
+        restored = 0
+        for record in records:
+            trial = known.get(record.slot)
+            if trial is not None and trial.state.is_finished():
+                continue
+            restored += 1
+            if trial is None:
+                self.study.add_trial(_finished_trial(record, self._tune))
+            else:
+                self._finish(trial._trial_id, record)
+        return restored
+
+    def begin(self, given: Settings) -> tuple[Trial, Settings]:
+        """Return this slot's trial and its settings: those of the attempt before, if there was one.
+
+        Args:
+            given: settings that are not to be drawn.
+
+        Raises:
+            UnavailableError: `tuning.storage`.
+        """
+        try:
+            for trial in self.study.get_trials(deepcopy=False):
+                if trial.user_attrs.get(SLOT) == self._slot and not trial.state.is_finished():
+                    logger.info("trial %d goes on", self._slot)
+                    found = Trial(self.study, trial._trial_id)
+                    return found, suggest(found, self._tune)
+            # `Study.ask` would make a trial that is nobody's until a second write: killed in between, it would run for ever.
+            template = create_trial(state=TrialState.RUNNING, user_attrs={SLOT: self._slot}, system_attrs={"fixed_params": given})
+            made = Trial(self.study, self._storage.create_new_trial(self._study_id, template_trial=template))
+            return made, suggest(made, self._tune)
+        except AWAY as err:
+            raise _away(err) from err
+
+    def given(self, train: Train, champion: Mapping[str, Any] | None) -> Settings:
+        """Return the settings that this slot's trial has by right: the grid's, or for the first one the champion's, else the spec's."""
+        if self._tune.sampler == "grid":
+            return grid(self._tune)[self._slot]
+        if self._slot != 0:
+            return {}
+        return project(train if champion is None else Train.model_validate({**train.model_dump(mode="json"), **champion}), self._tune)
+
+    def finish(self, trial: Trial, record: TrialRecord) -> None:
+        """Tell the storage how the trial ended. The record in the store is there already: failing here is no harm."""
+        try:
+            self._finish(trial._trial_id, record)
+        except AWAY as err:
+            logger.warning("the study's storage is away; the next trial tells it of trial %d: %s", self._slot, err)
+
+    def _finish(self, trial_id: int, record: TrialRecord) -> None:
+        frozen = self._storage.get_trial(trial_id)
+        state = STATES[record.state]
+        value = record.value if record.state == "complete" else (record.losses[-1][1] if record.losses else None)
+        values = [value] if value is not None and record.state != "failed" else None
+        # Somebody else told it first: the same, since it is read from the same record.
+        with suppress(UpdateFinishedTrialError):
+            self.study.sampler.after_trial(self.study, frozen, state, values)
+            self._storage.set_trial_state_values(trial_id, state, values)
+
+
+class Judge:
+    """Reports each epoch's validation loss, and asks the pruner."""
+
+    def __init__(self, trial: Trial, epochs: int) -> None:
+        self._trial = trial
+        self._every = max(1, epochs // MAX_REPORTS)
+        self._is_away = False
+        self._known = dict(trial.study._storage.get_trial(trial._trial_id).intermediate_values)
+        self.is_pruned = bool(trial.user_attrs.get(PRUNED))
+        """Settled, also by an attempt before this one."""
+
+    @property
+    def losses(self) -> list[tuple[int, float]]:
+        """What was reported, over all attempts: (epochs done, validation loss)."""
+        return sorted((epoch, loss) for epoch, loss in self._known.items() if math.isfinite(loss))
+
+    def __call__(self, epoch: int, loss: float) -> bool:
+        """Return whether training is to end here."""
+        if epoch % self._every or self.is_pruned:
+            return self.is_pruned
+        if epoch in self._known:
+            # An attempt before this one came so far, and was told to go on.
+            return False
+        self._known[epoch] = loss
+        try:
+            self._trial.report(loss, epoch)
+            if math.isfinite(loss) and not self._trial.should_prune():
+                return False
+            self._trial.set_user_attr(PRUNED, True)
+        except AWAY as err:
+            if not self._is_away:
+                logger.warning("the study's storage is away, this trial goes on without its pruner: %s", err)
+            self._is_away = True
+            return False
+        self.is_pruned = True
+        return True
+
+
+def _finished_trial(record: TrialRecord, tune: Tune) -> FrozenTrial:
+    known = {name: value for name, value in record.settings.items() if name in tune.space}
+    value = record.value if record.state == "complete" else (record.losses[-1][1] if record.losses and record.state == "pruned" else None)
+    return create_trial(
+        state=STATES[record.state],
+        value=value,
+        params=known,
+        distributions=distributions_of(tune, known),
+        user_attrs={SLOT: record.slot},
+        intermediate_values=dict(record.losses),
+    )
+
+
+def in_memory(tune: Tune, records: Sequence[TrialRecord]) -> Study:
+    """Return a study of finished trials, for what Optuna computes from one."""
+    study = optuna.create_study(direction="minimize")
+    study.add_trials([_finished_trial(record, tune) for record in records])
+    return study
+
+
+def _away(err: Exception) -> UnavailableError:
+    words = str(err).splitlines()[0][:200] if str(err) else type(err).__name__
+    return UnavailableError("tuning.storage", f"the study's storage does not answer: {words}", hint="see NIGHTSHIFT_DATABASE")
