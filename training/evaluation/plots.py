@@ -157,7 +157,7 @@ def multiclass_plots(labels: Floats, models: Models, classes: Sequence[str] = ()
         means, shares, _ = calibration_bins((scores.argmax(axis=1) == labels).astype(np.float64), scores.max(axis=1))
         axes.plot(means, shares, marker="o", markersize=4, label=name, **_LOOKS[name])
 
-    axes_names = ("probability of the class said", "share that is right")
+    axes_names = ("probability of the predicted class", "share that is right")
     plots = {"Calibration": _chart("Calibration", calibration, models, axes_names, diagonal=True)}
     if "candidate" in models:
         plots = {"Confusion": _confusion(labels, models["candidate"], classes), **plots}
@@ -217,7 +217,7 @@ def _confusion(labels: Floats, scores: Floats, classes: Sequence[str]) -> str:
     size = len(names)
     matrix = np.bincount(place[actual] * size + place[said], minlength=size * size).reshape(size, size)
     shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
-    figure, axes = _figure(("class said", "class"))
+    figure, axes = _figure(("predicted class", "class"))
     for row in range(size):
         for column in range(size):
             share = float(shares[row, column])

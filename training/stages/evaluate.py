@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -24,6 +25,7 @@ from training.evaluation import checks, latency
 from training.evaluation.measures import Measures, Rows, plain
 from training.evaluation.plots import task_plots
 from training.evaluation.report import render_report
+from training.evaluation.report_links import mlflow_facts
 from training.evaluation.report_words import moment
 from training.models.predictor import Predictor, load_predictor
 from training.registry.gates import decide
@@ -209,7 +211,9 @@ def _report(context: StageContext, rows: Rows, scored: Scored, evaluation: Mappi
     )
     history = json.loads((context.folder / "candidate" / "history.json").read_bytes())
     champion = evaluation["champion"] or {}
+    tracking_uri, run_id = os.environ.get("MLFLOW_TRACKING_URI", ""), context.request.parameters.get("mlflow_run_id")
     facts = {
+        **mlflow_facts(tracking_uri, run_id=run_id, model=context.spec.promote.model, version=evaluation["version"]),
         "candidate weights": model.meta["weights_digest"],
         "champion weights": champion.get("weights_digest", "–"),
         "dataset": evaluation["dataset"],

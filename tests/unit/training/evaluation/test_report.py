@@ -10,6 +10,7 @@ import pytest
 
 from tests.unit.training.evaluation.report_example import page, rules
 from training.evaluation.report import render_report
+from training.evaluation.report_links import mlflow_facts
 from training.evaluation.report_view import MAX_FEATURES, MAX_SLICES
 from training.evaluation.report_words import brief, moment, number, percent, signed
 
@@ -351,3 +352,18 @@ def test_signs_shares_thresholds_and_moments_read_as_people_write_them() -> None
         "2013-07-14 00:00",
         "soon",
     ]
+
+
+def test_a_model_leads_to_its_run_and_its_version_in_mlflow() -> None:
+    facts = mlflow_facts("http://localhost:5000/", run_id="5e1f", model="flight delay", version="7")
+    found = rendered(facts=facts)
+    assert found.all("a", href="http://localhost:5000/#/runs/5e1f")
+    assert found.all("a", href="http://localhost:5000/#/models/flight%20delay/versions/7")
+
+
+def test_without_a_server_there_are_names_and_no_links() -> None:
+    found = rendered(facts=mlflow_facts("sqlite:///mlflow.db", run_id="5e1f", model="flights", version="7"))
+    assert "MLflow run 5e1f" in re.sub(r"\s+", " ", found.text)
+    assert "flights, version 7" in found.text
+    assert [link for link in found.all("a") if not (link["href"] or "").startswith("#")] == []
+    assert list(mlflow_facts("", run_id=None, model="flights", version="7")) == ["registered as"]
