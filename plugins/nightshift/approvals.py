@@ -69,6 +69,8 @@ class AskOperator(HITLOperator):
     """Asks, waits without a slot, and records the answer."""
 
     def __init__(self, *, spec: PipelineSpec, **kwargs: Any) -> None:
+        # Airflow hands the DAG's params to every operator; the form of a question has its own.
+        kwargs.pop("params", None)
         super().__init__(
             subject=f"May a candidate of {spec.promote.model} be promoted?",
             options=[APPROVE, DECLINE],

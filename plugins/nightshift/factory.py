@@ -12,6 +12,7 @@ from airflow.sdk.definitions.callback import SyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert
 
 from nightshift.alerts import deadline_missed, run_succeeded, task_failed
+from nightshift.assets import CHAMPION, model_asset
 from nightshift.deadlines import NotDoneBy
 from nightshift.pools import CPU, pool_of
 from nightshift.promotion import PromoteOperator
@@ -96,6 +97,9 @@ def _stage(spec: PipelineSpec, stage: str, common: dict[str, Any]) -> StageOpera
     pool = pool_of(spec, stage)
     if stage == "promote":
         return PromoteOperator(task_id=stage, model=spec.promote.model, alerts=spec.alerts, pool=pool, **common)
+    if stage == "evaluate":
+        # It is measured against the champion; and so Airflow shows the model's asset before anything is scheduled on it.
+        return StageOperator(task_id=stage, stage=stage, pool=pool, inlets=[model_asset(spec.promote.model, CHAMPION)], **common)
     return StageOperator(task_id=stage, stage=stage, pool=pool, **common)
 
 

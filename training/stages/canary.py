@@ -45,7 +45,7 @@ class Arrived:
 
 
 def work(context: StageContext) -> Outcome:
-    """Judge `parameters["canary"]` against `parameters["champion"]` on the rows of `inputs["dataset"]` that are newer than the canary's own.
+    """Judge `parameters["canary"]` against `parameters["champion"]` on the rows of `inputs["dataset"]` newer than the canary's own.
 
     Raises:
         DeniedError: `canary.missing`.

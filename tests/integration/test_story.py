@@ -1,0 +1,185 @@
+"""One model's life on a real scheduler: champion, approval, canary, rejection, a poisoned canary, the way back."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow import MlflowClient
+
+from tests.integration.installation import Installation
+from training.data.shop import write_day
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+MODEL = "story"
+NUM_DAYS = 9
+NUM_SEARCHES = 600
+GOOD = {"epochs": 3, "learning_rate": 2e-2}
+BAD = {"epochs": 1, "learning_rate": 1e-7}
+NEVER = "0 3 1 1 *"
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+    installation = Installation.start(tmp_path_factory.mktemp("story"))
+    try:
+        yield Story(installation)
+    finally:
+        installation.stop()
+
+
+class Story:
+    """A pipeline whose days end yesterday, for a canary is judged by what has arrived by now."""
+
+    def __init__(self, installation: Installation) -> None:
+        self.installation = installation
+        self.today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+        for number in range(1, NUM_DAYS + 1):
+            write_day(installation.shop, (self.today - timedelta(days=number)).date(), searches=NUM_SEARCHES)
+        text = (installation.dags / "pipelines" / "search_ranking.yaml").read_text(encoding="utf-8")
+        for old, new in (
+            ("name: search_ranking", f"name: {MODEL}"),
+            ('schedule: "0 2 * * *"\n', ""),
+            ('deadline: "07:00"\n', ""),
+            ("window: 30d", "window: 4d"),
+            ("wait: 2h", "wait: 1m"),
+            ("test: 2d", "test: 1d"),
+            ("processes_per_node: 2", "processes_per_node: 1"),
+            ("volume_change: 0.2", "volume_change: 2.0"),
+            ("slice_support: 500", "slice_support: 2000"),
+            (
+                "promote: {model: search_ranking, approval: automatic}",
+                f"promote: {{model: {MODEL}, approval: automatic, approve_own: true, "
+                f'canary: {{for: 1s, support: 200, schedule: "{NEVER}", tolerance: 0.02}}}}',
+            ),
+        ):
+            assert old in text, old
+            text = text.replace(old, new)
+        self.path = installation.dags / "pipelines" / f"{MODEL}.yaml"
+        self.path.write_text(text, encoding="utf-8")
+        shutil.copy(installation.dags / "search_ranking.py", installation.dags / f"{MODEL}.py")
+
+    def change(self, old: str, new: str) -> None:
+        text = self.path.read_text(encoding="utf-8")
+        assert old in text
+        self.path.write_text(text.replace(old, new), encoding="utf-8")
+
+    def night(self, days_ago: int, train: dict[str, Any], *, run_id: str) -> dict[str, Any]:
+        """Run a night; return promote's scalars."""
+        as_of = self.today - timedelta(days=days_ago) + timedelta(hours=2)
+        run = self.installation.trigger(MODEL, {"as_of": as_of.isoformat(), "train": train}, run_id=run_id)
+        assert self.installation.wait(MODEL, run) == "success", self.installation.why(MODEL, run)
+        return dict(self.installation.result(MODEL, run, "promote").scalars)
+
+    def runs(self, dag_id: str) -> list[str]:
+        found = self.installation.api.get(f"/dags/{dag_id}/dagRuns", order_by="run_after")["dag_runs"]
+        return [str(run["dag_run_id"]) for run in found]
+
+    def new_run(self, dag_id: str, before: list[str]) -> str:
+        """Wait for a run of `dag_id` that an event started."""
+        return str(
+            self.installation.until(lambda: next((run for run in self.runs(dag_id) if run not in before), None), f"a run of {dag_id}")
+        )
+
+    def answer(self, run_id: str, option: str, note: str = "") -> None:
+        """Answer a request over REST, as the page of required actions does."""
+        self.installation.wait_task(f"{MODEL}.approval", run_id, "ask", "deferred")
+        path = f"/dags/{MODEL}.approval/dagRuns/{run_id}/taskInstances/ask/-1/hitlDetails"
+        self.installation.api.patch(path, {"chosen_options": [option], "params_input": {"note": note}})
+
+    def ends(self, dag_id: str, run_id: str) -> None:
+        assert self.installation.wait(dag_id, run_id) == "success", self.installation.why(dag_id, run_id)
+
+    @property
+    def seats(self) -> tuple[str | None, str | None]:
+        """(champion, canary) by the ledger, which MLflow's aliases repeat."""
+        standing = self.installation.ledger.standing(MODEL)
+        seats = tuple(None if seat is None else seat.version for seat in (standing.champion, standing.canary))
+        aliases = MlflowClient(self.installation.settings.mlflow_uri).get_registered_model(MODEL).aliases
+        assert (aliases.get("champion"), aliases.get("canary")) == seats
+        return seats  # type: ignore[return-value]
+
+    @property
+    def outcomes(self) -> list[tuple[str, str, str]]:
+        return [(entry.version, entry.outcome, entry.action) for entry in self.installation.ledger.history(MODEL)]
+
+    def events(self, alias: str) -> list[str]:
+        """Return the versions of the events of a model's asset, oldest first."""
+        assets = self.installation.api.get("/assets", name_pattern=f"{MODEL}@{alias}")["assets"]
+        if not assets:
+            return []
+        found = self.installation.api.get("/assets/events", asset_id=assets[0]["id"], order_by="timestamp")["asset_events"]
+        return [event["extra"]["version"] for event in found]
+
+
+def test_a_models_life(story: Story) -> None:
+    # Night 1: nobody is champion, so the minimum decides alone.
+    first = story.night(5, BAD, run_id="night-1")
+    assert (first["decision"], first["action"], first["semantic_version"]) == ("accepted", "promoted", "1.0.0")
+    assert story.seats == ("1", None)
+    assert story.events("champion") == ["1"]
+
+    # Night 2: better, and a person is asked.
+    story.change("approval: automatic", "approval: required")
+    second = story.night(4, GOOD, run_id="night-2")
+    assert second["decision"] == "needs_approval", second["reasons"]
+    assert story.seats == ("1", None)
+    asked = story.new_run(f"{MODEL}.approval", [])
+    story.answer(asked, "Approve", note="checked with the shop")
+    story.ends(f"{MODEL}.approval", asked)
+    # ... then it is canary, is judged on the days since, and is champion.
+    judged = story.new_run(f"{MODEL}.canary", [])
+    story.ends(f"{MODEL}.canary", judged)
+    assert story.outcomes[1:] == [
+        ("2", "needs_approval", "recorded"),
+        ("2", "approved", "canary"),
+        ("2", "accepted", "promoted"),
+    ]
+    assert story.seats == ("2", None)
+    approved = story.installation.ledger.history(MODEL)[2]
+    assert approved.decided_by == "admin"
+    assert "checked with the shop" in approved.reasons[-1]["words"]
+
+    # Night 3: worse, and nobody is even asked.
+    third = story.night(3, BAD, run_id="night-3")
+    assert third["decision"] == "rejected"
+    assert story.seats == ("2", None)
+    assert story.runs(f"{MODEL}.approval") == [asked]
+
+    # Somebody has the gates ask instead of reject, and approves what should not be: the canary shows it.
+    story.change("slice_support: 2000", "slice_support: 2000\n  severity: {improvement: approve, significance: approve, slices: approve}")
+    fourth = story.night(2, {**BAD, "seed": 5}, run_id="night-4")
+    assert fourth["decision"] == "needs_approval", fourth["reasons"]
+    again = story.new_run(f"{MODEL}.approval", [asked])
+    story.answer(again, "Approve")
+    story.ends(f"{MODEL}.approval", again)
+    poisoned = story.new_run(f"{MODEL}.canary", [judged])
+    story.ends(f"{MODEL}.canary", poisoned)
+    assert story.outcomes[-2:] == [("4", "approved", "canary"), ("4", "rolled_back", "canary_ended")]
+    assert story.seats == ("2", None)
+
+    # The way back by hand.
+    back = story.installation.trigger("rollback", {"model": MODEL, "reason": "complaints from the shop"})
+    story.ends("rollback", back)
+    assert story.outcomes[-1] == ("1", "rolled_back", "rolled_back")
+    assert story.seats == ("1", None)
+    assert story.events("champion") == ["1", "2", "1"]
+    assert story.events("canary") == ["2", "4"]
+
+    # A year later: every step, by whom and why; the reports that they rest on; the lives of the versions.
+    assert [entry.decided_by for entry in story.installation.ledger.history(MODEL)][-1] == "admin"
+    shown = story.installation.command(str(Path(shutil.which("python") or "python")), "-m", "training.registry", "show", MODEL)
+    for words in ("complaints from the shop", "checked with the shop", "canary", "rejected"):
+        assert words in shown
+    report = story.installation.links(MODEL, "night-2", "evaluate")["Report"]
+    assert report is not None
+    page = story.installation.store.objects.get_bytes(report.rsplit("/", 1)[-1]).decode()
+    assert "needs approval" in page.lower()
+    client = MlflowClient(story.installation.settings.mlflow_uri)
+    lives = {str(v.version): v.tags["lifecycle"] for v in client.search_model_versions(f"name = '{MODEL}'")}
+    assert lives == {"1": "champion", "2": "archived", "3": "candidate", "4": "archived"}

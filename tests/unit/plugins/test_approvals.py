@@ -1,0 +1,229 @@
+"""A person's answer: who is asked what, what each answer leaves in the ledger, and what goes around the question."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
+
+from nightshift import approvals
+from nightshift.approvals import AnswerOperator, AskOperator, WatchRequest
+from nightshift.settings import Settings
+from training.provenance import CHECKOUT
+from training.registry.decisions import record_candidate
+from training.registry.ledger import Entry, Holder, Ledger
+from training.spec import PipelineSpec, parse_spec
+from training.spec.models import Alerts
+
+PATH = CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml"
+MODEL = "search_ranking"
+ANN = {"id": "ann", "name": "ann"}
+
+
+def spec_with(promote: str = "approve_own: true") -> PipelineSpec:
+    text = PATH.read_text(encoding="utf-8")
+    old = "promote: {model: search_ranking, approval: automatic}"
+    assert old in text
+    return parse_spec(text.replace(old, f"promote: {{model: search_ranking, approval: required, {promote}}}").encode())
+
+
+@pytest.fixture
+def ledger(settings: Settings) -> Ledger:
+    return Ledger(settings.database_url)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What Airflow was told to ask."""
+    questions: list[dict[str, Any]] = []
+    monkeypatch.setattr(approvals, "upsert_hitl_detail", lambda **values: questions.append(values))
+    return questions
+
+
+def request_for(ledger: Ledger, number: int, *, outcome: str = "needs_approval", started_by: str | None = "bob") -> Entry:
+    holder = Holder(
+        version=str(number), semantic_version=f"1.0.{number}", weights_digest=f"w{number}", model_uri="u", as_of="2026-02-01", bounds={}
+    )
+    evidence = {
+        "weights_digest": f"w{number}",
+        "evaluation_digest": f"e{number}",
+        "revision": ledger.standing(MODEL).revision,
+        "triggered_by": started_by,
+        "pipeline": MODEL,
+        "report_uri": "file:///store/objects/sha256/ab/abc",
+        "metrics": {"ndcg@10": 0.61},
+        "champion_metrics": {"ndcg@10": 0.6},
+        "as_of": "2026-02-01",
+    }
+    reasons = [{"gate": "minimum", "passed": True, "words": "ndcg@10 0.61, at least 0.3 asked | fine"}]
+    return record_candidate(ledger, holder, model=MODEL, outcome=outcome, reasons=reasons, evidence=evidence, decided_by="night")
+
+
+def context(*, key: str | None = None, state: str = "success", after: datetime | None = None) -> Any:
+    states = {"r1": {"ask": state}}
+    ti = SimpleNamespace(id="ti", dag_id=f"{MODEL}.approval", run_id="r1", task_id="ask", try_number=1, get_task_states=lambda **_: states)
+    run = SimpleNamespace(
+        dag_id=f"{MODEL}.approval", run_id="r1", conf={"request": key} if key else {}, run_after=after or datetime.now(UTC)
+    )
+    return {"ti": ti, "dag_run": run, "triggering_asset_events": {}}
+
+
+def ask(spec: PipelineSpec) -> AskOperator:
+    return AskOperator(task_id="ask", spec=spec)
+
+
+def answer(spec: PipelineSpec, option: str, *, person: dict[str, str] = ANN, note: str = "") -> Any:
+    event = {"chosen_options": [option], "params_input": {"note": note}, "responded_by_user": person, "responded_at": datetime.now(UTC)}
+    return ask(spec).execute_complete(context(), event)
+
+
+def test_the_question_shows_the_decision_and_links_the_report(ledger: Ledger, asked: list[dict[str, Any]]) -> None:
+    request = request_for(ledger, 1)
+    with pytest.raises(TaskDeferred) as deferred:
+        ask(spec_with("approvers: [ann, eve]"))._ask(context())
+    (question,) = asked
+    assert question["subject"] == "May search_ranking 1.0.1 be promoted?"
+    assert "| minimum | yes | ndcg@10 0.61, at least 0.3 asked \\| fine |" in question["body"]
+    assert "| ndcg@10 | 0.61 | 0.6 |" in question["body"]
+    assert "/nightshift/reports/search_ranking/abc" in question["body"]
+    assert [user["id"] for user in question["assigned_users"]] == ["ann", "eve"]
+    trigger = deferred.value.trigger
+    assert isinstance(trigger, WatchRequest)
+    assert trigger.key == request.key
+
+
+def test_who_started_the_run_is_not_asked(ledger: Ledger, asked: list[dict[str, Any]]) -> None:
+    request_for(ledger, 1, started_by="ann")
+    with pytest.raises(TaskDeferred):
+        ask(spec_with("approvers: [ann, eve]"))._ask(context())
+    assert [user["id"] for user in asked[0]["assigned_users"]] == ["eve"]
+
+
+def test_nobody_left_to_ask_is_said_at_once(ledger: Ledger, asked: list[dict[str, Any]]) -> None:
+    request_for(ledger, 1, started_by="ann")
+    with pytest.raises(AirflowFailException, match=r"only 'ann' may approve search_ranking.*promote\.approvers"):
+        ask(spec_with("approvers: [ann]"))._ask(context())
+    assert asked == []
+
+
+def test_an_approval_moves_the_champion_and_leaves_the_name(ledger: Ledger) -> None:
+    request = request_for(ledger, 1)
+    assert answer(spec_with(), "Approve", note="looks good") == "approved"
+    champion = ledger.standing(MODEL).champion
+    assert champion is not None
+    assert champion.version == "1"
+    ending = ledger.ending_of(MODEL, request.key)
+    assert ending is not None
+    assert (ending.outcome, ending.action, ending.decided_by) == ("approved", "promoted", "ann")
+    assert ending.reasons[-1]["words"] == "approved by ann: looks good"
+
+
+def test_a_refusal_moves_nothing_and_leaves_the_name(ledger: Ledger) -> None:
+    request_for(ledger, 1)
+    assert answer(spec_with(), "Decline") == "declined"
+    assert ledger.standing(MODEL).champion is None
+    assert ledger.history(MODEL)[-1].decided_by == "ann"
+
+
+def test_an_answer_of_who_started_the_run_is_asked_again(ledger: Ledger, asked: list[dict[str, Any]]) -> None:
+    request_for(ledger, 1, started_by="ann")
+    with pytest.raises(TaskDeferred):
+        answer(spec_with("approve_own: false"), "Approve")
+    assert len(asked) == 1
+    assert ledger.standing(MODEL).champion is None
+    assert [entry.outcome for entry in ledger.history(MODEL)] == ["needs_approval"]
+
+
+def test_no_answer_in_time_expires(ledger: Ledger) -> None:
+    request_for(ledger, 1)
+    assert ask(spec_with()).execute_complete(context(), {"error": "…", "error_type": "timeout"}) == "expired"
+    assert ledger.history(MODEL)[-1].outcome == "expired"
+    assert ledger.standing(MODEL).champion is None
+
+
+def test_an_older_request_is_superseded_and_its_approval_does_nothing(ledger: Ledger) -> None:
+    old = request_for(ledger, 1)
+    request_for(ledger, 2)
+    event = {"chosen_options": ["Approve"], "params_input": {}, "responded_by_user": ANN, "responded_at": datetime.now(UTC)}
+    assert ask(spec_with()).execute_complete(context(key=old.key), event) is None
+    assert ledger.standing(MODEL).champion is None
+    ending = ledger.ending_of(MODEL, old.key)
+    assert ending is not None
+    assert ending.outcome == "superseded"
+
+
+def test_an_approval_against_another_standing_is_stale(ledger: Ledger) -> None:
+    first = request_for(ledger, 1)
+    request_for(ledger, 2, outcome="accepted")
+    # The other champion ended the request; bound to digests, it cannot be answered any more.
+    assert answer(spec_with(), "Approve") is None
+    champion = ledger.standing(MODEL).champion
+    assert champion is not None
+    assert champion.version == "2"
+    ending = ledger.ending_of(MODEL, first.key)
+    assert ending is not None
+    assert ending.outcome == "superseded"
+
+
+def follow(spec: PipelineSpec) -> AnswerOperator:
+    return AnswerOperator(task_id="promote", spec=spec, model=MODEL, alerts=Alerts())
+
+
+@pytest.mark.parametrize("state", ["success", "skipped"])
+def test_a_question_that_was_marked_done_is_a_bypass_and_promotes_nothing(ledger: Ledger, state: str) -> None:
+    request_for(ledger, 1)
+    decision = follow(spec_with()).decision(context(state=state))
+    assert decision.outcome == "bypassed"
+    assert f"marked as {state} without an answer" in decision.reasons[-1]["words"]
+    assert ledger.standing(MODEL).champion is None
+
+
+def test_a_forged_xcom_is_not_read(ledger: Ledger) -> None:
+    request_for(ledger, 1)
+    forged = context()
+    forged["ti"].xcom_pull = lambda **_: {"chosen_options": ["Approve"]}
+    assert follow(spec_with()).decision(forged).outcome == "bypassed"
+
+
+def test_a_question_that_failed_stays_open(ledger: Ledger) -> None:
+    request_for(ledger, 1)
+    with pytest.raises(AirflowFailException, match="task ask is failed; clear it to ask again"):
+        follow(spec_with()).decision(context(state="failed"))
+    assert len(ledger.open_requests(MODEL)) == 1
+
+
+def test_the_step_behind_follows_what_was_answered(ledger: Ledger) -> None:
+    request_for(ledger, 1)
+    answer(spec_with(), "Approve")
+    assert follow(spec_with()).decision(context()).outcome == "approved"
+
+
+def test_a_run_without_a_request_says_so(ledger: Ledger) -> None:
+    with pytest.raises(AirflowFailException, match="the ledger has no request for an approval of search_ranking"):
+        ask(spec_with())._ask(context())
+    request_for(ledger, 1)
+    with pytest.raises(AirflowFailException, match="no request 'nonsense'"):
+        ask(spec_with())._ask(context(key="nonsense"))
+
+
+def test_the_wait_ends_when_the_request_does(ledger: Ledger) -> None:
+    old = request_for(ledger, 1)
+    request_for(ledger, 2)
+    watch = WatchRequest(model=MODEL, key=old.key, until=(datetime.now(UTC) + timedelta(days=1)).isoformat())
+    assert first_event(watch.run) == {"ended": "superseded"}
+
+
+def test_the_wait_ends_when_its_time_is_over(ledger: Ledger) -> None:
+    request = request_for(ledger, 1)
+    watch = WatchRequest(model=MODEL, key=request.key, until=datetime.now(UTC).isoformat())
+    assert first_event(watch.run) == {"error": "the time is over", "error_type": "timeout"}
+
+
+def first_event(run: Callable[[], Any]) -> Any:
+    async def first() -> Any:
+        return (await anext(run())).payload
+
+    return asyncio.run(first())
