@@ -63,7 +63,7 @@ def follow(ledger: Ledger, model: str) -> Standing:
         for difference in found:
             logger.info("%s", difference)
             with registry_faults():
-                difference.mend()
+                _mend(difference)
     message = f"after {MAX_ROUNDS} rounds MLflow still says otherwise than the ledger: {found[0]}"
     raise UnavailableError("mlflow.unavailable", message, hint="who else sets aliases and tags of this model?")
 
@@ -87,6 +87,16 @@ def differences(ledger: Ledger, model: str) -> list[Difference]:
     by_alias = _aliases(client, model, aliases, standing, versions)
     by_alias.sort(key=lambda difference: difference.expected not in (None, *versions))
     return [*_tags(client, model, versions, expected_tags(history, standing)), *by_alias]
+
+
+def _mend(difference: Difference) -> None:
+    try:
+        difference.mend()
+    except MlflowException as err:
+        # Two who set the same tag at the same moment both add it, and the database refuses one: the next look says what is left to do.
+        if err.error_code != "BAD_REQUEST":
+            raise
+        logger.info("not set right yet: %s", err)
 
 
 def expected_tags(history: Sequence[Entry], standing: Standing) -> dict[str, dict[str, str]]:

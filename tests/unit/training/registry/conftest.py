@@ -1,0 +1,39 @@
+"""A real MLflow registry on SQLite, in this process."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import mlflow
+import pytest
+
+
+@pytest.fixture(scope="session")
+def registry_uri(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """URI of a tracking and registry database of the tests' own."""
+    return f"sqlite:///{tmp_path_factory.mktemp('mlflow')}/mlflow.db"
+
+
+@pytest.fixture
+def registry(registry_uri: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[mlflow.MlflowClient]:
+    """A client of the registry; whatever else asks MLflow in this process asks the same one."""
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    before = mlflow.get_tracking_uri(), mlflow.get_registry_uri()
+    mlflow.set_tracking_uri(registry_uri)
+    mlflow.set_registry_uri(registry_uri)
+    yield mlflow.MlflowClient()
+    mlflow.set_tracking_uri(before[0])
+    mlflow.set_registry_uri(before[1])
+
+
+@pytest.fixture
+def model(registry: mlflow.MlflowClient) -> str:
+    """Name of a registered model with versions 1 to 9, whose tags say that they are candidates."""
+    name = f"m{uuid.uuid4().hex[:8]}"
+    registry.create_registered_model(name)
+    for number in range(1, 10):
+        registry.create_model_version(
+            name, source=f"file:///models/{number}", tags={"lifecycle": "candidate", "nightshift.weights_digest": f"w{number}"}
+        )
+    return name
