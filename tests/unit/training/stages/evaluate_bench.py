@@ -16,7 +16,7 @@ from training.contracts import ExitCode, RunIdentity, StageRequest, StageResult
 from training.spec import PipelineSpec, freeze, parse_spec, resolve_uris
 from training.stages.context import StopFlag
 from training.stages.runner import run
-from training.store import Store
+from training.store import StageAddress, Store
 from training.store.listing import listing_for
 
 AS_OF = datetime(2026, 2, 1, 2, tzinfo=UTC)
@@ -112,8 +112,8 @@ class EvaluateBench:
             text = text.replace(old, new)
         return resolve_uris(parse_spec(text.encode()), {"ORDERS_URI": self.orders_uri})
 
-    def stage(self, name: str, inputs: dict[str, str], parameters: dict[str, Any], *, work: str = "only") -> StageResult:
-        """Run a stage to its end, or find it done."""
+    def attempt(self, name: str, inputs: dict[str, str], parameters: dict[str, Any], work: str) -> tuple[ExitCode, StageAddress]:
+        """Run a stage, or find it done; return how it ended and where."""
         fingerprint = work.encode().hex().rjust(64, "0")
         address = self.store.address("orders", name, fingerprint)
         request = StageRequest(
@@ -129,7 +129,11 @@ class EvaluateBench:
             run=RunIdentity(dag_id="orders", run_id="r", task_id=name),
         )
         module = importlib.import_module(f"training.stages.{name}").work
-        ended = run(module, address.write_request(request), stop=StopFlag())
+        return run(module, address.write_request(request), stop=StopFlag()), address
+
+    def stage(self, name: str, inputs: dict[str, str], parameters: dict[str, Any], *, work: str = "only") -> StageResult:
+        """Run a stage to its good end, or find it done."""
+        ended, address = self.attempt(name, inputs, parameters, work)
         assert ended is ExitCode.DONE, address.error("a1")
         result = address.result()
         assert result is not None

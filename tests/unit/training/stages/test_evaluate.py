@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.unit.training.stages.evaluate_bench import EvaluateBench
-from training.contracts import StageResult
+from training.contracts import ExitCode, StageResult
 from training.evaluation import latency
 from training.spec.evaluation import METRICS
 
@@ -132,3 +132,13 @@ def test_other_tasks_train_and_are_judged_to_the_end(tmp_path: Path, task: str, 
     assert record["checks"]["leakage"]["feature"] == max(record["importance"], key=record["importance"].get) == "value"
     assert record["slices"][0]["columns"] == {"country": "NL"}
     assert result.scalars["gain"] > 0
+
+
+def test_label_that_is_no_class_ends_the_training_in_words(tmp_path: Path) -> None:
+    bench = EvaluateBench(tmp_path, "multiclass")
+    dataset_uri = bench.prepare({"label: {column: size}": "label: {column: days}"}, work="numbers")
+    ended, address = bench.attempt("train", {"dataset": dataset_uri}, {"world_size": 1}, "numbers")
+    assert ended is ExitCode.BAD_DATA
+    error = address.error("a1")
+    assert error is not None
+    assert error["code"] == "label.not_a_class"

@@ -1,0 +1,95 @@
+"""Latency of a model's files, in a process of its own and call by call."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import xgboost
+
+from training.contracts import canonical_json
+from training.data.encoders import EncoderSettings
+from training.data.transforms import FeaturePlan, FittedTransforms
+from training.evaluation import latency
+from training.evaluation.latency import NUM_CALLS, NUM_WARM_UPS, measure, timed_calls
+
+FRAME = pd.DataFrame({"value": np.arange(60.0), "search": np.arange(60) // 4})
+
+
+class Recorder:
+    """Stands for a model: keeps what it was asked, and takes a second of a clock of its own per row."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked: list[pd.DataFrame] = []
+        self._now = 0.0
+        monkeypatch.setattr(latency.time, "perf_counter", lambda: self._now)
+
+    def predict(self, frame: pd.DataFrame) -> np.ndarray:
+        self.asked.append(frame)
+        self._now += len(frame) / 1000
+        return np.zeros(len(frame))
+
+
+def asked(monkeypatch: pytest.MonkeyPatch, group: str | None, batch: int) -> tuple[dict[str, float], list[pd.DataFrame]]:
+    recorder: Any = Recorder(monkeypatch)
+    return timed_calls(recorder, FRAME, group, batch), recorder.asked
+
+
+def test_one_row_is_asked_at_a_time_and_warm_ups_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, calls = asked(monkeypatch, None, 1)
+    assert len(calls) == NUM_WARM_UPS + NUM_CALLS
+    assert {len(call) for call in calls} == {1}
+    assert calls[0]["value"].tolist() != calls[1]["value"].tolist()
+    assert found == pytest.approx({"p50_ms": 1, "p95_ms": 1, "p99_ms": 1, "rows_per_second": 1000})
+
+
+def test_rankers_are_asked_whole_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = asked(monkeypatch, "search", 1)[1]
+    assert {len(call) for call in calls} == {4}
+    assert all(call["search"].nunique() == 1 for call in calls)
+    assert {len(call) for call in asked(monkeypatch, "search", 256)[1]} == {1024}
+
+
+def test_slow_models_are_asked_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, calls = asked(monkeypatch, None, 256)
+    # 0.256 s a call, for 1 s and 3 s.
+    assert len(calls) == 4 + 12
+    assert found["rows_per_second"] == pytest.approx(1000)
+
+
+def model_folder(folder: Path) -> Path:
+    folder.mkdir()
+    plans = [FeaturePlan(name="value", settings=EncoderSettings(kind="number"))]
+    (folder / "transforms.json").write_bytes(FittedTransforms.fit(FRAME, derived=[], features=plans).to_json())
+    matrix = xgboost.DMatrix(FRAME[["value"]].to_numpy(), label=FRAME["value"] > 30)
+    xgboost.train({"objective": "binary:logistic"}, matrix, num_boost_round=2).save_model(folder / "weights.ubj")
+    facts = {"format_version": 1, "family": "boosted_trees", "architecture": {}}
+    (folder / "model.json").write_bytes(canonical_json(facts))
+    return folder
+
+
+@pytest.mark.slow
+def test_model_is_measured_in_a_process_of_its_own(tmp_path: Path) -> None:
+    found = measure(model_folder(tmp_path / "model"), FRAME, tmp_path, None)
+    assert found is not None
+    assert set(found) == {"1", "256"}
+    for measured in found.values():
+        assert 0 < measured["p50_ms"] <= measured["p95_ms"] <= measured["p99_ms"]
+    assert found["256"]["rows_per_second"] > found["1"]["rows_per_second"]
+
+
+def test_model_that_cannot_be_asked_has_no_latency_and_the_log_says_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = model_folder(tmp_path / "model")
+    with caplog.at_level(logging.WARNING):
+        assert measure(folder, FRAME.drop(columns="value"), tmp_path, None) is None
+    assert "schema.missing" in caplog.text
+
+
+def test_model_that_never_answers_has_no_latency(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(latency, "TIMEOUT_SECONDS", 0.01)
+    assert measure(model_folder(tmp_path / "model"), FRAME, tmp_path, None) is None
+    assert "did not answer" in caplog.text

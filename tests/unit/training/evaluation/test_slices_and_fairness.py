@@ -1,0 +1,138 @@
+"""Slices by one and two columns against each slice measured alone; gaps of sensitive columns."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from training.evaluation.fairness import fairness_of
+from training.evaluation.metrics import metric_value
+from training.evaluation.slices import MAX_PAIRS, MAX_SLICES, MISSING, Slice, by_slice, worst_and_gap
+
+RNG = np.random.default_rng(4)
+NUM_ROWS = 2000
+
+
+def frame() -> pd.DataFrame:
+    carrier = RNG.choice(["UA", "DL", "9E"], NUM_ROWS, p=[0.6, 0.39, 0.01]).astype(object)
+    carrier[:40] = None
+    return pd.DataFrame({"carrier": carrier, "stops": RNG.integers(0, 3, NUM_ROWS)})
+
+
+FRAME = frame()
+LABELS = (RNG.random(NUM_ROWS) < 0.4).astype(float)
+CANDIDATE, CHAMPION = (np.clip(LABELS * 0.3 + RNG.random(NUM_ROWS) * 0.7, 0, 1) for _ in range(2))
+
+
+def sliced(primary: str = "auc", **more: object) -> list[Slice]:
+    values: dict[str, object] = {
+        "primary": primary,
+        "labels": LABELS,
+        "candidate": CANDIDATE,
+        "champion": CHAMPION,
+        "groups": None,
+        "least_support": 100,
+        **more,
+    }
+    return by_slice(FRAME, ("carrier", "stops"), **values)  # type: ignore[arg-type]  # by name
+
+
+def rows_of(part: Slice) -> np.ndarray:
+    rows = np.ones(NUM_ROWS, dtype=bool)
+    for column, value in part.columns.items():
+        rows &= FRAME[column].astype("string").fillna(MISSING).to_numpy() == value
+    return rows
+
+
+@pytest.mark.parametrize("primary", ["auc", "log_loss", "f1", "calibration_error"])
+def test_every_slice_and_pair_has_the_metric_of_its_rows_alone(primary: str) -> None:
+    found = sliced(primary)
+    assert len(found) == 4 + 3 + 12
+    for part in found:
+        rows = rows_of(part)
+        assert part.support == rows.sum()
+        assert part.is_small == (rows.sum() < 100)
+        if len(np.unique(LABELS[rows])) == 2:
+            assert part.candidate == pytest.approx(metric_value(primary, LABELS[rows], CANDIDATE[rows], None))
+            assert part.champion == pytest.approx(metric_value(primary, LABELS[rows], CHAMPION[rows], None))
+
+
+def test_slices_of_a_ranker_are_of_the_rows_of_each_group_in_them() -> None:
+    groups = np.arange(NUM_ROWS) // 10
+    for part in sliced("ndcg@10", groups=groups, pairs=False):
+        rows = rows_of(part)
+        assert part.candidate == pytest.approx(metric_value("ndcg@10", LABELS[rows], CANDIDATE[rows], groups[rows]))
+
+
+def test_pairs_can_be_left_out_and_largest_slices_come_first() -> None:
+    found = sliced(pairs=False)
+    assert [len(part.columns) for part in found] == [1] * 7
+    assert [part.columns.get("carrier") for part in found[:4]] == ["UA", "DL", MISSING, "9E"]
+
+
+def test_slice_without_a_champion_has_none_and_one_class_has_no_value() -> None:
+    labels = np.where(FRAME["stops"] == 1, 0.0, LABELS)
+    found = sliced(labels=labels, champion=None, pairs=False)
+    assert all(part.champion is None for part in found)
+    assert [math.isnan(part.candidate) for part in found if part.columns.get("stops") == "1"] == [True]
+
+
+def test_own_metric_is_measured_by_slice() -> None:
+    for part in sliced("mine", own=lambda labels, scores, _: float((labels - scores).mean()), pairs=False):
+        rows = rows_of(part)
+        assert part.candidate == pytest.approx((LABELS[rows] - CANDIDATE[rows]).mean())
+
+
+def test_worst_slice_and_gap_leave_small_ones_out_and_know_the_direction() -> None:
+    values = [(0.9, False), (0.7, False), (0.1, True), (math.nan, False), (0.8, False)]
+    slices = [Slice(columns={"a": str(n)}, support=1, is_small=small, candidate=v, champion=None) for n, (v, small) in enumerate(values)]
+    assert worst_and_gap(slices, "auc") == (1, pytest.approx(0.2))
+    assert worst_and_gap(slices, "rmse") == (0, pytest.approx(0.2))
+    assert worst_and_gap(slices[2:4], "auc") == (None, None)
+
+
+def test_columns_of_many_values_keep_the_largest() -> None:
+    many = pd.DataFrame({"a": np.arange(5000) % 1000, "b": np.minimum(np.arange(5000) % 777, 300)})
+    labels = (np.arange(5000) % 2).astype(float)
+    found = by_slice(many, ("a", "b"), primary="brier", labels=labels, candidate=labels * 0.5, champion=None, groups=None, least_support=3)
+    by_columns = [tuple(part.columns) for part in found]
+    assert [by_columns.count(names) for names in (("a",), ("b",), ("a", "b"))] == [MAX_SLICES, MAX_SLICES, MAX_PAIRS]
+    assert next(part for part in found if "b" in part.columns).columns == {"b": "300"}
+
+
+def test_a_million_rows_are_sliced_by_three_columns_and_their_pairs_in_seconds() -> None:
+    num_rows = 1_000_000
+    big = pd.DataFrame({name: RNG.integers(0, 30, num_rows) for name in ("a", "b", "c")})
+    labels, scores = (RNG.random(num_rows) < 0.2).astype(float), RNG.random(num_rows)
+    started_at = time.monotonic()
+    found = by_slice(big, ("a", "b", "c"), primary="auc", labels=labels, candidate=scores, champion=None, groups=None, least_support=100)
+    assert len(found) == 3 * 30 + 3 * MAX_PAIRS
+    assert time.monotonic() - started_at < 15
+
+
+def test_gaps_are_between_values_of_enough_rows() -> None:
+    people = pd.DataFrame({"sex": ["f"] * 200 + ["m"] * 200 + ["x"] * 10})
+    labels = np.tile([1.0, 0], 205)
+    scores = np.where(labels > 0, 0.8, 0.2)
+    scores[:50] = 0.4
+    scores[400:] = 0.0
+    found = fairness_of(people, ("sex",), labels, scores, task="binary", threshold=0.5, least_support=100)["sex"]
+    rates = {one.value: one.true_positive_rate for one in found.values}
+    assert rates == {"f": 0.75, "m": 1.0, "x": 0.0}
+    assert found.equal_opportunity_gap == 0.25
+    errors = {one.value: one.calibration_error for one in found.values}
+    assert errors["m"] == pytest.approx(0.2)
+    assert found.calibration_gap == pytest.approx(abs(errors["f"] - errors["m"]))  # type: ignore[operator]  # numbers
+
+
+def test_one_value_of_enough_rows_has_no_gap_and_regression_neither() -> None:
+    people = pd.DataFrame({"sex": ["f"] * 200 + ["m"] * 10})
+    labels = np.tile([1.0, 0], 105)
+    alone = fairness_of(people, ("sex",), labels, labels, task="binary", threshold=0.5, least_support=100)["sex"]
+    assert alone.equal_opportunity_gap is alone.calibration_gap is None
+    other = fairness_of(people, ("sex",), labels, labels, task="regression", threshold=0.5, least_support=5)["sex"]
+    assert other.equal_opportunity_gap is other.calibration_gap is None
