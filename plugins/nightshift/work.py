@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
 
 from nightshift.placement import KUBERNETES
 from nightshift.resolve import Frozen
@@ -17,6 +18,9 @@ from training.store.listing import listing_for, previous_snapshot
 
 if TYPE_CHECKING:
     from training.registry.ledger import Holder
+
+MAX_NIGHTS: Final = 400
+"""Of a champion's life that an evaluation is told of: a year's."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,7 +93,10 @@ def _looked_up(stage: str, frozen: Frozen, results: Mapping[str, StageResult], s
     if stage == "tune":
         raise ValueError("the work of `tune` is nightshift.tuning's")
     if stage == "evaluate":
-        return {**seats_of(spec, settings), "mlflow_run_id": results["model"].scalars.get("mlflow_run_id")}, {}
+        trained = results["model"]
+        hours = trained.timings.get("total", 0.0) / 3600 * spec.train.placement.world_size
+        facts = {"mlflow_run_id": trained.scalars.get("mlflow_run_id"), "process_hours": hours, "nights": nights_of(spec, settings)}
+        return {**seats_of(spec, settings), **facts}, {}
     if stage == "canary":
         seats = seats_of(spec, settings)
         return seats, {"dataset": results["dataset"].digest, "seats": seats}
@@ -129,6 +136,30 @@ def seats_of(spec: PipelineSpec, settings: Settings) -> dict[str, Any]:
 
     standing = Ledger(settings.database_url).standing(spec.promote.model)
     return {"champion": _seat(standing.champion, standing.revision), "canary": _seat(standing.canary, standing.revision)}
+
+
+def nights_of(spec: PipelineSpec, settings: Settings) -> list[dict[str, Any]]:
+    """Return how champions did on the test rows of later nights, as the ledger's evaluations say: what advice on retraining rests on."""
+    from training.registry.ledger import Ledger
+
+    found = []
+    for entry in Ledger(settings.database_url).history(spec.promote.model):
+        evidence = entry.evidence
+        champion, old, new = (evidence.get(name) or {} for name in ("champion", "champion_metrics", "metrics"))
+        value = old.get(spec.evaluate.primary)
+        if entry.request_key is not None or not isinstance(value, int | float) or "as_of" not in champion:
+            continue
+        age = datetime.fromisoformat(str(evidence["as_of"])) - datetime.fromisoformat(champion["as_of"])
+        candidate = new.get(spec.evaluate.primary)
+        found.append(
+            {
+                "age_days": age.total_seconds() / 86_400,
+                "champion": float(value),
+                "candidate": float(candidate) if isinstance(candidate, int | float) else None,
+                "version": str(champion["version"]),
+            }
+        )
+    return found[-MAX_NIGHTS:]
 
 
 def _seat(holder: Holder | None, revision: int) -> dict[str, Any] | None:

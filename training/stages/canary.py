@@ -6,25 +6,22 @@ python -m training.stages.canary REQUEST_URI
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from training.contracts import canonical_json
 from training.data.joins import LABEL
 from training.errors import DeniedError
-from training.evaluation.metrics import score_metrics
+from training.evaluation.measures import Measures, Rows, plain
 from training.evaluation.plots import task_plots
 from training.evaluation.report import render_report
-from training.evaluation.significance import compare
 from training.models.predictor import load_predictor
 from training.stages.runner import Outcome, StageContext, main
 from training.store import Manifest, point_run_at
@@ -32,16 +29,7 @@ from training.store import Manifest, point_run_at
 logger = logging.getLogger(__name__)
 
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Arrived:
-    """Rows with labels that neither model was made or chosen with."""
-
-    frame: pd.DataFrame
-    labels: Floats
-    groups: NDArray[np.int64] | None
-    since: datetime
+FORMAT_VERSION = 2
 
 
 def work(context: StageContext) -> Outcome:
@@ -53,105 +41,88 @@ def work(context: StageContext) -> Outcome:
     """
     canary, champion = (context.request.parameters.get(name) for name in ("canary", "champion"))
     if canary is None or champion is None:
-        raise DeniedError(
-            "canary.missing", f"{context.spec.promote.model} has no canary beside a champion", hint="it was settled meanwhile"
-        )
+        message = f"{context.spec.promote.model} has no canary beside a champion"
+        raise DeniedError("canary.missing", message, hint="it was settled meanwhile")
     dataset = context.store.manifests.get(context.request.inputs["dataset"], kind="dataset")
-    with context.timed("fetch"):
-        arrived = _arrived(context, dataset, canary)
-    logger.info("%s rows with labels since %s", f"{len(arrived.frame):,}", arrived.since.isoformat())
-    with context.timed("score"):
-        scores = {name: _scores(context, name, seat, arrived) for name, seat in (("canary", canary), ("champion", champion))}
-    with context.timed("compare"):
-        evaluation = _evaluation(context, dataset, arrived, scores)
-    return _store(context, evaluation, _page(context, evaluation, arrived, scores))
-
-
-def _arrived(context: StageContext, dataset: Manifest, canary: Mapping[str, Any]) -> Arrived:
-    folder = context.store.manifests.fetch(dataset, context.folder / "dataset", ["frame.parquet"])
     # The end of the window that the canary was made, chosen and tested with.
     since = datetime.fromisoformat(canary["bounds"]["test"][1])
+    with context.timed("fetch"):
+        rows = _arrived(context, dataset, since)
+    logger.info("%s rows with labels since %s", f"{len(rows.frame):,}", since.isoformat())
+    scores: dict[str, Floats] = {}
+    if rows.num_units:
+        with context.timed("score"):
+            scores = {name: _scores(context, name, seat, rows) for name, seat in (("canary", canary), ("champion", champion))}
+    with context.timed("compare"):
+        evaluation = _evaluation(context, dataset, rows, scores) | {"since": since.isoformat()}
+    return _store(context, evaluation, _page(context, evaluation, rows, scores))
+
+
+def _arrived(context: StageContext, dataset: Manifest, since: datetime) -> Rows:
+    folder = context.store.manifests.fetch(dataset, context.folder / "dataset", ["frame.parquet"])
     frame = pq.read_table(folder / "frame.parquet").to_pandas()
     times = frame[context.spec.data.source.event_time].to_numpy(dtype="datetime64[us]")
     frame = frame[times >= np.datetime64(since.astimezone(UTC).replace(tzinfo=None), "us")].reset_index(drop=True)
     labels = frame.pop(LABEL).to_numpy(dtype=np.float64)
     group = dataset.meta["group"]
     groups = None if group is None else np.unique(frame[group].to_numpy(), return_inverse=True)[1].astype(np.int64)
-    return Arrived(frame=frame, labels=labels, groups=groups, since=since)
+    return Rows(frame=frame, labels=labels, groups=groups)
 
 
-def _scores(context: StageContext, name: str, seat: Mapping[str, Any], arrived: Arrived) -> Floats:
+def _scores(context: StageContext, name: str, seat: Mapping[str, Any], rows: Rows) -> Floats:
     manifest = context.store.manifests.get(seat["model_uri"], kind="model")
     folder: Path = context.store.manifests.fetch(manifest, context.folder / name)
-    if arrived.frame.empty:
-        return np.empty(0)
-    return load_predictor(folder).predict(arrived.frame)
+    return load_predictor(folder).predict(rows.frame)
 
 
-def _evaluation(context: StageContext, dataset: Manifest, arrived: Arrived, scores: Mapping[str, Floats]) -> dict[str, Any]:
-    rules, seats = context.spec.evaluate, context.request.parameters
-    named = [*rules.minimum, *rules.maximum]
-    metrics: dict[str, dict[str, float]] = {}
-    for name, found in scores.items():
-        metrics[name] = (
-            score_metrics(rules.task, rules.primary, arrived.labels, found, arrived.groups, threshold=rules.threshold, also=named)
-            if len(arrived.labels)
-            else {}
-        )
-    comparison = None
-    if len(arrived.labels):
-        comparison = compare(
-            rules.primary,
-            arrived.labels,
-            scores["canary"],
-            scores["champion"],
-            arrived.groups,
-            confidence=rules.confidence,
-            seed=context.spec.train.seed,
-            threshold=rules.threshold,
-        )
-    return {
-        "format_version": 2,
-        "kind": "canary",
+def _evaluation(context: StageContext, dataset: Manifest, rows: Rows, scores: Mapping[str, Floats]) -> dict[str, Any]:
+    seats = context.request.parameters
+    facts = {
+        "format_version": FORMAT_VERSION,
         "version": seats["canary"]["version"],
         "candidate": {"weights_digest": seats["canary"]["weights_digest"], "model": None, "bounds": seats["canary"]["bounds"]},
         "champion": seats["champion"],
         "canary": None,
         "dataset": dataset.digest,
         "baseline": "champion",
-        "since": arrived.since.isoformat(),
-        "metrics": _plain(metrics["canary"]),
-        "champion_metrics": _plain(metrics["champion"]),
-        "comparison": None if comparison is None else _plain(asdict(comparison)),
-        "checks": {"constant": bool(len(arrived.labels) > 1 and np.ptp(scores["canary"]) == 0)},
-        "num_rows": len(arrived.labels),
-        "num_units": len(arrived.labels) if arrived.groups is None else len(np.unique(arrived.groups)),
+        "num_rows": len(rows.frame),
+        "num_units": rows.num_units,
+        "metrics": {},
+        "champion_metrics": {},
+        "comparison": None,
+        "latency": None,
+        "importance": None,
     }
+    if not scores:
+        return facts
+    measures = Measures(context.spec.evaluate, rows, seed=context.spec.train.seed)
+    canary, champion = scores["canary"], scores["champion"]
+    measured = {
+        "metrics": measures.metrics(canary),
+        "champion_metrics": measures.metrics(champion),
+        "comparison": asdict(measures.compare(canary, champion)),
+        **measures.slices(canary, champion),
+        "fairness": measures.fairness(canary),
+        "checks": measures.checks(canary, champion),
+    }
+    return facts | dict(plain(measured))
 
 
-def _page(context: StageContext, evaluation: Mapping[str, Any], arrived: Arrived, scores: Mapping[str, Floats]) -> bytes:
+def _page(context: StageContext, evaluation: Mapping[str, Any], rows: Rows, scores: Mapping[str, Floats]) -> bytes:
     spec, seats = context.spec, context.request.parameters
     plots = {}
-    if len(arrived.labels) > 1:
-        plots = task_plots(
-            spec.evaluate.task, arrived.labels, {"candidate": scores["canary"], "champion": scores["champion"]}, groups=arrived.groups
-        )
+    if scores:
+        named = {"candidate": scores["canary"], "champion": scores["champion"]}
+        plots = task_plots(spec.evaluate.task, rows.labels, named, groups=rows.groups)
     facts = {
-        "rows since": arrived.since.isoformat(),
+        "this page": "the canary, as candidate, beside the champion on what arrived since",
+        "rows since": evaluation["since"],
         "canary weights": seats["canary"]["weights_digest"],
         "champion weights": seats["champion"]["weights_digest"],
         "dataset": evaluation["dataset"],
     }
-    return render_report(
-        {
-            "evaluation": evaluation,
-            "pipeline": context.request.pipeline,
-            "as_of": context.request.as_of,
-            "rules": spec.evaluate,
-            "plots": plots,
-            "facts": facts,
-        }
-    )
+    page = {"pipeline": context.request.pipeline, "as_of": context.request.as_of, "rules": spec.evaluate, "plots": plots, "facts": facts}
+    return render_report({"evaluation": evaluation, **page})
 
 
 def _store(context: StageContext, evaluation: Mapping[str, Any], page: bytes) -> Outcome:
@@ -169,11 +140,6 @@ def _store(context: StageContext, evaluation: Mapping[str, Any], page: bytes) ->
         **{name: comparison.get(name) for name in ("gain", "low", "high", "probability")},
     }
     return Outcome(artifact_uri=uri, digest=manifest.digest, scalars=scalars, reports={"canary": context.publish_page("canary", page)})
-
-
-def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return JSON: what is not finite becomes a word, which no gate takes for a number."""
-    return {name: str(value) if isinstance(value, float) and not math.isfinite(value) else value for name, value in values.items()}
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from training.evaluation.plots import task_plots
 from training.evaluation.report import render_report
 from training.evaluation.report_links import mlflow_facts
 from training.evaluation.report_words import moment
+from training.evaluation.staleness import advice_of
 from training.models.predictor import Predictor, load_predictor
 from training.registry.gates import decide
 from training.registry.versions import log_evaluation, register_candidate
@@ -80,7 +81,8 @@ def work(context: StageContext) -> Outcome:
         evaluation["latency"] = latency.measure(
             context.folder / "candidate", rows.frame.head(LATENCY_ROWS), context.folder, dataset.meta["group"]
         )
-    evaluation = plain(evaluation)
+    advice = advice_of(context.spec, request.parameters, data.frame, data.test, predictor.inputs)
+    evaluation = plain(evaluation | {"advice": advice.as_json()})
     with context.timed("report"):
         page = _report(context, rows, scored, evaluation, model)
     return _store(context, evaluation, page)
@@ -235,7 +237,7 @@ def _report(context: StageContext, rows: Rows, scored: Scored, evaluation: Mappi
             "facts": facts,
             # What the gates say of these numbers; promote asks them again and records the answer.
             "decision": asdict(decide(evaluation, rules, approval=context.spec.promote.approval, promote=context.spec.promote)),
-            "advice": None,
+            "advice": evaluation["advice"]["lines"],
         }
     )
 

@@ -59,6 +59,7 @@ def ask(shop: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> WorkOf:
         assert change[0] in text
         spec = resolve_uris(parse_spec(text.replace(*change, 1).encode()))
         frozen = Frozen({"spec_uri": store.put_json(freeze(spec)), "as_of": as_of.isoformat(), "force": False})
+        monkeypatch.setattr(work, "nights_of", lambda spec, settings: [])
         monkeypatch.setattr(work, "seats_of", lambda spec, settings: {"champion": champion, "canary": None})
         results = {
             name: result(maker, digests.get(name, "1"), **({"weights_digest": weights} if maker == "train" else {}))
