@@ -1,0 +1,79 @@
+"""A canary is judged on what arrived since it was made, and on nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.training.stages.evaluate_bench import AS_OF, NUM_ROWS, EvaluateBench
+from training.contracts import ExitCode, StageResult
+
+BLIND = {"    value: {transform: number}\n": ""}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nobody_else(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+        patch.setattr("training.engine.tracking.CLOSE_SECONDS", 0.5)
+        yield
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> EvaluateBench:
+    return EvaluateBench(tmp_path_factory.mktemp("canary"), "binary")
+
+
+@pytest.fixture(scope="module")
+def seats(bench: EvaluateBench) -> dict[str, dict[str, Any]]:
+    return {"blind": bench.seat(bench.train(BLIND, work="blind"), "1"), "good": bench.seat(bench.train(work="good"), "2")}
+
+
+def made(seat: dict[str, Any], days_ago: float) -> dict[str, Any]:
+    """Return the seat of a model whose own window ended so long ago."""
+    end = (AS_OF.replace(hour=0) - timedelta(days=days_ago)).isoformat()
+    return {**seat, "bounds": {**seat["bounds"], "test": [seat["bounds"]["test"][0], end]}}
+
+
+def judge(bench: EvaluateBench, canary: dict[str, Any], champion: dict[str, Any], work: str) -> tuple[StageResult, dict[str, Any]]:
+    result = bench.stage("canary", {"dataset": bench.dataset_uri}, {"canary": canary, "champion": champion}, work=work)
+    manifest = bench.store.manifests.get(result.artifact_uri, kind="evaluation")
+    return result, json.loads(bench.store.objects.get_bytes(manifest.files["metrics.json"].digest))
+
+
+def test_only_rows_that_arrived_since_are_scored(bench: EvaluateBench, seats: dict[str, dict[str, Any]]) -> None:
+    result, record = judge(bench, made(seats["good"], 6), seats["blind"], "six days")
+    assert record["num_rows"] == pytest.approx(NUM_ROWS * 6 / 29.8, rel=0.03)
+    assert record["since"] == (AS_OF.replace(hour=0) - timedelta(days=6)).isoformat()
+    assert result.scalars["rows"] == record["num_rows"]
+    assert judge(bench, made(seats["good"], 3), seats["blind"], "three days")[1]["num_rows"] < record["num_rows"]
+
+
+def test_a_good_canary_is_surely_better_and_a_poisoned_one_surely_worse(bench: EvaluateBench, seats: dict[str, dict[str, Any]]) -> None:
+    good = judge(bench, made(seats["good"], 6), seats["blind"], "good")[1]
+    poisoned = judge(bench, made(seats["blind"], 6), seats["good"], "poisoned")[1]
+    assert good["comparison"]["low"] > 0.1
+    assert poisoned["comparison"]["high"] < -0.1
+    assert good["metrics"]["auc"] == poisoned["champion_metrics"]["auc"]
+    assert good["version"] == "2"
+
+
+def test_nothing_has_arrived_yet(bench: EvaluateBench, seats: dict[str, dict[str, Any]]) -> None:
+    result, record = judge(bench, made(seats["good"], 0), seats["blind"], "nothing")
+    assert (record["num_rows"], record["comparison"], record["metrics"]) == (0, None, {})
+    page = bench.store.objects.get_bytes(result.reports["canary"].rsplit("/", 1)[-1])
+    assert page.startswith(b"<!doctype html")
+
+
+def test_without_a_canary_it_says_so(bench: EvaluateBench, seats: dict[str, dict[str, Any]], tmp_path: Path) -> None:
+    parameters = {"canary": None, "champion": seats["good"]}
+    ended, address = bench.attempt("canary", {"dataset": bench.dataset_uri}, parameters, "without")
+    assert ended is ExitCode.DENIED
+    error = address.error("a1")
+    assert error is not None
+    assert error["code"] == "canary.missing"
