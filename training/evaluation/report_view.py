@@ -83,6 +83,8 @@ def _sureness(gain: float | None, low: float | None, high: float | None) -> tupl
         return "better", "good"
     if high < 0:
         return "worse", "bad"
+    if low == high == 0:
+        return "no difference", "warn"
     return f"{'better' if gain > 0 else 'worse' if gain < 0 else 'the same'}, but not surely: zero lies in the interval", "warn"
 
 
@@ -206,7 +208,7 @@ def checks(evaluation: Mapping[str, Any], rules: Evaluate, reasons: Iterable[Map
         {
             "name": "overlap",
             "words": _overlap(found.get("overlap")),
-            "limit": "none" if rules.checks.overlap is None else f"at most {percent(rules.checks.overlap)}",
+            "limit": "no limit" if rules.checks.overlap is None else f"at most {percent(rules.checks.overlap)}",
         },
         {"name": "drift", "words": _drift(found.get("drift")), "limit": f"at most {brief(rules.checks.drift)}"},
         {"name": "constant", "words": _constant(found.get("constant")), "limit": "not constant"},
@@ -223,9 +225,9 @@ def _leakage(found: Mapping[str, Any] | None) -> str:
 def _overlap(found: Mapping[str, Any] | None) -> str:
     if found is None:
         return "not measured: no entities are known"
-    names = ", ".join(map(str, found.get("entities") or [])) or "entities"
+    names = ", ".join(map(str, found.get("entities") or []))
     of = "" if found.get("num_test") is None else f" of {number(found['num_test'])}"
-    return f"{percent(found['share'])}{of} test {names} were trained on too"
+    return f"{percent(found['share'])}{of} test entities{f' ({names})' if names else ''} were trained on too"
 
 
 def _drift(found: Mapping[str, Any] | None) -> str:

@@ -112,7 +112,12 @@ def test_the_candidate_stands_beside_the_champion_with_interval_and_direction() 
 
 @pytest.mark.parametrize(
     ("low", "high", "words"),
-    [(-0.02, -0.001, "worse"), (-0.001, 0.02, "better, but not surely: zero lies in the interval"), (0.001, 0.02, "better")],
+    [
+        (0.0, 0.0, "no difference"),
+        (-0.02, -0.001, "worse"),
+        (-0.001, 0.02, "better, but not surely: zero lies in the interval"),
+        (0.001, 0.02, "better"),
+    ],
 )
 def test_a_difference_is_sure_only_where_the_interval_leaves_out_zero(low: float, high: float, words: str) -> None:
     comparison = {"gain": (low + high) / 2, "low": low, "high": high, "probability": 0.5, "num_units": 600}
@@ -182,7 +187,7 @@ def test_fairness_latency_and_checks_show_numbers_limits_and_verdicts() -> None:
     assert "equal-opportunity gap 0.13 (limit 0.2, kept), calibration gap 0.041 (limit 0.03, not kept)" in found
     assert "1 1.42 ms 2.1 ms (limit 20 ms, kept) 3.04 ms (limit 30 ms, kept) 690.2" in found
     assert "leakage ✓ passed the strongest feature alone is scheduled_departure_minute: it ranks the labels with 0.641 below 0.98" in found
-    assert "overlap ! warning 87.3 % of 2,210 test tailnum were trained on too none" in found
+    assert "overlap ! warning 87.3 % of 2,210 test entities (tailnum) were trained on too no limit" in found
 
 
 def test_a_limit_on_what_is_no_number_is_not_kept() -> None:
