@@ -139,8 +139,8 @@ def decay(primary: str, nights: Sequence[Night]) -> Decay | None:
     The median of the slopes between any two nights of the same champion (Theil, 1950; Sen, 1968; over several champions: Hirsch, Slack and
     Smith, 1982), so that single odd nights count for little. The interval is Sen's, by the variance of Kendall's S without ties.
     """
-    known = [night for night in nights if math.isfinite(night.champion) and math.isfinite(night.age_days)]
-    is_paired = bool(known) and all(night.candidate is not None and math.isfinite(night.candidate) for night in known)
+    known = [night for night in nights if _is_number(night.champion) and _is_number(night.age_days)]
+    is_paired = bool(known) and all(_is_number(night.candidate) for night in known)
     sign = 1.0 if primary in LOWER_IS_BETTER else -1.0
     slopes, variance, used = [], 0.0, 0
     for version in {night.version: None for night in known}:
@@ -168,6 +168,11 @@ def decay(primary: str, nights: Sequence[Night]) -> Decay | None:
     )
 
 
+def _is_number(value: Any) -> bool:
+    """Evaluations write what is not finite as a word."""
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
 def _option(rhythm: str, price: float | None, found: Decay | None) -> Option:
     runs_per_year, days_between = RHYTHMS[rhythm]
     mean_age_days = days_between / 2
@@ -184,7 +189,7 @@ def _option(rhythm: str, price: float | None, found: Decay | None) -> Option:
 
 
 def _drift_line(drift: Mapping[str, float] | None) -> str:
-    known = {name: value for name, value in (drift or {}).items() if math.isfinite(value)}
+    known = {name: value for name, value in (drift or {}).items() if _is_number(value)}
     if not known:
         return "Drift since the champion's training data: not measured."
     worst = sorted(known, key=lambda name: (-known[name], name))[:MAX_NAMED]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,7 +66,7 @@ def test_too_few_nights_say_so_and_promise_nothing(num_nights: int) -> None:
 
 
 def test_nights_without_a_number_are_left_out() -> None:
-    broken = [Night(age_days=15, champion=NAN), Night(age_days=float("inf"), champion=0.7)]
+    broken = [Night(age_days=15, champion=NAN), Night(age_days=float("inf"), champion=0.7), Night(**{"age_days": 16, "champion": "nan"})]
     assert decay("auc", [*FALLING, *broken]) == decay("auc", FALLING)
     assert decay("auc", [*FALLING[:6], *broken]) is None
 
@@ -170,11 +171,11 @@ def test_unknown_cost_is_said_with_what_to_set() -> None:
     ("drift", "words"),
     [
         (None, "not measured"),
-        ({"hour": NAN}, "not measured"),
+        ({"hour": NAN, "carrier": "inf"}, "not measured"),
         ({"hour": 0.05, "carrier": 0.02}, "hour 0.05, carrier 0.02; the data are as before."),
         ({"hour": 0.2}, "hour 0.20; some of the data have moved."),
         ({"a": 0.3, "b": 0.01, "c": 0.4, "d": 0.02}, "c 0.40, a 0.30, d 0.02; 2 of 4 above 0.25: another population than the champion"),
     ],
 )
-def test_drift_is_said_by_its_customary_bounds(drift: dict[str, float] | None, words: str) -> None:
+def test_drift_is_said_by_its_customary_bounds(drift: dict[str, Any] | None, words: str) -> None:
     assert words in retrain_advice("auc", FALLING, COSTS, drift=drift).lines[0]
