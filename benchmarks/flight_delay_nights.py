@@ -3,7 +3,8 @@
     FLIGHTS_URI=file:///path/to/nycflights13 python benchmarks/flight_delay_nights.py [--first DAY] [--nights 22] [--home FOLDER]
 
 Three policies are scored on the flights of the day that followed each night, all days pooled: the gated champion, the newest model
-whatever the gate said of it, and the first night's model for ever. The models are those that the backfill trained; nothing is trained for this comparison.
+whatever the gate said of it, and the first night's model for ever. The models are those that the backfill trained; nothing is trained
+for this comparison.
 """
 
 from __future__ import annotations
@@ -25,7 +26,11 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
+from nightshift.services.airflow_api import AirflowApi
+from nightshift.services.lifecycle import api
+from nightshift.settings import Settings
 from training.data.joins import LABEL
+from training.errors import NightshiftError
 from training.evaluation.metrics import score_metrics
 from training.evaluation.significance import compare
 from training.models.predictor import Predictor, load_predictor
@@ -42,6 +47,7 @@ METRICS = ("auc", "log_loss", "brier")
 CONFIDENCE = 0.95
 SEED = 17
 MAX_SECONDS = 3600.0
+MAX_ORDERS = 5
 
 
 @dataclass(frozen=True)
@@ -84,18 +90,9 @@ def backfill(environment: Mapping[str, str], first: date, num_nights: int, ledge
     def services(command: str) -> None:
         subprocess.run([sys.executable, "-m", "nightshift.services", command], env=environment, check=True, stdout=subprocess.DEVNULL)
 
-    def airflow(*arguments: str) -> None:
-        script = 'eval "$("$0" -m nightshift.services env)" && exec airflow "$@"'
-        subprocess.run(["/bin/sh", "-c", script, sys.executable, *arguments], env=environment, check=True, stdout=subprocess.DEVNULL)
-
     services("start")
     try:
-        # The schedule's own latest slot would start beside the backfill: it has no data, and fails by itself.
-        last = first + timedelta(days=num_nights - 1)
-        airflow(
-            "backfill", "create", "--dag-id", PIPELINE, "--from-date", str(first), "--to-date", f"{last}T23:59", "--max-active-runs", "1"
-        )
-        airflow("dags", "unpause", PIPELINE)
+        order_backfill(api(Settings.from_environment(environment)), first, num_nights)
         deadline = time.monotonic() + MAX_SECONDS
         seen = 0
         while seen < num_nights and time.monotonic() < deadline:
@@ -108,6 +105,34 @@ def backfill(environment: Mapping[str, str], first: date, num_nights: int, ledge
             raise SystemExit(f"only {seen} of {num_nights} nights were decided within {MAX_SECONDS:.0f} s")
     finally:
         services("stop")
+
+
+def order_backfill(airflow: AirflowApi, first: date, num_nights: int) -> None:
+    """Ask for the nights, again where Airflow's SQLite was busy half-way through, and switch the pipeline on."""
+    last = first + timedelta(days=num_nights - 1)
+    body = {
+        "dag_id": PIPELINE,
+        "from_date": f"{first}T00:00:00Z",
+        "to_date": f"{last}T23:59:00Z",
+        "max_active_runs": 1,
+        "run_backwards": False,
+        "dag_run_conf": {},
+        "reprocess_behavior": "none",
+    }
+    while airflow.find(f"/dags/{PIPELINE}") is None:
+        time.sleep(1)
+    for attempt in range(1, MAX_ORDERS + 1):
+        try:
+            airflow.post("/backfills", body)
+            break
+        except NightshiftError:
+            if attempt == MAX_ORDERS:
+                raise
+            for half in airflow.get("/backfills", dag_id=PIPELINE)["backfills"]:
+                if half["completed_at"] is None:
+                    airflow.put(f"/backfills/{half['id']}/cancel")
+            time.sleep(attempt)
+    airflow.patch(f"/dags/{PIPELINE}", {"is_paused": False})
 
 
 def report(ledger: Ledger, store: Store, scratch: Path) -> None:

@@ -47,6 +47,9 @@ class AirflowApi:
     def patch(self, path: str, body: dict[str, Any]) -> Any:
         return self._body(self._request("PATCH", path, json=body))
 
+    def put(self, path: str) -> Any:
+        return self._body(self._request("PUT", path))
+
     def delete(self, path: str) -> None:
         self._body(self._request("DELETE", path))
 
