@@ -1,0 +1,278 @@
+"""What each decision does to champion and canary, case by case."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.unit.training.registry.scenes import candidate, decide_on, rows, seats
+from training.errors import DeniedError
+from training.registry.decisions import answer_request, champions, find_version, roll_back, settle_canary, settlement
+from training.registry.ledger import Entry, Ledger
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger(f"sqlite:///{tmp_path}/ledger.db")
+
+
+def settle(ledger: Ledger, outcome: str) -> Entry:
+    return settle_canary(ledger, ledger.standing("m"), outcome, reasons=[], evidence={}, decided_by="canary")
+
+
+def back(ledger: Ledger, to: str | None = None, **named: str) -> Entry:
+    return roll_back(ledger, "m", by="ada", reason="late flights", to=to, **named)
+
+
+def code_of(caught: pytest.ExceptionInfo[DeniedError]) -> str:
+    return caught.value.code
+
+
+@pytest.mark.parametrize(
+    ("outcome", "canary", "has_champion", "action", "expected"),
+    [
+        ("accepted", False, True, "promoted", ("2", None)),
+        ("accepted", True, True, "canary", ("1", "2")),
+        # The first champion ever has nobody to stand beside.
+        ("accepted", True, False, "promoted", ("2", None)),
+        ("rejected", True, True, "recorded", ("1", None)),
+        ("needs_approval", False, True, "recorded", ("1", None)),
+    ],
+)
+def test_a_candidate_is_seated_as_the_gates_say(
+    ledger: Ledger, outcome: str, canary: bool, has_champion: bool, action: str, expected: tuple[str | None, str | None]
+) -> None:
+    if has_champion:
+        decide_on(ledger, 1)
+    kept = decide_on(ledger, 2, outcome, canary=canary)
+    assert (kept.action, kept.outcome) == (action, outcome)
+    assert seats(ledger) == expected
+    assert kept.revision == (None if action == "recorded" else ledger.standing("m").revision)
+
+
+def test_a_seat_keeps_what_a_reader_of_the_ledger_needs(ledger: Ledger) -> None:
+    kept = decide_on(ledger, 1)
+    champion = ledger.standing("m").champion
+    assert champion is not None
+    assert replace(champion, since="", decision_key="") == candidate(1)
+    assert champion.decision_key == kept.key
+    assert champion.since[:10] == f"{kept.decided_at:%Y-%m-%d}"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "canary", "action", "expected"),
+    [
+        ("approved", False, "promoted", ("2", None)),
+        ("approved", True, "canary", ("1", "2")),
+        ("declined", False, "recorded", ("1", None)),
+        ("expired", False, "recorded", ("1", None)),
+        ("bypassed", False, "recorded", ("1", None)),
+    ],
+)
+def test_an_answer_ends_the_request_and_only_an_approval_moves(
+    ledger: Ledger, outcome: str, canary: bool, action: str, expected: tuple[str, str | None]
+) -> None:
+    decide_on(ledger, 1)
+    request = decide_on(ledger, 2, "needs_approval", canary=canary)
+    assert ledger.open_requests("m") == [request]
+    kept = answer_request(ledger, request, outcome, by="ada", words="because")
+    assert (kept.outcome, kept.action, kept.decided_by, kept.request_key) == (outcome, action, "ada", request.key)
+    assert [reason["words"] for reason in kept.reasons] == ["gap 0.2 is above 0.1", "because"]
+    assert kept.reasons[-1]["passed"] == (outcome == "approved")
+    assert ledger.open_requests("m") == []
+    assert ledger.ending_of("m", request.key) == kept
+    assert seats(ledger) == expected
+
+
+def test_an_answer_given_twice_is_one_row_and_another_one_is_told_how_it_ended(ledger: Ledger) -> None:
+    request = decide_on(ledger, 1, "needs_approval")
+    first = answer_request(ledger, request, "approved", by="ada", words="yes")
+    assert answer_request(ledger, request, "approved", by="bob", words="yes") == first
+    with pytest.raises(DeniedError, match="approved by ada") as caught:
+        answer_request(ledger, request, "declined", by="bob", words="no")
+    assert code_of(caught) == "approval.ended"
+    assert len(ledger.history("m")) == 2
+
+
+def test_a_promotion_ends_what_waited_for_a_person(ledger: Ledger) -> None:
+    request = decide_on(ledger, 2, "needs_approval")
+    decide_on(ledger, 3)
+    with pytest.raises(DeniedError, match=r"superseded by night/3 \(version 1.3.0 became champion meanwhile\)"):
+        answer_request(ledger, request, "approved", by="ada", words="yes")
+    assert seats(ledger) == ("3", None)
+    assert rows(ledger)[-1] == ("2", "superseded", "recorded")
+
+
+@pytest.mark.parametrize("newer", ["asks", "is canary", "is rolled back to"])
+def test_a_newer_seat_or_question_ends_the_open_request_once(ledger: Ledger, newer: str) -> None:
+    decide_on(ledger, 1)
+    decide_on(ledger, 2)
+    request = decide_on(ledger, 3, "needs_approval")
+    if newer == "asks":
+        decide_on(ledger, 4, "needs_approval")
+    elif newer == "is canary":
+        decide_on(ledger, 4, canary=True)
+    else:
+        back(ledger)
+    ending = ledger.ending_of("m", request.key)
+    assert ending is not None
+    assert ending.outcome == "superseded"
+    assert [entry.version for entry in ledger.open_requests("m")] == (["4"] if newer == "asks" else [])
+
+
+def test_an_approval_of_what_was_measured_against_an_older_standing_is_stale_however_often_it_is_given(ledger: Ledger) -> None:
+    decide_on(ledger, 1)
+    decide_on(ledger, 2, canary=True)
+    request = decide_on(ledger, 3, "needs_approval")
+    settle(ledger, "rolled_back")
+    kept = answer_request(ledger, request, "approved", by="ada", words="yes")
+    assert (kept.outcome, kept.action, kept.decided_by) == ("stale", "recorded", "ada")
+    assert "evaluated against revision 2; the standing is at revision 3 now" in kept.reasons[-1]["words"]
+    assert answer_request(ledger, request, "approved", by="ada", words="yes") == kept
+    assert seats(ledger) == ("1", None)
+
+
+def test_nothing_is_approved_that_was_never_asked(ledger: Ledger) -> None:
+    rejected = decide_on(ledger, 1, "rejected")
+    for forged in (rejected, replace(rejected, key="0" * 64)):
+        with pytest.raises(DeniedError) as caught:
+            answer_request(ledger, forged, "approved", by="eve", words="yes")
+        assert code_of(caught) == "approval.unknown"
+    assert seats(ledger) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "action", "expected"), [("accepted", "promoted", ("2", None)), ("rolled_back", "canary_ended", ("1", None))]
+)
+def test_a_canary_is_settled_once(ledger: Ledger, outcome: str, action: str, expected: tuple[str, None]) -> None:
+    decide_on(ledger, 1)
+    decide_on(ledger, 2, canary=True)
+    standing = ledger.standing("m")
+    assert settlement(ledger, "m", weights_digest="w2", revision=standing.revision) is None
+    kept = settle(ledger, outcome)
+    assert (kept.version, kept.outcome, kept.action) == ("2", outcome, action)
+    assert seats(ledger) == expected
+    assert settle_canary(ledger, standing, outcome, reasons=[], evidence={}, decided_by="again") == kept
+    assert settlement(ledger, "m", weights_digest="w2", revision=standing.revision) == kept
+    with pytest.raises(DeniedError) as caught:
+        settle(ledger, outcome)
+    assert code_of(caught) == "canary.missing"
+
+
+@pytest.mark.parametrize("by", ["canary", "champion", "rollback"])
+def test_a_canary_that_loses_its_seat_to_another_version_has_a_row_that_says_so(ledger: Ledger, by: str) -> None:
+    decide_on(ledger, 1)
+    decide_on(ledger, 2)
+    decide_on(ledger, 3, canary=True)
+    standing = ledger.standing("m")
+    if by == "rollback":
+        back(ledger)
+    else:
+        decide_on(ledger, 4, canary=by == "canary")
+    assert rows(ledger)[-1] == ("3", "superseded", "canary_ended")
+    assert seats(ledger) == {"canary": ("2", "4"), "champion": ("4", None), "rollback": ("1", None)}[by]
+    with pytest.raises(DeniedError) as caught:
+        settle_canary(ledger, standing, "accepted", reasons=[], evidence={}, decided_by="late")
+    assert code_of(caught) == "promotion.conflict"
+
+
+def test_rolling_back_to_the_canary_ends_it_as_champion_and_not_as_superseded(ledger: Ledger) -> None:
+    decide_on(ledger, 1)
+    decide_on(ledger, 2, canary=True)
+    kept = back(ledger, "2")
+    assert seats(ledger) == ("2", None)
+    assert rows(ledger)[-1] == ("2", "rolled_back", "rolled_back")
+    assert kept.reasons[0]["words"].endswith("late flights; version 2 (1.2.0) was never champion, last decision: accepted")
+
+
+def test_each_rollback_goes_further_back_and_a_promotion_starts_anew_from_there(ledger: Ledger) -> None:
+    for number in (1, 2, 3):
+        decide_on(ledger, number)
+    assert [back(ledger).version, back(ledger).version] == ["2", "1"]
+    with pytest.raises(DeniedError) as caught:
+        back(ledger)
+    assert code_of(caught) == "rollback.nothing"
+    decide_on(ledger, 4)
+    assert [holder.version for holder in champions(ledger.history("m"))] == ["1", "4"]
+    assert back(ledger).version == "1"
+
+
+@pytest.mark.parametrize(("promoted", "expected"), [([1, 2, 2], "1"), ([1, 2, 1, 3], "1"), ([1, 2, 1], "2")])
+def test_a_champion_that_is_promoted_again_is_no_champion_before_itself(ledger: Ledger, promoted: list[int], expected: str) -> None:
+    for place, number in enumerate(promoted):
+        decide_on(ledger, number, evidence={"evaluation_digest": f"e{place}"})
+    assert back(ledger).version == expected
+
+
+def test_going_back_to_the_later_of_two_times_as_champion_leaves_the_earlier_ones_in_the_line(ledger: Ledger) -> None:
+    for place, number in enumerate([1, 2, 1, 3]):
+        decide_on(ledger, number, evidence={"evaluation_digest": f"e{place}"})
+    back(ledger)
+    assert [holder.version for holder in champions(ledger.history("m"))] == ["1", "2", "1"]
+
+
+@pytest.mark.parametrize("name", ["1", "1.1.0"])
+def test_a_version_is_named_by_number_or_by_semantic_version(ledger: Ledger, name: str) -> None:
+    for number in (1, 2, 3):
+        decide_on(ledger, number)
+    kept = back(ledger, name)
+    assert (kept.version, kept.decided_by, kept.evidence["reason"]) == ("1", "ada", "late flights")
+    assert kept.evidence["from"]["version"] == "3"
+    assert seats(ledger) == ("1", None)
+    assert find_version(ledger.history("m"), name, "m").weights_digest == "w1"
+
+
+@pytest.mark.parametrize(
+    ("to", "code", "words"),
+    [
+        ("7", "version.unknown", r"known: 1 \(1.1.0\), 2 \(1.2.0\)"),
+        ("2", "rollback.same", "champion of m already"),
+        ("1.2.0", "rollback.same", "champion of m already"),
+    ],
+)
+def test_a_rollback_to_nowhere_is_refused(ledger: Ledger, to: str, code: str, words: str) -> None:
+    decide_on(ledger, 1)
+    decide_on(ledger, 2)
+    with pytest.raises(DeniedError, match=words) as caught:
+        back(ledger, to)
+    assert code_of(caught) == code
+    assert len(ledger.history("m")) == 2
+
+
+def test_without_a_champion_there_is_nothing_to_roll_back(ledger: Ledger) -> None:
+    with pytest.raises(DeniedError, match="models: none") as caught:
+        back(ledger)
+    assert code_of(caught) == "rollback.nothing"
+    decide_on(ledger, 1)
+    with pytest.raises(DeniedError, match="no champion before this one"):
+        back(ledger, "")
+
+
+def test_one_order_given_again_is_the_rollback_that_it_was(ledger: Ledger) -> None:
+    for number in (1, 2, 3):
+        decide_on(ledger, number)
+    first = back(ledger, order="rollback/manual__1")
+    assert back(ledger, order="rollback/manual__1") == first
+    assert seats(ledger) == ("2", None)
+    assert back(ledger, order="rollback/manual__2").version == "1"
+
+
+def test_an_order_about_a_standing_that_has_moved_on_is_refused(ledger: Ledger) -> None:
+    for number in (1, 2, 3):
+        decide_on(ledger, number)
+    with pytest.raises(DeniedError) as caught:
+        roll_back(ledger, "m", by="ada", reason="late", to="1", expected_revision=2)
+    assert code_of(caught) == "promotion.conflict"
+    assert seats(ledger) == ("3", None)
+
+
+def test_numbers_that_are_none_and_characters_that_no_database_keeps_do_not_stop_a_decision(empty_database: str) -> None:
+    ledger = Ledger(empty_database)
+    evidence = {"metrics": {"auc": math.nan, "loss": [math.inf, 0.5]}, "note": "a\0b", "pair": (1, 2)}
+    kept = decide_on(ledger, 1, evidence=evidence)
+    assert kept.evidence["metrics"] == {"auc": "nan", "loss": ["inf", 0.5]}
+    assert (kept.evidence["note"], kept.evidence["pair"]) == ("a\N{REPLACEMENT CHARACTER}b", [1, 2])
+    assert ledger.history("m") == [kept]
