@@ -39,7 +39,7 @@ def registry_faults() -> Iterator[None]:
 def register_candidate(
     store: Store, model: str, manifest: Manifest, *, inputs: Mapping[str, str], run_id: str | None, tags: Mapping[str, str]
 ) -> str:
-    """Register a model artifact as a version; the same weights are the same version, however often this is called.
+    """Register a model artifact as a version; the same weights are the same version, however often and by how many this is called.
 
     Args:
         inputs: columns of a raw frame to their types.
@@ -59,13 +59,9 @@ def register_candidate(
         model_id = _log_model(store, client, model, manifest, inputs, run_id)
         all_tags = {WEIGHTS_TAG: weights, LIFECYCLE_TAG: "candidate", **tags}
         made = client.create_model_version(model, source=f"models:/{model_id}", run_id=run_id, model_id=model_id, tags=all_tags)
-        first = _find(client, model, weights)
-        if first is not None and first != str(made.version):
-            # Another attempt registered the same weights meanwhile: the older version stands.
-            client.delete_model_version(model, made.version)
-            return first
-        logger.info("registered %s version %s", model, made.version)
-        return str(made.version)
+        version = _find(client, model, weights) or str(made.version)
+        logger.info("registered %s version %s", model, version)
+        return version
 
 
 def log_evaluation(run_id: str | None, metrics: Mapping[str, float], report: bytes) -> None:
@@ -87,8 +83,20 @@ def log_evaluation(run_id: str | None, metrics: Mapping[str, float], report: byt
 
 
 def _find(client: Any, model: str, weights: str) -> str | None:
-    versions = client.search_model_versions(f"name = '{model}' and tags.`{WEIGHTS_TAG}` = '{weights}'")
-    return min((str(version.version) for version in versions), key=int, default=None)
+    """Return the oldest version of these weights; younger ones, of attempts at the same time or of one that died, go.
+
+    MLflow numbers versions one by one, so whoever sees a version sees all older ones: the oldest is the same for everybody.
+    """
+    found = client.search_model_versions(f"name = '{model}' and tags.`{WEIGHTS_TAG}` = '{weights}'")
+    versions = sorted((str(version.version) for version in found), key=int)
+    for younger in versions[1:]:
+        try:
+            client.delete_model_version(model, younger)
+        except MlflowException as err:
+            # Another attempt was faster.
+            if err.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+    return versions[0] if versions else None
 
 
 def _ensure_model(client: Any, model: str) -> None:
