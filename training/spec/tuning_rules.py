@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from training.spec.values import told
 SETTINGS: Final = "settings."
 SEARCHED: Final = ("epochs", "batch_size", "learning_rate", "weight_decay", "warmup_steps", "early_stopping")
 """Keys of `train` that a study may change; a family's own besides."""
+MAX_GRID: Final = 100_000
 VALIDATION_LOSS: Final = "validation_loss"
 
 
@@ -130,6 +132,18 @@ def grid_is_finite(tune: Tune | None) -> Iterator[Finding]:
         if space.choices is None and space.step is None:
             hint = "give choices or a step, or another sampler"
             yield Finding(("tune", "space", name), "tune.grid", f"a grid needs {name}'s values", hint)
+            return
+    size = math.prod(_num_values(space) for space in tune.space.values())
+    if size > MAX_GRID:
+        message = f"the grid has {size:,} combinations, at most {MAX_GRID:,} are listed"
+        yield Finding(("tune", "space"), "tune.grid", message, "fewer values, or another sampler")
+
+
+def _num_values(space: SearchSpace) -> int:
+    if space.choices is not None:
+        return len(space.choices)
+    low, high = space.bounds
+    return int((high - low) / (space.step or 1)) + 1
 
 
 def study_fits_its_gpus(tune: Tune | None, train: Train) -> Iterator[Finding]:

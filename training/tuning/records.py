@@ -41,7 +41,7 @@ class TrialRecord:
     steps: int
     """Optimizer steps, or boosting rounds."""
     losses: Sequence[tuple[int, float]] = field(default_factory=tuple)
-    """(epochs done, validation loss) as they were reported."""
+    """(epochs done, lowest validation loss so far) as they were reported."""
     reason: str = ""
     """Why it failed."""
 

@@ -17,12 +17,18 @@ from airflow.serialization.serialized_objects import DagSerialization
 
 from nightshift.alerts import deadline_missed
 from nightshift.deadlines import NotDoneBy
-from nightshift.factory import build_dag, pipeline_dag
+from nightshift.factory import build_dag, decision_dags, pipeline_dag
 from nightshift.timetables import Nights
 from training.provenance import CHECKOUT
 from training.spec import parse_spec
 
 DAGS = CHECKOUT / "dags"
+TUNE = """
+tune:
+  trials: 4
+  parallel: 2
+  space: {learning_rate: {float: [1e-5, 1e-2], log: true}}
+"""
 SERIALISED = """
 import json, sys
 from nightshift.factory import pipeline_dag
@@ -76,6 +82,62 @@ def test_the_chain_of_a_file_has_nothing_to_wait_for(flights: DAG) -> None:
         "evaluate": {"promote"},
         "promote": set(),
     }
+
+
+def tuned() -> tuple[DAG, DAG]:
+    """Return the ranking pipeline with a study, and the DAG of the study alone."""
+    path = DAGS / "pipelines" / "search_ranking.yaml"
+    spec = parse_spec(path.read_bytes() + TUNE.encode())
+    (alone,) = [dag for dag in decision_dags(spec, path) if dag.dag_id == "search_ranking.tune"]
+    return build_dag(spec, path), alone
+
+
+def test_a_pipeline_with_a_study_searches_before_it_trains() -> None:
+    dag, _ = tuned()
+    assert {task.task_id: task.downstream_task_ids for task in dag.tasks} == {
+        "resolve": {"wait"},
+        "wait": {"ingest"},
+        "ingest": {"validate"},
+        "validate": {"prepare"},
+        "prepare": {"tune_plan"},
+        "tune_plan": {"trials"},
+        "trials": {"tune"},
+        "tune": {"train"},
+        "train": {"evaluate"},
+        "evaluate": {"promote"},
+        "promote": set(),
+    }
+    assert dag.get_task("trials").is_mapped
+    assert dag.get_task("trials").pool == "train"
+    assert "tune" in dag.params
+
+
+def test_a_study_alone_trains_no_candidate() -> None:
+    _, alone = tuned()
+    assert {task.task_id: task.downstream_task_ids for task in alone.tasks} == {
+        "resolve": {"wait"},
+        "wait": {"ingest"},
+        "ingest": {"validate"},
+        "validate": {"prepare"},
+        "prepare": {"tune_plan"},
+        "tune_plan": {"trials"},
+        "trials": {"tune"},
+        "tune": set(),
+    }
+    assert not alone.timetable.can_be_scheduled
+
+
+def test_a_pipeline_with_a_study_serialises_the_same_bytes_twice() -> None:
+    first, second = serialised(tuned()[0]), serialised(tuned()[0])
+    assert first == second
+    assert " at 0x" not in first
+
+
+def test_lanes_have_both_budgets_and_alerts() -> None:
+    trials = tuned()[0].get_task("trials")
+    assert trials.retries == 2 + 8
+    assert trials.partial_kwargs["retry_policy"].failures == 2
+    assert trials.partial_kwargs["on_failure_callback"]
 
 
 def test_the_folder_loads_each_pipeline_under_its_name() -> None:

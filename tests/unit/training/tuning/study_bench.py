@@ -25,6 +25,7 @@ class StudyBench:
     def __init__(self, folder: Path) -> None:
         self.bench = Bench(folder)
         self.store = self.bench.store
+        self.home = folder
 
     def spec(self, **tune: Any) -> PipelineSpec:
         values = {"trials": 4, "space": {"learning_rate": {"float": [1e-3, 1e-1], "log": True}}, **tune}
@@ -32,6 +33,10 @@ class StudyBench:
 
     def study(self, name: str) -> StudyStore:
         return StudyStore(self.store, "search_ranking", study_name(name))
+
+    def path(self, digest: str) -> Path:
+        """Return where an object of the store lies on disk."""
+        return Path(self.store.root_uri.removeprefix("file://")) / self.store.objects.key(digest)
 
     def address(self, name: str, slot: int) -> StageAddress:
         return self.store.address("search_ranking", "trial", slot_fingerprint(study_name(name), slot))
