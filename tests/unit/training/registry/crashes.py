@@ -1,0 +1,134 @@
+"""Ways to die on the path of a decision, and the decisions that die on it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+from unittest import mock
+
+import mlflow
+
+from tests.unit.training.registry.scenes import decide_on
+from training.registry.decisions import answer_request, roll_back, settle_canary, settlement
+from training.registry.follow import follow
+from training.registry.ledger import Ledger
+from training.tables import connect
+
+CALLS = (
+    "get_registered_model",
+    "search_model_versions",
+    "set_model_version_tag",
+    "set_registered_model_alias",
+    "delete_registered_model_alias",
+)
+
+
+class DiedError(BaseException):
+    """The process is gone: nothing that catches errors sees it."""
+
+
+def die_by_exception() -> None:
+    raise DiedError
+
+
+def die() -> None:
+    os._exit(9)
+
+
+@contextmanager
+def dying(url: str, at: str | None, end: Callable[[], None] = die_by_exception) -> Iterator[list[str]]:
+    """Yield the names of the points that are passed, and end the process at the one named `at`.
+
+    Points are before and after each commit of the ledger's database, and before and after each call to MLflow: `after commit 2`.
+    """
+    passed: list[str] = []
+
+    def point(when: str, what: str) -> None:
+        name = f"{when} {what} {sum(found.startswith(f'{when} {what} ') for found in passed) + 1}"
+        passed.append(name)
+        if name == at:
+            end()
+
+    def around(what: str, call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        point("before", what)
+        result = call(*arguments, **named)
+        point("after", what)
+        return result
+
+    dialect: Any = connect(url).dialect
+    with ExitStack() as patches:
+        patches.enter_context(mock.patch.object(dialect, "do_commit", partial(around, "commit", dialect.do_commit)))
+        for name in CALLS:
+            real = getattr(mlflow.MlflowClient, name)
+            patches.enter_context(mock.patch.object(mlflow.MlflowClient, name, _method(partial(around, name, real))))
+        yield passed
+
+
+def _method(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a plain function: a partial does not bind to an object."""
+    return lambda client, *arguments, **named: call(client, *arguments, **named)
+
+
+def new_model(registry: mlflow.MlflowClient) -> str:
+    """Register a model with three candidates; return its name."""
+    name = f"m{uuid.uuid4().hex[:8]}"
+    registry.create_registered_model(name)
+    for number in range(1, 4):
+        registry.create_model_version(name, source=f"file:///models/{number}", tags={"lifecycle": "candidate"})
+    return name
+
+
+def prepare(ledger: Ledger, model: str, story: str) -> None:
+    """Bring a model to where the story begins: version 1 is champion, and what else the story needs."""
+    decide_on(ledger, 1, model=model)
+    if story.startswith("canary "):
+        decide_on(ledger, 2, model=model, canary=True)
+    if story.startswith("approval"):
+        decide_on(ledger, 2, "needs_approval", model=model)
+    if story == "rollback":
+        decide_on(ledger, 2, model=model)
+        decide_on(ledger, 3, model=model, canary=True)
+    follow(ledger, model)
+
+
+def tell(ledger: Ledger, model: str, story: str) -> None:
+    """Decide, and let MLflow follow, as a task does it: also for the second time."""
+    if story in ("promotion", "new canary"):
+        decide_on(ledger, 2, model=model, canary=story == "new canary", revision=1)
+    elif story == "rejection":
+        decide_on(ledger, 2, "rejected", model=model, revision=1)
+    elif story.startswith("canary ") and settlement(ledger, model, weights_digest="w2", revision=2) is None:
+        outcome = "accepted" if story == "canary promoted" else "rolled_back"
+        settle_canary(ledger, ledger.standing(model), outcome, reasons=[], evidence={}, decided_by="canary")
+    elif story.startswith("approval "):
+        (request,) = [entry for entry in ledger.history(model) if entry.outcome == "needs_approval"]
+        answer_request(ledger, request, story.removeprefix("approval "), by="ada", words="so")
+    elif story == "rollback":
+        roll_back(ledger, model, by="ada", reason="late", order="rollback/1")
+    follow(ledger, model)
+
+
+STORIES = {
+    "promotion": ("2", None),
+    "rejection": ("1", None),
+    "new canary": ("1", "2"),
+    "canary promoted": ("2", None),
+    "canary gone": ("1", None),
+    "approval approved": ("2", None),
+    "approval declined": ("1", None),
+    "rollback": ("1", None),
+}
+"""Story to champion and canary at its end."""
+
+
+if __name__ == "__main__":
+    _, database, registry_uri, name, tale, where = sys.argv
+    mlflow.set_tracking_uri(registry_uri)
+    mlflow.set_registry_uri(registry_uri)
+    with dying(database, where, die):
+        tell(Ledger(database), name, tale)
