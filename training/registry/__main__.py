@@ -3,9 +3,12 @@
     python -m training.registry                                  all models, their champions and canaries
     python -m training.registry show MODEL [--json]              every decision about one
     python -m training.registry rollback MODEL [--to VERSION] --reason "..." [--yes]
-    python -m training.registry check [--repair]                 what MLflow says otherwise than the ledger
+    python -m training.registry check [MODEL] [--repair]         what MLflow says otherwise than the ledger
 
 `python -m training.registry MODEL` is short for `show MODEL`.
+
+Exit codes: 0 done, or no was answered; 1 `check` found differences that it did not set right; 2 the command line is wrong;
+74 database or MLflow do not answer; 77 refused (unknown version, nothing to go back to, somebody else was faster).
 """
 
 from __future__ import annotations
@@ -19,15 +22,16 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from training.errors import NightshiftError
+from training.errors import DeniedError, NightshiftError, UnavailableError, shown
 from training.registry.decisions import champions, find_version, roll_back
-from training.registry.ledger import Entry, Holder, Ledger, Standing
+from training.registry.ledger import Holder, Ledger, Standing
+from training.registry.table import history_lines
 
 COMMANDS: Final = ("show", "rollback", "check")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; return the exit code: 0, 1 where a check found differences, or the error's."""
+    """Run one command; return the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if not given or (given[0] not in COMMANDS and given[0] not in ("-h", "--help")):
         given.insert(0, "show")
@@ -37,88 +41,137 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except NightshiftError as err:
         sys.stderr.write(f"error: {err}\n")
         return int(err.exit_code)
+    except BrokenPipeError:
+        # `| head` has seen enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m training.registry", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    commands = parser.add_subparsers(dest="command", required=True)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="{show,rollback,check}")
     show = commands.add_parser("show", help="decisions, champion and canary")
     show.add_argument("model", nargs="?", help="name of a model; absent: a line for each")
-    show.add_argument("--json", action="store_true", help="as JSON, with all evidence")
+    show.add_argument("--json", action="store_true", help="as JSON, with all evidence, nothing cut")
     back = commands.add_parser("rollback", help="make an earlier version champion again")
-    back.add_argument("model")
-    back.add_argument("--to", help="number or semantic version; absent: the champion before this one")
+    back.add_argument("model", help="name of a model")
+    back.add_argument("--to", metavar="VERSION", help="number or semantic version; absent: the champion before this one")
     back.add_argument("--reason", required=True, help="for those who read the ledger a year later")
-    back.add_argument("--by", default=None, help="who; absent: the user of this process")
-    back.add_argument("--yes", action="store_true", help="do not ask")
+    back.add_argument("--by", default=None, help="who orders it; absent: the user of this process")
+    back.add_argument("--yes", action="store_true", help="do not ask; needed where nobody can be asked")
     check = commands.add_parser("check", help="compare MLflow with the ledger")
-    check.add_argument("model", nargs="?")
+    check.add_argument("model", nargs="?", help="name of a model; absent: all")
     check.add_argument("--repair", action="store_true", help="set MLflow right")
     return parser
 
 
 def _show(ledger: Ledger, options: argparse.Namespace) -> int:
-    names = [options.model] if options.model else ledger.models()
+    names = _names(ledger, options.model)
     if options.json:
-        shown = {name: {"standing": ledger.standing(name), "decisions": ledger.history(name)} for name in names}
-        sys.stdout.write(json.dumps(shown, default=_plain, indent=1) + "\n")
+        found = {name: {"standing": ledger.standing(name), "decisions": ledger.history(name)} for name in names}
+        sys.stdout.write(json.dumps(found, default=_plain, indent=1, ensure_ascii=False) + "\n")
         return 0
     if not names:
         sys.stdout.write("nothing was decided yet\n")
     for name in names:
         standing = ledger.standing(name)
-        sys.stdout.write(f"{name}: champion {_holder(standing.champion)}; canary {_holder(standing.canary)}\n")
+        sys.stdout.write(f"{name}\n  champion: {_holder(standing.champion)}\n  canary:   {_holder(standing.canary)}\n")
+        waiting = [_named(entry.version, entry.semantic_version) for entry in ledger.open_requests(name)]
+        if waiting:
+            sys.stdout.write(f"  waits for an approval: version {', '.join(waiting)}\n")
         if options.model:
-            sys.stdout.write("".join(f"{line}\n" for line in _table(ledger.history(name))))
+            sys.stdout.write("".join(f"{line}\n" for line in ["", *history_lines(ledger.history(name))]))
     return 0
 
 
 def _rollback(ledger: Ledger, options: argparse.Namespace) -> int:
-    from training.registry.follow import follow  # MLflow: two seconds that showing needs not
-
-    history, standing = ledger.history(options.model), ledger.standing(options.model)
-    if not options.yes and sys.stdin.isatty():
-        line = champions(history)
-        target = find_version(history, options.to, options.model) if options.to else line[-2] if len(line) > 1 else None
-        answer = input(f"{options.model}: champion {_holder(standing.champion)} -> {_holder(target)}. Go on? [y/N] ")
-        if answer.strip().lower() not in ("y", "yes"):
-            sys.stdout.write("nothing was changed\n")
-            return 0
-    kept = roll_back(ledger, options.model, by=options.by or _user(), reason=options.reason, to=options.to)
+    if not options.reason.strip():
+        raise DeniedError("rollback.reason", "--reason is empty", hint="say why, for those who read the ledger a year later")
+    standing = ledger.standing(options.model)
+    to, expected = options.to, None
+    if not options.yes:
+        target = _target(ledger, options, standing)
+        if target is not None:
+            if not _is_agreed(f"{options.model}: champion {_holder(standing.champion)}\n  -> {_holder(target)}\nGo on? [y/N] "):
+                sys.stdout.write("nothing was changed\n")
+                return 0
+            # What was agreed to, and nothing that came between.
+            to, expected = target.version, standing.revision
+    kept = roll_back(ledger, options.model, by=options.by or _user(), reason=options.reason, to=to, expected_revision=expected)
     sys.stdout.write(f"{options.model}: champion is version {_named(kept.version, kept.semantic_version)}; the ledger has it\n")
-    follow(ledger, options.model)
+    from training.registry.follow import follow  # MLflow: two seconds that the ledger need not wait for
+
+    try:
+        follow(ledger, options.model)
+    except UnavailableError as err:
+        # Not again: a second rollback would go further back.
+        again = f"the rollback is done; to tell MLflow of it: python -m training.registry check {options.model} --repair"
+        raise UnavailableError(err.code, err.message, hint=again) from err
     sys.stdout.write("MLflow's aliases and tags say so too\n")
     return 0
 
 
+def _target(ledger: Ledger, options: argparse.Namespace, standing: Standing) -> Holder | None:
+    """Return the version to go back to; None where `roll_back` will say why there is none."""
+    if standing.champion is None:
+        return None
+    history = ledger.history(options.model)
+    line = champions(history)
+    target = find_version(history, options.to, options.model) if options.to else line[-2] if len(line) > 1 else None
+    return None if target is None or target.version == standing.champion.version else target
+
+
+def _is_agreed(question: str) -> bool:
+    if not sys.stdin.isatty():
+        raise DeniedError("rollback.unconfirmed", "nobody can be asked: standard input is no terminal", hint="add --yes")
+    try:
+        return input(question).strip().lower() in ("y", "yes")
+    except (EOFError, KeyboardInterrupt):
+        sys.stdout.write("\n")
+        return False
+
+
 def _check(ledger: Ledger, options: argparse.Namespace) -> int:
+    names = _names(ledger, options.model)
     from training.registry.follow import differences, follow
 
-    found = 0
-    for name in [options.model] if options.model else ledger.models():
+    found = left = 0
+    for name in names:
         for difference in differences(ledger, name):
             found += 1
             sys.stdout.write(f"{difference}\n")
-        if options.repair:
-            follow(ledger, name)
+        try:
+            if options.repair:
+                follow(ledger, name)
+        except DeniedError as err:
+            # A version that MLflow has lost: the other models are looked at all the same.
+            left += 1
+            sys.stderr.write(f"error: {err}\n")
+    number = f"{found} difference{'' if found == 1 else 's'}"
     if not found:
         sys.stdout.write("MLflow and the ledger agree\n")
     elif options.repair:
-        sys.stdout.write(f"{found} differences, set right\n")
-    return 1 if found and not options.repair else 0
+        sys.stdout.write(f"{number}, set right but for {left}\n" if left else f"{number}, set right\n")
+    else:
+        sys.stdout.write(f"{number}; --repair sets MLflow right\n")
+    return 1 if left or (found and not options.repair) else 0
 
 
 _COMMANDS: Final[Mapping[str, Callable[[Ledger, argparse.Namespace], int]]] = {"show": _show, "rollback": _rollback, "check": _check}
 
 
-def _table(history: Sequence[Entry]) -> list[str]:
-    rows = [("decided", "version", "outcome", "what moved", "by", "why")]
-    for entry in history:
-        words = "; ".join(f"{'' if reason['passed'] else 'NOT '}{reason['words']}" for reason in entry.reasons)
-        named = _named(entry.version, entry.semantic_version)
-        rows.append((f"{entry.decided_at:%Y-%m-%d %H:%M}", named, entry.outcome, entry.action, entry.decided_by, words))
-    widths = [max(len(row[column]) for row in rows) for column in range(5)]
-    return ["  " + "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[5]]) for row in rows]
+def _names(ledger: Ledger, model: str | None) -> list[str]:
+    """Return the models to look at.
+
+    Raises:
+        DeniedError: `model.unknown`, nothing was ever decided about `model`.
+    """
+    known = ledger.models()
+    if model is None:
+        return known
+    if model not in known:
+        raise DeniedError("model.unknown", f"nothing was decided about {shown(model)}", hint=f"models: {', '.join(known) or 'none'}")
+    return [model]
 
 
 def _holder(holder: Holder | None) -> str:
@@ -140,7 +193,7 @@ def _user() -> str:
 
 
 def _plain(value: object) -> Any:
-    if isinstance(value, Standing | Entry | Holder) or (dataclasses.is_dataclass(value) and not isinstance(value, type)):
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.asdict(value)
     return str(value)
 

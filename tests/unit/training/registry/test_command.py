@@ -1,0 +1,264 @@
+"""`python -m training.registry`: what a person reads, is asked and is told."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import pytest
+
+from tests.unit.training.registry.scenes import decide_on, rows, seats
+from training.errors import ExitCode, UnavailableError
+from training.registry import follow as follow_module
+from training.registry.__main__ import main
+from training.registry.follow import follow
+from training.registry.ledger import Ledger
+from training.registry.table import history_lines
+
+ROOT = Path(__file__).resolve().parents[4]
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
+    """The installation's ledger."""
+    monkeypatch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path}/ledger.db")
+    return Ledger()
+
+
+@pytest.fixture
+def untold(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Models that MLflow would have been told of."""
+    followed: list[str] = []
+    monkeypatch.setattr(follow_module, "follow", lambda ledger, model: followed.append(model))
+    return followed
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
+    """Sit at the terminal, and type `answer`."""
+    terminal = io.StringIO(answer)
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdin", terminal)
+
+
+def test_without_decisions_all_that_is_shown_is_that(ledger: Ledger, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    assert capsys.readouterr().out == "nothing was decided yet\n"
+    assert main(["show", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {}
+
+
+def test_showing_needs_no_mlflow(tmp_path: Path) -> None:
+    database = f"sqlite:///{tmp_path}/ledger.db"
+    decide_on(Ledger(database), 1)
+    code = "import sys; sys.modules['mlflow'] = None; from training.registry.__main__ import main; sys.exit(main(['m']))"
+    environment = {**os.environ, "NIGHTSHIFT_DATABASE": database, "MLFLOW_TRACKING_URI": "http://127.0.0.1:9"}
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "champion: version 1 (1.1.0)" in done.stdout
+
+
+def test_each_model_has_its_champion_its_canary_and_who_waits(ledger: Ledger, capsys: pytest.CaptureFixture[str]) -> None:
+    decide_on(ledger, 1, model="a")
+    decide_on(ledger, 2, model="a", canary=True)
+    decide_on(ledger, 3, "needs_approval", model="a")
+    decide_on(ledger, 4, "rejected", model="b")
+    assert main(["show"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    since = ledger.standing("a").champion
+    assert since is not None
+    assert lines[0] == "a"
+    assert lines[1] == f"  champion: version 1 (1.1.0), as of 2013-01-02T00:00:00+00:00, weights w1, since {since.since}"
+    assert lines[2].startswith("  canary:   version 2 (1.2.0)")
+    assert lines[3] == "  waits for an approval: version 3 (1.3.0)"
+    assert lines[4:] == ["b", "  champion: none", "  canary:   none"]
+
+
+def test_a_history_says_when_which_version_what_moved_who_and_why(ledger: Ledger, capsys: pytest.CaptureFixture[str]) -> None:
+    first = decide_on(ledger, 1)
+    decide_on(ledger, 2, "needs_approval")
+    assert main(["m"]) == 0
+    lines = capsys.readouterr().out.splitlines()[-5:]
+    assert lines == [
+        "  decided (UTC)     version    outcome         what moved  by",
+        f"  {first.decided_at:%Y-%m-%d %H:%M}  1 (1.1.0)  accepted        promoted    night/1",
+        "    + improvement: better by 0.01",
+        f"  {first.decided_at:%Y-%m-%d %H:%M}  2 (1.2.0)  needs_approval  recorded    night/2",
+        "    - fairness: gap 0.2 is above 0.1",
+    ]
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_long_words_are_wrapped_to_the_terminal_and_none_is_lost(ledger: Ledger, width: int) -> None:
+    words = " ".join(f"word{number}" for number in range(200))
+    kept = replace(decide_on(ledger, 1), reasons=[{"gate": "slices", "passed": False, "words": words}], decided_by="x" * 100)
+    lines = history_lines([kept], width)
+    assert max(map(len, lines)) <= width
+    assert " ".join(" ".join(lines[2:]).split()) == f"- slices: {words}"
+
+
+def test_output_that_goes_elsewhere_keeps_a_reason_on_one_line_and_no_control_characters(ledger: Ledger) -> None:
+    words = "first\nsecond \x1b[31mred " + "long " * 100
+    kept = replace(decide_on(ledger, 1), reasons=[{"gate": "g", "passed": True, "words": words}])
+    (line,) = history_lines([kept])[2:]
+    assert line.startswith("    + g: first second  [31mred long")
+    assert "\x1b" not in line
+
+
+def test_json_has_all_evidence_uncut(ledger: Ledger, capsys: pytest.CaptureFixture[str]) -> None:
+    decide_on(ledger, 1, evidence={"metrics": {"auc": 0.75}, "note": "n" * 5000})
+    assert main(["show", "m", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["m"]
+    assert found["standing"]["champion"]["version"] == "1"
+    (decision,) = found["decisions"]
+    assert decision["evidence"]["note"] == "n" * 5000
+    assert (decision["outcome"], decision["revision"], decision["evidence"]["metrics"]) == ("accepted", 1, {"auc": 0.75})
+
+
+@pytest.mark.parametrize("arguments", [["nosuch"], ["show", "nosuch", "--json"], ["check", "nosuch"]])
+def test_an_unknown_model_is_refused_with_the_known_ones(ledger: Ledger, capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    decide_on(ledger, 1)
+    assert main(arguments) == ExitCode.DENIED
+    assert capsys.readouterr().err == "error: [model.unknown] nothing was decided about 'nosuch' (models: m)\n"
+
+
+def test_a_database_that_does_not_answer_is_an_error_without_a_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path}")
+    assert main([]) == ExitCode.UNAVAILABLE
+    assert capsys.readouterr().err.startswith("error: [database.unavailable]")
+
+
+@pytest.mark.parametrize("answer", ["n\n", "\n", "", "maybe\n"])
+def test_a_person_who_does_not_say_yes_changes_nothing(
+    ledger: Ledger, untold: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], answer: str
+) -> None:
+    decide_on(ledger, 1)
+    decide_on(ledger, 2)
+    answering(monkeypatch, answer)
+    assert main(["rollback", "m", "--reason", "late"]) == 0
+    out = capsys.readouterr().out
+    assert "m: champion version 2 (1.2.0)" in out
+    assert "-> version 1 (1.1.0)" in out
+    assert out.endswith("nothing was changed\n")
+    assert (seats(ledger), untold) == (("2", None), [])
+
+
+def test_a_person_who_says_yes_gets_the_version_that_was_named(
+    ledger: Ledger, untold: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in (1, 2, 3):
+        decide_on(ledger, number)
+    answering(monkeypatch, "yes\n")
+    assert main(["rollback", "m", "--to", "1.1.0", "--reason", "late", "--by", "ada"]) == 0
+    assert "m: champion is version 1 (1.1.0); the ledger has it" in capsys.readouterr().out
+    assert (seats(ledger), untold) == (("1", None), ["m"])
+    kept = ledger.history("m")[-1]
+    assert (kept.decided_by, kept.evidence["reason"]) == ("ada", "late")
+
+
+def test_what_somebody_else_moved_while_the_question_stood_is_not_rolled_back(
+    ledger: Ledger, untold: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    decide_on(ledger, 1)
+    decide_on(ledger, 2)
+
+    def slow_yes(question: str) -> str:
+        decide_on(ledger, 3)
+        return "y"
+
+    answering(monkeypatch, "")
+    monkeypatch.setattr("builtins.input", slow_yes)
+    assert main(["rollback", "m", "--reason", "late"]) == ExitCode.DENIED
+    assert "promotion.conflict" in capsys.readouterr().err
+    assert (seats(ledger), untold) == (("3", None), [])
+
+
+def test_where_nobody_can_be_asked_a_rollback_needs_yes(
+    ledger: Ledger, untold: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    decide_on(ledger, 1)
+    decide_on(ledger, 2)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+    assert main(["rollback", "m", "--reason", "late"]) == ExitCode.DENIED
+    assert "add --yes" in capsys.readouterr().err
+    assert main(["rollback", "m", "--reason", "late", "--yes"]) == 0
+    assert (seats(ledger), untold) == (("1", None), ["m"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["--to", "9"], "version.unknown"),
+        (["--to", "1"], "rollback.same"),
+        ([], "rollback.nothing"),
+    ],
+)
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_a_rollback_that_cannot_be_is_refused_before_anybody_is_asked(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], code: str, is_asked: bool
+) -> None:
+    decide_on(ledger, 1)
+    answering(monkeypatch, "y\n")
+    assert main(["rollback", "m", "--reason", "late", *arguments, *([] if is_asked else ["--yes"])]) == ExitCode.DENIED
+    captured = capsys.readouterr()
+    assert f"error: [{code}]" in captured.err
+    assert "Go on?" not in captured.out
+    assert rows(ledger) == [("1", "accepted", "promoted")]
+
+
+def test_a_rollback_that_mlflow_does_not_hear_of_says_that_it_is_done_and_how_to_go_on(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    decide_on(ledger, 1)
+    decide_on(ledger, 2)
+
+    def silent(*_: Any) -> None:
+        raise UnavailableError("mlflow.unavailable", "no answer")
+
+    monkeypatch.setattr(follow_module, "follow", silent)
+    assert main(["rollback", "m", "--reason", "late", "--yes"]) == ExitCode.UNAVAILABLE
+    assert "the rollback is done; to tell MLflow of it: python -m training.registry check m --repair" in capsys.readouterr().err
+    assert seats(ledger) == ("1", None)
+
+
+def test_a_check_lists_what_differs_and_its_repair_sets_it_right(
+    ledger: Ledger, registry: mlflow.MlflowClient, model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    decide_on(ledger, 1, model=model)
+    follow(ledger, model)
+    assert main(["check"]) == 0
+    assert capsys.readouterr().out == "MLflow and the ledger agree\n"
+    registry.set_registered_model_alias(model, "champion", "3")
+    assert main(["check", model]) == 1
+    assert capsys.readouterr().out == f"{model}: alias champion is 3, the ledger says 1\n1 difference; --repair sets MLflow right\n"
+    assert main(["check", "--repair"]) == 0
+    assert "1 difference, set right" in capsys.readouterr().out
+    assert main(["check"]) == 0
+
+
+def test_a_version_that_mlflow_has_lost_keeps_no_other_model_from_being_repaired(
+    ledger: Ledger, registry: mlflow.MlflowClient, model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    decide_on(ledger, 1, model="a_lost_one")
+    decide_on(ledger, 2, model=model)
+    assert main(["check", "--repair"]) == 1
+    captured = capsys.readouterr()
+    assert "error: [registry.version_missing] version 1 of a_lost_one is champion in the ledger" in captured.err
+    assert captured.out.endswith("set right but for 1\n")
+    assert str(registry.get_registered_model(model).aliases["champion"]) == "2"
+
+
+def test_help_names_every_command_and_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--help"])
+    assert caught.value.code == 0
+    out = capsys.readouterr().out
+    assert all(word in out for word in ("show MODEL", "rollback MODEL", "check [MODEL]", "Exit codes", "74", "77"))

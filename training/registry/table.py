@@ -1,0 +1,56 @@
+"""A model's decisions as a table: columns side by side, and below each row why, wrapped to the terminal."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Sequence
+from typing import Final
+
+from training.registry.ledger import Entry
+
+COLUMNS: Final = ("decided (UTC)", "version", "outcome", "what moved", "by")
+INDENT: Final = "    "
+LEAST_WIDTH: Final = 60
+"""Narrower terminals wrap the lines themselves."""
+
+
+def history_lines(history: Sequence[Entry], width: int | None = None) -> list[str]:
+    """Return the table's lines.
+
+    Args:
+        width: in characters; None: the terminal's. Output that goes elsewhere is not wrapped: a line of reasons is one line there.
+    """
+    if width is None and sys.stdout.isatty():
+        width = max(LEAST_WIDTH, shutil.get_terminal_size().columns)
+    rows = [COLUMNS, *(_cells(entry) for entry in history)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
+    lines = [_row(rows[0], widths, width)]
+    for entry, row in zip(history, rows[1:], strict=True):
+        lines += [_row(row, widths, width), *_reasons(entry, width)]
+    return lines
+
+
+def _cells(entry: Entry) -> tuple[str, ...]:
+    version = f"{entry.version} ({entry.semantic_version})" if entry.semantic_version else entry.version
+    return f"{entry.decided_at:%Y-%m-%d %H:%M}", version, entry.outcome, entry.action.replace("_", " "), _one_line(entry.decided_by)
+
+
+def _row(row: Sequence[str], widths: Sequence[int], width: int | None) -> str:
+    line = "  " + "  ".join(cell.ljust(wide) for cell, wide in zip(row, widths, strict=True)).rstrip()
+    return line if width is None or len(line) <= width else line[: width - 1] + "…"
+
+
+def _reasons(entry: Entry, width: int | None) -> list[str]:
+    lines: list[str] = []
+    for reason in entry.reasons:
+        text = f"{'+' if reason['passed'] else '-'} {_one_line(str(reason['gate']))}: {_one_line(str(reason['words']))}"
+        wrapped = textwrap.wrap(text, width - len(INDENT), subsequent_indent="  ") if width else [text]
+        lines += [INDENT + line for line in wrapped]
+    return lines
+
+
+def _one_line(text: str) -> str:
+    """Return the text without what would break the table or speak to the terminal."""
+    return "".join(character if character.isprintable() else " " for character in text)
