@@ -123,15 +123,15 @@ def test_short_and_flat_curves_stay_as_they_are() -> None:
 
 def test_rare_classes_are_one_and_a_class_name_is_text() -> None:
     generator = np.random.default_rng(3)
-    names = [f"<b>$x_{n}" for n in range(MAX_CLASSES + 5)]
+    names = [f"<b>$x_{n}$" for n in range(MAX_CLASSES + 5)]
     counts = np.repeat(np.arange(len(names)), np.arange(len(names), 0, -1))
     svg = task_plots("multiclass", counts.astype(np.float64), {"candidate": generator.random((len(counts), len(names)))}, classes=names)[
         "Confusion"
     ]
     words = [element.text for element in ElementTree.fromstring(svg).iter() if element.tag.endswith("text")]  # noqa: S314 - made above
     assert "others" in words
-    assert "<b>$x_0" in words
-    assert f"<b>$x_{MAX_CLASSES}" not in words
+    assert "<b>$x_0$" in words
+    assert f"<b>$x_{MAX_CLASSES}$" not in words
 
 
 def test_the_confusion_matrix_says_what_share_of_a_class_is_taken_for_which() -> None:
