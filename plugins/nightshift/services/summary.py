@@ -96,9 +96,12 @@ def _comparison(store: Store, result: StageResult) -> list[str]:
 
 def _decision(store: Store, result: StageResult) -> list[str]:
     meta = store.manifests.get(result.artifact_uri, kind="decision").meta
+    semantic = f" ({meta['semantic_version']})" if meta.get("semantic_version") else ""
+    canary = result.scalars.get("canary_version")
+    seats = f"champion is version {number(result.scalars['champion_version'])}" + (f", canary is version {canary}" if canary else "")
     return [
-        f"decision  {meta['outcome']}",
-        f"version   {meta['version']} of {result.scalars['model']}, champion is version {number(result.scalars['champion_version'])}",
+        f"decision  {meta['outcome'].replace('_', ' ')}",
+        f"version   {meta['version']}{semantic} of {result.scalars['model']}, {seats}",
         *[f"  {'yes' if reason['passed'] else 'NO '} {reason['gate']}: {reason['words']}" for reason in meta["reasons"]],
     ]
 
