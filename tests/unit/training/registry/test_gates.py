@@ -151,6 +151,7 @@ def test_first_candidate_is_judged_by_itself() -> None:
     assert failed(judged({**first, "metrics": {**GOOD["metrics"], "auc": 0.59}})) == ["minimum"]
     assert failed(judged({**first, "latency": None})) == ["latency"] * 3
     assert failed(judged({**first, "champion": CHAMPION})) == ["baseline"]
+    assert failed(judged({**GOOD, "champion": None})) == ["baseline"]
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,7 @@ def test_canary_that_is_no_worse_is_promoted_after_the_time_and_the_support() ->
         ({"num_rows": 5, "metrics": {"auc": "nan"}, "champion_metrics": {"auc": "nan"}, "comparison": None}, {"support", "finite"}),
         ({"metrics": {"auc": "nan"}, "champion_metrics": {"auc": "nan"}, "comparison": {"gain": "nan"}}, {"finite"}),
         ({"comparison": {**ALIKE, "gain": NAN}}, {"finite"}),
+        ({"comparison": {**ALIKE, "high": "nan"}}, {"finite"}),
         ({"comparison": None}, {"finite"}),
         ({"baseline": "its train rows end after the rows begin", "comparison": None, "champion_metrics": {}}, {"finite"}),
     ],
