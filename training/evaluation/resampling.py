@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from typing import Final
@@ -15,21 +16,18 @@ Weights = NDArray[np.float32]
 NUM_RESAMPLES: Final = 1000
 CELLS_PER_CHUNK: Final = 1 << 20
 """Weights held at a time: 4 MB, which a core's cache holds."""
-CELLS_PER_PRODUCT: Final = 1 << 23
-"""The same where they are multiplied with many columns, each of which is read once a chunk."""
-FEW_COLUMNS: Final = 4
-MAX_DRAWN: Final = 10_000
+MAX_DRAWN: Final = 1_000
 """Units up to which n are drawn with replacement; above, each unit's weight is a Poisson number of mean 1."""
 
 
-def resampled_weights(num_units: int, seed: int, num_resamples: int = NUM_RESAMPLES, *, cells: int = CELLS_PER_CHUNK) -> Iterator[Weights]:
+def resampled_weights(num_units: int, seed: int, num_resamples: int = NUM_RESAMPLES) -> Iterator[Weights]:
     """Yield weights [some resamples, units] float32, whole numbers, `num_resamples` rows in all.
 
-    Up to 10,000 units a row is the count of each unit among n draws with replacement. Above, weights are independent Poisson
+    Up to 1,000 units a row is the count of each unit among n draws with replacement. Above, weights are independent Poisson
     numbers (Hanley and MacGibbon, 2006), of which only the total differs, by one in the root of n: divide by it.
     """
     generator = np.random.Generator(np.random.SFC64(seed))
-    rows = max(1, cells // max(1, num_units))
+    rows = max(1, CELLS_PER_CHUNK // max(1, num_units))
     for start in range(0, num_resamples, rows):
         size = min(rows, num_resamples - start)
         yield _drawn(generator, num_units, size) if num_units <= MAX_DRAWN else _poisson(generator, num_units, size)
@@ -44,14 +42,27 @@ def resampled_means(components: Floats, seed: int, num_resamples: int = NUM_RESA
     """
     centers = components.mean(axis=0)
     # Centered, so that 4 bytes are enough: what counts is the spread.
-    cells = CELLS_PER_CHUNK if components.shape[1] <= FEW_COLUMNS else CELLS_PER_PRODUCT
-    centered = np.ascontiguousarray((components - centers).T, dtype=np.float32)
-    chunks = [
-        (centered @ weights.T).T.astype(np.float64) / weights.sum(axis=1, dtype=np.float64, keepdims=True)
-        for weights in resampled_weights(len(components), seed, num_resamples, cells=cells)
-    ]
-    means: Floats = np.concatenate(chunks) + centers
+    found = resampled_parts(components - centers, np.zeros(1, dtype=np.int64), seed, num_resamples)
+    means: Floats = found[:, 0] + centers
     return means
+
+
+def resampled_parts(components: Floats, starts: NDArray[np.int64], seed: int, num_resamples: int = NUM_RESAMPLES) -> Floats:
+    """Return what each part of the units adds to the means of each resample, [resamples, parts, components].
+
+    Args:
+        components: [units, components], a part's units next to one another.
+        starts: [parts] where each begins.
+        seed: of the resamples.
+    """
+    columns = np.ascontiguousarray(components.T, dtype=np.float32)[None]
+    edges = [*starts.tolist(), len(components)]
+    chunks = []
+    for weights in resampled_weights(len(components), seed, num_resamples):
+        # Dot products rather than one product of matrices: that would start threads, which cost more than they save here.
+        sums = [np.vecdot(weights[:, None, start:stop], columns[:, :, start:stop]) for start, stop in itertools.pairwise(edges)]
+        chunks.append(np.stack(sums, axis=1) / weights.sum(axis=1, dtype=np.float64)[:, None, None])
+    return np.concatenate(chunks)
 
 
 def resampled_counts(counts: NDArray[np.int64], seed: int, num_resamples: int = NUM_RESAMPLES) -> Iterator[NDArray[np.int64]]:

@@ -27,13 +27,13 @@ from training.evaluation.metrics import (
     unit_values,
     with_all_classes,
 )
-from training.evaluation.resampling import NUM_RESAMPLES, resampled_counts, resampled_means, resampled_weights
+from training.evaluation.resampling import NUM_RESAMPLES, resampled_counts, resampled_means, resampled_parts, resampled_weights
 from training.spec.evaluation import LOWER_IS_BETTER
 
 Floats = NDArray[np.float64]
 Groups = NDArray[np.int64]
 
-FEW_ROWS: Final = 5_000
+FEW_ROWS: Final = 1_000
 """Up to which areas are computed anew for each resample; above, from influences, of which little is left out."""
 FEW_OF_A_CLASS: Final = 200
 """Rows of the rarer class below which areas are computed anew however many rows there are."""
@@ -130,6 +130,8 @@ class _Pair:
             return self._of_f1()
         if self.name in QUANTILES:
             return self._of_quantiles(QUANTILES[self.name])
+        if self.name == "calibration_error":
+            return self._of_calibration()
         if self.name in _FUNCTIONS_OF_MEANS:
             return self._of_functions()
         return self._of_means()
@@ -147,6 +149,23 @@ class _Pair:
         means = resampled_means(np.concatenate(parts, axis=1), self.seed)
         width = parts[0].shape[1]
         return value_of(means[:, :width]) - value_of(means[:, width:])
+
+    def _of_calibration(self) -> Floats:
+        """Resample rows by the bins that both models put them in: of each bin counts how far its scores are above what happened."""
+        bins, above = [], []
+        for scores in (self.candidate, self.champion):
+            hits, confidences = confidence_and_hits(self.labels, scores)
+            bins.append(calibration_bin(confidences))
+            above.append(confidences - hits)
+        cells = bins[0] * CALIBRATION_BINS + bins[1]
+        order = np.argsort(cells, kind="stable")
+        found, starts = np.unique(cells[order], return_index=True)
+        sums = resampled_parts(np.stack(above, axis=1)[order], starts, self.seed)
+        errors = []
+        for model, of_cell in enumerate((found // CALIBRATION_BINS, found % CALIBRATION_BINS)):
+            by_bin = [sums[:, of_cell == number, model].sum(axis=1) for number in range(CALIBRATION_BINS)]
+            errors.append(np.abs(by_bin).sum(axis=0))
+        return np.asarray(errors[0] - errors[1])
 
     def _by_group(self, components: Floats) -> Floats:
         if self.groups is None:
@@ -262,14 +281,6 @@ def _squares(labels: Floats, scores: Floats) -> Floats:
     return ((labels - scores) ** 2)[:, None]
 
 
-def _overconfidence(labels: Floats, scores: Floats) -> Floats:
-    """Return [n, bins]: how far the score is above what happened, in its own bin's column."""
-    hits, confidences = confidence_and_hits(labels, scores)
-    columns = np.zeros((len(labels), CALIBRATION_BINS))
-    columns[np.arange(len(labels)), calibration_bin(confidences)] = confidences - hits
-    return columns
-
-
 def _tokens(_num_bytes: Floats, losses: Floats) -> Floats:
     return np.stack([losses, np.ones(len(losses))], axis=1)
 
@@ -280,7 +291,6 @@ def _bytes(num_bytes: Floats, losses: Floats) -> Floats:
 
 _FUNCTIONS_OF_MEANS: Final[dict[str, tuple[Callable[[Floats, Floats], Floats], Callable[[Floats], Floats]]]] = {
     "rmse": (_squares, lambda means: np.sqrt(np.maximum(means[:, 0], 0))),
-    "calibration_error": (_overconfidence, lambda means: np.abs(means).sum(axis=1)),
     "loss": (_tokens, lambda means: means[:, 0] / means[:, 1]),
     "perplexity": (_tokens, lambda means: np.exp(means[:, 0] / means[:, 1])),
     "bits_per_byte": (_bytes, lambda means: means[:, 0] / means[:, 1]),
