@@ -50,9 +50,15 @@ def record_candidate(
         evidence={**evidence, HOLDER: asdict(replace(holder, decision_key=key))},
         decided_by=decided_by,
     )
+    standing = ledger.standing(model)
+    alias = _alias_of(standing, holder.weights_digest)
+    if alias is not None and outcome in ("accepted", REQUEST) and ledger.decision(model, key) is None:
+        # Measured once more, by a forced night: it has what it won.
+        words = f"these weights are {alias} already: nothing moves"
+        return ledger.record(replace(entry, outcome="accepted", reasons=[*reasons, {"gate": "standing", "passed": True, "words": words}]))
     if outcome != "accepted":
         return ledger.record(entry)
-    return ledger.record(*_seated(entry, ledger.standing(model)))
+    return ledger.record(*_seated(entry, standing))
 
 
 def answer_request(ledger: Ledger, request: Entry, outcome: str, *, by: str, words: str) -> Entry:
@@ -239,6 +245,12 @@ def holder_of(entry: Entry) -> Holder:
 
 def is_request(entry: Entry) -> bool:
     return entry.outcome == REQUEST
+
+
+def _alias_of(standing: Standing, weights_digest: str) -> str | None:
+    """Return the alias that these weights hold."""
+    seats = {"champion": standing.champion, "canary": standing.canary}
+    return next((alias for alias, seat in seats.items() if seat is not None and seat.weights_digest == weights_digest), None)
 
 
 def _seated(entry: Entry, standing: Standing) -> tuple[Entry, Move]:
