@@ -40,7 +40,19 @@ def postgres_cluster() -> Iterator[str]:
     data = folder / "data"
     initdb = [str(binaries / "initdb"), "-D", str(data), "-U", "nightshift", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]
     subprocess.run(initdb, **user, cwd="/", check=True, capture_output=True)
-    command = [str(binaries / "postgres"), "-D", str(data), "-k", str(folder), "-c", "listen_addresses=", "-c", "fsync=off"]
+    command = [
+        str(binaries / "postgres"),
+        "-D",
+        str(data),
+        "-k",
+        str(folder),
+        "-c",
+        "listen_addresses=",
+        "-c",
+        "fsync=off",
+        "-c",
+        "full_page_writes=off",
+    ]
     log = (folder / "log").open("wb")
     process = subprocess.Popen(command, **user, cwd="/", stdout=log, stderr=log)
     url = f"postgresql+psycopg2://nightshift@/postgres?host={folder}"
@@ -48,8 +60,8 @@ def postgres_cluster() -> Iterator[str]:
         _wait_until_ready(process, binaries, folder)
         yield url
     finally:
-        # Fast: not until the last client has gone.
-        process.send_signal(signal.SIGINT)
+        # At once, and nothing written out: the data go with the folder.
+        process.send_signal(signal.SIGQUIT)
         process.wait(30)
         log.close()
         shutil.rmtree(folder, ignore_errors=True)

@@ -257,7 +257,12 @@ def test_one_order_given_again_is_the_rollback_that_it_was(ledger: Ledger) -> No
     first = back(ledger, order="rollback/manual__1")
     assert back(ledger, order="rollback/manual__1") == first
     assert seats(ledger) == ("2", None)
-    assert back(ledger, order="rollback/manual__2").version == "1"
+    second = back(ledger, order="rollback/manual__2")
+    assert second.version == "1"
+    # There is nothing further back: what was done is the answer all the same.
+    assert back(ledger, order="rollback/manual__2") == second
+    assert back(ledger, order="rollback/manual__1") == first
+    assert seats(ledger) == ("1", None)
 
 
 def test_an_order_about_a_standing_that_has_moved_on_is_refused(ledger: Ledger) -> None:

@@ -26,9 +26,9 @@ def aliases(registry: mlflow.MlflowClient, model: str) -> tuple[str | None, str 
 
 
 def points_of(url: str, registry: mlflow.MlflowClient, story: str) -> tuple[list[str], list[tuple[str, str, str]]]:
-    """Return the points of an undisturbed run, and its decisions; of the many tags, the first and the last.
+    """Return the points of an undisturbed run, and its decisions; of the many tags the first two, which are there whatever the clock says.
 
-    A promotion's are all of them; else what lies between two that change nothing is the same death twice, and is left out.
+    A promotion's are all others; else what lies between two that change nothing is the same death twice, and is left out.
     """
     ledger, model = Ledger(url), new_model(registry)
     prepare(ledger, model, story)
@@ -36,7 +36,7 @@ def points_of(url: str, registry: mlflow.MlflowClient, story: str) -> tuple[list
         tell(ledger, model, story)
     assert seats(ledger, model) == aliases(registry, model) == STORIES[story]
     tags = [name for name in passed if "version_tag" in name]
-    points = [name for name in passed if name not in tags[2:-2]]
+    points = [name for name in passed if name not in tags[4:]]
     if story != "promotion":
         points = [name for name in points if "commit" in name or name.startswith("after set") or name.startswith("after delete")]
     return points, rows(ledger, model)
