@@ -95,7 +95,6 @@ class Search:
             UnavailableError: `tuning.storage`.
         """
         self._tune = tune
-        self._storage = storage
         self._slot = slot
         self._epochs = most_epochs(tune, train)
         try:
@@ -107,7 +106,9 @@ class Search:
                 direction="minimize",
                 load_if_exists=True,
             )
-            self._study_id = storage.get_study_id_from_name(name)
+            # The study's own view of the storage, which may remember what it has read: two views would not know of one another.
+            self._storage: BaseStorage = self.study._storage
+            self._study_id = self._storage.get_study_id_from_name(name)
         except AWAY as err:
             raise _away(err) from err
 

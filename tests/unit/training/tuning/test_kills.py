@@ -1,0 +1,183 @@
+"""kill -9 of a trial's process, and of the storage's server, in the middle of a study: nothing that was finished is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.engine import make_url
+
+from tests.databases import BINARIES, postgres_cluster, why_no_postgres
+from tests.unit.training.tuning.study_bench import StudyBench, study_name
+from training.provenance import CHECKOUT
+from training.spec import PipelineSpec
+from training.tuning.storage import SCHEMA, open_storage
+from training.tuning.study import SLOT, Search
+
+pytestmark = pytest.mark.slow
+
+WAIT_SECONDS = 120.0
+"""Longer than anything takes here, on a busy machine too."""
+EPOCHS = 40
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> StudyBench:
+    return StudyBench(tmp_path_factory.mktemp("kills"))
+
+
+class Postgres:
+    """A server of this test's own, which may be killed."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._folder = Path(str(make_url(url).query["host"]))
+        self._restarted: subprocess.Popen[bytes] | None = None
+
+    def kill(self) -> None:
+        """kill -9 of the server and of all that it has started."""
+        server = psutil.Process(int((self._folder / "data" / "postmaster.pid").read_text().splitlines()[0]))
+        processes = [server, *server.children(recursive=True)]
+        for process in processes:
+            process.send_signal(signal.SIGKILL)
+        psutil.wait_procs(processes, timeout=WAIT_SECONDS)
+
+    def start(self) -> None:
+        (self._folder / "data" / "postmaster.pid").unlink()
+        binaries = sorted(BINARIES.glob("*/bin"))[-1]
+        command = [str(binaries / "postgres"), "-D", str(self._folder / "data"), "-k", str(self._folder), "-c", "listen_addresses="]
+        user: dict[str, Any] = {"user": "postgres", "group": "postgres", "extra_groups": []} if os.geteuid() == 0 else {}
+        self._restarted = subprocess.Popen(command, **user, cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        ready = [str(binaries / "pg_isready"), "-q", "-h", str(self._folder)]
+        until(lambda: subprocess.run(ready, check=False).returncode == 0, "PostgreSQL")
+
+    def stop(self) -> None:
+        if self._restarted is not None:
+            self._restarted.send_signal(signal.SIGINT)
+            self._restarted.wait(WAIT_SECONDS)
+
+
+@pytest.fixture
+def postgres() -> Iterator[Postgres]:
+    if reason := why_no_postgres():
+        pytest.skip(reason)
+    with postgres_cluster() as url:
+        server = Postgres(url)
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
+def until(look: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not look():
+        if time.monotonic() > deadline:
+            pytest.fail(f"waited {WAIT_SECONDS:.0f} s for {what}")
+        time.sleep(0.02)
+
+
+class Lane:
+    """Starts trials as processes of their own."""
+
+    def __init__(self, bench: StudyBench, spec: PipelineSpec, name: str, home: Path, **environment: str) -> None:
+        self._bench, self._spec, self._name, self._home = bench, spec, name, home
+        self._environment = {
+            **{key: value for key, value in os.environ.items() if not key.startswith("NIGHTSHIFT_")},
+            "OMP_NUM_THREADS": "1",
+            "NIGHTSHIFT_HOME": str(home),
+            "MLFLOW_TRACKING_URI": "http://127.0.0.1:9",
+            "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+            **environment,
+        }
+
+    def start(self, slot: int, attempt_id: str = "a1") -> subprocess.Popen[bytes]:
+        uri = self._bench.ask(self._spec, self._name, slot, attempt_id)
+        with (self._home / f"{self._name}-{slot}-{attempt_id}.log").open("wb") as log:
+            command = [sys.executable, "-m", "training.stages.trial", uri]
+            return subprocess.Popen(command, cwd=CHECKOUT, env=self._environment, stdout=log, stderr=subprocess.STDOUT)
+
+    def finish(self, slot: int, attempt_id: str = "a1") -> None:
+        process = self.start(slot, attempt_id)
+        try:
+            assert process.wait(WAIT_SECONDS) == 0, self._bench.address(self._name, slot).error(attempt_id)
+        finally:
+            process.kill()
+            process.wait()
+
+    def checkpoints(self, slot: int) -> int:
+        journal = self._bench.address(self._name, slot).journal().history()
+        return sum(entry.value["kind"] == "checkpoint" for entry in journal)
+
+
+def spec_of(bench: StudyBench) -> PipelineSpec:
+    train = bench.bench.spec.train
+    often = train.model_copy(update={"epochs": EPOCHS, "checkpoint": train.checkpoint.model_validate({"every": "1s"})})
+    return bench.spec(trials=3, pruner="none").model_copy(update={"train": often})
+
+
+def test_killed_trials_and_a_killed_storage_cost_no_finished_trial(bench: StudyBench, postgres: Postgres, tmp_path: Path) -> None:
+    spec, name = spec_of(bench), "on postgres"
+    lane = Lane(bench, spec, name, tmp_path, NIGHTSHIFT_DATABASE=postgres.url)
+    lane.finish(0)
+    (finished,) = bench.study(name).records()
+    killed, bereft = lane.start(1), lane.start(2)
+    try:
+        until(lambda: lane.checkpoints(1) and lane.checkpoints(2), "a checkpoint of each")
+        killed.send_signal(signal.SIGKILL)
+        postgres.kill()
+        assert bereft.wait(WAIT_SECONDS) == 0, "a trial goes on without its storage"
+    finally:
+        for process in (killed, bereft):
+            process.kill()
+            process.wait()
+    assert [record.slot for record in bench.study(name).records()] == [0, 2]
+    postgres.start()
+    lane.finish(1, "a2")
+    records = bench.study(name).records()
+    assert [(record.slot, record.state, record.epochs) for record in records] == [(slot, "complete", EPOCHS) for slot in range(3)]
+    assert records[0] == finished
+    resumed = bench.address(name, 1).result()
+    assert resumed is not None
+    assert resumed.attempts == 2
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NIGHTSHIFT_DATABASE", postgres.url)
+        search = Search(spec.tune, spec.train, name=study_name(name), slot=0, storage=open_storage(study_name(name), shared=True))  # type: ignore[arg-type]
+        told = {trial.user_attrs[SLOT]: (trial.state.name, trial.value) for trial in search.study.get_trials()}
+    assert told == {record.slot: ("COMPLETE", record.value) for record in records}
+    engine = create_engine(postgres.url)
+    with engine.connect() as connection:
+        schemas = (
+            connection.execute(text("SELECT DISTINCT schemaname FROM pg_tables WHERE tablename IN ('studies', 'trials')")).scalars().all()
+        )
+    engine.dispose()
+    assert schemas == [SCHEMA], "Optuna's tables are apart from ours"
+
+
+def test_two_trials_at_once_share_a_journal_and_one_killed_holding_its_lock_stops_nobody(bench: StudyBench, tmp_path: Path) -> None:
+    spec, name = spec_of(bench), "on a journal"
+    lane = Lane(bench, spec, name, tmp_path)
+    first, second = lane.start(0), lane.start(1)
+    try:
+        until(lambda: lane.checkpoints(0) and lane.checkpoints(1), "a checkpoint of each")
+        first.send_signal(signal.SIGKILL)
+        assert second.wait(WAIT_SECONDS) == 0
+    finally:
+        for process in (first, second):
+            process.kill()
+            process.wait()
+    lane.finish(0, "a2")
+    lane.finish(2)
+    assert [(record.slot, record.epochs) for record in bench.study(name).records()] == [(slot, EPOCHS) for slot in range(3)]
+    again = bench.address(name, 0).result()
+    assert again is not None
+    assert again.attempts == 2
