@@ -1,5 +1,8 @@
 """How fast a registered model answers, in a process of its own: nothing of the evaluation's is in its caches or threads.
 
+It has one thread (for what heeds OMP_NUM_THREADS, unless that is set): several on a busy machine wait for each other, and the
+figure would be the neighbours'.
+
 python -m training.evaluation.latency MODEL_FOLDER FRAME.parquet [GROUP_COLUMN]
 """
 
@@ -54,7 +57,11 @@ def measure(folder: Path, frame: pd.DataFrame, scratch: Path, group: str | None)
     # It must not outlive this process, whatever ends it.
     bound = [sys.executable, "-m", "training.processes", "--parent", str(os.getpid()), "--", *command]
     root = str(Path(__file__).resolve().parents[2])
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])}
+    environment = {
+        "OMP_NUM_THREADS": "1",
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])]),
+    }
     try:
         done = subprocess.run(bound, env=environment, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=True)
     except subprocess.TimeoutExpired:

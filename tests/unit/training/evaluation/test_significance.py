@@ -10,7 +10,7 @@ import pytest
 
 from training.evaluation import areas, significance
 from training.evaluation.metrics import group_ndcg, metric_value
-from training.evaluation.resampling import resampled_counts, resampled_means, resampled_weights
+from training.evaluation.resampling import resampled_counts, resampled_means, resampled_parts, resampled_weights
 from training.evaluation.significance import Comparison, compare
 from training.spec.evaluation import LOWER_IS_BETTER, METRICS
 
@@ -130,6 +130,29 @@ def test_means_of_many_units_spread_as_the_root_of_their_number() -> None:
     assert found.std(axis=0) == pytest.approx(values.std(axis=0) / 200, rel=0.08)
 
 
+def test_parts_add_up_to_the_whole_of_every_resample() -> None:
+    found = resampled_parts(np.ones((3000, 1)), np.array([0, 100, 2500]), 1)
+    assert found.shape == (1000, 3, 1)
+    assert found.sum(axis=1) == pytest.approx(1)
+    assert found.mean(axis=0)[:, 0] == pytest.approx([1 / 30, 24 / 30, 5 / 30], rel=0.01)
+
+
+def test_quantile_of_drawn_values_is_that_of_the_values_written_out() -> None:
+    generator = np.random.default_rng(0)
+    values, drawn = generator.random(12), generator.multinomial(30, np.full(12, 1 / 12), size=20)
+    for share in (0.5, 0.9, 0.99):
+        expected = [np.quantile(np.repeat(values, counts), share) for counts in drawn]
+        assert significance._quantile(values, drawn, share * 29) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", ["median_absolute_error", "absolute_error_p99"])
+def test_quantiles_of_many_errors_never_leave_the_rows_that_are_drawn_one_by_one(name: str) -> None:
+    labels, new, old, _ = scored("regression", num_rows=30_000)
+    with np.errstate(invalid="raise"):
+        found = compare(name, labels, new, old, None, confidence=0.9999, seed=1)
+    assert 0 < found.low < found.gain < found.high < 1
+
+
 def test_kinds_are_drawn_as_often_as_they_are() -> None:
     drawn = np.concatenate(list(resampled_counts(np.array([1, 0, 99]), 1)))
     assert (drawn.sum(axis=1) == 100).all()
@@ -153,6 +176,7 @@ def test_wider_confidence_has_a_wider_interval() -> None:
 def test_own_metric_is_compared_by_the_same_groups_and_more_is_better() -> None:
     def own(labels: np.ndarray, scores: np.ndarray, groups: np.ndarray | None) -> float:
         assert groups is not None
+        assert len(np.unique(groups)) == NUM_ROWS // 15
         return float(np.nanmean(group_ndcg(labels, scores, groups, 10)))
 
     rows = scored("ranking")

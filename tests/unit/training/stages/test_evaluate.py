@@ -7,11 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import xgboost
 
 from tests.unit.training.stages.evaluate_bench import EvaluateBench
 from training.contracts import ExitCode, StageResult
+from training.errors import DataError
 from training.evaluation import latency
+from training.models.boosted_trees import MAX_CLASSES, _num_classes
 from training.spec.evaluation import METRICS
 
 LATENCY = {str(batch): {"p50_ms": 1.0, "p95_ms": 2.0, "p99_ms": 3.0, "rows_per_second": 9.0} for batch in (1, 256)}
@@ -134,7 +138,16 @@ def test_other_tasks_train_and_are_judged_to_the_end(tmp_path: Path, task: str, 
     assert result.scalars["gain"] > 0
 
 
-def test_label_that_is_no_class_ends_the_training_in_words(tmp_path: Path) -> None:
+@pytest.mark.parametrize("wrong", [1.5, -1.0, float(MAX_CLASSES)])
+def test_label_that_is_no_class_is_told(wrong: float) -> None:
+    matrices = [xgboost.DMatrix(np.zeros((3, 1)), label=np.array(labels)) for labels in ([0.0, 1, 2], [0.0, wrong, 3])]
+    with pytest.raises(DataError, match=rf"1 of 6 labels are no class, the first is {wrong:g}") as caught:
+        _num_classes(matrices)
+    assert caught.value.code == "label.not_a_class"
+    assert _num_classes(matrices[:1]) == 3
+
+
+def test_training_on_labels_that_are_no_classes_ends_as_bad_data(tmp_path: Path) -> None:
     bench = EvaluateBench(tmp_path, "multiclass")
     dataset_uri = bench.prepare({"label: {column: size}": "label: {column: days}"}, work="numbers")
     ended, address = bench.attempt("train", {"dataset": dataset_uri}, {"world_size": 1}, "numbers")
