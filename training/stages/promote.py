@@ -17,7 +17,7 @@ from typing import Any, Final
 from training.contracts import canonical_json, sha256_hex
 from training.data.transforms import FittedTransforms
 from training.errors import DeniedError
-from training.registry.decisions import holder_of, record_candidate, settle_canary
+from training.registry.decisions import holder_of, record_candidate, settle_canary, settlement
 from training.registry.follow import follow
 from training.registry.gates import decide, judge_canary
 from training.registry.ledger import Entry, Holder, Ledger, Standing
@@ -97,7 +97,12 @@ def _canary(context: StageContext, ledger: Ledger, order: Mapping[str, Any]) -> 
     """Settle the canary, or wait on."""
     canary_rules = context.spec.promote.canary
     evaluation, facts = _evaluation(context)
-    standing = ledger.standing(context.spec.promote.model)
+    model, judged = context.spec.promote.model, facts["candidate"]["weights_digest"]
+    done = settlement(ledger, model, weights_digest=judged, revision=int(facts["champion"]["revision"]))
+    if done is not None:
+        # An attempt before this one died after the ledger had it.
+        return done
+    standing = ledger.standing(model)
     if canary_rules is None or standing.canary is None or standing.revision != facts["champion"]["revision"]:
         raise DeniedError("canary.missing", f"{context.spec.promote.model} has another canary than was judged, or none", hint="look again")
     verdict = judge_canary(
