@@ -1,0 +1,121 @@
+"""Promotion as a stage: what each order decides, what its evidence holds, and that an attempt after a death finds what was done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.unit.training.stages.evaluate_bench import AS_OF, EvaluateBench
+from training.contracts import ExitCode, StageResult
+from training.evaluation import latency
+from training.registry.ledger import Ledger
+
+LATENCY = {str(batch): {"p50_ms": 1.0, "p95_ms": 2.0, "p99_ms": 3.0, "rows_per_second": 9.0} for batch in (1, 256)}
+BLIND = {"    value: {transform: number}\n": ""}
+CANARY = {"promote: {model: orders}": "promote: {model: orders, canary: {for: 2d, support: 100}}"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nobody_else(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No tracking server and no registry: what follows the ledger has tests of its own."""
+    versions = iter(range(1, 100))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+        patch.setattr("training.engine.tracking.CLOSE_SECONDS", 0.5)
+        patch.setattr("training.stages.evaluate.register_candidate", lambda *_args, **_named: str(next(versions)))
+        patch.setattr("training.stages.promote.follow", lambda ledger, model: ledger.standing(model))
+        patch.setattr(latency, "measure", lambda *_args, **_named: LATENCY)
+        yield
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> EvaluateBench:
+    return EvaluateBench(tmp_path_factory.mktemp("promote"), "binary")
+
+
+@pytest.fixture(scope="module")
+def models(bench: EvaluateBench) -> dict[str, StageResult]:
+    return {"blind": bench.train(BLIND, work="blind"), "good": bench.train(work="good")}
+
+
+@pytest.fixture
+def ledger(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Ledger:
+    monkeypatch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path}/nightshift.db")
+    return Ledger()
+
+
+def seat_of(ledger: Ledger, alias: str) -> dict[str, Any] | None:
+    standing = ledger.standing("orders")
+    holder = getattr(standing, alias)
+    if holder is None:
+        return None
+    # Its rows lie before those of the test.
+    long_ago = {split: ["2025-01-01T00:00:00+00:00", "2025-02-01T00:00:00+00:00"] for split in ("train", "validation")}
+    bounds = {**long_ago, "test": ["2025-02-01T00:00:00+00:00", (AS_OF - timedelta(days=6)).isoformat()]}
+    named = {name: getattr(holder, name) for name in ("version", "model_uri", "weights_digest")}
+    return {**named, "as_of": "2026-01-01T02:00:00+00:00", "bounds": bounds, "revision": standing.revision}
+
+
+def night(bench: EvaluateBench, ledger: Ledger, model: StageResult, work: str, replaced: dict[str, str] | None = None) -> StageResult:
+    """Evaluate a model against the standing, and decide."""
+    seats = {alias: seat_of(ledger, alias) for alias in ("champion", "canary")}
+    evaluation, _ = bench.evaluate(model, replaced, work=work, **seats)
+    inputs = {
+        "model": model.artifact_uri,
+        "evaluation": evaluation.artifact_uri,
+        "dataset": bench.dataset_uri,
+        "snapshot": bench.snapshot_uri,
+    }
+    return bench.stage("promote", inputs, {"triggered_by": "ann", "report_uri": evaluation.reports["evaluation"]}, work=work)
+
+
+def test_a_first_model_is_champion_with_all_that_a_reader_needs(
+    bench: EvaluateBench, models: dict[str, StageResult], ledger: Ledger
+) -> None:
+    decided = night(bench, ledger, models["good"], "first")
+    assert (decided.scalars["decision"], decided.scalars["action"], decided.scalars["semantic_version"]) == (
+        "accepted",
+        "promoted",
+        "1.0.0",
+    )
+    (entry,) = ledger.history("orders")
+    assert entry.evidence["triggered_by"] == "ann"
+    assert entry.evidence["input_schema"] == {"channel": "string", "country": "string", "noise": "double", "value": "double"}
+    assert entry.evidence["output_schema"] == {"label": "cancelled", "rule": None, "task": "binary"}
+    assert entry.evidence["framework"].startswith("boosted_trees, xgboost-cpu 3.")
+    assert entry.evidence["snapshot_digest"]
+    assert entry.evidence["report_uri"].startswith("file://")
+
+
+def test_a_better_model_becomes_canary_and_then_champion_when_its_time_has_come(
+    bench: EvaluateBench, models: dict[str, StageResult], ledger: Ledger
+) -> None:
+    night(bench, ledger, models["blind"], "worse", CANARY)
+    assert night(bench, ledger, models["good"], "better", CANARY).scalars["canary_version"] is not None
+    seats = {alias: seat_of(ledger, alias) for alias in ("champion", "canary")}
+    judged = bench.stage("canary", {"dataset": bench.dataset_uri}, seats, work="judged")
+    since = ledger.standing("orders").canary
+    assert since is not None
+    began = datetime.fromisoformat(since.since)
+    for days, decision, action in ((1, "waiting", "recorded"), (3, "accepted", "promoted")):
+        order = {"kind": "canary", "now": (began + timedelta(days=days)).isoformat()}
+        found = bench.stage("promote", {"evaluation": judged.artifact_uri}, {"order": order}, work=f"after {days}")
+        assert (found.scalars["decision"], found.scalars["action"]) == (decision, action)
+    # The same order once more, its first answer lost: what was done is found.
+    again = bench.stage("promote", {"evaluation": judged.artifact_uri}, {"order": order}, work="again")
+    assert again.scalars["key"] == found.scalars["key"]
+    standing = ledger.standing("orders")
+    assert standing.canary is None
+    assert standing.champion is not None
+    assert standing.champion.weights_digest == models["good"].scalars["weights_digest"]
+
+
+def test_an_order_to_follow_what_nobody_decided_is_denied(bench: EvaluateBench, ledger: Ledger) -> None:
+    ended, address = bench.attempt("promote", {}, {"order": {"kind": "follow", "key": "k" * 64}}, "nobody's")
+    assert ended is ExitCode.DENIED
+    error = address.error("a1")
+    assert error is not None
+    assert error["code"] == "decision.unknown"
