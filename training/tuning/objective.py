@@ -8,6 +8,7 @@ import torch
 from training.data.loader import ShardSet
 from training.data.transforms import LayoutEntry, Matrix
 from training.evaluation.metrics import metric_value
+from training.evaluation.own_metrics import load_own_metrics
 from training.models import FitResult, load_family
 from training.spec.evaluation import LOWER_IS_BETTER
 from training.spec.tuning_rules import VALIDATION_LOSS
@@ -30,5 +31,7 @@ def objective_value(context: StageContext, dataset: Manifest, result: FitResult,
     scores = score(Matrix(cells=np.ascontiguousarray(cells), layout=layout, num_unseen={}))
     groups = batch["group"].numpy().astype(np.int64) if shards.has_group else None
     rules = context.spec.evaluate
-    value = metric_value(objective, batch["label"].numpy().astype(np.float64), scores, groups, threshold=rules.threshold)
+    labels = batch["label"].numpy().astype(np.float64)
+    own = load_own_metrics({objective: rules.metrics[objective]})[objective] if objective in rules.metrics else None
+    value = metric_value(objective, labels, scores, groups, threshold=rules.threshold, own=own)
     return value if objective in LOWER_IS_BETTER else -value

@@ -26,7 +26,7 @@ def render_study(
 ) -> bytes:
     """Return the page: the best settings, what mattered, how the search went, every trial."""
     ranked = sorted(records, key=lambda r: (r.state != "complete", r.value if r.value is not None else float("inf"), r.slot))
-    plots = {"Course of the study": _course(records, best), "Validation loss of each trial": _curves(records)}
+    plots = {"Course of the study": _course(records, best), "Lowest validation loss of each trial so far": _curves(records)}
     plots |= {f"By {name}": _by_setting(records, name, tune) for name in list(importance or tune.space)[:MAX_SLICES]}
     values = {
         "pipeline": pipeline,
