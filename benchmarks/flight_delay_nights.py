@@ -66,7 +66,8 @@ def main() -> None:
     parser.add_argument("--home", type=Path, help="keep the installation there, and go on where it was")
     options = parser.parse_args()
     if "FLIGHTS_URI" not in os.environ:
-        parser.error("FLIGHTS_URI says where nycflights13 is")
+        print("skipped: FLIGHTS_URI says where nycflights13 is, and is not set")
+        return
     with tempfile.TemporaryDirectory(prefix="nightshift-bench-") as folder:
         home = (options.home or Path(folder)).resolve()
         environment = {
