@@ -74,8 +74,10 @@ def _by_setting(records: Sequence[TrialRecord], name: str, tune: Tune) -> str:
     figure, axes = _figure((name, "objective"))
     known = [record for record in records if record.state == "complete" and name in record.settings]
     space = tune.space[name]
-    values = [str(r.settings[name]) if space.choices is not None else r.settings[name] for r in known]
+    values = [r.settings[name] if space.choices is None else space.choices.index(r.settings[name]) for r in known]
     axes.scatter(values, [r.value for r in known], color=COLORS["complete"], s=14)
+    if space.choices is not None:
+        axes.set_xticks(range(len(space.choices)), [str(choice) for choice in space.choices])
     if space.log:
         axes.set_xscale("log")
     return _svg(figure)
