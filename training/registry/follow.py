@@ -110,6 +110,8 @@ def expected_tags(history: Sequence[Entry], standing: Standing) -> dict[str, dic
             "nightshift.reasons": words[:MAX_TAG_CHARS],
             "nightshift.decided_by": entry.decided_by,
         }
+        if entry.semantic_version:
+            tags["nightshift.semantic_version"] = entry.semantic_version
         if entry.action != "recorded":
             # Whoever sits on a seat gets its name below; who sat on one and does not any more is archived.
             tags[LIFECYCLE_TAG] = "archived"
