@@ -11,12 +11,14 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
 from airflow.providers.standard.operators.hitl import HITLOperator
 from airflow.sdk import DAG, Param, TriggerRule
-from airflow.sdk.exceptions import AirflowFailException
-from airflow.sdk.execution_time.hitl import HITLUser, upsert_hitl_detail
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.execution_time.hitl import HITLUser, get_hitl_detail_content_detail, upsert_hitl_detail
 from airflow.triggers.base import BaseTrigger, TriggerEvent
+from asgiref.sync import sync_to_async
 
 from nightshift.assets import REQUESTED, model_asset
 from nightshift.links import report_url
@@ -105,7 +107,7 @@ class AskOperator(HITLOperator):
             assigned_users=self._approvers(request),
         )
         self.log.info("%s\nwaiting for an answer until %s", self.body, until.isoformat(timespec="seconds"))
-        watch = WatchRequest(model=request.model, key=request.key, until=until.isoformat())
+        watch = WatchRequest(model=request.model, key=request.key, until=until.isoformat(), ti_id=str(context["ti"].id))
         self.defer(trigger=watch, method_name="execute_complete")
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
@@ -201,20 +203,24 @@ class AnswerOperator(FollowOperator):
 
 
 class WatchRequest(BaseTrigger):
-    """Ends when the request has ended otherwise, or its time is over. An answer does not need it: Airflow wakes the task itself."""
+    """Ends when the request has ended otherwise, or its time is over. To a waiting task, Airflow brings the answer itself."""
 
-    def __init__(self, *, model: str, key: str, until: str) -> None:
+    def __init__(self, *, model: str, key: str, until: str, ti_id: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.model = model
         self.key = key
         self.until = until
+        self.ti_id = ti_id
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        return "nightshift.approvals.WatchRequest", {"model": self.model, "key": self.key, "until": self.until}
+        return "nightshift.approvals.WatchRequest", {"model": self.model, "key": self.key, "until": self.until, "ti_id": self.ti_id}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         until = datetime.fromisoformat(self.until)
         while True:
+            if (answer := await self._answer()) is not None:
+                yield TriggerEvent(answer)  # type: ignore[no-untyped-call]
+                return
             try:
                 ending = await asyncio.to_thread(self._ending)
             except Exception as err:
@@ -229,6 +235,18 @@ class WatchRequest(BaseTrigger):
                 return
             await asyncio.sleep(min(LOOK_SECONDS, max(0.1, (until - datetime.now(UTC)) / timedelta(seconds=1))))
 
+    async def _answer(self) -> dict[str, Any] | None:
+        """Return an answer that came before Airflow had parked the task: nobody else would wake it."""
+        try:
+            given = await sync_to_async(get_hitl_detail_content_detail)(ti_id=UUID(self.ti_id))
+        except Exception as err:
+            self.log.warning("cannot look at the answer: %s", err)
+            return None
+        if not given.response_received or given.responded_by_user is None:
+            return None
+        person = {"id": given.responded_by_user.id, "name": given.responded_by_user.name}
+        return {"chosen_options": list(given.chosen_options or []), "params_input": given.params_input or {}, "responded_by_user": person}
+
     def _ending(self) -> str | None:
         ending = _ledger().ending_of(self.model, self.key)
         return None if ending is None else ending.outcome
@@ -239,6 +257,7 @@ def request_of(context: Context, ledger: Ledger, spec: PipelineSpec) -> Entry:
 
     Raises:
         AirflowFailException: there is none.
+        AirflowSkipException: another pipeline of the same model asked.
     """
     model, run = spec.promote.model, context["dag_run"]
     events = context.get("triggering_asset_events") or {}
@@ -249,6 +268,10 @@ def request_of(context: Context, ledger: Ledger, spec: PipelineSpec) -> Entry:
     if not found:
         what = f"no request {shown(named)}" if named else "no request"
         raise AirflowFailException(f"the ledger has {what} for an approval of {model}")
+    asked_by = str(found[-1].evidence.get("pipeline", spec.name))
+    if asked_by != spec.name:
+        # Two pipelines may make one model; each has its own approvers.
+        raise AirflowSkipException(f"{asked_by}.approval asks about this candidate")
     return found[-1]
 
 

@@ -24,6 +24,7 @@ from training.spec import PipelineSpec
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
+SUFFIX: Final = ".canary"
 STAGES: Final = ("ingest", "validate", "prepare", "canary")
 
 
@@ -37,7 +38,7 @@ def canary_dag(spec: PipelineSpec, spec_path: Path, common: Mapping[str, Any]) -
     if rules is None:
         raise ValueError(f"{spec.name} has no canaries")
     dag = DAG(
-        dag_id=f"{spec.name}.canary",
+        dag_id=f"{spec.name}{SUFFIX}",
         description=f"Judges the canary of {spec.promote.model} on what arrives",
         doc_md=__doc__,
         schedule=AssetOrTimeSchedule(
@@ -71,9 +72,15 @@ class ResolveCanary(ResolveOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         from training.registry.ledger import Ledger
 
-        canary = Ledger(Settings.from_environment().database_url).standing(self.model).canary
+        ledger = Ledger(Settings.from_environment().database_url)
+        canary = ledger.standing(self.model).canary
         if canary is None:
             raise AirflowSkipException(f"{self.model} has no canary")
+        made = ledger.decision(self.model, canary.decision_key)
+        pipeline = context["dag_run"].dag_id.removesuffix(SUFFIX)
+        if made is not None and made.evidence.get("pipeline", pipeline) != pipeline:
+            # Two pipelines may make one model; each judges its own canaries, by its own rules.
+            raise AirflowSkipException(f"{made.evidence['pipeline']}{SUFFIX} judges it")
         self.log.info("version %s has been canary since %s", canary.semantic_version or canary.version, canary.since)
         return super().execute(context)
 

@@ -37,6 +37,7 @@ def housekeeping_dag() -> DAG:
         schedule=CronTriggerTimetable("17 * * * *", timezone="UTC"),
         catchup=False,
         max_active_runs=1,
+        is_paused_upon_creation=False,
         tags=["nightshift"],
     )
     with dag:

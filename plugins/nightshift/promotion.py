@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from nightshift.alerts import announce
@@ -123,6 +124,7 @@ class CanaryDecisionOperator(PromoteOperator):
         key = {"model": self.model, "evaluation": judged.digest}
         # Time is part of the verdict: each look is one of its own.
         print_ = fingerprint("promote", spec_part={}, code_version="", inputs=key, nonce=context["run_id"])
-        order = {"kind": "canary", "now": frozen.as_of.isoformat()}
+        # A run may be asked to look as of tomorrow; a canary's time passes as everybody's does.
+        order = {"kind": "canary", "now": min(frozen.as_of, datetime.now(UTC)).isoformat()}
         report = judged.reports.get("canary")
         return Work(fingerprint=print_, inputs={"evaluation": judged.artifact_uri}, parameters={"order": order, "report_uri": report})

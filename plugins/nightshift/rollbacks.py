@@ -1,4 +1,7 @@
-"""The way back: one DAG for all models, triggered by hand. `python -m training.registry rollback` does the same without Airflow."""
+"""The way back: one DAG for all models, triggered by hand.
+
+`python -m training.registry rollback` does it without Airflow, and so without events and alerts.
+"""
 
 from __future__ import annotations
 

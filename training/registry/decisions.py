@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from training.errors import DeniedError, shown
-from training.registry.ledger import REQUEST, Entry, Holder, Ledger, Move, Standing, decision_key
+from training.registry.ledger import REQUEST, SEATED, Entry, Holder, Ledger, Move, Standing, decision_key
 
 HOLDER: Final = "holder"
 """Key of an entry's evidence: the version that it is about, as a `Holder`."""
@@ -56,6 +56,14 @@ def record_candidate(
         # Measured once more, by a forced night: it has what it won.
         words = f"these weights are {alias} already: nothing moves"
         return ledger.record(replace(entry, outcome="accepted", reasons=[*reasons, {"gate": "standing", "passed": True, "words": words}]))
+    if outcome == REQUEST:
+        newer = [request for request in ledger.open_requests(model) if _is_later(request, holder)]
+        if newer:
+            waiting = newer[-1].semantic_version or newer[-1].version
+            words = f"version {waiting}, of a later night, waits for an answer: nothing goes backwards"
+            return ledger.record(
+                replace(entry, outcome="rejected", reasons=[*reasons, {"gate": "standing", "passed": False, "words": words}])
+            )
     if outcome != "accepted":
         return ledger.record(entry)
     return ledger.record(*_seated(entry, standing))
@@ -97,9 +105,12 @@ def answer_request(ledger: Ledger, request: Entry, outcome: str, *, by: str, wor
     except DeniedError as err:
         if err.code != "promotion.conflict":
             raise
+    measured = (request.evidence.get("champion") or {}).get("version")
+    now = ledger.standing(request.model)
+    champion = now.champion.version if now.champion else "nobody"
     words = (
-        f"the approval is for weights {request.evidence['weights_digest'][:12]}, evaluated against revision "
-        f"{request.evidence['revision']}; the standing is at revision {ledger.standing(request.model).revision} now"
+        f"the approval is for weights {request.evidence['weights_digest'][:12]}, evaluated against champion {measured or 'nobody'} "
+        f"(revision {request.evidence['revision']}); champion is {champion} now (revision {now.revision})"
     )
     stale = replace(
         entry,
@@ -163,6 +174,7 @@ def roll_back(
 
     Raises:
         DeniedError: `rollback.nothing`, there is no earlier champion; `version.unknown`; `rollback.same`, it is champion already;
+            `rollback.never_accepted`;
             `promotion.conflict`, somebody else moved the standing at the same moment.
     """
     standing, history = ledger.standing(model), ledger.history(model)
@@ -175,6 +187,9 @@ def roll_back(
     target = find_version(history, to, model) if to else _previous(history, model)
     if target.version == standing.champion.version:
         raise DeniedError("rollback.same", f"version {_named(target)} is the champion of {model} already")
+    if not _was_accepted(history, target):
+        message = f"version {_named(target)} of {model} was never accepted or approved: a rollback goes back to what was"
+        raise DeniedError("rollback.never_accepted", message, hint="evaluate it again, or approve its request")
     expected = standing.revision if expected_revision is None else expected_revision
     entry = Entry(
         model=model,
@@ -195,6 +210,12 @@ def roll_back(
     )
     seat = replace(target, since=_now())
     return ledger.record(entry, Move(champion=seat, canary=None, expected_revision=expected))
+
+
+def _was_accepted(history: Sequence[Entry], target: Holder) -> bool:
+    """Say whether gates or a person ever let the version in: no order goes around them."""
+    mine = (entry for entry in history if entry.version == target.version)
+    return any(entry.action in SEATED or entry.outcome in ("accepted", "approved") for entry in mine)
 
 
 def champions(history: Sequence[Entry]) -> list[Holder]:
@@ -245,6 +266,10 @@ def holder_of(entry: Entry) -> Holder:
 
 def is_request(entry: Entry) -> bool:
     return entry.outcome == REQUEST
+
+
+def _is_later(request: Entry, holder: Holder) -> bool:
+    return datetime.fromisoformat(holder_of(request).as_of) > datetime.fromisoformat(holder.as_of)
 
 
 def _alias_of(standing: Standing, weights_digest: str) -> str | None:

@@ -155,11 +155,13 @@ class Search:
 
     def given(self, train: Train, champion: Mapping[str, Any] | None) -> Settings:
         """Return the settings that this slot's trial has by right: the grid's, or for the first one the champion's, else the spec's."""
-        if self._tune.sampler == "grid":
-            return grid(self._tune)[self._slot]
-        if self._slot != 0:
+        if self._tune.sampler != "grid" and self._slot != 0:
             return {}
-        return project(train if champion is None else Train.model_validate({**train.model_dump(mode="json"), **champion}), self._tune)
+        first = project(train if champion is None else Train.model_validate({**train.model_dump(mode="json"), **champion}), self._tune)
+        if self._tune.sampler != "grid":
+            return first
+        found = grid(self._tune)
+        return ([first, *(one for one in found if one != first)] if first in found else found)[self._slot]
 
     def finish(self, trial: Trial, record: TrialRecord) -> None:
         """Tell the storage how the trial ended. The record in the store is there already: failing here is no harm."""

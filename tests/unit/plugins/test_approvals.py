@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 
 from nightshift import approvals
 from nightshift.approvals import AnswerOperator, AskOperator, WatchRequest
@@ -21,6 +21,7 @@ from training.spec.models import Alerts
 PATH = CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml"
 MODEL = "search_ranking"
 ANN = {"id": "ann", "name": "ann"}
+TI_ID = "01a1fd3b-67d9-7d12-8a78-f8e0c2a0b001"
 
 
 def spec_with(promote: str = "approve_own: true") -> PipelineSpec:
@@ -43,7 +44,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return questions
 
 
-def request_for(ledger: Ledger, number: int, *, outcome: str = "needs_approval", started_by: str | None = "bob") -> Entry:
+def request_for(
+    ledger: Ledger, number: int, *, outcome: str = "needs_approval", started_by: str | None = "bob", pipeline: str = MODEL
+) -> Entry:
     holder = Holder(
         version=str(number), semantic_version=f"1.0.{number}", weights_digest=f"w{number}", model_uri="u", as_of="2026-02-01", bounds={}
     )
@@ -52,7 +55,7 @@ def request_for(ledger: Ledger, number: int, *, outcome: str = "needs_approval",
         "evaluation_digest": f"e{number}",
         "revision": ledger.standing(MODEL).revision,
         "triggered_by": started_by,
-        "pipeline": MODEL,
+        "pipeline": pipeline,
         "report_uri": "file:///store/objects/sha256/ab/abc",
         "metrics": {"ndcg@10": 0.61},
         "champion_metrics": {"ndcg@10": 0.6},
@@ -212,14 +215,39 @@ def test_a_run_without_a_request_says_so(ledger: Ledger) -> None:
 def test_the_wait_ends_when_the_request_does(ledger: Ledger) -> None:
     old = request_for(ledger, 1)
     request_for(ledger, 2)
-    watch = WatchRequest(model=MODEL, key=old.key, until=(datetime.now(UTC) + timedelta(days=1)).isoformat())
+    watch = WatchRequest(model=MODEL, key=old.key, until=(datetime.now(UTC) + timedelta(days=1)).isoformat(), ti_id=TI_ID)
     assert first_event(watch.run) == {"ended": "superseded"}
 
 
 def test_the_wait_ends_when_its_time_is_over(ledger: Ledger) -> None:
     request = request_for(ledger, 1)
-    watch = WatchRequest(model=MODEL, key=request.key, until=datetime.now(UTC).isoformat())
+    watch = WatchRequest(model=MODEL, key=request.key, until=datetime.now(UTC).isoformat(), ti_id=TI_ID)
     assert first_event(watch.run) == {"error": "the time is over", "error_type": "timeout"}
+
+
+def test_an_answer_that_came_before_the_task_was_parked_wakes_it(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = request_for(ledger, 1)
+    person = SimpleNamespace(id="ann", name="ann")
+    given = SimpleNamespace(response_received=True, responded_by_user=person, chosen_options=["Approve"], params_input={"note": "yes"})
+    looked: list[str] = []
+    monkeypatch.setattr(approvals, "get_hitl_detail_content_detail", lambda ti_id: looked.append(str(ti_id)) or given)
+    watch = WatchRequest(model=MODEL, key=request.key, until=(datetime.now(UTC) + timedelta(days=1)).isoformat(), ti_id=TI_ID)
+    event = first_event(watch.run)
+    assert looked == [TI_ID]
+    assert ask(spec_with()).execute_complete(context(), event) == "approved"
+    assert ledger.history(MODEL)[-1].reasons[-1]["words"] == "approved by ann: yes"
+
+
+def test_another_pipelines_question_about_the_same_model_is_not_asked_by_this_ones_rules(
+    ledger: Ledger, asked: list[dict[str, Any]]
+) -> None:
+    request_for(ledger, 1, pipeline="search_ranking_b")
+    with pytest.raises(AirflowSkipException, match=r"search_ranking_b\.approval asks about this candidate"):
+        ask(spec_with())._ask(context())
+    with pytest.raises(AirflowSkipException, match="search_ranking_b"):
+        follow(spec_with()).decision(context(state="skipped"))
+    assert asked == []
+    assert len(ledger.open_requests(MODEL)) == 1
 
 
 def first_event(run: Callable[[], Any]) -> Any:

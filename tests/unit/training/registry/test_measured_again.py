@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.training.registry.scenes import decide_on, seats
+from training.errors import DeniedError
+from training.registry.decisions import roll_back
 from training.registry.ledger import Ledger
 
 
@@ -42,3 +44,22 @@ def test_the_same_decision_given_twice_is_still_the_first_one(ledger: Ledger) ->
     first = decide_on(ledger, 1)
     assert decide_on(ledger, 1, evidence={"revision": 0}) == first
     assert len(ledger.history("m")) == 1
+
+
+def test_an_older_nights_question_does_not_end_a_newer_ones(ledger: Ledger) -> None:
+    decide_on(ledger, 1)
+    newer = decide_on(ledger, 5, "needs_approval")
+    older = decide_on(ledger, 3, "needs_approval")
+    assert (older.outcome, older.reasons[-1]["gate"]) == ("rejected", "standing")
+    assert older.reasons[-1]["words"] == "version 1.5.0, of a later night, waits for an answer: nothing goes backwards"
+    assert ledger.open_requests("m") == [newer]
+
+
+@pytest.mark.parametrize("outcome", ["rejected", "needs_approval"])
+def test_an_order_to_roll_back_goes_around_no_gate_and_no_person(ledger: Ledger, outcome: str) -> None:
+    decide_on(ledger, 1)
+    decide_on(ledger, 2, outcome)
+    with pytest.raises(DeniedError, match=r"version 2 \(1\.2\.0\) of m was never accepted or approved") as caught:
+        roll_back(ledger, "m", by="bob", reason="I want it", to="2")
+    assert caught.value.code == "rollback.never_accepted"
+    assert seats(ledger) == ("1", None)

@@ -155,3 +155,13 @@ def test_training_on_labels_that_are_no_classes_ends_as_bad_data(tmp_path: Path)
     error = address.error("a1")
     assert error is not None
     assert error["code"] == "label.not_a_class"
+
+
+def test_champion_that_cannot_be_read_ends_the_evaluation_and_nothing_is_promoted(binary: EvaluateBench) -> None:
+    model = binary.train(work="good")
+    binary.spec = binary.spec_of({})
+    gone = {**binary.seat(model, "3"), "model_uri": model.artifact_uri.rsplit("/", 1)[0] + "/" + "0" * 64 + ".json"}
+    inputs = {"model": model.artifact_uri, "dataset": binary.dataset_uri}
+    ended, address = binary.attempt("evaluate", inputs, {"champion": gone}, "unreadable")
+    assert ended is ExitCode.BAD_DATA
+    assert address.result() is None
