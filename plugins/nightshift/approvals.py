@@ -112,25 +112,31 @@ class AskOperator(HITLOperator):
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """Record what was answered, or that nothing was."""
-        from training.registry.decisions import answer_request
-
         ledger = _ledger()
         request = request_of(context, ledger, self.spec)
         if _said_ended(self, ledger, request):
             return None
+        until = request.decided_at + self.spec.promote.approve_within
         if event.get("error_type") == "timeout":
-            words = f"nobody answered within {self.spec.promote.approve_within}"
-            return _told(self, answer_request(ledger, request, "expired", by="nobody", words=words))
+            return self._record(ledger, request, "expired", "nobody", f"nobody answered within {self.spec.promote.approve_within}")
         # The trigger ends for nothing else: this is Airflow's record of a person's response.
         person: Mapping[str, str] = event["responded_by_user"]
+        if event["responded_at"] >= until:
+            words = f"{person['name']} answered after {until.isoformat(timespec='seconds')}"
+            return self._record(ledger, request, "expired", "nobody", words)
         if self._is_own(request, person):
             self.log.warning("%s started the run and may not approve its model (promote.approve_own); asking again", person["name"])
             return self._ask(context)
         note = str((event.get("params_input") or {}).get("note") or "").strip()
         outcome = "approved" if event["chosen_options"] == [APPROVE] else "declined"
         words = f"{outcome} by {person['name']}" + (f": {note}" if note else "")
+        return self._record(ledger, request, outcome, person["name"], words)
+
+    def _record(self, ledger: Ledger, request: Entry, outcome: str, by: str, words: str) -> str | None:
+        from training.registry.decisions import answer_request
+
         try:
-            return _told(self, answer_request(ledger, request, outcome, by=person["name"], words=words))
+            return _told(self, answer_request(ledger, request, outcome, by=by, words=words))
         except DeniedError as err:
             # Ended in the moment between the look and the record.
             self.log.warning("%s", err)
@@ -245,7 +251,12 @@ class WatchRequest(BaseTrigger):
         if not given.response_received or given.responded_by_user is None:
             return None
         person = {"id": given.responded_by_user.id, "name": given.responded_by_user.name}
-        return {"chosen_options": list(given.chosen_options or []), "params_input": given.params_input or {}, "responded_by_user": person}
+        return {
+            "chosen_options": list(given.chosen_options or []),
+            "params_input": given.params_input or {},
+            "responded_at": given.responded_at,
+            "responded_by_user": person,
+        }
 
     def _ending(self) -> str | None:
         ending = _ledger().ending_of(self.model, self.key)
@@ -262,11 +273,13 @@ def request_of(context: Context, ledger: Ledger, spec: PipelineSpec) -> Entry:
     model, run = spec.promote.model, context["dag_run"]
     events = context.get("triggering_asset_events") or {}
     keys = [str(event.extra["key"]) for found in events.values() for event in found if event.extra.get("key")]
-    named = (run.conf or {}).get("request") or (keys[-1] if keys else None)
+    asked = (run.conf or {}).get("request")
+    # A run may have the events of several requests, in no order: the ledger's decides.
+    named = [asked] if asked else keys
     requests = [entry for entry in ledger.history(model) if entry.outcome == "needs_approval"]
-    found = [entry for entry in requests if entry.key == named] if named else [r for r in requests if r.decided_at <= run.run_after]
+    found = [entry for entry in requests if entry.key in named] if named else [r for r in requests if r.decided_at <= run.run_after]
     if not found:
-        what = f"no request {shown(named)}" if named else "no request"
+        what = f"no request {shown(named[-1])}" if named else "no request"
         raise AirflowFailException(f"the ledger has {what} for an approval of {model}")
     asked_by = str(found[-1].evidence.get("pipeline", spec.name))
     if asked_by != spec.name:

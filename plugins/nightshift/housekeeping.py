@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from nightshift.pools import CPU
 from nightshift.promotion import FollowOperator
 from nightshift.settings import Settings
-from training.errors import DeniedError
+from training.errors import DataError, DeniedError, SpecError
 from training.spec import PipelineSpec
 from training.spec.models import Alerts
 from training.store import Store
@@ -66,7 +66,11 @@ class ExpireOperator(BaseOperator):
     def _expire(self, ledger: Ledger, request: Entry, store: Store) -> None:
         from training.registry.decisions import answer_request
 
-        spec = PipelineSpec.thaw(store.get_json(str(request.evidence["spec_uri"])))
+        try:
+            spec = PipelineSpec.thaw(store.get_json(str(request.evidence["spec_uri"])))
+        except (SpecError, DataError) as err:
+            self.log.error("the request for version %s of %s cannot be looked at: %s", request.version, request.model, err)
+            return
         if datetime.now(UTC) < request.decided_at + spec.promote.approve_within:
             self.log.info("version %s of %s waits for somebody since %s", request.version, request.model, request.decided_at)
             return

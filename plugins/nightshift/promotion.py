@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from nightshift.alerts import announce
 from nightshift.assets import DECISIONS, emit
 from nightshift.links import report_url, task_url
-from nightshift.resolve import Frozen
+from nightshift.resolve import Frozen, check_settled
 from nightshift.settings import Settings
 from nightshift.stages import StageOperator
 from nightshift.work import Work
@@ -45,9 +46,14 @@ class PromoteOperator(StageOperator):
             self._announce(found)
         return value
 
+    def frozen(self, context: Context) -> Frozen:
+        """Return what the run settled: gates and approval are those of its own spec, whatever XCom says."""
+        check_settled(context, Settings.from_environment())
+        return super().frozen(context)
+
     def has_decided(self, found: StageResult, run: RunIdentity) -> bool:
-        """Say whether this task made the decision, in this try or an earlier one."""
-        return found.run.owner == run.owner and found.scalars.get("decision") != "waiting"
+        """Say whether this task made the decision, in this try or an earlier one, and nothing has moved or answered since."""
+        return found.run.owner == run.owner and found.scalars.get("decision") != "waiting" and not _is_past(found)
 
     def work(self, context: Context, frozen: Frozen, settings: Settings, *, nonce: str) -> Work:
         """Return the work, with who started the run: they may be barred from approving it."""
@@ -128,3 +134,13 @@ class CanaryDecisionOperator(PromoteOperator):
         order = {"kind": "canary", "now": min(frozen.as_of, datetime.now(UTC)).isoformat()}
         report = judged.reports.get("canary")
         return Work(fingerprint=print_, inputs={"evaluation": judged.artifact_uri}, parameters={"order": order, "report_uri": report})
+
+
+def _is_past(found: StageResult) -> bool:
+    """Say whether a decision that is found again, by a task that was cleared, has been followed by a move or an answer."""
+    from training.registry.ledger import Ledger
+
+    key = found.scalars.get("key")
+    history = Ledger(Settings.from_environment().database_url).history(str(found.scalars.get("model")))
+    since = itertools.dropwhile(lambda entry: entry.key != key, history)
+    return any(entry.key != key and (entry.revision is not None or entry.request_key == key) for entry in since)

@@ -19,6 +19,7 @@ from training.spec import PipelineSpec, apply_overrides, freeze, load_spec, reso
 from training.spec.values import duration_text
 from training.store import Store
 from training.store.listing import missing_partitions, partition_uri
+from training.store.refs import Ref
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -59,8 +60,10 @@ class ResolveOperator(BaseOperator):
             raise
         except NightshiftError as err:
             raise AirflowFailException(str(err)) from err
+        settled = {"spec_uri": spec_uri, "as_of": as_of.astimezone(UTC).isoformat(), "force": parameters.force}
+        settle(context, settings, settled)
         self.log.info("as of %s, spec %s%s", as_of.isoformat(), spec_uri, ", everything done again" if parameters.force else "")
-        return {"spec_uri": spec_uri, "as_of": as_of.astimezone(UTC).isoformat(), "force": parameters.force}
+        return settled
 
     def as_of(self, context: Context, spec: PipelineSpec, parameter: str | None) -> datetime:
         """Return the instant whose past the run may see; `parameter` is the trigger's."""
@@ -114,6 +117,31 @@ class WaitForData(BaseSensorOperator):
         named = ", ".join(partition_uri(source.uri, source.partition, day) for day in days[:MAX_NAMED_DAYS])
         more = f" and {len(days) - MAX_NAMED_DAYS} more" if len(days) > MAX_NAMED_DAYS else ""
         return f"{len(days)} of {source.window.days} partitions of {source.table} are not there: {named}{more}"
+
+
+def settle(context: Context, settings: Settings, settled: Mapping[str, Any]) -> None:
+    """Keep in the store what a run's first task has settled: XCom can be written by whoever may call the API, the store not."""
+    ref = _settled(context, settings)
+    while True:
+        head = ref.read()
+        if (head is not None and head.value == settled) or ref.move(dict(settled), expected=head.number if head else 0):
+            return
+
+
+def check_settled(context: Context, settings: Settings) -> None:
+    """Refuse to decide by a spec that is not the run's own.
+
+    Raises:
+        ContractError: the XCom of `resolve` is not what it settled.
+    """
+    head = _settled(context, settings).read()
+    if head is None or head.value != dict(context["ti"].xcom_pull(task_ids=RESOLVE) or {}):
+        raise ContractError(f"the XCom of task {RESOLVE!r} is not what it settled (the store knows); clear {RESOLVE!r} and what follows")
+
+
+def _settled(context: Context, settings: Settings) -> Ref:
+    ti: Any = context["ti"]
+    return Store(settings.store_uri).run_ref(ti.dag_id, ti.run_id, "settled")
 
 
 class Frozen:

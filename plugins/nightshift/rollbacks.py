@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.sdk import DAG, Param
 from airflow.sdk.exceptions import AirflowFailException
 
-from nightshift.pools import CPU
 from nightshift.promotion import FollowOperator
 from nightshift.settings import Settings
 from training.errors import DeniedError, SpecError
@@ -43,7 +42,8 @@ def rollback_dag() -> DAG:
         },
     )
     with dag:
-        RollbackOperator(task_id=ROLLBACK, pool=CPU.name, retries=2)
+        # Not the pool of stages: the way back waits for no evaluation.
+        RollbackOperator(task_id=ROLLBACK, retries=2)
     return dag
 
 

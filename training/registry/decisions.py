@@ -11,11 +11,13 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from training.errors import DeniedError, shown
-from training.registry.ledger import REQUEST, SEATED, Entry, Holder, Ledger, Move, Standing, decision_key
+from training.registry.ledger import REQUEST, Entry, Holder, Ledger, Move, Standing, decision_key
 
 HOLDER: Final = "holder"
 """Key of an entry's evidence: the version that it is about, as a `Holder`."""
 MAX_NAMED_VERSIONS: Final = 10
+CHAMPIONS: Final = frozenset({"promoted", "rolled_back"})
+"""Actions that make a champion."""
 
 
 def record_candidate(
@@ -174,7 +176,7 @@ def roll_back(
 
     Raises:
         DeniedError: `rollback.nothing`, there is no earlier champion; `version.unknown`; `rollback.same`, it is champion already;
-            `rollback.never_accepted`;
+            `rollback.never_champion`;
             `promotion.conflict`, somebody else moved the standing at the same moment.
     """
     standing, history = ledger.standing(model), ledger.history(model)
@@ -187,9 +189,9 @@ def roll_back(
     target = find_version(history, to, model) if to else _previous(history, model)
     if target.version == standing.champion.version:
         raise DeniedError("rollback.same", f"version {_named(target)} is the champion of {model} already")
-    if not _was_accepted(history, target):
-        message = f"version {_named(target)} of {model} was never accepted or approved: a rollback goes back to what was"
-        raise DeniedError("rollback.never_accepted", message, hint="evaluate it again, or approve its request")
+    if not any(entry.version == target.version and entry.action in CHAMPIONS for entry in history):
+        message = f"version {_named(target)} of {model} was never champion: a rollback goes back to what was, and around no gate"
+        raise DeniedError("rollback.never_champion", message, hint="evaluate it again, or approve its request")
     expected = standing.revision if expected_revision is None else expected_revision
     entry = Entry(
         model=model,
@@ -198,7 +200,7 @@ def roll_back(
         semantic_version=target.semantic_version,
         action="rolled_back",
         outcome="rolled_back",
-        reasons=[{"gate": "rollback", "passed": True, "words": _rollback_words(history, target, standing.champion, reason)}],
+        reasons=[{"gate": "rollback", "passed": True, "words": f"from version {_named(standing.champion)}: {reason}"}],
         evidence={
             HOLDER: asdict(target),
             "from": asdict(standing.champion),
@@ -212,17 +214,11 @@ def roll_back(
     return ledger.record(entry, Move(champion=seat, canary=None, expected_revision=expected))
 
 
-def _was_accepted(history: Sequence[Entry], target: Holder) -> bool:
-    """Say whether gates or a person ever let the version in: no order goes around them."""
-    mine = (entry for entry in history if entry.version == target.version)
-    return any(entry.action in SEATED or entry.outcome in ("accepted", "approved") for entry in mine)
-
-
 def champions(history: Sequence[Entry]) -> list[Holder]:
     """Return the line of champions that a rollback goes back along, oldest first: what was rolled back is not in it."""
     line: list[Holder] = []
     for entry in history:
-        if entry.action not in ("promoted", "rolled_back"):
+        if entry.action not in CHAMPIONS:
             continue
         holder = holder_of(entry)
         if entry.action == "rolled_back":
@@ -269,7 +265,9 @@ def is_request(entry: Entry) -> bool:
 
 
 def _is_later(request: Entry, holder: Holder) -> bool:
-    return datetime.fromisoformat(holder_of(request).as_of) > datetime.fromisoformat(holder.as_of)
+    asked = datetime.fromisoformat(holder_of(request).as_of)
+    # A night that has not come yet holds up nobody.
+    return datetime.fromisoformat(holder.as_of) < asked <= datetime.now(UTC)
 
 
 def _alias_of(standing: Standing, weights_digest: str) -> str | None:
@@ -293,14 +291,6 @@ def _settlement_key(model: str, weights_digest: str, revision: int) -> str:
 
 def _order_key(model: str, order: str) -> str:
     return decision_key(model, "rollback", "order", order)
-
-
-def _rollback_words(history: Sequence[Entry], target: Holder, champion: Holder, reason: str) -> str:
-    words = f"from version {_named(champion)}: {reason}"
-    decided = [entry for entry in history if entry.version == target.version]
-    if any(entry.action in ("promoted", "rolled_back") for entry in decided):
-        return words
-    return f"{words}; version {_named(target)} was never champion, last decision: {decided[-1].outcome}"
 
 
 def _previous(history: Sequence[Entry], model: str) -> Holder:

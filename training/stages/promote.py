@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from training.contracts import canonical_json, sha256_hex
 from training.data.transforms import FittedTransforms
-from training.errors import DeniedError
+from training.errors import DeniedError, UnavailableError
 from training.registry.decisions import holder_of, record_candidate, settle_canary, settlement
 from training.registry.follow import follow
 from training.registry.gates import decide, judge_canary
@@ -44,7 +44,7 @@ def work(context: StageContext) -> Outcome:
     with context.timed("ledger"):
         kept = _DECIDERS[order["kind"]](context, ledger, order)
     with context.timed("registry"):
-        standing = follow(ledger, model)
+        standing = _followed(ledger, model, kept, is_order=order["kind"] == "follow")
     if kept is None:
         return _waiting(context, standing)
     for reason in kept.reasons:
@@ -53,12 +53,24 @@ def work(context: StageContext) -> Outcome:
     return _outcome(context, kept, standing)
 
 
+def _followed(ledger: Ledger, model: str, kept: Entry | None, *, is_order: bool) -> Standing:
+    """Let MLflow follow. Where no alias moved and MLflow is away, whoever follows next adds the tags: a question does not wait for them."""
+    try:
+        return follow(ledger, model)
+    except UnavailableError as err:
+        if kept is None or kept.action != "recorded" or is_order:
+            raise
+        logger.warning("%s", err)
+        return ledger.standing(model)
+
+
 def _candidate(context: StageContext, ledger: Ledger, order: Mapping[str, Any]) -> Entry:
     request, spec = context.request, context.spec
     model = context.store.manifests.get(request.inputs["model"], kind="model")
     evaluation, facts = _evaluation(context)
     decision = decide(facts, spec.evaluate, approval=spec.promote.approval, promote=spec.promote)
     weights = model.meta["weights_digest"]
+    _check_measured(facts, weights)
     snapshot = context.store.manifests.get(request.inputs["snapshot"], kind="snapshot")
     recipe = _recipe(context, model, snapshot.digest)
     holder = Holder(
@@ -103,7 +115,8 @@ def _canary(context: StageContext, ledger: Ledger, order: Mapping[str, Any]) -> 
         # An attempt before this one died after the ledger had it.
         return done
     standing = ledger.standing(model)
-    if canary_rules is None or standing.canary is None or standing.revision != facts["champion"]["revision"]:
+    held = "" if standing.canary is None else standing.canary.weights_digest
+    if canary_rules is None or standing.canary is None or held != judged or standing.revision != facts["champion"]["revision"]:
         raise DeniedError("canary.missing", f"{context.spec.promote.model} has another canary than was judged, or none", hint="look again")
     verdict = judge_canary(
         facts,
@@ -136,6 +149,18 @@ def _known(context: StageContext, ledger: Ledger, order: Mapping[str, Any]) -> E
 
 
 _DECIDERS: Final = {"candidate": _candidate, "canary": _canary, "follow": _known}
+
+
+def _check_measured(facts: Mapping[str, Any], weights: str) -> None:
+    """Refuse another model's evaluation: after a task was cleared alone, XCom may hold one.
+
+    Raises:
+        DeniedError: `evaluation.mismatch`.
+    """
+    measured = str(facts["candidate"]["weights_digest"])
+    if measured != weights:
+        message = f"the evaluation is of weights {measured[:12]}, the model has {weights[:12]}"
+        raise DeniedError("evaluation.mismatch", message, hint="clear the evaluate task: this model was not measured")
 
 
 def _evaluation(context: StageContext) -> tuple[Manifest, dict[str, Any]]:

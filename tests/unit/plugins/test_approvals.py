@@ -147,6 +147,23 @@ def test_no_answer_in_time_expires(ledger: Ledger) -> None:
     assert ledger.standing(MODEL).champion is None
 
 
+def test_an_answer_after_the_time_is_over_promotes_nothing(ledger: Ledger) -> None:
+    request = request_for(ledger, 1)
+    late = request.decided_at + timedelta(days=7, seconds=1)
+    event = {"chosen_options": ["Approve"], "params_input": {}, "responded_by_user": ANN, "responded_at": late}
+    assert ask(spec_with()).execute_complete(context(), event) == "expired"
+    assert ledger.history(MODEL)[-1].reasons[-1]["words"].startswith("ann answered after 20")
+    assert ledger.standing(MODEL).champion is None
+
+
+def test_of_the_events_of_several_requests_the_ledgers_newest_is_asked(ledger: Ledger) -> None:
+    older, newer = request_for(ledger, 1), request_for(ledger, 2)
+    run = context()
+    events = [SimpleNamespace(extra={"key": entry.key}) for entry in (newer, older)]
+    run["triggering_asset_events"] = {"asset": events}
+    assert approvals.request_of(run, ledger, spec_with()) == newer
+
+
 def test_an_older_request_is_superseded_and_its_approval_does_nothing(ledger: Ledger) -> None:
     old = request_for(ledger, 1)
     request_for(ledger, 2)
@@ -228,7 +245,13 @@ def test_the_wait_ends_when_its_time_is_over(ledger: Ledger) -> None:
 def test_an_answer_that_came_before_the_task_was_parked_wakes_it(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     request = request_for(ledger, 1)
     person = SimpleNamespace(id="ann", name="ann")
-    given = SimpleNamespace(response_received=True, responded_by_user=person, chosen_options=["Approve"], params_input={"note": "yes"})
+    given = SimpleNamespace(
+        response_received=True,
+        responded_by_user=person,
+        responded_at=datetime.now(UTC),
+        chosen_options=["Approve"],
+        params_input={"note": "yes"},
+    )
     looked: list[str] = []
     monkeypatch.setattr(approvals, "get_hitl_detail_content_detail", lambda ti_id: looked.append(str(ti_id)) or given)
     watch = WatchRequest(model=MODEL, key=request.key, until=(datetime.now(UTC) + timedelta(days=1)).isoformat(), ti_id=TI_ID)

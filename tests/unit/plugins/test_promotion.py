@@ -1,6 +1,7 @@
 """What a decision says to the world: which asset has an event, who is told, and that nobody is told twice of what was found decided."""
 
 from collections import defaultdict
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -14,9 +15,10 @@ from nightshift.assets import DECISIONS, model_asset
 from nightshift.canaries import ResolveCanary
 from nightshift.housekeeping import ExpireOperator, RepairOperator
 from nightshift.promotion import PromoteOperator
+from nightshift.resolve import check_settled, settle
 from nightshift.rollbacks import RollbackOperator
 from nightshift.settings import Settings
-from training.contracts import RunIdentity, StageResult
+from training.contracts import ContractError, RunIdentity, StageResult
 from training.provenance import CHECKOUT
 from training.registry.decisions import record_candidate
 from training.registry.ledger import Entry, Holder, Ledger
@@ -37,7 +39,7 @@ class Outlets(defaultdict[Any, Any]):
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+def told(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     events: list[dict[str, Any]] = []
     monkeypatch.setattr(promotion, "announce", lambda event, alerts: events.append(dict(event)))
     return events
@@ -115,6 +117,36 @@ def test_a_second_try_that_finds_its_own_decision_tells_of_it(told: list[dict[st
     first_try = RunIdentity(dag_id=MODEL, run_id="r1", task_id="promote", try_number=0)
     assert len(decided(result("accepted", "promoted", first_try)).added) == 1
     assert len(told) == 1
+
+
+def test_a_decision_that_was_followed_by_another_is_not_told_again_when_its_task_is_cleared(
+    ledger: Ledger, told: list[dict[str, Any]]
+) -> None:
+    first = candidate(ledger, 1)
+    found = result("accepted", "promoted")
+    found = replace(found, scalars={**found.scalars, "key": first.key})
+    assert len(decided(found).added) == 1
+    candidate(ledger, 2, "rejected")
+    assert len(decided(found).added) == 1
+    candidate(ledger, 3)
+    assert decided(found).added == []
+    assert len(told) == 2
+
+
+def test_a_forged_spec_decides_nothing(settings: Settings) -> None:
+    settled = {"spec_uri": "file:///store/objects/sha256/aa/1", "as_of": "2026-02-01T02:00:00+00:00", "force": False}
+    found = dict(settled)
+    ti = SimpleNamespace(dag_id=MODEL, run_id="r1", xcom_pull=lambda task_ids: found)
+    with pytest.raises(ContractError, match="the XCom of task 'resolve' is not what it settled"):
+        check_settled({"ti": ti}, settings)
+    settle({"ti": ti}, settings, settled)
+    check_settled({"ti": ti}, settings)
+    found["spec_uri"] = "file:///store/objects/sha256/bb/2"
+    with pytest.raises(ContractError, match="clear 'resolve'"):
+        PromoteOperator(task_id="promote", model=MODEL, alerts=Alerts()).frozen({"ti": ti})
+    # A cleared `resolve` settles anew.
+    settle({"ti": ti}, settings, found)
+    check_settled({"ti": ti}, settings)
 
 
 def candidate(ledger: Ledger, number: int, outcome: str = "accepted", **more: Any) -> Entry:

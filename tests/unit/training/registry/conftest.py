@@ -19,12 +19,10 @@ def registry_uri(tmp_path_factory: pytest.TempPathFactory) -> str:
 def registry(registry_uri: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[mlflow.MlflowClient]:
     """A client of the registry; whatever else asks MLflow in this process asks the same one."""
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
-    before = mlflow.get_tracking_uri(), mlflow.get_registry_uri()
-    mlflow.set_tracking_uri(registry_uri)
-    mlflow.set_registry_uri(registry_uri)
+    # By the environment: what is set by a call stands above it, for every test that comes after.
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", registry_uri)
+    monkeypatch.setenv("MLFLOW_REGISTRY_URI", registry_uri)
     yield mlflow.MlflowClient()
-    mlflow.set_tracking_uri(before[0])
-    mlflow.set_registry_uri(before[1])
 
 
 @pytest.fixture

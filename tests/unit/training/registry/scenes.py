@@ -21,7 +21,7 @@ def candidate(number: int) -> Holder:
         semantic_version=f"1.{number}.0",
         weights_digest=f"w{number}",
         model_uri=f"store:///models/{number}",
-        as_of=f"2013-01-{number % 28 + 1:02d}T00:00:00+00:00",
+        as_of=f"2013-01-{number % 100 % 28 + 1:02d}T00:00:00+00:00",
         bounds={"test": ["2013-01-01", "2013-01-02"]},
     )
 

@@ -179,13 +179,17 @@ def test_a_canary_that_loses_its_seat_to_another_version_has_a_row_that_says_so(
     assert code_of(caught) == "promotion.conflict"
 
 
-def test_rolling_back_to_the_canary_ends_it_as_champion_and_not_as_superseded(ledger: Ledger) -> None:
+@pytest.mark.parametrize("is_settled", [False, True])
+def test_no_order_makes_a_canary_champion_before_its_time_or_after_its_end(ledger: Ledger, is_settled: bool) -> None:
     decide_on(ledger, 1)
     decide_on(ledger, 2, canary=True)
-    kept = back(ledger, "2")
-    assert seats(ledger) == ("2", None)
-    assert rows(ledger)[-1] == ("2", "rolled_back", "rolled_back")
-    assert kept.reasons[0]["words"].endswith("late flights; version 2 (1.2.0) was never champion, last decision: accepted")
+    if is_settled:
+        settle(ledger, "rolled_back")
+    before = seats(ledger)
+    with pytest.raises(DeniedError, match=r"version 2 \(1\.2\.0\) of m was never champion") as caught:
+        back(ledger, "2")
+    assert code_of(caught) == "rollback.never_champion"
+    assert seats(ledger) == before
 
 
 def test_each_rollback_goes_further_back_and_a_promotion_starts_anew_from_there(ledger: Ledger) -> None:

@@ -59,7 +59,7 @@ def test_an_older_nights_question_does_not_end_a_newer_ones(ledger: Ledger) -> N
 def test_an_order_to_roll_back_goes_around_no_gate_and_no_person(ledger: Ledger, outcome: str) -> None:
     decide_on(ledger, 1)
     decide_on(ledger, 2, outcome)
-    with pytest.raises(DeniedError, match=r"version 2 \(1\.2\.0\) of m was never accepted or approved") as caught:
+    with pytest.raises(DeniedError, match=r"version 2 \(1\.2\.0\) of m was never champion") as caught:
         roll_back(ledger, "m", by="bob", reason="I want it", to="2")
-    assert caught.value.code == "rollback.never_accepted"
+    assert caught.value.code == "rollback.never_champion"
     assert seats(ledger) == ("1", None)

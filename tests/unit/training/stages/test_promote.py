@@ -10,6 +10,7 @@ import pytest
 
 from tests.unit.training.stages.evaluate_bench import AS_OF, EvaluateBench
 from training.contracts import ExitCode, StageResult
+from training.errors import UnavailableError
 from training.evaluation import latency
 from training.registry.ledger import Ledger
 
@@ -119,3 +120,42 @@ def test_an_order_to_follow_what_nobody_decided_is_denied(bench: EvaluateBench, 
     error = address.error("a1")
     assert error is not None
     assert error["code"] == "decision.unknown"
+
+
+def test_another_models_evaluation_promotes_nothing(bench: EvaluateBench, models: dict[str, StageResult], ledger: Ledger) -> None:
+    evaluation, _ = bench.evaluate(models["good"], work="of the good one")
+    inputs = {
+        "model": models["blind"].artifact_uri,
+        "evaluation": evaluation.artifact_uri,
+        "dataset": bench.dataset_uri,
+        "snapshot": bench.snapshot_uri,
+    }
+    ended, address = bench.attempt("promote", inputs, {}, "mixed")
+    assert ended is ExitCode.DENIED
+    error = address.error("a1")
+    assert error is not None
+    assert error["code"] == "evaluation.mismatch"
+    assert ledger.history("orders") == []
+
+
+def test_a_question_does_not_wait_for_mlflow_and_a_promotion_does(
+    bench: EvaluateBench, models: dict[str, StageResult], ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(ledger: Ledger, model: str) -> None:
+        raise UnavailableError("mlflow.unavailable", "MLflow is away")
+
+    asks = {"promote: {model: orders}": "promote: {model: orders, approval: required}"}
+    evaluation, _ = bench.evaluate(models["good"], asks, work="asks")
+    inputs = {
+        "model": models["good"].artifact_uri,
+        "evaluation": evaluation.artifact_uri,
+        "dataset": bench.dataset_uri,
+        "snapshot": bench.snapshot_uri,
+    }
+    monkeypatch.setattr("training.stages.promote.follow", away)
+    asked = bench.stage("promote", inputs, {}, work="asks")
+    assert asked.scalars["decision"] == "needs_approval"
+    other, _ = bench.evaluate(models["blind"], work="promotes")
+    inputs |= {"model": models["blind"].artifact_uri, "evaluation": other.artifact_uri}
+    ended, _ = bench.attempt("promote", inputs, {}, "promotes")
+    assert ended is ExitCode.UNAVAILABLE
