@@ -40,7 +40,9 @@ ENDED = frozenset({"success", "failed"})
 def free_ports(count: int) -> list[int]:
     """Return ports above 20000 that nobody listens on."""
     found: list[int] = []
-    candidate = 20_000 + os.getpid() % 10_000
+    # Workers of one test run each have a thousand of their own: a port is free for both until one of them listens.
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    candidate = 20_000 + worker * 1_000 + os.getpid() % 1_000
     while len(found) < count:
         candidate += 1
         with socket.socket() as probe:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
-
 import mlflow
 import pytest
 
@@ -16,13 +14,13 @@ def registry_uri(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def registry(registry_uri: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[mlflow.MlflowClient]:
+def registry(registry_uri: str, monkeypatch: pytest.MonkeyPatch) -> mlflow.MlflowClient:
     """A client of the registry; whatever else asks MLflow in this process asks the same one."""
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     # By the environment: what is set by a call stands above it, for every test that comes after.
     monkeypatch.setenv("MLFLOW_TRACKING_URI", registry_uri)
     monkeypatch.setenv("MLFLOW_REGISTRY_URI", registry_uri)
-    yield mlflow.MlflowClient()
+    return mlflow.MlflowClient()
 
 
 @pytest.fixture
