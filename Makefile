@@ -6,8 +6,8 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do $$p -c '
 # A further package index for torch: one with builds without CUDA spares gigabytes on a laptop.
 TORCH_INDEX ?=
 
-# Tests mostly wait for the services that they start: three files at a time fit two cores, the long ones first.
-TEST_WORKERS ?= 3
+# Tests mostly wait for the services that they start: two files at a time fit two cores.
+TEST_WORKERS ?= 2
 
 # For images: their tag, their base (any Debian bookworm), and what builds them.
 VERSION ?= 0.2.0
@@ -51,7 +51,7 @@ env: $(INSTALLED)  ## the same for your own shell: eval "$(make env)"
 	$(SERVICES) env
 
 test: $(DEV_INSTALLED)  ## all tests, files side by side on TEST_WORKERS processes
-	$(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile
 
 test-cluster: $(DEV_INSTALLED)  ## tests on the cluster that KUBECONFIG names (docs/kubernetes.md)
 	$(BIN)/python -m pytest tests/kubernetes
