@@ -54,7 +54,7 @@ class RollbackOperator(FollowOperator):
         super().__init__(model=ROLLBACK, alerts=Alerts(), **kwargs)
 
     def decision(self, context: Context) -> Entry:
-        """Roll back, once per run: a second try finds what the first one did.
+        """Roll back, once per run: the ledger takes an order that it has for the one that it was.
 
         Raises:
             AirflowFailException: there is nothing to go back to, or somebody else moved the champion at the same moment.
@@ -68,9 +68,6 @@ class RollbackOperator(FollowOperator):
         ledger = Ledger(Settings.from_environment().database_url)
         mark = f"{run.dag_id}/{run.run_id}"
         self.alerts = _alerts_of(ledger.history(self.model))
-        done = [entry for entry in ledger.history(self.model) if entry.action == "rolled_back" and entry.evidence.get("order") == mark]
-        if done:
-            return done[-1]
         by = getattr(run, "triggering_user_name", None) or "somebody in Airflow"
         try:
             return roll_back(ledger, self.model, by=by, reason=str(conf["reason"]), to=conf.get("version"), order=mark)

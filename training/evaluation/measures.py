@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final, Self
 
 import numpy as np
 import pandas as pd
@@ -22,6 +22,8 @@ from training.models.predictor import Predictor
 from training.spec.evaluation import Evaluate
 
 Floats = NDArray[np.float64]
+FORMAT_VERSION: Final = 2
+"""Of `metrics.json`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +36,12 @@ class Rows:
     """[n]"""
     groups: NDArray[np.int64] | None
     """[n] dense numbers."""
+
+    @classmethod
+    def of(cls, frame: pd.DataFrame, labels: Floats, group: str | None) -> Self:
+        """Return rows whose units are the values of column `group`, or the rows themselves."""
+        groups = None if group is None else np.unique(frame[group].to_numpy(), return_inverse=True)[1].astype(np.int64)
+        return cls(frame=frame, labels=labels, groups=groups)
 
     @property
     def num_units(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -14,7 +14,7 @@ from training.evaluation.advice import Advice, Night, retrain_advice
 from training.evaluation.checks import prediction_drift
 from training.spec import PipelineSpec
 
-MIN_ROWS = 100
+MIN_ROWS: Final = 100
 """Fewer on either side say nothing about a column."""
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from training.contracts import canonical_json
 from training.data.joins import LABEL
 from training.errors import DeniedError
-from training.evaluation.measures import Measures, Rows, plain
+from training.evaluation.measures import FORMAT_VERSION, Measures, Rows, plain
 from training.evaluation.plots import task_plots
 from training.evaluation.report import render_report
 from training.models.predictor import load_predictor
@@ -29,7 +29,6 @@ from training.store import Manifest, point_run_at
 logger = logging.getLogger(__name__)
 
 Floats = NDArray[np.float64]
-FORMAT_VERSION = 2
 
 
 def work(context: StageContext) -> Outcome:
@@ -64,9 +63,7 @@ def _arrived(context: StageContext, dataset: Manifest, since: datetime) -> Rows:
     times = frame[context.spec.data.source.event_time].to_numpy(dtype="datetime64[us]")
     frame = frame[times >= np.datetime64(since.astimezone(UTC).replace(tzinfo=None), "us")].reset_index(drop=True)
     labels = frame.pop(LABEL).to_numpy(dtype=np.float64)
-    group = dataset.meta["group"]
-    groups = None if group is None else np.unique(frame[group].to_numpy(), return_inverse=True)[1].astype(np.int64)
-    return Rows(frame=frame, labels=labels, groups=groups)
+    return Rows.of(frame, labels, dataset.meta["group"])
 
 
 def _scores(context: StageContext, name: str, seat: Mapping[str, Any], rows: Rows) -> Floats:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from training.contracts import canonical_json
 from training.data.joins import LABEL
 from training.evaluation import checks, latency
-from training.evaluation.measures import Measures, Rows, plain
+from training.evaluation.measures import FORMAT_VERSION, Measures, Rows, plain
 from training.evaluation.plots import task_plots
 from training.evaluation.report import render_report
 from training.evaluation.report_links import mlflow_facts
@@ -37,8 +37,6 @@ from training.store import Manifest, point_run_at
 logger = logging.getLogger(__name__)
 
 Floats = NDArray[np.float64]
-FORMAT_VERSION: Final = 2
-"""Of `metrics.json`."""
 LATENCY_ROWS: Final = 4_096
 NO_CHAMPION: Final = "no champion"
 IS_BASELINE: Final = "champion"
@@ -101,8 +99,7 @@ class Dataset:
 
     def test_rows(self) -> Rows:
         frame = self.frame.iloc[self.test].reset_index(drop=True)
-        groups = None if self.group is None else np.unique(frame[self.group].to_numpy(), return_inverse=True)[1].astype(np.int64)
-        return Rows(frame=frame, labels=self.labels[self.test], groups=groups)
+        return Rows.of(frame, self.labels[self.test], self.group)
 
 
 def read_dataset(context: StageContext, dataset: Manifest) -> Dataset:

@@ -36,7 +36,7 @@ def work(context: StageContext) -> Outcome:
     """Decide, and let MLflow follow. The same decision twice is one row, and ends in the same registry.
 
     Raises:
-        DeniedError: `promotion.conflict`, `canary.missing`, `decision.unknown`.
+        DeniedError: `promotion.conflict`, `evaluation.mismatch`, `canary.missing`, `decision.unknown`.
         UnavailableError: `database.unavailable`, `mlflow.unavailable`; again, it goes on where it was.
     """
     order = context.request.parameters.get("order", {"kind": "candidate"})

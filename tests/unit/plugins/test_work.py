@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from nightshift.settings import Settings
 from nightshift.work import NEEDS, Work, work_of
 from training.contracts import RunIdentity, StageResult
 from training.provenance import CHECKOUT
+from training.registry.ledger import Entry, Ledger
 from training.spec import PipelineSpec, freeze, load_spec, parse_spec, resolve_uris
 from training.store import Store
 
@@ -169,3 +171,30 @@ def test_the_spec_that_a_run_froze_is_the_spec_of_all_its_stages(ask: WorkOf, st
     frozen = Frozen({"spec_uri": store.put_json(freeze(spec)), "as_of": AS_OF.isoformat(), "force": True})
     assert isinstance(frozen.spec, PipelineSpec)
     assert (frozen.spec, frozen.as_of, frozen.force) == (PipelineSpec.thaw(freeze(spec)), AS_OF, True)
+
+
+def test_nights_are_what_later_evaluations_said_of_a_champion_and_no_answer_to_a_request(installation: Path) -> None:
+    settings = Settings.from_environment()
+    ledger = Ledger(settings.database_url)
+    champion = {"as_of": "2026-02-01T02:00:00+00:00", "version": "1"}
+    evidence = {
+        "as_of": "2026-02-03T14:00:00+00:00",
+        "champion": champion,
+        "champion_metrics": {"ndcg@10": 0.6},
+        "metrics": {"ndcg@10": 0.61},
+    }
+    asked = Entry(
+        model="search_ranking",
+        key="a",
+        version="2",
+        action="recorded",
+        outcome="needs_approval",
+        reasons=[],
+        evidence=evidence,
+        decided_by="night",
+    )
+    ledger.record(asked)
+    ledger.record(replace(asked, key="b", outcome="declined", request_key="a"))
+    ledger.record(replace(asked, key="c", outcome="rejected", evidence={**evidence, "champion_metrics": {"ndcg@10": "nan"}}))
+    ledger.record(replace(asked, key="d", outcome="rejected", evidence={**evidence, "champion": None}))
+    assert work.nights_of(load_spec(SPEC_PATH), settings) == [{"age_days": 2.5, "champion": 0.6, "candidate": 0.61, "version": "1"}]
