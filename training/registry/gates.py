@@ -6,14 +6,18 @@ person can live with, and of what was not measured nobody knows.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final, Literal
 
 from training.errors import shown
-from training.spec.evaluation import LOWER_IS_BETTER, Evaluate, Severity
+from training.registry.reasons import Reason
+from training.registry.reasons import entries as _entries
+from training.registry.reasons import missing as _missing
+from training.registry.reasons import number as _number
+from training.registry.reasons import table as _table
+from training.spec.evaluation import LOWER_IS_BETTER, Evaluate
 from training.spec.promotion import Canary, Promote
 from training.spec.values import duration_text
 
@@ -24,19 +28,6 @@ FORMAT_VERSION: Final = 2
 """Newest format of `metrics.json` that the gates can read. Older ones lack measurements, which counts against the model."""
 EARLY_SUPPORT: Final = 100
 """Rows with labels (fewer where the canary's support is smaller) below which a canary's numbers are noise: one row is always constant."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Reason:
-    """One gate's word."""
-
-    gate: str
-    passed: bool
-    words: str
-    severity: Severity = "fail"
-    """What it does where it is not passed."""
-    numbers: Mapping[str, Any] = field(default_factory=dict)
-    """What it judged by, as JSON."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -357,39 +348,12 @@ def _at_most(gate: str, value: Any, limit: float, what: str, rules: Evaluate, *,
     )
 
 
-def _missing(gate: str, what: str, *, hint: str = "evaluate again") -> Reason:
-    """Return a reason that rejects at every severity."""
-    words = f"{what} is missing or no number, and what was not measured rejects ({hint})"
-    return Reason(gate=gate, passed=False, severity="fail", words=words)
-
-
 def _told(values: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     return {name: None if values.get(name) is None else shown(values[name]) for name in names}
 
 
 def _place(entry: Mapping[str, Any]) -> str:
     return " and ".join(f"{name} = {value}" for name, value in _table(entry, "columns").items())
-
-
-def _table(values: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
-    """Return the mapping at `keys`, an empty one where there is none."""
-    found: Any = values
-    for key in keys:
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
-
-
-def _entries(value: Any) -> list[Mapping[str, Any]]:
-    return [entry for entry in value if isinstance(entry, Mapping)] if isinstance(value, list | tuple) else []
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:  # An integer beyond all floats.
-        return None
 
 
 def _line(words: Sequence[str]) -> str:
