@@ -21,6 +21,7 @@ from typing import IO, Final
 from nightshift.placement import Ended
 from nightshift.settings import Settings
 from training.contracts import TRAININGS, StageRequest
+from training.memory import memory_limit_bytes
 from training.spec import PipelineSpec
 
 GRACE_SECONDS: Final = 4.0
@@ -135,17 +136,3 @@ def count_oom_kills() -> int:
     except OSError:
         return 0
     return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
-
-
-def memory_limit_bytes() -> int:
-    """Return what this machine, or the control group around it, lets a process have; 0 where neither says."""
-    found = []
-    for path in (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")):
-        try:
-            text = path.read_text(encoding="ascii").strip()
-        except OSError:
-            continue
-        if text.isdigit():
-            found.append(int(text))
-    found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    return min(size for size in found if size > 0)

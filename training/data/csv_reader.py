@@ -1,7 +1,8 @@
 """CSV read strictly: what does not fit its declared type, or its row, is an error with file, line and value; nothing is shifted or guessed.
 
-Arrow parses. It takes a quote that is not closed for one long value, and a NUL for a letter, so both are looked for first.
-A value may not span lines: of a value that seems to, one cannot tell whether its quote was meant.
+Arrow parses. It takes a quote that is not closed for one long value, a NUL for a letter and a carriage return (CR) that no line
+feed (LF) follows for the end of a row, or inside quotes for a letter, so all of them are looked for first.
+A value may not span lines: of a value that seems to, one cannot tell whether its quote was meant. Lines end in LF or CRLF.
 """
 
 from __future__ import annotations
@@ -21,11 +22,15 @@ from training.data.tables import check_names, type_name
 from training.errors import DataError, shown
 
 CHUNK_BYTES: Final = 8 * 1024 * 1024
+MAX_HEADER_BYTES: Final = 1024 * 1024
+"""Of the header line: 2,000 columns with names of 500 bytes."""
 DELIMITERS: Final = {";": "semicolon", "\t": "tab", "|": "bar"}
 CONVERSION: Final = re.compile(
     r"In CSV column #(?P<column>\d+): Row #(?P<row>\d+): (?:CSV conversion error to .*?: )?(?P<reason>.*)", re.DOTALL
 )
 RAGGED: Final = re.compile(r"Row #(?P<row>\d+): Expected (?P<expected>\d+) columns, got (?P<found>\d+)")
+LONE_RETURN: Final = re.compile(rb"\r(?!\n|\Z)")
+"""A carriage return before anything but a line feed; one at the end of a chunk is judged with the chunk that follows."""
 INVALID_VALUE: Final = re.compile(r"invalid value '(?P<value>.*)'", re.DOTALL)
 
 
@@ -39,14 +44,21 @@ def read_header(path: Path, *, source: str) -> list[str]:
         DataError: `data.empty`, `format.csv`, `schema.names`.
     """
     with path.open("rb") as stream:
-        line = stream.readline(CHUNK_BYTES)
+        line = stream.readline(MAX_HEADER_BYTES + 1)
     if not line.strip():
         raise DataError("data.empty", f"{source} is empty: it has no header line")
+    if b"\r" in line.removesuffix(b"\n").removesuffix(b"\r"):
+        raise _lone_return(source, 1)
+    if len(line) > MAX_HEADER_BYTES:
+        raise _malformed(source, 1, f"the header line is longer than {MAX_HEADER_BYTES:,} bytes", "check that this is a CSV file")
     try:
         text = line.decode("utf-8-sig").rstrip("\r\n")
     except UnicodeDecodeError as err:
         raise _malformed(source, 1, f"byte 0x{line[err.start]:02x} is not UTF-8", "save the file as UTF-8") from err
-    names = next(csv.reader([text], strict=False))
+    try:
+        names = next(csv.reader([text], strict=False))
+    except csv.Error as err:
+        raise _malformed(source, 1, f"the header line cannot be read: {err}", "name every column in at most 128 characters") from err
     if len(names) == 1:
         for delimiter, word in DELIMITERS.items():
             if delimiter in names[0]:
@@ -98,18 +110,25 @@ def _parse(path: Path, header: list[str], types: Mapping[str, pa.DataType], *, u
 
 
 def _scan(path: Path, *, source: str) -> None:
-    """Look for NULs, bytes that are not UTF-8 and quotes that are not closed on their line."""
+    """Look for NULs, bytes that are not UTF-8, carriage returns without a line feed and quotes that are not closed on their line."""
     decoder = codecs.getincrementaldecoder("utf-8")()
-    line, odd = 1, False
+    line, odd, ends_in_return = 1, False, False
     with path.open("rb") as stream:
         for chunk in iter(lambda: stream.read(CHUNK_BYTES), b""):
             if (position := chunk.find(b"\0")) >= 0:
                 raise _malformed(source, line + chunk.count(b"\n", 0, position), "a NUL byte", "export the file again as text")
             _decode(decoder, chunk, line, source=source)
+            if ends_in_return and not chunk.startswith(b"\n"):
+                raise _lone_return(source, line)
+            if (found := LONE_RETURN.search(chunk)) is not None:
+                raise _lone_return(source, line + chunk.count(b"\n", 0, found.start()))
+            ends_in_return = chunk.endswith(b"\r")
             if b'"' in chunk or odd:
                 odd = _check_quotes(chunk, line, odd=odd, source=source)
             line += chunk.count(b"\n")
     _decode(decoder, b"", line, source=source)
+    if ends_in_return:
+        raise _lone_return(source, line)
     if odd:
         raise _unclosed(source, line)
 
@@ -158,6 +177,11 @@ def _line_of(path: Path, row: int) -> int:
             if row == 0:
                 return number
     return 0
+
+
+def _lone_return(source: str, line: int) -> DataError:
+    hint = "end lines in LF or CRLF; a value may not contain a carriage return"
+    return _malformed(source, line, "a carriage return (CR) that no line feed (LF) follows", hint)
 
 
 def _unclosed(source: str, line: int) -> DataError:

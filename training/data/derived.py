@@ -40,7 +40,7 @@ def check_derived(derived: Sequence[Derived], columns: Collection[str]) -> set[s
     """Return the raw columns that the expressions use.
 
     Raises:
-        DataError: `derive.expression`, `derive.name` (a column has it already) or `derive.type`.
+        DataError: `derive.expression`, `derive.name` (a column has it already), `derive.type` or `derive.constant` (no column).
     """
     made: list[str] = []
     used: set[str] = set()
@@ -50,7 +50,11 @@ def check_derived(derived: Sequence[Derived], columns: Collection[str]) -> set[s
         if column.type not in SQL_TYPES:
             message = f"column {shown(column.name)}: there is no type {shown(column.type)}"
             raise DataError("derive.type", message, hint=f"one of {', '.join(SQL_TYPES)}")
-        used |= columns_of(column.sql, [*columns, *made], where=f"prepare.derive.{column.name}")
+        mentioned = columns_of(column.sql, [*columns, *made], where=f"prepare.derive.{column.name}")
+        if not mentioned:
+            message = f"prepare.derive.{column.name}: {shown(column.sql)} mentions no column, so it has the same value in every row"
+            raise DataError("derive.constant", message, hint="write an expression over the row's columns, or remove it")
+        used |= mentioned
         made.append(column.name)
     return used - set(made)
 

@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from training.data.limits import check_size, table_limit_bytes
 from training.data.sources import Horizon, Part, part_as_is, part_of_rows
 from training.data.tables import TableContract, schema_hash
 from training.errors import DataError, shown
@@ -50,7 +51,8 @@ def take_snapshot(store: Store, plan: SnapshotPlan, folder: Path, *, on_file: Ca
         on_file: called with (files done, files in all).
 
     Raises:
-        DataError: `data.empty`, a table has no files; `source.changed`, `source.missing`; of `part_as_is` and `part_of_rows`.
+        DataError: `data.empty`, a table has no files; `source.changed`, `source.missing`; `source.too_large`, a file or a table;
+            of `part_as_is` and `part_of_rows`.
 
     Returns:
         URI of the manifest, and it.
@@ -58,13 +60,18 @@ def take_snapshot(store: Store, plan: SnapshotPlan, folder: Path, *, on_file: Ca
     files: dict[str, FileEntry] = {}
     tables: dict[str, Any] = {}
     total = sum(len(plan.listing.get(contract.name, ())) for contract in plan.contracts)
-    done = 0
+    done, limit_bytes = 0, table_limit_bytes()
     for contract in plan.contracts:
+        table_bytes = 0
         parts: dict[str, dict[str, Any]] = {}
         schemas: dict[str, dict[str, str]] = {}
         for name, entry in _named(contract, plan.listing.get(contract.name, ())):
-            files[name], facts, schemas[name] = _take_part(store, contract, entry, _horizon(contract, plan), folder)
-            parts[name] = facts
+            check_size(entry["size_bytes"], limit_bytes, what=entry["uri"])
+            files[name], part, parts[name] = _take_part(store, contract, entry, _horizon(contract, plan), folder, limit_bytes)
+            schemas[name] = part.schema
+            table_bytes += part.decoded_bytes
+            num_rows = sum(facts["rows"] for facts in parts.values())
+            check_size(table_bytes, limit_bytes, what=f"table {shown(contract.name)}, {len(parts)} files", rows=num_rows)
             done += 1
             on_file(done, total)
         tables[contract.name] = _table_facts(parts, schemas)
@@ -95,18 +102,18 @@ def _named(contract: TableContract, entries: Sequence[Mapping[str, Any]]) -> lis
 
 
 def _take_part(
-    store: Store, contract: TableContract, entry: Mapping[str, Any], horizon: Horizon, folder: Path
-) -> tuple[FileEntry, dict[str, Any], dict[str, str]]:
+    store: Store, contract: TableContract, entry: Mapping[str, Any], horizon: Horizon, folder: Path, limit_bytes: int
+) -> tuple[FileEntry, Part, dict[str, Any]]:
     scratch = folder / "part"
     scratch.mkdir()
     try:
-        path = read_source(entry["uri"], entry["version"], scratch / "source")
+        path = read_source(entry["uri"], entry["version"], scratch / "source", root=contract.uri)
         part: Part
         if contract.is_kept_as_is:
-            part = part_as_is(path, source=entry["uri"])
+            part = part_as_is(contract, path, source=entry["uri"])
             digest = source_digest = store.objects.put_file(path)
         else:
-            part = part_of_rows(contract, path, horizon, source=entry["uri"])
+            part = part_of_rows(contract, path, horizon, source=entry["uri"], limit_bytes=limit_bytes)
             digest, source_digest = store.objects.put_file(part.path), file_digest(path)
         size_bytes = part.path.stat().st_size
     finally:
@@ -118,7 +125,7 @@ def _take_part(
         # The content's digest, not the storage's ETag: equal data on two machines make one snapshot.
         "source_version": f"sha256:{source_digest}",
     }
-    return FileEntry(digest=digest, size_bytes=size_bytes), facts, part.schema
+    return FileEntry(digest=digest, size_bytes=size_bytes), part, facts
 
 
 def _table_facts(parts: dict[str, dict[str, Any]], schemas: dict[str, dict[str, str]]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from training.data.csv_reader import read_csv, read_header
 from training.data.expressions import columns_of, hardened, quoted
+from training.data.limits import check_size, decoded_bytes
 from training.data.tables import ARROW_TYPES, TableContract, schema_of, type_name
 from training.errors import DataError, shown
 
@@ -48,27 +49,35 @@ class Part:
     path: Path
     rows: int
     schema: dict[str, str]
+    decoded_bytes: int
+    """In memory: what later stages hold of it, at least once."""
 
 
-def part_as_is(path: Path, *, source: str) -> Part:
+def part_as_is(contract: TableContract, path: Path, *, source: str) -> Part:
     """Return a Parquet file's rows and schema, from its footer.
 
     Raises:
         DataError: `data.empty`, `format.parquet`, `schema.names`.
     """
     with _open_parquet(path, source=source) as file:
-        return Part(path, file.metadata.num_rows, schema_of(file.schema_arrow, source=source))
+        schema = schema_of(file.schema_arrow, source=source)
+        declared = [name for name in contract.columns if name in schema]
+        return Part(path, file.metadata.num_rows, schema, decoded_bytes(file, declared))
 
 
-def part_of_rows(contract: TableContract, path: Path, horizon: Horizon, *, source: str) -> Part:
+def part_of_rows(contract: TableContract, path: Path, horizon: Horizon, *, source: str, limit_bytes: int) -> Part:
     """Read a source file, add its derived columns, keep the rows of the horizon, sort them, and write them beside the file.
 
     The bytes written depend on the file's content, the contract and the horizon alone.
 
+    Args:
+        limit_bytes: the largest size of the rows that are read, decoded.
+
     Raises:
         DataError: of `read_rows`, `derive` and `keep_visible`.
     """
-    table = keep_visible(contract, derive(contract, read_rows(contract, path, source=source), source=source), horizon, source=source)
+    rows = read_rows(contract, path, source=source, limit_bytes=limit_bytes)
+    table = keep_visible(contract, derive(contract, rows, source=source), horizon, source=source)
     order = [name for name in dict.fromkeys((contract.event_time, *contract.key)) if name in table.column_names]
     if order:
         table = table.sort_by([(name, "ascending") for name in order])
@@ -81,23 +90,26 @@ def part_of_rows(contract: TableContract, path: Path, horizon: Horizon, *, sourc
         write_page_checksum=True,
         version="2.6",
     )
-    return Part(written, table.num_rows, schema_of(table.schema, source=source))
+    return Part(written, table.num_rows, schema_of(table.schema, source=source), table.nbytes)
 
 
-def read_rows(contract: TableContract, path: Path, *, source: str) -> pa.Table:
+def read_rows(contract: TableContract, path: Path, *, source: str, limit_bytes: int) -> pa.Table:
     """Return the declared columns that a CSV or Parquet file has, in the contract's order.
 
     Columns that are missing, or in Parquet of another type, are left for validation to report, unless something here needs them.
 
     Raises:
-        DataError: `schema.unexpected`, columns neither declared nor ignored; of `read_csv`; `data.empty`, `format.parquet`.
+        DataError: `schema.unexpected`, columns neither declared nor ignored; of `read_csv`; `data.empty`, `format.parquet`;
+            `source.too_large`, by the size of a CSV file or by the footer of a Parquet file, before a row is read.
     """
     if contract.kind == "csv":
+        check_size(path.stat().st_size, limit_bytes, what=source)
         header = read_header(path, source=source)
         present = _declared(contract, header, source=source)
         return read_csv(path, {name: ARROW_TYPES[contract.columns[name].type] for name in present}, source=source)
     with _open_parquet(path, source=source) as file:
         present = _declared(contract, list(schema_of(file.schema_arrow, source=source)), source=source)
+        check_size(decoded_bytes(file, present), limit_bytes, what=source, rows=file.metadata.num_rows)
         try:
             table = file.read(columns=present).select(present)
         except (pa.ArrowException, OSError) as err:

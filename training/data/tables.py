@@ -138,11 +138,13 @@ def schema_of(schema: pa.Schema, *, source: str) -> dict[str, str]:
 
 def check_names(names: list[str], *, source: str) -> None:
     """Raise DataError `schema.names` for an empty or repeated column name."""
+    before: set[str] = set()
     for position, name in enumerate(names, start=1):
         if not name.strip():
             raise DataError("schema.names", f"{source}: column {position} has no name", hint="name every column")
-        if name in names[: position - 1]:
+        if name in before:
             raise DataError("schema.names", f"{source}: column {shown(name)} stands there twice", hint="give each column a name of its own")
+        before.add(name)
 
 
 def schema_hash(schema: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any, Final
 
-from training.spec.data import Data, FeatureTable, Prepare
+from training.spec.data import Data, Derived, FeatureTable, Prepare
 from training.spec.documents import Path
 from training.spec.evaluation import Evaluate
 from training.spec.findings import Finding
@@ -18,7 +18,7 @@ from training.spec.leakage import late_columns
 from training.spec.problems import nearest
 from training.spec.promotion import Promote
 from training.spec.schedule import schedule_faults
-from training.spec.sql import cycle, objection
+from training.spec.sql import cycle, objection, words
 from training.spec.training_rules import elastic_fits, family_fits, metrics_exist, placement_fits, task_fits
 from training.spec.tuning_rules import conditions_fit, grid_is_finite, objective_exists, parameters_fit, study_fits_its_gpus
 from training.spec.uris import forbidden_uris, forbidden_webhook, partition_fault
@@ -133,6 +133,7 @@ def prepared_columns_fit(data: Data, prepare: Prepare) -> Iterator[Finding]:
     frame = data.frame_types()
     taken = {name.lower(): "the joined frame" for name in (*frame, "label")}
     yield from _derived(("prepare", "derive"), prepare.derive, taken)
+    yield from _constants(prepare.derive, frame)
     if "label" in frame and data.label.column != "label":
         yield Finding(
             ("data",), "column.clash", "a column is called label: the joined frame calls the label so", "give the column another name"
@@ -163,6 +164,15 @@ def _derived(path: Path, derive: Mapping[str, Any], taken: Mapping[str, str]) ->
     if circle:
         message = f"derived columns go in a circle: {' -> '.join([*circle, circle[0]])}"
         yield Finding((*path, circle[0], "sql"), "derive.cycle", message, "")
+
+
+def _constants(derive: Mapping[str, Derived], frame: Iterable[str]) -> Iterator[Finding]:
+    """Yield a finding for each derived column of `prepare` that has the same value in every row: nothing can be learned from it."""
+    columns = {name.lower() for name in (*frame, *derive)}
+    for name, column in derive.items():
+        if objection(column.sql) is None and not words(column.sql) & columns:
+            message = f"the SQL of {name} mentions no column, so it has the same value in every row"
+            yield Finding(("prepare", "derive", name, "sql"), "derive.constant", message, "write an expression over the row's columns")
 
 
 def slices_exist(data: Data, prepare: Prepare, evaluate: Evaluate) -> Iterator[Finding]:

@@ -17,6 +17,7 @@ from training.errors import DataError
 from training.spec import PipelineSpec
 from training.spec.schedule import partitions
 from training.store import Store
+from training.store.local_sources import check_local_source
 from training.store.objects import Bucket, as_uri
 
 logger = logging.getLogger(__name__)
@@ -68,15 +69,20 @@ class _SourceFolder(Bucket):
         return after is not None and after.version == version
 
 
-def list_source(uri: str) -> list[SourceObject]:
+def list_source(uri: str, root: str | None = None) -> list[SourceObject]:
     """List the data files at `uri`, a file or a folder, sorted by URI.
 
     Files and folders whose names start with `_` or `.` are markers and leftovers, not data.
 
+    Args:
+        root: the source's folder, which no symbolic link may leave; absent: `uri`, or the folder that this file is in.
+
     Raises:
+        DataError: `source.not_a_file`, `source.outside`, on a local disk.
         UnavailableError: `storage.unavailable`.
         DeniedError: `storage.denied`.
     """
+    check_local_source(uri, root)
     folder, name = _open_parent(uri)
     if folder is None:
         return []
@@ -97,7 +103,7 @@ def list_partitions(uri: str, partition: str, dates: Iterable[date]) -> dict[dat
         uri: the table's folder.
         partition: a partition's path below it, with `{date}` for the day as YYYY-MM-DD.
     """
-    return {day: list_source(partition_uri(uri, partition, day)) for day in dates}
+    return {day: list_source(partition_uri(uri, partition, day), uri) for day in dates}
 
 
 def partition_uri(uri: str, partition: str, day: date) -> str:
@@ -126,15 +132,18 @@ def missing_partitions(spec: PipelineSpec, as_of: datetime) -> list[date]:
     return sorted(day for day, found in listed.items() if not found)
 
 
-def read_source(uri: str, version: str | None, path: Path) -> Path:
+def read_source(uri: str, version: str | None, path: Path, *, root: str | None = None) -> Path:
     """Copy one source file to the local `path`, all of it of one version.
 
     Args:
         version: as listed; None takes the version that is there now.
+        root: as `list_source`.
 
     Raises:
+        DataError: `source.not_a_file`, `source.outside`, on a local disk.
         DataError: `source.missing`; `source.changed`, it is no longer what was listed, or it changed during both of two reads.
     """
+    check_local_source(uri, root)
     folder, name = _open_parent(uri)
     for attempt in range(1, READ_ATTEMPTS + 1):
         found = folder.head(name) if folder is not None else None

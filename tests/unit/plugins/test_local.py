@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from nightshift import local
-from nightshift.local import MAX_LINE_BYTES, LocalLauncher, command_of, memory_limit_bytes, printable, stage_environment
+from nightshift.local import MAX_LINE_BYTES, LocalLauncher, command_of, printable, stage_environment
 from nightshift.placement import Ended
 from nightshift.settings import Settings
 from training.contracts import RunIdentity, StageRequest
+from training.memory import memory_limit_bytes
 from training.provenance import CHECKOUT
 from training.spec import load_spec
 

@@ -43,6 +43,16 @@ def read(tmp_path: Path, data: bytes) -> pa.Table:
         ),
         (b"n,n,t,s\n1,2,,a\n", "schema.names", "f.csv: column 'n' stands there twice"),
         (b"n,,t,s\n1,2,,a\n", "schema.names", "f.csv: column 2 has no name"),
+        (b"n,x,t,s\r1,1.5,,a\r2,1.5,,b\r", "format.csv", "f.csv, line 1: a carriage return (CR) that no line feed (LF) follows"),
+        (
+            b"n,x,t,s\n" + GOOD + b"1,1.5,,a\r2,1.5,,b\n",
+            "format.csv",
+            "f.csv, line 3: a carriage return (CR) that no line feed (LF) follows",
+        ),
+        (b'n,x,t,s\n1,1.5,,"a\rb"\n', "format.csv", "f.csv, line 2: a carriage return (CR) that no line feed (LF) follows"),
+        (b"n,x,t,s\n1,1.5,,a\r", "format.csv", "f.csv, line 2: a carriage return (CR) that no line feed (LF) follows"),
+        (b"n" * 2_000_000 + b"\n1\n", "format.csv", "f.csv, line 1: the header line is longer than 1,048,576 bytes"),
+        (b"n" * 200_000 + b"\n1\n", "format.csv", "f.csv, line 1: the header line cannot be read: field larger than field limit (131072)"),
         (b"", "data.empty", "f.csv is empty: it has no header line"),
         (b"n,x,t,s\n", "data.empty", "f.csv has a header line and no rows"),
     ],
@@ -82,3 +92,21 @@ def test_header_names_may_be_anything_that_is_there_once(tmp_path: Path) -> None
     path = tmp_path / "f.csv"
     path.write_text('=cmd(),"a,b",été\n1,2,3\n')
     assert read_header(path, source="f.csv") == ["=cmd()", "a,b", "été"]
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 2, 3, 5, 7, 100])
+def test_windows_line_ends_are_read_and_a_lone_return_is_refused_at_any_chunk_border(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk_bytes: int
+) -> None:
+    monkeypatch.setattr("training.data.csv_reader.CHUNK_BYTES", chunk_bytes)
+    assert read(tmp_path, b'n,x,t,s\r\n1,1.5,,"a"\r\n2,2.5,,b\r\n')["n"].to_pylist() == [1, 2]
+    with pytest.raises(DataError, match="line 3: a carriage return") as caught:
+        read(tmp_path, b'n,x,t,s\r\n1,1.5,,"a"\r\n2,2.5,,"b\r"\r\n')
+    assert caught.value.code == "format.csv"
+
+
+def test_header_of_many_distinct_columns_is_read(tmp_path: Path) -> None:
+    names = [f"c{number}" for number in range(100_000)]
+    path = tmp_path / "wide.csv"
+    path.write_text(",".join(names) + "\n")
+    assert read_header(path, source="wide.csv") == names

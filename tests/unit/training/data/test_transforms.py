@@ -245,8 +245,9 @@ def test_column_of_another_kind_is_refused_by_name(fitted: FittedTransforms) -> 
         (Derived(name="year", type="double", sql="built"), "derive.name"),
         (Derived(name="d", type="blob", sql="built"), "derive.type"),
         (Derived(name="d", type="double", sql="carrier"), "derive.failed"),
+        (Derived(name="d", type="double", sql="1 + 1"), "derive.constant"),
     ],
-    ids=["aggregate", "subquery", "unknown column", "name taken", "unknown type", "does not fit"],
+    ids=["aggregate", "subquery", "unknown column", "name taken", "unknown type", "does not fit", "no column"],
 )
 def test_expression_that_is_none_of_a_row_is_refused(derived: Derived, code: str) -> None:
     with pytest.raises(DataError) as caught:

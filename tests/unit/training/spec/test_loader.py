@@ -339,6 +339,12 @@ CASES: list[tuple[str, str, str, str]] = [
         "prepare.derive.aircraft_age.sql: [derive.cycle] derived columns go in a circle: aircraft_age -> aircraft_age",
     ),
     (
+        F,
+        'sql: "year - built_year"',
+        'sql: "1 + 1"',
+        "prepare.derive.aircraft_age.sql: [derive.constant] the SQL of aircraft_age mentions no column, so it has the same value in every row (write an expression over the row's columns)",
+    ),
+    (
         R,
         "primary: ndcg@10",
         "primary: auc",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from datetime import UTC, date, datetime
 from pathlib import Path
 
@@ -157,3 +159,61 @@ def test_the_previous_snapshot_is_the_newest_of_an_earlier_night(tmp_path: Path)
     store.ref(snapshot_ref_name("p", datetime(2026, 1, 31, 2, tzinfo=UTC))).move("repaired", expected=1)
     assert previous_snapshot(store, "p", AS_OF) == "repaired"
     assert previous_snapshot(store, "p", datetime(2026, 1, 31, 2, tzinfo=UTC)) == "a"
+
+
+@pytest.mark.parametrize("name", ["f.csv", "t/part.parquet", "t/dt=2026-01-31/part.parquet"])
+def test_fifo_in_a_source_is_refused_without_being_opened(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(path)
+    uri = (tmp_path / name.split("/")[0]).as_uri()
+    for look in (lambda: list_source(uri), lambda: read_source(path.as_uri(), None, tmp_path / "copy")):
+        with pytest.raises(DataError, match="is not a regular file: it is a FIFO") as caught:
+            look()
+        assert caught.value.code == "source.not_a_file"
+
+
+def test_socket_and_broken_link_in_a_source_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("s.csv")
+        with pytest.raises(DataError, match="it is a socket"):
+            list_source((tmp_path / "s.csv").as_uri())
+    (tmp_path / "b.csv").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(DataError, match="a symbolic link that leads nowhere"):
+        list_source((tmp_path / "b.csv").as_uri())
+
+
+def test_link_that_leaves_the_source_is_refused_and_one_within_it_is_read(tmp_path: Path) -> None:
+    outside = put(tmp_path / "elsewhere/secret.csv", "secret")
+    inside = put(tmp_path / "t/.versions/1.csv", "inside")
+    (tmp_path / "t/current.csv").symlink_to(inside)
+    (found,) = list_source((tmp_path / "t").as_uri())
+    assert read_source(found.uri, found.version, tmp_path / "copy", root=(tmp_path / "t").as_uri()).read_text() == "inside"
+    (tmp_path / "t/stolen.csv").symlink_to(outside)
+    (tmp_path / "u").mkdir()
+    (tmp_path / "u/dt=2026-01-31").symlink_to(outside.parent)
+    for look in (
+        lambda: list_source((tmp_path / "t").as_uri()),
+        lambda: list_source((tmp_path / "t/stolen.csv").as_uri()),
+        lambda: list_partitions((tmp_path / "u").as_uri(), "dt={date}", [date(2026, 1, 31)]),
+        lambda: read_source((tmp_path / "u/dt=2026-01-31/secret.csv").as_uri(), None, tmp_path / "copy", root=(tmp_path / "u").as_uri()),
+    ):
+        with pytest.raises(DataError, match="outside of the source's folder") as caught:
+            look()
+        assert caught.value.code == "source.outside"
+
+
+def test_source_folder_that_is_itself_a_link_is_read(tmp_path: Path) -> None:
+    put(tmp_path / "disk/t/a.csv")
+    (tmp_path / "mounted").symlink_to(tmp_path / "disk")
+    assert len(list_source((tmp_path / "mounted/t").as_uri())) == 1
+    (tmp_path / "t").symlink_to(tmp_path / "disk/t")
+    assert len(list_source((tmp_path / "t").as_uri())) == 1
+
+
+def test_link_to_a_folder_above_it_is_refused(tmp_path: Path) -> None:
+    put(tmp_path / "t/a.csv")
+    (tmp_path / "t/again").symlink_to(tmp_path / "t")
+    with pytest.raises(DataError, match="a symbolic link to a folder that contains it"):
+        list_source((tmp_path / "t").as_uri())

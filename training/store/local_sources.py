@@ -1,0 +1,75 @@
+"""What a source on a local disk may be: regular files below its own folder. Looked at without opening anything.
+
+Opening a FIFO waits for a writer, a device may never end, and a symbolic link may lead to any file that this process can read.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from training.errors import DataError
+from training.store.objects import as_uri
+
+
+def check_local_source(uri: str, root: str | None = None) -> None:
+    """Check the file at `uri`, or every data file below it; nothing to do for object stores and for what does not exist.
+
+    Args:
+        uri: of a file or a folder. Files and folders whose names start with `_` or `.` are no data and are not looked at.
+        root: the source's folder, or a file in it; absent: `uri`.
+
+    Raises:
+        DataError: `source.not_a_file`, something is not a regular file; `source.outside`, a symbolic link leaves the source's folder.
+    """
+    path = _local_path(uri)
+    if path is None or not os.path.lexists(path):
+        return
+    top = _local_path(root or uri) or path
+    folder = os.path.realpath(top if top.is_dir() else top.parent)
+    _check(path, folder, above=())
+
+
+def _check(path: Path, folder: str, *, above: tuple[str, ...]) -> None:
+    real = os.path.realpath(path)
+    if real != folder and not real.startswith(folder.rstrip("/") + "/"):
+        hint = "put the data itself there, or name the folder that the link leads to as the source"
+        raise DataError("source.outside", f"{path} leads to {real}, outside of the source's folder {folder}", hint=hint)
+    try:
+        mode = os.stat(real).st_mode  # of the resolved name: no link is followed in between
+    except OSError as err:
+        if isinstance(err, PermissionError):
+            return  # Reading it says so with its own error.
+        raise _not_a_file(path, "a symbolic link that leads nowhere" if path.is_symlink() else "gone") from err
+    if stat.S_ISDIR(mode):
+        if real in above:
+            raise _not_a_file(path, "a symbolic link to a folder that contains it")
+        _check_folder(path, folder, above=(*above, real))
+    elif not stat.S_ISREG(mode):
+        raise _not_a_file(path, _kind(mode))
+
+
+def _check_folder(path: Path, folder: str, *, above: tuple[str, ...]) -> None:
+    try:
+        names = sorted(entry.name for entry in os.scandir(path))
+    except PermissionError:
+        return
+    for name in names:
+        if not name.startswith(("_", ".")):
+            _check(path / name, folder, above=above)
+
+
+def _kind(mode: int) -> str:
+    kinds = ((stat.S_ISFIFO, "a FIFO"), (stat.S_ISSOCK, "a socket"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"))
+    return next((words for is_kind, words in kinds if is_kind(mode)), "of an unknown kind")
+
+
+def _not_a_file(path: Path, what: str) -> DataError:
+    return DataError("source.not_a_file", f"{path} is not a regular file: it is {what}", hint="write the data to a regular file")
+
+
+def _local_path(uri: str) -> Path | None:
+    parts = urlsplit(as_uri(uri))
+    return Path(unquote(parts.path)) if parts.scheme == "file" else None
