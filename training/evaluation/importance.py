@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from training.evaluation.metrics import OwnMetric, metric_value
-from training.spec.evaluation import LOWER_IS_BETTER
+from training.spec.evaluation import LOWER_IS_BETTER, Gain
 
 Floats = NDArray[np.float64]
 
@@ -29,6 +29,7 @@ def permutation_importance(  # noqa: PLR0913 - one array a role; bundling them w
     primary: str,
     seed: int,
     threshold: float = 0.5,
+    gain: Gain = "linear",
     own: OwnMetric | None = None,
 ) -> dict[str, float] | None:
     """Return by how much the metric gets worse for each column shuffled, largest first; None where it has no value.
@@ -45,6 +46,7 @@ def permutation_importance(  # noqa: PLR0913 - one array a role; bundling them w
         primary: the metric.
         seed: of the shuffling.
         threshold: at which a probability counts as a yes.
+        gain: of a label in NDCG.
         own: the metric itself, where it is one of the spec's own.
     """
     generator = np.random.Generator(np.random.SFC64(seed))
@@ -54,7 +56,7 @@ def permutation_importance(  # noqa: PLR0913 - one array a role; bundling them w
     sign = -1.0 if primary in LOWER_IS_BETTER and own is None else 1.0
 
     def measured(changed: pd.DataFrame) -> float:
-        return sign * metric_value(primary, targets, predict(changed), some_groups, threshold=threshold, own=own)
+        return sign * metric_value(primary, targets, predict(changed), some_groups, threshold=threshold, gain=gain, own=own)
 
     whole = measured(some)
     if not math.isfinite(whole):

@@ -16,13 +16,14 @@ from training.evaluation.fairness import fairness_of
 from training.evaluation.importance import permutation_importance
 from training.evaluation.metrics import score_metrics
 from training.evaluation.own_metrics import load_own_metrics
+from training.evaluation.ranking import num_groups_without_positive
 from training.evaluation.significance import Comparison, compare
 from training.evaluation.slices import by_slice, worst_and_gap
 from training.models.predictor import Predictor
 from training.spec.evaluation import Evaluate
 
 Floats = NDArray[np.float64]
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
 """Of `metrics.json`."""
 
 
@@ -72,8 +73,24 @@ class Measures:
         rules, rows = self._rules, self._rows
         also = (*rules.minimum, *rules.maximum)
         return score_metrics(
-            rules.task, rules.primary, rows.labels, scores, rows.groups, threshold=rules.threshold, also=also, own=self._own
+            rules.task,
+            rules.primary,
+            rows.labels,
+            scores,
+            rows.groups,
+            threshold=rules.threshold,
+            gain=rules.gain,
+            also=also,
+            own=self._own,
         )
+
+    def ranking(self) -> dict[str, Any] | None:
+        """Return `{"gain", "num_groups", "num_without_positive"}` of a ranking, the last of which no metric counts; else None."""
+        rules, rows = self._rules, self._rows
+        if rules.task != "ranking" or rows.groups is None:
+            return None
+        without = num_groups_without_positive(rows.labels, rows.groups)
+        return {"gain": rules.gain, "num_groups": rows.num_units, "num_without_positive": without}
 
     def compare(self, candidate: Floats, champion: Floats) -> Comparison:
         """Compare by the primary metric; raises as `metrics`."""
@@ -87,6 +104,7 @@ class Measures:
             confidence=rules.confidence,
             seed=self._seed,
             threshold=rules.threshold,
+            gain=rules.gain,
             own=self._own.get(rules.primary),
         )
 
@@ -104,6 +122,7 @@ class Measures:
             least_support=rules.slice_support,
             pairs=rules.slice_pairs,
             threshold=rules.threshold,
+            gain=rules.gain,
             own=self._own.get(rules.primary),
         )
         worst, gap = worst_and_gap(found, rules.primary)
@@ -135,6 +154,7 @@ class Measures:
             primary=rules.primary,
             seed=self._seed,
             threshold=rules.threshold,
+            gain=rules.gain,
             own=self._own.get(rules.primary),
         )
 

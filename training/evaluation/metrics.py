@@ -25,7 +25,8 @@ from sklearn.metrics import (
     root_mean_squared_error,
 )
 
-from training.spec.evaluation import METRICS
+from training.evaluation import ranking
+from training.spec.evaluation import METRICS, Gain
 
 Floats = NDArray[np.float64]
 Groups = NDArray[np.int64]
@@ -37,7 +38,7 @@ EPSILON: Final = 1e-7
 NAN: Final = float("nan")
 
 
-def score_metrics(
+def score_metrics(  # noqa: PLR0913 - one array a role; bundling them would only move the names
     task: str,
     primary: str,
     labels: Floats,
@@ -45,6 +46,7 @@ def score_metrics(
     groups: Groups | None,
     *,
     threshold: float = 0.5,
+    gain: Gain = "linear",
     also: Iterable[str] = (),
     own: Mapping[str, OwnMetric] | None = None,
 ) -> dict[str, float]:
@@ -57,12 +59,13 @@ def score_metrics(
         scores: [n]: probabilities for binary; [n, classes] probabilities for multiclass; nats of a token for language.
         groups: [n] for ranking.
         threshold: at which a probability counts as a yes.
+        gain: of a label in NDCG.
         also: further names, `recall@50`.
         own: metrics of the spec's own.
     """
     own = own or {}
     names = dict.fromkeys((*METRICS[task], *([primary] if primary not in own else []), *(name for name in also if name not in own), *own))
-    return {name: metric_value(name, labels, scores, groups, threshold=threshold, own=own.get(name)) for name in names}
+    return {name: metric_value(name, labels, scores, groups, threshold=threshold, gain=gain, own=own.get(name)) for name in names}
 
 
 def metric_value(
@@ -72,6 +75,7 @@ def metric_value(
     groups: Groups | None,
     *,
     threshold: float = 0.5,
+    gain: Gain = "linear",
     own: OwnMetric | None = None,
 ) -> float:
     """Return one metric, NaN where it has no value or a score is not finite; arguments as `score_metrics`."""
@@ -80,7 +84,7 @@ def metric_value(
     if own is not None:
         return float(own(labels, scores, groups))
     if _is_ranked(name):
-        return NAN if groups is None else _mean(_group_values(name, labels, scores, groups))
+        return NAN if groups is None else _mean(_group_values(name, labels, scores, groups, gain))
     if scores.ndim == 2:
         return _multiclass(name, labels, with_all_classes(scores, labels))
     if name in _NUMBERS:
@@ -88,10 +92,10 @@ def metric_value(
     return _binary(name, labels, scores, threshold)
 
 
-def unit_values(name: str, labels: Floats, scores: Floats, groups: Groups | None) -> Floats | None:
+def unit_values(name: str, labels: Floats, scores: Floats, groups: Groups | None, *, gain: Gain = "linear") -> Floats | None:
     """Return a metric's value per unit (group, or row) where its mean is the metric; None where it is no mean (AUC)."""
     if _is_ranked(name):
-        return None if groups is None else _group_values(name, labels, scores, groups)
+        return None if groups is None else _group_values(name, labels, scores, groups, gain)
     if name == "accuracy":
         return np.asarray(predicted_class(scores) == labels, dtype=np.float64)
     if name == "mae":
@@ -152,36 +156,6 @@ def confidence_and_hits(labels: Floats, scores: Floats) -> tuple[Floats, Floats]
     if scores.ndim == 1:
         return labels, scores
     return (predicted_class(scores) == labels).astype(np.float64), scores.max(axis=1)
-
-
-def group_ndcg(labels: Floats, scores: Floats, groups: Groups, cut: int) -> Floats:
-    """Return each group's NDCG at `cut` (Järvelin and Kekäläinen, 2002), in the order of the groups' numbers; NaN without a gain.
-
-    Ties are broken by the order of the rows, the same for every model.
-    """
-    actual = _dcg(labels, scores, groups, cut)
-    ideal = _dcg(labels, labels, groups, cut)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(ideal > 0, actual / ideal, np.nan)
-
-
-def group_reciprocal_rank(labels: Floats, scores: Floats, groups: Groups) -> Floats:
-    """Return one over the rank of each group's first positive row; NaN for groups without one."""
-    order, ranks, numbers = _ranked(scores, groups)
-    positive = labels[order] > 0
-    best = np.full(numbers[-1] + 1 if len(numbers) else 0, np.inf)
-    np.minimum.at(best, numbers[positive], ranks[positive] + 1.0)
-    found: Floats = np.where(np.isfinite(best), 1.0 / best, np.nan)
-    return found
-
-
-def group_recall(labels: Floats, scores: Floats, groups: Groups, cut: int) -> Floats:
-    """Return the share of each group's positive rows that are among its first `cut`; NaN for groups without one."""
-    order, ranks, numbers = _ranked(scores, groups)
-    positive = labels[order] > 0
-    found, all_of = (np.bincount(numbers, weights=some) for some in (positive & (ranks < cut), positive))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(all_of > 0, found / all_of, np.nan)
 
 
 def perplexity(losses: Floats) -> float:
@@ -245,10 +219,12 @@ def _is_ranked(name: str) -> bool:
     return name == "mrr" or name.startswith(("ndcg@", "recall@"))
 
 
-def _group_values(name: str, labels: Floats, scores: Floats, groups: Groups) -> Floats:
+def _group_values(name: str, labels: Floats, scores: Floats, groups: Groups, gain: Gain) -> Floats:
     if name == "mrr":
-        return group_reciprocal_rank(labels, scores, groups)
-    return (group_ndcg if name.startswith("ndcg@") else group_recall)(labels, scores, groups, cut_of(name))
+        return ranking.group_reciprocal_rank(labels, scores, groups)
+    if name.startswith("ndcg@"):
+        return ranking.group_ndcg(labels, scores, groups, cut_of(name), gain=gain)
+    return ranking.group_recall(labels, scores, groups, cut_of(name))
 
 
 def _absolute_quantile(labels: Floats, scores: Floats, *, share: float) -> float:
@@ -258,24 +234,6 @@ def _absolute_quantile(labels: Floats, scores: Floats, *, share: float) -> float
 def _mean(values: Floats) -> float:
     known = values[np.isfinite(values)]
     return float(known.mean()) if len(known) else NAN
-
-
-def _dcg(labels: Floats, scores: Floats, groups: Groups, cut: int) -> Floats:
-    order, ranks, numbers = _ranked(scores, groups)
-    gains = np.where(ranks < cut, labels[order] / np.log2(ranks + 2.0), 0.0)
-    sums: Floats = np.bincount(numbers, weights=gains).astype(np.float64)
-    return sums
-
-
-def _ranked(scores: Floats, groups: Groups) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return (rows by group and falling score, rank from 0 of each inside its group, dense group number of each)."""
-    order = np.lexsort((np.arange(len(scores)), -scores, groups))
-    sorted_groups = groups[order]
-    starts = np.flatnonzero(np.concatenate([[True], sorted_groups[1:] != sorted_groups[:-1]])) if len(order) else np.empty(0, np.int64)
-    sizes = np.diff(np.append(starts, len(order)))
-    numbers = np.repeat(np.arange(len(starts)), sizes)
-    ranks = np.arange(len(order)) - np.repeat(starts, sizes)
-    return order, ranks, numbers
 
 
 QUANTILES: Final[Mapping[str, float]] = {"median_absolute_error": 0.5, "absolute_error_p90": 0.9, "absolute_error_p99": 0.99}

@@ -18,7 +18,9 @@ from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 from sklearn.metrics import precision_recall_curve, roc_curve
 
-from training.evaluation.metrics import calibration_bins, group_ndcg
+from training.evaluation.metrics import calibration_bins
+from training.evaluation.ranking import group_ndcg
+from training.spec.evaluation import Gain
 
 Floats = NDArray[np.float64]
 Models = Mapping[str, Floats]
@@ -49,7 +51,13 @@ _LOOKS: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 def task_plots(
-    task: str, labels: Floats, models: Mapping[str, Floats | None], *, groups: NDArray[np.int64] | None = None, classes: Sequence[str] = ()
+    task: str,
+    labels: Floats,
+    models: Mapping[str, Floats | None],
+    *,
+    groups: NDArray[np.int64] | None = None,
+    classes: Sequence[str] = (),
+    gain: Gain = "linear",
 ) -> dict[str, str]:
     """Return a task's curves as {title: SVG text}; none where they would say nothing (one class only, no positive row).
 
@@ -59,6 +67,7 @@ def task_plots(
         models: who to the scores; None and scores that are not finite are left out.
         groups: [n] for ranking.
         classes: names of the classes, multiclass only; absent: their numbers.
+        gain: of a label in NDCG.
     """
     known = {name: scores for name, scores in models.items() if scores is not None and len(scores) and np.isfinite(scores).all()}
     if not known:
@@ -66,7 +75,7 @@ def task_plots(
     if task == "binary":
         return binary_plots(labels, known)
     if task == "ranking" and groups is not None:
-        return ranking_plots(labels, known, groups)
+        return ranking_plots(labels, known, groups, gain=gain)
     if task == "regression":
         return regression_plots(labels, known)
     if task == "multiclass":
@@ -104,11 +113,11 @@ def binary_plots(labels: Floats, models: Models) -> dict[str, str]:
     }
 
 
-def ranking_plots(labels: Floats, models: Models, groups: NDArray[np.int64]) -> dict[str, str]:
+def ranking_plots(labels: Floats, models: Models, groups: NDArray[np.int64], *, gain: Gain = "linear") -> dict[str, str]:
     """Return NDCG by cut, and the spread of NDCG@10 over groups; nothing where no group has a gain."""
     if not (labels > 0).any():
         return {}
-    values = {name: {cut: group_ndcg(labels, scores, groups, cut) for cut in NDCG_CUTS} for name, scores in models.items()}
+    values = {name: {cut: group_ndcg(labels, scores, groups, cut, gain=gain) for cut in NDCG_CUTS} for name, scores in models.items()}
 
     def by_cut(axes: Any, name: str, _: Floats) -> None:
         means = [float(np.nanmean(values[name][cut])) for cut in NDCG_CUTS]

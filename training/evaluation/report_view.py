@@ -112,6 +112,15 @@ def metrics(evaluation: Mapping[str, Any], rules: Evaluate, primary: str) -> lis
     return rows
 
 
+def ranking_note(evaluation: Mapping[str, Any]) -> str:
+    """Say how NDCG counts labels, ties and groups without a positive label; empty for other tasks and older evaluations."""
+    found = evaluation.get("ranking")
+    if not isinstance(found, Mapping):
+        return ""
+    left_out = f"{number(found.get('num_without_positive'))} of {number(found.get('num_groups'))} groups have no positive label"
+    return f"NDCG has {found.get('gain')} gains; tied scores count by their expected value. {left_out} and are left out."
+
+
 def _difference(new: Any, old: Any, *, lower: bool) -> Row | None:
     """Return the candidate's value less the other's, and what that means; None where either is missing."""
     first, second = finite(new), finite(old)

@@ -28,7 +28,7 @@ from training.evaluation.metrics import (
     with_all_classes,
 )
 from training.evaluation.resampling import NUM_RESAMPLES, resampled_counts, resampled_means, resampled_parts, resampled_weights
-from training.spec.evaluation import LOWER_IS_BETTER
+from training.spec.evaluation import LOWER_IS_BETTER, Gain
 
 Floats = NDArray[np.float64]
 Groups = NDArray[np.int64]
@@ -64,6 +64,7 @@ def compare(  # noqa: PLR0913 - one array a role; bundling them would only move 
     confidence: float,
     seed: int,
     threshold: float = 0.5,
+    gain: Gain = "linear",
     own: OwnMetric | None = None,
 ) -> Comparison:
     """Compare two models' scores of the same rows by the metric `name`.
@@ -74,10 +75,11 @@ def compare(  # noqa: PLR0913 - one array a role; bundling them would only move 
         confidence: of the two-sided percentile interval.
         seed: of the resamples.
         threshold: at which a probability counts as a yes.
+        gain: of a label in NDCG.
         own: the metric itself, where it is one of the spec's own.
     """
-    pair = _Pair(name, labels, candidate, champion, groups, seed, threshold, own)
-    new, old = (metric_value(name, labels, scores, groups, threshold=threshold, own=own) for scores in (candidate, champion))
+    pair = _Pair(name, labels, candidate, champion, groups, seed, threshold, gain, own)
+    new, old = (metric_value(name, labels, scores, groups, threshold=threshold, gain=gain, own=own) for scores in (candidate, champion))
     num_units = pair.num_units
     if num_units < 2 or not np.isfinite([new, old]).all():
         return _unknown(num_units)
@@ -110,6 +112,7 @@ class _Pair:
     groups: Groups | None
     seed: int
     threshold: float
+    gain: Gain
     own: OwnMetric | None
 
     @property
@@ -117,7 +120,7 @@ class _Pair:
         """Rows, or groups where those are resampled; groups without a value do not count."""
         if self.groups is None:
             return len(self.labels)
-        values = None if self.own is not None else unit_values(self.name, self.labels, self.candidate, self.groups)
+        values = None if self.own is not None else unit_values(self.name, self.labels, self.candidate, self.groups, gain=self.gain)
         return len(np.unique(self.groups)) if values is None else int(np.isfinite(values).sum())
 
     def differences(self) -> Floats:
@@ -137,7 +140,7 @@ class _Pair:
         return self._of_means()
 
     def _of_means(self) -> Floats:
-        new, old = (unit_values(self.name, self.labels, scores, self.groups) for scores in (self.candidate, self.champion))
+        new, old = (unit_values(self.name, self.labels, scores, self.groups, gain=self.gain) for scores in (self.candidate, self.champion))
         if new is None or old is None:
             raise ValueError(f"{self.name} is no mean over units")
         differences = new - old

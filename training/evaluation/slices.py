@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from training.evaluation.areas import roc_area_by
 from training.evaluation.metrics import OwnMetric, metric_value, unit_values
-from training.spec.evaluation import LOWER_IS_BETTER
+from training.spec.evaluation import LOWER_IS_BETTER, Gain
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
@@ -69,6 +70,7 @@ def by_slice(  # noqa: PLR0913 - one array a role; bundling them would only move
     least_support: int,
     pairs: bool = True,
     threshold: float = 0.5,
+    gain: Gain = "linear",
     own: OwnMetric | None = None,
 ) -> list[Slice]:
     """Return the primary metric by value of each column, then, where `pairs`, by those of each two; largest slices first.
@@ -79,16 +81,18 @@ def by_slice(  # noqa: PLR0913 - one array a role; bundling them would only move
         least_support: rows below which a slice is small.
         pairs: whether to slice by two columns as well.
         threshold: at which a probability counts as a yes.
+        gain: of a label in NDCG.
         own: the primary metric itself, where it is one of the spec's own.
     """
+    measured = partial(metric_value, primary, threshold=threshold, gain=gain, own=own)
     known = {column: values_of(frame[column]) for column in columns}
     cuts: list[tuple[Sequence[str], Values]] = [((column,), values) for column, values in known.items()]
     if pairs:
         cuts += [((a, b), _crossed(known[a], known[b])) for a, b in itertools.combinations(known, 2)]
     found = []
     for names, values in cuts:
-        new = _by_value(primary, labels, candidate, groups, values, threshold, own)
-        old = None if champion is None else _by_value(primary, labels, champion, groups, values, threshold, own)
+        new = _by_value(primary, labels, candidate, groups, values, measured, is_own=own is not None)
+        old = None if champion is None else _by_value(primary, labels, champion, groups, values, measured, is_own=own is not None)
         for number, (name, support) in enumerate(zip(values.names, values.support.tolist(), strict=True)):
             found.append(
                 Slice(
@@ -132,13 +136,20 @@ def _largest(names: Sequence[str], codes: Codes, limit: int) -> Values:
 
 
 def _by_value(
-    primary: str, labels: Floats, scores: Floats, groups: Codes | None, values: Values, threshold: float, own: OwnMetric | None
+    primary: str,
+    labels: Floats,
+    scores: Floats,
+    groups: Codes | None,
+    values: Values,
+    measured: Callable[[Floats, Floats, Codes | None], float],
+    *,
+    is_own: bool,
 ) -> Floats:
     """Return the metric of each value's rows, [values]: by one pass over all where there is a way, else slice by slice."""
     num = len(values.names)
     rows = np.flatnonzero(values.codes >= 0)
     codes = values.codes[rows]
-    if own is None and np.isfinite(scores).all():
+    if not is_own and np.isfinite(scores).all():
         if primary == "auc" and scores.ndim == 1:
             return roc_area_by(labels[rows], scores[rows], codes, num)
         units = unit_values(primary, labels, scores, groups) if groups is None else None
@@ -146,8 +157,5 @@ def _by_value(
             return np.bincount(codes, weights=units[rows], minlength=num) / values.support
     order = rows[np.argsort(codes, kind="stable")]
     parts = np.split(order, np.cumsum(values.support)[:-1]) if num else []
-    found = [
-        metric_value(primary, labels[part], scores[part], None if groups is None else groups[part], threshold=threshold, own=own)
-        for part in parts
-    ]
+    found = [measured(labels[part], scores[part], None if groups is None else groups[part]) for part in parts]
     return np.array(found, dtype=np.float64)

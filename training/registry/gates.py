@@ -24,7 +24,7 @@ from training.spec.values import duration_text
 Outcome = Literal["accepted", "rejected", "needs_approval"]
 CanaryOutcome = Literal["waiting", "promote", "roll_back"]
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
 """Newest format of `metrics.json` that the gates can read. Older ones lack measurements, which counts against the model."""
 EARLY_SUPPORT: Final = 100
 """Rows with labels (fewer where the canary's support is smaller) below which a canary's numbers are noise: one row is always constant."""

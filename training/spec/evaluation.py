@@ -12,6 +12,7 @@ from training.spec.values import ColumnName, Line, Section
 
 Task = Literal["ranking", "binary", "multiclass", "regression", "language"]
 Severity = Literal["fail", "warn", "approve"]
+Gain = Literal["linear", "exponential"]
 Gate = Literal["minimum", "improvement", "significance", "slices", "fairness", "latency", "leakage", "overlap", "drift"]
 
 METRICS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -80,6 +81,8 @@ class Evaluate(Section):
     """Metrics of one's own: name to `package.module:function` of an allowed package; more is better."""
     threshold: Annotated[float, Field(gt=0, lt=1)] = 0.5
     """At which a probability counts as a yes."""
+    gain: Gain = "linear"
+    """Of a label in NDCG: the label itself, or 2 to its power less 1."""
     minimum: dict[str, _Bound] = Field(default_factory=dict)
     """Metric to the least that it must reach."""
     maximum: dict[str, _Bound] = Field(default_factory=dict)

@@ -98,6 +98,7 @@ def _evaluation(context: StageContext, dataset: Manifest, rows: Rows, scores: Ma
         "metrics": measures.metrics(canary),
         "champion_metrics": measures.metrics(champion),
         "comparison": asdict(measures.compare(canary, champion)),
+        "ranking": measures.ranking(),
         **measures.slices(canary, champion),
         "fairness": measures.fairness(canary),
         "checks": measures.checks(canary, champion),
@@ -110,7 +111,7 @@ def _page(context: StageContext, evaluation: Mapping[str, Any], rows: Rows, scor
     plots = {}
     if scores:
         named = {"candidate": scores["canary"], "champion": scores["champion"]}
-        plots = task_plots(spec.evaluate.task, rows.labels, named, groups=rows.groups)
+        plots = task_plots(spec.evaluate.task, rows.labels, named, groups=rows.groups, gain=spec.evaluate.gain)
     facts = {
         "this page": "the canary, as candidate, beside the champion on what arrived since",
         "rows since": evaluation["since"],

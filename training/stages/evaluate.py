@@ -138,6 +138,7 @@ def _measured(measures: Measures, rows: Rows, scored: Scored) -> dict[str, Any]:
         "canary_metrics": {} if canary is None else measures.metrics(canary),
         "comparison": None if champion is None else asdict(measures.compare(candidate, champion)),
         "canary_comparison": None if canary is None else asdict(measures.compare(candidate, canary)),
+        "ranking": measures.ranking(),
         **measures.slices(candidate, champion),
         "fairness": measures.fairness(candidate),
         "num_rows": len(rows.frame),
@@ -205,9 +206,8 @@ def _facts(context: StageContext, model: Manifest, dataset: Manifest, version: s
 
 def _report(context: StageContext, rows: Rows, scored: Scored, evaluation: Mapping[str, Any], model: Manifest) -> bytes:
     rules = context.spec.evaluate
-    plots = task_plots(
-        rules.task, rows.labels, {"candidate": scored.candidate, "champion": scored.champion, "canary": scored.canary}, groups=rows.groups
-    )
+    named = {"candidate": scored.candidate, "champion": scored.champion, "canary": scored.canary}
+    plots = task_plots(rules.task, rows.labels, named, groups=rows.groups, gain=rules.gain)
     history = json.loads((context.folder / "candidate" / "history.json").read_bytes())
     champion = evaluation["champion"] or {}
     tracking_uri, run_id = os.environ.get("MLFLOW_TRACKING_URI", ""), context.request.parameters.get("mlflow_run_id")

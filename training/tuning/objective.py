@@ -33,5 +33,5 @@ def objective_value(context: StageContext, dataset: Manifest, result: FitResult,
     rules = context.spec.evaluate
     labels = batch["label"].numpy().astype(np.float64)
     own = load_own_metrics({objective: rules.metrics[objective]})[objective] if objective in rules.metrics else None
-    value = metric_value(objective, labels, scores, groups, threshold=rules.threshold, own=own)
+    value = metric_value(objective, labels, scores, groups, threshold=rules.threshold, gain=rules.gain, own=own)
     return value if objective in LOWER_IS_BETTER else -value

@@ -11,13 +11,11 @@ from sklearn.metrics import average_precision_score, f1_score, ndcg_score, roc_a
 from training.evaluation.areas import roc_area, roc_area_by, weighted_precision_area, weighted_roc_area
 from training.evaluation.metrics import (
     bits_per_byte,
-    group_ndcg,
-    group_recall,
-    group_reciprocal_rank,
     metric_value,
     perplexity,
     score_metrics,
 )
+from training.evaluation.ranking import group_ndcg, group_recall, group_reciprocal_rank
 from training.evaluation.significance import compare
 from training.spec.evaluation import METRICS
 

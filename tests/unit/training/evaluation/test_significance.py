@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from training.evaluation import areas, significance
-from training.evaluation.metrics import group_ndcg, metric_value
+from training.evaluation.metrics import metric_value
+from training.evaluation.ranking import group_ndcg
 from training.evaluation.resampling import resampled_counts, resampled_means, resampled_parts, resampled_weights
 from training.evaluation.significance import Comparison, compare
 from training.spec.evaluation import LOWER_IS_BETTER, METRICS
