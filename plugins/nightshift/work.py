@@ -98,8 +98,8 @@ def _looked_up(stage: str, frozen: Frozen, results: Mapping[str, StageResult], s
         facts = {"mlflow_run_id": trained.scalars.get("mlflow_run_id"), "process_hours": hours, "nights": nights_of(spec, settings)}
         return {**seats_of(spec, settings), **facts}, {}
     if stage == "canary":
-        seats = seats_of(spec, settings)
-        return seats, {"dataset": results["dataset"].digest, "seats": seats}
+        seats, since = seats_of(spec, settings), canary_since(spec, settings)
+        return {**seats, "canary_since": since}, {"dataset": results["dataset"].digest, "seats": seats}
     weights = results["model"].scalars["weights_digest"]
     key = {"model": spec.promote.model, "weights": weights, "evaluation": results["evaluation"].digest}
     report_uri = results["evaluation"].reports.get("evaluation")
@@ -136,6 +136,14 @@ def seats_of(spec: PipelineSpec, settings: Settings) -> dict[str, Any]:
 
     standing = Ledger(settings.database_url).standing(spec.promote.model)
     return {"champion": _seat(standing.champion, standing.revision), "canary": _seat(standing.canary, standing.revision)}
+
+
+def canary_since(spec: PipelineSpec, settings: Settings) -> str | None:
+    """Return when the canary of the pipeline's model became one, ISO 8601; None where there is none."""
+    from training.registry.ledger import Ledger
+
+    canary = Ledger(settings.database_url).standing(spec.promote.model).canary
+    return None if canary is None else canary.since
 
 
 def nights_of(spec: PipelineSpec, settings: Settings) -> list[dict[str, Any]]:

@@ -20,6 +20,10 @@ _OUTCOMES: Final = {
     "accepted": ("Accepted", "good", "✓"),
     "rejected": ("Rejected", "bad", "✗"),
     "needs_approval": ("Needs approval", "ask", "?"),
+    # Of a canary.
+    "promote": ("Promoted", "good", "✓"),
+    "roll_back": ("Rolled back", "bad", "✗"),
+    "waiting": ("Waiting", "ask", "…"),
 }
 _BADGES: Final = {"fail": ("failed", "bad", "✗"), "warn": ("warning", "warn", "!"), "approve": ("asks a person", "ask", "?")}
 _PASSED: Final = ("passed", "good", "✓")
@@ -30,14 +34,20 @@ def decision(made: Mapping[str, Any] | None) -> Row | None:
     if made is None:
         return None
     words, look, mark = _OUTCOMES.get(str(made["outcome"]), (str(made["outcome"]), "ask", "?"))
-    gates = [{"gate": reason["gate"], "words": reason["words"], **_badge(reason)} for reason in made.get("reasons") or []]
+    is_waiting = made["outcome"] == "waiting"
+    gates = [
+        {"gate": reason["gate"], "words": reason["words"], **_badge(reason, is_waiting=is_waiting)} for reason in made.get("reasons") or []
+    ]
     order = ["bad", "ask", "warn", "good"]
     return {"words": words, "look": look, "mark": mark, "gates": sorted(gates, key=lambda gate: order.index(gate["look"]))}
 
 
-def _badge(reason: Mapping[str, Any]) -> Row:
+def _badge(reason: Mapping[str, Any], *, is_waiting: bool = False) -> Row:
     # What the spec asks a person for is no failure, but nothing is promoted before it.
     is_passed = reason["passed"] and reason["gate"] != "approval"
+    if is_waiting and not is_passed and reason.get("severity", "fail") == "fail":
+        # Time, rows or labels that a canary still lacks.
+        return {"verdict": "not yet", "look": "ask", "mark": "…"}
     words, look, mark = _PASSED if is_passed else _BADGES.get(str(reason.get("severity", "fail")), _BADGES["fail"])
     return {"verdict": words, "look": look, "mark": mark}
 

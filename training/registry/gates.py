@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any, Final, Literal
 
 from training.errors import shown
+from training.registry.bounds import bounds
 from training.registry.reasons import Reason
 from training.registry.reasons import entries as _entries
 from training.registry.reasons import missing as _missing
@@ -137,7 +138,7 @@ def _candidate(evaluation: Mapping[str, Any], rules: Evaluate) -> Iterator[Reaso
         words = f"the evaluation has format {shown(version)}, this version reads up to {FORMAT_VERSION}: upgrade Nightshift"
         yield Reason(gate="finite", passed=False, words=words)
     yield _finite(_table(evaluation, "metrics"), rules)
-    yield from _bounds(_table(evaluation, "metrics"), rules)
+    yield from bounds(evaluation, rules)
     constant = _table(evaluation, "checks").get("constant")
     if not isinstance(constant, bool):
         yield _missing("constant", "whether the predictions are all alike")
@@ -154,22 +155,6 @@ def _finite(metrics: Mapping[str, Any], rules: Evaluate) -> Reason:
         return Reason(gate="finite", passed=False, words=words, numbers=_told(metrics, wrong))
     value = _number(metrics[rules.primary])
     return Reason(gate="finite", passed=True, words=f"{rules.primary} is {value:.6g}", numbers={rules.primary: value})
-
-
-def _bounds(metrics: Mapping[str, Any], rules: Evaluate) -> Iterator[Reason]:
-    asked = [("minimum", name, bound, name in LOWER_IS_BETTER) for name, bound in rules.minimum.items()]
-    asked += [("maximum", name, bound, True) for name, bound in rules.maximum.items()]
-    for gate, name, bound, at_most in asked:
-        value = _number(metrics.get(name))
-        words = f"{'at most' if at_most else 'at least'} {bound:.6g} asked"
-        if value is None:
-            yield _missing(gate, f"{name}, {words},")
-            continue
-        passed = value <= bound if at_most else value >= bound
-        numbers = {"metric": name, "value": value, "bound": bound}
-        # A maximum is the minimum of what is better when it is less: one severity for both.
-        severity = rules.severity_of("minimum")
-        yield Reason(gate=gate, passed=passed, severity=severity, words=f"{name} {value:.6g}, {words}", numbers=numbers)
 
 
 def _against_champion(evaluation: Mapping[str, Any], rules: Evaluate) -> Iterator[Reason]:
@@ -239,7 +224,8 @@ def _slices(evaluation: Mapping[str, Any], rules: Evaluate) -> Iterator[Reason]:
             return
         drops.append(new - old if rules.primary in LOWER_IS_BETTER else old - new)
     if not drops:
-        yield Reason(gate="slices", passed=True, severity=rules.severity_of("slices"), words="no slice has the support to be judged by")
+        words = f"not judged: none of {len(found)} slices has slice_support = {rules.slice_support} rows"
+        yield Reason(gate="slices", passed=False, severity="warn", words=words)
         return
     worst = max(range(len(drops)), key=drops.__getitem__)
     numbers = {"columns": dict(_table(judged[worst], "columns")), "drop": drops[worst], "allowed": rules.slice_drop, "slices": len(drops)}
@@ -256,8 +242,8 @@ def _fairness(evaluation: Mapping[str, Any], rules: Evaluate) -> Iterator[Reason
             gap = measured.get(f"{name}_gap")
             what = f"{name.replace('_', ' ')} gap between values of {column}"
             if gap is None and values and sum(entry.get("is_small") is not True for entry in values) < 2:
-                words = f"{what}: fewer than two values have the support to be judged by"
-                yield Reason(gate="fairness", passed=True, severity=rules.severity_of("fairness"), words=words)
+                words = f"{what}: not judged, fewer than two values have slice_support = {rules.slice_support} rows"
+                yield Reason(gate="fairness", passed=False, severity="warn", words=words)
             elif limit is not None:
                 yield _at_most("fairness", gap, limit, what, rules)
 
@@ -302,7 +288,7 @@ def _canary_alarms(evaluation: Mapping[str, Any], canary_rules: Canary, rules: E
         return
     if value is None or num_rows < min(EARLY_SUPPORT, canary_rules.support):
         return
-    yield from _bounds(metrics, rules)
+    yield from bounds(evaluation, rules)
     if _table(evaluation, "checks").get("constant") is True:
         yield Reason(gate="constant", passed=False, words="every prediction of the canary is the same")
     high = _number(_table(evaluation, "comparison").get("high"))

@@ -13,7 +13,7 @@ from training.spec.values import ColumnName, Line, Section
 Task = Literal["ranking", "binary", "multiclass", "regression", "language"]
 Severity = Literal["fail", "warn", "approve"]
 Gain = Literal["linear", "exponential"]
-Gate = Literal["minimum", "improvement", "significance", "slices", "fairness", "latency", "leakage", "overlap", "drift"]
+Gate = Literal["minimum", "maximum", "improvement", "significance", "slices", "fairness", "latency", "leakage", "overlap", "drift"]
 
 METRICS: Final[Mapping[str, tuple[str, ...]]] = {
     "ranking": ("ndcg@10", "mrr", "recall@10"),
@@ -96,7 +96,7 @@ class Evaluate(Section):
     slice_support: Annotated[int, Field(ge=1, le=10**9)] = 100
     """A slice of fewer rows is reported and judges nothing."""
     slice_drop: Annotated[float, Field(ge=0, le=1e6)] | None = None
-    """How much worse than the champion any slice may be, in the primary metric's units; absent: reported, not gated."""
+    """How much worse than the champion any slice may be, in the primary metric's units; absent: reported, not gated; needs `slices`."""
     sensitive: Annotated[tuple[ColumnName, ...], Field(strict=False)] = ()
     fairness: Fairness = Field(default_factory=Fairness)
     entities: Annotated[tuple[ColumnName, ...], Field(strict=False)] = ()
@@ -104,12 +104,13 @@ class Evaluate(Section):
     latency_ms: LatencyLimits = Field(default_factory=LatencyLimits)
     checks: Checks = Field(default_factory=Checks)
     severity: dict[Gate, Severity] = Field(default_factory=dict)
-    """What a gate that is not passed does: reject, say so, or ask a person."""
+    """What a gate that is not passed does: reject, say so, or ask a person. `maximum` inherits the severity of `minimum`."""
 
     def severity_of(self, gate: str) -> Severity:
-        """Return what `gate` does where it is not passed; what is no optional gate fails."""
+        """Return what `gate` does where it is not passed; a gate without a severity fails."""
         severities: dict[str, Severity] = {**SEVERITIES, **{str(name): severity for name, severity in self.severity.items()}}
-        return severities.get(gate, "fail")
+        inherited = severities.get("minimum", "fail") if gate == "maximum" else "fail"
+        return severities.get(gate, inherited)
 
     def is_metric(self, name: str) -> bool:
         """Say whether `name` is a metric of the task, or one of the spec's own."""

@@ -13,6 +13,7 @@ from typing import Any, Final
 from training.spec.data import Data, Derived, FeatureTable, Prepare
 from training.spec.documents import Path
 from training.spec.evaluation import Evaluate
+from training.spec.evaluation_rules import fairness_can_be_computed, severity_has_a_gate, slice_keys_have_slices, threshold_has_a_task
 from training.spec.findings import Finding
 from training.spec.leakage import late_columns
 from training.spec.problems import nearest
@@ -225,5 +226,9 @@ RULES: Final[tuple[tuple[tuple[str, ...], Rule], ...]] = (
     (("tune", "train"), study_fits_its_gpus),
     (("tune", "evaluate"), objective_exists),
     (("evaluate",), metrics_exist),
+    (("evaluate",), slice_keys_have_slices),
+    (("evaluate",), fairness_can_be_computed),
+    (("evaluate",), threshold_has_a_task),
+    (("evaluate",), severity_has_a_gate),
     (("data", "train", "evaluate"), task_fits),
 )

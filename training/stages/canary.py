@@ -23,6 +23,7 @@ from training.evaluation.measures import FORMAT_VERSION, Measures, Rows, plain
 from training.evaluation.plots import task_plots
 from training.evaluation.report import render_report
 from training.models.predictor import load_predictor
+from training.registry.gates import judge_canary
 from training.stages.runner import Outcome, StageContext, main
 from training.store import Manifest, point_run_at
 
@@ -120,7 +121,16 @@ def _page(context: StageContext, evaluation: Mapping[str, Any], rows: Rows, scor
         "dataset": evaluation["dataset"],
     }
     page = {"pipeline": context.request.pipeline, "as_of": context.request.as_of, "rules": spec.evaluate, "plots": plots, "facts": facts}
-    return render_report({"evaluation": evaluation, **page})
+    return render_report({"evaluation": evaluation, "decision": _verdict(context, evaluation), **page})
+
+
+def _verdict(context: StageContext, evaluation: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return what `promote` will decide on these numbers, at the same instant; None where the request is older than the page's verdict."""
+    rules, since = context.spec.promote.canary, context.request.parameters.get("canary_since")
+    if rules is None or since is None:
+        return None
+    now = min(datetime.fromisoformat(context.request.as_of), datetime.now(UTC))
+    return asdict(judge_canary(evaluation, rules, rules=context.spec.evaluate, since=datetime.fromisoformat(since), now=now))
 
 
 def _store(context: StageContext, evaluation: Mapping[str, Any], page: bytes) -> Outcome:

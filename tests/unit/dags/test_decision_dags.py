@@ -38,7 +38,10 @@ def test_a_pipeline_that_asks_nobody_and_has_no_canary_has_one_dag() -> None:
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [(PROMOTE, PROMOTE.replace("automatic", "required")), ("slice_support: 500", "slice_support: 500\n  severity: {slices: approve}")],
+    [
+        (PROMOTE, PROMOTE.replace("automatic", "required")),
+        ("slice_support: 500", "slice_support: 500\n  slice_drop: 0.1\n  severity: {slices: approve}"),
+    ],
     ids=["required", "a gate that asks"],
 )
 def test_where_people_may_be_asked_there_is_a_dag_that_a_request_starts(old: str, new: str) -> None:

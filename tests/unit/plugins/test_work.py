@@ -13,6 +13,7 @@ from nightshift import work
 from nightshift.resolve import Frozen
 from nightshift.settings import Settings
 from nightshift.work import NEEDS, Work, work_of
+from tests.unit.training.registry.scenes import decide_on
 from training.contracts import RunIdentity, StageResult
 from training.provenance import CHECKOUT
 from training.registry.ledger import Entry, Ledger
@@ -198,3 +199,13 @@ def test_nights_are_what_later_evaluations_said_of_a_champion_and_no_answer_to_a
     ledger.record(replace(asked, key="c", outcome="rejected", evidence={**evidence, "champion_metrics": {"ndcg@10": "nan"}}))
     ledger.record(replace(asked, key="d", outcome="rejected", evidence={**evidence, "champion": None}))
     assert work.nights_of(load_spec(SPEC_PATH), settings) == [{"age_days": 2.5, "champion": 0.6, "candidate": 0.61, "version": "1"}]
+
+
+def test_canary_stage_is_given_the_instant_from_which_its_verdict_counts(ask: WorkOf) -> None:
+    ledger = Ledger(Settings.from_environment().database_url)
+    assert ask("canary").parameters["canary_since"] is None
+    decide_on(ledger, 1, model="search_ranking")
+    decide_on(ledger, 2, model="search_ranking", canary=True)
+    canary = ledger.standing("search_ranking").canary
+    assert canary is not None
+    assert ask("canary").parameters["canary_since"] == canary.since

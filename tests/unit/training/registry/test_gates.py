@@ -305,19 +305,50 @@ def test_slices_of_a_metric_that_is_better_when_lower_are_compared_the_other_way
     assert failed(decision(3.6)) == ["slices"]
 
 
-def test_small_slices_judge_nothing_and_a_column_without_any_slice_rejects() -> None:
+def test_slices_without_support_are_a_warning_and_a_column_without_any_slice_rejects() -> None:
     small = [{**entry, "is_small": True, "candidate": 0.0} for entry in GOOD["slices"]]
-    assert judged({**GOOD, "slices": small}).outcome == "accepted"
-    assert failed(judged({**GOOD, "slices": GOOD["slices"][:1]})) == ["slices"]
+    decision = judged({**GOOD, "slices": small})
+    assert (decision.outcome, failed(decision)) == ("accepted", ["slices"])
+    assert decision.summary.startswith("warning: not judged: none of 3 slices has slice_support = 100 rows")
+    assert judged({**GOOD, "slices": small}, severity={"slices": "fail"}).outcome == "accepted"
+    assert judged({**GOOD, "slices": GOOD["slices"][:1]}).outcome == "rejected"
 
 
-def test_gap_between_values_too_small_to_be_judged_is_said_and_passes() -> None:
+def test_fairness_gap_between_values_without_support_is_a_warning() -> None:
     values = [{"value": "JFK", "support": 400, "is_small": False}, {"value": "LGA", "support": 7, "is_small": True}]
     origin = {"equal_opportunity_gap": None, "calibration_gap": None, "values": values}
     decision = judged({**GOOD, "fairness": {"origin": origin}})
-    assert decision.outcome == "accepted"
-    assert "fewer than two values have the support" in decision.summary
-    assert failed(judged({**GOOD, "fairness": {"origin": {**origin, "values": []}}})) == ["fairness", "fairness"]
+    assert (decision.outcome, failed(decision)) == ("accepted", ["fairness", "fairness"])
+    assert "warning: equal opportunity gap between values of origin: not judged, fewer than two values" in decision.summary
+    assert judged({**GOOD, "fairness": {"origin": {**origin, "values": []}}}).outcome == "rejected"
+
+
+@pytest.mark.parametrize(("metric", "gate", "value", "champion"), [("auc", "minimum", 0.59, 0.50), ("log_loss", "maximum", 0.71, 0.95)])
+def test_bound_that_rejects_a_surely_better_candidate_than_a_worse_champion_says_so(
+    metric: str, gate: str, value: float, champion: float
+) -> None:
+    better = changed(("metrics", metric), value)
+    better["champion_metrics"][metric] = champion
+    rejected = judged(better)
+    assert rejected.outcome == "rejected"
+    assert f"the champion is further from it ({champion:g}), and the candidate is surely better than the champion" in rejected.summary
+    assert f"(evaluate.severity: {{{gate}: approve}} would ask a person)" in rejected.summary
+    asked = judged(better, severity={gate: "approve"})
+    assert asked.outcome == "needs_approval"
+    assert "would ask a person" not in asked.summary
+
+
+def test_bound_says_nothing_of_the_champion_where_it_is_not_worse_or_the_gain_is_not_sure() -> None:
+    below = changed(("metrics", "auc"), 0.59)
+    unsure = {**below, "champion_metrics": {**GOOD["champion_metrics"], "auc": 0.5}, "comparison": {**BETTER, "low": -0.001}}
+    for evaluation in (below, unsure):
+        assert "champion" not in next(reason.words for reason in judged(evaluation).reasons if reason.gate == "minimum")
+
+
+def test_maximum_has_a_severity_of_its_own() -> None:
+    above = changed(("metrics", "log_loss"), 0.71)
+    assert judged(above, severity={"minimum": "fail", "maximum": "warn"}).outcome == "accepted"
+    assert judged(above, severity={"minimum": "warn", "maximum": "fail"}).outcome == "rejected"
 
 
 def test_canary_judges_only_where_one_is_under_way_and_the_spec_has_canaries() -> None:

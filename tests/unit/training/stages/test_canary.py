@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,33 @@ def test_nothing_has_arrived_yet(bench: EvaluateBench, seats: dict[str, dict[str
     assert (record["num_rows"], record["comparison"], record["metrics"]) == (0, None, {})
     page = bench.store.objects.get_bytes(result.reports["canary"].rsplit("/", 1)[-1])
     assert page.startswith(b"<!doctype html")
+
+
+@pytest.mark.parametrize(
+    ("canary", "champion", "since_days", "as_of_days", "heading"),
+    [
+        ("blind", "good", 6, 0, "Rolled back"),
+        ("good", "blind", 6, 0, "Promoted"),
+        ("good", "blind", 0.5, 0, "Waiting"),
+        # The verdict is that of the instant at which the decision is made, never of a later one.
+        ("good", "blind", 0.5, 36_500, "Waiting"),
+    ],
+)
+def test_page_shows_the_verdict_that_the_decision_will_record(
+    bench: EvaluateBench, seats: dict[str, Any], canary: str, champion: str, since_days: float, as_of_days: int, heading: str
+) -> None:
+    spec = bench.spec_of({"promote: {model: orders}": "promote: {model: orders, canary: {for: 1d, support: 100, patience: 3650d}}"})
+    since = (datetime.now(UTC) if as_of_days else AS_OF) - timedelta(days=since_days)
+    parameters = {"canary": made(seats[canary], 6), "champion": seats[champion], "canary_since": since.isoformat()}
+    bench.spec = spec
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tests.unit.training.stages.evaluate_bench.AS_OF", AS_OF + timedelta(days=as_of_days))
+        result = bench.stage("canary", {"dataset": bench.dataset_uri}, parameters, work=f"{heading} {as_of_days}")
+    page = bench.store.objects.get_bytes(result.reports["canary"].rsplit("/", 1)[-1]).decode()
+    assert f"</span> {heading}</h2>" in page
+    assert "No decision" not in page
+    # Time and rows that are still missing are no failure.
+    assert ("not yet" in page) == (heading == "Waiting")
 
 
 def test_without_a_canary_it_says_so(bench: EvaluateBench, seats: dict[str, dict[str, Any]], tmp_path: Path) -> None:

@@ -1,0 +1,47 @@
+"""The gates `minimum` and `maximum`: absolute bounds of metrics, whatever the champion reaches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from training.registry.reasons import Reason, missing, number, table
+from training.spec.evaluation import LOWER_IS_BETTER, Evaluate
+
+
+def bounds(evaluation: Mapping[str, Any], rules: Evaluate) -> Iterator[Reason]:
+    """Yield a reason for each bound of the spec.
+
+    A bound rejects also a candidate that is surely better than a champion which violates the same bound by more. The reason says so,
+    because keeping that champion is the worse choice; `evaluate.severity` decides.
+
+    Args:
+        evaluation: `metrics.json`; `metrics` are judged.
+        rules: the spec's thresholds.
+    """
+    asked = [("minimum", name, bound, name in LOWER_IS_BETTER) for name, bound in rules.minimum.items()]
+    asked += [("maximum", name, bound, True) for name, bound in rules.maximum.items()]
+    metrics = table(evaluation, "metrics")
+    for gate, name, bound, at_most in asked:
+        value = number(metrics.get(name))
+        required = f"required {'<=' if at_most else '>='} {bound:.6g}"
+        if value is None:
+            yield missing(gate, f"{name}, {required},")
+            continue
+        passed = value <= bound if at_most else value >= bound
+        numbers: dict[str, Any] = {"metric": name, "value": value, "bound": bound}
+        words, severity = f"{name} {value:.6g}, {required}", rules.severity_of(gate)
+        champion = None if passed else _worse_champion(evaluation, name, value, at_most=at_most)
+        if champion is not None:
+            numbers["champion"] = champion
+            words += f"; the champion is further from it ({champion:.6g}), and the candidate is surely better than the champion"
+            words += f" (evaluate.severity: {{{gate}: approve}} would ask a person)" if severity == "fail" else ""
+        yield Reason(gate=gate, passed=passed, severity=severity, words=words, numbers=numbers)
+
+
+def _worse_champion(evaluation: Mapping[str, Any], name: str, value: float, *, at_most: bool) -> float | None:
+    """Return the champion's value of `name` where it misses the bound by more and the candidate is surely better; else None."""
+    old, low = number(table(evaluation, "champion_metrics").get(name)), number(table(evaluation, "comparison").get("low"))
+    if old is None or low is None or low <= 0:
+        return None
+    return old if (old > value if at_most else old < value) else None
