@@ -33,7 +33,7 @@ help:  ## this list
 	awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
 
 run: $(INSTALLED)  ## the next simulated night of PIPELINE (default search_ranking), from nothing to the decision
-	$(SERVICES) run $(PIPELINE) $(if $(NIGHT),--night $(NIGHT)) $(if $(FORCE),--force)
+	$(SERVICES) run '$(PIPELINE)' $(if $(NIGHT),--night='$(NIGHT)') $(if $(FORCE),--force)
 
 start: $(INSTALLED)  ## start Airflow and MLflow, and wait until they are ready
 	$(SERVICES) start

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from airflow.timetables.base import DagRunInfo, DataInterval, TimeRestriction
 from airflow.timetables.trigger import CronTriggerTimetable
+from pendulum import instance
+
+from training.spec.schedule import last_slot, next_slot
 
 if TYPE_CHECKING:
+    from pendulum import DateTime
     from pendulum.tz.timezone import FixedTimezone, Timezone
 
 SLOT_STILL_NEW: Final = timedelta(minutes=1)
@@ -44,3 +48,16 @@ class Nights(CronTriggerTimetable):
             return coming
         # The start is still to come: its first slot.
         return super().next_dagrun_info(last_automated_data_interval=None, restriction=restriction._replace(catchup=True))
+
+    def _get_next(self, current: DateTime) -> DateTime:
+        """Return the first slot after `current`; the same function gives a manual run and `make run` their `as_of`."""
+        return instance(next_slot(self._expression, self._timezone, _plain(current)))
+
+    def _get_prev(self, current: DateTime) -> DateTime:
+        """Return the last slot before `current`."""
+        return instance(last_slot(self._expression, self._timezone, _plain(current) - timedelta(microseconds=1)))
+
+
+def _plain(instant: DateTime) -> datetime:
+    """Return the same instant without pendulum's own arithmetic, which counts on the wall clock."""
+    return datetime.fromisoformat(instant.isoformat())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from typing import TYPE_CHECKING, Final
 from zoneinfo import ZoneInfo
 
@@ -18,11 +18,16 @@ from training.spec.findings import Finding
 from training.spec.values import told
 
 if TYPE_CHECKING:
+    from croniter import croniter
+
     from training.spec.models import PipelineSpec
 
 MAX_GAP: Final = timedelta(days=400)
 LONGEST_WAIT_FROM: Final = datetime(2025, 3, 1)
 """The check counts from here, not from now, so that a file is valid today as it is tomorrow: the farthest from any 29 February."""
+
+LARGEST_SHIFT: Final = timedelta(hours=3)
+"""No clock of the tz database has been changed by more since 1970, but for a change of the date itself."""
 
 _WORDS: Final = frozenset("jan feb mar apr may jun jul aug sep oct nov dec sun mon tue wed thu fri sat l".split())
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
@@ -82,7 +87,7 @@ def settle_as_of(spec: PipelineSpec, *, parameter: str | None, logical_date: dat
         return logical_date.astimezone(UTC)
     zone = ZoneInfo(spec.timezone)
     if spec.schedule is not None:
-        return _last_slot(spec.schedule, zone, run_after)
+        return last_slot(spec.schedule, zone, run_after)
     return _midnight(run_after.astimezone(zone).date(), zone)
 
 
@@ -139,23 +144,65 @@ def partitions(spec: PipelineSpec, as_of: datetime) -> list[date]:
     return [last - timedelta(days=back) for back in reversed(range(source.window.days))]
 
 
-def _last_slot(schedule: str, zone: ZoneInfo, instant: datetime) -> datetime:
+def next_slot(schedule: str, zone: tzinfo, instant: datetime) -> datetime:
+    """Return the first slot after `instant` (aware), in UTC."""
+    local = instant.astimezone(zone).replace(tzinfo=None)
+    walls = _cron(schedule, local if _covers_every_hour(schedule) else local - LARGEST_SHIFT)
+    if _covers_every_hour(schedule):
+        # A slot in both hours of one name: the distance on the wall clock counts, not the wall clock.
+        following: datetime = walls.get_next(datetime)
+        return instant.astimezone(UTC) + (following - local)
+    found: datetime | None = None
+    while True:
+        wall = walls.get_next(datetime)
+        slot = _instant(wall, zone)
+        # Where the clock jumps, a later slot of the wall clock can be the earlier instant.
+        if found is not None and wall > found.astimezone(zone).replace(tzinfo=None) + LARGEST_SHIFT:
+            return found
+        if slot > instant and (found is None or slot < found):
+            found = slot
+
+
+def last_slot(schedule: str, zone: tzinfo, instant: datetime) -> datetime:
+    """Return the last slot at or before `instant` (aware), in UTC: one that `next_slot` gives too."""
+    local = instant.astimezone(zone).replace(tzinfo=None)
+    if _covers_every_hour(schedule):
+        wall: datetime = _cron(schedule, local + timedelta(microseconds=1)).get_prev(datetime)
+        slot = instant.astimezone(UTC) - (local - wall)
+        before = slot - LARGEST_SHIFT
+        if before.astimezone(zone).utcoffset() == instant.astimezone(zone).utcoffset():
+            return slot
+    else:
+        wall = _cron(schedule, local - LARGEST_SHIFT).get_prev(datetime)
+        before = _instant(wall, zone)
+    # The clock may have changed in between: go forward from a slot that is surely earlier.
+    while (following := next_slot(schedule, zone, before)) <= instant:
+        before = following
+    return before
+
+
+def slot_of_day(spec: PipelineSpec, day: date) -> datetime | None:
+    """Return the first slot of a day of the pipeline's time zone, in UTC; midnight without a schedule; None: the day has no slot."""
+    zone = ZoneInfo(spec.timezone)
+    midnight = _midnight(day, zone)
+    if spec.schedule is None:
+        return midnight
+    slot = next_slot(spec.schedule, zone, midnight - timedelta(microseconds=1))
+    return slot if slot.astimezone(zone).date() == day else None
+
+
+def _cron(schedule: str, start: datetime) -> croniter:
     from croniter import croniter
 
-    local = instant.astimezone(zone).replace(tzinfo=None)
-    if schedule.split()[1] == "*":
-        # Every hour, also in both of those that have one name: count back from now, not from the wall clock.
-        previous: datetime = croniter(schedule, local + timedelta(microseconds=1)).get_prev(datetime)
-        return instant.astimezone(UTC) - (local - previous)
-    # A slot of the hour that comes twice, or is left out, is later in UTC than its wall clock says: look at some, newest first.
-    slots = croniter(schedule, local + timedelta(hours=3))
-    while True:
-        slot = _instant(slots.get_prev(datetime), zone)
-        if slot <= instant:
-            return slot
+    return croniter(schedule, start)
 
 
-def _instant(wall: datetime, zone: ZoneInfo) -> datetime:
+@functools.lru_cache(maxsize=1024)
+def _covers_every_hour(schedule: str) -> bool:
+    return bool(_cron(schedule, LONGEST_WAIT_FROM).expanded[1] == ["*"])
+
+
+def _instant(wall: datetime, zone: tzinfo) -> datetime:
     """Return when a wall clock shows `wall` for the last time, in UTC; where it never does, as much later as the clock jumps."""
     slot = wall.replace(tzinfo=zone, fold=1).astimezone(UTC)
     if slot.astimezone(zone).replace(tzinfo=None, fold=0) != wall:

@@ -6,10 +6,10 @@ import argparse
 import logging
 import sys
 from collections.abc import Callable
-from datetime import date
 
 from nightshift.services import lifecycle, status, stopping
 from nightshift.services.environment import shell_lines
+from nightshift.services.nights import parse_day
 from nightshift.settings import Settings
 from training.errors import NightshiftError
 
@@ -20,11 +20,11 @@ def say(text: str) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; return its exit code, 0 for success."""
-    options = _parser().parse_args(arguments)
-    logging.basicConfig(
-        level=logging.INFO if options.command == "supervise" else logging.WARNING, format="%(asctime)s %(levelname)s %(message)s"
-    )
     try:
+        options = _parser().parse_args(arguments)
+        logging.basicConfig(
+            level=logging.INFO if options.command == "supervise" else logging.WARNING, format="%(asctime)s %(levelname)s %(message)s"
+        )
         run: Callable[[Settings, argparse.Namespace], int] = options.run
         return run(Settings.from_environment(), options)
     except NightshiftError as err:
@@ -85,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
 
     night = command("run", _run, "start the services, run the next simulated night of a pipeline, show it and its outcome")
     night.add_argument("pipeline", nargs="?", default="search_ranking")
-    night.add_argument("--night", type=date.fromisoformat, help="this night (YYYY-MM-DD) instead of the next one")
+    night.add_argument("--night", type=parse_day, help="this night (YYYY-MM-DD) instead of the next one")
     night.add_argument("--force", action="store_true", help="do all of its work again, finished or not")
     command("start", _start, "start the services and wait until they are ready")
     command("stop", _stop, "end every process of this installation, and no other")

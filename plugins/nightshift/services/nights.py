@@ -13,14 +13,24 @@ from datetime import date, datetime, time, timedelta
 from typing import Final
 from zoneinfo import ZoneInfo
 
-from training.spec import PipelineSpec
+from training.contracts import ExitCode
+from training.errors import NightshiftError, shown
+from training.spec import PipelineSpec, slot_of_day
+from training.spec.schedule import next_slot
 
 FIRST_NIGHTS: Final = {"search_ranking": date(2026, 2, 1), "flight_delay": date(2013, 3, 15)}
 """Where the data of the shipped pipelines lies; any other pipeline starts with the present, or with the night that is asked for."""
 RUN_ID_PREFIX: Final = "night-"
 ACTIVE_STATES: Final = frozenset({"queued", "running", "restarting"})
 
+_DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _RUN_ID = re.compile(r"night-(\d{4}-\d\d-\d\d)(?:\.(\d+))?")
+
+
+class BadDayError(NightshiftError):
+    """What a user wrote as a day, or as a range of days, cannot be used."""
+
+    exit_code = ExitCode.BAD_SPEC
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +58,13 @@ def next_night(spec: PipelineSpec, runs: Sequence[PastRun], *, wanted: date | No
         runs: of this pipeline, newest first.
         wanted: a night asked for by name.
         now: names the run of a pipeline that has no simulated nights.
+
+    Raises:
+        BadDayError: `night.no_slot`, the schedule leaves the wanted day out.
     """
     past = [(run, match) for run in runs if (match := _RUN_ID.fullmatch(run.run_id))]
-    day = wanted or _next_day(spec.name, past)
+    following = None if wanted else _next_day(spec.name, past)
+    day = wanted or (following and _first_with_slot(spec, following))
     if day is None:
         return Night(f"by-hand-{now:%Y-%m-%dT%H%M%S}", None)
     same = [(run, int(match[2] or 1)) for run, match in past if match[1] == day.isoformat()]
@@ -62,14 +76,38 @@ def next_night(spec: PipelineSpec, runs: Sequence[PastRun], *, wanted: date | No
 
 
 def slot_of(spec: PipelineSpec, day: date) -> datetime:
-    """Return the instant at which the schedule would start that day's run; midnight for a pipeline without a schedule."""
-    from croniter import croniter
+    """Return the instant at which the schedule starts that day's run, in the pipeline's time zone; midnight without a schedule.
 
-    midnight = datetime.combine(day, time.min, tzinfo=ZoneInfo(spec.timezone))
-    if spec.schedule is None:
-        return midnight
-    slot: datetime = croniter(spec.schedule, midnight - timedelta(seconds=1)).get_next(datetime)
-    return slot
+    A schedule with several slots a day gives the first one.
+
+    Raises:
+        BadDayError: `night.no_slot`, the schedule leaves that day out.
+    """
+    slot = slot_of_day(spec, day)
+    zone = ZoneInfo(spec.timezone)
+    if slot is None:
+        following = next_slot(str(spec.schedule), zone, datetime.combine(day, time.min, tzinfo=zone))
+        raise BadDayError(
+            "night.no_slot",
+            f"the schedule {shown(spec.schedule)} of {spec.name} has no slot on {day}",
+            hint=f"the next one is on {following.astimezone(zone):%Y-%m-%d}",
+        )
+    return slot.astimezone(zone)
+
+
+def parse_day(text: str) -> date:
+    """Read a day as a user writes it, YYYY-MM-DD.
+
+    Raises:
+        BadDayError: `night.date`, it is not a date, or outside of 1971 to 2099.
+    """
+    try:
+        day = date.fromisoformat(text) if _DAY.fullmatch(text) else None
+    except ValueError:
+        day = None
+    if day is None or not 1970 < day.year < 2100:
+        raise BadDayError("night.date", f"{shown(text)} is not a date between 1971 and 2099", hint="write YYYY-MM-DD, such as 2026-02-10")
+    return day
 
 
 def _next_day(pipeline: str, past: Sequence[tuple[PastRun, re.Match[str]]]) -> date | None:
@@ -80,3 +118,11 @@ def _next_day(pipeline: str, past: Sequence[tuple[PastRun, re.Match[str]]]) -> d
     newest = next(run for run, match in past if match[1] == latest)
     day = date.fromisoformat(latest)
     return day + timedelta(days=1) if newest.state == "success" else day
+
+
+def _first_with_slot(spec: PipelineSpec, day: date) -> date:
+    """Return `day`, or the next day on which the schedule has a slot."""
+    zone = ZoneInfo(spec.timezone)
+    if spec.schedule is None or slot_of_day(spec, day) is not None:
+        return day
+    return next_slot(spec.schedule, zone, datetime.combine(day, time.min, tzinfo=zone)).astimezone(zone).date()

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from nightshift.services.nights import Night, PastRun, next_night, slot_of
+from nightshift.services.__main__ import main
+from nightshift.services.nights import BadDayError, Night, PastRun, next_night, parse_day, slot_of
 from training.spec import PipelineSpec, load_spec
 
 PIPELINES = Path(__file__).resolve().parents[4] / "dags" / "pipelines"
@@ -74,3 +75,32 @@ def test_pipeline_without_a_schedule_has_its_nights_at_midnight(ranking: Pipelin
     by_hand = ranking.model_copy(update={"schedule": None})
 
     assert slot_of(by_hand, date(2026, 2, 1)).isoformat() == "2026-02-01T00:00:00+00:00"
+
+
+def test_wanted_day_without_a_slot_is_refused_and_the_next_slot_named(ranking: PipelineSpec) -> None:
+    weekly = ranking.model_copy(update={"schedule": "0 2 * * 1"})
+
+    with pytest.raises(BadDayError, match=r"night\.no_slot.*has no slot on 2026-02-10.*2026-02-16") as caught:
+        next_night(weekly, [], wanted=date(2026, 2, 10), now=NOW)
+    assert caught.value.exit_code == 64
+
+
+def test_next_night_of_a_weekly_schedule_is_its_next_slot(ranking: PipelineSpec) -> None:
+    weekly = ranking.model_copy(update={"schedule": "0 2 * * 1"})
+
+    night = next_night(weekly, [PastRun("night-2026-02-09", "success")], wanted=None, now=NOW)
+
+    assert night == Night("night-2026-02-16", "2026-02-16T02:00:00+00:00")
+
+
+@pytest.mark.parametrize("text", ["2014-13-40", "tomorrow", "", "20140101", "2014-W01-1", "0001-01-01", "9999-12-31", "2014-01-01T00:00"])
+def test_night_that_is_no_date_is_an_error_with_code_and_remedy(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "flight_delay", f"--night={text}"]) == 64
+
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: [night.date] {text!r} is not a date between 1971 and 2099")
+    assert "YYYY-MM-DD" in said
+
+
+def test_night_is_read_as_a_day() -> None:
+    assert parse_day("2014-01-31") == date(2014, 1, 31)
