@@ -62,10 +62,29 @@ class Bucket:
         self._is_local = parts.scheme == "file"
         if self._is_local:
             path = Path(unquote(parts.path))
-            path.mkdir(parents=True, exist_ok=True)
+            self._make_folder(path)
             self._store = LocalStore(path, mkdir=True)
         else:
             self._store = open_bucket(self.root_uri)
+
+    def _make_folder(self, path: Path) -> None:
+        """Make the folder of a local store.
+
+        Raises:
+            SpecError: `store.location`, a file is in its place or above it.
+            DeniedError, UnavailableError: it cannot be made.
+        """
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as err:
+            in_the_way = next((place for place in (path, *path.parents) if os.path.lexists(place) and not place.is_dir()), path)
+            message = f"{self.root_uri} cannot be a folder: {str(in_the_way)!r} is a file or a broken link"
+            hint = "name a folder, or move the file away"
+            raise SpecError("environment", [Problem(code="store.location", field="NIGHTSHIFT_STORE", message=message, hint=hint)]) from err
+        except OSError as err:
+            hint = "choose a folder that this user may write, or let it"
+            kind, code = (DeniedError, "storage.denied") if isinstance(err, PermissionError) else (UnavailableError, "storage.unavailable")
+            raise kind(code, f"could not make the folder {self.root_uri}: {err.strerror}", hint=hint) from err
 
     def uri(self, key: str) -> str:
         return f"{self.root_uri}/{key}"

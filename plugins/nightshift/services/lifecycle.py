@@ -17,6 +17,7 @@ from nightshift.pools import POOLS, Pool
 from nightshift.services.airflow_api import AirflowApi
 from nightshift.services.components import components, note_database_is_current, ports
 from nightshift.services.environment import USERNAME, airflow_url, credentials, digests, environment, prepare_home
+from nightshift.services.places import require_places
 from nightshift.services.ports import require_free
 from nightshift.services.processes import MARK, Mark
 from nightshift.services.state import ServicesState, read_state
@@ -42,9 +43,13 @@ def start(settings: Settings, say: Callable[[str], None]) -> None:
     """Start the services unless they run, anew if they run old code or settings, and wait until everything is ready to work.
 
     Raises:
-        NightshiftError: `services.port_busy`; `services.not_ready` with the last lines of the log that says why.
+        NightshiftError: `services.port_busy`; `services.not_ready` with the last lines of the log that says why;
+            what `require_places` raises.
     """
     state = running(settings.home)
+    if state is not None:
+        # Before anything that runs is stopped for settings that cannot work.
+        require_places(settings)
     if state is not None and (changed := changed_settings(state, digests(settings))):
         say(f"the services were started with other settings ({', '.join(changed)}); starting them again")
         stop(settings.home, say)
@@ -53,6 +58,7 @@ def start(settings: Settings, say: Callable[[str], None]) -> None:
     if is_new:
         end_leftovers(settings.home, say)
         require_free(ports(settings))
+        require_places(settings)
         prepare_home(settings)
         say("starting MLflow and Airflow")
         _launch_supervisor(settings)
