@@ -27,6 +27,7 @@ from nightshift.promotion import FollowOperator
 from nightshift.settings import Settings
 from training.errors import DeniedError, shown
 from training.spec import PipelineSpec
+from training.spec.names import APPROVAL_SUFFIX
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -49,7 +50,7 @@ def approval_dag(spec: PipelineSpec, common: Mapping[str, Any]) -> DAG:
     """
     model = spec.promote.model
     dag = DAG(
-        dag_id=f"{spec.name}.approval",
+        dag_id=f"{spec.name}{APPROVAL_SUFFIX}",
         description=f"Asks whether a candidate of {model} may be promoted",
         doc_md=__doc__,
         schedule=[model_asset(model, REQUESTED)],

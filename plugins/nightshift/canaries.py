@@ -20,11 +20,11 @@ from nightshift.resolve import RESOLVE, WAIT, ResolveOperator, WaitForData
 from nightshift.settings import Settings
 from nightshift.stages import StageOperator
 from training.spec import PipelineSpec
+from training.spec.names import CANARY_SUFFIX
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
-SUFFIX: Final = ".canary"
 STAGES: Final = ("ingest", "validate", "prepare", "canary")
 
 
@@ -38,7 +38,7 @@ def canary_dag(spec: PipelineSpec, spec_path: Path, common: Mapping[str, Any]) -
     if rules is None:
         raise ValueError(f"{spec.name} has no canaries")
     dag = DAG(
-        dag_id=f"{spec.name}{SUFFIX}",
+        dag_id=f"{spec.name}{CANARY_SUFFIX}",
         description=f"Judges the canary of {spec.promote.model} on what arrives",
         doc_md=__doc__,
         schedule=AssetOrTimeSchedule(
@@ -77,10 +77,10 @@ class ResolveCanary(ResolveOperator):
         if canary is None:
             raise AirflowSkipException(f"{self.model} has no canary")
         made = ledger.decision(self.model, canary.decision_key)
-        pipeline = context["dag_run"].dag_id.removesuffix(SUFFIX)
+        pipeline = context["dag_run"].dag_id.removesuffix(CANARY_SUFFIX)
         if made is not None and made.evidence.get("pipeline", pipeline) != pipeline:
             # Two pipelines may make one model; each judges its own canaries, by its own rules.
-            raise AirflowSkipException(f"{made.evidence['pipeline']}{SUFFIX} judges it")
+            raise AirflowSkipException(f"{made.evidence['pipeline']}{CANARY_SUFFIX} judges it")
         self.log.info("version %s has been canary since %s", canary.semantic_version or canary.version, canary.since)
         return super().execute(context)
 

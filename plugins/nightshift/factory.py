@@ -21,6 +21,7 @@ from nightshift.retries import BudgetRetryPolicy
 from nightshift.stages import StageOperator
 from nightshift.timetables import Nights
 from nightshift.tuning import TUNE, study_tasks, tune_dag
+from training.errors import SpecError
 from training.spec import PipelineSpec, load_spec, params_schema
 
 
@@ -35,10 +36,19 @@ def pipeline_dag(dag_file: str) -> DAG:
     """
     file = Path(dag_file)
     path = file.parent / "pipelines" / f"{file.stem}.yaml"
-    spec = load_spec(path)
+    spec = _load(path)
     # Airflow registers every DAG that a file opens as a context: those of the decisions need no name in the file.
     decision_dags(spec, path)
     return build_dag(spec, path)
+
+
+def _load(path: Path) -> PipelineSpec:
+    try:
+        return load_spec(path)
+    except SpecError as err:
+        # `airflow dags list-import-errors` takes `[code]` for markup and prints nothing in its place: the codes stand once more without it.
+        err.add_note("codes: " + ", ".join(f"{problem.code} (line {problem.line})" for problem in err.problems))
+        raise
 
 
 def build_dag(spec: PipelineSpec, spec_path: Path) -> DAG:

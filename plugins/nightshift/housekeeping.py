@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, BaseOperator, CronTriggerTimetable
 from airflow.sdk.exceptions import AirflowSkipException
@@ -17,6 +17,7 @@ from nightshift.settings import Settings
 from training.errors import DataError, DeniedError, SpecError
 from training.spec import PipelineSpec
 from training.spec.models import Alerts
+from training.spec.names import HOUSEKEEPING
 from training.store import Store
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
     from training.contracts import RunIdentity, StageResult
     from training.registry.ledger import Entry, Ledger
-
-HOUSEKEEPING: Final = "housekeeping"
 
 
 def housekeeping_dag() -> DAG:

@@ -11,9 +11,12 @@ from nightshift.settings import Settings
 from training.contracts import StageRequest
 from training.errors import Problem, SpecError, shown
 from training.spec import PipelineSpec
+from training.spec.train import Placement
 
 LOCAL: Final = "local"
 KUBERNETES: Final = "kubernetes"
+LOCALLY_IGNORED: Final = ("nodes", "memory", "gpus", "accelerator", "shared_memory", "min_nodes", "spot", "topology", "priority")
+"""Keys of `train.placement` that place nothing on one machine: its processes use what the machine has."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,6 +59,19 @@ class Launcher(Stoppable, Protocol):
 
     def stop(self) -> None:
         """Ask the attempt to stop, and make it within five seconds; returns at once, also in a signal's handler."""
+
+
+def ignored_keys(settings: Settings, spec: PipelineSpec) -> list[str]:
+    """Return the keys of `train.placement` that a pipeline sets and the installation's backend ignores, dotted.
+
+    The same YAML serves laptop and cluster, so they are no error. `cpus` sets threads everywhere; `nodes` is a number of processes here.
+    """
+    placement = spec.train.placement
+    ignored: tuple[str, ...] = LOCALLY_IGNORED
+    if settings.backend == KUBERNETES:
+        ignored = ("spot",) if settings.cluster().spot is None else ()
+    defaults = Placement()
+    return [f"train.placement.{key}" for key in ignored if getattr(placement, key) != getattr(defaults, key)]
 
 
 def launcher_of(settings: Settings) -> Launcher:

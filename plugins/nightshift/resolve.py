@@ -11,11 +11,12 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.bases.sensor import BaseSensorOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException
 
-from nightshift.placement import check_backend
+from nightshift.placement import check_backend, ignored_keys
 from nightshift.settings import Settings
 from training.contracts import ContractError
 from training.errors import NightshiftError, UnavailableError
 from training.spec import PipelineSpec, apply_overrides, freeze, load_spec, resolve_uris, settle_as_of
+from training.spec.uris import unset_webhook
 from training.spec.values import duration_text
 from training.store import Store
 from training.store.listing import missing_partitions, partition_uri
@@ -54,6 +55,7 @@ class ResolveOperator(BaseOperator):
             spec, parameters = apply_overrides(load_spec(Path(self.spec_path)), run.conf or {})
             as_of = self.as_of(context, spec, parameters.as_of)
             check_backend(settings, spec)
+            self._say_what_has_no_effect_here(settings, spec)
             spec = resolve_uris(spec)
             spec_uri = Store(settings.store_uri).put_json(freeze(spec))
         except UnavailableError:
@@ -64,6 +66,14 @@ class ResolveOperator(BaseOperator):
         settle(context, settings, settled)
         self.log.info("as of %s, spec %s%s", as_of.isoformat(), spec_uri, ", everything done again" if parameters.force else "")
         return settled
+
+    def _say_what_has_no_effect_here(self, settings: Settings, spec: PipelineSpec) -> None:
+        ignored = ignored_keys(settings, spec)
+        if ignored:
+            self.log.info("the backend %s ignores %s", settings.backend, ", ".join(ignored))
+        variable = unset_webhook(spec.alerts)
+        if variable:
+            self.log.warning("alerts.webhook: the environment variable %s is not set, so no alert is posted", variable)
 
     def as_of(self, context: Context, spec: PipelineSpec, parameter: str | None) -> datetime:
         """Return the instant whose past the run may see; `parameter` is the trigger's."""

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, Param
 from airflow.sdk.exceptions import AirflowFailException
@@ -16,13 +16,12 @@ from nightshift.settings import Settings
 from training.errors import DeniedError, SpecError
 from training.spec import load_spec
 from training.spec.models import Alerts
+from training.spec.names import ROLLBACK
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
     from training.registry.ledger import Entry
-
-ROLLBACK: Final = "rollback"
 
 
 def rollback_dag() -> DAG:

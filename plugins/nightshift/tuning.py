@@ -23,6 +23,7 @@ from nightshift.stages import StageOperator, task_errors
 from nightshift.work import Work, seats_of, version_of
 from training.contracts import TRIAL, ContractError, RunIdentity, StageResult, fingerprint, require_result
 from training.spec import PipelineSpec, spec_part
+from training.spec.names import TUNE_SUFFIX
 from training.spec.tuning import Tune
 from training.tuning.records import StudyStore, num_lanes, slot_fingerprint
 
@@ -52,7 +53,7 @@ def study_tasks(spec: PipelineSpec, common: Mapping[str, Any], *, after: Any) ->
 def tune_dag(spec: PipelineSpec, spec_path: Path, common: Mapping[str, Any], params: Mapping[str, Param]) -> DAG:
     """Return `<pipeline>.tune`: a study alone, triggered with a space and an objective of one's own; it trains no candidate."""
     dag = DAG(
-        dag_id=f"{spec.name}.tune",
+        dag_id=f"{spec.name}{TUNE_SUFFIX}",
         description=f"Searches settings for {spec.promote.model}",
         doc_md=__doc__,
         schedule=None,

@@ -19,8 +19,8 @@ from training.models import Family, FitContext, FitResult, Scorer
 
 logger = logging.getLogger(__name__)
 
-NUM_THREADS: Final = 2
-"""Fixed: histograms are summed by thread, and another number of threads could round otherwise."""
+SCORING_THREADS: Final = 2
+"""A row's score does not depend on it."""
 LOG_EVERY_ROUNDS: Final = 10
 OBJECTIVES: Final = {
     "binary": ("binary:logistic", "logloss"),
@@ -70,7 +70,7 @@ class BoostedTrees(Family):
     def load(self, folder: Path, architecture: Mapping[str, Any]) -> Scorer:
         booster = xgboost.Booster()
         booster.load_model(str(folder / "weights.ubj"))
-        booster.set_param({"nthread": NUM_THREADS})
+        booster.set_param({"nthread": SCORING_THREADS})
 
         def score(matrix: Matrix) -> NDArray[np.float64]:
             return np.asarray(booster.inplace_predict(matrix.as_floats()), dtype=np.float64)
@@ -178,7 +178,8 @@ def _parameters(context: FitContext, *matrices: xgboost.DMatrix) -> dict[str, An
         **settings,
         "seed": train.seed,
         "seed_per_iteration": True,
-        "nthread": NUM_THREADS,
+        # Histograms are summed by thread: another number can round otherwise.
+        "nthread": train.threads_per_process,
     }
 
 
@@ -198,7 +199,7 @@ def _matrix(context: FitContext, split: str) -> xgboost.DMatrix:
     units = [(number, np.arange(count, dtype=np.int64)) for number, count in enumerate(shards.shard_units)]
     batch = shards.gather(units)
     features = torch.cat([batch["features_float"], batch["features_int"].float()], dim=1).numpy()
-    matrix = xgboost.DMatrix(features, label=batch["label"].numpy(), nthread=NUM_THREADS)
+    matrix = xgboost.DMatrix(features, label=batch["label"].numpy(), nthread=context.spec.train.threads_per_process)
     if shards.has_group:
         matrix.set_info(qid=batch["group"].numpy())
     return matrix

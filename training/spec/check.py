@@ -2,7 +2,8 @@
 
     python -m training.spec.check FILE...
 
-Exit code 0, or 64 with every problem of every file, and with every name that two files share.
+Exit code 0, or 64 with every problem of every file, and with every name that two files share. A key without effect is a warning: it is
+printed and changes no exit code.
 """
 
 from __future__ import annotations
@@ -15,22 +16,21 @@ from pathlib import Path
 
 from training.contracts import ExitCode
 from training.errors import Problem, SpecError
-from training.spec.loader import load_spec
-from training.spec.models import PipelineSpec
+from training.spec.loader import CheckedSpec, check_file
 
 logger = logging.getLogger("training.spec.check")
 
 
-def check_files(paths: Iterable[str]) -> tuple[dict[str, PipelineSpec], list[SpecError]]:
-    """Return the specs of the sound files by path, and what is wrong with the others; of two files with one name, both are wrong."""
-    specs: dict[str, PipelineSpec] = {}
+def check_files(paths: Iterable[str]) -> tuple[dict[str, CheckedSpec], list[SpecError]]:
+    """Return the specs of the valid files by path, and what is wrong with the others; of two files with one name, both are wrong."""
+    specs: dict[str, CheckedSpec] = {}
     errors: list[SpecError] = []
     owners: dict[str, list[str]] = {}
     for path in sorted(set(paths)):
         # The same file name in two folders is one pipeline twice: the name is the DAG's id.
         owners.setdefault(Path(path).stem, []).append(path)
         try:
-            specs[path] = load_spec(path)
+            specs[path] = check_file(path)
         except SpecError as err:
             errors.append(err)
     for name, files in owners.items():
@@ -49,8 +49,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m training.spec.check", description="Checks pipelines' YAML files.")
     parser.add_argument("files", nargs="+", metavar="FILE")
     specs, errors = check_files(parser.parse_args(arguments).files)
-    for path, spec in specs.items():
+    for path, (spec, warnings) in specs.items():
         logger.info("%s: %s is sound", path, spec.name)
+        for warning in warnings:
+            logger.warning("warning: %s", warning.render(path))
     for error in errors:
         logger.error("%s", error)
     return int(ExitCode.BAD_SPEC if errors else ExitCode.DONE)

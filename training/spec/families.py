@@ -61,13 +61,25 @@ class FamilyFacts:
     """Keys of `train` that must be given."""
     takes_not: tuple[str, ...] = ()
     """Keys of `train` that would have no effect."""
+    tasks: tuple[str, ...]
+    """Values of `evaluate.task` that it trains for."""
+    uses_gpus: bool
+    threads: int = 1
+    """Of each process, unless `placement.cpus` says otherwise. Fixed: another number of threads can round otherwise."""
 
 
-NEURAL_ONLY: Final = ("batch_size", "warmup_steps", "weight_decay")
+NEURAL_ONLY: Final = ("batch_size", "warmup_steps", "weight_decay", "precision")
 
 FAMILIES: Final[Mapping[str, FamilyFacts]] = {
-    "ranker": FamilyFacts(settings=RankerSettings, distributed=True, needs=("batch_size",)),
-    "boosted_trees": FamilyFacts(settings=BoostedTreesSettings, distributed=False, takes_not=NEURAL_ONLY),
+    "ranker": FamilyFacts(settings=RankerSettings, distributed=True, needs=("batch_size",), tasks=("ranking",), uses_gpus=True),
+    "boosted_trees": FamilyFacts(
+        settings=BoostedTreesSettings,
+        distributed=False,
+        takes_not=NEURAL_ONLY,
+        tasks=("binary", "ranking", "multiclass", "regression"),
+        uses_gpus=False,
+        threads=2,
+    ),
 }
 
 

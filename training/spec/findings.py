@@ -12,3 +12,5 @@ class Finding(NamedTuple):
     code: str
     message: str
     hint: str = ""
+    beside: Path | None = None
+    """Another place in the file that it is about: its line is named in the message."""

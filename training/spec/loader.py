@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
 from training.errors import Problem, SpecError
 from training.spec.documents import Document, read_document
+from training.spec.effects import unused_keys
 from training.spec.families import FAMILIES
+from training.spec.findings import Finding
 from training.spec.models import PipelineSpec
 from training.spec.problems import in_order, problem_at, problems_of
 from training.spec.rules import broken_rules
@@ -23,8 +25,25 @@ SECTIONS: Mapping[str, tuple[str, TypeAdapter[Any]]] = {
 """Key of the YAML to (attribute, what its value must be)."""
 
 
+class CheckedSpec(NamedTuple):
+    """A valid spec and what is worth a warning in it."""
+
+    spec: PipelineSpec
+    warnings: tuple[Problem, ...]
+    """Keys without effect, in the order of their lines."""
+
+
 def load_spec(path: str | os.PathLike[str]) -> PipelineSpec:
     """Read a pipeline's YAML. The file is named after the pipeline, so that no two files are one pipeline.
+
+    Raises:
+        SpecError: every problem of the file, in the order of its lines.
+    """
+    return check_file(path).spec
+
+
+def check_file(path: str | os.PathLike[str]) -> CheckedSpec:
+    """Read a pipeline's YAML as `load_spec` does; return its warnings too.
 
     Raises:
         SpecError: every problem of the file, in the order of its lines.
@@ -48,7 +67,7 @@ def parse_spec(text: bytes, source: str = "spec") -> PipelineSpec:
     Raises:
         SpecError: every problem of the text, in the order of its lines.
     """
-    return _checked(read_document(text, source), source)
+    return _checked(read_document(text, source), source).spec
 
 
 def check_values(values: dict[str, Any], source: str) -> PipelineSpec:
@@ -57,10 +76,10 @@ def check_values(values: dict[str, Any], source: str) -> PipelineSpec:
     Raises:
         SpecError: every problem; without lines.
     """
-    return _checked(Document(value=values), source)
+    return _checked(Document(value=values), source).spec
 
 
-def _checked(document: Document, source: str, *, named: str | None = None) -> PipelineSpec:
+def _checked(document: Document, source: str, *, named: str | None = None) -> CheckedSpec:
     problems = list(document.problems)
     spec: PipelineSpec | None = None
     try:
@@ -69,11 +88,7 @@ def _checked(document: Document, source: str, *, named: str | None = None) -> Pi
     except ValidationError as err:
         problems += problems_of(err, PipelineSpec, document)
         sections = _sound_sections(document, err)
-    problems += [
-        problem_at(document, finding.path, finding.code, finding.message, hint=finding.hint)
-        for finding in broken_rules(sections)
-        if not document.is_hole(finding.path)
-    ]
+    problems += [_placed(document, finding) for finding in broken_rules(sections) if not document.is_hole(finding.path)]
     problems += _settings_problems(document, sections)
     name = sections.get("name")
     if named is not None and name is not None and name != named:
@@ -81,7 +96,13 @@ def _checked(document: Document, source: str, *, named: str | None = None) -> Pi
         problems.append(problem_at(document, ("name",), "name.file", message, hint="name the file after the pipeline"))
     if problems or spec is None:
         raise SpecError(source, in_order(problems))
-    return spec
+    return CheckedSpec(spec, tuple(in_order(_placed(document, finding) for finding in unused_keys(sections))))
+
+
+def _placed(document: Document, finding: Finding) -> Problem:
+    mark = None if finding.beside is None else document.mark(finding.beside)
+    message = finding.message if mark is None else f"{finding.message} (see line {mark.line})"
+    return problem_at(document, finding.path, finding.code, message, hint=finding.hint)
 
 
 def _sound_sections(document: Document, error: ValidationError) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from training.spec.evaluation import Evaluate
 from training.spec.promotion import Promote
 from training.spec.train import Train
 from training.spec.tuning import Tune
-from training.spec.values import Day, Line, Name, PositiveDuration, Section, TimeOfDay, refusal, told
+from training.spec.values import FROZEN, ONE_LINE, PLAIN_TEXT, Day, Line, Name, PositiveDuration, Section, TimeOfDay, refusal, told
 
 FORMAT_VERSION: Final = 1
 """Version of a frozen spec."""
@@ -85,9 +85,9 @@ class PipelineSpec(Section):
     """One pipeline."""
 
     name: Name
-    description: Annotated[str, Field(max_length=2000)] = ""
+    description: Annotated[str, Field(max_length=2000), PLAIN_TEXT] = ""
     owner: Line
-    tags: Annotated[tuple[Annotated[str, Field(min_length=1, max_length=100)], ...], Field(strict=False)] = ()
+    tags: Annotated[tuple[Annotated[str, Field(min_length=1, max_length=100), ONE_LINE], ...], Field(strict=False)] = ()
     schedule: Annotated[str, Field(max_length=200)] | None = None
     """Cron with five fields; absent: started by hand only."""
     timezone: TimeZone = "UTC"
@@ -125,7 +125,7 @@ class PipelineSpec(Section):
             message = f"frozen spec has format {told(version)}, this version reads up to {FORMAT_VERSION}"
             raise SpecError("frozen spec", [Problem(code="spec.format", message=message, hint="upgrade Nightshift")])
         try:
-            return cls.model_validate(values)
+            return cls.model_validate(values, context=FROZEN)
         except ValidationError as err:
             where = ", ".join(".".join(map(str, error["loc"])) for error in err.errors(include_input=False)[:5])
             message = f"frozen spec does not hold what this version reads: {where}"

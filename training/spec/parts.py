@@ -1,8 +1,8 @@
 """Which part of a spec the work of a stage depends on: what its fingerprint covers.
 
 What cannot change a stage's result is left out, so that changing it makes no work: who owns the pipeline, when it runs, how
-often it is tried again, how often it is saved, on how many CPUs it trains. The number of processes can change weights; it is an input of
-the fingerprint (`world_size`), being settled where a run is placed.
+often it is tried again, how often it is saved, on which nodes it trains. The number of processes can change weights; it is an input of
+the fingerprint (`world_size`), being settled where a run is placed. The number of threads can too: covered where `placement.cpus` sets it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from training.contracts import TRIAL
 from training.spec.models import PipelineSpec
+from training.spec.train import Placement
 
 _NOT_OF_THE_ROWS: Final = frozenset({"wait", "suite"})
 _NOT_OF_THE_CELLS: Final = frozenset({"known", "because"})
@@ -60,13 +61,14 @@ def _tune(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _train(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The primary metric chooses the best epoch."""
-    evaluate = values["evaluate"]
+    """Not the primary metric: the validation loss chooses the best epoch."""
+    threads = Placement.model_validate(values["train"]["placement"]).threads_per_process
     train = {key: value for key, value in values["train"].items() if key not in _NOT_OF_THE_WEIGHTS}
     if train["warmup_steps"] is None:
         # The key came later than the first models: where it is not used, their training is still the same work.
         del train["warmup_steps"]
-    return {"train": train, "task": evaluate["task"], "primary": evaluate["primary"]}
+    part = {"train": train, "task": values["evaluate"]["task"]}
+    return part if threads is None else {**part, "threads": threads}
 
 
 def _evaluate(values: Mapping[str, Any]) -> dict[str, Any]:

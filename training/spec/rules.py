@@ -16,6 +16,7 @@ from training.spec.evaluation import Evaluate
 from training.spec.evaluation_rules import fairness_can_be_computed, severity_has_a_gate, slice_keys_have_slices, threshold_has_a_task
 from training.spec.findings import Finding
 from training.spec.leakage import late_columns
+from training.spec.names import Taken, clash, columns_differ_by_more_than_case, derived_features_differ_by_more_than_case, name_is_free
 from training.spec.problems import nearest
 from training.spec.promotion import Promote
 from training.spec.schedule import schedule_faults
@@ -58,7 +59,7 @@ def columns_exist(data: Data) -> Iterator[Finding]:
 def feature_tables_fit(data: Data) -> Iterator[Finding]:
     """Yield a finding for each feature table that names what it does not have, or brings a name that is taken."""
     tables = {data.source.table}
-    taken = {name.lower(): data.source.table for name in data.source.types}
+    taken = _columns_of_source(data)
     for index, table in enumerate(data.features):
         path: Path = ("data", "features", index)
         if table.table in tables:
@@ -66,16 +67,20 @@ def feature_tables_fit(data: Data) -> Iterator[Finding]:
         tables.add(table.table)
         yield from _feature_table(path, table)
         for name, column in table.joined.items():
-            if name.lower() in taken:
-                at = next(key for key, found in table.columns.items() if found is column)
-                message = f"{name} is a column of {taken[name.lower()]} already"
-                yield Finding(
-                    (*path, "columns", at),
-                    "column.clash",
-                    message,
-                    f"give it another name: {{type: {column.type}, as: {table.table}_{at}}}",
-                )
-            taken[name.lower()] = table.table
+            at = next(key for key, found in table.columns.items() if found is column)
+            place = (*path, "columns", at)
+            first = taken.get(name.lower())
+            # Two keys of one table that differ by case alone are `columns_differ_by_more_than_case`'s.
+            if first is not None and not (first.path and first.path[:-1] == place[:-1] and str(first.path[-1]).lower() == at.lower()):
+                hint = f"give it another name: {{type: {column.type}, as: {table.table}_{at}}}"
+                yield clash(place, name, first, hint)
+            taken[name.lower()] = Taken(name, table.table, place)
+
+
+def _columns_of_source(data: Data) -> dict[str, Taken]:
+    source, path = data.source, ("data", "source")
+    groups = ((path, "derive", source.derive), (path, "columns", source.columns))
+    return {name.lower(): Taken(name, source.table, (*at, key, name)) for at, key, columns in groups for name in columns}
 
 
 def _feature_table(path: Path, table: FeatureTable) -> Iterator[Finding]:
@@ -125,14 +130,15 @@ def windows_fit(data: Data) -> Iterator[Finding]:
 
 def derived_columns_fit(data: Data) -> Iterator[Finding]:
     source = data.source
-    yield from _derived(("data", "source", "derive"), source.derive, {name.lower(): source.table for name in source.columns})
+    taken = {name.lower(): Taken(name, source.table, ("data", "source", "columns", name)) for name in source.columns}
+    yield from _derived(("data", "source", "derive"), source.derive, taken)
     yield from _both_declared_and_ignored(("data", "source"), source.columns, source.ignore)
 
 
 def prepared_columns_fit(data: Data, prepare: Prepare) -> Iterator[Finding]:
     """Yield a finding for each derived column or feature of `prepare` that cannot be made."""
     frame = data.frame_types()
-    taken = {name.lower(): "the joined frame" for name in (*frame, "label")}
+    taken = {name.lower(): Taken(name, "the joined frame") for name in (*frame, "label")}
     yield from _derived(("prepare", "derive"), prepare.derive, taken)
     yield from _constants(prepare.derive, frame)
     if "label" in frame and data.label.column != "label":
@@ -145,17 +151,19 @@ def prepared_columns_fit(data: Data, prepare: Prepare) -> Iterator[Finding]:
             yield _unknown(path, name, "the joined frame, nor of prepare.derive", [*frame, *prepare.derive])
         if feature.buckets is not None and feature.transform not in ("hash", "bucket"):
             yield Finding((*path, "buckets"), "field.conflict", f"the transform {feature.transform} has no buckets", "hash and bucket have")
+        if feature.max_categories is not None and feature.transform != "category":
+            message = f"max_categories has no effect on the transform {feature.transform}"
+            yield Finding((*path, "max_categories"), "field.conflict", message, "only category counts its values; leave it out")
         if feature.fill is not None and feature.transform in ("category", "hash", "bucket"):
             yield Finding(
                 (*path, "fill"), "field.conflict", f"the transform {feature.transform} gives missing values an id of their own", ""
             )
 
 
-def _derived(path: Path, derive: Mapping[str, Any], taken: Mapping[str, str]) -> Iterator[Finding]:
+def _derived(path: Path, derive: Mapping[str, Any], taken: Mapping[str, Taken]) -> Iterator[Finding]:
     for name, column in derive.items():
         if name.lower() in taken:
-            message = f"{name} is a column of {taken[name.lower()]} already"
-            yield Finding((*path, name), "column.clash", message, "give the derived column another name")
+            yield clash((*path, name), name, taken[name.lower()], "give the derived column another name")
         fault = objection(column.sql)
         if fault:
             yield Finding(
@@ -206,10 +214,13 @@ def _unknown(path: Path, name: str, owner: str, known: Iterable[str]) -> Finding
 
 
 RULES: Final[tuple[tuple[tuple[str, ...], Rule], ...]] = (
+    (("name",), name_is_free),
     (("schedule",), schedule_faults),
     (("alerts",), forbidden_webhook),
     (("data",), forbidden_uris),
     (("data",), columns_exist),
+    (("data",), columns_differ_by_more_than_case),
+    (("prepare",), derived_features_differ_by_more_than_case),
     (("data",), feature_tables_fit),
     (("data",), windows_fit),
     (("data",), derived_columns_fit),

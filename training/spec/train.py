@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from training.spec.families import with_defaults
+from training.spec.families import FAMILIES, with_defaults
 from training.spec.values import Bytes, Line, Name, PositiveDuration, Section, Setting
 
 
@@ -16,6 +16,7 @@ class Placement(Section):
     nodes: Annotated[int, Field(ge=1, le=1024)] = 1
     processes_per_node: Annotated[int, Field(ge=1, le=64)] = 1
     cpus: Annotated[float, Field(gt=0, le=1024)] | None = None
+    """Also sets the threads of each process, an equal share; absent: the family's own number, whatever the machine has."""
     memory: Bytes | None = None
     gpus: Annotated[int, Field(ge=0, le=64)] = 0
     accelerator: Name | None = None
@@ -36,6 +37,11 @@ class Placement(Section):
     @property
     def world_size(self) -> int:
         return self.nodes * self.processes_per_node
+
+    @property
+    def threads_per_process(self) -> int | None:
+        """Threads of each process where `cpus` is given, at least 1; None: the family's own number."""
+        return None if self.cpus is None else max(1, int(self.cpus / self.processes_per_node))
 
     @property
     def launcher(self) -> Literal["torchrun", "python"]:
@@ -67,6 +73,12 @@ class Train(Section):
     placement: Placement = Field(default_factory=Placement)
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     checkpoint: Checkpoint = Field(default_factory=Checkpoint)
+
+    @property
+    def threads_per_process(self) -> int:
+        """Threads that each process trains with. They can change the bits of the weights, so they never depend on the machine."""
+        facts = FAMILIES.get(self.model)
+        return self.placement.threads_per_process or (facts.threads if facts else 1)
 
     @field_validator("settings", mode="after")
     @classmethod

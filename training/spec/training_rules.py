@@ -28,7 +28,7 @@ def family_fits(train: Train) -> Iterator[Finding]:
         if getattr(train, key) is None:
             yield Finding(("train", key), "field.missing", f"the key {key} is missing: {train.model} needs it")
     for key in facts.takes_not:
-        if getattr(train, key) is not None:
+        if getattr(train, key) != Train.model_fields[key].default:
             yield Finding(("train", key), "field.conflict", f"{key} has no effect on {train.model}", "leave it out")
 
 
@@ -51,6 +51,15 @@ def placement_fits(train: Train) -> Iterator[Finding]:
     if placement.gpus % placement.processes_per_node:
         message = f"gpus ({placement.gpus}) must be divisible by processes_per_node ({placement.processes_per_node})"
         yield Finding((*path, "gpus"), "resources.gpus", message, "both count per node; each process has as many GPUs as any other")
+    if facts is not None and not facts.uses_gpus and placement.gpus:
+        message = f"{train.model} uses no GPU, placement asks for {placement.gpus}"
+        yield Finding((*path, "gpus"), "resources.gpus", message, "remove gpus and accelerator")
+    elif placement.gpus > placement.processes_per_node:
+        message = f"gpus ({placement.gpus}) must be at most processes_per_node ({placement.processes_per_node}): a process uses one GPU"
+        yield Finding((*path, "gpus"), "resources.gpus", message, f"set processes_per_node to {placement.gpus}, or gpus to fewer")
+    if placement.accelerator is not None and not placement.gpus:
+        message = f"accelerator ({told(placement.accelerator)}) without gpus: the node would have a GPU that the training is not given"
+        yield Finding((*path, "accelerator"), "resources.accelerator", message, "set gpus, or remove accelerator")
 
 
 def elastic_fits(train: Train) -> Iterator[Finding]:
@@ -107,7 +116,12 @@ def metrics_exist(evaluate: Evaluate) -> Iterator[Finding]:
 
 
 def task_fits(data: Data, train: Train, evaluate: Evaluate) -> Iterator[Finding]:
-    """Yield a finding where the task needs what the data does not have."""
+    """Yield a finding where the family does not train for the task, or the task needs what the data does not have."""
+    facts = FAMILIES.get(train.model)
+    if facts is not None and evaluate.task not in facts.tasks:
+        message = f"{train.model} does not train for the task {evaluate.task}"
+        yield Finding(("evaluate", "task"), "model.task", message, _hint_for_task(evaluate.task))
+        return
     if data.group is None and (evaluate.task == "ranking" or train.model == "ranker"):
         who = "the task ranking" if evaluate.task == "ranking" else "the model ranker"
         yield Finding(
@@ -116,3 +130,10 @@ def task_fits(data: Data, train: Train, evaluate: Evaluate) -> Iterator[Finding]
     if data.group is not None and evaluate.task != "ranking":
         message = f"the task {evaluate.task} knows no groups"
         yield Finding(("data", "group"), "field.conflict", message, "take data.group out, or set evaluate.task to ranking")
+
+
+def _hint_for_task(task: str) -> str:
+    able = sorted(name for name, facts in FAMILIES.items() if task in facts.tasks)
+    if not able:
+        return f"no family of Nightshift does; train.model can be a class of your own: see {PACKAGES_VARIABLE}"
+    return f"train.model: {' or '.join(able)}"

@@ -129,6 +129,12 @@ def _webhook(alerts: Alerts, environ: Mapping[str, str], problems: list[Problem]
     return url
 
 
+def unset_webhook(alerts: Alerts, environ: Mapping[str, str] = os.environ) -> str:
+    """Return the environment variable that `alerts.webhook` names and that is not set; empty where there is none."""
+    placeholder = _PLACEHOLDER.match(alerts.webhook or "")
+    return "" if placeholder is None or environ.get(placeholder[1], "").strip() else placeholder[1]
+
+
 def partition_fault(partition: str) -> str:
     """Return what is wrong with the folder of one day, or nothing."""
     if partition.count(DATE) != 1:

@@ -9,7 +9,7 @@ import re
 from datetime import date, time, timedelta
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationInfo, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from training.errors import shown
@@ -30,6 +30,12 @@ _SIZE_SPELLINGS: Final = {
 _SIZE = re.compile(r"(\d{1,15}) ?([KMGT]i?B?|B)", re.ASCII)
 _TIME = re.compile(r"([01]\d|2[0-3]):([0-5]\d)", re.ASCII)
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+# Line breaks and control characters forge lines of logs; direction overrides and isolates show another text than is stored.
+_UNPRINTABLE = "\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029\\u202a-\\u202e\\u2066-\\u2069\\ud800-\\udfff"
+_NOT_IN_A_LINE = re.compile(f"[{_UNPRINTABLE}]")
+_NOT_IN_A_TEXT = re.compile(rf"(?![\n\t])[{_UNPRINTABLE}]")
+FROZEN: Final = "frozen"
+"""Validation context of a spec that was accepted before: rules on characters that came later do not make it unreadable."""
 
 
 class Section(BaseModel):
@@ -149,7 +155,22 @@ Suite = Annotated[
     _fits("name.invalid", SUITE_RULE, "a suite", "the file below expectations/ without .json: flight_delay/flights"),
     WithJsonSchema(_pattern(SUITE_RULE)),
 ]
-Line = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+def _printable(pattern: re.Pattern[str], what: str) -> AfterValidator:
+    def check(value: str, info: ValidationInfo) -> str:
+        found = None if info.context == FROZEN else pattern.search(value)
+        if found:
+            message = f"has the character U+{ord(found[0]):04X} at position {found.start() + 1}; {what}"
+            raise refusal("field.characters", message, hint="remove the character")
+        return value
+
+    return AfterValidator(check)
+
+
+ONE_LINE: Final = _printable(_NOT_IN_A_LINE, "line breaks, control characters and direction overrides are refused")
+PLAIN_TEXT: Final = _printable(_NOT_IN_A_TEXT, "control characters and direction overrides are refused")
+Line = Annotated[str, Field(min_length=1, max_length=200), ONE_LINE]
 
 _DURATION_PARTS = (
     BeforeValidator(parse_duration),

@@ -37,7 +37,7 @@ def work(context: StageContext) -> Outcome:
         tuning = context.store.manifests.get(tuning_uri, kind="tuning")
         logger.info("with the settings of trial %s: %s", tuning.meta["slot"], tuning.meta["settings"])
         context.spec = tuned(context.spec, tuning.meta["settings"])
-    gang = Gang.join()
+    gang = join_gang(context.spec)
     tracker = Tracker(context, tags=tags_of(context, dataset), parameters=parameters_of(context.spec))
     started_at = time.monotonic()
     result, is_tracked = fit_dataset(context, dataset, gang, tracker)
@@ -55,6 +55,14 @@ def fetch_dataset(context: StageContext) -> Manifest:
     return dataset
 
 
+def join_gang(spec: PipelineSpec) -> Gang:
+    """Join the gang with the threads that the spec gives each process."""
+    gang = Gang.join(threads_per_process=spec.train.threads_per_process)
+    if gang.is_first:
+        logger.info("processes: %d, threads of each: %d", gang.world_size, spec.train.threads_per_process)
+    return gang
+
+
 def tuned(spec: PipelineSpec, settings: Mapping[str, Any]) -> PipelineSpec:
     """Return the spec with a study's settings in its section `train`."""
     return spec.model_copy(update={"train": with_settings(spec.train, settings)})
@@ -70,6 +78,9 @@ def fit_dataset(
     """
     train = context.spec.train
     identity = {"world_size": gang.world_size, "batch_size": train.batch_size, "dataset": dataset.digest}
+    if train.placement.threads_per_process is not None:
+        # Only where the spec sets them: checkpoints of families with their own number stay usable.
+        identity["threads"] = train.placement.threads_per_process
     every_seconds = train.checkpoint.every.total_seconds()
     checkpoints = Checkpoints(context, every_seconds=every_seconds, identity=identity, by_name=context.request.stage != TRIAL)
     fit = FitContext(

@@ -13,13 +13,12 @@ import logging
 import math
 from typing import Any
 
-from training.engine.distributed import Gang
 from training.engine.tracking import Parent, Tracker
 from training.errors import DivergedError, NightshiftError
 from training.models import FitResult
 from training.spec.tuning import Tune
 from training.stages.runner import Outcome, StageContext, main
-from training.stages.train import fetch_dataset, fit_dataset, parameters_of, tags_of, tuned
+from training.stages.train import fetch_dataset, fit_dataset, join_gang, parameters_of, tags_of, tuned
 from training.store import Manifest
 from training.tuning.objective import objective_value
 from training.tuning.records import StudyStore, TrialRecord
@@ -40,7 +39,7 @@ def work(context: StageContext) -> Outcome:
         PreemptedError: asked to stop; the next attempt goes on from the last checkpoint.
     """
     dataset = fetch_dataset(context)
-    gang = Gang.join()
+    gang = join_gang(context.spec)
     trial = _Trial(context) if gang.is_first else None
     # One rank asks the study, all train with its answer.
     told = json.loads(gang.text_from_first(json.dumps(trial.settings if trial is not None else None)))

@@ -12,6 +12,7 @@ from nightshift.housekeeping import housekeeping_dag
 from nightshift.rollbacks import rollback_dag
 from training.provenance import CHECKOUT
 from training.spec import PipelineSpec, parse_spec
+from training.spec.names import name_is_free
 
 PATH = CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml"
 PROMOTE = "promote: {model: search_ranking, approval: automatic}"
@@ -72,6 +73,18 @@ def test_the_dags_of_decisions_register_themselves_with_their_pipelines_file(tmp
     bag = DagBag(dag_folder=str(tmp_path))
     assert bag.import_errors == {}
     assert sorted(bag.dags) == ["search_ranking", "search_ranking.approval", "search_ranking.canary"]
+
+
+def test_no_pipeline_can_have_the_id_of_a_dag_that_is_made_beside_it() -> None:
+    """All DAGs that one pipeline and the folder can make; a new kind of helper DAG whose name is not reserved fails here."""
+    text = PATH.read_text(encoding="utf-8").replace(PROMOTE, CANARY.replace("search_ranking,", "search_ranking, approval: required,"))
+    study = "\ntune: {trials: 2, space: {epochs: {int: [1, 2]}}}\n"
+    beside = {dag.dag_id for dag in decision_dags(parse_spec((text + study).encode()), PATH)}
+    shared = {path.stem for path in (CHECKOUT / "dags").glob("*.py")} - {path.stem for path in PATH.parent.glob("*.yaml")}
+    assert len(beside) == 3
+    assert shared == {housekeeping_dag().dag_id, rollback_dag().dag_id}
+    for dag_id in beside | shared:
+        assert [finding.code for finding in name_is_free(dag_id)] == ["name.reserved"], dag_id
 
 
 def test_all_of_them_serialise_to_the_same_text_twice() -> None:

@@ -7,9 +7,11 @@ import shutil
 import subprocess
 import sys
 from datetime import timedelta
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from airflow.cli.simple_table import AirflowConsole
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import ParamValidationError
@@ -164,6 +166,12 @@ def test_a_broken_yaml_leaves_the_good_ones_loaded(tmp_path: Path) -> None:
     assert path.endswith("flight_delay.py")
     assert f"{broken}:" in error
     assert "did you mean epochs?" in error
+    # The command line prints the error through rich, which swallows `[code]` as markup.
+    shown = StringIO()
+    AirflowConsole(file=shown, width=400).print_as(data=[{"error": error}], output="table")
+    assert "[spec.unknown_key]" in error
+    assert "[spec.unknown_key]" not in shown.getvalue()
+    assert "spec.unknown_key (line" in shown.getvalue()
 
 
 def test_meta_data_comes_from_the_spec(ranking: DAG) -> None:

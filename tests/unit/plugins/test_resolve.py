@@ -1,5 +1,6 @@
 """A run's first task, and the wait for late partitions."""
 
+import re
 import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -95,6 +96,65 @@ def test_a_place_that_is_not_set_is_named(resolve: ResolveOperator, installation
         AirflowFailException, match=r"\[uri.unset\] the environment variable SHOP_URI is not set \(set SHOP_URI to the place"
     ):
         execute(resolve, context_of("resolve"))
+
+
+def lines_of(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Return what the task's log says of keys without effect; Airflow writes it to stdout, with a time and a level before each line."""
+    found = [
+        re.search(r"the backend .* ignores [^\[]*[^\s\[]|alerts\.webhook: [^\[]*[^\s\[]", line)
+        for line in capsys.readouterr().out.splitlines()
+    ]
+    return [match[0] for match in found if match]
+
+
+def spec_file(folder: Path, old: str, new: str) -> ResolveOperator:
+    text = SPEC_PATH.read_text(encoding="utf-8")
+    assert old in text
+    (folder / SPEC_PATH.name).write_text(text.replace(old, new, 1), encoding="utf-8")
+    return ResolveOperator(task_id="resolve", spec_path=str(folder / SPEC_PATH.name))
+
+
+def test_keys_that_the_local_backend_ignores_are_one_log_line(
+    tmp_path: Path,
+    shop: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    context_of: Context,
+    execute: Execute,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("ALERTS_URI", "https://alerts.test/x")
+    placed = "nodes: 2, processes_per_node: 2, cpus: 4, memory: 8GiB, gpus: 2, accelerator: a100, spot: true, topology: zone, priority: p"
+    resolve = spec_file(tmp_path, "nodes: 1, processes_per_node: 2", placed)
+    execute(resolve, context_of("resolve"))
+    named = [f"train.placement.{key}" for key in ("nodes", "memory", "gpus", "accelerator", "spot", "topology", "priority")]
+    assert lines_of(capsys) == [f"the backend local ignores {', '.join(named)}"]
+
+
+@pytest.mark.parametrize(("spot", "lines"), [("", ["the backend kubernetes ignores train.placement.spot"]), ("spot: {}\n", [])])
+def test_spot_is_named_as_ignored_where_the_clusters_file_has_no_spot_nodes(
+    spot: str,
+    lines: list[str],
+    tmp_path: Path,
+    shop: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    context_of: Context,
+    execute: Execute,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cluster = tmp_path / "placement.yaml"
+    cluster.write_text(f"namespace: n\nimage: i\n{spot}", encoding="utf-8")
+    for name, value in (("NIGHTSHIFT_BACKEND", "kubernetes"), ("NIGHTSHIFT_KUBERNETES", str(cluster)), ("ALERTS_URI", "https://a.test")):
+        monkeypatch.setenv(name, value)
+    resolve = spec_file(tmp_path, "nodes: 1, processes_per_node: 2", "nodes: 1, processes_per_node: 2, memory: 8GiB, spot: true")
+    execute(resolve, context_of("resolve"))
+    assert lines_of(capsys) == lines
+
+
+def test_shipped_pipeline_logs_an_unset_webhook_and_no_ignored_key(
+    resolve: ResolveOperator, shop: Path, context_of: Context, execute: Execute, capsys: pytest.CaptureFixture[str]
+) -> None:
+    execute(resolve, context_of("resolve"))
+    assert lines_of(capsys) == ["alerts.webhook: the environment variable ALERTS_URI is not set, so no alert is posted"]
 
 
 def test_a_backend_that_is_not_there_ends_the_run_at_once(

@@ -23,6 +23,9 @@ CHANGES: list[tuple[str, str, str, set[str]]] = [
     (R, "wait: 2h", "wait: 3h", set()),
     (R, "every: 10m", "every: 1m", set()),
     (R, "processes_per_node: 2", "processes_per_node: 1", set()),
+    (R, "processes_per_node: 2", "processes_per_node: 2, memory: 8GiB, spot: true, priority: p", set()),
+    # Threads can change the bits of the weights.
+    (R, "processes_per_node: 2", "processes_per_node: 2, cpus: 4", {"train"}),
     (R, "learning_rate: 2e-2", "learning_rate: 0.02", set()),
     (R, "price: {type: float}", "price: {type: float, nullable: false, known: before}", set()),
     (R, "window: 30d", "window: 720h", set()),
@@ -38,7 +41,7 @@ CHANGES: list[tuple[str, str, str, set[str]]] = [
     (R, "seed: 17", "seed: 18", {"train"}),
     (R, "hidden: [64, 32]", "hidden: [64, 33]", {"train"}),
     (R, "slice_support: 500", "slice_support: 501", {"evaluate", "promote"}),
-    (R, "primary: ndcg@10", "primary: ndcg@5", {"train", "evaluate", "promote"}),
+    (R, "primary: ndcg@10", "primary: ndcg@5", {"evaluate", "promote"}),
     (R, "approval: automatic", "approval: required", {"promote"}),
     (R, "{model: search_ranking", "{model: other", {"evaluate", "promote"}),
 ]
@@ -48,6 +51,13 @@ CHANGES: list[tuple[str, str, str, set[str]]] = [
 def test_change_of_the_spec_is_new_work_for_these_stages(accept: Accept, pipeline: str, old: str, new: str, stages: set[str]) -> None:
     before, after = accept(pipeline), accept(pipeline, (old, new))
     assert {stage for stage in STAGES if canonical_json(spec_part(before, stage)) != canonical_json(spec_part(after, stage))} == stages
+
+
+def test_cpus_that_give_the_same_threads_are_the_same_training(accept: Accept) -> None:
+    two, also_two = (accept(R, ("processes_per_node: 2", f"processes_per_node: 2, cpus: {cpus}")) for cpus in (4, 5.5))
+    assert spec_part(two, "train") == spec_part(also_two, "train")
+    assert spec_part(two, "train")["threads"] == 2
+    assert "threads" not in spec_part(accept(R), "train")
 
 
 def test_unknown_stage_is_refused(ranking: PipelineSpec) -> None:

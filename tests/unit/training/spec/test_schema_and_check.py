@@ -60,7 +60,7 @@ def test_broken_file_among_sound_ones_spoils_none_of_them(tmp_path: Path, change
         (tmp_path / f"p{number}.yaml").write_bytes(changed(R, ("name: search_ranking", f"name: p{number}")))
     (tmp_path / "p3.yaml").write_bytes(b"name: [")
     specs, errors = check.check_files(str(path) for path in tmp_path.iterdir())
-    assert sorted(spec.name for spec in specs.values()) == ["p0", "p1", "p2", "p4"]
+    assert sorted(checked.spec.name for checked in specs.values()) == ["p0", "p1", "p2", "p4"]
     assert [(Path(error.source).name, error.problems[0].line) for error in errors] == [("p3.yaml", 2)]
 
 

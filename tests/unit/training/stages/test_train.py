@@ -137,3 +137,26 @@ def test_diverged_training_stops_before_the_optimizer_and_says_at_which_step(ben
     assert error["code"] == "loss.not_finite"
     assert "step 3" in error["message"]
     assert len(calls) == 4
+
+
+@pytest.mark.parametrize(("cpus", "threads", "identity"), [(None, 1, {}), (2, 2, {"threads": 2})])
+def test_cpus_set_the_threads_and_what_a_checkpoint_must_agree_on(
+    bench: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    cpus: int | None,
+    threads: int,
+    identity: dict[str, int],
+) -> None:
+    train = bench.spec.train
+    placed = train.model_copy(update={"placement": train.placement.model_copy(update={"cpus": cpus})})
+    name = f"cpus-{cpus}"
+    monkeypatch.setattr(bench, "spec", bench.spec.model_copy(update={"train": placed}))
+    with caplog.at_level(logging.INFO, "training.stages.train"):
+        assert bench.train(name) is ExitCode.DONE
+    assert torch.get_num_threads() == threads
+    assert f"processes: 1, threads of each: {threads}" in caplog.messages
+    manifest = bench.store.manifests.get(bench.checkpoints(name)[-1]["uri"], kind="checkpoint")
+    assert set(manifest.meta["identity"]) - {"world_size", "batch_size", "dataset"} == set(identity)
+    assert manifest.meta["identity"].items() >= identity.items()
+    torch.set_num_threads(1)
