@@ -11,18 +11,28 @@ import os
 import secrets
 import shlex
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+from nightshift.services.locking import locked
 from nightshift.services.processes import MARK
 from nightshift.settings import Settings
 from training.contracts import sha256_hex
+from training.errors import NightshiftError
 from training.provenance import code_version
 
 USERNAME: Final = "admin"
 HOST: Final = "127.0.0.1"
 CREDENTIALS_FILE: Final = "credentials.json"
+SECRETS: Final[Mapping[str, Callable[[], str]]] = {
+    "airflow_password": lambda: secrets.token_urlsafe(12),
+    "jwt_secret": lambda: secrets.token_urlsafe(64),
+    "api_secret_key": lambda: secrets.token_urlsafe(64),
+    "fernet_key": lambda: base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
+}
+"""What is made once, by name, and how."""
 SERVICE_PREFIXES: Final = ("NIGHTSHIFT_", "AWS_", "AZURE_", "GOOGLE_")
 
 QUIET_WARNINGS: Final = ",".join(
@@ -54,18 +64,35 @@ def shop_root(settings: Settings) -> Path:
 
 
 def credentials(settings: Settings) -> dict[str, str]:
-    """Return the installation's secrets, made at the first call and kept in a file that its user alone can read."""
+    """Return the installation's secrets, made at the first call and kept in a file that its user alone can read.
+
+    Commands that make them at the same time get the same ones; one that an older installation lacks is added.
+
+    Raises:
+        NightshiftError: `services.credentials`, the file is damaged.
+    """
     path = settings.home / CREDENTIALS_FILE
-    if not path.exists():
-        made = {
-            "airflow_password": secrets.token_urlsafe(12),
-            "jwt_secret": secrets.token_urlsafe(64),
-            "api_secret_key": secrets.token_urlsafe(64),
-            "fernet_key": base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
-        }
-        settings.home.mkdir(parents=True, exist_ok=True)
-        _write_private(path, json.dumps(made, indent=1))
-    loaded: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))
+    known = _read_secrets(path)
+    if SECRETS.keys() <= known.keys():
+        return known
+    with locked(path.with_suffix(".lock")):
+        known = _read_secrets(path)
+        made = {name: make() for name, make in SECRETS.items() if name not in known}
+        if made:
+            write_private(path, json.dumps({**known, **made}, indent=1))
+    return {**known, **made}
+
+
+def _read_secrets(path: Path) -> dict[str, str]:
+    try:
+        loaded = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except ValueError:
+        loaded = None
+    if not isinstance(loaded, dict) or not all(isinstance(value, str) for value in loaded.values()):
+        hint = "make stop, delete the file, make start: new secrets are made, and the logins change"
+        raise NightshiftError("services.credentials", f"{path} is damaged", hint=hint)
     return loaded
 
 
@@ -73,7 +100,7 @@ def prepare_home(settings: Settings) -> None:
     """Make the folders and files that the services expect."""
     for folder in (airflow_home(settings), settings.home / "mlflow", settings.home / "logs", settings.home / "data"):
         folder.mkdir(parents=True, exist_ok=True)
-    _write_private(airflow_home(settings) / "passwords.json", json.dumps({USERNAME: credentials(settings)["airflow_password"]}))
+    write_private(airflow_home(settings) / "passwords.json", json.dumps({USERNAME: credentials(settings)["airflow_password"]}))
 
 
 def airflow_settings(settings: Settings) -> dict[str, str]:
@@ -173,7 +200,15 @@ def shell_lines(settings: Settings) -> str:
     return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in sorted(wanted.items()) if os.environ.get(name) != value)
 
 
-def _write_private(path: Path, text: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
+def write_private(path: Path, text: str) -> None:
+    """Replace a file in one step by one that its user alone can read; a reader never sees half of it."""
+    descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600, O_EXCL
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(draft).replace(path)
+    except BaseException:
+        Path(draft).unlink(missing_ok=True)
+        raise

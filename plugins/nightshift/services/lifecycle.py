@@ -17,6 +17,7 @@ from nightshift.pools import POOLS, Pool
 from nightshift.services.airflow_api import AirflowApi
 from nightshift.services.components import components, note_database_is_current, ports
 from nightshift.services.environment import USERNAME, airflow_url, credentials, digests, environment, prepare_home
+from nightshift.services.locking import START_LOCK, locked
 from nightshift.services.places import require_places
 from nightshift.services.ports import require_free
 from nightshift.services.processes import MARK, Mark
@@ -42,10 +43,19 @@ def api(settings: Settings) -> AirflowApi:
 def start(settings: Settings, say: Callable[[str], None]) -> None:
     """Start the services unless they run, anew if they run old code or settings, and wait until everything is ready to work.
 
+    One command starts at a time; a second one waits for it, and finds the services running.
+
     Raises:
         NightshiftError: `services.port_busy`; `services.not_ready` with the last lines of the log that says why;
             what `require_places` raises.
     """
+    with locked(
+        settings.home / START_LOCK, lambda pid: say(f"another command (pid {pid or 'unknown'}) is starting the services; waiting for it")
+    ):
+        _start(settings, say)
+
+
+def _start(settings: Settings, say: Callable[[str], None]) -> None:
     state = running(settings.home)
     if state is not None:
         # Before anything that runs is stopped for settings that cannot work.

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import stat
@@ -12,8 +13,17 @@ import pytest
 from nightshift.services.components import components, note_database_is_current, ports
 from nightshift.services.environment import airflow_home, credentials, digests, environment, prepare_home, shell_lines
 from nightshift.settings import Settings
+from training.errors import NightshiftError
 
 ROOT = Path(__file__).resolve().parents[4]
+MAKE_SECRETS = """
+import json
+from nightshift.services.environment import credentials
+from nightshift.settings import Settings
+print("ready", flush=True)
+input()
+print(json.dumps(credentials(Settings.from_environment())))
+"""
 
 
 @pytest.fixture
@@ -76,6 +86,50 @@ def test_secrets_are_made_once_and_readable_by_their_user_alone(settings: Settin
     assert len(first["jwt_secret"]) >= 64
     for path in (settings.home / "credentials.json", airflow_home(settings) / "passwords.json"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_secrets_made_by_several_commands_at_once_are_the_same(settings: Settings) -> None:
+    variables = {**os.environ, "NIGHTSHIFT_HOME": str(settings.home), "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'plugins'}"}
+    commands = [
+        subprocess.Popen([sys.executable, "-c", MAKE_SECRETS], env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(6)
+    ]
+    for command in commands:
+        assert command.stdout is not None
+        assert command.stdout.readline() == "ready\n"
+    for command in commands:
+        assert command.stdin is not None
+        command.stdin.write("\n")
+        command.stdin.flush()
+    seen = [json.loads(command.communicate(timeout=60)[0]) for command in commands]
+
+    assert seen == [credentials(settings)] * len(commands)
+    assert not list(settings.home.glob(".credentials*"))
+
+
+def test_secret_that_an_older_installation_lacks_is_added_and_the_others_stay(settings: Settings) -> None:
+    path = settings.home / "credentials.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps({"airflow_password": "kept", "of_another_version": "kept too"}))
+
+    made = credentials(settings)
+
+    assert (made["airflow_password"], made["of_another_version"]) == ("kept", "kept too")
+    assert len(made["jwt_secret"]) >= 64
+    assert json.loads(path.read_text()) == made
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("text", ["", '{"airflow_password": "a', "[]", '{"airflow_password": 3}'])
+def test_damaged_secrets_are_an_error_that_names_the_file(settings: Settings, text: str) -> None:
+    path = settings.home / "credentials.json"
+    path.parent.mkdir()
+    path.write_text(text)
+
+    with pytest.raises(NightshiftError, match=r"credentials\.json is damaged.*make stop") as caught:
+        credentials(settings)
+    assert caught.value.code == "services.credentials"
+    assert path.read_text() == text
 
 
 def test_a_shell_evaluates_the_lines_whatever_the_values_hold(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from nightshift.services.lifecycle import changed_settings, start
+from nightshift.services.locking import START_LOCK
 from nightshift.services.processes import ProcessId
 from nightshift.services.state import ServicesState
 from nightshift.settings import Settings
@@ -30,4 +31,4 @@ def test_busy_port_is_told_before_anything_is_made(tmp_path: Path) -> None:
         with pytest.raises(NightshiftError, match=f"port {port} for Airflow is taken"):
             start(settings, lambda _text: None)
 
-    assert not home.exists() or not any(home.iterdir())
+    assert [path.name for path in home.iterdir()] == [START_LOCK]
