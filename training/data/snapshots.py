@@ -10,6 +10,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from training.data.label_delay import META_KEY, LabelTimes, SplitRule, unknown_labels
 from training.data.limits import check_size, table_limit_bytes
 from training.data.sources import Horizon, Part, part_as_is, part_of_rows
 from training.data.tables import TableContract, schema_hash
@@ -41,6 +44,8 @@ class SnapshotPlan:
     """How the rows will be divided, as JSON: recorded, not applied here."""
     lookback: Mapping[str, datetime | None]
     """Earliest event time that matters, by feature table; None: all of its past."""
+    split_rule: SplitRule | None = None
+    """By which rows without a known label are counted; None: they are not."""
 
 
 def take_snapshot(store: Store, plan: SnapshotPlan, folder: Path, *, on_file: Callable[[int, int], None]) -> tuple[str, Manifest]:
@@ -60,6 +65,7 @@ def take_snapshot(store: Store, plan: SnapshotPlan, folder: Path, *, on_file: Ca
     files: dict[str, FileEntry] = {}
     tables: dict[str, Any] = {}
     total = sum(len(plan.listing.get(contract.name, ())) for contract in plan.contracts)
+    times: list[LabelTimes] = []
     done, limit_bytes = 0, table_limit_bytes()
     for contract in plan.contracts:
         table_bytes = 0
@@ -69,6 +75,7 @@ def take_snapshot(store: Store, plan: SnapshotPlan, folder: Path, *, on_file: Ca
             check_size(entry["size_bytes"], limit_bytes, what=entry["uri"])
             files[name], part, parts[name] = _take_part(store, contract, entry, _horizon(contract, plan), folder, limit_bytes)
             schemas[name] = part.schema
+            times += [part.label_times] if part.label_times is not None else []
             table_bytes += part.decoded_bytes
             num_rows = sum(facts["rows"] for facts in parts.values())
             check_size(table_bytes, limit_bytes, what=f"table {shown(contract.name)}, {len(parts)} files", rows=num_rows)
@@ -81,6 +88,7 @@ def take_snapshot(store: Store, plan: SnapshotPlan, folder: Path, *, on_file: Ca
         "main": plan.contracts[0].name,
         "split": dict(plan.split),
         "tables": tables,
+        **_unknown_labels(plan, times),
     }
     manifest = Manifest(kind=KIND, files=files, meta=meta)
     return store.manifests.put(manifest), manifest
@@ -126,6 +134,14 @@ def _take_part(
         "source_version": f"sha256:{source_digest}",
     }
     return FileEntry(digest=digest, size_bytes=size_bytes), part, facts
+
+
+def _unknown_labels(plan: SnapshotPlan, times: Sequence[LabelTimes]) -> dict[str, Any]:
+    """Return the manifest's entry about rows whose label is not known yet, empty where labels have no `known_at`."""
+    if plan.split_rule is None or not times:
+        return {}
+    both = LabelTimes(np.concatenate([part.known_us for part in times]), np.concatenate([part.unknown_us for part in times]))
+    return {META_KEY: unknown_labels(both, plan.split_rule, plan.start, plan.end)}
 
 
 def _table_facts(parts: dict[str, dict[str, Any]], schemas: dict[str, dict[str, str]]) -> dict[str, Any]:

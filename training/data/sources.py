@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Final
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from training.data.csv_reader import read_csv, read_header
 from training.data.expressions import columns_of, hardened, quoted
+from training.data.label_delay import LabelTimes, Microseconds
 from training.data.limits import check_size, decoded_bytes
 from training.data.tables import ARROW_TYPES, TableContract, schema_of, type_name
 from training.errors import DataError, shown
@@ -51,6 +53,8 @@ class Part:
     schema: dict[str, str]
     decoded_bytes: int
     """In memory: what later stages hold of it, at least once."""
+    label_times: LabelTimes | None = None
+    """Of the main table's rows, where it says when labels are known."""
 
 
 def part_as_is(contract: TableContract, path: Path, *, source: str) -> Part:
@@ -77,7 +81,8 @@ def part_of_rows(contract: TableContract, path: Path, horizon: Horizon, *, sourc
         DataError: of `read_rows`, `derive` and `keep_visible`.
     """
     rows = read_rows(contract, path, source=source, limit_bytes=limit_bytes)
-    table = keep_visible(contract, derive(contract, rows, source=source), horizon, source=source)
+    table, unknown_us = keep_visible(contract, derive(contract, rows, source=source), horizon, source=source)
+    times = None if unknown_us is None else LabelTimes(_microseconds(table, contract), unknown_us)
     order = [name for name in dict.fromkeys((contract.event_time, *contract.key)) if name in table.column_names]
     if order:
         table = table.sort_by([(name, "ascending") for name in order])
@@ -90,7 +95,7 @@ def part_of_rows(contract: TableContract, path: Path, horizon: Horizon, *, sourc
         write_page_checksum=True,
         version="2.6",
     )
-    return Part(written, table.num_rows, schema_of(table.schema, source=source), table.nbytes)
+    return Part(written, table.num_rows, schema_of(table.schema, source=source), table.nbytes, times)
 
 
 def read_rows(contract: TableContract, path: Path, *, source: str, limit_bytes: int) -> pa.Table:
@@ -150,8 +155,10 @@ def derive(contract: TableContract, table: pa.Table, *, source: str) -> pa.Table
     return table
 
 
-def keep_visible(contract: TableContract, table: pa.Table, horizon: Horizon, *, source: str) -> pa.Table:
-    """Return the rows of the horizon. A row whose time is null stays, for validation to report.
+def keep_visible(contract: TableContract, table: pa.Table, horizon: Horizon, *, source: str) -> tuple[pa.Table, Microseconds | None]:
+    """Return the rows of the horizon, and the event times of the rows that only lack a known label (None without a `known_at`).
+
+    A row whose time is null stays, for validation to report; where `known_at` is declared nullable, null means not known yet.
 
     Raises:
         DataError: `schema.missing` or `schema.type` where the times are not there, or are no instants.
@@ -159,20 +166,36 @@ def keep_visible(contract: TableContract, table: pa.Table, horizon: Horizon, *, 
     bounds = [(contract.event_time, pc.greater_equal, horizon.start), (contract.event_time, pc.less, horizon.end)]
     if contract.event_time is not None and contract.available_after:
         bounds.append((contract.event_time, pc.less_equal, horizon.as_of - contract.available_after))
-    bounds.append((contract.known_at, pc.less_equal, horizon.as_of))
     for name, compare, bound in bounds:
-        if name is None or bound is None:
-            continue
-        require({name}, table, "rows are selected by it", source=source)
-        column = table.column(name)
-        if type_name(column.type) != "timestamp":
-            raise DataError(
-                "schema.type",
-                f"{source}: column {shown(name)} is {column.type}, and rows are selected by it",
-                hint="it must hold instants: microseconds, in UTC",
-            )
-        table = table.filter(pc.fill_null(compare(column, pa.scalar(bound, ARROW_TYPES["timestamp"])), True))
-    return table
+        if name is not None and bound is not None:
+            column = _instants(table, name, source=source)
+            table = table.filter(pc.fill_null(compare(column, pa.scalar(bound, ARROW_TYPES["timestamp"])), True))
+    if contract.known_at is None:
+        return table, None
+    declared = contract.columns.get(contract.known_at)
+    column = _instants(table, contract.known_at, source=source)
+    is_known = pc.less_equal(column, pa.scalar(horizon.as_of, ARROW_TYPES["timestamp"]))
+    is_known = pc.fill_null(is_known, declared is None or not declared.nullable)
+    return table.filter(is_known), _microseconds(table.filter(pc.invert(is_known)), contract)
+
+
+def _instants(table: pa.Table, name: str, *, source: str) -> pa.ChunkedArray:
+    require({name}, table, "rows are selected by it", source=source)
+    column = table.column(name)
+    if type_name(column.type) != "timestamp":
+        raise DataError(
+            "schema.type",
+            f"{source}: column {shown(name)} is {column.type}, and rows are selected by it",
+            hint="it must hold instants: microseconds, in UTC",
+        )
+    return column
+
+
+def _microseconds(table: pa.Table, contract: TableContract) -> Microseconds:
+    """Return the event times of the rows that have one."""
+    if contract.event_time is None:
+        return np.empty(0, dtype=np.int64)
+    return np.asarray(table.column(contract.event_time).drop_null().cast(pa.int64()).to_numpy())
 
 
 def require(names: set[str], table: pa.Table, reason: str, *, source: str) -> None:

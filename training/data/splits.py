@@ -34,8 +34,8 @@ class SplitBounds:
         Raises:
             DataError: `split.window`, nothing is left for training.
         """
-        test_start = _earlier(end, test, zone)
-        validation_start = _earlier(test_start, validation, zone)
+        test_start = earlier(end, test, zone)
+        validation_start = earlier(test_start, validation, zone)
         if start >= validation_start:
             message = f"validation {validation} and test {test} leave nothing of the window {start.isoformat()} to {end.isoformat()}"
             raise DataError("split.window", message, hint="lengthen data.source.window")
@@ -70,15 +70,12 @@ def split_rows(
     """
     event_us = event_time.astype("datetime64[us]").astype(np.int64)
     edges = [_microseconds(edge) for edge in (bounds.start, bounds.validation, bounds.test, bounds.end)]
-    num_outside = int(((event_us < edges[0]) | (event_us >= edges[3])).sum())
+    outside = (event_us < edges[0]) | (_decisive(event_us, groups) >= edges[3])
+    num_outside = int(outside.sum())
     if num_outside:
         window = f"{bounds.start.isoformat()} to {bounds.end.isoformat()}"
         raise DataError("split.outside", f"{num_outside} of {len(event_us)} rows lie outside of the window {window}")
-    decisive = event_us
-    if groups is not None and len(groups):
-        firsts = np.full(int(groups.max()) + 1, np.iinfo(np.int64).max)
-        np.minimum.at(firsts, groups, event_us)
-        decisive = firsts[groups]
+    decisive = _decisive(event_us, groups)
     part = np.searchsorted(edges[1:3], decisive, side="right")
     rows = {name: np.flatnonzero(part == number) for number, name in enumerate(SPLITS)}
     counts = ", ".join(f"{name} {len(numbers)}" for name, numbers in rows.items())
@@ -87,6 +84,20 @@ def split_rows(
             message = f"split {name!r} has {len(numbers)} rows of {len(event_us)}, at least {MIN_ROWS[name]} are needed ({counts})"
             raise DataError("data.too_small", message, hint="shorten data.split, or lengthen data.source.window")
     return rows
+
+
+def is_before(event_time: NDArray[np.datetime64], end: datetime, *, groups: NDArray[np.int32] | None = None) -> NDArray[np.bool_]:
+    """Return [n]: whether a row, or its group's first one, is earlier than `end`; arguments as `split_rows`."""
+    return np.asarray(_decisive(event_time.astype("datetime64[us]").astype(np.int64), groups) < _microseconds(end))
+
+
+def _decisive(event_us: NDArray[np.int64], groups: NDArray[np.int32] | None) -> NDArray[np.int64]:
+    """Return [n]: the time that decides where a row goes, of the first row of its group where there are groups."""
+    if groups is None or not len(groups):
+        return event_us
+    firsts = np.full(int(groups.max()) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(firsts, groups, event_us)
+    return firsts[groups]
 
 
 def check_labels(label: NDArray[np.float32], rows: Mapping[str, NDArray[np.int64]], *, task: str) -> None:
@@ -113,7 +124,8 @@ def check_labels(label: NDArray[np.float32], rows: Mapping[str, NDArray[np.int64
             raise DataError("label.missing_in_split", message, hint="lengthen this split, or check the label's source for these days")
 
 
-def _earlier(instant: datetime, duration: timedelta, zone: tzinfo) -> datetime:
+def earlier(instant: datetime, duration: timedelta, zone: tzinfo) -> datetime:
+    """Return the instant that lies `duration` before, in UTC; whole days are counted by the calendar of `zone`."""
     if duration % timedelta(days=1):
         return instant.astimezone(UTC) - duration
     # Arithmetic on an aware datetime keeps the wall clock.

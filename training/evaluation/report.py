@@ -53,6 +53,7 @@ def render_report(page: Mapping[str, Any]) -> bytes:
         "plots": {title: Markup(svg) for title, svg in (page.get("plots") or {}).items()},  # noqa: S704 - drawn by training.evaluation.plots
         "history": Markup(history_plot(history)) if history else None,  # noqa: S704 - as above
         "advice": page.get("advice") or [],
+        "labels": view.labels(evaluation),
         "facts": view.facts(page.get("facts") or {}),
     }
     return _template().render(values).encode("utf-8")

@@ -15,6 +15,8 @@ MAX_SLICES: Final = 400
 MAX_VALUES: Final = 100
 """Of one sensitive column."""
 MAX_FEATURES: Final = 30
+MAX_DAYS: Final = 14
+"""Of the days with rows whose label is not known, the newest."""
 
 _OUTCOMES: Final = {
     "accepted": ("Accepted", "good", "✓"),
@@ -271,6 +273,27 @@ def importance(evaluation: Mapping[str, Any]) -> Row:
         for name, value in list(known.items())[:MAX_FEATURES]
     ]
     return {"rows": rows, "num_left_out": max(0, len(known) - MAX_FEATURES)}
+
+
+def labels(evaluation: Mapping[str, Any]) -> Row | None:
+    """Return how many rows of each split have no known label, and of the newest days; None where labels have no `known_at`."""
+    found = evaluation.get("unknown_labels")
+    if not found:
+        return None
+    days = list((found.get("days") or {}).items())[-MAX_DAYS:]
+    return {
+        "unknown": found["unknown"],
+        "num_rows": found["rows"],
+        "tables": [
+            {"kind": kind, "rows": [{"name": name, **counts, "share": _share(counts)} for name, counts in entries]}
+            for kind, entries in (("split", list((found.get("splits") or {}).items())), ("day", days))
+            if entries
+        ],
+    }
+
+
+def _share(counts: Mapping[str, Any]) -> float:
+    return float(counts["unknown"] / counts["rows"]) if counts["rows"] else 0.0
 
 
 def facts(found: Mapping[str, Any]) -> list[Row]:

@@ -7,7 +7,8 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from training.spec.sql import in_order_of_use
-from training.spec.values import ColumnName, Duration, Line, Name, PositiveDuration, Scalar, Section, Suite
+from training.spec.values import WEEKDAYS as WEEKDAYS
+from training.spec.values import ColumnName, Duration, EmptyDays, Line, Name, PositiveDuration, Scalar, Section, SplitEnd, Suite
 
 ColumnType = Literal["boolean", "int8", "int16", "int32", "int64", "float", "double", "string", "date", "timestamp"]
 """As Arrow names them; `float` has 32 bits, `double` 64; a timestamp is UTC in microseconds once it is read."""
@@ -112,7 +113,7 @@ class Label(Section):
     rule: Annotated[str, Field(pattern=r"^(<|<=|>|>=|=|==|!=|<>) ?-?[0-9]+(\.[0-9]+)?$")] | None = None
     """`> 15`: the label is whether the column is so; absent: its value."""
     known_at: ColumnName | None = None
-    """When it is known: rows whose label is not known at `as_of` are left out."""
+    """When it is known: rows whose label is not known at `as_of` are left out and counted (`validate.unknown_labels`)."""
 
 
 class Split(Section):
@@ -121,6 +122,9 @@ class Split(Section):
     by: Literal["time"] = "time"
     validation: PositiveDuration
     test: PositiveDuration
+    end: SplitEnd = "window"
+    """Where the test split ends: at the window's end, where labels are complete (`labels_complete`), or this long before the window's
+    end (`14d`). Rows after it are left out."""
 
 
 class Data(Section):
@@ -147,6 +151,11 @@ class Validate(Section):
     """Largest share by which the number of rows may differ from the day or night before: 0.2 is 20 %."""
     freshness: PositiveDuration | None = None
     """The newest row must not be older than this at `as_of`."""
+    unknown_labels: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Largest share of a split's rows whose label is not known at `as_of`; absent: above 0.1 it warns."""
+    empty_days: EmptyDays = None
+    """Days of the window that may have no rows: `allow`, or days of the week (`[sat, sun]`) in the pipeline's time zone. Absent: an empty
+    partition fails, and a day without rows of a source without partitions warns."""
 
 
 class Feature(Section):

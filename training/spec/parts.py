@@ -18,6 +18,12 @@ _NOT_OF_THE_ROWS: Final = frozenset({"wait", "suite"})
 _NOT_OF_THE_CELLS: Final = frozenset({"known", "because"})
 _PLACES: Final = frozenset({"uri", "kind"})
 _NOT_OF_THE_WEIGHTS: Final = frozenset({"placement", "checkpoint"})
+_LATER_KEYS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "label": {"positive": None},
+    "split": {"end": "window"},
+    "validate": {"unknown_labels": None, "empty_days": None},
+}
+"""Keys that came later than the first models, by section, with the value that changes nothing: the work is the same as without them."""
 _OF_THE_STUDY: Final = ("sampler", "pruner", "objective", "seed", "space")
 _OF_ITS_END: Final = ("trials", "patience", "within")
 
@@ -40,7 +46,7 @@ def _ingest(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _validate(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {"data": _data(values, without=_PLACES | {"wait"}), "validate": values["validate"], "timezone": values["timezone"]}
+    return {"data": _data(values, without=_PLACES | {"wait"}), "validate": _as_before(values, "validate"), "timezone": values["timezone"]}
 
 
 def _prepare(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,7 +79,7 @@ def _train(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _evaluate(values: Mapping[str, Any]) -> dict[str, Any]:
     data = values["data"]
-    return {"evaluate": values["evaluate"], "model": values["promote"]["model"], "label": data["label"], "group": data["group"]}
+    return {"evaluate": values["evaluate"], "model": values["promote"]["model"], "label": _as_before(data, "label"), "group": data["group"]}
 
 
 def _promote(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,7 +88,15 @@ def _promote(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _data(values: Mapping[str, Any], *, without: frozenset[str]) -> dict[str, Any]:
     data = values["data"]
-    return {**data, "source": _table(data["source"], without), "features": [_table(table, without) for table in data["features"]]}
+    sections = {"label": _as_before(data, "label"), "split": _as_before(data, "split")}
+    tables = {"source": _table(data["source"], without), "features": [_table(table, without) for table in data["features"]]}
+    return {**data, **sections, **tables}
+
+
+def _as_before(values: Mapping[str, Any], section: str) -> dict[str, Any]:
+    """Return a section without the later keys that change nothing."""
+    neutral = _LATER_KEYS[section]
+    return {key: value for key, value in values[section].items() if key not in neutral or value != neutral[key]}
 
 
 def _table(table: Mapping[str, Any], without: frozenset[str]) -> dict[str, Any]:

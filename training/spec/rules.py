@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any, Final
 
-from training.spec.data import Data, Derived, FeatureTable, Prepare
+from training.spec.data import Data, Derived, FeatureTable, Prepare, Validate
 from training.spec.documents import Path
 from training.spec.evaluation import Evaluate
 from training.spec.evaluation_rules import fairness_can_be_computed, severity_has_a_gate, slice_keys_have_slices, threshold_has_a_task
@@ -105,10 +105,12 @@ def _feature_table(path: Path, table: FeatureTable) -> Iterator[Finding]:
 def windows_fit(data: Data) -> Iterator[Finding]:
     """Yield a finding where the window, its partitions and the split do not go together."""
     source, split = data.source, data.split
-    held_out = split.validation + split.test
+    after = split.end if isinstance(split.end, timedelta) else timedelta()
+    held_out = split.validation + split.test + after
     if held_out >= source.window:
+        ends = f" before the last {duration_text(after)}" if after else ""
         message = (
-            f"validation ({duration_text(split.validation)}) and test ({duration_text(split.test)}) "
+            f"validation ({duration_text(split.validation)}) and test ({duration_text(split.test)}){ends} "
             f"leave nothing of the window ({duration_text(source.window)}) to train on"
         )
         yield Finding(("data", "split"), "split.window", message, f"make data.source.window longer than {duration_text(held_out)}")
@@ -126,6 +128,17 @@ def windows_fit(data: Data) -> Iterator[Finding]:
     if source.window % timedelta(days=1):
         message = f"{duration_text(source.window)} is no whole number of days, and the partitions are days"
         yield Finding(("data", "source", "window"), "partition.window", message, "")
+
+
+def label_delays_fit(data: Data, validate: Validate) -> Iterator[Finding]:
+    """Yield a finding for each key about labels that come late, where nothing says when a label is known."""
+    if data.label.known_at is not None:
+        return
+    hint = "name the column that says when the label is known: data.label.known_at"
+    if data.split.end == "labels_complete":
+        yield Finding(("data", "split", "end"), "field.conflict", "labels_complete needs data.label.known_at", hint)
+    if validate.unknown_labels is not None:
+        yield Finding(("validate", "unknown_labels"), "field.conflict", "unknown_labels needs data.label.known_at", hint)
 
 
 def derived_columns_fit(data: Data) -> Iterator[Finding]:
@@ -224,6 +237,7 @@ RULES: Final[tuple[tuple[tuple[str, ...], Rule], ...]] = (
     (("data",), feature_tables_fit),
     (("data",), windows_fit),
     (("data",), derived_columns_fit),
+    (("data", "validate"), label_delays_fit),
     (("data", "prepare"), prepared_columns_fit),
     (("data", "prepare"), late_columns),
     (("data", "prepare", "evaluate"), slices_exist),

@@ -181,6 +181,59 @@ _DURATION_PARTS = (
 )
 Duration = Annotated[timedelta, *_DURATION_PARTS]
 PositiveDuration = Annotated[timedelta, AfterValidator(_longer_than_nothing), *_DURATION_PARTS]
+
+
+def _split_end(value: Any) -> timedelta | str:
+    if value in SPLIT_ENDS:
+        return str(value)
+    try:
+        return _longer_than_nothing(parse_duration(value))
+    except PydanticCustomError:
+        hint = "window, labels_complete, or a duration before the window's end: 14d"
+        raise refusal("field.choice", f"must be {' or '.join(SPLIT_ENDS)} or a duration, got {told(value)}", hint=hint) from None
+
+
+SPLIT_ENDS: Final = ("window", "labels_complete")
+SplitEnd = Annotated[
+    Any,
+    BeforeValidator(_split_end),
+    PlainSerializer(lambda value: duration_text(value) if isinstance(value, timedelta) else value, return_type=str),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"enum": list(SPLIT_ENDS)},
+                {"type": "string", "pattern": r"^(?=\d)(\d{1,6}d)?(\d{1,6}h)?(\d{1,6}m)?(\d{1,9}s)?$", "examples": ["14d"]},
+            ]
+        }
+    ),
+]
+WEEKDAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+
+
+def _empty_days(value: Any) -> str | tuple[str, ...] | None:
+    if value is None or value == "allow":
+        return None if value is None else "allow"
+    days = tuple(value) if isinstance(value, list | tuple) else ()
+    wrong = [day for day in days if day not in WEEKDAYS]
+    if wrong or not days or len(set(days)) < len(days):
+        hint = f"write allow, or a list of different days of {', '.join(WEEKDAYS)}: [sat, sun]"
+        raise refusal("field.choice", f"must be allow or a list of weekdays, got {told(wrong[0] if wrong else value)}", hint=hint)
+    return tuple(day for day in WEEKDAYS if day in days)
+
+
+EmptyDays = Annotated[
+    Any,
+    BeforeValidator(_empty_days),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"enum": ["allow"]},
+                {"type": "array", "items": {"enum": list(WEEKDAYS)}, "minItems": 1, "uniqueItems": True},
+                {"type": "null"},
+            ]
+        }
+    ),
+]
 Bytes = Annotated[
     int,
     BeforeValidator(parse_size),

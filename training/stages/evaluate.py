@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from training.contracts import canonical_json
 from training.data.joins import LABEL
+from training.data.label_delay import META_KEY
 from training.evaluation import checks, latency
 from training.evaluation.measures import FORMAT_VERSION, Measures, Rows, plain
 from training.evaluation.plots import task_plots
@@ -201,6 +202,7 @@ def _facts(context: StageContext, model: Manifest, dataset: Manifest, version: s
         "canary": parameters.get("canary"),
         "dataset": dataset.digest,
         "baseline": baseline,
+        META_KEY: dataset.meta.get(META_KEY),
     }
 
 

@@ -9,8 +9,10 @@ import logging
 from datetime import datetime
 
 from training.data.dataset_versions import register_snapshot
+from training.data.label_delay import META_KEY, SplitRule, split_lines
 from training.data.snapshots import SnapshotPlan, take_snapshot
 from training.data.tables import contracts_of
+from training.spec import PipelineSpec
 from training.spec.schedule import window
 from training.stages.runner import Outcome, StageContext, main
 from training.store import point_run_at
@@ -34,7 +36,8 @@ def work(context: StageContext) -> Outcome:
         as_of=as_of,
         start=start,
         end=end,
-        split=spec.data.split.model_dump(mode="json", exclude_none=True),
+        split=_split_facts(spec),
+        split_rule=SplitRule.of(spec),
         lookback={
             feature.table: start - spec.data.source.decision_lead - feature.max_age
             for feature in spec.data.features
@@ -53,16 +56,26 @@ def work(context: StageContext) -> Outcome:
     tables = manifest.meta["tables"]
     for name, facts in tables.items():
         logger.info("%s: %s rows in %d files", name, f"{facts['rows']:,}", len(facts["parts"]))
+    unknown = manifest.meta.get(META_KEY)
+    for line in [] if unknown is None else split_lines(unknown):
+        logger.info("%s", line)
     return Outcome(
         artifact_uri=uri,
         digest=manifest.digest,
         scalars={
+            **({} if unknown is None else {"unknown_labels": unknown["unknown"]}),
             "rows": tables[manifest.meta["main"]]["rows"],
             "files": len(manifest.files),
             "bytes": sum(entry.size_bytes for entry in manifest.files.values()),
             "version": version,
         },
     )
+
+
+def _split_facts(spec: PipelineSpec) -> dict[str, str]:
+    """Return the split as the snapshot records it; `end` only where it is set, so that other snapshots stay what they were."""
+    split: dict[str, str] = spec.data.split.model_dump(mode="json", exclude_none=True)
+    return {key: value for key, value in split.items() if (key, value) != ("end", "window")}
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
-from zoneinfo import ZoneInfo
 
 import duckdb
 import numpy as np
@@ -26,8 +25,9 @@ from training.data.derived import Derived
 from training.data.encoders import EncoderSettings
 from training.data.expressions import hardened
 from training.data.joins import LABEL, FeatureTable, MainTable, join_frame
+from training.data.label_delay import META_KEY, SplitRule, split_bounds, split_lines
 from training.data.shards import SHARDED_SPLITS, describe_layout, shard_order, write_shards
-from training.data.splits import SPLITS, SplitBounds, check_labels, group_numbers, split_rows
+from training.data.splits import SPLITS, SplitBounds, check_labels, group_numbers, is_before, split_rows
 from training.data.transforms import FeaturePlan, FittedTransforms, Matrix
 from training.spec import PipelineSpec
 from training.stages.runner import Outcome, StageContext, main
@@ -51,10 +51,11 @@ def work(context: StageContext) -> Outcome:
         _fetch(context, snapshot)
     with context.timed("join"):
         table = _join(context, snapshot)
-    frame = table.to_pandas()
     spec = context.spec
     with context.timed("split"):
         bounds = _bounds(spec, snapshot)
+        table = _until_test_end(table, bounds, spec)
+        frame = table.to_pandas()
         groups = None if spec.data.group is None else group_numbers(frame[spec.data.group].to_numpy())
         event_time = frame[spec.data.source.event_time].to_numpy(dtype="datetime64[us]")
         rows = split_rows(event_time, bounds, groups=groups)
@@ -74,6 +75,7 @@ def work(context: StageContext) -> Outcome:
             "group": spec.data.group,
             "bounds": bounds.to_json(),
             "snapshot": snapshot.digest,
+            **({META_KEY: snapshot.meta[META_KEY]} if META_KEY in snapshot.meta else {}),
         }
         uri, manifest = context.store.manifests.put_files("dataset", files | shard_files, meta)
     point_run_at(context.store, context.request, "dataset", uri)
@@ -122,7 +124,7 @@ def _join(context: StageContext, snapshot: Manifest) -> pa.Table:
         frame = join_frame(connection, main_table, features, as_of=datetime.fromisoformat(context.request.as_of))
     connection.close()
     if frame.num_rows < num_rows:
-        logger.info("%s of %s rows left out: their label is not known yet", f"{num_rows - frame.num_rows:,}", f"{num_rows:,}")
+        logger.info("%s of %s rows left out: when their label is known is null", f"{num_rows - frame.num_rows:,}", f"{num_rows:,}")
     return frame
 
 
@@ -152,14 +154,23 @@ def _parts(snapshot: Manifest, table: str, folder: Path) -> list[Path]:
 
 
 def _bounds(spec: PipelineSpec, snapshot: Manifest) -> SplitBounds:
-    window, split = snapshot.meta["window"], spec.data.split
-    return SplitBounds.of_window(
-        datetime.fromisoformat(window["start"]),
-        datetime.fromisoformat(window["end"]),
-        validation=split.validation,
-        test=split.test,
-        zone=ZoneInfo(spec.timezone),
-    )
+    """Return the bounds of the splits; what the snapshot says of labels that are not known yet decides where they end."""
+    start, end = (datetime.fromisoformat(snapshot.meta["window"][name]) for name in ("start", "end"))
+    unknown = snapshot.meta.get(META_KEY)
+    for line in [] if unknown is None else split_lines(unknown):
+        logger.info("%s", line)
+    return split_bounds(SplitRule.of(spec), start, end, unknown)
+
+
+def _until_test_end(table: pa.Table, bounds: SplitBounds, spec: PipelineSpec) -> pa.Table:
+    """Return the rows before the test split's end; a group stays or goes as a whole, by its first row."""
+    event_time = table[spec.data.source.event_time].to_numpy().astype("datetime64[us]")
+    groups = None if spec.data.group is None else group_numbers(table[spec.data.group].to_numpy())
+    kept = is_before(event_time, bounds.end, groups=groups)
+    if kept.all():
+        return table
+    logger.info("%s rows after the test split's end at %s left out", f"{int((~kept).sum()):,}", bounds.end.isoformat())
+    return table.filter(pa.array(kept)).combine_chunks()
 
 
 def _fit(spec: PipelineSpec, training_rows: pd.DataFrame) -> FittedTransforms:

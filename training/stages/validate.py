@@ -13,6 +13,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from training.contracts import canonical_json
+from training.data.label_delay import META_KEY
 from training.data.tables import contracts_of
 from training.data.validation.report import render_report
 from training.data.validation.results import Findings
@@ -85,6 +86,9 @@ def _check(context: StageContext, manifest: Manifest, previous: Mapping[str, Any
         label=spec.data.label.column,
         volume_change=spec.validate_.volume_change,
         freshness=spec.validate_.freshness,
+        unknown_labels=spec.validate_.unknown_labels,
+        empty_days=spec.validate_.empty_days,
+        unknown=manifest.meta.get(META_KEY),
     )
     views = open_snapshot(manifest, context.folder, contracts_of(spec))
     return validate_snapshot(

@@ -186,27 +186,6 @@ def check_partition_days(view: TableView, zone: ZoneInfo) -> list[CheckResult]:
     ]
 
 
-def check_days(view: TableView, span: tuple[datetime, datetime], zone: ZoneInfo) -> list[CheckResult]:
-    """`data.missing_days`: each day of the window has rows. Only reported: whether a run waits for them is the schedule's to decide."""
-    if not view.contract.partitioned:
-        return []
-    first, last = (moment.astimezone(zone).date() for moment in (span[0], span[1] - timedelta(microseconds=1)))
-    days = [(first + timedelta(days=number)).isoformat() for number in range((last - first).days + 1)]
-    there = {facts["partition"] for facts in view.facts["parts"].values() if facts["rows"]}
-    missing = [day for day in days if day not in there]
-    return [
-        CheckResult(
-            code="data.missing_days",
-            check="days of the window with rows",
-            table=view.name,
-            status=verdict(not missing, blocks=False),
-            observed=f"{len(days) - len(missing)} of {len(days)}",
-            allowed="all of them",
-            detail=f"without rows: {listed(missing)}" if missing else "",
-        )
-    ]
-
-
 def check_volume(view: TableView, previous: Mapping[str, Any] | None, limit: float | None) -> list[CheckResult]:
     """`volume.change`: as many rows as the day before (partitions), or as the previous validated night (else), give or take `limit`."""
     if limit is None:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from training.data.label_delay import MAX_DAYS_SHOWN
 from training.data.validation.results import Findings
 
 TEMPLATES: Final = Path(__file__).resolve().parent
@@ -29,6 +30,8 @@ def render_report(findings: Findings, *, pipeline: str, as_of: str, window: tupl
         checks=sorted(findings.checks, key=lambda check: STATUS_ORDER[check.status]),
         days=[(day, rows, round(100 * rows / most, 1) if most else 0) for day, rows in findings.rows_per_day.items()],
         statistics=findings.statistics,
+        unknown=findings.unknown_labels,
+        unknown_days=list((findings.unknown_labels or {}).get("days", {}).items())[-MAX_DAYS_SHOWN:],
     )
     return page.encode("utf-8")
 

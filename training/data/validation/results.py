@@ -44,6 +44,8 @@ class Findings:
     """Table, column, name of the number."""
     rows_per_day: dict[str, int] = field(default_factory=dict)
     """Of the main table, by day in the pipeline's time zone."""
+    unknown_labels: Mapping[str, Any] | None = None
+    """Of the snapshot's meta: rows whose label is not known yet, by split and day."""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -61,6 +63,7 @@ class Findings:
             "checks": [asdict(check) for check in self.checks],
             "statistics": _rounded(self.statistics),
             "rows_per_day": self.rows_per_day,
+            **({} if self.unknown_labels is None else {"unknown_labels": self.unknown_labels}),
         }
 
     def raise_if_failed(self, report_uri: str) -> None:

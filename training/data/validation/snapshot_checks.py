@@ -15,7 +15,9 @@ import pyarrow.parquet as pq
 from training.data.expressions import literal, quoted
 from training.data.tables import ARROW_TYPES
 from training.data.validation import checks
+from training.data.validation.day_checks import check_days
 from training.data.validation.drift import add_drift
+from training.data.validation.label_checks import check_unknown_labels
 from training.data.validation.results import CheckResult, Findings
 from training.data.validation.snapshot_view import TableView, column_statistics
 from training.data.validation.suites import CODE, load_suite, run_suite
@@ -32,6 +34,12 @@ class Rules:
     label: str
     volume_change: float | None
     freshness: timedelta | None
+    unknown_labels: float | None = None
+    """`validate.unknown_labels`"""
+    empty_days: Any = None
+    """`validate.empty_days`"""
+    unknown: Mapping[str, Any] | None = None
+    """`unknown_labels` of the snapshot's meta."""
 
 
 def validate_snapshot(
@@ -60,10 +68,19 @@ def validate_snapshot(
         is_main = number == 0
         findings.checks += _always_checked(view, findings, rules, is_main=is_main)
         if is_main:
-            findings.checks += checks.check_days(view, (rules.start, rules.end), rules.zone)
+            findings.rows_per_day = _rows_per_day(view, rules.zone)
+            findings.unknown_labels = rules.unknown
+            findings.checks += check_days(
+                view,
+                (rules.start, rules.end),
+                rules.zone,
+                rows_per_day=findings.rows_per_day,
+                allowed=rules.empty_days,
+                unknown=rules.unknown,
+            )
+            findings.checks += check_unknown_labels(view, rules.unknown, rules.unknown_labels)
             findings.checks += checks.check_volume(view, previous, rules.volume_change)
             findings.checks += checks.check_freshness(view, rules.freshness, rules.as_of)
-            findings.rows_per_day = _rows_per_day(view, rules.zone)
         findings.checks += checks.check_schema_change(view, previous)
         if view.name in suites:
             findings.checks += _suite_checks(view, suites[view.name], findings)

@@ -339,6 +339,36 @@ CASES: list[tuple[str, str, str, str]] = [
         "prepare.derive.aircraft_age.sql: [derive.cycle] derived columns go in a circle: aircraft_age -> aircraft_age",
     ),
     (
+        R,
+        "test: 2d}",
+        "test: 2d, end: labels_complete}",
+        "data.split.end: [field.conflict] labels_complete needs data.label.known_at (name the column that says when the label is known: data.label.known_at)",
+    ),
+    (
+        F,
+        "test: 7d}",
+        "test: 7d, end: soon}",
+        "data.split.end: [field.choice] must be window or labels_complete or a duration, got 'soon' (window, labels_complete, or a duration before the window's end: 14d)",
+    ),
+    (
+        F,
+        "test: 7d}",
+        "test: 7d, end: 50d}",
+        "data.split: [split.window] validation (7d) and test (7d) before the last 50d leave nothing of the window (60d) to train on (make data.source.window longer than 64d)",
+    ),
+    (
+        R,
+        "freshness: 36h",
+        "freshness: 36h\n  unknown_labels: 0.2",
+        "validate.unknown_labels: [field.conflict] unknown_labels needs data.label.known_at (name the column that says when the label is known: data.label.known_at)",
+    ),
+    (
+        R,
+        "freshness: 36h",
+        "freshness: 36h\n  empty_days: [sat, sunday]",
+        "validate.empty_days: [field.choice] must be allow or a list of weekdays, got 'sunday' (write allow, or a list of different days of mon, tue, wed, thu, fri, sat, sun: [sat, sun])",
+    ),
+    (
         F,
         'sql: "year - built_year"',
         'sql: "1 + 1"',

@@ -89,24 +89,27 @@ def orders(seed: int = 0) -> pd.DataFrame:
 class EvaluateBench:
     """A store with a prepared dataset of one task."""
 
-    def __init__(self, folder: Path, task: str) -> None:
+    def __init__(self, folder: Path, task: str, *, text: str = SPEC, frame: pd.DataFrame | None = None) -> None:
         """Prepare the orders.
 
         Args:
             task: decides the label and the primary metric.
+            text: the spec, with LABEL, TASK and PRIMARY in it.
+            frame: the orders; absent: those of `orders`.
         """
         (folder / "orders").mkdir(parents=True)
-        orders().to_csv(folder / "orders" / "orders.csv", index=False)
+        (orders() if frame is None else frame).to_csv(folder / "orders" / "orders.csv", index=False)
         self.store = Store(str(folder / "store"))
         self.orders_uri = (folder / "orders").as_uri()
         self.task = task
+        self.text = text
         self.spec = self.spec_of({})
-        self.snapshot_uri = self.stage("ingest", {}, {"listing": listing_for(self.spec, AS_OF)}).artifact_uri
+        self.snapshot_uri = self.ingest()
         self.dataset_uri = self.prepare()
 
     def spec_of(self, replaced: Mapping[str, str]) -> PipelineSpec:
         label, primary = LABELS[self.task]
-        text = SPEC.replace("LABEL", label).replace("TASK", self.task).replace("PRIMARY", primary)
+        text = self.text.replace("LABEL", label).replace("TASK", self.task).replace("PRIMARY", primary)
         for old, new in replaced.items():
             assert old in text, old
             text = text.replace(old, new)
@@ -138,6 +141,11 @@ class EvaluateBench:
         result = address.result()
         assert result is not None
         return result
+
+    def ingest(self, replaced: Mapping[str, str] | None = None, *, work: str = "only") -> str:
+        """Return the URI of the snapshot of the spec with some of its text replaced."""
+        self.spec = self.spec_of(replaced or {})
+        return self.stage("ingest", {}, {"listing": listing_for(self.spec, AS_OF)}, work=work).artifact_uri
 
     def prepare(self, replaced: Mapping[str, str] | None = None, *, work: str = "only") -> str:
         """Return the URI of the dataset that the spec with some of its text replaced makes."""

@@ -263,7 +263,40 @@ def test_a_day_without_a_partition_is_a_warning(night: Night, shop: Path) -> Non
     day_path(shop, LAST - timedelta(days=2)).unlink()
     results = night.results(night.validate(night.ingest()))
     (warned,) = [check for check in results["checks"] if check["status"] == "warned"]
-    assert (warned["code"], warned["observed"], warned["detail"]) == ("data.missing_days", "4 of 5", "without rows: '2026-01-29'")
+    assert (warned["code"], warned["observed"], warned["detail"]) == ("data.missing_days", "4 of 5", "without rows: '2026-01-29 (thu)'")
+
+
+def with_empty_days(night: Night, allowed: Any) -> Night:
+    update = {"empty_days": allowed, "volume_change": None}
+    night.spec = night.spec.model_copy(update={"validate_": night.spec.validate_.model_copy(update=update)})
+    return night
+
+
+SATURDAY = LAST
+
+
+def test_partition_that_is_there_and_empty_fails(night: Night, shop: Path) -> None:
+    rewrite(shop, lambda table: table[:0], SATURDAY - timedelta(days=2))
+    error = with_empty_days(night, None).refused()
+    assert error.code == "data.empty_days"
+    assert "observed 4 of 5" in error.message
+    assert "2026-01-29 (thu)" in error.message
+    assert "validate.empty_days: [sat, sun]" in error.message
+
+
+@pytest.mark.parametrize(
+    ("allowed", "back", "passes"), [("allow", 2, True), (("thu",), 2, True), (("sat", "sun"), 0, True), (("sat", "sun"), 2, False)]
+)
+def test_empty_partition_passes_on_the_days_that_may_be_empty(night: Night, shop: Path, allowed: Any, back: int, *, passes: bool) -> None:
+    rewrite(shop, lambda table: table[:0], SATURDAY - timedelta(days=back))
+    with_empty_days(night, allowed)
+    if not passes:
+        assert night.refused().code == "data.empty_days"
+        return
+    results = night.results(night.validate(night.ingest()))
+    (found,) = [check for check in results["checks"] if check["code"] == "data.empty_days"]
+    assert (found["status"], found["observed"]) == ("passed", "4 of 5")
+    assert "as allowed" in found["detail"]
 
 
 def test_a_stale_window_is_late(night: Night) -> None:
@@ -311,6 +344,18 @@ def read_table(night: Night, snapshot: Outcome, table: str) -> pa.Table:
     return pq.ParquetFile(folder / table / "all-00000.parquet").read()
 
 
+def test_day_without_rows_of_a_source_without_partitions_warns_unless_it_may_be_empty(flights: Night) -> None:
+    path = flights.folder / "flights" / "flights.csv"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if ",2013,8,10," not in line))
+    snapshot = flights.ingest()
+    for allowed, status in ((None, "warned"), (("sat",), "passed")):
+        results = flights.results(with_empty_days(flights, allowed).validate(snapshot))
+        (found,) = [check for check in results["checks"] if check["code"] == "data.empty_days"]
+        assert (found["status"], found["observed"]) == (status, "58 of 59")
+        assert "2013-08-10 (sat)" in found["detail"]
+
+
 def test_flights_of_the_window_are_those_that_have_landed(flights: Night) -> None:
     taken = flights.ingest()
     table = read_table(flights, taken, "flights")
@@ -318,7 +363,7 @@ def test_flights_of_the_window_are_those_that_have_landed(flights: Night) -> Non
     assert pc.max(table["landed_at"]).as_py() <= flights.as_of
     assert pc.min(table["scheduled_departure"]).as_py() >= flights.as_of - timedelta(days=60)
     assert pc.max(read_table(flights, taken, "weather")["time_hour"]).as_py() == flights.as_of - timedelta(hours=1)
-    assert flights.validate(taken).scalars == {"rows": 5430, "checks": 62, "warnings": 0}
+    assert flights.validate(taken).scalars == {"rows": 5430, "checks": 66, "warnings": 0}
 
 
 def test_a_departure_after_midnight_keeps_the_day_of_its_schedule(flights: Night) -> None:

@@ -1,0 +1,166 @@
+"""Labels that come late: how many rows of the window have none yet at `as_of`, and where the test split ends because of them.
+
+A row is left out until its label is known. Rows whose label comes quickly are kept and the others are not, so the newest days, and
+with them the test split, hold a biased choice of rows unless the split ends where labels are complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Any, Final
+from zoneinfo import ZoneInfo
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.data.splits import SPLITS, SplitBounds, earlier
+from training.errors import DataError
+from training.spec import PipelineSpec
+from training.spec.values import duration_text
+
+LABELS_COMPLETE: Final = "labels_complete"
+AFTER_TEST: Final = "after the test split"
+META_KEY: Final = "unknown_labels"
+"""In the meta of snapshots and datasets."""
+DAY: Final = timedelta(days=1)
+MAX_DAYS_SHOWN: Final = 14
+
+Microseconds = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class LabelTimes:
+    """Event times of the rows of the window, in microseconds since 1970: [n] with a label that is known, [m] without."""
+
+    known_us: Microseconds
+    unknown_us: Microseconds
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SplitRule:
+    """`data.split`, and the time zone whose days are counted."""
+
+    validation: timedelta
+    test: timedelta
+    end: timedelta | str
+    """Where the test split ends: `window`, `labels_complete`, or this long before the window's end."""
+    zone: tzinfo
+
+    @classmethod
+    def of(cls, spec: PipelineSpec) -> SplitRule:
+        split = spec.data.split
+        return cls(validation=split.validation, test=split.test, end=split.end, zone=ZoneInfo(spec.timezone))
+
+
+def split_bounds(rule: SplitRule, start: datetime, end: datetime, meta: Mapping[str, Any] | None) -> SplitBounds:
+    """Return the bounds of the splits of the window [start, end).
+
+    With `labels_complete` the test split ends at the window's end, or so many whole days before it that every row before has a
+    known label; where the splits are no whole days, at the first row without one.
+
+    Args:
+        meta: what `unknown_labels` returned; None: every label is known.
+
+    Raises:
+        DataError: `split.window`; `split.labels_incomplete`, labels are complete for too short a time.
+    """
+    if isinstance(rule.end, timedelta):
+        end = earlier(end, rule.end, rule.zone)
+    first = None if meta is None else meta["first_unknown"]
+    if rule.end != LABELS_COMPLETE or first is None:
+        return SplitBounds.of_window(start, end, validation=rule.validation, test=rule.test, zone=rule.zone)
+    complete = _complete_until(rule, start, end, datetime.fromisoformat(first))
+    try:
+        return SplitBounds.of_window(start, complete, validation=rule.validation, test=rule.test, zone=rule.zone)
+    except DataError as err:
+        message = (
+            f"labels are complete until {complete.isoformat()} (the label of a row of {first} is not known at as_of): "
+            f"validation {duration_text(rule.validation)} and test {duration_text(rule.test)} leave nothing to train on "
+            f"of the window from {start.isoformat()}"
+        )
+        hint = "lengthen data.source.window, or end the test split a fixed time before the window's end: data.split.end: 14d"
+        raise DataError("split.labels_incomplete", message, hint=hint) from err
+
+
+def _complete_until(rule: SplitRule, start: datetime, end: datetime, first_unknown: datetime) -> datetime:
+    if rule.validation % DAY or rule.test % DAY:
+        return max(start, first_unknown)
+    complete = end
+    while complete > first_unknown and complete > start:
+        complete = earlier(complete, DAY, rule.zone)
+    return max(start, complete)
+
+
+def unknown_labels(times: LabelTimes, rule: SplitRule, start: datetime, end: datetime) -> dict[str, Any]:
+    """Return how many rows have no known label, as JSON: the meta of a snapshot.
+
+    Returns:
+        `rows` and `unknown` of the window; `first_unknown`, the event time of the first row without a label, or None; `bounds` and
+        `splits {split: {rows, unknown}}` by event time (a group whose rows lie on both sides of a border is counted on both), the rows
+        after a test split that ends before the window among them; both empty where the window cannot be divided;
+        `days {YYYY-MM-DD: {rows, unknown}}` of the days with such rows.
+    """
+    both = np.concatenate([times.known_us, times.unknown_us])
+    first = int(times.unknown_us.min()) if len(times.unknown_us) else None
+    meta: dict[str, Any] = {
+        "rows": len(both),
+        "unknown": len(times.unknown_us),
+        "first_unknown": None if first is None else _instant(first).isoformat(),
+        "bounds": {},
+        "splits": {},
+        "days": _by_day(both, times.unknown_us, rule.zone),
+    }
+    try:
+        bounds = split_bounds(rule, start, end, meta)
+    except DataError:
+        # Prepare raises it, once the validation report has shown the days.
+        return meta
+    edges = [_microseconds(edge) for edge in (bounds.validation, bounds.test, bounds.end)]
+    names = (*SPLITS, AFTER_TEST)
+    counts, unknown = (np.bincount(np.searchsorted(edges, us, side="right"), minlength=len(names)) for us in (both, times.unknown_us))
+    splits = {name: {"rows": int(counts[number]), "unknown": int(unknown[number])} for number, name in enumerate(names)}
+    if bounds.end == end:
+        del splits[AFTER_TEST]
+    return meta | {"bounds": bounds.to_json(), "splits": splits}
+
+
+def split_lines(meta: Mapping[str, Any]) -> list[str]:
+    """Return one line per split, and one about the newest days, for the log."""
+    lines = [f"{name}: {share_text(found)} have no known label at as_of" for name, found in meta["splits"].items()]
+    days = list(meta["days"].items())[-MAX_DAYS_SHOWN:]
+    if days:
+        lines.append("newest days: " + ", ".join(f"{day} {found['unknown']:,} of {found['rows']:,}" for day, found in days))
+    return lines
+
+
+def share_text(found: Mapping[str, int]) -> str:
+    """Return `172 of 383 rows (44.9 %)`."""
+    share = f" ({100 * found['unknown'] / found['rows']:.1f} %)" if found["unknown"] else ""
+    return f"{found['unknown']:,} of {found['rows']:,} rows{share}"
+
+
+def _by_day(both_us: Microseconds, unknown_us: Microseconds, zone: tzinfo) -> dict[str, dict[str, int]]:
+    """Return the counts of each local day that has a row without a label."""
+    days: dict[str, dict[str, int]] = {}
+    if not len(unknown_us):
+        return days
+    at = _instant(int(unknown_us.min())).astimezone(zone).replace(hour=0, minute=0, second=0, microsecond=0)
+    last = int(unknown_us.max())
+    known, unknown = np.sort(both_us), np.sort(unknown_us)
+    while _microseconds(at) <= last:
+        edges = [_microseconds(at), _microseconds(at + DAY)]
+        rows, late = (int(np.diff(np.searchsorted(us, edges))[0]) for us in (known, unknown))
+        if late:
+            days[at.date().isoformat()] = {"rows": rows, "unknown": late}
+        at += DAY
+    return days
+
+
+def _instant(microseconds: int) -> datetime:
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)
+
+
+def _microseconds(instant: datetime) -> int:
+    return (instant.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
