@@ -40,6 +40,7 @@ ENV PATH=/opt/venv/bin:/usr/local/bin:/usr/bin:/bin \
     AIRFLOW__CORE__LOAD_EXAMPLES=False \
     AIRFLOW__CORE__DAG_DISCOVERY_SAFE_MODE=False \
     AIRFLOW__LOGGING__BASE_LOG_FOLDER=/opt/airflow/logs \
+    MLFLOW_ALLOW_PICKLE_DESERIALIZATION=false \
     GIT_PYTHON_REFRESH=quiet
 WORKDIR /opt/nightshift
 USER 65532:65532

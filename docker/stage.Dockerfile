@@ -37,6 +37,7 @@ ENV PATH=/opt/venv/bin:/usr/local/bin:/usr/bin:/bin \
     MPLCONFIGDIR=/tmp/matplotlib \
     NIGHTSHIFT_EXPECTATIONS=/opt/nightshift/expectations \
     MLFLOW_DISABLE_TELEMETRY=true \
+    MLFLOW_ALLOW_PICKLE_DESERIALIZATION=false \
     DO_NOT_TRACK=true \
     GIT_PYTHON_REFRESH=quiet
 WORKDIR /opt/nightshift

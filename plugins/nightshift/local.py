@@ -120,6 +120,7 @@ def stage_environment(settings: Settings, inherited: Mapping[str, str] | None = 
         "NIGHTSHIFT_DATABASE": settings.database_url,
         "NIGHTSHIFT_EXPECTATIONS": str(settings.expectations_path),
         "MLFLOW_TRACKING_URI": settings.mlflow_uri,
+        "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
         "PYTHONPATH": os.pathsep.join(filter(None, [str(settings.checkout_path), source.get("NIGHTSHIFT_MODEL_PATH", "")])),
         "PYTHONUNBUFFERED": "1",
         "PYTHONHASHSEED": "0",

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from nightshift.services.airflow_api import AirflowApi
+from nightshift.services.environment import USERNAME, credentials
 from nightshift.services.lifecycle import api
 from nightshift.services.processes import ProcessId, marked, marked_by_home
 from nightshift.services.state import read_state
@@ -105,6 +106,12 @@ class Installation:
     @property
     def ledger(self) -> Ledger:
         return Ledger(self.settings.database_url)
+
+    @property
+    def mlflow_uri(self) -> str:
+        """MLflow's address with the login, for clients in this process."""
+        password = credentials(self.settings)["mlflow_password"]
+        return self.settings.mlflow_uri.replace("://", f"://{USERNAME}:{password}@")
 
     def stop(self) -> None:
         """Stop everything; whatever is left over then fails the test run."""

@@ -100,7 +100,7 @@ class Story:
         """(champion, canary) by the ledger, which MLflow's aliases repeat."""
         standing = self.installation.ledger.standing(MODEL)
         seats = tuple(None if seat is None else seat.version for seat in (standing.champion, standing.canary))
-        aliases = MlflowClient(self.installation.settings.mlflow_uri).get_registered_model(MODEL).aliases
+        aliases = MlflowClient(self.installation.mlflow_uri).get_registered_model(MODEL).aliases
         assert (aliases.get("champion"), aliases.get("canary")) == seats
         return seats  # type: ignore[return-value]
 
@@ -180,6 +180,6 @@ def test_a_models_life(story: Story) -> None:
     assert report is not None
     page = story.installation.store.objects.get_bytes(report.rsplit("/", 1)[-1]).decode()
     assert "needs approval" in page.lower()
-    client = MlflowClient(story.installation.settings.mlflow_uri)
+    client = MlflowClient(story.installation.mlflow_uri)
     lives = {str(v.version): v.tags["lifecycle"] for v in client.search_model_versions(f"name = '{MODEL}'")}
     assert lives == {"1": "champion", "2": "archived", "3": "candidate", "4": "archived"}

@@ -77,7 +77,7 @@ def test_two_lanes_share_a_study_and_the_best_settings_are_the_models(installati
 
 def test_every_trial_is_a_run_below_the_studys(installation: Installation, night: tuple[str, str]) -> None:
     name, run_id = night
-    client = mlflow.MlflowClient(installation.settings.mlflow_uri)
+    client = mlflow.MlflowClient(installation.mlflow_uri)
     experiment = client.get_experiment_by_name(name)
     assert experiment is not None
     runs = client.search_runs([experiment.experiment_id])

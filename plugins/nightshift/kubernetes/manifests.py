@@ -321,6 +321,8 @@ def _environment(launch: Launch, cluster: Cluster) -> dict[str, str]:
         "MPLCONFIGDIR": f"{SCRATCH_PATH}/matplotlib",
         **meeting,
         **cluster.environment,
+        # No file of a model is ever unpickled, whatever the installation sets.
+        "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
         **(launch.environment or {}),
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 from collections.abc import Callable
 
@@ -20,6 +21,8 @@ def say(text: str) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; return its exit code, 0 for success."""
+    # Inherited by all that is started here: databases, store, artifacts and logs are readable by their user alone.
+    os.umask(0o077)
     try:
         options = _parser().parse_args(arguments)
         logging.basicConfig(

@@ -5,7 +5,15 @@ from __future__ import annotations
 import sys
 from importlib.metadata import version
 
-from nightshift.services.environment import HOST, airflow_home, environment, mlflow_url
+from nightshift.services.environment import (
+    HOST,
+    MLFLOW_ACCOUNTS_FILE,
+    airflow_home,
+    credentials,
+    environment,
+    mlflow_home,
+    owns_mlflow,
+)
 from nightshift.services.ports import Port
 from nightshift.services.supervisor import Component
 from nightshift.settings import Settings
@@ -24,9 +32,8 @@ def components(settings: Settings) -> list[Component]:
         "api-server": ("api-server",),
         "triggerer": ("triggerer", "--skip-serve-logs"),
     }
-    own_mlflow = settings.mlflow_uri == mlflow_url(settings)
     return [
-        *([_mlflow_server(settings)] if own_mlflow else []),
+        *([_mlflow_server(settings)] if owns_mlflow(settings) else []),
         *first,
         *(
             Component(name=name, command=(*airflow, *rest), environment=shared, needs=migration.name if first else "")
@@ -47,21 +54,28 @@ def note_database_is_current(settings: Settings) -> None:
 
 
 def _mlflow_server(settings: Settings) -> Component:
-    folder = settings.home / "mlflow"
+    folder = mlflow_home(settings)
     command = (
-        *(sys.executable, "-m", "mlflow", "server", "--host", HOST, "--port", str(settings.mlflow_port), "--workers", "1"),
+        *(sys.executable, "-m", "mlflow", "server", "--app-name", "basic-auth"),
+        *("--host", HOST, "--port", str(settings.mlflow_port), "--workers", "1"),
         *("--backend-store-uri", f"sqlite:///{folder / 'mlflow.db'}"),
         *("--artifacts-destination", (folder / "artifacts").as_uri()),
     )
     # Its job runner is eight processes for features that nothing here uses.
-    own = {**environment(settings), "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-    del own["MLFLOW_TRACKING_URI"]
+    own = {
+        **environment(settings),
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        "MLFLOW_AUTH_CONFIG_PATH": str(folder / MLFLOW_ACCOUNTS_FILE),
+        "MLFLOW_FLASK_SERVER_SECRET_KEY": credentials(settings)["mlflow_secret_key"],
+    }
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"):
+        del own[name]
     return Component(name="mlflow", command=command, environment=own)
 
 
 def ports(settings: Settings) -> list[Port]:
     """Return what the components listen on; MLflow's only where it is this installation's own."""
     wanted = [Port(settings.airflow_port, "Airflow", "NIGHTSHIFT_AIRFLOW_PORT")]
-    if settings.mlflow_uri == mlflow_url(settings):
+    if owns_mlflow(settings):
         wanted.append(Port(settings.mlflow_port, "MLflow", "NIGHTSHIFT_MLFLOW_PORT"))
     return wanted

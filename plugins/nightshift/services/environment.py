@@ -20,14 +20,20 @@ from nightshift.services.locking import locked
 from nightshift.services.processes import MARK
 from nightshift.settings import Settings
 from training.contracts import sha256_hex
-from training.errors import NightshiftError
+from training.errors import DeniedError, NightshiftError
 from training.provenance import code_version
 
 USERNAME: Final = "admin"
+"""Starts the runs; the same name is MLflow's account."""
+APPROVER: Final = "approver"
+"""Airflow's second user: who started a run does not approve its model."""
 HOST: Final = "127.0.0.1"
 CREDENTIALS_FILE: Final = "credentials.json"
 SECRETS: Final[Mapping[str, Callable[[], str]]] = {
     "airflow_password": lambda: secrets.token_urlsafe(12),
+    "approver_password": lambda: secrets.token_urlsafe(12),
+    "mlflow_password": lambda: secrets.token_urlsafe(12),
+    "mlflow_secret_key": lambda: secrets.token_urlsafe(64),
     "jwt_secret": lambda: secrets.token_urlsafe(64),
     "api_secret_key": lambda: secrets.token_urlsafe(64),
     "fernet_key": lambda: base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
@@ -35,6 +41,7 @@ SECRETS: Final[Mapping[str, Callable[[], str]]] = {
 """What is made once, by name, and how."""
 SERVICE_PREFIXES: Final = ("NIGHTSHIFT_", "AWS_", "AZURE_", "GOOGLE_")
 
+MLFLOW_ACCOUNTS_FILE: Final = "accounts.ini"
 QUIET_WARNINGS: Final = ",".join(
     ("ignore:Using `httpx` with `starlette", "ignore:starlette.middleware.wsgi is deprecated", "ignore:Could not import graphviz")
 )
@@ -43,6 +50,10 @@ QUIET_WARNINGS: Final = ",".join(
 
 def airflow_home(settings: Settings) -> Path:
     return settings.home / "airflow"
+
+
+def mlflow_home(settings: Settings) -> Path:
+    return settings.home / "mlflow"
 
 
 def airflow_url(settings: Settings) -> str:
@@ -96,11 +107,51 @@ def _read_secrets(path: Path) -> dict[str, str]:
     return loaded
 
 
+def owns_mlflow(settings: Settings) -> bool:
+    """Return whether the MLflow server is this installation's own: its account is then known here."""
+    return settings.mlflow_uri == mlflow_url(settings)
+
+
 def prepare_home(settings: Settings) -> None:
-    """Make the folders and files that the services expect."""
-    for folder in (airflow_home(settings), settings.home / "mlflow", settings.home / "logs", settings.home / "data"):
+    """Make the folders and files that the services expect; no other user of this machine can read them."""
+    make_private_folder(settings.home)
+    for folder in (airflow_home(settings), mlflow_home(settings), settings.home / "logs", settings.home / "data"):
         folder.mkdir(parents=True, exist_ok=True)
-    write_private(airflow_home(settings) / "passwords.json", json.dumps({USERNAME: credentials(settings)["airflow_password"]}))
+    secret = credentials(settings)
+    passwords = {USERNAME: secret["airflow_password"], APPROVER: secret["approver_password"]}
+    write_private(airflow_home(settings) / "passwords.json", json.dumps(passwords))
+    _write_mlflow_accounts(settings, secret["mlflow_password"])
+
+
+def make_private_folder(path: Path) -> None:
+    """Make a folder that its user alone can enter, which hides all that is below it; one that exists is closed to others.
+
+    Raises:
+        DeniedError: `home.owner`, the folder is another user's.
+    """
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        path.chmod(0o700)
+    except PermissionError as err:
+        raise DeniedError(
+            "home.owner", f"{path} belongs to another user: {err.strerror}", hint="choose another NIGHTSHIFT_HOME, or delete the folder"
+        ) from err
+
+
+def _write_mlflow_accounts(settings: Settings, password: str) -> None:
+    """Write what MLflow's server makes its account from. It does so in a new database only, so another password starts a new one."""
+    folder = mlflow_home(settings)
+    path, database = folder / MLFLOW_ACCOUNTS_FILE, folder / "accounts.db"
+    text = f"""[mlflow]
+default_permission = NO_PERMISSIONS
+database_uri = sqlite:///{database}
+admin_username = {USERNAME}
+admin_password = {password}
+authorization_function = mlflow.server.auth:authenticate_request_basic_auth
+"""
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        database.unlink(missing_ok=True)
+        write_private(path, text)
 
 
 def airflow_settings(settings: Settings) -> dict[str, str]:
@@ -118,7 +169,7 @@ def airflow_settings(settings: Settings) -> dict[str, str]:
             "execution_api_server_url": f"{airflow_url(settings)}/execution/",
             # The default asks DNS for the host's full name, which takes seconds where no DNS answers.
             "hostname_callable": "socket.gethostname",
-            "simple_auth_manager_users": f"{USERNAME}:admin",
+            "simple_auth_manager_users": f"{USERNAME}:admin,{APPROVER}:user",
             "simple_auth_manager_passwords_file": str(home / "passwords.json"),
             "fernet_key": secret["fernet_key"],
         },
@@ -145,7 +196,13 @@ def airflow_settings(settings: Settings) -> dict[str, str]:
             "secret_key": secret["api_secret_key"],
         },
         "api_auth": {"jwt_secret": secret["jwt_secret"]},
-        "logging": {"base_log_folder": str(home / "logs"), "colored_console_log": "False"},
+        "logging": {
+            "base_log_folder": str(home / "logs"),
+            "colored_console_log": "False",
+            # Airflow sets the modes of task logs itself, whatever the umask.
+            "file_task_handler_new_folder_permissions": "0o700",
+            "file_task_handler_new_file_permissions": "0o600",
+        },
     }
     flat = {f"AIRFLOW__{section.upper()}__{name.upper()}": value for section, entries in values.items() for name, value in entries.items()}
     return {"AIRFLOW_HOME": str(home), **flat}
@@ -178,9 +235,17 @@ def environment(settings: Settings, inherited: Mapping[str, str] | None = None) 
         "PATH": path if scripts in path.split(os.pathsep) else os.pathsep.join([scripts, path]),
         "DO_NOT_TRACK": "true",
         "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
         "GIT_PYTHON_REFRESH": "quiet",
     }
-    return {**base, **airflow_settings(settings), **ours}
+    return {**base, **airflow_settings(settings), **ours, **mlflow_account(settings)}
+
+
+def mlflow_account(settings: Settings) -> dict[str, str]:
+    """Return the variables with which MLflow's clients log in; none for a server that is not this installation's own."""
+    if not owns_mlflow(settings):
+        return {}
+    return {"MLFLOW_TRACKING_USERNAME": USERNAME, "MLFLOW_TRACKING_PASSWORD": credentials(settings)["mlflow_password"]}
 
 
 def digests(settings: Settings) -> dict[str, str]:

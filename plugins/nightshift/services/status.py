@@ -6,7 +6,7 @@ import time
 
 import psutil
 
-from nightshift.services.environment import USERNAME, airflow_url, credentials
+from nightshift.services.environment import APPROVER, USERNAME, airflow_url, credentials, owns_mlflow
 from nightshift.services.processes import ProcessId, marked
 from nightshift.services.state import ComponentState
 from nightshift.services.stopping import running
@@ -28,9 +28,16 @@ def report(settings: Settings) -> str:
 
 
 def addresses(settings: Settings) -> str:
-    """Return the two user interfaces with the login."""
-    password = credentials(settings)["airflow_password"]
-    return f"Airflow  {airflow_url(settings)}  login {USERNAME} / {password}\nMLflow   {settings.mlflow_uri}"
+    """Return the two user interfaces with their logins."""
+    secret = credentials(settings)
+    mlflow_login = f"  login {USERNAME} / {secret['mlflow_password']}" if owns_mlflow(settings) else ""
+    return "\n".join(
+        [
+            f"Airflow  {airflow_url(settings)}  login {USERNAME} / {secret['airflow_password']}",
+            f"         approves what {USERNAME} started: login {APPROVER} / {secret['approver_password']}",
+            f"MLflow   {settings.mlflow_uri}{mlflow_login}",
+        ]
+    )
 
 
 def component_bytes(settings: Settings, name: str) -> int:

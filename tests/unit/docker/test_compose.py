@@ -63,6 +63,11 @@ def test_nothing_listens_beyond_this_host(compose: dict[str, Any]) -> None:
     assert all(port.startswith("127.0.0.1:") for port in ports)
 
 
+def test_no_service_that_loads_models_unpickles_one(compose: dict[str, Any]) -> None:
+    loading = {name: service for name, service in compose["services"].items() if name not in ("postgres", "s3")}
+    assert {service["environment"]["MLFLOW_ALLOW_PICKLE_DESERIALIZATION"] for service in loading.values()} == {"false"}
+
+
 def test_images_are_pinned(compose: dict[str, Any]) -> None:
     for name, service in compose["services"].items():
         tag = service["image"].rpartition(":")[2] if "${" not in service["image"] else service["image"]

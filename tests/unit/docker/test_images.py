@@ -46,6 +46,11 @@ def test_an_image_has_a_base_to_choose_and_is_nobody_special(path: Path) -> None
 
 
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.stem)
+def test_no_process_of_an_image_unpickles_a_model(path: Path) -> None:
+    assert "MLFLOW_ALLOW_PICKLE_DESERIALIZATION=false" in path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.stem)
 def test_a_new_commit_leaves_the_packages_layers_as_they_are(path: Path) -> None:
     # A build argument is part of every layer below it: named any earlier, it has gigabytes pushed and pulled with every commit.
     for stage in path.read_text(encoding="utf-8").split("\nFROM ")[1:]:

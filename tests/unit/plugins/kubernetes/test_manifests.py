@@ -98,6 +98,7 @@ def test_a_pod_of_one_process_is_this() -> None:
                     "env": [
                         {"name": "GLOO_SOCKET_IFNAME", "value": "lo"},
                         {"name": "HOME", "value": "/tmp"},
+                        {"name": "MLFLOW_ALLOW_PICKLE_DESERIALIZATION", "value": "false"},
                         {"name": "MPLCONFIGDIR", "value": "/tmp/matplotlib"},
                         {"name": "OMP_NUM_THREADS", "value": "1"},
                         {"name": "PYTHONHASHSEED", "value": "0"},

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from nightshift.local import stage_environment
 from nightshift.services.components import components, note_database_is_current, ports
 from nightshift.services.environment import airflow_home, credentials, digests, environment, prepare_home, shell_lines
+from nightshift.services.status import addresses
 from nightshift.settings import Settings
 from training.errors import NightshiftError
 
@@ -84,7 +86,7 @@ def test_secrets_are_made_once_and_readable_by_their_user_alone(settings: Settin
 
     assert credentials(settings) == first
     assert len(first["jwt_secret"]) >= 64
-    for path in (settings.home / "credentials.json", airflow_home(settings) / "passwords.json"):
+    for path in (settings.home / "credentials.json", airflow_home(settings) / "passwords.json", settings.home / "mlflow" / "accounts.ini"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
@@ -130,6 +132,81 @@ def test_damaged_secrets_are_an_error_that_names_the_file(settings: Settings, te
         credentials(settings)
     assert caught.value.code == "services.credentials"
     assert path.read_text() == text
+
+
+def test_another_user_of_the_machine_cannot_enter_the_installation(settings: Settings) -> None:
+    settings.home.mkdir(mode=0o755)
+    settings.home.chmod(0o755)
+
+    prepare_home(settings)
+
+    assert stat.S_IMODE(settings.home.stat().st_mode) == 0o700
+
+
+def test_what_a_command_of_the_services_writes_is_readable_by_its_user_alone(tmp_path: Path) -> None:
+    script = "from nightshift.services.__main__ import main; main(['status']); open('made', 'w').close()"
+    path = os.pathsep.join([str(ROOT), str(ROOT / "plugins")])
+    environment = {**os.environ, "PYTHONPATH": path, "NIGHTSHIFT_HOME": str(tmp_path / "home")}
+    subprocess.run(["sh", "-c", 'umask 022 && exec "$0" -c "$1"', sys.executable, script], cwd=tmp_path, env=environment, check=True)  # noqa: S607
+
+    assert stat.S_IMODE((tmp_path / "made").stat().st_mode) == 0o600
+
+
+def test_airflow_has_a_second_user_who_may_approve_what_the_first_one_started(settings: Settings) -> None:
+    prepare_home(settings)
+    passwords = json.loads((airflow_home(settings) / "passwords.json").read_text(encoding="utf-8"))
+
+    assert environment(settings, {})["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS"] == "admin:admin,approver:user"
+    assert set(passwords) == {"admin", "approver"}
+    assert passwords["admin"] != passwords["approver"]
+    text = addresses(settings)
+    assert all(f"login {name} / {password}" in text for name, password in passwords.items())
+    assert f"http://127.0.0.1:28050  login admin / {credentials(settings)['mlflow_password']}" in text
+
+
+def test_secrets_of_an_older_installation_are_kept_and_new_ones_added(settings: Settings) -> None:
+    settings.home.mkdir()
+    (settings.home / "credentials.json").write_text('{"airflow_password": "old", "jwt_secret": "kept"}', encoding="utf-8")
+
+    made = credentials(settings)
+
+    assert (made["airflow_password"], made["jwt_secret"]) == ("old", "kept")
+    assert made["mlflow_password"]
+    assert made["approver_password"]
+    assert credentials(settings) == made
+
+
+def test_every_process_has_mlflows_login_and_unpickles_nothing(settings: Settings) -> None:
+    made = environment(settings, {"MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "true", "MLFLOW_TRACKING_USERNAME": "x"})
+    stage = stage_environment(settings, made)
+    (server,) = [component.environment for component in components(settings) if component.name == "mlflow"]
+
+    for variables in (made, stage):
+        assert variables["MLFLOW_TRACKING_USERNAME"] == "admin"
+        assert variables["MLFLOW_TRACKING_PASSWORD"] == credentials(settings)["mlflow_password"]
+    assert {variables["MLFLOW_ALLOW_PICKLE_DESERIALIZATION"] for variables in (made, stage, server)} == {"false"}
+    assert {component.environment["MLFLOW_ALLOW_PICKLE_DESERIALIZATION"] for component in components(settings)} == {"false"}
+    assert "export MLFLOW_TRACKING_PASSWORD=" in shell_lines(settings)
+
+
+def test_the_login_to_another_tracking_server_is_the_users_own(settings: Settings) -> None:
+    elsewhere = Settings.from_environment({"NIGHTSHIFT_HOME": str(settings.home), "MLFLOW_TRACKING_URI": "https://mlflow.example"})
+
+    assert environment(elsewhere, {"MLFLOW_TRACKING_USERNAME": "ann"})["MLFLOW_TRACKING_USERNAME"] == "ann"
+    assert "MLFLOW_TRACKING_PASSWORD" not in environment(elsewhere, {})
+    assert "https://mlflow.example  login" not in addresses(elsewhere)
+
+
+def test_new_credentials_get_mlflow_a_new_account_and_old_ones_keep_it(settings: Settings) -> None:
+    prepare_home(settings)
+    accounts = settings.home / "mlflow" / "accounts.db"
+    accounts.touch()
+    prepare_home(settings)
+    assert accounts.exists()
+
+    (settings.home / "credentials.json").unlink()
+    prepare_home(settings)
+    assert not accounts.exists()
 
 
 def test_a_shell_evaluates_the_lines_whatever_the_values_hold(tmp_path: Path) -> None:
