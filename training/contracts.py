@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from enum import IntEnum
 from typing import Any, Final, Self
 
@@ -28,6 +29,9 @@ TRIAL: Final = "trial"
 
 TRAININGS: Final = frozenset({TRIAL, "train"})
 """The stages that are placed as the spec's `train.placement` says."""
+
+MAX_CLOCK_SKEW: Final = timedelta(minutes=5)
+"""How far the clocks of what settles a run's `as_of` and of what decides about its model may differ."""
 
 Scalar = str | int | float | bool | None
 

@@ -130,7 +130,7 @@ class CanaryDecisionOperator(PromoteOperator):
         key = {"model": self.model, "evaluation": judged.digest}
         # Time is part of the verdict: each look is one of its own.
         print_ = fingerprint("promote", spec_part={}, code_version="", inputs=key, nonce=context["run_id"])
-        # A run may be asked to look as of tomorrow; a canary's time passes as everybody's does.
+        # The clock of the host that settled `as_of` may be minutes ahead; a canary's time passes by this one.
         order = {"kind": "canary", "now": min(frozen.as_of, datetime.now(UTC)).isoformat()}
         report = judged.reports.get("canary")
         return Work(fingerprint=print_, inputs={"evaluation": judged.artifact_uri}, parameters={"order": order, "report_uri": report})

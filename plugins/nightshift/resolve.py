@@ -15,7 +15,7 @@ from nightshift.placement import check_backend, ignored_keys
 from nightshift.settings import Settings
 from training.contracts import ContractError
 from training.errors import NightshiftError, UnavailableError
-from training.spec import PipelineSpec, apply_overrides, freeze, load_spec, resolve_uris, settle_as_of
+from training.spec import PipelineSpec, apply_overrides, check_not_future, freeze, load_spec, resolve_uris, settle_as_of
 from training.spec.uris import unset_webhook
 from training.spec.values import duration_text
 from training.store import Store
@@ -54,6 +54,7 @@ class ResolveOperator(BaseOperator):
             settings = Settings.from_environment()
             spec, parameters = apply_overrides(load_spec(Path(self.spec_path)), run.conf or {})
             as_of = self.as_of(context, spec, parameters.as_of)
+            check_not_future(as_of, datetime.now(UTC))
             check_backend(settings, spec)
             self._say_what_has_no_effect_here(settings, spec)
             spec = resolve_uris(spec)

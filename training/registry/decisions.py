@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from training.errors import DeniedError, shown
-from training.registry.ledger import REQUEST, Entry, Holder, Ledger, Move, Standing, decision_key
+from training.registry.ledger import REQUEST, Entry, Holder, Ledger, Move, Standing, check_as_of, decision_key
 
 HOLDER: Final = "holder"
 """Key of an entry's evidence: the version that it is about, as a `Holder`."""
@@ -38,7 +38,8 @@ def record_candidate(
         evidence: `evaluation_digest`, `revision` (of the standing that it was measured against), `has_canary`, and all that a reader wants.
 
     Raises:
-        DeniedError: `promotion.conflict`.
+        DeniedError: `promotion.conflict`, the standing moved since: also where a person would be asked, who could approve nothing;
+            `as_of.future`.
     """
     key = decision_key(model, holder.weights_digest, evidence["evaluation_digest"])
     entry = Entry(
@@ -59,6 +60,7 @@ def record_candidate(
         words = f"these weights are {alias} already: nothing moves"
         return ledger.record(replace(entry, outcome="accepted", reasons=[*reasons, {"gate": "standing", "passed": True, "words": words}]))
     if outcome == REQUEST:
+        check_as_of(holder, model)
         newer = [request for request in ledger.open_requests(model) if _is_later(request, holder)]
         if newer:
             waiting = newer[-1].semantic_version or newer[-1].version
@@ -107,20 +109,33 @@ def answer_request(ledger: Ledger, request: Entry, outcome: str, *, by: str, wor
     except DeniedError as err:
         if err.code != "promotion.conflict":
             raise
-    measured = (request.evidence.get("champion") or {}).get("version")
+    return ledger.record(_stale(request, entry, ledger.standing(request.model)))
+
+
+def end_if_stale(ledger: Ledger, request: Entry) -> Entry | None:
+    """End an open request that an approval could not follow any more, and return the row; None where it can still be approved.
+
+    Ledgers of earlier versions may have such requests. Now every move ends what is open, and a decision on an older standing asks nobody.
+    """
     now = ledger.standing(request.model)
+    if now.revision == int(request.evidence["revision"]):
+        return None
+    evidence = {**request.evidence, "request": request.key}
+    entry = replace(request, decided_by="nobody", request_key=request.key, evidence=evidence)
+    return ledger.record(_stale(request, entry, now))
+
+
+def _stale(request: Entry, entry: Entry, now: Standing) -> Entry:
+    """Return `entry` as the end of a request that was measured against an older standing."""
+    measured = (request.evidence.get("champion") or {}).get("version")
     champion = now.champion.version if now.champion else "nobody"
     words = (
-        f"the approval is for weights {request.evidence['weights_digest'][:12]}, evaluated against champion {measured or 'nobody'} "
+        f"the request is for weights {request.evidence['weights_digest'][:12]}, evaluated against champion {measured or 'nobody'} "
         f"(revision {request.evidence['revision']}); champion is {champion} now (revision {now.revision})"
     )
-    stale = replace(
-        entry,
-        outcome="stale",
-        key=stale_key,
-        reasons=[*request.reasons, {"gate": "approval", "passed": False, "words": words}],
-    )
-    return ledger.record(stale)
+    reasons = [*request.reasons, {"gate": "approval", "passed": False, "words": words}]
+    key = decision_key(request.model, request.key, "stale")
+    return replace(entry, outcome="stale", key=key, reasons=reasons, decided_at=datetime.now(UTC), revision=None)
 
 
 def settle_canary(

@@ -12,7 +12,7 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
-from training.contracts import canonical_json, sha256_hex
+from training.contracts import MAX_CLOCK_SKEW, canonical_json, sha256_hex
 from training.errors import DeniedError
 from training.tables.connect import connect, database_faults
 from training.tables.schema import LedgerDecision, ModelStanding, RegistryOutbox
@@ -28,6 +28,8 @@ OUTCOMES: Final = (
 REQUEST: Final = "needs_approval"
 SEATED: Final[Mapping[str, str]] = {"promoted": "became champion", "canary": "became canary", "rolled_back": "is champion again"}
 """Actions that seat a version, in words."""
+MOVED: Final[Mapping[str, str]] = {**SEATED, "canary_ended": "was settled as canary"}
+"""Actions that move the standing, in words: what was measured against it before can no longer be approved."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,6 +48,8 @@ class Holder:
     """When it took the alias, ISO 8601; empty for holders of before there was such a field."""
     decision_key: str = ""
     """Of the decision about its own evaluation."""
+    artifact_digest: str = ""
+    """SHA-256 of the list of the files in MLflow's registry, for `load_verified`; empty for versions that were registered without one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -181,12 +185,13 @@ class Ledger:
     def record(self, entry: Entry, move: Move | None = None) -> Entry:
         """Add a decision and, where it moves anything, the standing, and what MLflow has to be told, in one transaction.
 
-        The same key twice is one decision: the first one's row is returned, and nothing moves. A request for approval, a new champion and
-        a new canary end the open requests of the model, as superseded. A canary that a move has no seat for ends likewise.
+        The same key twice is one decision: the first one's row is returned, and nothing moves. A request for approval and every move end
+        the open requests of the model, as superseded. A canary that a move has no seat for ends likewise.
 
         Raises:
-            DeniedError: `promotion.conflict`, someone else moved the standing first; `approval.ended`, the request that the entry answers
-                has ended otherwise; `approval.unknown`, there is no such request. Nothing is recorded.
+            DeniedError: `promotion.conflict`, the standing moved after the candidate was measured against it, for a move as for a request
+                for approval; `as_of.future`, a move seats a version of a night that has not come; `approval.ended`, the request that the
+                entry answers has ended otherwise; `approval.unknown`, there is no such request. Nothing is recorded.
             UnavailableError: `database.unavailable`.
         """
         with database_faults(), Session(self._engine) as session, session.begin():
@@ -196,6 +201,9 @@ class Ledger:
                 return _entry(known)
             if entry.request_key is not None:
                 _check_open(session, entry, entry.request_key)
+            if entry.outcome == REQUEST:
+                # Nobody is asked about what an approval could not move any more.
+                _check_revision(standing, int(entry.evidence.get("revision", 0)), entry)
             before = _holder(standing.canary)
             if move is not None:
                 _move(standing, move, entry)
@@ -205,7 +213,7 @@ class Ledger:
             session.flush()
             if move is not None and before is not None:
                 _displace(session, before, move, entry)
-            if entry.outcome == REQUEST or entry.action in SEATED:
+            if entry.outcome == REQUEST or move is not None:
                 _supersede(session, entry)
             session.add(RegistryOutbox(model=entry.model, decision_key=entry.key, created_at=entry.decided_at))
             session.flush()
@@ -220,17 +228,40 @@ def locked_standing(session: Session, model: str) -> ModelStanding:
     return session.scalars(select(ModelStanding).where(ModelStanding.model == model).with_for_update()).one()
 
 
-def _move(standing: ModelStanding, move: Move, entry: Entry) -> None:
-    if standing.revision != move.expected_revision:
+def check_as_of(holder: Holder, model: str) -> None:
+    """Refuse a version of a night that has not come: as champion it would keep every night before it from being compared.
+
+    Raises:
+        DeniedError: `as_of.future`.
+    """
+    as_of = datetime.fromisoformat(holder.as_of)
+    now = datetime.now(UTC)
+    if _with_zone(as_of) > now + MAX_CLOCK_SKEW:
         raise DeniedError(
-            "promotion.conflict",
-            f"{entry.model} has moved on to revision {standing.revision} from {move.expected_revision}, "
-            f"which version {entry.version} was compared with",
-            hint="clear the evaluate task: the candidate is then compared with the new champion",
+            "as_of.future",
+            f"version {holder.version} of {model} is as of {holder.as_of}, which is later than now ({now.isoformat(timespec='seconds')}): "
+            "no later night could be compared with it",
+            hint="run the night again with an as_of in the past",
         )
+
+
+def _move(standing: ModelStanding, move: Move, entry: Entry) -> None:
+    _check_revision(standing, move.expected_revision, entry)
+    for holder, before in ((move.champion, standing.champion), (move.canary, standing.canary)):
+        if holder is not None and (before is None or holder.version != before["version"]):
+            check_as_of(holder, entry.model)
     standing.champion = None if move.champion is None else asdict(move.champion)
     standing.canary = None if move.canary is None else asdict(move.canary)
     standing.revision = move.expected_revision + 1
+
+
+def _check_revision(standing: ModelStanding, expected: int, entry: Entry) -> None:
+    if standing.revision != expected:
+        raise DeniedError(
+            "promotion.conflict",
+            f"{entry.model} has moved on to revision {standing.revision} from {expected}, which version {entry.version} was compared with",
+            hint="clear the evaluate task: the candidate is then compared with the new champion",
+        )
 
 
 def _known(session: Session, model: str, key: str) -> LedgerDecision | None:
@@ -285,7 +316,7 @@ def _displace(session: Session, canary: Holder, move: Move, entry: Entry) -> Non
 
 def _supersede(session: Session, entry: Entry) -> None:
     by = f"version {entry.semantic_version or entry.version}"
-    words = f"{by} asks now" if entry.outcome == REQUEST else f"{by} {SEATED[entry.action]} meanwhile"
+    words = f"{by} asks now" if entry.outcome == REQUEST else f"{by} {MOVED[entry.action]} meanwhile"
     for request in _open_requests(session, entry.model):
         if request.decision_key in (entry.key, entry.request_key):
             continue

@@ -5,7 +5,7 @@ from training.spec.loader import load_spec, parse_spec
 from training.spec.models import PipelineSpec, freeze
 from training.spec.overrides import Overrides, RunParameters, apply_overrides, params_schema
 from training.spec.parts import spec_part
-from training.spec.schedule import partitions, settle_as_of, slot_of_day, window
+from training.spec.schedule import check_not_future, partitions, settle_as_of, slot_of_day, window
 from training.spec.uris import resolve_uris
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "PipelineSpec",
     "RunParameters",
     "apply_overrides",
+    "check_not_future",
     "freeze",
     "known_families",
     "load_spec",

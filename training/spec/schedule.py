@@ -13,6 +13,7 @@ from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from typing import TYPE_CHECKING, Final
 from zoneinfo import ZoneInfo
 
+from training.contracts import MAX_CLOCK_SKEW
 from training.errors import Problem, SpecError
 from training.spec.findings import Finding
 from training.spec.values import told
@@ -62,6 +63,22 @@ def _cron_fault(schedule: str) -> tuple[str, str, str] | None:
     if following - LONGEST_WAIT_FROM > MAX_GAP:
         return "schedule.never", f"{told(schedule)} does not come within {MAX_GAP.days} days", "leave `schedule` out and start it by hand"
     return None
+
+
+def check_not_future(as_of: datetime, now: datetime) -> None:
+    """Refuse an instant that has not come: a champion of the future would keep every night before it from being compared.
+
+    Args:
+        as_of, now: aware.
+
+    Raises:
+        SpecError: `as_of.future`.
+    """
+    if as_of > now + MAX_CLOCK_SKEW:
+        moment = now.astimezone(UTC).isoformat(timespec="seconds")
+        message = f"{as_of.astimezone(UTC).isoformat()} is later than now ({moment})"
+        hint = "choose an instant in the past: nothing of the future can be seen, and no later night could be compared with its model"
+        raise SpecError("trigger", [Problem(code="as_of.future", message=message, hint=hint, field="as_of")])
 
 
 def settle_as_of(spec: PipelineSpec, *, parameter: str | None, logical_date: datetime | None, run_after: datetime) -> datetime:

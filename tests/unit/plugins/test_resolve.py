@@ -75,6 +75,26 @@ def test_every_way_to_start_a_run_has_its_as_of(
     assert execute(resolve, context_of("resolve", **run))["as_of"] == as_of
 
 
+@pytest.mark.parametrize("name", ["parameter", "logical date"])
+def test_an_as_of_later_than_now_is_refused_and_freezes_nothing(
+    name: str, resolve: ResolveOperator, shop: Path, store: Store, context_of: Context, execute: Execute
+) -> None:
+    future = datetime.now(UTC) + timedelta(hours=1)
+    run = {"conf": {"as_of": future.isoformat()}} if name == "parameter" else {"logical_date": future}
+    with pytest.raises(
+        AirflowFailException, match=r"as_of: \[as_of\.future\] 20.* is later than now \(20.*\) \(choose an instant in the past"
+    ):
+        execute(resolve, context_of("resolve", **run))
+    assert store.run_ref("search_ranking", "r1", "settled").read() is None
+
+
+def test_a_clock_that_is_a_minute_behind_refuses_no_run(
+    resolve: ResolveOperator, shop: Path, context_of: Context, execute: Execute
+) -> None:
+    soon = datetime.now(UTC) + timedelta(minutes=1)
+    assert execute(resolve, context_of("resolve", conf={"as_of": soon.isoformat()}))["as_of"] == soon.isoformat()
+
+
 def test_every_problem_of_a_trigger_is_told(resolve: ResolveOperator, shop: Path, context_of: Context, execute: Execute) -> None:
     conf = {"as_of": "yesterday", "epochs": 3, "train": {"epochs": 0, "learning_rate": float("nan")}}
     with pytest.raises(AirflowFailException) as caught:

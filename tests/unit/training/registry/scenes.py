@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from training.errors import NightshiftError
@@ -35,12 +36,13 @@ def decide_on(
     canary: bool = False,
     revision: int | None = None,
     evidence: Mapping[str, Any] | None = None,
+    as_of: str | None = None,
 ) -> Entry:
     """Record a decision about version `number`, measured against the present standing, or that of `revision`."""
     measured = ledger.standing(model).revision if revision is None else revision
     return record_candidate(
         ledger,
-        candidate(number),
+        candidate(number) if as_of is None else replace(candidate(number), as_of=as_of),
         model=model,
         outcome=outcome,
         reasons=ASKING if outcome == "needs_approval" else FINE,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from tests.unit.training.registry.scenes import candidate, decide_on, rows, seats
 from training.errors import DeniedError
-from training.registry.decisions import answer_request, champions, find_version, roll_back, settle_canary, settlement
+from training.registry.decisions import answer_request, champions, end_if_stale, find_version, roll_back, settle_canary, settlement
 from training.registry.ledger import Entry, Ledger
 
 
@@ -123,16 +124,91 @@ def test_a_newer_seat_or_question_ends_the_open_request_once(ledger: Ledger, new
     assert [entry.version for entry in ledger.open_requests("m")] == (["4"] if newer == "asks" else [])
 
 
-def test_an_approval_of_what_was_measured_against_an_older_standing_is_stale_however_often_it_is_given(ledger: Ledger) -> None:
+@pytest.fixture
+def stale_request(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Entry:
+    """An open request of a ledger of an earlier version: the standing has moved since it was made, and nothing ended it."""
+    decide_on(ledger, 1)
+    decide_on(ledger, 2, canary=True)
+    request = decide_on(ledger, 3, "needs_approval")
+    with monkeypatch.context() as patch:
+        patch.setattr("training.registry.ledger._supersede", lambda *_: None)
+        settle(ledger, "rolled_back")
+    assert ledger.open_requests("m") == [request]
+    return request
+
+
+def test_an_approval_of_what_was_measured_against_an_older_standing_is_stale_however_often_it_is_given(
+    ledger: Ledger, stale_request: Entry
+) -> None:
+    kept = answer_request(ledger, stale_request, "approved", by="ada", words="yes")
+    assert (kept.outcome, kept.action, kept.decided_by) == ("stale", "recorded", "ada")
+    assert "evaluated against champion nobody (revision 2); champion is 1 now (revision 3)" in kept.reasons[-1]["words"]
+    assert answer_request(ledger, stale_request, "approved", by="ada", words="yes") == kept
+    assert seats(ledger) == ("1", None)
+
+
+def test_an_open_request_that_no_approval_can_follow_is_ended_without_an_answer(ledger: Ledger, stale_request: Entry) -> None:
+    ending = end_if_stale(ledger, stale_request)
+    assert ending is not None
+    assert (ending.outcome, ending.decided_by, ending.request_key) == ("stale", "nobody", stale_request.key)
+    assert ledger.open_requests("m") == []
+    assert end_if_stale(ledger, stale_request) == ending
+
+
+def test_an_open_request_of_the_present_standing_stays_open(ledger: Ledger) -> None:
+    request = decide_on(ledger, 1, "needs_approval")
+    assert end_if_stale(ledger, request) is None
+    assert ledger.open_requests("m") == [request]
+
+
+def test_no_person_is_asked_about_a_candidate_measured_before_the_standing_moved(ledger: Ledger) -> None:
+    decide_on(ledger, 1)
+    # Measured against nobody, while the first champion was being decided about.
+    with pytest.raises(DeniedError, match=r"moved on to revision 1 from 0.*clear the evaluate task") as caught:
+        decide_on(ledger, 2, "needs_approval", revision=0)
+    assert code_of(caught) == "promotion.conflict"
+    assert rows(ledger) == [("1", "accepted", "promoted")]
+
+
+def test_a_request_that_is_recorded_again_after_the_standing_moved_is_the_same_row(ledger: Ledger) -> None:
+    request = decide_on(ledger, 1, "needs_approval")
+    decide_on(ledger, 2)
+    assert decide_on(ledger, 1, "needs_approval", revision=0) == request
+
+
+def test_a_canary_that_ends_also_ends_the_request_that_was_measured_beside_it(ledger: Ledger) -> None:
     decide_on(ledger, 1)
     decide_on(ledger, 2, canary=True)
     request = decide_on(ledger, 3, "needs_approval")
     settle(ledger, "rolled_back")
-    kept = answer_request(ledger, request, "approved", by="ada", words="yes")
-    assert (kept.outcome, kept.action, kept.decided_by) == ("stale", "recorded", "ada")
-    assert "evaluated against champion nobody (revision 2); champion is 1 now (revision 3)" in kept.reasons[-1]["words"]
-    assert answer_request(ledger, request, "approved", by="ada", words="yes") == kept
+    ending = ledger.ending_of("m", request.key)
+    assert ending is not None
+    assert ending.outcome == "superseded"
+    assert "version 1.2.0 was settled as canary meanwhile" in ending.reasons[-1]["words"]
+
+
+@pytest.mark.parametrize("outcome", ["accepted", "needs_approval"])
+@pytest.mark.parametrize("canary", [False, True])
+def test_a_candidate_of_a_night_that_has_not_come_gets_no_alias_and_no_question(ledger: Ledger, outcome: str, canary: bool) -> None:
+    decide_on(ledger, 1)
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    with pytest.raises(DeniedError, match="later than now") as caught:
+        decide_on(ledger, 2, outcome, canary=canary, as_of=tomorrow.isoformat())
+    assert code_of(caught) == "as_of.future"
     assert seats(ledger) == ("1", None)
+    assert len(rows(ledger)) == 1
+
+
+def test_a_champion_of_the_future_in_an_older_ledger_can_be_rolled_back(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    decide_on(ledger, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr("training.registry.ledger.check_as_of", lambda *_: None)
+        decide_on(ledger, 2, as_of=(datetime.now(UTC) + timedelta(days=400)).isoformat())
+    assert back(ledger).version == "1"
+    assert seats(ledger) == ("1", None)
+    with pytest.raises(DeniedError) as caught:
+        back(ledger, "2")
+    assert code_of(caught) == "as_of.future"
 
 
 def test_nothing_is_approved_that_was_never_asked(ledger: Ledger) -> None:
