@@ -1,4 +1,4 @@
-"""Serves a stage's report out of the store to whoever may see the pipeline in Airflow: by digest, HTML only, nothing else.
+"""Serves a stage's report out of the store to users who may see its pipeline in Airflow: by digest, HTML only, nothing else.
 
 A browser opens no `file://` and no `s3://` from a page, so the task's link leads here.
 """
@@ -6,6 +6,7 @@ A browser opens no `file://` and no `s3://` from a page, so the task's link lead
 from __future__ import annotations
 
 import logging
+import re
 from typing import Annotated, Final
 
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
@@ -16,6 +17,7 @@ from fastapi.responses import HTMLResponse
 from nightshift.settings import Settings
 from training.errors import NightshiftError, UnavailableError
 from training.store import Store
+from training.store.reports import has_report
 
 logger = logging.getLogger("nightshift.reports")
 
@@ -32,6 +34,9 @@ HEADERS: Final = {
 }
 HTML_STARTS: Final = (b"<!doctype html", b"<html")
 MISSING: Final = "there is no such report"
+SUFFIXES: Final = (".canary", ".approval", ".tune")
+"""Of the DAGs beside a pipeline's own: their tasks link to the pipeline's reports."""
+_DAG_ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 # Airflow asks nobody for a login on behalf of a plugin's routes.
 router = APIRouter(dependencies=[Depends(get_user)])
@@ -39,9 +44,15 @@ router = APIRouter(dependencies=[Depends(get_user)])
 
 @router.get("/reports/{dag_id}/{digest}", dependencies=[Depends(requires_access_dag("GET", DagAccessEntity.RUN))])
 def report(dag_id: str, digest: Annotated[str, Path(pattern="^[0-9a-f]{64}$")]) -> HTMLResponse:
-    """Return the report with this SHA-256; 404 for anything that is no HTML page of the store, 503 while the store does not answer."""
+    """Return the report with this SHA-256.
+
+    404 for all that is not a report of this DAG's pipeline, whether another pipeline has it or none; 503 while the store does not answer.
+    """
     try:
-        page = Store(Settings.from_environment().store_uri).objects.get_bytes(digest)
+        store = Store(Settings.from_environment().store_uri)
+        if not any(has_report(store, pipeline, digest) for pipeline in _pipelines_of(dag_id)):
+            raise HTTPException(status_code=404, detail=MISSING)
+        page = store.objects.get_bytes(digest)
     except UnavailableError as err:
         logger.warning("report %s of %s: %s", digest, dag_id, err)
         raise HTTPException(status_code=503, detail="the store does not answer", headers={"Retry-After": "5"}) from err
@@ -51,6 +62,12 @@ def report(dag_id: str, digest: Annotated[str, Path(pattern="^[0-9a-f]{64}$")]) 
     if not page[:64].lstrip().lower().startswith(HTML_STARTS):
         raise HTTPException(status_code=404, detail=MISSING)
     return HTMLResponse(page, headers=HEADERS)
+
+
+def _pipelines_of(dag_id: str) -> list[str]:
+    if not _DAG_ID.fullmatch(dag_id):
+        return []
+    return [dag_id, *(dag_id.removesuffix(suffix) for suffix in SUFFIXES if dag_id.endswith(suffix))]
 
 
 app = FastAPI(title="Nightshift", docs_url=None, redoc_url=None, openapi_url=None)

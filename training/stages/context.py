@@ -97,8 +97,12 @@ class StageContext:
     def publish_page(self, name: str, html: bytes) -> str:
         """Store a self-contained page by content, let the run's ref `reports/<name>` lead to it; return its URI."""
         from training.store import point_run_at
+        from training.store.reports import add_report
 
-        uri = self.store.objects.uri(self.store.objects.put_bytes(html))
+        digest = self.store.objects.put_bytes(html)
+        uri = self.store.objects.uri(digest)
+        # Before anything leads to it: a report is shown to those alone who may see its pipeline.
+        add_report(self.store, self.request.pipeline, digest)
         point_run_at(self.store, self.request, f"reports/{name}", uri)
         return uri
 

@@ -11,7 +11,16 @@ from fastapi.testclient import TestClient
 from nightshift.reports import app
 from training.errors import UnavailableError
 from training.store import Store
-from training.store.objects import Objects
+from training.store.objects import Bucket, Listed, Objects
+from training.store.reports import add_report, has_report
+
+
+def published(store: Store, page: bytes, pipeline: str = "search_ranking") -> str:
+    """Store a page as a stage's report of a pipeline; return its digest."""
+    digest = store.objects.put_bytes(page)
+    add_report(store, pipeline, digest)
+    return digest
+
 
 PAGE = b"\n<!DOCTYPE html><title>report</title>"
 
@@ -30,7 +39,7 @@ def ada(client: TestClient) -> dict[str, str]:
 
 
 def test_who_is_logged_in_sees_a_report_that_can_reach_nothing(client: TestClient, ada: dict[str, str], store: Store) -> None:
-    answer = client.get(f"/reports/search_ranking/{store.objects.put_bytes(PAGE)}", headers=ada)
+    answer = client.get(f"/reports/search_ranking/{published(store, PAGE)}", headers=ada)
     assert (answer.status_code, answer.content) == (200, PAGE)
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
     assert answer.headers["x-content-type-options"] == "nosniff"
@@ -42,11 +51,11 @@ def test_who_is_logged_in_sees_a_report_that_can_reach_nothing(client: TestClien
 
 def test_the_cookie_of_airflows_page_is_enough(client: TestClient, ada: dict[str, str], store: Store) -> None:
     client.cookies.set("_token", ada["Authorization"].removeprefix("Bearer "))
-    assert client.get(f"/reports/search_ranking/{store.objects.put_bytes(PAGE)}").status_code == 200
+    assert client.get(f"/reports/search_ranking/{published(store, PAGE)}").status_code == 200
 
 
 def test_every_route_asks_for_a_login(client: TestClient, store: Store) -> None:
-    digest = store.objects.put_bytes(PAGE)
+    digest = published(store, PAGE)
     routes = [route for route in app.routes if isinstance(route, APIRoute)]
     assert [route.path for route in routes] == ["/reports/{dag_id}/{digest}"]
     assert client.get(f"/reports/search_ranking/{digest}").status_code == 401
@@ -63,22 +72,52 @@ def test_only_a_digest_is_a_name(name: str, client: TestClient, ada: dict[str, s
 
 def test_what_is_no_page_is_not_there(client: TestClient, ada: dict[str, str], store: Store) -> None:
     missing = client.get(f"/reports/search_ranking/{'0' * 64}", headers=ada)
-    weights = client.get(f"/reports/search_ranking/{store.objects.put_bytes(b'PAR1 rows')}", headers=ada)
+    weights = client.get(f"/reports/search_ranking/{published(store, b'PAR1 rows')}", headers=ada)
     assert (missing.status_code, weights.status_code) == (404, 404)
     assert missing.json() == weights.json() == {"detail": "there is no such report"}
 
 
 def test_an_altered_report_is_not_shown(client: TestClient, ada: dict[str, str], store: Store) -> None:
-    digest = store.objects.put_bytes(PAGE)
+    digest = published(store, PAGE)
     store.bucket.put(Objects.key(digest), PAGE + b"<script>forged</script>")
     assert client.get(f"/reports/search_ranking/{digest}", headers=ada).status_code == 404
 
 
 def test_a_store_that_does_not_answer_is_said_to_be_away(client: TestClient, ada: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def away(*_arguments: object) -> bytes:
+    def away(*_arguments: object) -> list[Listed]:
         raise UnavailableError("storage.unavailable", "connection refused at 10.0.0.1")
 
-    read: Callable[..., bytes] = away
-    monkeypatch.setattr(Objects, "get_bytes", read)
+    read: Callable[..., list[Listed]] = away
+    monkeypatch.setattr(Bucket, "list", read)
     answer = client.get(f"/reports/search_ranking/{'0' * 64}", headers=ada)
     assert (answer.status_code, answer.json()) == (503, {"detail": "the store does not answer"})
+
+
+def test_a_report_under_another_dag_is_not_there(client: TestClient, ada: dict[str, str], store: Store) -> None:
+    digest = published(store, PAGE, "flight_delay")
+    other = client.get(f"/reports/search_ranking/{digest}", headers=ada)
+    unknown = client.get(f"/reports/search_ranking/{'0' * 64}", headers=ada)
+    assert (other.status_code, other.json(), dict(other.headers)) == (unknown.status_code, unknown.json(), dict(unknown.headers))
+    assert other.status_code == 404
+    assert client.get(f"/reports/flight_delay/{digest}", headers=ada).status_code == 200
+
+
+@pytest.mark.parametrize("suffix", [".canary", ".approval", ".tune"])
+def test_the_dags_beside_a_pipeline_show_its_reports(client: TestClient, ada: dict[str, str], store: Store, suffix: str) -> None:
+    digest = published(store, PAGE)
+    assert client.get(f"/reports/search_ranking{suffix}/{digest}", headers=ada).status_code == 200
+    assert client.get(f"/reports/flight_delay{suffix}/{digest}", headers=ada).status_code == 404
+
+
+def test_a_page_of_the_store_that_no_pipeline_published_is_not_there(client: TestClient, ada: dict[str, str], store: Store) -> None:
+    assert client.get(f"/reports/search_ranking/{store.objects.put_bytes(PAGE)}", headers=ada).status_code == 404
+
+
+def test_a_report_of_an_earlier_version_is_found_by_the_refs_of_its_run(client: TestClient, ada: dict[str, str], store: Store) -> None:
+    digest = store.objects.put_bytes(PAGE)
+    store.run_ref("search_ranking", "night-2026-02-01", "reports/evaluation").move(store.objects.uri(digest), expected=0)
+    assert not has_report(store, "flight_delay", digest)
+    assert client.get(f"/reports/search_ranking/{digest}", headers=ada).status_code == 200
+    assert client.get(f"/reports/flight_delay/{digest}", headers=ada).status_code == 404
+    # Indexed once: what is looked for later costs no listing of all runs.
+    assert store.ref("reports/search_ranking/indexed").read() is not None
