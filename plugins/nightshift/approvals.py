@@ -3,6 +3,9 @@
 `ask` is Airflow's human-in-the-loop operator. What a person answers reaches it from Airflow's own record of the response, and goes into the
 ledger in the transaction that moves the standing. `promote` always runs and reads the ledger: a task that was marked as done, or an XCom
 that somebody wrote, answers nothing, and is recorded as a bypass.
+
+The form says who may answer. Where Airflow knows that (a list of approvers, or the users of its simple auth manager), it refuses any
+other answer itself. An answer that is refused later fails that try of `ask`, with the reason in its log, and the next try asks again.
 """
 
 from __future__ import annotations
@@ -14,8 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from airflow.providers.standard.operators.hitl import HITLOperator
-from airflow.sdk import DAG, Param, TriggerRule
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk import DAG, Param, RetryAction, TriggerRule
+from airflow.sdk.configuration import conf
+from airflow.sdk.definitions.retry_policy import RetryDecision, RetryPolicy
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 from airflow.sdk.execution_time.hitl import HITLUser, get_hitl_detail_content_detail, upsert_hitl_detail
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
@@ -38,6 +43,12 @@ ASK: Final = "ask"
 APPROVE: Final = "Approve"
 DECLINE: Final = "Decline"
 LOOK_SECONDS: Final = 5.0
+MAX_REFUSALS: Final = 50
+"""Refused answers to one request; each is a failed try of `ask`. Then the task fails, and a clear asks again."""
+ASK_AGAIN_AFTER: Final = timedelta(seconds=1)
+SIMPLE_AUTH_MANAGER: Final = "SimpleAuthManager"
+MAY_EDIT_ROLES: Final = frozenset({"user", "op", "admin"})
+"""Roles of Airflow's simple auth manager that may answer; a viewer may not."""
 MAX_RUNS: Final = 16
 """Requests that may be open at a time: older ones are superseded within seconds, so there are never many."""
 
@@ -61,11 +72,35 @@ def approval_dag(spec: PipelineSpec, common: Mapping[str, Any]) -> DAG:
         params={"request": Param(None, type=["null", "string"], description="Key of the request in the ledger; empty: the newest one.")},
     )
     with dag:
-        ask = AskOperator(task_id=ASK, spec=spec, pool=CPU.name, **common)
+        ask = AskOperator(task_id=ASK, spec=spec, pool=CPU.name, **_with_refusals(common))
         ask >> AnswerOperator(
             task_id="promote", model=model, alerts=spec.alerts, pool=CPU.name, trigger_rule=TriggerRule.ALL_DONE, spec=spec, **common
         )
     return dag
+
+
+class RefusedAnswerError(AirflowException):
+    """An answer that does not count: the try fails, and the next one asks again."""
+
+
+class RefusalPolicy(RetryPolicy):
+    """Asks again after a refused answer; all else is judged by the policy of every task of the pipeline."""
+
+    def __init__(self, other: RetryPolicy | None) -> None:
+        self.other = other
+
+    def evaluate(self, exception: BaseException, try_number: int, max_tries: int, context: Context | None = None) -> RetryDecision:
+        """Return RETRY for a refused answer, which takes nothing of the pipeline's budget of failures."""
+        if isinstance(exception, RefusedAnswerError):
+            return RetryDecision(action=RetryAction.RETRY, retry_delay=ASK_AGAIN_AFTER, reason=str(exception))
+        if self.other is None:
+            return RetryDecision.default()
+        return self.other.evaluate(exception, try_number, max_tries, context)
+
+
+def _with_refusals(common: Mapping[str, Any]) -> dict[str, Any]:
+    policy = RefusalPolicy(common.get("retry_policy"))
+    return {**common, "retries": int(common.get("retries", 0)) + MAX_REFUSALS, "retry_policy": policy}
 
 
 class AskOperator(HITLOperator):
@@ -88,7 +123,8 @@ class AskOperator(HITLOperator):
         """Ask, unless the request has ended.
 
         Raises:
-            TaskDeferred: until somebody answers, the request ends otherwise, or its time is over.
+            TaskDeferred: until a person answers, the request ends otherwise, or its time is over.
+            AirflowFailException: no user may answer.
         """
         self._ask(context)
 
@@ -96,23 +132,28 @@ class AskOperator(HITLOperator):
         ledger = _ledger()
         request = request_of(context, ledger, self.spec)
         until = request.decided_at + self.spec.promote.approve_within
-        if _said_ended(self, ledger, request):
+        if _said_ended(self, ledger, request) or _ended_as_stale(self, ledger, request):
             return
-        self.subject, self.body = self._words(request, until)
+        may_answer = self._approvers(request)
+        self.subject, self.body = self._words(request, until, may_answer, refused=_refusal(context, request))
         upsert_hitl_detail(
             ti_id=context["ti"].id,
             options=self.options,
             subject=self.subject,
             body=self.body,
             params=self.serialized_params,
-            assigned_users=self._approvers(request),
+            assigned_users=may_answer,
         )
         self.log.info("%s\nwaiting for an answer until %s", self.body, until.isoformat(timespec="seconds"))
         watch = WatchRequest(model=request.model, key=request.key, until=until.isoformat(), ti_id=str(context["ti"].id))
         self.defer(trigger=watch, method_name="execute_complete")
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
-        """Record what was answered, or that nothing was."""
+        """Record what was answered, or that nothing was.
+
+        Raises:
+            RefusedAnswerError: this person may not answer.
+        """
         ledger = _ledger()
         request = request_of(context, ledger, self.spec)
         if _said_ended(self, ledger, request):
@@ -125,9 +166,10 @@ class AskOperator(HITLOperator):
         if event["responded_at"] >= until:
             words = f"{person['name']} answered after {until.isoformat(timespec='seconds')}"
             return self._record(ledger, request, "expired", "nobody", words)
-        if self._is_own(request, person):
-            self.log.warning("%s started the run and may not approve its model (promote.approve_own); asking again", person["name"])
-            return self._ask(context)
+        why = self._refused(request, person)
+        if why:
+            _note_refusal(context, request, why)
+            raise RefusedAnswerError(f"[approval.refused] {why}; nothing was decided, and the question is asked again")
         note = str((event.get("params_input") or {}).get("note") or "").strip()
         outcome = "approved" if event["chosen_options"] == [APPROVE] else "declined"
         words = f"{outcome} by {person['name']}" + (f": {note}" if note else "")
@@ -144,23 +186,37 @@ class AskOperator(HITLOperator):
             return None
 
     def _approvers(self, request: Entry) -> list[HITLUser]:
-        """Return who may answer, computed now; empty: whoever may edit the task."""
-        barred = None if self.spec.promote.approve_own else request.evidence.get("triggered_by")
-        may = [name for name in self.spec.promote.approvers if name != barred]
-        if self.spec.promote.approvers and not may:
+        """Return who may answer, computed now; empty: any user who may edit the task, as far as Airflow's auth manager tells a task."""
+        barred = self._barred(request)
+        named = list(self.spec.promote.approvers) or (_simple_users() if barred is not None else [])
+        may = [name for name in named if name != barred]
+        if named and not may:
             message = f"only {shown(barred)} may approve {request.model}, and started the run; promote.approve_own is false"
-            raise AirflowFailException(f"{message} (name further people in promote.approvers)")
+            remedy = "name further people in promote.approvers" if self.spec.promote.approvers else "add a user to Airflow"
+            raise AirflowFailException(f"{message} ({remedy})")
         return [HITLUser(id=name, name=name) for name in may]
 
-    def _is_own(self, request: Entry, person: Mapping[str, str]) -> bool:
+    def _barred(self, request: Entry) -> str | None:
+        """Return the user who started the run, where that user may not answer."""
         started_by = request.evidence.get("triggered_by")
-        return not self.spec.promote.approve_own and started_by is not None and started_by in (person["name"], person["id"])
+        return None if self.spec.promote.approve_own or started_by is None else str(started_by)
 
-    def _words(self, request: Entry, until: datetime) -> tuple[str, str]:
+    def _refused(self, request: Entry, person: Mapping[str, str]) -> str:
+        """Return why an answer of `person` does not count, empty where it does. The list of approvers is Airflow's to check."""
+        if self._barred(request) in (person["name"], person["id"]):
+            return f"{person['name']} started the run and may not approve its model (promote.approve_own is false)"
+        return ""
+
+    def _words(self, request: Entry, until: datetime, may_answer: list[HITLUser], *, refused: str) -> tuple[str, str]:
         """Return headline and text (Markdown) of the question."""
         version = request.semantic_version or request.version
         evidence = request.evidence
+        barred = self._barred(request)
+        people = ", ".join(_cell(user["name"]) for user in may_answer) or "any user who may edit this task"
         lines = [
+            *([f"**The last answer was REFUSED**: {_cell(refused)}. The question is still open.", ""] if refused else []),
+            f"**May answer:** {people}" + ("." if barred is None else f"; not {_cell(barred)}, who started the run."),
+            "",
             f"**{request.model} {version}**, as of {evidence.get('as_of')}, weights `{str(evidence['weights_digest'])[:12]}`, "
             f"evaluation `{str(evidence['evaluation_digest'])[:12]}`.",
             "",
@@ -177,7 +233,8 @@ class AskOperator(HITLOperator):
         if evidence.get("report_uri"):
             lines += ["", f"[The whole report]({report_url(str(evidence['pipeline']), str(evidence['report_uri']))})"]
         lines += ["", f"Without an answer by {until:%Y-%m-%d %H:%M %Z} it stays a candidate. A newer candidate ends this request."]
-        return f"May {request.model} {version} be promoted?", "\n".join(lines)
+        headline = f"May {request.model} {version} be promoted?"
+        return (f"REFUSED, asked again: {headline}" if refused else headline), "\n".join(lines)
 
 
 class AnswerOperator(FollowOperator):
@@ -294,6 +351,37 @@ def _said_ended(task: Any, ledger: Ledger, request: Entry) -> bool:
     if ending is not None:
         _told(task, ending)
     return ending is not None
+
+
+def _ended_as_stale(task: Any, ledger: Ledger, request: Entry) -> bool:
+    from training.registry.decisions import end_if_stale
+
+    ending = end_if_stale(ledger, request)
+    if ending is not None:
+        _told(task, ending)
+    return ending is not None
+
+
+def _note_refusal(context: Context, request: Entry, why: str) -> None:
+    """Keep the reason for the next try, which has a question of its own: the form of this one cannot be changed."""
+    store: Any = context.get("task_state_store")
+    if store is not None:
+        store.set(f"refused-{request.key[:16]}", why)
+
+
+def _refusal(context: Context, request: Entry) -> str:
+    store: Any = context.get("task_state_store")
+    return "" if store is None else str(store.get(f"refused-{request.key[:16]}") or "")
+
+
+def _simple_users() -> list[str]:
+    """Return the users of Airflow's simple auth manager who may answer; none of another one, which a task cannot ask."""
+    if not conf.get("core", "auth_manager", fallback="").endswith(SIMPLE_AUTH_MANAGER):
+        return []
+    if conf.getboolean("core", "simple_auth_manager_all_admins", fallback=False):
+        return []
+    users = [entry.strip().split(":") for entry in conf.get("core", "simple_auth_manager_users", fallback="").split(",")]
+    return [user[0] for user in users if len(user) > 1 and user[1].lower() in MAY_EDIT_ROLES]
 
 
 def _told(task: Any, ending: Entry) -> str:

@@ -7,10 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk import RetryAction
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 
 from nightshift import approvals
-from nightshift.approvals import AnswerOperator, AskOperator, WatchRequest
+from nightshift.approvals import AnswerOperator, AskOperator, RefusedAnswerError, WatchRequest, approval_dag
+from nightshift.retries import BudgetRetryPolicy
 from nightshift.settings import Settings
 from training.provenance import CHECKOUT
 from training.registry.decisions import record_candidate
@@ -131,13 +133,104 @@ def test_a_refusal_moves_nothing_and_leaves_the_name(ledger: Ledger) -> None:
     assert ledger.history(MODEL)[-1].decided_by == "ann"
 
 
-def test_an_answer_of_who_started_the_run_is_asked_again(ledger: Ledger, asked: list[dict[str, Any]]) -> None:
+class StateStore(dict[str, str]):
+    """Airflow's state store of a task, which its tries share."""
+
+    def set(self, key: str, value: str) -> None:
+        self[key] = value
+
+
+def test_an_answer_of_who_started_the_run_fails_the_try_and_the_next_one_asks_again(ledger: Ledger, asked: list[dict[str, Any]]) -> None:
     request_for(ledger, 1, started_by="ann")
-    with pytest.raises(TaskDeferred):
-        answer(spec_with("approve_own: false"), "Approve")
-    assert len(asked) == 1
+    spec, shared = spec_with("approve_own: false"), StateStore()
+    event = {"chosen_options": ["Approve"], "params_input": {}, "responded_by_user": ANN, "responded_at": datetime.now(UTC)}
+    why = r"\[approval\.refused\] ann started the run and may not approve its model .*nothing was decided"
+    with pytest.raises(RefusedAnswerError, match=why):
+        ask(spec).execute_complete({**context(), "task_state_store": shared}, event)
     assert ledger.standing(MODEL).champion is None
     assert [entry.outcome for entry in ledger.history(MODEL)] == ["needs_approval"]
+
+    with pytest.raises(TaskDeferred):
+        ask(spec)._ask({**context(), "task_state_store": shared})
+    assert asked[0]["subject"] == "REFUSED, asked again: May search_ranking 1.0.1 be promoted?"
+    assert asked[0]["body"].startswith("**The last answer was REFUSED**: ann started the run and may not approve its model")
+    assert answer(spec, "Approve", person={"id": "eve", "name": "eve"}) == "approved"
+
+
+def test_refused_answers_take_nothing_of_the_budget_of_failures(ledger: Ledger) -> None:
+    task = approval_dag(spec_with(), {"retries": 5, "retry_policy": BudgetRetryPolicy(failures=0, backoff=timedelta(minutes=1))}).get_task(
+        "ask"
+    )
+    refused = task.retry_policy.evaluate(RefusedAnswerError("no"), 1, task.retries)
+    assert (refused.action, refused.retry_delay) == (RetryAction.RETRY, timedelta(seconds=1))
+    assert task.retry_policy.evaluate(ValueError("broken"), 1, task.retries).action == RetryAction.FAIL
+    assert task.retries == 55
+
+
+@pytest.mark.parametrize(
+    ("promote", "started_by", "users", "assigned", "told"),
+    [
+        ("approvers: [ann, eve]", "ann", "", ["eve"], "**May answer:** eve; not ann, who started the run."),
+        ("approvers: [ann, eve]", None, "", ["ann", "eve"], "**May answer:** ann, eve."),
+        ("approvers: [ann, eve], approve_own: true", "ann", "", ["ann", "eve"], "**May answer:** ann, eve."),
+        # Airflow's own users, where a task can know them: it refuses anybody else's answer itself.
+        ("approve_own: false", "ann", "ann:admin,bob:user,look:viewer", ["bob"], "**May answer:** bob; not ann, who started the run."),
+        ("approve_own: false", None, "ann:admin,bob:user", [], "**May answer:** any user who may edit this task."),
+        ("approve_own: true", "ann", "ann:admin,bob:user", [], "**May answer:** any user who may edit this task."),
+    ],
+)
+def test_the_form_says_beforehand_who_may_answer(
+    ledger: Ledger,
+    asked: list[dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    promote: str,
+    started_by: str | None,
+    users: str,
+    assigned: list[str],
+    told: str,
+) -> None:
+    monkeypatch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS", users)
+    request_for(ledger, 1, started_by=started_by)
+    with pytest.raises(TaskDeferred):
+        ask(spec_with(promote))._ask(context())
+    assert [user["id"] for user in asked[0]["assigned_users"]] == assigned
+    assert told in asked[0]["body"]
+
+
+def test_users_of_another_auth_manager_are_not_guessed(
+    ledger: Ledger, asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__CORE__AUTH_MANAGER", "airflow.providers.fab.auth_manager.fab_auth_manager.FabAuthManager")
+    request_for(ledger, 1, started_by="ann")
+    with pytest.raises(TaskDeferred):
+        ask(spec_with("approve_own: false"))._ask(context())
+    assert asked[0]["assigned_users"] == []
+    assert "**May answer:** any user who may edit this task; not ann, who started the run." in asked[0]["body"]
+
+
+def test_an_airflow_whose_only_user_started_the_run_says_so_at_once(
+    ledger: Ledger, asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS", "ann:admin,look:viewer")
+    request_for(ledger, 1, started_by="ann")
+    with pytest.raises(AirflowFailException, match=r"only 'ann' may approve search_ranking.*\(add a user to Airflow\)"):
+        ask(spec_with("approve_own: false"))._ask(context())
+    assert asked == []
+
+
+def test_a_request_that_no_approval_can_follow_is_ended_and_not_asked(
+    ledger: Ledger, asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = request_for(ledger, 1)
+    # As ledgers of earlier versions have it: the standing moved, and the request stayed open.
+    with monkeypatch.context() as patch:
+        patch.setattr("training.registry.ledger._supersede", lambda *_: None)
+        request_for(ledger, 2, outcome="accepted")
+    ask(spec_with())._ask(context(key=request.key))
+    assert asked == []
+    ending = ledger.ending_of(MODEL, request.key)
+    assert ending is not None
+    assert ending.outcome == "stale"
 
 
 def test_no_answer_in_time_expires(ledger: Ledger) -> None:
