@@ -75,7 +75,11 @@ def _show(ledger: Ledger, options: argparse.Namespace) -> int:
         sys.stdout.write("nothing was decided yet\n")
     for name in names:
         standing = ledger.standing(name)
-        sys.stdout.write(f"{name}\n  champion: {_holder(standing.champion)}\n  canary:   {_holder(standing.canary)}\n")
+        sys.stdout.write(f"{name}\n")
+        for alias, holder in (("champion", standing.champion), ("canary", standing.canary)):
+            sys.stdout.write(f"  {alias + ':':<10}{_holder(holder)}\n")
+            if holder is not None and holder.artifact_digest:
+                sys.stdout.write(f"  {'':<10}load_verified digest {holder.artifact_digest}\n")
         waiting = [_named(entry.version, entry.semantic_version) for entry in ledger.open_requests(name)]
         if waiting:
             sys.stdout.write(f"  waits for an approval: version {', '.join(waiting)}\n")

@@ -1,12 +1,75 @@
-"""Loader of registered models: MLflow calls it by name, so nothing is unpickled. The class is the one that evaluation uses."""
+"""Registered models, loaded: by MLflow, which calls `_load_pyfunc` by name, and by `load_verified`, which trusts no registry.
+
+Nothing is unpickled. The class is the one that evaluation uses.
+"""
 
 from __future__ import annotations
 
+import atexit
+import logging
+import shutil
+import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from training.models.predictor import Predictor, load_predictor
+from training.registry.model_files import check_files, has_list
+
+if TYPE_CHECKING:
+    from mlflow.pyfunc import PyFuncModel
+
+logger = logging.getLogger(__name__)
+
+DATA_FOLDER: Final = "data/"
+CLIENT_FILE: Final = "registered_model_meta"
+"""What MLflow's client adds to a model that it has downloaded."""
+
+
+def load_verified(uri: str, *, digest: str) -> PyFuncModel:
+    """Load a registered model, all of whose files are those that were registered.
+
+    MLflow's own `load_model` imports code that is part of the model, so whoever can write to the registry or to its artifacts runs code
+    where the model is loaded. Here every file is compared with its digest before anything of the model is imported. The model is scored by
+    the `training` package that this process has; it should be of the version that made the model.
+
+    Args:
+        uri: as MLflow takes it, `models:/flight_delay@champion` or `models:/flight_delay/7`; or a folder that was downloaded.
+        digest: SHA-256 of the model's list of files, 64 hex digits, from the ledger: `python -m training.registry flight_delay` shows it
+            for champion and canary. Not from the registry that is to be checked.
+
+    Returns:
+        A model whose `predict(raw_frame)` includes the preprocessing: one score per row.
+
+    Raises:
+        DataError: `model.altered`, `model.unlisted`, `model.digest`, `model.newer`.
+        UnavailableError: `mlflow.unavailable`.
+    """
+    import mlflow
+
+    from training.registry.versions import registry_faults
+
+    # The model may read its files as long as this process uses it.
+    scratch = Path(tempfile.mkdtemp(prefix="nightshift-model-"))
+    atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+    with registry_faults():
+        fetched = Path(mlflow.artifacts.download_artifacts(artifact_uri=uri, dst_path=str(scratch)))
+    if not fetched.resolve().is_relative_to(scratch.resolve()):
+        # A local folder is handed back as it is; what is checked must not change before it is loaded.
+        fetched = Path(shutil.copytree(fetched, scratch / "model", symlinks=True))
+    (fetched / CLIENT_FILE).unlink(missing_ok=True)
+    check_files(fetched, digest=digest)
+    return mlflow.pyfunc.load_model(str(fetched))
 
 
 def _load_pyfunc(path: str) -> Predictor:
-    """Return the predictor of a model's folder; its `predict(raw_frame)` includes the preprocessing."""
+    """Return the predictor of a model's folder; its `predict(raw_frame)` includes the preprocessing.
+
+    The files of the folder are compared with the list that came with them: a damaged model is refused. One that was replaced together with
+    its list is not seen here, see `load_verified`.
+    """
+    model = next((folder for folder in Path(path).parents[:2] if has_list(folder)), None)
+    if model is None:
+        logger.warning("the model was registered without a list of its files: they are not checked")
+    else:
+        check_files(model, digest=None, below=DATA_FOLDER)
     return load_predictor(Path(path))

@@ -7,14 +7,15 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import mlflow
 from mlflow.exceptions import MlflowException
 
 from training.errors import UnavailableError
 from training.provenance import CHECKOUT, environment
-from training.store import Manifest, Store
+from training.registry.model_files import write_list
+from training.store import Manifest, Ref, Store
 
 logger = logging.getLogger(__name__)
 
@@ -22,6 +23,14 @@ WEIGHTS_TAG: Final = "nightshift.weights_digest"
 LIFECYCLE_TAG: Final = "lifecycle"
 SERVING_LIBRARIES: Final = ("torch", "xgboost-cpu", "numpy", "pandas", "pyarrow", "duckdb")
 SERVING_PLAIN: Final = ("safetensors", "obstore", "pydantic", "PyYAML")
+
+
+class Registered(NamedTuple):
+    """A version of MLflow's registry."""
+
+    version: str
+    artifact_digest: str
+    """SHA-256 of the list of its files (`training.registry.model_files`); empty for a version that was registered without one."""
 
 
 @contextmanager
@@ -38,7 +47,7 @@ def registry_faults() -> Iterator[None]:
 
 def register_candidate(
     store: Store, model: str, manifest: Manifest, *, inputs: Mapping[str, str], run_id: str | None, tags: Mapping[str, str]
-) -> str:
+) -> Registered:
     """Register a model artifact as a version; the same weights are the same version, however often and by how many this is called.
 
     Args:
@@ -54,14 +63,14 @@ def register_candidate(
         client = mlflow.MlflowClient()
         found = _find(client, model, weights)
         if found is not None:
-            return found
+            return Registered(found, _artifact_digest(store, client, model, found))
         _ensure_model(client, model)
         model_id = _log_model(store, client, model, manifest, inputs, run_id)
         all_tags = {WEIGHTS_TAG: weights, LIFECYCLE_TAG: "candidate", **tags}
         made = client.create_model_version(model, source=f"models:/{model_id}", run_id=run_id, model_id=model_id, tags=all_tags)
         version = _find(client, model, weights) or str(made.version)
         logger.info("registered %s version %s", model, version)
-        return version
+        return Registered(version, _artifact_digest(store, client, model, version))
 
 
 def log_evaluation(run_id: str | None, metrics: Mapping[str, float], report: bytes) -> None:
@@ -121,10 +130,24 @@ def _log_model(store: Store, client: Any, model: str, manifest: Manifest, inputs
         )
         for compiled in sorted(saved.rglob("*.pyc")):
             compiled.unlink()
+        digest = write_list(saved)
         logged = mlflow.initialize_logged_model(name=model, source_run_id=run_id, model_type="nightshift")
         client.log_model_artifacts(logged.model_id, str(saved))
         mlflow.finalize_logged_model(logged.model_id, "READY")
+        # In the store, which MLflow's users cannot write to, and before any version has the model.
+        _artifact_ref(store, str(logged.model_id)).move(digest, expected=0)
         return str(logged.model_id)
+
+
+def _artifact_digest(store: Store, client: Any, model: str, version: str) -> str:
+    """Return the digest that was noted when the files of a version were made, empty where none was."""
+    model_id = str(client.get_model_version(model, version).source).removeprefix("models:/")
+    noted = _artifact_ref(store, model_id).read()
+    return "" if noted is None else str(noted.value)
+
+
+def _artifact_ref(store: Store, model_id: str) -> Ref:
+    return store.ref(f"registered/{model_id}")
 
 
 def _requirements() -> list[str]:

@@ -31,7 +31,7 @@ from training.evaluation.report_words import moment
 from training.evaluation.staleness import advice_of
 from training.models.predictor import Predictor, load_predictor
 from training.registry.gates import decide
-from training.registry.versions import log_evaluation, register_candidate
+from training.registry.versions import Registered, log_evaluation, register_candidate
 from training.stages.runner import Outcome, StageContext, main
 from training.store import Manifest, point_run_at
 
@@ -68,12 +68,12 @@ def work(context: StageContext) -> Outcome:
         measures = Measures(context.spec.evaluate, rows, seed=context.spec.train.seed)
         predictor = load_predictor(store.manifests.fetch(model, context.folder / "candidate"))
     with context.timed("register"):
-        version = _register(context, model, predictor, rows)
+        registered = _register(context, model, predictor, rows)
     baseline = _baseline(context, request.parameters.get("champion"), dataset)
     with context.timed("score"):
         scored = _score(context, dataset, rows, predictor)
     with context.timed("compare"):
-        evaluation = _facts(context, model, dataset, version, baseline) | _measured(measures, rows, scored)
+        evaluation = _facts(context, model, dataset, registered, baseline) | _measured(measures, rows, scored)
     with context.timed("checks"):
         evaluation |= {"checks": _checks(context, data, predictor, measures, scored), "importance": measures.importance(predictor)}
     with context.timed("latency"):
@@ -158,7 +158,7 @@ def _checks(context: StageContext, data: Dataset, predictor: Predictor, measures
     return {"leakage": leakage, "overlap": overlap, **measures.checks(scored.candidate, scored.champion)}
 
 
-def _register(context: StageContext, model: Manifest, predictor: Predictor, rows: Rows) -> str:
+def _register(context: StageContext, model: Manifest, predictor: Predictor, rows: Rows) -> Registered:
     inputs = {name: str(rows.frame[name].dtype) for name in predictor.inputs}
     request = context.request
     tags = {"nightshift.pipeline": request.pipeline, "nightshift.as_of": request.as_of, "nightshift.model": model.digest}
@@ -192,11 +192,12 @@ def _other_scores(context: StageContext, name: str, other: Mapping[str, Any], ro
     return load_predictor(folder).predict(rows.frame)
 
 
-def _facts(context: StageContext, model: Manifest, dataset: Manifest, version: str, baseline: str) -> dict[str, Any]:
+def _facts(context: StageContext, model: Manifest, dataset: Manifest, registered: Registered, baseline: str) -> dict[str, Any]:
     parameters = context.request.parameters
     return {
         "format_version": FORMAT_VERSION,
-        "version": version,
+        "version": registered.version,
+        "artifact_digest": registered.artifact_digest,
         "candidate": {"weights_digest": model.meta["weights_digest"], "model": model.digest, "bounds": model.meta["bounds"]},
         "champion": parameters.get("champion"),
         "canary": parameters.get("canary"),

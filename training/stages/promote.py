@@ -80,6 +80,7 @@ def _candidate(context: StageContext, ledger: Ledger, order: Mapping[str, Any]) 
         model_uri=request.inputs["model"],
         as_of=request.as_of,
         bounds=model.meta["bounds"],
+        artifact_digest=facts.get("artifact_digest", ""),
     )
     evidence = {
         **_shared_evidence(context, evaluation, facts),

@@ -31,13 +31,14 @@ def name(registry: mlflow.MlflowClient, monkeypatch: pytest.MonkeyPatch) -> str:
         return str(logged.model_id)
 
     monkeypatch.setattr(versions, "_log_model", log_nothing)
+    monkeypatch.setattr(versions, "_artifact_digest", lambda *_: "")
     return f"m{uuid.uuid4().hex[:8]}"
 
 
 def register(model: str, weights: str = "w1") -> str:
-    manifest: Any = SimpleNamespace(meta={"weights_digest": weights}, digest="d")
     store: Any = None
-    return register_candidate(store, model, manifest, inputs={}, run_id=None, tags={"nightshift.pipeline": "p"})
+    manifest: Any = SimpleNamespace(meta={"weights_digest": weights}, digest="d")
+    return register_candidate(store, model, manifest, inputs={}, run_id=None, tags={"nightshift.pipeline": "p"}).version
 
 
 def found(registry: mlflow.MlflowClient, model: str) -> list[tuple[str, str]]:

@@ -16,6 +16,7 @@ from training.contracts import ExitCode, StageResult
 from training.errors import DataError
 from training.evaluation import latency
 from training.models.boosted_trees import MAX_CLASSES, _num_classes
+from training.registry.versions import Registered
 from training.spec.evaluation import METRICS
 
 LATENCY = {str(batch): {"p50_ms": 1.0, "p95_ms": 2.0, "p99_ms": 3.0, "rows_per_second": 9.0} for batch in (1, 256)}
@@ -30,7 +31,7 @@ def _nobody_else(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
         patch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path_factory.mktemp('database')}/nightshift.db")
         patch.setattr("training.engine.tracking.CLOSE_SECONDS", 0.5)
-        patch.setattr("training.stages.evaluate.register_candidate", lambda *_args, **_named: "7")
+        patch.setattr("training.stages.evaluate.register_candidate", lambda *_args, **_named: Registered("7", "f" * 64))
         patch.setattr(latency, "measure", lambda *_args, **_named: LATENCY)
         yield
 

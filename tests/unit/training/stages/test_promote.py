@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -13,7 +13,9 @@ from training.contracts import ExitCode, StageResult
 from training.errors import UnavailableError
 from training.evaluation import latency
 from training.registry.ledger import Ledger
+from training.registry.versions import Registered
 
+DIGEST = "f" * 64
 LATENCY = {str(batch): {"p50_ms": 1.0, "p95_ms": 2.0, "p99_ms": 3.0, "rows_per_second": 9.0} for batch in (1, 256)}
 BLIND = {"    value: {transform: number}\n": ""}
 CANARY = {"promote: {model: orders}": "promote: {model: orders, canary: {for: 2d, support: 100}}"}
@@ -27,7 +29,7 @@ def _nobody_else(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
         patch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path_factory.mktemp('database')}/nightshift.db")
         patch.setattr("training.engine.tracking.CLOSE_SECONDS", 0.5)
-        patch.setattr("training.stages.evaluate.register_candidate", lambda *_args, **_named: str(next(versions)))
+        patch.setattr("training.stages.evaluate.register_candidate", lambda *_args, **_named: Registered(str(next(versions)), DIGEST))
         patch.setattr("training.stages.promote.follow", lambda ledger, model: ledger.standing(model))
         patch.setattr(latency, "measure", lambda *_args, **_named: LATENCY)
         yield
@@ -90,6 +92,9 @@ def test_a_first_model_is_champion_with_all_that_a_reader_needs(
     assert entry.evidence["framework"].startswith("boosted_trees, xgboost-cpu 3.")
     assert entry.evidence["snapshot_digest"]
     assert entry.evidence["report_uri"].startswith("file://")
+    champion = ledger.standing("orders").champion
+    assert champion is not None
+    assert champion.artifact_digest == DIGEST
 
 
 def test_a_better_model_becomes_canary_and_then_champion_when_its_time_has_come(
@@ -137,6 +142,48 @@ def test_another_models_evaluation_promotes_nothing(bench: EvaluateBench, models
     assert error is not None
     assert error["code"] == "evaluation.mismatch"
     assert ledger.history("orders") == []
+
+
+@pytest.mark.parametrize("approval", ["automatic", "required"])
+def test_a_stage_by_hand_promotes_no_model_of_a_night_that_has_not_come(
+    bench: EvaluateBench, models: dict[str, StageResult], ledger: Ledger, monkeypatch: pytest.MonkeyPatch, approval: str
+) -> None:
+    rules = {"promote: {model: orders}": f"promote: {{model: orders, approval: {approval}}}"}
+    evaluation, _ = bench.evaluate(models["good"], rules, work=f"future {approval}")
+    inputs = {
+        "model": models["good"].artifact_uri,
+        "evaluation": evaluation.artifact_uri,
+        "dataset": bench.dataset_uri,
+        "snapshot": bench.snapshot_uri,
+    }
+    monkeypatch.setattr("tests.unit.training.stages.evaluate_bench.AS_OF", datetime.now(UTC) + timedelta(days=1))
+    ended, address = bench.attempt("promote", inputs, {}, f"future {approval}")
+    assert ended is ExitCode.DENIED
+    error = address.error("a1")
+    assert error is not None
+    assert error["code"] == "as_of.future"
+    assert ledger.history("orders") == []
+
+
+def test_a_candidate_measured_against_nobody_after_a_champion_exists_is_asked_about_nobody(
+    bench: EvaluateBench, models: dict[str, StageResult], ledger: Ledger
+) -> None:
+    rules = {"promote: {model: orders}": "promote: {model: orders, approval: required}"}
+    evaluation, _ = bench.evaluate(models["good"], rules, work="against nobody")
+    night(bench, ledger, models["blind"], "the champion meanwhile")
+    bench.spec = bench.spec_of(rules)
+    inputs = {
+        "model": models["good"].artifact_uri,
+        "evaluation": evaluation.artifact_uri,
+        "dataset": bench.dataset_uri,
+        "snapshot": bench.snapshot_uri,
+    }
+    ended, address = bench.attempt("promote", inputs, {}, "against nobody")
+    assert ended is ExitCode.DENIED
+    error = address.error("a1")
+    assert error is not None
+    assert error["code"] == "promotion.conflict"
+    assert ledger.open_requests("orders") == []
 
 
 def test_a_question_does_not_wait_for_mlflow_and_a_promotion_does(
