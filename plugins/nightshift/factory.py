@@ -58,7 +58,7 @@ def build_dag(spec: PipelineSpec, spec_path: Path) -> DAG:
         dag_id=spec.name,
         description=spec.description.strip().splitlines()[0] if spec.description.strip() else None,
         doc_md=_document(spec, spec_path),
-        schedule=None if spec.schedule is None else Nights(spec.schedule, timezone=spec.timezone),
+        schedule=None if spec.schedule is None else Nights(spec.schedule, timezone=spec.timezone, pipeline=spec.name),
         start_date=None if spec.start is None else datetime.combine(spec.start, time(), tzinfo=ZoneInfo(spec.timezone)),
         # Nights that were missed are a backfill's, which names its dates; the latest one is made up without being asked for.
         catchup=False,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from airflow.timetables.base import DagRunInfo, DataInterval, TimeRestriction
+from airflow.timetables.base import DagRunInfo, DataInterval, TimeRestriction, Timetable
 from airflow.timetables.trigger import CronTriggerTimetable
 from pendulum import instance
 
+from nightshift.holds import is_held
 from training.spec.schedule import last_slot, next_slot
 
 if TYPE_CHECKING:
@@ -33,12 +34,31 @@ class Nights(CronTriggerTimetable):
         timezone: str | Timezone | FixedTimezone,
         interval: timedelta = timedelta(),
         run_immediately: bool | timedelta = SLOT_STILL_NEW,
+        pipeline: str = "",
     ) -> None:
-        """Begin a night at each slot of `cron`, in the wall clock of `timezone`."""
+        """Begin a night at each slot of `cron`, in the wall clock of `timezone`.
+
+        Args:
+            pipeline: the DAG's id; none starts by schedule while `nightshift.holds` holds it.
+        """
         super().__init__(cron, timezone=timezone, interval=interval, run_immediately=run_immediately)
+        self._pipeline = pipeline
+
+    @classmethod
+    def deserialize(cls, data: dict[str, Any]) -> Timetable:
+        """Return the stored timetable; those stored before holds have no pipeline."""
+        stored = super().deserialize(data)
+        if isinstance(stored, cls):
+            stored._pipeline = data.get("pipeline", "")
+        return stored
+
+    def serialize(self) -> dict[str, Any]:
+        return {**super().serialize(), "pipeline": self._pipeline}
 
     def next_dagrun_info(self, *, last_automated_data_interval: DataInterval | None, restriction: TimeRestriction) -> DagRunInfo | None:
-        """Return the next run, None after the restriction's end."""
+        """Return the next run, None after the restriction's end and while a command holds the pipeline."""
+        if self._pipeline and not restriction.catchup and is_held(self._pipeline):
+            return None
         first = last_automated_data_interval is None
         if restriction.catchup or not first or restriction.earliest is None:
             return super().next_dagrun_info(last_automated_data_interval=last_automated_data_interval, restriction=restriction)

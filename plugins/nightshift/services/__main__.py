@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from nightshift.services import lifecycle, status, stopping
 from nightshift.services.environment import shell_lines
 from nightshift.services.nights import parse_day
+from nightshift.services.switching import end_signals_raise
 from nightshift.settings import Settings
 from training.errors import NightshiftError
 
@@ -29,7 +31,9 @@ def main(arguments: list[str] | None = None) -> int:
             level=logging.INFO if options.command == "supervise" else logging.WARNING, format="%(asctime)s %(levelname)s %(message)s"
         )
         run: Callable[[Settings, argparse.Namespace], int] = options.run
-        return run(Settings.from_environment(), options)
+        # The supervisor has handlers of its own.
+        with contextlib.nullcontext() if options.command == "supervise" else end_signals_raise():
+            return run(Settings.from_environment(), options)
     except NightshiftError as err:
         print(f"error: {err}", file=sys.stderr)
         return int(err.exit_code)

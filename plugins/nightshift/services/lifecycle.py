@@ -18,12 +18,13 @@ from nightshift.services.airflow_api import AirflowApi
 from nightshift.services.components import components, note_database_is_current, ports
 from nightshift.services.environment import USERNAME, airflow_url, credentials, digests, environment, prepare_home
 from nightshift.services.locking import START_LOCK, locked
-from nightshift.services.places import require_places
+from nightshift.services.places import require_home, require_places
 from nightshift.services.ports import require_free
 from nightshift.services.processes import MARK, Mark
 from nightshift.services.state import ServicesState, read_state
 from nightshift.services.stopping import end_leftovers, running, stop
 from nightshift.services.supervisor import Supervisor
+from nightshift.services.switching import pause_leftovers
 from nightshift.settings import Settings
 from training.errors import NightshiftError, SpecError
 from training.spec import load_spec
@@ -37,7 +38,9 @@ MAX_LOG_LINES: Final = 15
 
 
 def api(settings: Settings) -> AirflowApi:
-    return AirflowApi(airflow_url(settings), USERNAME, credentials(settings)["airflow_password"])
+    """Return a client of this installation's Airflow; it repeats requests only while a supervisor would restart the server."""
+    password = credentials(settings)["airflow_password"]
+    return AirflowApi(airflow_url(settings), USERNAME, password, is_running=lambda: running(settings.home) is not None)
 
 
 def start(settings: Settings, say: Callable[[str], None]) -> None:
@@ -49,6 +52,7 @@ def start(settings: Settings, say: Callable[[str], None]) -> None:
         NightshiftError: `services.port_busy`; `services.not_ready` with the last lines of the log that says why;
             what `require_places` raises.
     """
+    require_home(settings)
     with locked(
         settings.home / START_LOCK, lambda pid: say(f"another command (pid {pid or 'unknown'}) is starting the services; waiting for it")
     ):
@@ -76,6 +80,9 @@ def _start(settings: Settings, say: Callable[[str], None]) -> None:
     wait_ready(settings, since=started_at)
     note_database_is_current(settings)
     create_pools(settings)
+    client = api(settings)
+    pause_leftovers(client, settings.home, say)
+    client.close()
     say(f"services are up after {time.monotonic() - started_at:.0f} s" if is_new else "services are up")
 
 
@@ -113,7 +120,7 @@ def create_pools(settings: Settings) -> None:
         wanted.setdefault(name, Pool(name=name, slots=1, description="Named by a pipeline"))
     for name in wanted.keys() - known:
         pool = wanted[name]
-        client.post("/pools", {"name": name, "slots": pool.slots, "description": pool.description, "include_deferred": False})
+        client.create("/pools", {"name": name, "slots": pool.slots, "description": pool.description, "include_deferred": False})
     client.close()
 
 

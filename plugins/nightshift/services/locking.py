@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
+from training.errors import NightshiftError
+
 START_LOCK: Final = "start.lock"
 
 
@@ -18,10 +20,17 @@ def locked(path: Path, waiting: Callable[[str], None] = lambda _pid: None) -> It
 
     Args:
         waiting: called once with the holder's pid (as text, may be empty) if the lock is not free.
+
+    Raises:
+        NightshiftError: `services.lock`, the file cannot be written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # O_CLOEXEC: a service that is started under the lock must not keep it.
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # O_CLOEXEC: a service that is started under the lock must not keep it.
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as err:
+        hint = "check the folder's owner and mode, or set NIGHTSHIFT_HOME to another one"
+        raise NightshiftError("services.lock", f"{path} cannot be written: {err.strerror}", hint=hint) from err
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

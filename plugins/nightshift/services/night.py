@@ -15,6 +15,7 @@ from nightshift.services.lifecycle import api, start
 from nightshift.services.nights import RUN_ID_PREFIX, Night, PastRun, next_night
 from nightshift.services.stopping import running
 from nightshift.services.summary import summary
+from nightshift.services.switching import switched_on
 from nightshift.settings import Settings
 from training.errors import NightshiftError, shown
 from training.spec import PipelineSpec, load_spec, resolve_uris
@@ -43,13 +44,7 @@ def run_night(settings: Settings, pipeline: str, *, night: date | None, force: b
         ]
         past = [PastRun(run["dag_run_id"], run["state"]) for run in runs]
         chosen = next_night(spec, past, wanted=night, now=datetime.now(UTC))
-        make_data(settings, spec, datetime.fromisoformat(chosen.as_of) if chosen.as_of else datetime.now(UTC), say)
-        was_paused = _trigger(client, spec.name, chosen, force=force, say=say)
-        code = _show(settings, client, spec.name, chosen.run_id, say)
-        if was_paused:
-            # Left on, the schedule would start a real night in the middle of the simulated ones, and wait for data that nobody makes.
-            client.patch(f"/dags/{spec.name}", {"is_paused": True})
-        return code
+        return 0 if run_one(settings, client, spec, chosen, force=force, say=say) == "success" else 1
     finally:
         client.close()
 
@@ -71,7 +66,7 @@ def follow_run(settings: Settings, pipeline: str, run_id: str | None, *, say: Sa
             raise NightshiftError(
                 "night.run", f"pipeline {shown(pipeline)} has no run {shown(run_id)}", hint=f"make run PIPELINE={pipeline}"
             )
-        return _show(settings, client, pipeline, run_id, say)
+        return 0 if _show(settings, client, pipeline, run_id, say) == "success" else 1
     finally:
         client.close()
 
@@ -99,22 +94,35 @@ def _wait_parsed(client: AirflowApi, dag_id: str) -> None:
         time.sleep(0.3)
 
 
-def _trigger(client: AirflowApi, dag_id: str, night: Night, *, force: bool, say: Say) -> bool:
-    """Start the night; return whether the DAG was paused before."""
-    if night.running_already:
-        say(f"{night.run_id} of {dag_id} still runs; following it")
-        return False
-    was_paused = bool(client.get(f"/dags/{dag_id}")["is_paused"])
-    if was_paused:
-        client.patch(f"/dags/{dag_id}", {"is_paused": False})
+def run_one(settings: Settings, client: AirflowApi, spec: PipelineSpec, night: Night, *, force: bool, say: Say) -> str:
+    """Start a night (or go on following it), show it to its end and sum it up; return its final state, `success` or `failed`.
+
+    The DAG is on meanwhile and paused again afterwards, if it was paused: left on, the schedule would start a real night in the
+    middle of the simulated ones, and wait for data that nobody makes.
+    """
+    make_data(settings, spec, datetime.fromisoformat(night.as_of) if night.as_of else datetime.now(UTC), say)
+    with switched_on(client, settings.home, spec.name, say) as is_paused_again:
+        if night.running_already:
+            say(f"{night.run_id} of {spec.name} still runs; following it")
+        else:
+            _trigger(client, spec.name, night, force=force, say=say)
+        try:
+            return _show(settings, client, spec.name, night.run_id, say)
+        except (KeyboardInterrupt, SystemExit):
+            waits = "its next stage waits for" if is_paused_again else "it goes on without"
+            say(f"\n{night.run_id} of {spec.name} is not finished: {waits} make run PIPELINE={spec.name}")
+            raise
+
+
+def _trigger(client: AirflowApi, dag_id: str, night: Night, *, force: bool, say: Say) -> None:
     conf: dict[str, Any] = {name: value for name, value in (("as_of", night.as_of), ("force", force or None)) if value is not None}
-    client.post(f"/dags/{dag_id}/dagRuns", {"dag_run_id": night.run_id, "logical_date": None, "conf": conf})
+    # The run's id makes it safe to repeat: a request whose answer was lost has made the run.
+    client.create(f"/dags/{dag_id}/dagRuns", {"dag_run_id": night.run_id, "logical_date": None, "conf": conf})
     say(f"{dag_id}, run {night.run_id}" + (f", as of {night.as_of}" if night.as_of else ""))
-    return was_paused
 
 
-def _show(settings: Settings, client: AirflowApi, dag_id: str, run_id: str, say: Say) -> int:
+def _show(settings: Settings, client: AirflowApi, dag_id: str, run_id: str, say: Say) -> str:
     follower = Follower(settings, client, dag_id, run_id, say)
     state = follower.follow()
     say(summary(settings, client, dag_id, run_id, follower))
-    return 0 if state == "success" else 1
+    return state

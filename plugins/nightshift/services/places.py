@@ -16,9 +16,7 @@ def require_places(settings: Settings) -> None:
         NightshiftError: `settings.path`, `store.location`, `storage.denied`, `storage.unavailable`, `database.url`, `database.damaged` or
             `database.unavailable`, with the place and what to do.
     """
-    if settings.home.exists() and not settings.home.is_dir():
-        message, hint = f"{str(settings.home)!r} is a file", "name a folder, or move the file away"
-        raise SpecError(SOURCE, [Problem(code="settings.path", field="NIGHTSHIFT_HOME", message=message, hint=hint)])
+    require_home(settings)
     bucket = Store(settings.store_uri).bucket
     if settings.store_uri.startswith("file:"):
         # A bucket's answer may take minutes of retries; a folder's is there at once.
@@ -29,3 +27,14 @@ def require_places(settings: Settings) -> None:
     from training.tables import connect
 
     connect(settings.database_url)
+
+
+def require_home(settings: Settings) -> None:
+    """Return if the installation's folder can be one.
+
+    Raises:
+        SpecError: `settings.path`, it is a file.
+    """
+    if settings.home.exists() and not settings.home.is_dir():
+        message, hint = f"{str(settings.home)!r} is a file", "name a folder, or move the file away"
+        raise SpecError(SOURCE, [Problem(code="settings.path", field="NIGHTSHIFT_HOME", message=message, hint=hint)])

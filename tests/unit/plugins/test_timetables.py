@@ -1,13 +1,16 @@
 """When nights begin."""
 
+import fcntl
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pendulum
 import pytest
 from airflow.timetables import trigger
-from airflow.timetables.base import DataInterval, TimeRestriction
+from airflow.timetables.base import DataInterval, TimeRestriction, Timetable
 
+from nightshift.holds import PAUSED_BEFORE, hold_path
 from nightshift.timetables import Nights
 
 NOON = "2026-02-03T12:00:00+00:00"
@@ -89,3 +92,35 @@ def test_it_survives_being_stored() -> None:
     stored = Nights.deserialize(nights.serialize())
     assert type(stored) is Nights
     assert stored.serialize() == nights.serialize()
+
+
+def test_held_pipeline_starts_nothing_by_schedule_and_a_backfill_has_its_slots(
+    now: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NIGHTSHIFT_HOME", str(tmp_path))
+    now(NOON)
+    nights = Nights("0 2 * * *", timezone="UTC", pipeline="ranking")
+    stored = Nights.deserialize(nights.serialize())
+    last, restriction = DataInterval.exact(instant("2026-01-30T02:00:00+00:00")), TimeRestriction(None, None, False)
+
+    def coming(timetable: Timetable, restriction: TimeRestriction) -> str | None:
+        info = timetable.next_dagrun_info(last_automated_data_interval=last, restriction=restriction)
+        return info and info.run_after.isoformat()
+
+    assert coming(nights, restriction) == TODAY
+    path = hold_path(tmp_path, "ranking")
+    path.parent.mkdir()
+    path.write_bytes(PAUSED_BEFORE)
+    assert coming(stored, restriction) == TODAY, "its command is dead"
+    with path.open() as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        assert coming(nights, restriction) is None
+        assert coming(stored, restriction) is None
+        assert coming(Nights("0 2 * * *", timezone="UTC", pipeline="other"), restriction) == TODAY
+        assert coming(stored, restriction._replace(catchup=True)) == "2026-01-31T02:00:00+00:00"
+
+
+def test_timetable_stored_before_holds_can_be_read() -> None:
+    stored = Nights("0 2 * * *", timezone="Europe/Berlin", pipeline="ranking").serialize()
+    del stored["pipeline"]
+    assert Nights.deserialize(stored).serialize()["pipeline"] == ""

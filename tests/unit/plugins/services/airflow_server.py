@@ -1,0 +1,117 @@
+"""A real HTTP server with the few routes of Airflow that commands call, and faults on demand."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+DROP, HANG, LOSE_ANSWER = "drop", "hang", "lose the answer"
+"""Closes the connection; answers nothing until the server closes; does the work and closes the connection."""
+
+
+class AirflowServer:
+    """One DAG, `search_ranking`. `faults` are used up in order, one for each request but logins: a status, or one of the above."""
+
+    def __init__(self) -> None:
+        self.faults: list[int | str] = []
+        self.login_faults: list[int] = []
+        self.requests: list[str] = []
+        self.is_paused = True
+        self.due: str | None = None
+        """Of the DAG's next run by schedule."""
+        self.on_pause: list[bool] = []
+        self.runs: dict[str, Any] = {}
+        self.closing = threading.Event()
+        self._server: ThreadingHTTPServer | None = None
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        self._server = ThreadingHTTPServer(("127.0.0.1", self.port), self._handler())
+        self._server.daemon_threads = True
+        self.port = self._server.server_address[1]
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def stop(self) -> None:
+        self.closing.set()
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+
+    def answer(self, method: str, path: str, body: Any) -> tuple[int, Any]:
+        path = path.split("?")[0].removeprefix("/api/v2")
+        if path == "/dags/search_ranking":
+            if method == "PATCH":
+                self.is_paused = body["is_paused"]
+                self.on_pause.append(self.is_paused)
+            return 200, {"is_paused": self.is_paused, "next_dagrun_run_after": self.due, "file_token": "token"}
+        if path == "/parseDagFile/token" and method == "PUT":
+            self.due = None
+            return 201, None
+        if path == "/dags/search_ranking/dagRuns" and method == "POST":
+            if body["dag_run_id"] in self.runs:
+                return 409, {"detail": "Unique constraint violation"}
+            self.runs[body["dag_run_id"]] = body
+            return 200, body
+        return 404, {"detail": "not found"}
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def handle_any(self) -> None:
+                length = int(self.headers.get("Content-Length") or 0)
+                body = json.loads(self.rfile.read(length)) if length else None
+                if self.path == "/auth/token":
+                    status = server.login_faults.pop(0) if server.login_faults else 201
+                    self.send(status, {"access_token": "t"})
+                    return
+                server.requests.append(f"{self.command} {self.path}")
+                fault = server.faults.pop(0) if server.faults else None
+                if fault in (DROP, HANG):
+                    if fault == HANG:
+                        server.closing.wait(60)
+                    self.close_connection = True
+                    self.connection.close()
+                    return
+                if isinstance(fault, int):
+                    self.send(fault, {"detail": "fault"})
+                    return
+                status, values = server.answer(self.command, self.path, body)
+                if fault == LOSE_ANSWER:
+                    self.close_connection = True
+                    self.connection.close()
+                    return
+                self.send(status, values)
+
+            do_GET = do_POST = do_PATCH = do_PUT = do_DELETE = handle_any
+
+            def send(self, status: int, values: Any) -> None:
+                content = json.dumps(values).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, format: str, *args: Any) -> None:
+                pass
+
+        return Handler
+
+
+@contextmanager
+def airflow_server() -> Iterator[AirflowServer]:
+    server = AirflowServer()
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
