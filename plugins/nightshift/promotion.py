@@ -34,7 +34,9 @@ class PromoteOperator(StageOperator):
     """Decides about a night's candidate."""
 
     def __init__(self, *, model: str, alerts: Alerts, stage: str = "promote", **kwargs: Any) -> None:
-        super().__init__(stage=stage, outlets=[DECISIONS], **kwargs)
+        super().__init__(stage=stage, **kwargs)
+        # Set here and not passed on: Airflow fills in every argument of a mapped task, `outlets` included, when it unmaps it.
+        self.outlets = [DECISIONS]
         self.model = model
         self.alerts = alerts
 

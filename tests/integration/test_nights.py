@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from mlflow import MlflowClient
 
 from tests.integration.installation import Installation
 
@@ -29,3 +30,22 @@ def test_first_night_makes_a_champion_and_the_second_is_compared_with_it(install
     evaluation = installation.store.manifests.get(results["evaluate"].artifact_uri, kind="evaluation")
     assert evaluation.meta["champion"]["weights_digest"] == champion.weights_digest
     assert len(installation.ledger.history(PIPELINE)) == 2
+
+
+def test_housekeeping_as_shipped_sets_mlflow_right_for_every_model(installation: Installation) -> None:
+    champion = installation.ledger.standing(PIPELINE).champion
+    assert champion is not None
+    mlflow = MlflowClient(installation.settings.mlflow_uri)
+    mlflow.delete_registered_model_alias(PIPELINE, "champion")
+    mlflow.set_model_version_tag(PIPELINE, champion.version, "lifecycle", "archived")
+
+    run_id = installation.trigger("housekeeping")
+
+    assert installation.wait("housekeeping", run_id) == "success", installation.why("housekeeping", run_id)
+    found = installation.api.get(f"/dags/housekeeping/dagRuns/{run_id}/taskInstances", limit=100)["task_instances"]
+    repairs = [task for task in found if task["task_id"] == "repair"]
+    assert [(task["map_index"], task["state"]) for task in repairs] == [(index, "success") for index in range(len(repairs))]
+    assert len(repairs) == len(installation.ledger.models())
+    assert mlflow.get_registered_model(PIPELINE).aliases == {"champion": champion.version}
+    assert mlflow.get_model_version(PIPELINE, champion.version).tags["lifecycle"] == "champion"
+    assert len(installation.ledger.history(PIPELINE)) == 2, "nothing was decided"

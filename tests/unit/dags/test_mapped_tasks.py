@@ -1,0 +1,90 @@
+"""Mapped tasks: Airflow makes each task instance's operator by calling its class with every argument that `partial` filled in."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG, BaseOperator
+from airflow.sdk.definitions.mappedoperator import MappedOperator
+
+from nightshift import approvals, canaries, housekeeping, promotion, resolve, rollbacks, stages, tuning
+from nightshift.assets import DECISIONS
+from nightshift.factory import build_dag, decision_dags
+from nightshift.housekeeping import RepairOperator, housekeeping_dag
+from nightshift.promotion import FollowOperator, PromoteOperator
+from nightshift.rollbacks import rollback_dag
+from training.provenance import CHECKOUT
+from training.spec import load_spec
+from training.spec.models import Alerts
+
+MODULES = (approvals, canaries, housekeeping, promotion, resolve, rollbacks, stages, tuning)
+TUNE = "\ntune: {trials: 2, space: {learning_rate: {float: [1e-3, 1e-1], log: true}}}\n"
+SPEC_PATH = CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml"
+SPEC = load_spec(SPEC_PATH)
+PROMOTES: dict[str, Any] = {"model": "search_ranking", "alerts": Alerts()}
+OWN: dict[type[BaseOperator], dict[str, Any]] = {
+    resolve.ResolveOperator: {"spec_path": str(SPEC_PATH)},
+    resolve.WaitForData: {"wait": timedelta(minutes=1)},
+    stages.StageOperator: {"stage": "prepare"},
+    tuning.PlanOperator: {},
+    tuning.TrialsOperator: {"lane": 0},
+    tuning.TuneOperator: {},
+    promotion.PromoteOperator: PROMOTES,
+    promotion.CanaryDecisionOperator: PROMOTES,
+    approvals.AskOperator: {"spec": SPEC},
+    approvals.AnswerOperator: {**PROMOTES, "spec": SPEC},
+    canaries.ResolveCanary: {"spec_path": str(SPEC_PATH), "model": "search_ranking"},
+    rollbacks.RollbackOperator: {},
+    housekeeping.ExpireOperator: {},
+    housekeeping.RepairOperator: {"model": "search_ranking"},
+}
+"""Operator to the arguments that are its own."""
+MAPPED = {"repair": {"model": "search_ranking"}, "trials": {"lane": 0}}
+"""Task id of each mapped task to what one of its instances is called with."""
+
+
+def dags(folder: Path) -> Iterator[DAG]:
+    """Every kind of DAG that the project makes."""
+    path = folder / "search_ranking.yaml"
+    text = SPEC_PATH.read_text(encoding="utf-8")
+    promote = "promote: {model: search_ranking, approval: automatic}"
+    assert promote in text
+    path.write_text(text.replace(promote, "promote: {model: search_ranking, approval: required, canary: {}}") + TUNE, encoding="utf-8")
+    spec = load_spec(path)
+    yield from (build_dag(spec, path), *decision_dags(spec, path), housekeeping_dag(), rollback_dag())
+
+
+def test_every_mapped_task_of_every_dag_is_unmapped(tmp_path: Path) -> None:
+    seen = set()
+    for dag in dags(tmp_path):
+        for task_id, task in dag.task_dict.items():
+            if isinstance(task, MappedOperator):
+                seen.add(task_id)
+                assert isinstance(task.unmap(MAPPED[task_id]), task.operator_class), f"{dag.dag_id}.{task_id}"
+    assert seen == set(MAPPED)
+
+
+def operators() -> set[type[BaseOperator]]:
+    found = {value for module in MODULES for value in vars(module).values() if isinstance(value, type) and issubclass(value, BaseOperator)}
+    return {kind for kind in found if kind.__module__.startswith("nightshift.")} - {FollowOperator}
+
+
+def test_every_operator_is_in_the_table() -> None:
+    assert operators() == set(OWN)
+
+
+@pytest.mark.parametrize("kind", list(OWN), ids=lambda kind: kind.__name__)
+def test_an_operator_takes_every_argument_that_airflow_fills_in(kind: type[BaseOperator]) -> None:
+    with DAG(dag_id="mapped", schedule=None):
+        mapped = kind.partial(task_id="task", **OWN[kind]).expand(doc=["a", "b"])
+    assert isinstance(mapped.unmap({"doc": "a"}), kind)
+
+
+def test_a_mapped_decision_has_the_outlet_that_others_have() -> None:
+    mapped = housekeeping_dag().task_dict["repair"]
+    assert isinstance(mapped, MappedOperator)
+    unmapped = mapped.unmap(MAPPED["repair"])
+    assert isinstance(unmapped, RepairOperator)
+    assert unmapped.outlets == PromoteOperator(task_id="promote", model="m", alerts=Alerts()).outlets == [DECISIONS]
