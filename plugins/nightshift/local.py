@@ -23,6 +23,7 @@ from nightshift.settings import Settings
 from training.contracts import TRAININGS, StageRequest
 from training.memory import memory_limit_bytes
 from training.spec import PipelineSpec
+from training.stage_table import STAGE_NEEDS, Need
 
 GRACE_SECONDS: Final = 4.0
 """Airflow leaves five between TERM and KILL."""
@@ -34,6 +35,8 @@ PASSED_NAMES: Final = frozenset(
 )
 PASSED_PREFIXES: Final = ("NIGHTSHIFT_", "MLFLOW_", "AWS_", "GOOGLE_", "AZURE_", "NCCL_", "GLOO_", "OMP_")
 PASSED_SUFFIX: Final = "_URI"
+OF_SERVICES: Final = {Need.DATABASE: "NIGHTSHIFT_DATABASE", Need.MLFLOW: "MLFLOW_TRACKING_"}
+"""Service to how the variables begin that lead to it."""
 
 
 class LocalLauncher:
@@ -46,7 +49,7 @@ class LocalLauncher:
     def launch(self, request_uri: str, request: StageRequest, spec: PipelineSpec, say: Callable[[str], None]) -> Ended:
         """Run the attempt; call it from the thread that outlives it, since the kernel ties the child to that thread."""
         command = command_of(request_uri, request, spec, parent_pid=os.getpid())
-        return self.run(command, stage_environment(self._settings), say)
+        return self.run(command, stage_environment(self._settings, request.stage), say)
 
     def run(self, command: list[str], environment: Mapping[str, str], say: Callable[[str], None]) -> Ended:
         """Run a command to its end, handing each line of its output to `say`: whole, or in pieces of 4 KiB."""
@@ -107,15 +110,18 @@ def command_of(request_uri: str, request: StageRequest, spec: PipelineSpec, *, p
     return [sys.executable, "-m", "training.processes", "--parent", str(parent_pid), "--", *command]
 
 
-def stage_environment(settings: Settings, inherited: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return what a stage may see of this process's environment: an allow-list, so that no token or database of Airflow's is in it."""
+def stage_environment(settings: Settings, stage: str, inherited: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return what a stage may see of this process's environment: an allow-list, so that no token or database of Airflow's is in it.
+
+    Our own database and MLflow are in it for the stages that open them, as a cluster's Secrets are.
+    """
     source = os.environ if inherited is None else inherited
     passed = {
         name: value
         for name, value in source.items()
         if name in PASSED_NAMES or name.startswith(PASSED_PREFIXES) or name.endswith(PASSED_SUFFIX)
     }
-    return {
+    found = {
         **passed,
         "NIGHTSHIFT_DATABASE": settings.database_url,
         "NIGHTSHIFT_EXPECTATIONS": str(settings.expectations_path),
@@ -128,6 +134,8 @@ def stage_environment(settings: Settings, inherited: Mapping[str, str] | None = 
         # The ranks of one machine meet on its loopback, whatever its name resolves to.
         "GLOO_SOCKET_IFNAME": source.get("GLOO_SOCKET_IFNAME", "lo"),
     }
+    hidden = tuple(prefix for need, prefix in OF_SERVICES.items() if need not in STAGE_NEEDS[stage])
+    return {name: value for name, value in found.items() if not name.startswith(hidden)}
 
 
 def count_oom_kills() -> int:

@@ -18,7 +18,7 @@ from nightshift.resolve import Frozen
 from nightshift.retries import InfrastructureError
 from nightshift.settings import Settings
 from nightshift.work import Work, needs_of, work_of
-from training.contracts import ContractError, ExitCode, RunIdentity, StageRequest, StageResult, require_result
+from training.contracts import TRAININGS, ContractError, ExitCode, RunIdentity, StageRequest, StageResult, require_result
 from training.errors import NightshiftError
 from training.spec import PipelineSpec
 from training.spec.values import size_text
@@ -48,7 +48,7 @@ class Relaunches:
     used: int = 0
     out_of_memory: int = 0
 
-    def take(self, verdict: Verdict, spec: PipelineSpec) -> None:
+    def take(self, verdict: Verdict, spec: PipelineSpec, stage: str) -> None:
         """Take one.
 
         Raises:
@@ -57,7 +57,7 @@ class Relaunches:
         if verdict.action is Action.RELAUNCH_ONCE:
             self.out_of_memory += 1
         if self.out_of_memory > 1:
-            raise AirflowFailException(oom_text(verdict, spec))
+            raise AirflowFailException(oom_text(verdict, spec, stage))
         if self.used >= self.budget:
             raise AirflowFailException(f"{verdict.reason}; relaunched {self.used} times already (retries.infrastructure)")
         self.used += 1
@@ -174,7 +174,7 @@ class StageOperator(BaseOperator):
                 raise InfrastructureError(verdict.reason)
             if verdict.action is Action.RETRY:
                 raise StageFailedError(verdict.reason)
-            relaunches.take(verdict, frozen.spec)
+            relaunches.take(verdict, frozen.spec, self.stage)
             self.log.warning("relaunch %d of %d: %s; %s", relaunches.used, relaunches.budget, verdict.reason, resumption(address))
             time.sleep(RELAUNCH_PAUSE_SECONDS * min(relaunches.used, MAX_PAUSES))
 
@@ -287,8 +287,10 @@ def memory_text(ended: Ended) -> str:
     return f"{peak} in one process, {limit}"
 
 
-def oom_text(verdict: Verdict, spec: PipelineSpec) -> str:
+def oom_text(verdict: Verdict, spec: PipelineSpec, stage: str) -> str:
     """Say what a stage that ran out of memory twice was asked to do."""
+    if stage not in TRAININGS:
+        return f"{verdict.reason}; twice, so it is not retried (give it more memory: a shorter window, or a larger machine)"
     placement = spec.train.placement
     asked = "none" if placement.memory is None else size_text(placement.memory)
     sizes = f"batch_size {spec.train.batch_size}, {placement.world_size} processes, placement.memory {asked}"

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +19,14 @@ from numpy.typing import NDArray
 from training.data.transforms import Matrix
 from training.engine.checkpoint import Checkpoints
 from training.engine.distributed import Gang
-from training.engine.tracking import Tracker
 from training.errors import Problem, SpecError, shown
 from training.spec import PipelineSpec
 from training.spec.families import is_allowed, known_families
 from training.stages.context import StageContext, StopFlag
+
+if TYPE_CHECKING:
+    # What only scores loads models and opens no MLflow: the stage table says so of `canary`, and a test follows the imports.
+    from training.engine.tracking import Tracker
 
 Scorer = Callable[[Matrix], NDArray[np.float64]]
 """A model's input, [n, features], to one score per row, [n] float64; for several classes [n, classes] probabilities."""

@@ -13,6 +13,7 @@ from training.errors import Problem, SpecError
 from training.spec.data import Data, Prepare, Validate
 from training.spec.evaluation import Evaluate
 from training.spec.promotion import Promote
+from training.spec.resources import StageResources
 from training.spec.train import Train
 from training.spec.tuning import Tune
 from training.spec.values import FROZEN, ONE_LINE, PLAIN_TEXT, Day, Line, Name, PositiveDuration, Section, TimeOfDay, refusal, told
@@ -105,6 +106,8 @@ class PipelineSpec(Section):
     train: Train
     evaluate: Evaluate
     promote: Promote
+    resources: dict[str, StageResources] = Field(default_factory=dict)
+    """Stage to what its pod is given, instead of what the installation's file states. Not of trainings: train.placement."""
     costs: Costs = Field(default_factory=Costs)
 
     @property

@@ -19,6 +19,7 @@ from training.spec.leakage import late_columns
 from training.spec.names import Taken, clash, columns_differ_by_more_than_case, derived_features_differ_by_more_than_case, name_is_free
 from training.spec.problems import nearest
 from training.spec.promotion import Promote
+from training.spec.resources import resources_fit
 from training.spec.schedule import schedule_faults
 from training.spec.sql import cycle, objection, words
 from training.spec.training_rules import elastic_fits, family_fits, metrics_exist, placement_fits, task_fits
@@ -242,6 +243,7 @@ RULES: Final[tuple[tuple[tuple[str, ...], Rule], ...]] = (
     (("data", "prepare"), late_columns),
     (("data", "prepare", "evaluate"), slices_exist),
     (("promote",), canary_schedule_fits),
+    (("resources", "tune", "promote"), resources_fit),
     (("train",), family_fits),
     (("train",), placement_fits),
     (("train",), elastic_fits),

@@ -9,16 +9,19 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field, ValidationError
 
-from training.contracts import STAGES, TRIAL
+from training.contracts import TRIAL
 from training.errors import Problem, SpecError
 from training.spec import PipelineSpec
 from training.spec.documents import Document, read_document
 from training.spec.problems import in_order, problem_at, problems_of
 from training.spec.values import Bytes, Line, PositiveDuration, Section, refusal, told
+from training.stage_table import ALL_STAGES, CANARY
 
 VARIABLE: Final = "NIGHTSHIFT_KUBERNETES"
 EVERY_STAGE: Final = "all"
 ANY_STAGE: Final = "default"
+SIZED_LIKE: Final = {TRIAL: "train", CANARY: "evaluate"}
+"""Stage to the one whose resources it has where the file states none of its own: a trial trains, a canary is scored."""
 SECRET_NAME: Final = re.compile(r"(?i).*(PASSWORD|SECRET|TOKEN|CREDENTIAL|PRIVATE_KEY|ACCESS_KEY_ID).*")
 DIGEST: Final = re.compile(r".+@(sha256:[0-9a-f]{64})")
 
@@ -106,9 +109,8 @@ class Cluster(Section):
     user_id: Annotated[int, Field(ge=1, le=2**31 - 1)] = 65532
 
     def amount_of(self, stage: str) -> Amount:
-        # A trial is a training: unless the file says otherwise, it is given what a training is given.
-        own = self.resources.get(stage) or (self.resources.get("train") if stage == TRIAL else None)
-        return own or self.resources.get(ANY_STAGE) or Amount()
+        like = SIZED_LIKE.get(stage, stage)
+        return self.resources.get(stage) or self.resources.get(like) or self.resources.get(ANY_STAGE) or Amount()
 
     def secrets_of(self, stage: str) -> tuple[str, ...]:
         return (*self.secrets.get(EVERY_STAGE, ()), *self.secrets.get(stage, ()))
@@ -171,8 +173,8 @@ def _broken_rules(cluster: Cluster, document: Document) -> list[Problem]:
     found = []
     for section, others in (("secrets", EVERY_STAGE), ("resources", ANY_STAGE)):
         for name in getattr(cluster, section):
-            if name not in (*STAGES, TRIAL, others):
-                hint = f"one of {', '.join((*STAGES, TRIAL))}, {others}"
+            if name not in (*ALL_STAGES, others):
+                hint = f"one of {', '.join(ALL_STAGES)}, {others}"
                 found.append(problem_at(document, (section, name), "stage.unknown", f"there is no stage {told(name)}", hint=hint))
     for name in cluster.environment:
         if SECRET_NAME.fullmatch(name):

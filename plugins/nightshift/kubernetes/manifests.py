@@ -14,6 +14,7 @@ from typing import Any, Final
 from nightshift.kubernetes.cluster import Cluster, Nodes
 from training.contracts import TRAININGS, sha256_hex
 from training.spec import PipelineSpec
+from training.spec.resources import StageResources
 from training.spec.values import size_text
 
 Manifest = dict[str, Any]
@@ -95,6 +96,7 @@ def launch_of(
     """
     amount = cluster.amount_of(stage)
     if stage not in TRAININGS:
+        asked = spec.resources.get(stage) or StageResources()
         return Launch(
             name=name,
             pipeline=spec.name,
@@ -102,8 +104,8 @@ def launch_of(
             owner=spec.owner,
             attempt_id=attempt_id,
             request_uri=request_uri,
-            cpus=amount.cpus,
-            memory_bytes=amount.memory,
+            cpus=asked.cpus or amount.cpus,
+            memory_bytes=asked.memory or amount.memory,
         )
     placement = spec.train.placement
     processes = placement.processes_per_node

@@ -17,8 +17,11 @@ import yaml
 from kubernetes.utils.quantity import parse_quantity
 
 from nightshift.kubernetes.cluster import load_cluster
+from nightshift.kubernetes.manifests import Launch, labels_of
 from tests.unit.docker.restricted_profile import SECRET
+from training.contracts import TRAININGS
 from training.provenance import CHECKOUT
+from training.stage_table import ALL_STAGES
 
 ROOT = CHECKOUT / "docker" / "kubernetes"
 KUBERNETES_VERSION = "1.36"
@@ -187,12 +190,33 @@ def test_three_teams_own_128_gpus_together_and_take_back_what_they_lend() -> Non
     assert {queue["preemption"]["reclaimWithinCohort"] for queue in queues.values()} == {"Any"}
 
 
+CLUSTER = load_cluster(ROOT / "placement.yaml")
+
+
+def launch(stage: str) -> Launch:
+    return Launch(name="n", pipeline="p", stage=stage, owner="o", attempt_id="a", request_uri="u", nodes=2)
+
+
+def selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
+    """Say whether a label selector takes a pod, as Kubernetes does for the two forms that are used here."""
+    assert set(selector) <= {"matchLabels", "matchExpressions"}
+    expressions = selector.get("matchExpressions", [])
+    assert {expression["operator"] for expression in expressions} <= {"In"}
+    return all(labels.get(name) == value for name, value in selector.get("matchLabels", {}).items()) and all(
+        labels.get(expression["key"]) in expression["values"] for expression in expressions
+    )
+
+
 def test_nobody_but_trainings_reaches_a_stage_and_no_stage_reaches_a_metadata_address() -> None:
     policy = named("NetworkPolicy")["spec"]
     assert policy["podSelector"] == {}
     assert policy["policyTypes"] == ["Ingress", "Egress"]
-    trainings = {"matchLabels": {"app.kubernetes.io/part-of": "nightshift", "nightshift.io/stage": "train"}}
-    assert policy["ingress"] == [{"from": [{"podSelector": trainings}]}]
+    (rule,) = policy["ingress"]
+    (peer,) = rule["from"]
+    assert set(peer) == {"podSelector"}
+    admitted = {stage for stage in ALL_STAGES if selects(peer["podSelector"], labels_of(launch(stage), CLUSTER))}
+    assert admitted == TRAININGS
+    assert not selects(peer["podSelector"], {"nightshift.io/stage": "train"}), "a pod of somebody else's"
     blocks = [peer["ipBlock"] for rule in policy["egress"] for peer in rule["to"] if "ipBlock" in peer]
     assert blocks == [
         {"cidr": "0.0.0.0/0", "except": ["169.254.169.254/32"]},

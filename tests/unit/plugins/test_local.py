@@ -19,6 +19,7 @@ from training.contracts import RunIdentity, StageRequest
 from training.memory import memory_limit_bytes
 from training.provenance import CHECKOUT
 from training.spec import load_spec
+from training.stage_table import ALL_STAGES, STAGE_NEEDS, Need
 
 PATIENCE_SECONDS = 20.0
 SPEC = load_spec(CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml")
@@ -191,13 +192,23 @@ def test_the_environment_is_an_allow_list(installation: Path) -> None:
         "ALERTS_TOKEN": "secret",
         "PYTHONPATH": "/elsewhere",
     }
-    passed = stage_environment(Settings.from_environment(), inherited)
+    passed = stage_environment(Settings.from_environment(), "promote", inherited)
     assert passed["SHOP_URI"] == "file:///shop"
     assert passed["AWS_PROFILE"] == "night"
     assert passed["PYTHONPATH"] == os.pathsep.join([str(CHECKOUT), "/models"])
     assert passed["NIGHTSHIFT_DATABASE"] == f"sqlite:///{installation}/nightshift.db"
     assert not {name for name in passed if "AIRFLOW" in name or "TOKEN" in name}
     assert "secret" not in passed.values()
+
+
+@pytest.mark.parametrize("stage", ALL_STAGES)
+def test_a_stage_sees_the_database_and_mlflow_only_where_the_stage_table_lists_them(installation: Path, stage: str) -> None:
+    del installation
+    inherited = {"NIGHTSHIFT_DATABASE": "sqlite:////d", "MLFLOW_TRACKING_PASSWORD": "p", "MLFLOW_TRACKING_URI": "http://127.0.0.1:5000"}
+    passed = stage_environment(Settings.from_environment(inherited), stage, inherited)
+    assert ("NIGHTSHIFT_DATABASE" in passed) == (Need.DATABASE in STAGE_NEEDS[stage])
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_PASSWORD"):
+        assert (name in passed) == (Need.MLFLOW in STAGE_NEEDS[stage])
 
 
 def test_user_values_never_reach_the_command_line() -> None:
