@@ -62,16 +62,18 @@ class Launcher(Stoppable, Protocol):
 
 
 def ignored_keys(settings: Settings, spec: PipelineSpec) -> list[str]:
-    """Return the keys of `train.placement` that a pipeline sets and the installation's backend ignores, dotted.
+    """Return the keys of `train.placement` and `resources` that a pipeline sets and the installation's backend ignores, dotted.
 
     The same YAML serves laptop and cluster, so they are no error. `cpus` sets threads everywhere; `nodes` is a number of processes here.
     """
     placement = spec.train.placement
     ignored: tuple[str, ...] = LOCALLY_IGNORED
+    sized = [f"resources.{stage}" for stage in spec.resources]
     if settings.backend == KUBERNETES:
         ignored = ("spot",) if settings.cluster().spot is None else ()
+        sized = []
     defaults = Placement()
-    return [f"train.placement.{key}" for key in ignored if getattr(placement, key) != getattr(defaults, key)]
+    return [*(f"train.placement.{key}" for key in ignored if getattr(placement, key) != getattr(defaults, key)), *sized]
 
 
 def launcher_of(settings: Settings) -> Launcher:

@@ -290,7 +290,7 @@ def memory_text(ended: Ended) -> str:
 def oom_text(verdict: Verdict, spec: PipelineSpec, stage: str) -> str:
     """Say what a stage that ran out of memory twice was asked to do."""
     if stage not in TRAININGS:
-        return f"{verdict.reason}; twice, so it is not retried (give it more memory: a shorter window, or a larger machine)"
+        return f"{verdict.reason}; twice, so it is not retried (use a shorter data.source.window, or a machine with more memory)"
     placement = spec.train.placement
     asked = "none" if placement.memory is None else size_text(placement.memory)
     sizes = f"batch_size {spec.train.batch_size}, {placement.world_size} processes, placement.memory {asked}"

@@ -77,7 +77,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 def _problem(details: ErrorDetails, path: Path, root: type[BaseModel], document: Document, num_prefix: int) -> Problem:
     code, message, hint = _words(details, path, root, num_prefix)
-    if path[:2] == _PLACEMENT and len(path) > 2 and code.startswith("field."):
+    sizes = path[:2] == _PLACEMENT or path[:1] == ("resources",)
+    if sizes and len(path) > 2 and code.startswith("field."):
         code = f"resources.{_RENAMED.get(str(path[2]), path[2])}"
     return problem_at(document, path, code, message, hint=hint)
 

@@ -39,4 +39,4 @@ def resources_fit(resources: Mapping[str, StageResources], tune: Tune | None, pr
             section = "promote.canary" if stage == CANARY else "tune"
             yield Finding(path, "stage.unknown", f"this pipeline has no stage {stage}", f"add the section {section}, or remove the entry")
         elif asked.cpus is None and asked.memory is None:
-            yield Finding(path, "field.missing", f"resources.{stage} has neither cpus nor memory", "write one of the two, or remove the entry")
+            yield Finding(path, "field.missing", f"{stage} has neither cpus nor memory", "write one of the two, or remove the entry")

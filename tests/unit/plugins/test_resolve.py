@@ -150,6 +150,16 @@ def test_keys_that_the_local_backend_ignores_are_one_log_line(
     assert lines_of(capsys) == [f"the backend local ignores {', '.join(named)}"]
 
 
+def test_amounts_of_single_stages_are_named_as_ignored_on_the_local_backend(
+    tmp_path: Path, shop: Path, monkeypatch: pytest.MonkeyPatch, context_of: Context, execute: Execute, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ALERTS_URI", "https://alerts.test/x")
+    sizes = "resources: {prepare: {cpus: 2}, evaluate: {memory: 8GiB}}"
+    resolve = spec_file(tmp_path, "promote: {", f"{sizes}\npromote: {{")
+    execute(resolve, context_of("resolve"))
+    assert lines_of(capsys) == ["the backend local ignores resources.prepare, resources.evaluate"]
+
+
 @pytest.mark.parametrize(("spot", "lines"), [("", ["the backend kubernetes ignores train.placement.spot"]), ("spot: {}\n", [])])
 def test_spot_is_named_as_ignored_where_the_clusters_file_has_no_spot_nodes(
     spot: str,

@@ -213,8 +213,8 @@ def test_out_of_memory_is_tried_once_more_and_then_explained(scripted: Scripted,
         run_ingest()
     assert len(scripted.requests) == 2
     assert str(caught.value) == (
-        "[memory.exhausted] what went wrong (mend it); peak 3,072 MiB in one process, limit 4,096 MiB; twice, so it is not tried again "
-        "(batch_size 4096, 2 processes, placement.memory none: make the batch smaller or give it more memory)"
+        "[memory.exhausted] what went wrong (mend it); peak 3,072 MiB in one process, limit 4,096 MiB; twice, so it is not retried "
+        "(use a shorter data.source.window, or a machine with more memory)"
     )
 
 

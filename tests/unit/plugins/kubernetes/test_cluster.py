@@ -76,7 +76,8 @@ def test_the_backend_wants_a_file(tmp_path: Path) -> None:
 
 def test_a_pipeline_that_asks_for_what_the_cluster_does_not_have_is_refused_before_anything_starts(tmp_path: Path) -> None:
     values = load_spec(CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml").model_dump(mode="json", by_alias=True)
-    values["train"]["placement"] |= {"accelerator": "h100", "topology": "rack", "priority": "highest"}
+    gang = {"nodes": 2, "processes_per_node": 1, "gpus": 1}
+    values["train"]["placement"] |= {**gang, "accelerator": "h100", "topology": "rack", "priority": "highest"}
     cluster = load(tmp_path, SMALL + "accelerators: {a100: {}}\npriorities: {highest: p}\n")
     with pytest.raises(SpecError) as caught:
         check_placement(check_values(values, "test"), cluster)
