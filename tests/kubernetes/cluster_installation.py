@@ -20,22 +20,50 @@ from tests.integration.installation import ROOT, Installation, free_ports
 from tests.kubernetes.servers import mlflow_server, postgres_server, s3_server
 
 NAMESPACE = "nightshift"
-KEYS = {"AWS_ACCESS_KEY_ID": "tests", "AWS_SECRET_ACCESS_KEY": "only-for-tests", "AWS_REGION": "us-east-1"}
-PLACEMENT = """
-namespace: nightshift
-image: {image}
-pull_policy: IfNotPresent
-secrets: {{all: [nightshift-test]}}
-resources:
-  default: {{cpus: 0.3, memory: 1500MiB}}
-  train: {{cpus: 0.4, memory: 1200MiB}}
-scratch: 2GiB
-shared_memory: 64MiB
-image_timeout: 10s
-schedule_timeout: 60s
-elastic_wait: 15s
-grace: 60s
-"""
+MLFLOW_NAMESPACE = "airflow"
+KEYS = {"AWS_ACCESS_KEY_ID": "tests", "AWS_SECRET_ACCESS_KEY": "only-for-tests"}
+MLFLOW_PORT = 5000
+"""The port of the shipped placement.yaml's MLFLOW_TRACKING_URI."""
+SHIPPED = ROOT / "docker" / "kubernetes" / "placement.yaml"
+RESOURCES = {"default": {"cpus": 0.3, "memory": "1500MiB"}, "train": {"cpus": 0.4, "memory": "1200MiB"}}
+"""One node of two cores and a few GiB."""
+SECRET_LINE = re.compile(r"^kubectl create secret generic (\S+) +-n nightshift (.+)$", re.MULTILINE)
+
+
+def shipped_placement(*, image: str, s3_url: str) -> str:
+    """Return docker/kubernetes/placement.yaml for this cluster: another image, endpoint, resources, scratch and node label."""
+    values = yaml.safe_load(SHIPPED.read_text(encoding="utf-8"))
+    values["image"] = values["gpu_image"] = image
+    values["environment"]["AWS_ENDPOINT_URL"] = s3_url
+    values["resources"] = RESOURCES
+    values["scratch"] = "2GiB"
+    del values["on_demand"]
+    return str(yaml.safe_dump(values))
+
+
+def documented_secrets(values: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Return the Secrets of the namespace that docs/kubernetes.md tells users to create, with `values` for the keys that it names."""
+    text = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+    return {name: {key: values[key] for key in re.findall(r"--from-literal=(\w+)=", rest)} for name, rest in SECRET_LINE.findall(text)}
+
+
+def mlflow_service(host: str) -> list[dict[str, Any]]:
+    """Return what makes the shipped `mlflow.airflow.svc` lead to this machine: a headless Service and its address."""
+    metadata = {"name": "mlflow", "namespace": MLFLOW_NAMESPACE}
+    ports = [{"name": "http", "port": MLFLOW_PORT}]
+    labels = {"kubernetes.io/service-name": "mlflow"}
+    return [
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": MLFLOW_NAMESPACE}},
+        {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {"clusterIP": "None", "ports": ports}},
+        {
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": {**metadata, "labels": labels},
+            "addressType": "IPv4",
+            "endpoints": [{"addresses": [host], "conditions": {"ready": True}}],
+            "ports": ports,
+        },
+    ]
 
 
 def kubectl(*arguments: str, check: bool = True, text: str | None = None) -> str:
@@ -50,23 +78,27 @@ class ClusterInstallation(Installation):
 
     @classmethod
     def on(cls, stack: ExitStack, home: Path, *, image: str, host: str) -> ClusterInstallation:
-        """Start the servers, make the namespace, its Role and its Secret, and start Airflow; `stack` ends all of it."""
-        s3_port, mlflow_port, postgres_port = free_ports(3)
+        """Start the servers, install into the cluster as docs/kubernetes.md says, and start Airflow; `stack` ends all of it."""
+        s3_port, postgres_port = free_ports(2)
         s3_url = stack.enter_context(s3_server(host, s3_port, home))
-        mlflow_url = stack.enter_context(mlflow_server(host, mlflow_port, home))
+        account = {"MLFLOW_TRACKING_USERNAME": "stages", "MLFLOW_TRACKING_PASSWORD": "only-for-tests"}
+        mlflow_url = stack.enter_context(mlflow_server(host, MLFLOW_PORT, home, account))
         database_url = stack.enter_context(postgres_server(host, postgres_port, home))
-        store = {**KEYS, "AWS_ENDPOINT_URL": s3_url}
+        store = {**KEYS, "AWS_ENDPOINT_URL": s3_url, "AWS_REGION": "eu-central-1"}
         for bucket in ("nightshift", "shop-data"):
             bucket_client(s3_url).create_bucket(Bucket=bucket)
         kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--wait")
         kubectl("apply", "-k", str(ROOT / "docker" / "kubernetes"))
         stack.callback(kubectl, "delete", "namespace", NAMESPACE, "--wait")
-        literals = [f"--from-literal={name}={value}" for name, value in {**store, "NIGHTSHIFT_DATABASE": database_url}.items()]
-        kubectl("create", "secret", "generic", "nightshift-test", "-n", NAMESPACE, *literals)
+        for name, keys in documented_secrets({**KEYS, **account, "NIGHTSHIFT_DATABASE": database_url}).items():
+            kubectl("create", "secret", "generic", name, "-n", NAMESPACE, *(f"--from-literal={key}={keys[key]}" for key in keys))
+        kubectl("delete", "namespace", MLFLOW_NAMESPACE, "--ignore-not-found", "--wait")
+        kubectl("create", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": mlflow_service(host)}))
+        stack.callback(kubectl, "delete", "namespace", MLFLOW_NAMESPACE, "--wait")
         # Some builds of the kubelet want this ConfigMap in every namespace, and wait for it.
         kubectl("create", "configmap", "openshift-service-ca.crt", "-n", NAMESPACE, check=False)
         placement = home / "placement.yaml"
-        placement.write_text(PLACEMENT.format(image=image), encoding="utf-8")
+        placement.write_text(shipped_placement(image=image, s3_url=s3_url), encoding="utf-8")
         os.environ.update(store)
         made = cls.start(
             home / "installation",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -41,13 +42,26 @@ def s3_server(host: str, port: int, folder: Path) -> Iterator[str]:
 
 
 @contextmanager
-def mlflow_server(host: str, port: int, folder: Path) -> Iterator[str]:
-    """Run MLflow; yield its URL."""
+def mlflow_server(host: str, port: int, folder: Path, account: Mapping[str, str]) -> Iterator[str]:
+    """Run MLflow with accounts, as docs/compose.md does; yield its URL.
+
+    Args:
+        account: of its only user, by the names of MLflow's own variables.
+    """
     log = (folder / "mlflow.log").open("wb")
-    command = [sys.executable, "-m", "mlflow", "server", "--host", host, "--port", str(port), "--workers", "1"]
-    command += ["--allowed-hosts", f"{host}:*,127.0.0.1:*,localhost:*"]
+    config = folder / "mlflow-auth.ini"
+    config.write_text(
+        "[mlflow]\ndefault_permission = NO_PERMISSIONS\n"
+        f"database_uri = sqlite:///{folder / 'mlflow-auth.db'}\n"
+        f"admin_username = {account['MLFLOW_TRACKING_USERNAME']}\nadmin_password = {account['MLFLOW_TRACKING_PASSWORD']}\n"
+        "authorization_function = mlflow.server.auth:authenticate_request_basic_auth\n",
+        encoding="utf-8",
+    )
+    command = [sys.executable, "-m", "mlflow", "server", "--app-name", "basic-auth", "--host", host, "--port", str(port), "--workers", "1"]
+    command += ["--allowed-hosts", f"{host}:*,mlflow.airflow.svc:*"]
     command += ["--backend-store-uri", f"sqlite:///{folder / 'mlflow.db'}", "--artifacts-destination", (folder / "artifacts").as_uri()]
     environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    environment |= {"MLFLOW_AUTH_CONFIG_PATH": str(config), "MLFLOW_FLASK_SERVER_SECRET_KEY": secrets.token_hex(32)}
     environment.pop("MLFLOW_TRACKING_URI", None)
     process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
     url = f"http://{host}:{port}"

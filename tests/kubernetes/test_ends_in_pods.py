@@ -16,7 +16,7 @@ RUN_SECONDS = 400.0
 
 def test_an_image_that_does_not_exist_fails_with_its_name(on_cluster: ClusterInstallation) -> None:
     name = on_cluster.add_pipeline("no_image")
-    with on_cluster.placing(image="localhost/there-is-none:1"):
+    with on_cluster.placing(image="localhost/there-is-none:1", image_timeout="10s"):
         run_id = on_cluster.trigger(name, NIGHT)
         assert on_cluster.wait(name, run_id, timeout_seconds=RUN_SECONDS) == "failed"
     log = on_cluster.full_log(name, run_id, "ingest")
