@@ -24,6 +24,7 @@ from nightshift.services.summary import stage_result
 from nightshift.settings import Settings
 from training.contracts import StageResult
 from training.data.shop import write_day
+from training.errors import UnavailableError
 from training.registry.ledger import Ledger
 from training.store import Store
 
@@ -34,7 +35,7 @@ FIRST_DAY = date(2026, 1, 1)
 NUM_DAYS = 36
 NUM_SEARCHES = 300
 POLL_SECONDS = 0.2
-RUN_SECONDS = 180.0
+RUN_SECONDS = 400.0
 ENDED = frozenset({"success", "failed"})
 
 
@@ -247,10 +248,17 @@ class Installation:
     def until(
         self, look: Callable[[], Any], what: str, *, timeout_seconds: float = 60.0, why: Callable[[], str] = lambda: "not seen"
     ) -> Any:
-        """Wait for a condition; return what was seen."""
+        """Wait for a condition; return what was seen. An api-server that does not answer once is asked again."""
         deadline = time.monotonic() + timeout_seconds
-        while not (seen := look()):
+        while not (seen := self._seen(look)):
             if time.monotonic() > deadline:
                 raise AssertionError(f"{what}: not within {timeout_seconds:.0f} s; {why()}")
             time.sleep(POLL_SECONDS)
         return seen
+
+    @staticmethod
+    def _seen(look: Callable[[], Any]) -> Any:
+        try:
+            return look()
+        except UnavailableError:
+            return None
