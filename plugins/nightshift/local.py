@@ -22,6 +22,7 @@ from nightshift.placement import Ended
 from nightshift.settings import Settings
 from training.contracts import TRAININGS, StageRequest
 from training.memory import memory_limit_bytes
+from training.scratch import scratch_folder
 from training.spec import PipelineSpec
 from training.stage_table import STAGE_NEEDS, Need
 
@@ -49,7 +50,9 @@ class LocalLauncher:
     def launch(self, request_uri: str, request: StageRequest, spec: PipelineSpec, say: Callable[[str], None]) -> Ended:
         """Run the attempt; call it from the thread that outlives it, since the kernel ties the child to that thread."""
         command = command_of(request_uri, request, spec, parent_pid=os.getpid())
-        return self.run(command, stage_environment(self._settings, request.stage), say)
+        # torchrun leaves its logs' folder behind, and killed ranks theirs: all of an attempt's temporary files go with the attempt.
+        with scratch_folder() as folder:
+            return self.run(command, {**stage_environment(self._settings, request.stage), "TMPDIR": str(folder)}, say)
 
     def run(self, command: list[str], environment: Mapping[str, str], say: Callable[[str], None]) -> Ended:
         """Run a command to its end, handing each line of its output to `say`: whole, or in pieces of 4 KiB."""

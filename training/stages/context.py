@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import shutil
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,7 +17,6 @@ from training.store.leases import Lease
 logger = logging.getLogger("training.progress")
 
 PROGRESS_INTERVAL_SECONDS = 2.0
-SCRATCH_PREFIX = "nightshift-"
 
 
 class StopFlag:
@@ -105,21 +101,6 @@ class StageContext:
         add_report(self.store, self.request.pipeline, digest)
         point_run_at(self.store, self.request, f"reports/{name}", uri)
         return uri
-
-
-@contextmanager
-def scratch_folder() -> Iterator[Path]:
-    """Yield a folder for one process's files, and sweep what killed processes left."""
-    root = Path(tempfile.gettempdir())
-    for left in root.glob(f"{SCRATCH_PREFIX}*-*"):
-        pid = left.name.removeprefix(SCRATCH_PREFIX).split("-")[0]
-        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
-            shutil.rmtree(left, ignore_errors=True)
-    folder = Path(tempfile.mkdtemp(prefix=f"{SCRATCH_PREFIX}{os.getpid()}-"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _brief(value: Scalar) -> str:

@@ -33,8 +33,9 @@ from training.errors import (
 )
 from training.processes import bind_to_parent
 from training.provenance import code_version
+from training.scratch import scratch_folder
 from training.spec import PipelineSpec
-from training.stages.context import Outcome, StageContext, StopFlag, scratch_folder
+from training.stages.context import Outcome, StageContext, StopFlag
 from training.store import StageAddress, Store
 from training.store.leases import Lease
 

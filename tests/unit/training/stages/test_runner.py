@@ -9,9 +9,10 @@ import pytest
 from training.contracts import ExitCode, RunIdentity, StageRequest
 from training.errors import DataError, PreemptedError
 from training.provenance import CHECKOUT, code_version
+from training.scratch import scratch_folder
 from training.spec import freeze, load_spec
 from training.stages import runner
-from training.stages.context import Outcome, StageContext, StopFlag, scratch_folder
+from training.stages.context import Outcome, StageContext, StopFlag
 from training.stages.runner import run
 from training.store import StageAddress, Store
 from training.store.leases import Lease, holder_of
