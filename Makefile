@@ -1,6 +1,7 @@
 # Everything that one does with a checkout. CI calls the same targets.
 #   make run                        the next simulated night of search_ranking, services included
-#   make run PIPELINE=flight_delay  the same for another pipeline; NIGHT=YYYY-MM-DD chooses the night, FORCE=1 redoes finished work
+#   make run PIPELINE=flight_delay  the same for another pipeline; NIGHT=YYYY-MM-DD chooses the night, FORCE=1 redoes finished work,
+#                                   CONF='{"train": {"epochs": 5}}' overrides keys of the YAML for this run
 PIPELINE ?= search_ranking
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do $$p -c 'import sys, ensurepip, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && { echo $$p; break; }; done)
 # A further package index for torch: one with builds without CUDA spares gigabytes on a laptop.
@@ -33,7 +34,7 @@ help:  ## this list
 	awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
 
 run: $(INSTALLED)  ## the next simulated night of PIPELINE (default search_ranking), from nothing to the decision
-	$(SERVICES) run '$(PIPELINE)' $(if $(NIGHT),--night='$(NIGHT)') $(if $(FORCE),--force)
+	$(SERVICES) run '$(PIPELINE)' $(if $(NIGHT),--night='$(NIGHT)') $(if $(FORCE),--force) $(if $(CONF),--conf '$(CONF)')
 
 start: $(INSTALLED)  ## start Airflow and MLflow, and wait until they are ready
 	$(SERVICES) start

@@ -21,6 +21,7 @@ from nightshift.settings import Settings
 from nightshift.stages import StageOperator
 from training.spec import PipelineSpec
 from training.spec.names import CANARY_SUFFIX
+from training.spec.trigger_form import as_of_schema
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -49,7 +50,7 @@ def canary_dag(spec: PipelineSpec, spec_path: Path, common: Mapping[str, Any]) -
         is_paused_upon_creation=False,
         tags=[*spec.tags, "canary"],
         params={
-            "as_of": Param(None, type=["null", "string"], description="The instant whose past may be seen; empty: now."),
+            "as_of": Param(**{**as_of_schema(), "description": "The instant whose past may be seen; empty: now."}),
         },
     )
     with dag:

@@ -34,7 +34,7 @@ LONGEST_POKE: Final = timedelta(minutes=1)
 
 
 class ResolveOperator(BaseOperator):
-    """Returns `{spec_uri, as_of, force}`."""
+    """Returns `{spec_uri, as_of, force}`, and `overrides` where the trigger changes keys of the spec."""
 
     ui_color = "#e8eef7"
 
@@ -62,8 +62,11 @@ class ResolveOperator(BaseOperator):
         except UnavailableError:
             raise
         except NightshiftError as err:
-            raise AirflowFailException(str(err)) from err
+            raise AirflowFailException(f"{err}\nexit code {int(err.exit_code)}: it is not retried") from err
         settled = {"spec_uri": spec_uri, "as_of": as_of.astimezone(UTC).isoformat(), "force": parameters.force}
+        if parameters.overrides:
+            settled["overrides"] = dict(parameters.overrides)
+            self.log.info("overrides of this run: %s", ", ".join(f"{key} {value}" for key, value in parameters.overrides.items()))
         settle(context, settings, settled)
         self.log.info("as of %s, spec %s%s", as_of.isoformat(), spec_uri, ", everything done again" if parameters.force else "")
         return settled
@@ -162,6 +165,8 @@ class Frozen:
         self.spec_uri = str(values["spec_uri"])
         self.as_of = datetime.fromisoformat(values["as_of"])
         self.force = bool(values["force"])
+        self.overrides: Mapping[str, Any] = values.get("overrides", {})
+        """Dotted key of the spec to the value that the trigger gave instead."""
         self.store = Store(Settings.from_environment().store_uri)
         self.spec = PipelineSpec.thaw(self.store.get_json(self.spec_uri))
 

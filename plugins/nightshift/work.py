@@ -101,9 +101,14 @@ def _looked_up(stage: str, frozen: Frozen, results: Mapping[str, StageResult], s
         seats, since = seats_of(spec, settings), canary_since(spec, settings)
         return {**seats, "canary_since": since}, {"dataset": results["dataset"].digest, "seats": seats}
     weights = results["model"].scalars["weights_digest"]
-    key = {"model": spec.promote.model, "weights": weights, "evaluation": results["evaluation"].digest}
+    key: dict[str, Any] = {"model": spec.promote.model, "weights": weights, "evaluation": results["evaluation"].digest}
     report_uri = results["evaluation"].reports.get("evaluation")
-    return {"mlflow_run_id": results["model"].scalars.get("mlflow_run_id"), "report_uri": report_uri}, key
+    parameters = {"mlflow_run_id": results["model"].scalars.get("mlflow_run_id"), "report_uri": report_uri}
+    if frozen.overrides:
+        parameters["overrides"] = dict(frozen.overrides)
+        # Other thresholds are another decision, also about the same model and the same evaluation.
+        key |= {name: value for name, value in frozen.overrides.items() if name.startswith("evaluate.")}
+    return parameters, key
 
 
 def _evaluation(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import re
+import json
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import unquote
@@ -12,6 +14,7 @@ import pytest
 from tests.integration.installation import Installation
 from training.contracts import StageResult
 from training.data.shop import write_day
+from training.errors import NightshiftError
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -84,18 +87,49 @@ def test_night_is_triggered_from_the_command_line_in_a_prepared_shell(installati
     assert as_of_of(installation, PIPELINE, "by-hand") == datetime(2026, 2, 1, tzinfo=UTC)
 
 
-@pytest.mark.parametrize(
-    ("conf", "said"),
-    [
-        ({"trian": {}}, r"conf\.unknown_key"),
-        ({"as_of": "yesterday"}, r"as_of\.invalid"),
-    ],
-)
-def test_wrong_conf_fails_before_any_work(installation: Installation, conf: dict[str, Any], said: str) -> None:
-    run_id = installation.trigger(PIPELINE, conf)
+def test_unknown_key_of_a_trigger_fails_before_any_work_with_the_nearest_key_and_no_retry(installation: Installation) -> None:
+    # Airflow takes a key that no param has.
+    run_id = installation.trigger(PIPELINE, {"as_off": AS_OF})
     assert installation.wait(PIPELINE, run_id) == "failed"
-    assert re.search(said, installation.log(PIPELINE, run_id, "resolve"))
-    assert installation.tasks(PIPELINE, run_id)["ingest"]["state"] == "upstream_failed"
+    assert "[conf.unknown_key] unknown key 'as_off' (did you mean as_of?)" in installation.log(PIPELINE, run_id, "resolve")
+    tasks = installation.tasks(PIPELINE, run_id)
+    assert tasks["resolve"]["try_number"] == 1
+    assert tasks["ingest"]["state"] == "upstream_failed"
+
+
+@pytest.mark.parametrize(
+    ("conf", "named"),
+    [
+        ({"as_of": "yesterday"}, "yesterday"),
+        ({"train": {"settings": {"hiden": [8]}}}, "hiden"),
+        ({"evaluate": {"confidence": 2}}, "confidence"),
+    ],
+    ids=["as_of", "setting", "threshold"],
+)
+def test_airflow_refuses_a_wrong_value_at_the_trigger(installation: Installation, conf: dict[str, Any], named: str) -> None:
+    installation.unpause(PIPELINE)
+    with pytest.raises(NightshiftError, match=r"airflow\.refused") as caught:
+        installation.trigger(PIPELINE, conf, run_id=f"refused-{named}")
+    assert caught.value.details["status"] == 400
+    assert named in caught.value.details["body"]
+    command = [sys.executable, "-m", "airflow", "dags", "trigger", PIPELINE, "--run-id", f"refused-{named}", "--conf", json.dumps(conf)]
+    done = subprocess.run(command, env=installation.environment, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert named in done.stdout + done.stderr
+    assert installation.api.find(f"/dags/{PIPELINE}/dagRuns/refused-{named}") is None
+
+
+def test_overridden_threshold_is_another_evaluation_and_decision_which_records_it(
+    installation: Installation, night: tuple[str, dict[str, StageResult]]
+) -> None:
+    _, done = night
+    run_id = installation.trigger(PIPELINE, {"as_of": AS_OF, "evaluate": {"minimum": {"ndcg@10": 0.99}}})
+    results = results_of(installation, PIPELINE, run_id)
+    assert {stage for stage in STAGES if results[stage].fingerprint != done[stage].fingerprint} == {"evaluate", "promote"}
+    assert installation.xcom(PIPELINE, run_id, "resolve")["overrides"] == {"evaluate.minimum.ndcg@10": 0.99}
+    shown = json.loads(installation.command(sys.executable, "-m", "training.registry", "show", PIPELINE, "--json"))
+    decided = [entry for entry in shown[PIPELINE]["decisions"] if entry["evidence"].get("overrides")]
+    assert [entry["evidence"]["overrides"] for entry in decided] == [{"evaluate.minimum.ndcg@10": 0.99}]
 
 
 def test_unpausing_makes_no_night_of_its_own(installation: Installation) -> None:

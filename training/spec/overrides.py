@@ -1,4 +1,4 @@
-"""A trigger's parameters: `{as_of, force, train: {…}}`, checked by the spec's own models before anything starts.
+"""A trigger's parameters: `{as_of, force, train: {…}, evaluate: {…}}`, checked by the spec's own models before anything starts.
 
 Airflow enforces the JSON Schema of its Params, which lets unknown keys, NaN, wrong dates and rules across keys pass.
 """
@@ -7,23 +7,21 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import functools
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
 from pydantic import Field, ValidationError
 
 from training.errors import Problem, SpecError, shown
 from training.spec.documents import MAX_DEPTH, Document, dotted
-from training.spec.families import FAMILIES
+from training.spec.evaluation import Fairness, Improvement, LatencyLimits
 from training.spec.loader import check_values
 from training.spec.models import PipelineSpec
 from training.spec.problems import in_order, problems_of
 from training.spec.schedule import parse_as_of
-from training.spec.train import Train
 from training.spec.values import Section
 
 MAX_CONF_BYTES: Final = 256 * 1024
@@ -39,12 +37,37 @@ class TrainOverrides(Section):
     weight_decay: float | None = None
     seed: int | None = None
     early_stopping: int | None = None
+    settings: dict[str, Any] | None = None
+    """The family's own: those given replace the spec's, the others stay."""
+
+
+class ChecksOverrides(Section):
+    leakage: float | None = None
+    overlap: float | None = None
+    drift: float | None = None
+
+
+class EvaluateOverrides(Section):
+    """Thresholds that a trigger may change for one run; absent or null: as the spec says. A run's decision records them."""
+
+    threshold: float | None = None
+    minimum: dict[str, float | None] = Field(default_factory=dict)
+    maximum: dict[str, float | None] = Field(default_factory=dict)
+    improvement: Improvement = Field(default_factory=Improvement)
+    """Replaces the spec's, absolute or relative."""
+    confidence: float | None = None
+    slice_support: int | None = None
+    slice_drop: float | None = None
+    fairness: Fairness = Field(default_factory=Fairness)
+    latency_ms: LatencyLimits = Field(default_factory=LatencyLimits)
+    checks: ChecksOverrides = Field(default_factory=ChecksOverrides)
 
 
 class Overrides(Section):
     as_of: Annotated[str, Field(max_length=40)] | None = None
     force: bool = False
     train: TrainOverrides = Field(default_factory=TrainOverrides)
+    evaluate: EvaluateOverrides = Field(default_factory=EvaluateOverrides)
     tune: dict[str, Any] = Field(default_factory=dict)
     """Keys of the spec's `tune` that are others for this run: a space of one's own, another objective."""
 
@@ -57,16 +80,8 @@ class RunParameters:
     """As given, checked: a day or a date-time with an offset. `settle_as_of` makes the instant of it."""
     force: bool = False
     """Do all work again, also what is done."""
-
-
-_TITLES: Final[Mapping[str, tuple[str, str]]] = {
-    "epochs": ("Epochs", "Passes over the training rows; boosting rounds for trees."),
-    "batch_size": ("Batch size", "Rows of one step over all processes."),
-    "learning_rate": ("Learning rate", ""),
-    "weight_decay": ("Weight decay", ""),
-    "seed": ("Seed", ""),
-    "early_stopping": ("Early stopping", "Epochs without a better validation metric after which training ends."),
-}
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    """Dotted key of the spec to the value that the trigger gave instead; keys with the spec's own value are left out."""
 
 
 def apply_overrides(spec: PipelineSpec, conf: Mapping[str, Any]) -> tuple[PipelineSpec, RunParameters]:
@@ -89,49 +104,12 @@ def apply_overrides(spec: PipelineSpec, conf: Mapping[str, Any]) -> tuple[Pipeli
     problems = _as_of_problems(overrides, spec)
     changed = spec
     try:
-        changed = _changed(spec, overrides.train.model_dump(exclude_none=True), overrides.tune)
+        changed = _changed(spec, overrides)
     except SpecError as err:
         problems += [_as_conf(problem, spec) for problem in err.problems]
     if problems:
         raise SpecError(SOURCE, problems)
-    return changed, RunParameters(as_of=overrides.as_of, force=overrides.force)
-
-
-def params_schema(spec: PipelineSpec) -> dict[str, dict[str, Any]]:
-    """Return name to JSON Schema, default included, of each parameter of a trigger's form; `train` has the spec's values as defaults."""
-    properties = {name: _property(spec.train, name) for name in TrainOverrides.model_fields if _takes(spec.train, name)}
-    defaults = {name: schema["default"] for name, schema in properties.items()}
-    return _study_schema(spec) | {
-        "as_of": {
-            "title": "As of",
-            "description": "The instant whose past the run may see; empty: the logical date, or the last slot of the schedule.",
-            # No `format`: where a validator of dates happens to be installed, Airflow would refuse a day without a time, which we take.
-            "type": ["null", "string"],
-            "maxLength": 40,
-            "default": None,
-        },
-        "force": {
-            "title": "Do everything again",
-            "description": "Do the work of every stage again, also where its result is there.",
-            "type": "boolean",
-            "default": False,
-        },
-        "train": {
-            "title": "Training",
-            "description": f"Overrides of `train` for this run alone: {', '.join(properties)}.",
-            "type": "object",
-            "properties": properties,
-            "additionalProperties": False,
-            "default": defaults,
-        },
-    }
-
-
-def _study_schema(spec: PipelineSpec) -> dict[str, dict[str, Any]]:
-    if spec.tune is None:
-        return {}
-    text = "Keys of `tune` that are others for this run: its space, its objective, how many trials."
-    return {"tune": {"title": "Study", "description": text, "type": "object", "default": {}}}
+    return changed, RunParameters(as_of=overrides.as_of, force=overrides.force, overrides=_differences(spec, changed))
 
 
 def _as_of_problems(overrides: Overrides, spec: PipelineSpec) -> list[Problem]:
@@ -143,39 +121,48 @@ def _as_of_problems(overrides: Overrides, spec: PipelineSpec) -> list[Problem]:
     return []
 
 
-def _changed(spec: PipelineSpec, train: Mapping[str, Any], tune: Mapping[str, Any]) -> PipelineSpec:
-    if tune and spec.tune is None:
+def _changed(spec: PipelineSpec, overrides: Overrides) -> PipelineSpec:
+    if overrides.tune and spec.tune is None:
         problem = Problem(code="conf.unknown_key", message="the pipeline has no study to change", hint="add tune to its YAML", field="tune")
         raise SpecError(SOURCE, [problem])
-    if not train and not tune:
-        return spec
-    whole = spec.model_dump(mode="json", by_alias=True)
-    whole["train"] |= train
-    if tune:
-        whole["tune"] |= tune
-    return check_values(whole, SOURCE)
+    values = spec.model_dump(mode="json", by_alias=True)
+    train = overrides.train.model_dump(exclude={"settings"}, exclude_none=True)
+    # A null within settings is a value: only a model of one's own knows what it means.
+    settings = values["train"]["settings"] | (overrides.train.settings or {})
+    whole = {
+        **values,
+        "train": {**values["train"], **train, "settings": settings},
+        "evaluate": _evaluate_with(values["evaluate"], _given(overrides.evaluate.model_dump())),
+        "tune": values["tune"] | overrides.tune if overrides.tune else values["tune"],
+    }
+    return spec if whole == values else check_values(whole, SOURCE)
 
 
-@functools.cache
-def _train_properties() -> dict[str, Any]:
-    properties: dict[str, Any] = Train.model_json_schema()["properties"]
-    return properties
+def _evaluate_with(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the section with the thresholds given: those within a mapping are replaced one by one."""
+    replaced = {key: {**values[key], **value} if isinstance(value, dict) else value for key, value in given.items()}
+    if given.get("improvement"):
+        # One of the two ways to ask for it, never the spec's and the trigger's together.
+        replaced["improvement"] = {"absolute": None, "relative": None, **given["improvement"]}
+    return {**values, **replaced}
 
 
-def _takes(train: Train, name: str) -> bool:
-    facts = FAMILIES.get(train.model)
-    return facts is None or name not in facts.takes_not
+def _given(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out what is null, at every level."""
+    return {key: _given(value) if isinstance(value, dict) else value for key, value in values.items() if value is not None}
 
 
-def _property(train: Train, name: str) -> dict[str, Any]:
-    own = _train_properties()[name]
-    # An optional key is an anyOf with null in pydantic's schema; forms want one type, or a list of them.
-    branch = next((part for part in own.get("anyOf", [own]) if part.get("type") != "null"), own)
-    bounds = {key: branch[key] for key in ("minimum", "maximum", "exclusiveMinimum") if key in branch}
-    value = getattr(train, name)
-    kind = branch["type"] if value is not None else ["null", branch["type"]]
-    title, description = _TITLES[name]
-    return {"title": title, "type": kind, **bounds, "default": value} | ({"description": description} if description else {})
+def _differences(spec: PipelineSpec, changed: PipelineSpec) -> dict[str, Any]:
+    before, after = (_flat(each.model_dump(mode="json", by_alias=True, include={"train", "evaluate", "tune"})) for each in (spec, changed))
+    absent = object()
+    return {key: after.get(key) for key in (before | after) if before.get(key, absent) != after.get(key, absent)}
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value}
+    return flat
 
 
 def _bounded(conf: Mapping[str, Any]) -> dict[str, Any]:
@@ -225,11 +212,12 @@ def _as_conf(problem: Problem, spec: PipelineSpec) -> Problem:
     """Return the problem under the code that triggers have for it, with the keys of the spec that no trigger may change named as such."""
     if problem.code != "spec.unknown_key":
         return problem
-    key = problem.field.rsplit(".", 1)[-1]
-    if problem.field.startswith("tune."):
+    head, _, key = problem.field.partition(".")
+    sections: dict[str, type[Section]] = {"train": TrainOverrides, "evaluate": EvaluateOverrides}
+    if key and ("." in key or head not in sections):
         return dataclasses.replace(problem, code="conf.unknown_key")
     of_run = [name for name in Overrides.model_fields if name != "tune" or spec.tune is not None]
-    known = list(TrainOverrides.model_fields) if problem.field.startswith("train.") else of_run
-    close = difflib.get_close_matches(key[:80], known, n=1)
+    known = list(sections[head].model_fields) if key else of_run
+    close = difflib.get_close_matches((key or head)[:80], known, n=1)
     hint = f"did you mean {close[0]}?" if close else f"a trigger takes {', '.join(known)}; all else is the YAML's"
     return Problem(code="conf.unknown_key", message=problem.message, hint=hint, field=problem.field)

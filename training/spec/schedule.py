@@ -30,7 +30,14 @@ LONGEST_WAIT_FROM: Final = datetime(2025, 3, 1)
 LARGEST_SHIFT: Final = timedelta(hours=3)
 """No clock of the tz database has been changed by more since 1970, but for a change of the date itself."""
 
+AS_OF_PATTERN: Final = (
+    r"^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
+    r"([T ]([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9](\.[0-9]{1,6})?)?(Z|[+-]([01][0-9]|2[0-3]):?[0-5][0-9]))?$"
+)
+"""A day, or a date-time with its offset, in the dialect that Python's and a browser's regular expressions share."""
+
 _WORDS: Final = frozenset("jan feb mar apr may jun jul aug sep oct nov dec sun mon tue wed thu fri sat l".split())
+_AS_OF = re.compile(AS_OF_PATTERN)
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 
 
@@ -127,6 +134,9 @@ def parse_as_of(text: str, timezone: str) -> datetime:
         raise _refused(f"{told(text)} has no offset from UTC", hint)
     if not 1970 < instant.year < 2100:
         raise _refused(f"{told(text)} is not between 1971 and 2099", hint)
+    if not _AS_OF.fullmatch(text):
+        # `fromisoformat` also takes week dates and dates without dashes, and the form of a trigger does not.
+        raise _refused(f"{told(text)} is not a time in this form", hint)
     return instant.astimezone(UTC)
 
 

@@ -94,16 +94,23 @@ def _candidate(context: StageContext, ledger: Ledger, order: Mapping[str, Any]) 
         "framework": recipe.framework,
         "has_canary": spec.promote.canary is not None,
         "mlflow_run_id": request.parameters.get("mlflow_run_id"),
+        "overrides": request.parameters.get("overrides", {}),
     }
     return record_candidate(
         ledger,
         holder,
         model=spec.promote.model,
         outcome=decision.outcome,
-        reasons=decision.reasons_json(),
+        reasons=[*decision.reasons_json(), *_overridden(evidence["overrides"])],
         evidence=evidence,
         decided_by=request.run.owner,
     )
+
+
+def _overridden(overrides: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a reason that names the thresholds that the trigger changed, for all who read the decision; none where it changed none."""
+    named = [f"{key} {value}" for key, value in sorted(overrides.items()) if key.startswith("evaluate.")]
+    return [{"gate": "overrides", "passed": True, "words": f"the trigger of this run set {', '.join(named)}"}] if named else []
 
 
 def _canary(context: StageContext, ledger: Ledger, order: Mapping[str, Any]) -> Entry | None:

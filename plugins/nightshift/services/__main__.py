@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from nightshift.services import lifecycle, status, stopping
 from nightshift.services.environment import shell_lines
-from nightshift.services.nights import parse_day
+from nightshift.services.nights import parse_conf, parse_day
 from nightshift.services.switching import end_signals_raise
 from nightshift.settings import Settings
 from training.errors import NightshiftError
@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(settings: Settings, options: argparse.Namespace) -> int:
     from nightshift.services.night import run_night
 
-    return run_night(settings, options.pipeline, night=options.night, force=options.force, say=say)
+    return run_night(settings, options.pipeline, night=options.night, force=options.force, say=say, overrides=options.conf)
 
 
 def _start(settings: Settings, _options: argparse.Namespace) -> int:
@@ -93,6 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     night = command("run", _run, "start the services, run the next simulated night of a pipeline, show it and its outcome")
     night.add_argument("pipeline", nargs="?", default="search_ranking")
     night.add_argument("--night", type=parse_day, help="this night (YYYY-MM-DD) instead of the next one")
+    night.add_argument("--conf", type=parse_conf, default={}, help='overrides of this run as JSON: {"train": {"epochs": 5}}')
     night.add_argument("--force", action="store_true", help="do all of its work again, finished or not")
     command("start", _start, "start the services and wait until they are ready")
     command("stop", _stop, "end every process of this installation, and no other")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ from nightshift.services.summary import summary
 from nightshift.services.switching import switched_on
 from nightshift.settings import Settings
 from training.errors import NightshiftError, shown
-from training.spec import PipelineSpec, load_spec, resolve_uris
+from training.spec import PipelineSpec, apply_overrides, load_spec, resolve_uris
 
 PARSE_SECONDS: Final = 90.0
 MAX_PAST_RUNS: Final = 100
@@ -26,14 +26,22 @@ MAX_PAST_RUNS: Final = 100
 Say = Callable[[str], None]
 
 
-def run_night(settings: Settings, pipeline: str, *, night: date | None, force: bool, say: Say) -> int:
+def run_night(
+    settings: Settings, pipeline: str, *, night: date | None, force: bool, say: Say, overrides: Mapping[str, Any] | None = None
+) -> int:
     """Run the next night (or the wanted one) of a pipeline to its end; return 0 only if it succeeded.
 
+    Args:
+        overrides: of this run, as a trigger's conf: `{train: {…}, evaluate: {…}, tune: {…}}`.
+
     Raises:
-        SpecError: the pipeline's YAML is wrong, or names a place (`${…_URI}`) that is not set; nothing was started then.
+        SpecError: the pipeline's YAML or an override is wrong, or a place (`${…_URI}`) is not set; nothing was started then.
         NightshiftError: `night.pipeline` unknown, `night.dag` not parsed; those of `lifecycle.start`.
     """
     spec = _spec(settings, pipeline)
+    conf = dict(overrides or {})
+    # Airflow takes unknown keys, and the run would fail in its first task: refuse them before anything starts.
+    apply_overrides(spec, conf)
     resolve_uris(spec, environment(settings))
     start(settings, say)
     client = api(settings)
@@ -44,7 +52,7 @@ def run_night(settings: Settings, pipeline: str, *, night: date | None, force: b
         ]
         past = [PastRun(run["dag_run_id"], run["state"]) for run in runs]
         chosen = next_night(spec, past, wanted=night, now=datetime.now(UTC))
-        return 0 if run_one(settings, client, spec, chosen, force=force, say=say) == "success" else 1
+        return 0 if run_one(settings, client, spec, chosen, force=force, say=say, overrides=conf) == "success" else 1
     finally:
         client.close()
 
@@ -94,7 +102,16 @@ def _wait_parsed(client: AirflowApi, dag_id: str) -> None:
         time.sleep(0.3)
 
 
-def run_one(settings: Settings, client: AirflowApi, spec: PipelineSpec, night: Night, *, force: bool, say: Say) -> str:
+def run_one(
+    settings: Settings,
+    client: AirflowApi,
+    spec: PipelineSpec,
+    night: Night,
+    *,
+    force: bool,
+    say: Say,
+    overrides: Mapping[str, Any] | None = None,
+) -> str:
     """Start a night (or go on following it), show it to its end and sum it up; return its final state, `success` or `failed`.
 
     The DAG is on meanwhile and paused again afterwards, if it was paused: left on, the schedule would start a real night in the
@@ -103,9 +120,9 @@ def run_one(settings: Settings, client: AirflowApi, spec: PipelineSpec, night: N
     make_data(settings, spec, datetime.fromisoformat(night.as_of) if night.as_of else datetime.now(UTC), say)
     with switched_on(client, settings.home, spec.name, say) as is_paused_again:
         if night.running_already:
-            say(f"{night.run_id} of {spec.name} still runs; following it")
+            say(f"{night.run_id} of {spec.name} still runs; following it" + (", without the overrides in CONF" if overrides else ""))
         else:
-            _trigger(client, spec.name, night, force=force, say=say)
+            _trigger(client, spec.name, night, overrides or {}, force=force, say=say)
         try:
             return _show(settings, client, spec.name, night.run_id, say)
         except (KeyboardInterrupt, SystemExit):
@@ -114,8 +131,9 @@ def run_one(settings: Settings, client: AirflowApi, spec: PipelineSpec, night: N
             raise
 
 
-def _trigger(client: AirflowApi, dag_id: str, night: Night, *, force: bool, say: Say) -> None:
-    conf: dict[str, Any] = {name: value for name, value in (("as_of", night.as_of), ("force", force or None)) if value is not None}
+def _trigger(client: AirflowApi, dag_id: str, night: Night, overrides: Mapping[str, Any], *, force: bool, say: Say) -> None:
+    chosen = {name: value for name, value in (("as_of", night.as_of), ("force", force or None)) if value is not None}
+    conf: dict[str, Any] = {**overrides, **chosen}
     # The run's id makes it safe to repeat: a request whose answer was lost has made the run.
     client.create(f"/dags/{dag_id}/dagRuns", {"dag_run_id": night.run_id, "logical_date": None, "conf": conf})
     say(f"{dag_id}, run {night.run_id}" + (f", as of {night.as_of}" if night.as_of else ""))

@@ -6,15 +6,16 @@ one that still runs is followed to its end.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
-from typing import Final
+from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 from training.contracts import ExitCode
-from training.errors import NightshiftError, shown
+from training.errors import NightshiftError, Problem, SpecError, shown
 from training.spec import PipelineSpec, slot_of_day
 from training.spec.schedule import next_slot
 
@@ -108,6 +109,25 @@ def parse_day(text: str) -> date:
     if day is None or not 1970 < day.year < 2100:
         raise BadDayError("night.date", f"{shown(text)} is not a date between 1971 and 2099", hint="write YYYY-MM-DD, such as 2026-02-10")
     return day
+
+
+def parse_conf(text: str) -> dict[str, Any]:
+    """Read the overrides of a run as a user writes them, a JSON object.
+
+    Raises:
+        SpecError: `night.conf`, it is not a JSON object, or has `as_of`, which `make run` chooses.
+    """
+    hint = """write JSON in single quotes: CONF='{"train": {"epochs": 5}}'"""
+    try:
+        conf = json.loads(text)
+    except (ValueError, RecursionError):
+        conf = None
+    if not isinstance(conf, dict):
+        raise SpecError("CONF", [Problem(code="night.conf", message=f"{shown(text)} is not a JSON object", hint=hint)])
+    if "as_of" in conf:
+        message = "as_of is chosen by make run"
+        raise SpecError("CONF", [Problem(code="night.conf", message=message, hint="NIGHT=YYYY-MM-DD chooses the night", field="as_of")])
+    return conf
 
 
 def _next_day(pipeline: str, past: Sequence[tuple[PastRun, re.Match[str]]]) -> date | None:

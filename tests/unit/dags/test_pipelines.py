@@ -258,6 +258,13 @@ def test_two_processes_serialise_the_same_bytes(tmp_path: Path) -> None:
         {"train": {"momentum": 0.9}},
         {"force": "yes"},
         {"as_of": 20260201},
+        {"as_of": "yesterday"},
+        {"as_of": "2026-02-01T02:00:00"},
+        {"train": {"settings": {"hiden": [8]}}},
+        {"train": {"settings": {"dropout": 1}}},
+        {"evaluate": {"confidence": 2}},
+        {"evaluate": {"severity": {"drift": "warn"}}},
+        {"evaluate": {"minimum": {"mrr": "high"}}},
     ],
 )
 def test_the_form_refuses(ranking: DAG, conf: dict[str, object]) -> None:
@@ -267,7 +274,18 @@ def test_the_form_refuses(ranking: DAG, conf: dict[str, object]) -> None:
         params[name] = value
 
 
-@pytest.mark.parametrize("conf", [{"train": {"epochs": 5}}, {"force": True}, {"as_of": "2026-02-01T02:00:00+00:00"}, {"as_of": None}])
+@pytest.mark.parametrize(
+    "conf",
+    [
+        {"train": {"epochs": 5}},
+        {"force": True},
+        {"as_of": "2026-02-01T02:00:00+00:00"},
+        {"as_of": None},
+        {"as_of": "2026-02-01"},
+        {"evaluate": {"minimum": {"mrr": 0.5}}},
+        {"train": {"settings": {"hidden": [8]}}},
+    ],
+)
 def test_the_form_accepts(ranking: DAG, conf: dict[str, object]) -> None:
     params = copy.deepcopy(ranking.params)
     ((name, value),) = conf.items()
@@ -279,5 +297,36 @@ def test_the_form_shows_what_the_spec_says(ranking: DAG) -> None:
     assert ranking.params.dump() == {
         "as_of": None,
         "force": False,
-        "train": {"epochs": 3, "batch_size": 4096, "learning_rate": 0.02, "weight_decay": 0.5, "seed": 17, "early_stopping": None},
+        "train": {
+            "epochs": 3,
+            "batch_size": 4096,
+            "learning_rate": 0.02,
+            "weight_decay": 0.5,
+            "seed": 17,
+            "early_stopping": None,
+            "settings": {"embedding_dim": 16, "hidden": [64, 32], "dropout": 0.0, "loss": "listwise"},
+        },
+        "evaluate": {
+            "threshold": 0.5,
+            "minimum": {"ndcg@10": 0.3},
+            "maximum": {},
+            "improvement": {"absolute": None, "relative": 0.005},
+            "confidence": 0.95,
+            "slice_support": 500,
+            "slice_drop": None,
+            "fairness": {"equal_opportunity": None, "calibration": None},
+            "latency_ms": {"p50": None, "p95": None, "p99": None},
+            "checks": {"leakage": 0.98, "overlap": None, "drift": 0.25},
+        },
     }
+
+
+@pytest.mark.parametrize("pipeline", ["search_ranking", "flight_delay"])
+def test_serialised_params_refuse_an_as_of_that_is_no_time(pipeline: str) -> None:
+    """What the api-server validates at a trigger, by UI, CLI and REST: the params as they come back from the database."""
+    dag = DagSerialization.from_dict(json.loads(serialised(pipeline_dag(str(DAGS / f"{pipeline}.py")))))
+    dag.params.deep_merge({"as_of": "2026-02-01"}).validate()
+    dag.params.deep_merge({"as_of": None}).validate()
+    wrong = dag.params.deep_merge({"as_of": "yesterday"})
+    with pytest.raises(ParamValidationError, match="'yesterday' does not match"):
+        wrong.validate()

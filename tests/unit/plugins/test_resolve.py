@@ -36,7 +36,8 @@ def test_the_spec_is_frozen_with_its_places(
     resolve: ResolveOperator, shop: Path, store: Store, context_of: Context, execute: Execute
 ) -> None:
     values = execute(resolve, context_of("resolve", conf={"train": {"epochs": 5}}))
-    assert values == {"spec_uri": values["spec_uri"], "as_of": "2026-02-01T02:00:00+00:00", "force": False}
+    settled = {"as_of": "2026-02-01T02:00:00+00:00", "force": False, "overrides": {"train.epochs": 5}}
+    assert values == {"spec_uri": values["spec_uri"], **settled}
     frozen = store.get_json(values["spec_uri"])
     assert PipelineSpec.thaw(frozen).train.epochs == 5
     assert frozen["data"]["source"]["uri"] == shop.as_uri()
@@ -109,6 +110,16 @@ def test_every_problem_of_a_trigger_is_told(resolve: ResolveOperator, shop: Path
         execute(resolve, context_of("resolve", conf=conf))
     assert "[as_of.invalid] 'yesterday' is not a time" in str(caught.value)
     assert "train.epochs: " in str(caught.value)
+
+
+def test_unknown_key_of_a_trigger_ends_the_run_with_the_nearest_key_and_no_retry(
+    resolve: ResolveOperator, installation: Path, context_of: Context, execute: Execute
+) -> None:
+    """Nothing else is looked at before: neither the sources, which are not set here, nor the store."""
+    with pytest.raises(AirflowFailException) as caught:
+        execute(resolve, context_of("resolve", conf={"as_off": "2026-01-31"}))
+    assert "as_off: [conf.unknown_key] unknown key 'as_off' (did you mean as_of?)" in str(caught.value)
+    assert "exit code 64" in str(caught.value)
 
 
 def test_a_place_that_is_not_set_is_named(resolve: ResolveOperator, installation: Path, context_of: Context, execute: Execute) -> None:

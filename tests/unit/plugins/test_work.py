@@ -57,11 +57,14 @@ def ask(shop: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> WorkOf:
         champion: dict[str, Any] | None = None,
         weights: str = "candidates",
         nonce: str = "",
+        overrides: dict[str, Any] | None = None,
         **digests: str,
     ) -> Work:
         assert change[0] in text
         spec = resolve_uris(parse_spec(text.replace(*change, 1).encode()))
-        frozen = Frozen({"spec_uri": store.put_json(freeze(spec)), "as_of": as_of.isoformat(), "force": False})
+        frozen = Frozen(
+            {"spec_uri": store.put_json(freeze(spec)), "as_of": as_of.isoformat(), "force": False, "overrides": overrides or {}}
+        )
         monkeypatch.setattr(work, "nights_of", lambda spec, settings: [])
         monkeypatch.setattr(work, "seats_of", lambda spec, settings: {"champion": champion, "canary": None})
         results = {
@@ -165,6 +168,17 @@ def test_requests_carry_what_each_stage_is_promised(ask: WorkOf) -> None:
         "snapshot": "file:///store/ingest/1",
         "dataset": "file:///store/prepare/1",
     }
+
+
+def test_overridden_thresholds_are_another_decision_and_travel_with_the_request(ask: WorkOf) -> None:
+    plain, trained = ask("promote"), ask("promote", overrides={"train.epochs": 5})
+    judged = ask("promote", overrides={"evaluate.confidence": 0.9})
+    assert "overrides" not in plain.parameters
+    # Another training is another model already, and so another decision.
+    assert trained.fingerprint == plain.fingerprint
+    assert trained.parameters["overrides"] == {"train.epochs": 5}
+    assert judged.fingerprint != plain.fingerprint
+    assert judged.parameters["overrides"] == {"evaluate.confidence": 0.9}
 
 
 def test_the_spec_that_a_run_froze_is_the_spec_of_all_its_stages(ask: WorkOf, store: Store) -> None:

@@ -2,11 +2,15 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from nightshift.services.__main__ import main
-from nightshift.services.nights import BadDayError, Night, PastRun, next_night, parse_day, slot_of
+from nightshift.services.night import _trigger
+from nightshift.services.nights import BadDayError, Night, PastRun, next_night, parse_conf, parse_day, slot_of
+from training.contracts import ExitCode
 from training.spec import PipelineSpec, load_spec
 
 PIPELINES = Path(__file__).resolve().parents[4] / "dags" / "pipelines"
@@ -104,3 +108,32 @@ def test_night_that_is_no_date_is_an_error_with_code_and_remedy(text: str, capsy
 
 def test_night_is_read_as_a_day() -> None:
     assert parse_day("2014-01-31") == date(2014, 1, 31)
+
+
+@pytest.mark.parametrize(
+    ("conf", "said"),
+    [
+        ('{"as_off": "2026-02-01"}', "as_off: [conf.unknown_key] unknown key 'as_off' (did you mean as_of?)"),
+        ('{"train": {"settings": {"hiden": [8]}}}', "train.settings.hiden: [conf.unknown_key] unknown key 'hiden' (did you mean hidden?)"),
+        ('{"evaluate": {"confidence": 2}}', "evaluate.confidence: [field.range] must be at most 0.9999, got 2.0"),
+        ('{"as_of": "2026-02-01"}', "as_of: [night.conf] as_of is chosen by make run (NIGHT=YYYY-MM-DD chooses the night)"),
+        ("{train: 3}", "[night.conf] '{train: 3}' is not a JSON object"),
+        ("[]", "[night.conf] '[]' is not a JSON object"),
+    ],
+)
+def test_make_run_refuses_wrong_overrides_before_anything_starts(
+    installation: Path, capsys: pytest.CaptureFixture[str], conf: str, said: str
+) -> None:
+    assert main(["run", "search_ranking", "--conf", conf]) == ExitCode.BAD_SPEC
+    assert said in capsys.readouterr().err
+    assert list(installation.iterdir()) == []
+
+
+def test_overrides_are_in_the_conf_of_the_night_that_is_triggered() -> None:
+    sent: list[Any] = []
+    client: Any = SimpleNamespace(create=lambda _path, body: sent.append(body))
+    overrides = parse_conf('{"train": {"epochs": 5}, "force": false}')
+    _trigger(
+        client, "search_ranking", Night("night-2026-02-01", "2026-02-01T02:00:00+00:00"), overrides, force=True, say=lambda _text: None
+    )
+    assert sent[0]["conf"] == {"train": {"epochs": 5}, "force": True, "as_of": "2026-02-01T02:00:00+00:00"}

@@ -3,12 +3,14 @@
 import math
 from typing import Any
 
+import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from training.contracts import STAGES
 from training.errors import SpecError
-from training.spec import PipelineSpec, RunParameters, apply_overrides, params_schema
+from training.spec import PipelineSpec, RunParameters, apply_overrides, params_schema, spec_part
 
 
 def refused(spec: PipelineSpec, conf: dict[str, Any]) -> list[str]:
@@ -24,7 +26,7 @@ def test_empty_conf_changes_nothing(ranking: PipelineSpec) -> None:
 def test_overrides_are_in_the_spec_and_parameters_beside_it(ranking: PipelineSpec) -> None:
     conf = {"as_of": "2026-01-31", "force": True, "train": {"epochs": 5, "learning_rate": 1, "seed": None}}
     spec, parameters = apply_overrides(ranking, conf)
-    assert parameters == RunParameters(as_of="2026-01-31", force=True)
+    assert parameters == RunParameters(as_of="2026-01-31", force=True, overrides={"train.epochs": 5, "train.learning_rate": 1.0})
     assert (spec.train.epochs, spec.train.learning_rate, spec.train.seed) == (5, 1.0, 17)
     assert spec.model_copy(update={"train": ranking.train}) == ranking
 
@@ -34,14 +36,35 @@ def test_overrides_are_in_the_spec_and_parameters_beside_it(ranking: PipelineSpe
     [
         ({"forse": True}, ": forse: [conf.unknown_key] unknown key 'forse' (did you mean force?)"),
         *(
-            ({key: "x"}, f": {key}: [conf.unknown_key] unknown key '{key}' (a trigger takes as_of, force, train; all else is the YAML's)")
+            (
+                {key: "x"},
+                f": {key}: [conf.unknown_key] unknown key '{key}' (a trigger takes as_of, force, train, evaluate; all else is the YAML's)",
+            )
             for key in ("image", "cmds", "namespace", "volumes", "env_vars", "pod_template_file", "data")
         ),
+        ({"as_off": "2026-01-31"}, ": as_off: [conf.unknown_key] unknown key 'as_off' (did you mean as_of?)"),
+        ({"train": {"settings": {"hiden": [8]}}}, ": train.settings.hiden: [conf.unknown_key] unknown key 'hiden' (did you mean hidden?)"),
+        ({"train": {"settings": {"dropout": 1}}}, ": train.settings.dropout: [field.range] must be less than 1, got 1"),
+        (
+            {"evaluate": {"confidense": 0.9}},
+            ": evaluate.confidense: [conf.unknown_key] unknown key 'confidense' (did you mean confidence?)",
+        ),
+        ({"evaluate": {"primary": "mrr"}}, ": evaluate.primary: [conf.unknown_key] unknown key 'primary' (a trigger takes "),
+        ({"evaluate": {"checks": {"drft": 1}}}, ": evaluate.checks.drft: [conf.unknown_key] unknown key 'drft' (did you mean drift?)"),
+        ({"evaluate": {"minimum": {"auc": 0.6}}}, ": evaluate.minimum.auc: [metric.unknown] the task ranking has no metric 'auc' "),
+        ({"evaluate": {"confidence": 2}}, ": evaluate.confidence: [field.range] must be at most 0.9999, got 2.0"),
+        ({"evaluate": {"minimum": {"mrr": True}}}, ": evaluate.minimum.mrr: [field.type] expected a number, got true"),
+        (
+            {"evaluate": {"improvement": {"absolute": 0.1, "relative": 0.1}}},
+            ": evaluate.improvement: [field.conflict] improvement is absolute or relative, not both (keep one of the two)",
+        ),
+        ({"as_of": "2026-W05-1T00:00:00Z"}, ": as_of: [as_of.invalid] '2026-W05-1T00:00:00Z' is not a time in this form "),
+        ({"as_of": "20260131T000000Z"}, ": as_of: [as_of.invalid] '20260131T000000Z' is not a time in this form "),
         ({"train": {"epoch": 1}}, ": train.epoch: [conf.unknown_key] unknown key 'epoch' (did you mean epochs?)"),
         (
             {"train": {"placement": {"nodes": 9}}},
             ": train.placement: [conf.unknown_key] unknown key 'placement' "
-            "(a trigger takes epochs, batch_size, learning_rate, weight_decay, seed, early_stopping; all else is the YAML's)",
+            "(a trigger takes epochs, batch_size, learning_rate, weight_decay, seed, early_stopping, settings; all else is the YAML's)",
         ),
         ({"force": "yes"}, ": force: [field.type] expected true or false, got 'yes' "),
         ({"as_of": 20260131}, ": as_of: [field.type] expected text, got 20260131 (quote it)"),
@@ -96,12 +119,15 @@ def test_key_without_effect_on_the_family_is_refused(flights: PipelineSpec) -> N
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=10),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["epochs", "seed", "x"]), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["epochs", "seed", "settings", "minimum", "mrr", "checks", "x"]), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 
 
-@given(st.dictionaries(st.sampled_from(["as_of", "force", "train", "image"]), JSON, max_size=4))
+@given(st.dictionaries(st.sampled_from(["as_of", "force", "train", "evaluate", "image"]), JSON, max_size=4))
 @settings(max_examples=150, deadline=None)
 def test_any_conf_is_taken_or_refused_in_words(ranking: PipelineSpec, conf: dict[str, Any]) -> None:
     try:
@@ -120,6 +146,7 @@ def test_form_has_the_specs_values_as_defaults_and_accepts_them(ranking: Pipelin
         "weight_decay": 0.5,
         "seed": 17,
         "early_stopping": None,
+        "settings": {"embedding_dim": 16, "hidden": [64, 32], "dropout": 0.0, "loss": "listwise"},
     }
     assert schema["train"]["properties"]["epochs"] == {
         "title": "Epochs",
@@ -137,5 +164,74 @@ def test_form_has_the_specs_values_as_defaults_and_accepts_them(ranking: Pipelin
 
 def test_form_leaves_out_what_has_no_effect_on_the_family(flights: PipelineSpec) -> None:
     schema = params_schema(flights)
-    assert list(schema["train"]["properties"]) == ["epochs", "learning_rate", "seed", "early_stopping"]
+    assert list(schema["train"]["properties"]) == ["epochs", "learning_rate", "seed", "early_stopping", "settings"]
     assert apply_overrides(flights, {name: part["default"] for name, part in schema.items()})[0] == flights
+
+
+def test_settings_and_thresholds_given_replace_the_specs_one_by_one(ranking: PipelineSpec) -> None:
+    conf = {
+        "train": {"settings": {"hidden": [8]}},
+        "evaluate": {"minimum": {"mrr": 0.5}, "improvement": {"absolute": 0.01}, "confidence": 0.9, "checks": {"drift": 1}},
+    }
+    spec, parameters = apply_overrides(ranking, conf)
+    assert spec.train.settings == {**ranking.train.settings, "hidden": [8]}
+    assert spec.evaluate.minimum == {**ranking.evaluate.minimum, "mrr": 0.5}
+    assert (spec.evaluate.improvement.absolute, spec.evaluate.improvement.relative) == (0.01, None)
+    assert (spec.evaluate.confidence, spec.evaluate.checks.drift, spec.evaluate.checks.leakage) == (0.9, 1.0, 0.98)
+    assert parameters.overrides == {
+        "train.settings.hidden": [8],
+        "evaluate.minimum.mrr": 0.5,
+        "evaluate.improvement.absolute": 0.01,
+        "evaluate.improvement.relative": None,
+        "evaluate.confidence": 0.9,
+        "evaluate.checks.drift": 1.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("conf", "stages"),
+    [
+        ({"train": {"settings": {"hidden": [8]}}}, {"train"}),
+        ({"evaluate": {"minimum": {"ndcg@10": 0.2}}}, {"evaluate", "promote"}),
+        ({"evaluate": {"confidence": 0.9}}, {"evaluate", "promote"}),
+        ({"evaluate": {"confidence": None, "slice_drop": None, "checks": {"drift": None}, "minimum": {"mrr": None}}}, set()),
+        ({"evaluate": {"confidence": 0.95, "minimum": {"ndcg@10": 0.3}}}, set()),
+    ],
+)
+def test_overrides_are_new_work_for_the_stages_that_they_concern(ranking: PipelineSpec, conf: dict[str, Any], stages: set[str]) -> None:
+    spec, parameters = apply_overrides(ranking, conf)
+    assert {stage for stage in STAGES if spec_part(spec, stage) != spec_part(ranking, stage)} == stages
+    assert bool(parameters.overrides) == bool(stages)
+
+
+def test_null_in_the_settings_of_an_own_model_is_a_value(flights: PipelineSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NIGHTSHIFT_MODEL_PACKAGES", "acme")
+    own = flights.model_copy(update={"train": flights.train.model_copy(update={"model": "acme.m:Model", "settings": {"depth": 3}})})
+    spec, parameters = apply_overrides(own, {"train": {"settings": {"depth": None}}})
+    assert spec.train.settings == {"depth": None}
+    assert parameters.overrides == {"train.settings.depth": None}
+
+
+@pytest.mark.parametrize(
+    ("text", "fits"),
+    [
+        ("2026-01-31", True),
+        ("2026-01-31T02:00:00+00:00", True),
+        ("2026-01-31 02:00Z", True),
+        ("2026-01-31T02:00:00.123456-0500", True),
+        ("yesterday", False),
+        ("2026-01-31T02:00:00", False),
+        ("2026-13-01", False),
+        ("2026-01-31T25:00:00Z", False),
+        ("x2026-01-31", False),
+        ("", False),
+    ],
+)
+def test_pattern_of_the_form_takes_what_a_run_takes(ranking: PipelineSpec, text: str, fits: bool) -> None:
+    """JavaScript's regular expressions read the pattern as Python's do: no lookbehind, no \\A, no possessive quantifier."""
+    schema = params_schema(ranking)["as_of"]
+    assert jsonschema.Draft202012Validator(schema).is_valid(text) is fits
+    if fits:
+        assert apply_overrides(ranking, {"as_of": text})[1].as_of == text
+    else:
+        assert "as_of.invalid" in refused(ranking, {"as_of": text})[0]

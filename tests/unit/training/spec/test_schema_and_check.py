@@ -95,3 +95,19 @@ def test_check_runs_as_a_command(pipelines: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "training.spec.check", str(tmp_path / "x.yaml")]
     found = subprocess.run(command, capture_output=True, text=True, cwd=pipelines.parents[1], check=False)
     assert (found.returncode, "[spec.shape] expected one mapping, found a list" in found.stderr) == (64, True)
+
+
+def test_check_in_a_python_without_the_requirements_says_which_python_to_use(pipelines: Path) -> None:
+    # Without site-packages the interpreter is like the system's.
+    command = [sys.executable, "-S", "-m", "training.spec.check", str(pipelines / f"{R}.yaml")]
+    found = subprocess.run(command, capture_output=True, text=True, cwd=pipelines.parents[1], env={"PATH": "/usr/bin:/bin"}, check=False)
+    assert found.returncode == 1
+    assert found.stderr.startswith(f"error: [python.packages] {sys.executable} has no pydantic")
+    assert "make env" in found.stderr
+    assert "Traceback" not in found.stderr
+
+
+def test_check_needs_no_environment_of_the_installation(pipelines: Path) -> None:
+    command = [sys.executable, "-m", "training.spec.check", str(pipelines / f"{R}.yaml")]
+    found = subprocess.run(command, capture_output=True, text=True, cwd=pipelines.parents[1], env={"PATH": "/usr/bin:/bin"}, check=False)
+    assert (found.returncode, found.stderr.count("is sound")) == (0, 1)

@@ -63,7 +63,9 @@ def seat_of(ledger: Ledger, alias: str) -> dict[str, Any] | None:
     return {**named, "as_of": "2026-01-01T02:00:00+00:00", "bounds": bounds, "revision": standing.revision}
 
 
-def night(bench: EvaluateBench, ledger: Ledger, model: StageResult, work: str, replaced: dict[str, str] | None = None) -> StageResult:
+def night(
+    bench: EvaluateBench, ledger: Ledger, model: StageResult, work: str, replaced: dict[str, str] | None = None, **parameters: Any
+) -> StageResult:
     """Evaluate a model against the standing, and decide."""
     seats = {alias: seat_of(ledger, alias) for alias in ("champion", "canary")}
     evaluation, _ = bench.evaluate(model, replaced, work=work, **seats)
@@ -73,7 +75,7 @@ def night(bench: EvaluateBench, ledger: Ledger, model: StageResult, work: str, r
         "dataset": bench.dataset_uri,
         "snapshot": bench.snapshot_uri,
     }
-    return bench.stage("promote", inputs, {"triggered_by": "ann", "report_uri": evaluation.reports["evaluation"]}, work=work)
+    return bench.stage("promote", inputs, {"triggered_by": "ann", "report_uri": evaluation.reports["evaluation"], **parameters}, work=work)
 
 
 def test_a_first_model_is_champion_with_all_that_a_reader_needs(
@@ -95,6 +97,27 @@ def test_a_first_model_is_champion_with_all_that_a_reader_needs(
     champion = ledger.standing("orders").champion
     assert champion is not None
     assert champion.artifact_digest == DIGEST
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({}, []),
+        ({"train.epochs": 5}, []),
+        (
+            {"evaluate.minimum.auc": 0.1, "evaluate.confidence": 0.9, "train.epochs": 5},
+            ["the trigger of this run set evaluate.confidence 0.9, evaluate.minimum.auc 0.1"],
+        ),
+    ],
+    ids=["none", "training", "thresholds"],
+)
+def test_decision_records_the_overrides_of_its_run(
+    bench: EvaluateBench, models: dict[str, StageResult], ledger: Ledger, overrides: dict[str, Any], words: list[str]
+) -> None:
+    night(bench, ledger, models["good"], f"overrides-{len(overrides)}", overrides=overrides)
+    (entry,) = ledger.history("orders")
+    assert entry.evidence["overrides"] == overrides
+    assert [reason["words"] for reason in entry.reasons if reason["gate"] == "overrides"] == words
 
 
 def test_a_better_model_becomes_canary_and_then_champion_when_its_time_has_come(

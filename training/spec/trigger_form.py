@@ -1,0 +1,129 @@
+"""The form of a trigger: JSON Schemas of a DAG's Params, with the spec's values as defaults.
+
+Airflow validates them wherever a run is triggered (UI, CLI, REST), but not keys that no Param has: those are `overrides`' to refuse.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from training.spec.evaluation import Evaluate
+from training.spec.families import FAMILIES
+from training.spec.models import PipelineSpec
+from training.spec.overrides import EvaluateOverrides, TrainOverrides
+from training.spec.schedule import AS_OF_PATTERN
+from training.spec.train import Train
+
+_TITLES: Final[Mapping[str, tuple[str, str]]] = {
+    "epochs": ("Epochs", "Passes over the training rows; boosting rounds for trees."),
+    "batch_size": ("Batch size", "Rows of one step over all processes."),
+    "learning_rate": ("Learning rate", ""),
+    "weight_decay": ("Weight decay", ""),
+    "seed": ("Seed", ""),
+    "early_stopping": ("Early stopping", "Epochs without a better validation metric after which training ends."),
+    "settings": ("Settings", "The model family's own."),
+}
+_BOUNDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+
+
+def params_schema(spec: PipelineSpec) -> dict[str, dict[str, Any]]:
+    """Return name to JSON Schema, default included, of each parameter of a trigger's form; sections have the spec's values as defaults."""
+    return {
+        **_study_schema(spec),
+        "as_of": as_of_schema(),
+        "force": _FORCE,
+        "train": _train_schema(spec.train),
+        "evaluate": _evaluate_schema(spec),
+    }
+
+
+def as_of_schema() -> dict[str, Any]:
+    """Return the schema of `as_of`: null, a day, or a date-time with an offset."""
+    return {
+        "title": "As of",
+        "description": "The instant whose past the run may see; empty: the logical date, or the last slot of the schedule. "
+        "A day (2026-01-31) or a time with its offset (2026-01-31T02:00:00+00:00).",
+        # A pattern and no `format`: where a validator of dates happens to be installed, Airflow would refuse a day without a time.
+        "type": ["null", "string"],
+        "pattern": AS_OF_PATTERN,
+        "maxLength": 40,
+        "default": None,
+    }
+
+
+_FORCE: Final[dict[str, Any]] = {
+    "title": "Do everything again",
+    "description": "Do the work of every stage again, also where its result is there.",
+    "type": "boolean",
+    "default": False,
+}
+
+
+def _study_schema(spec: PipelineSpec) -> dict[str, dict[str, Any]]:
+    if spec.tune is None:
+        return {}
+    text = "Keys of `tune` that are others for this run: its space, its objective, how many trials."
+    return {"tune": {"title": "Study", "description": text, "type": "object", "default": {}}}
+
+
+def _train_schema(train: Train) -> dict[str, Any]:
+    facts = FAMILIES.get(train.model)
+    names = [name for name in TrainOverrides.model_fields if facts is None or name not in facts.takes_not]
+    properties = {}
+    for name in names:
+        title, description = _TITLES[name]
+        schema = _settings_schema(train) if name == "settings" else _property(_schema_of(Train), name, getattr(train, name))
+        properties[name] = {"title": title, **schema} | ({"description": description} if description else {})
+    return _section("Training", f"Overrides of `train` for this run alone: {', '.join(names)}.", properties)
+
+
+def _settings_schema(train: Train) -> dict[str, Any]:
+    facts = FAMILIES.get(train.model)
+    if facts is None:
+        return {"type": "object", "default": train.settings}
+    properties = {name: _property(_schema_of(facts.settings), name, value) for name, value in train.settings.items()}
+    return {"type": "object", "properties": properties, "additionalProperties": False, "default": train.settings}
+
+
+def _evaluate_schema(spec: PipelineSpec) -> dict[str, Any]:
+    values = spec.evaluate.model_dump(mode="json", by_alias=True)
+    properties = {name: _property(_schema_of(Evaluate), name, values[name]) for name in EvaluateOverrides.model_fields}
+    text = "Overrides of `evaluate`'s thresholds for this run alone; its decision records them: "
+    return _section("Evaluation", f"{text}{', '.join(properties)}.", properties)
+
+
+def _section(title: str, description: str, properties: Mapping[str, Any]) -> dict[str, Any]:
+    defaults = {name: schema["default"] for name, schema in properties.items()}
+    schema = {"type": "object", "properties": dict(properties), "additionalProperties": False, "default": defaults}
+    return {"title": title, "description": description, **schema}
+
+
+@functools.cache
+def _schema_of(model: type[BaseModel]) -> dict[str, Any]:
+    return model.model_json_schema()
+
+
+def _property(model: Mapping[str, Any], name: str, value: Any) -> dict[str, Any]:
+    """Return the schema of one key: null is the spec's own value, for keys of sections too."""
+    own = model["properties"][name]
+    # An optional key is an anyOf with null in pydantic's schema; forms want one type, or a list of them.
+    branch = next((part for part in own.get("anyOf", [own]) if part.get("type") != "null"), own)
+    if "$ref" in branch:
+        section = model["$defs"][branch["$ref"].rpartition("/")[2]]
+        inner = {
+            key: {**_nullable(_property({**section, "$defs": model["$defs"]}, key, part)), "default": part} for key, part in value.items()
+        }
+        return {"type": "object", "properties": inner, "additionalProperties": False, "default": value}
+    if branch["type"] == "object":
+        return {"type": "object", "additionalProperties": {"type": ["null", "number"]}, "default": value}
+    kept = {key: branch[key] for key in (*_BOUNDS, "enum", "items", "maxItems") if key in branch}
+    return {"type": branch["type"] if value is not None else ["null", branch["type"]], **kept, "default": value}
+
+
+def _nullable(schema: Mapping[str, Any]) -> dict[str, Any]:
+    kind = schema["type"]
+    return {**schema, "type": kind if isinstance(kind, list) else ["null", kind]}
