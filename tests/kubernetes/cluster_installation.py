@@ -22,6 +22,8 @@ from tests.kubernetes.servers import mlflow_server, postgres_server, s3_server
 NAMESPACE = "nightshift"
 MLFLOW_NAMESPACE = "airflow"
 KEYS = {"AWS_ACCESS_KEY_ID": "tests", "AWS_SECRET_ACCESS_KEY": "only-for-tests"}
+OWN = {"nightshift.io/tests": "true"}
+"""Label of the namespace that the tests make: one that others made stays as it is."""
 MLFLOW_PORT = 5000
 """The port of the shipped placement.yaml's MLFLOW_TRACKING_URI."""
 SHIPPED = ROOT / "docker" / "kubernetes" / "placement.yaml"
@@ -53,7 +55,7 @@ def mlflow_service(host: str) -> list[dict[str, Any]]:
     ports = [{"name": "http", "port": MLFLOW_PORT}]
     labels = {"kubernetes.io/service-name": "mlflow"}
     return [
-        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": MLFLOW_NAMESPACE}},
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": MLFLOW_NAMESPACE, "labels": OWN}},
         {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {"clusterIP": "None", "ports": ports}},
         {
             "apiVersion": "discovery.k8s.io/v1",
@@ -71,6 +73,19 @@ def kubectl(*arguments: str, check: bool = True, text: str | None = None) -> str
     done = subprocess.run(["kubectl", *arguments], capture_output=True, text=True, check=False, input=text)  # noqa: S607
     assert not check or done.returncode == 0, f"kubectl {arguments} ended with {done.returncode}: {done.stderr}"
     return done.stdout
+
+
+def delete_own_namespace() -> None:
+    """Delete the namespace of the tests' MLflow, if it is there.
+
+    Raises:
+        AssertionError: there is one that these tests did not make; nothing is deleted.
+    """
+    found = kubectl("get", "namespace", MLFLOW_NAMESPACE, "--ignore-not-found", "-o", "json")
+    if found:
+        labels = json.loads(found)["metadata"].get("labels", {})
+        assert OWN.items() <= labels.items(), f"the cluster has a namespace {MLFLOW_NAMESPACE} that is not of these tests"
+        kubectl("delete", "namespace", MLFLOW_NAMESPACE, "--wait")
 
 
 class ClusterInstallation(Installation):
@@ -92,9 +107,9 @@ class ClusterInstallation(Installation):
         stack.callback(kubectl, "delete", "namespace", NAMESPACE, "--wait")
         for name, keys in documented_secrets({**KEYS, **account, "NIGHTSHIFT_DATABASE": database_url}).items():
             kubectl("create", "secret", "generic", name, "-n", NAMESPACE, *(f"--from-literal={key}={keys[key]}" for key in keys))
-        kubectl("delete", "namespace", MLFLOW_NAMESPACE, "--ignore-not-found", "--wait")
+        delete_own_namespace()
         kubectl("create", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": mlflow_service(host)}))
-        stack.callback(kubectl, "delete", "namespace", MLFLOW_NAMESPACE, "--wait")
+        stack.callback(delete_own_namespace)
         # Some builds of the kubelet want this ConfigMap in every namespace, and wait for it.
         kubectl("create", "configmap", "openshift-service-ca.crt", "-n", NAMESPACE, check=False)
         placement = home / "placement.yaml"

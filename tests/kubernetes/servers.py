@@ -18,7 +18,7 @@ import httpx
 PASSWORD = "only-for-tests"
 
 
-def wait_until(look: Callable[[], bool], what: str, *, timeout_seconds: float = 60.0) -> None:
+def wait_until(look: Callable[[], bool], what: str, *, timeout_seconds: float = 300.0) -> None:
     deadline = time.monotonic() + timeout_seconds
     while not look():
         if time.monotonic() > deadline:

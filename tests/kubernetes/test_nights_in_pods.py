@@ -10,7 +10,7 @@ from tests.integration.installation import ENDED
 from tests.kubernetes.cluster_installation import ClusterInstallation
 from training.stage_table import ALL_STAGES
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.kubernetes, pytest.mark.slow, pytest.mark.timeout(2400)]
 
 NIGHT = {"as_of": "2026-02-01T02:00:00+00:00", "train": {"epochs": 1}}
 
@@ -25,7 +25,7 @@ NIGHT = {"as_of": "2026-02-01T02:00:00+00:00", "train": {"epochs": 1}}
 def test_search_ranking_reaches_champion(on_cluster: ClusterInstallation, name: str, placement: dict[str, Any]) -> None:
     on_cluster.copy_with_placement("search_ranking", name, placement)
     run_id = on_cluster.trigger(name, NIGHT)
-    assert on_cluster.wait(name, run_id, timeout_seconds=400) == "success", on_cluster.why(name, run_id)
+    assert on_cluster.wait(name, run_id, timeout_seconds=1500) == "success", on_cluster.why(name, run_id)
     assert on_cluster.result(name, run_id, "promote").scalars["decision"] == "accepted"
     standing = on_cluster.ledger.standing(name).champion
     assert standing is not None
@@ -36,9 +36,9 @@ def test_search_ranking_reaches_champion(on_cluster: ClusterInstallation, name: 
 def test_a_second_run_of_the_same_night_starts_no_pod(on_cluster: ClusterInstallation) -> None:
     name = on_cluster.add_pipeline("asked_twice")
     first = on_cluster.trigger(name, {"as_of": NIGHT["as_of"]})
-    assert on_cluster.wait(name, first, timeout_seconds=400) == "success", on_cluster.why(name, first)
+    assert on_cluster.wait(name, first, timeout_seconds=1500) == "success", on_cluster.why(name, first)
     second = on_cluster.trigger(name, {"as_of": NIGHT["as_of"]})
-    assert on_cluster.wait(name, second, timeout_seconds=400) == "success", on_cluster.why(name, second)
+    assert on_cluster.wait(name, second, timeout_seconds=1500) == "success", on_cluster.why(name, second)
     for stage in ("ingest", "validate", "prepare", "train", "evaluate", "promote"):
         found = on_cluster.result(name, second, stage)
         assert found.reused_from is not None
@@ -68,7 +68,7 @@ def test_a_study_and_a_canary_run_in_pods_sized_by_the_pipeline(on_cluster: Clus
                 sizes[pod["metadata"]["labels"]["nightshift.io/stage"]] = pod["spec"]["containers"][0]["resources"]["requests"]
             return on_cluster.api.get(f"/dags/{dag_id}/dagRuns/{run_id}")["state"] in ENDED
 
-        on_cluster.until(look, f"end of {run_id}", timeout_seconds=800)
+        on_cluster.until(look, f"end of {run_id}", timeout_seconds=2000)
         assert on_cluster.wait(dag_id, run_id) == "success", on_cluster.why(dag_id, run_id)
 
     poor = {"as_of": "2026-02-01T02:00:00+00:00", "train": {"epochs": 1, "learning_rate": 1e-7}}
