@@ -26,7 +26,7 @@ SERVICES := $(BIN)/python -m nightshift.services
 
 export PYTHONPATH := $(CURDIR):$(CURDIR)/plugins$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-.PHONY: help run start stop status shell env install install-dev test test-cluster images image-stage image-mlflow image-airflow image-worker lint format schema bench clean
+.PHONY: help run backfill start stop status shell env install install-dev test test-cluster images image-stage image-mlflow image-airflow image-worker lint format schema bench clean
 .SILENT:
 .DEFAULT_GOAL := help
 
@@ -35,6 +35,9 @@ help:  ## this list
 
 run: $(INSTALLED)  ## the next simulated night of PIPELINE (default search_ranking), from nothing to the decision
 	$(SERVICES) run '$(PIPELINE)' $(if $(NIGHT),--night='$(NIGHT)') $(if $(FORCE),--force) $(if $(CONF),--conf '$(CONF)')
+
+backfill: $(INSTALLED)  ## the nights FROM=YYYY-MM-DD to TO=YYYY-MM-DD of PIPELINE, one after the other; KEEP_GOING=1 goes on after a failure
+	$(SERVICES) backfill '$(PIPELINE)' $(if $(FROM),--from='$(FROM)') $(if $(TO),--to='$(TO)') $(if $(FORCE),--force) $(if $(KEEP_GOING),--keep-going)
 
 start: $(INSTALLED)  ## start Airflow and MLflow, and wait until they are ready
 	$(SERVICES) start

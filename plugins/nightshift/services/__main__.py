@@ -16,6 +16,11 @@ from nightshift.services.switching import end_signals_raise
 from nightshift.settings import Settings
 from training.errors import NightshiftError
 
+BACKFILL_HELP = (
+    "run a range of nights one after the other, by the pipeline's schedule and time zone (days without a slot are left out, of several "
+    "slots a day the first counts), and show a table of their decisions; nights that succeeded before are not run again"
+)
+
 
 def say(text: str) -> None:
     print(text, flush=True)
@@ -46,6 +51,13 @@ def _run(settings: Settings, options: argparse.Namespace) -> int:
     from nightshift.services.night import run_night
 
     return run_night(settings, options.pipeline, night=options.night, force=options.force, say=say, overrides=options.conf)
+
+
+def _backfill(settings: Settings, options: argparse.Namespace) -> int:
+    from nightshift.services.backfill import Order, run_backfill
+
+    order = Order(first=options.first, last=options.last, force=options.force, keep_going=options.keep_going)
+    return run_backfill(settings, options.pipeline, order, say=say)
 
 
 def _start(settings: Settings, _options: argparse.Namespace) -> int:
@@ -95,6 +107,14 @@ def _parser() -> argparse.ArgumentParser:
     night.add_argument("--night", type=parse_day, help="this night (YYYY-MM-DD) instead of the next one")
     night.add_argument("--conf", type=parse_conf, default={}, help='overrides of this run as JSON: {"train": {"epochs": 5}}')
     night.add_argument("--force", action="store_true", help="do all of its work again, finished or not")
+    backfill = command("backfill", _backfill, BACKFILL_HELP)
+    backfill.add_argument("pipeline")
+    backfill.add_argument("--from", dest="first", type=parse_day, required=True, metavar="DAY", help="the first night, YYYY-MM-DD")
+    backfill.add_argument(
+        "--to", dest="last", type=parse_day, required=True, metavar="DAY", help="the last night; its slot must have passed"
+    )
+    backfill.add_argument("--force", action="store_true", help="run finished nights again too, and do all of their work again")
+    backfill.add_argument("--keep-going", action="store_true", help="go on after a night that failed; the exit code is 1 all the same")
     command("start", _start, "start the services and wait until they are ready")
     command("stop", _stop, "end every process of this installation, and no other")
     command("status", _status, "say what runs; exit code 3 if nothing does")

@@ -38,23 +38,38 @@ def run_night(
         SpecError: the pipeline's YAML or an override is wrong, or a place (`${…_URI}`) is not set; nothing was started then.
         NightshiftError: `night.pipeline` unknown, `night.dag` not parsed; those of `lifecycle.start`.
     """
-    spec = _spec(settings, pipeline)
+    spec = checked_spec(settings, pipeline)
     conf = dict(overrides or {})
     # Airflow takes unknown keys, and the run would fail in its first task: refuse them before anything starts.
     apply_overrides(spec, conf)
-    resolve_uris(spec, environment(settings))
     start(settings, say)
     client = api(settings)
     try:
-        _wait_parsed(client, spec.name)
-        runs = client.get(f"/dags/{spec.name}/dagRuns", run_id_prefix_pattern=RUN_ID_PREFIX, order_by="-run_after", limit=MAX_PAST_RUNS)[
-            "dag_runs"
-        ]
-        past = [PastRun(run["dag_run_id"], run["state"]) for run in runs]
-        chosen = next_night(spec, past, wanted=night, now=datetime.now(UTC))
-        return 0 if run_one(settings, client, spec, chosen, force=force, say=say, overrides=conf) == "success" else 1
+        wait_parsed(client, spec.name)
+        chosen = next_night(spec, past_runs(client, spec.name), wanted=night, now=datetime.now(UTC))
+        with switched_on(client, settings.home, spec.name, say):
+            return 0 if run_one(settings, client, spec, chosen, force=force, say=say, overrides=conf) == "success" else 1
     finally:
         client.close()
+
+
+def checked_spec(settings: Settings, pipeline: str) -> PipelineSpec:
+    """Return a pipeline's spec, every place that it names being set.
+
+    Raises:
+        SpecError: it is wrong, or a place is not set.
+        NightshiftError: `night.pipeline`, there is none of this name.
+    """
+    spec = find_spec(settings, pipeline)
+    resolve_uris(spec, environment(settings))
+    return spec
+
+
+def past_runs(client: AirflowApi, dag_id: str, day: date | None = None) -> list[PastRun]:
+    """Return the runs that were started as nights, newest first; only those of one day if it is given."""
+    prefix = RUN_ID_PREFIX + (day.isoformat() if day else "")
+    runs = client.get(f"/dags/{dag_id}/dagRuns", run_id_prefix_pattern=prefix, order_by="-run_after", limit=MAX_PAST_RUNS)["dag_runs"]
+    return [PastRun(run["dag_run_id"], run["state"]) for run in runs]
 
 
 def follow_run(settings: Settings, pipeline: str, run_id: str | None, *, say: Say) -> int:
@@ -79,7 +94,7 @@ def follow_run(settings: Settings, pipeline: str, run_id: str | None, *, say: Sa
         client.close()
 
 
-def _spec(settings: Settings, pipeline: str) -> PipelineSpec:
+def find_spec(settings: Settings, pipeline: str) -> PipelineSpec:
     path = settings.pipelines_path / f"{pipeline}.yaml"
     if not path.is_file():
         known = ", ".join(sorted(found.stem for found in settings.pipelines_path.glob("*.yaml"))) or "none"
@@ -89,7 +104,7 @@ def _spec(settings: Settings, pipeline: str) -> PipelineSpec:
     return load_spec(path)
 
 
-def _wait_parsed(client: AirflowApi, dag_id: str) -> None:
+def wait_parsed(client: AirflowApi, dag_id: str) -> None:
     deadline = time.monotonic() + PARSE_SECONDS
     while client.find(f"/dags/{dag_id}") is None:
         errors = [error for error in client.get("/importErrors", limit=100)["import_errors"] if error["filename"].endswith(f"{dag_id}.py")]
@@ -111,24 +126,27 @@ def run_one(
     force: bool,
     say: Say,
     overrides: Mapping[str, Any] | None = None,
+    summed_up: bool = True,
 ) -> str:
-    """Start a night (or go on following it), show it to its end and sum it up; return its final state, `success` or `failed`.
+    """Start a night (or go on following it) and show it to its end; return its final state, `success` or `failed`.
 
-    The DAG is on meanwhile and paused again afterwards, if it was paused: left on, the schedule would start a real night in the
-    middle of the simulated ones, and wait for data that nobody makes.
+    The DAG must be on: `switched_on`. Left on, the schedule would start a real night in the middle of the simulated ones, and wait
+    for data that nobody makes.
+
+    Args:
+        overrides: of this run, as a trigger's conf.
+        summed_up: show the summary too; that of a failed night is always shown.
     """
     make_data(settings, spec, datetime.fromisoformat(night.as_of) if night.as_of else datetime.now(UTC), say)
-    with switched_on(client, settings.home, spec.name, say) as is_paused_again:
-        if night.running_already:
-            say(f"{night.run_id} of {spec.name} still runs; following it" + (", without the overrides in CONF" if overrides else ""))
-        else:
-            _trigger(client, spec.name, night, overrides or {}, force=force, say=say)
-        try:
-            return _show(settings, client, spec.name, night.run_id, say)
-        except (KeyboardInterrupt, SystemExit):
-            waits = "its next stage waits for" if is_paused_again else "it goes on without"
-            say(f"\n{night.run_id} of {spec.name} is not finished: {waits} make run PIPELINE={spec.name}")
-            raise
+    if night.running_already:
+        say(f"{night.run_id} of {spec.name} still runs; following it" + (", without the overrides in CONF" if overrides else ""))
+    else:
+        _trigger(client, spec.name, night, overrides or {}, force=force, say=say)
+    try:
+        return _show(settings, client, spec.name, night.run_id, say, summed_up=summed_up)
+    except (KeyboardInterrupt, SystemExit):
+        say(f"\n{night.run_id} of {spec.name} is not finished; make run PIPELINE={spec.name} goes on with it")
+        raise
 
 
 def _trigger(client: AirflowApi, dag_id: str, night: Night, overrides: Mapping[str, Any], *, force: bool, say: Say) -> None:
@@ -139,8 +157,9 @@ def _trigger(client: AirflowApi, dag_id: str, night: Night, overrides: Mapping[s
     say(f"{dag_id}, run {night.run_id}" + (f", as of {night.as_of}" if night.as_of else ""))
 
 
-def _show(settings: Settings, client: AirflowApi, dag_id: str, run_id: str, say: Say) -> str:
+def _show(settings: Settings, client: AirflowApi, dag_id: str, run_id: str, say: Say, *, summed_up: bool = True) -> str:
     follower = Follower(settings, client, dag_id, run_id, say)
     state = follower.follow()
-    say(summary(settings, client, dag_id, run_id, follower))
+    if summed_up or state != "success":
+        say(summary(settings, client, dag_id, run_id, follower))
     return state

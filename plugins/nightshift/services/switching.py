@@ -48,10 +48,10 @@ def end_signals_raise() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def switched_on(client: AirflowApi, home: Path, dag_id: str, say: Say) -> Iterator[bool]:
+def switched_on(client: AirflowApi, home: Path, dag_id: str, say: Say) -> Iterator[None]:
     """Unpause a DAG; pause it at the end if it was paused, and no other command needs it on.
 
-    Meanwhile its schedule starts no run, unless it was on before. Yields whether it will be paused again.
+    Meanwhile its schedule starts no run, unless it was on before.
 
     Raises:
         NightshiftError: those of the client; `night.dag`, the schedule could not be held back.
@@ -67,7 +67,7 @@ def switched_on(client: AirflowApi, home: Path, dag_id: str, say: Say) -> Iterat
                 os.pwrite(descriptor, PAUSED_BEFORE, 0)
                 _hold_back_schedule(client, dag_id)
                 client.patch(f"/dags/{dag_id}", {"is_paused": False})
-            yield _noted(descriptor)
+            yield
         finally:
             _pause_again(client, descriptor, dag_id, say)
     finally:

@@ -59,8 +59,7 @@ def holding(server: AirflowServer, home: Path) -> subprocess.Popen[str]:
 
 
 def test_paused_dag_is_on_meanwhile_and_paused_at_the_end(server: AirflowServer, client: AirflowApi, home: Path) -> None:
-    with switched_on(client, home, DAG, print) as is_paused_again:
-        assert is_paused_again
+    with switched_on(client, home, DAG, print):
         assert not server.is_paused
         assert is_held(DAG)
         assert not is_held("another")
@@ -70,8 +69,7 @@ def test_paused_dag_is_on_meanwhile_and_paused_at_the_end(server: AirflowServer,
 
 def test_dag_that_was_on_stays_on_and_its_schedule_counts(server: AirflowServer, client: AirflowApi, home: Path) -> None:
     server.is_paused = False
-    with switched_on(client, home, DAG, print) as is_paused_again:
-        assert not is_paused_again
+    with switched_on(client, home, DAG, print):
         assert not is_held(DAG)
     assert server.on_pause == []
 
