@@ -20,6 +20,7 @@ from typing import IO, Final
 
 from nightshift.placement import Ended
 from nightshift.settings import Settings
+from nightshift.sources import noted_places
 from training.contracts import TRAININGS, StageRequest
 from training.memory import memory_limit_bytes
 from training.scratch import scratch_folder
@@ -125,6 +126,7 @@ def stage_environment(settings: Settings, stage: str, inherited: Mapping[str, st
         if name in PASSED_NAMES or name.startswith(PASSED_PREFIXES) or name.endswith(PASSED_SUFFIX)
     }
     found = {
+        **noted_places(settings.home),
         **passed,
         "NIGHTSHIFT_DATABASE": settings.database_url,
         "NIGHTSHIFT_EXPECTATIONS": str(settings.expectations_path),

@@ -13,6 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleExcept
 
 from nightshift.placement import check_backend, ignored_keys
 from nightshift.settings import Settings
+from nightshift.sources import with_noted_places
 from training.contracts import ContractError
 from training.errors import NightshiftError, UnavailableError
 from training.spec import PipelineSpec, apply_overrides, check_not_future, freeze, load_spec, resolve_uris, settle_as_of
@@ -57,7 +58,7 @@ class ResolveOperator(BaseOperator):
             check_not_future(as_of, datetime.now(UTC))
             check_backend(settings, spec)
             self._say_what_has_no_effect_here(settings, spec)
-            spec = resolve_uris(spec)
+            spec = resolve_uris(spec, with_noted_places(settings.home))
             spec_uri = Store(settings.store_uri).put_json(freeze(spec))
         except UnavailableError:
             raise

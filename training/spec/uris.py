@@ -108,11 +108,16 @@ def _resolved(path: Path, uri: str, environ: Mapping[str, str], problems: list[P
     if root.startswith("/"):
         # A path may have any characters: what it becomes is encoded, and has no `..`.
         return LocalPath(os.path.normpath(root)).as_uri().rstrip("/") + uri[placeholder.end() :]
-    if not (_LOCAL.fullmatch(root) or _BUCKET.fullmatch(root)) or _path_fault(root):
+    if not is_place(root):
         message = f"the environment variable {name} names no place for data: {shown(root)}"
         hint = "an absolute path, file:///…, s3://bucket/prefix, gs://… or az://…"
         problems.append(Problem(code="uri.forbidden", message=message, hint=hint, field=dotted(path)))
     return root.rstrip("/") + uri[placeholder.end() :]
+
+
+def is_place(text: str) -> bool:
+    """Say whether the value of a variable names a place for data: an absolute path, or a URI without user, password or query."""
+    return text.startswith("/") or bool((_LOCAL.fullmatch(text) or _BUCKET.fullmatch(text)) and not _path_fault(text))
 
 
 def _webhook(alerts: Alerts, environ: Mapping[str, str], problems: list[Problem]) -> str | None:

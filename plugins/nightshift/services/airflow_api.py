@@ -64,12 +64,12 @@ class AirflowApi:
             return {}
         return {part: str(value.get("status")) for part, value in values.items()}
 
-    def find(self, path: str, **query: str | int) -> Any:
+    def find(self, path: str, **query: str | int | list[str]) -> Any:
         """GET `/api/v2{path}`; None when there is no such thing."""
         response = self._request("GET", path, params=query)
         return None if response.status_code == httpx.codes.NOT_FOUND else self._body(response)
 
-    def get(self, path: str, **query: str | int) -> Any:
+    def get(self, path: str, **query: str | int | list[str]) -> Any:
         """GET `/api/v2{path}`; raises `airflow.refused` when there is no such thing."""
         return self._body(self._request("GET", path, params=query))
 

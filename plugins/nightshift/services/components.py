@@ -10,9 +10,9 @@ from nightshift.services.environment import (
     MLFLOW_ACCOUNTS_FILE,
     airflow_home,
     credentials,
-    environment,
     mlflow_home,
     owns_mlflow,
+    service_environment,
 )
 from nightshift.services.ports import Port
 from nightshift.services.supervisor import Component
@@ -21,7 +21,7 @@ from nightshift.settings import Settings
 
 def components(settings: Settings) -> list[Component]:
     """Return MLflow's server (unless the tracking URI is another's) and Airflow's four, which wait for their database's migration."""
-    shared = environment(settings)
+    shared = service_environment(settings)
     airflow = (sys.executable, "-m", "airflow")
     migration = Component(name="airflow-database", command=(*airflow, "db", "migrate"), environment=shared, once=True)
     first = [] if database_is_current(settings) else [migration]
@@ -63,7 +63,7 @@ def _mlflow_server(settings: Settings) -> Component:
     )
     # Its job runner is eight processes for features that nothing here uses.
     own = {
-        **environment(settings),
+        **service_environment(settings),
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
         "MLFLOW_AUTH_CONFIG_PATH": str(folder / MLFLOW_ACCOUNTS_FILE),
         "MLFLOW_FLASK_SERVER_SECRET_KEY": credentials(settings)["mlflow_secret_key"],

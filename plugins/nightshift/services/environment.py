@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import secrets
 import shlex
 import sys
@@ -19,15 +20,19 @@ from typing import Final
 from nightshift.services.locking import locked
 from nightshift.services.processes import MARK
 from nightshift.settings import Settings
+from nightshift.sources import FILE as SOURCES_FILE
+from nightshift.sources import is_source_name, noted_places, places_in, with_noted_places
 from training.contracts import sha256_hex
 from training.errors import DeniedError, NightshiftError
 from training.provenance import code_version
+from training.spec.uris import PLACEHOLDER_RULE
 
 USERNAME: Final = "admin"
 """Starts the runs; the same name is MLflow's account."""
 APPROVER: Final = "approver"
 """Airflow's second user: who started a run does not approve its model."""
 HOST: Final = "127.0.0.1"
+SHOP: Final = "SHOP_URI"
 CREDENTIALS_FILE: Final = "credentials.json"
 SECRETS: Final[Mapping[str, Callable[[], str]]] = {
     "airflow_password": lambda: secrets.token_urlsafe(12),
@@ -42,10 +47,15 @@ SECRETS: Final[Mapping[str, Callable[[], str]]] = {
 SERVICE_PREFIXES: Final = ("NIGHTSHIFT_", "AWS_", "AZURE_", "GOOGLE_")
 
 MLFLOW_ACCOUNTS_FILE: Final = "accounts.ini"
+SET_BY_MAKE: Final = frozenset({"PYTHONPATH"})
+"""What the Makefile exports to its own commands: `make env` runs with it, and the shell that evaluates its lines does not."""
 QUIET_WARNINGS: Final = ",".join(
     ("ignore:Using `httpx` with `starlette", "ignore:starlette.middleware.wsgi is deprecated", "ignore:Could not import graphviz")
 )
 """Of libraries about libraries; they would stand in every command's output."""
+
+
+_PLACEHOLDER = re.compile(rf"\$\{{({PLACEHOLDER_RULE})\}}", re.ASCII)
 
 
 def airflow_home(settings: Settings) -> Path:
@@ -229,7 +239,6 @@ def environment(settings: Settings, inherited: Mapping[str, str] | None = None) 
         "NIGHTSHIFT_AIRFLOW_PORT": str(settings.airflow_port),
         "NIGHTSHIFT_MLFLOW_PORT": str(settings.mlflow_port),
         "MLFLOW_TRACKING_URI": settings.mlflow_uri,
-        "SHOP_URI": base.get("SHOP_URI") or shop_root(settings).as_uri(),
         "PYTHONPATH": os.pathsep.join(places),
         "PYTHONWARNINGS": QUIET_WARNINGS,
         "PATH": path if scripts in path.split(os.pathsep) else os.pathsep.join([scripts, path]),
@@ -238,7 +247,8 @@ def environment(settings: Settings, inherited: Mapping[str, str] | None = None) 
         "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
         "GIT_PYTHON_REFRESH": "quiet",
     }
-    return {**base, **airflow_settings(settings), **ours, **mlflow_account(settings)}
+    sources = {SHOP: shop_root(settings).as_uri(), **with_noted_places(settings.home, base)}
+    return {**sources, **airflow_settings(settings), **ours, **mlflow_account(settings)}
 
 
 def mlflow_account(settings: Settings) -> dict[str, str]:
@@ -248,11 +258,42 @@ def mlflow_account(settings: Settings) -> dict[str, str]:
     return {"MLFLOW_TRACKING_USERNAME": USERNAME, "MLFLOW_TRACKING_PASSWORD": credentials(settings)["mlflow_password"]}
 
 
+def service_environment(settings: Settings) -> dict[str, str]:
+    """Return the environment of every service: without the places of data, which each run looks up."""
+    wanted = environment(settings)
+    places = places_in(wanted)
+    return {name: value for name, value in wanted.items() if name not in places}
+
+
+def note_places(settings: Settings, say: Callable[[str], None]) -> None:
+    """Note where this command's environment says that data is, for all later runs; a variable that is set to nothing is forgotten."""
+    path = settings.home / SOURCES_FILE
+    with locked(path.with_suffix(".lock")):
+        before = noted_places(settings.home)
+        forgotten = {name for name, value in os.environ.items() if is_source_name(name) and not value.strip()}
+        kept = {name: value for name, value in before.items() if name not in forgotten}
+        wanted = {SHOP: shop_root(settings).as_uri(), **kept, **places_in(os.environ)}
+        if wanted == before:
+            return
+        write_private(path, json.dumps(wanted, indent=1, sort_keys=True))
+    for name, value in sorted(before.items()):
+        if value != wanted.get(name):
+            say(f"{name} is now {wanted.get(name, 'not set')} (before: {value}), from the next run on")
+
+
 def digests(settings: Settings) -> dict[str, str]:
     """Return a digest, by name, of each setting and of the code that running services hold: where one differs, they are old."""
-    wanted = {name: value for name, value in environment(settings).items() if name.startswith(SERVICE_PREFIXES) or name.endswith("_URI")}
+    # Of the variables that pipelines name, services hold those that are not a place of data: webhooks.
+    named = {"MLFLOW_TRACKING_URI"} | _named_in_pipelines(settings)
+    values = service_environment(settings)
+    wanted = {name: value for name, value in values.items() if name.startswith(SERVICE_PREFIXES) or name in named}
     wanted["code"] = code_version() + _plugins_version(settings.checkout_path / "plugins")
     return {name: sha256_hex(value.encode("utf-8", "surrogateescape"))[:16] for name, value in wanted.items() if name != MARK}
+
+
+def _named_in_pipelines(settings: Settings) -> set[str]:
+    texts = (path.read_text(encoding="utf-8", errors="replace") for path in settings.pipelines_path.glob("*.yaml"))
+    return {name for text in texts for name in _PLACEHOLDER.findall(text)}
 
 
 def _plugins_version(folder: Path) -> str:
@@ -260,9 +301,11 @@ def _plugins_version(folder: Path) -> str:
 
 
 def shell_lines(settings: Settings) -> str:
-    """Return `export` lines for what differs from this process's environment; a shell evaluates them."""
-    wanted = environment(settings)
-    return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in sorted(wanted.items()) if os.environ.get(name) != value)
+    """Return `export` lines for what differs from the shell's environment; a shell evaluates them."""
+    wanted = sorted(environment(settings).items())
+    return "\n".join(
+        f"export {name}={shlex.quote(value)}" for name, value in wanted if name in SET_BY_MAKE or os.environ.get(name) != value
+    )
 
 
 def write_private(path: Path, text: str) -> None:

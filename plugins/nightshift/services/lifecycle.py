@@ -16,7 +16,7 @@ import httpx
 from nightshift.pools import POOLS, Pool
 from nightshift.services.airflow_api import AirflowApi
 from nightshift.services.components import components, note_database_is_current, ports
-from nightshift.services.environment import USERNAME, airflow_url, credentials, digests, environment, prepare_home
+from nightshift.services.environment import USERNAME, airflow_url, credentials, digests, environment, note_places, prepare_home
 from nightshift.services.locking import START_LOCK, locked
 from nightshift.services.places import require_home, require_places
 from nightshift.services.ports import require_free
@@ -26,11 +26,14 @@ from nightshift.services.stopping import end_leftovers, running, stop
 from nightshift.services.supervisor import Supervisor
 from nightshift.services.switching import pause_leftovers
 from nightshift.settings import Settings
-from training.errors import NightshiftError, SpecError
+from training.errors import NightshiftError, SpecError, UnavailableError
 from training.spec import load_spec
 
 logger = logging.getLogger(__name__)
 
+BUSY_STATES: Final = ("running", "queued", "restarting")
+SHORT_DAGS: Final = frozenset({"housekeeping"})
+"""Seconds long, and repeated every hour."""
 READY_SECONDS: Final = 180.0
 POLL_SECONDS: Final = 0.25
 AIRFLOW_PARTS: Final = ("metadatabase", "scheduler", "dag_processor", "triggerer")
@@ -49,7 +52,8 @@ def start(settings: Settings, say: Callable[[str], None]) -> None:
     One command starts at a time; a second one waits for it, and finds the services running.
 
     Raises:
-        NightshiftError: `services.port_busy`; `services.not_ready` with the last lines of the log that says why;
+        NightshiftError: `services.port_busy`; `services.not_ready` with the last lines of the log that says why; `services.busy`, a
+            restart is needed, and a run is in progress;
             what `require_places` raises.
     """
     require_home(settings)
@@ -64,7 +68,9 @@ def _start(settings: Settings, say: Callable[[str], None]) -> None:
     if state is not None:
         # Before anything that runs is stopped for settings that cannot work.
         require_places(settings)
+    note_places(settings, say)
     if state is not None and (changed := changed_settings(state, digests(settings))):
+        _require_idle(settings, changed, say)
         say(f"the services were started with other settings ({', '.join(changed)}); starting them again")
         stop(settings.home, say)
         state = None
@@ -86,8 +92,32 @@ def _start(settings: Settings, say: Callable[[str], None]) -> None:
     say(f"services are up after {time.monotonic() - started_at:.0f} s" if is_new else "services are up")
 
 
+def _require_idle(settings: Settings, changed: list[str], say: Callable[[str], None]) -> None:
+    """Return if a restart of the services interrupts no task.
+
+    Raises:
+        NightshiftError: `services.busy`, with the runs that a restart would interrupt.
+    """
+    client = api(settings)
+    try:
+        tasks = client.get("/dags/~/dagRuns/~/taskInstances", state=list(BUSY_STATES), limit=100)["task_instances"]
+    except UnavailableError as err:
+        say(f"which runs are in progress is not known: {err}")
+        return
+    finally:
+        client.close()
+    runs = sorted({f"{task['dag_run_id']} of {task['dag_id']}" for task in tasks if task["dag_id"] not in SHORT_DAGS})
+    if runs:
+        raise NightshiftError(
+            "services.busy",
+            f"the services run with other settings ({', '.join(changed)}), and a restart would interrupt {', '.join(runs)}",
+            hint="wait until it has ended and repeat the command, or make stop first: finished stages are reused, training resumes",
+        )
+
+
 def supervise(settings: Settings) -> None:
     """Be the supervisor until told to stop."""
+    note_places(settings, logger.info)
     Supervisor(settings.home, components(settings), settings=digests(settings)).run()
 
 

@@ -1,5 +1,6 @@
 """A run's first task, and the wait for late partitions."""
 
+import json
 import re
 import shutil
 from collections.abc import Callable
@@ -196,6 +197,15 @@ def test_shipped_pipeline_logs_an_unset_webhook_and_no_ignored_key(
 ) -> None:
     execute(resolve, context_of("resolve"))
     assert lines_of(capsys) == ["alerts.webhook: the environment variable ALERTS_URI is not set, so no alert is posted"]
+
+
+def test_a_place_noted_after_the_services_started_is_used(
+    resolve: ResolveOperator, shop: Path, store: Store, monkeypatch: pytest.MonkeyPatch, context_of: Context, execute: Execute
+) -> None:
+    monkeypatch.delenv("SHOP_URI")
+    (shop.parents[1] / "sources.json").write_text(json.dumps({"SHOP_URI": str(shop.parent)}))
+    values = execute(resolve, context_of("resolve"))
+    assert store.get_json(values["spec_uri"])["data"]["source"]["uri"] == shop.as_uri()
 
 
 def test_a_backend_that_is_not_there_ends_the_run_at_once(

@@ -12,9 +12,10 @@ import pytest
 
 from nightshift.local import stage_environment
 from nightshift.services.components import components, note_database_is_current, ports
-from nightshift.services.environment import airflow_home, credentials, digests, environment, prepare_home, shell_lines
+from nightshift.services.environment import airflow_home, credentials, digests, environment, note_places, prepare_home, shell_lines
 from nightshift.services.status import addresses
 from nightshift.settings import Settings
+from nightshift.sources import noted_places
 from training.errors import NightshiftError
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -219,14 +220,87 @@ def test_a_shell_evaluates_the_lines_whatever_the_values_hold(tmp_path: Path) ->
 
 
 def test_digests_tell_a_changed_setting_and_hide_its_value(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FLIGHTS_URI", "s3://name:secret@bucket")
+    monkeypatch.setenv("ALERTS_URI", "https://name:secret@hooks.example.com")
     before = digests(settings)
-    monkeypatch.setenv("FLIGHTS_URI", "file:///flights")
+    monkeypatch.setenv("ALERTS_URI", "https://hooks.example.com")
     after = digests(settings)
 
-    assert {name for name in after if after[name] != before.get(name)} == {"FLIGHTS_URI"}
+    assert {name for name in after if after[name] != before.get(name)} == {"ALERTS_URI"}
     assert "secret" not in str(before)
     assert "code" in before
+
+
+def test_places_of_data_and_variables_that_no_pipeline_names_need_no_restart(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = digests(settings)
+    monkeypatch.setenv("FLIGHTS_URI", "file:///flights")
+    monkeypatch.setenv("SHOP_URI", "s3://shop")
+    monkeypatch.setenv("OTHER_TEAMS_URI", "https://elsewhere.example.com")
+
+    assert digests(settings) == before
+
+
+def test_services_look_places_up_and_have_none_of_their_own(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLIGHTS_URI", "file:///flights")
+    monkeypatch.setenv("ALERTS_URI", "https://hooks.example.com")
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "/v2/credentials")
+
+    for component in components(settings):
+        assert not {"FLIGHTS_URI", "SHOP_URI"} & component.environment.keys(), component.name
+        assert component.environment["ALERTS_URI"] == "https://hooks.example.com"
+        assert component.environment["AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"] == "/v2/credentials"
+
+
+def test_noted_place_stays_until_another_or_an_empty_one_is_set(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    for name in [name for name in os.environ if name.endswith("_URI")]:
+        monkeypatch.delenv(name)
+    shop = (settings.home / "data" / "shop").as_uri()
+    monkeypatch.setenv("FLIGHTS_URI", "/flights")
+    note_places(settings, said.append)
+    monkeypatch.delenv("FLIGHTS_URI")
+    note_places(settings, said.append)
+    assert noted_places(settings.home) == {"FLIGHTS_URI": "/flights", "SHOP_URI": shop}
+    assert environment(settings)["FLIGHTS_URI"] == "/flights"
+    assert said == []
+
+    monkeypatch.setenv("FLIGHTS_URI", "s3://bucket/flights")
+    note_places(settings, said.append)
+    assert said == ["FLIGHTS_URI is now s3://bucket/flights (before: /flights), from the next run on"]
+    monkeypatch.setenv("FLIGHTS_URI", "")
+    note_places(settings, said.append)
+
+    assert noted_places(settings.home) == {"SHOP_URI": shop}
+    assert stat.S_IMODE((settings.home / "sources.json").stat().st_mode) == 0o600
+
+
+def test_what_may_be_a_secret_is_never_noted(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "FLIGHTS_URI": "s3://key:password@bucket",
+        "ALERTS_URI": "https://hooks.example.com/T0/secret",
+        "ORDERS_URI": "s3://bucket/x?password=secret",
+        "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI": "/v2/secret",
+        "MLFLOW_TRACKING_URI": "file:///secret",
+    }.items():
+        monkeypatch.setenv(name, value)
+
+    note_places(settings, lambda _text: None)
+
+    text = (settings.home / "sources.json").read_text()
+    assert not any(word in text for word in ("password", "secret", "FLIGHTS_URI"))
+
+
+def test_clean_shell_finds_the_packages_although_make_has_set_their_path_for_itself(settings: Settings) -> None:
+    path = f"{ROOT}{os.pathsep}{ROOT / 'plugins'}"
+    by_make = {**os.environ, "PYTHONPATH": path, "NIGHTSHIFT_HOME": str(settings.home)}
+    lines = subprocess.run(
+        [sys.executable, "-m", "nightshift.services", "env"], env=by_make, capture_output=True, text=True, check=True
+    ).stdout
+
+    script = f"{lines}\npython -c 'import nightshift.settings, training.registry; print(\"found\")'"
+    clean = {"PATH": "/usr/bin:/bin", "HOME": str(settings.home)}
+    seen = subprocess.run(["/bin/sh", "-c", script], env=clean, cwd=settings.home, capture_output=True, text=True, check=False)
+
+    assert seen.stdout == "found\n", seen.stderr
 
 
 def test_first_start_migrates_airflows_database_and_later_ones_do_not(settings: Settings) -> None:
