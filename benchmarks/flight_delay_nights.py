@@ -1,4 +1,4 @@
-"""Consecutive real nights of flight_delay by Airflow's own backfill: what the gate did, and what it was worth.
+"""Consecutive real nights of flight_delay by `make backfill`: what the gate did, and what it was worth.
 
     FLIGHTS_URI=file:///path/to/nycflights13 python benchmarks/flight_delay_nights.py [--first DAY] [--nights 22] [--home FOLDER]
 
@@ -26,11 +26,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
-from nightshift.services.airflow_api import AirflowApi
-from nightshift.services.lifecycle import api
-from nightshift.settings import Settings
 from training.data.joins import LABEL
-from training.errors import NightshiftError
 from training.evaluation.metrics import score_metrics
 from training.evaluation.significance import compare
 from training.models.predictor import Predictor, load_predictor
@@ -46,8 +42,6 @@ POLICIES = ("gated champion", "always promote", "never retrain")
 METRICS = ("auc", "log_loss", "brier")
 CONFIDENCE = 0.95
 SEED = 17
-MAX_SECONDS = 3600.0
-MAX_ORDERS = 5
 
 
 @dataclass(frozen=True)
@@ -80,60 +74,19 @@ def main() -> None:
         ledger = Ledger(f"sqlite:///{home / 'nightshift.db'}")
         started_at = time.monotonic()
         if len(ledger.history(PIPELINE)) < options.nights:
-            backfill(environment, options.first, options.nights, ledger)
+            backfill(environment, options.first, options.nights)
             print(f"{options.nights} nights in {time.monotonic() - started_at:.0f} s\n")
         report(ledger, Store((home / "store").as_uri()), home / "scratch")
 
 
-def backfill(environment: Mapping[str, str], first: date, num_nights: int, ledger: Ledger) -> None:
+def backfill(environment: Mapping[str, str], first: date, num_nights: int) -> None:
     """Run the nights one after the other on a real scheduler."""
-
-    def services(command: str) -> None:
-        subprocess.run([sys.executable, "-m", "nightshift.services", command], env=environment, check=True, stdout=subprocess.DEVNULL)
-
-    services("start")
-    try:
-        order_backfill(api(Settings.from_environment(environment)), first, num_nights)
-        deadline = time.monotonic() + MAX_SECONDS
-        seen = 0
-        while seen < num_nights and time.monotonic() < deadline:
-            found = len(ledger.history(PIPELINE))
-            if found != seen:
-                seen = found
-                print(f"{seen} of {num_nights} nights decided", flush=True)
-            time.sleep(2)
-        if seen < num_nights:
-            raise SystemExit(f"only {seen} of {num_nights} nights were decided within {MAX_SECONDS:.0f} s")
-    finally:
-        services("stop")
-
-
-def order_backfill(airflow: AirflowApi, first: date, num_nights: int) -> None:
-    """Ask for the nights, again where Airflow's SQLite was busy half-way through, and switch the pipeline on."""
+    services = [sys.executable, "-m", "nightshift.services"]
     last = first + timedelta(days=num_nights - 1)
-    body = {
-        "dag_id": PIPELINE,
-        "from_date": f"{first}T00:00:00Z",
-        "to_date": f"{last}T23:59:00Z",
-        "max_active_runs": 1,
-        "run_backwards": False,
-        "dag_run_conf": {},
-        "reprocess_behavior": "none",
-    }
-    while airflow.find(f"/dags/{PIPELINE}") is None:
-        time.sleep(1)
-    for attempt in range(1, MAX_ORDERS + 1):
-        try:
-            airflow.post("/backfills", body)
-            break
-        except NightshiftError:
-            if attempt == MAX_ORDERS:
-                raise
-            for half in airflow.get("/backfills", dag_id=PIPELINE)["backfills"]:
-                if half["completed_at"] is None:
-                    airflow.put(f"/backfills/{half['id']}/cancel")
-            time.sleep(attempt)
-    airflow.patch(f"/dags/{PIPELINE}", {"is_paused": False})
+    try:
+        subprocess.run([*services, "backfill", PIPELINE, "--from", str(first), "--to", str(last)], env=environment, check=True)
+    finally:
+        subprocess.run([*services, "stop"], env=environment, check=True, stdout=subprocess.DEVNULL)
 
 
 def report(ledger: Ledger, store: Store, scratch: Path) -> None:

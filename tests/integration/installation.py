@@ -69,7 +69,14 @@ class Installation:
 
     @classmethod
     def start(cls, home: Path, **more: str) -> Installation:
-        """Make the folder (DAG files, pipelines, suites, 36 days of the shop) and start everything; `more` are further settings."""
+        """Make the folder and start everything; `more` are further settings."""
+        made = cls.prepare(home, **more)
+        made.services("start")
+        return made
+
+    @classmethod
+    def prepare(cls, home: Path, **more: str) -> Installation:
+        """Make the folder: DAG files, pipelines, suites, 36 days of the shop."""
         shutil.copytree(ROOT / "dags", home / "dags", ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copytree(ROOT / "expectations", home / "expectations")
         airflow_port, mlflow_port = free_ports(2)
@@ -91,7 +98,6 @@ class Installation:
         made = cls(home, environment)
         for number in range(NUM_DAYS):
             write_day(made.shop, date.fromordinal(FIRST_DAY.toordinal() + number), searches=NUM_SEARCHES)
-        made.services("start")
         return made
 
     @property

@@ -68,7 +68,7 @@ def _start(settings: Settings, say: Callable[[str], None]) -> None:
     if state is not None:
         # Before anything that runs is stopped for settings that cannot work.
         require_places(settings)
-    note_places(settings, say)
+        note_places(settings, say)
     if state is not None and (changed := changed_settings(state, digests(settings))):
         _require_idle(settings, changed, say)
         say(f"the services were started with other settings ({', '.join(changed)}); starting them again")
@@ -80,6 +80,7 @@ def _start(settings: Settings, say: Callable[[str], None]) -> None:
         require_free(ports(settings))
         require_places(settings)
         prepare_home(settings)
+        note_places(settings, say)
         say("starting MLflow and Airflow")
         _launch_supervisor(settings)
     started_at = time.monotonic()
