@@ -33,7 +33,7 @@ def test_stage_sees_noted_places(tmp_path: Path) -> None:
     note(tmp_path, FLIGHTS_URI="/noted", SHOP_URI="/noted")
     settings = Settings.from_environment({"NIGHTSHIFT_HOME": str(tmp_path)})
 
-    seen = stage_environment(settings, {"FLIGHTS_URI": "/exported"})
+    seen = stage_environment(settings, "ingest", {"FLIGHTS_URI": "/exported"})
 
     assert (seen["FLIGHTS_URI"], seen["SHOP_URI"]) == ("/exported", "/noted")
 

@@ -179,7 +179,7 @@ def test_secrets_of_an_older_installation_are_kept_and_new_ones_added(settings: 
 
 def test_every_process_has_mlflows_login_and_unpickles_nothing(settings: Settings) -> None:
     made = environment(settings, {"MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "true", "MLFLOW_TRACKING_USERNAME": "x"})
-    stage = stage_environment(settings, made)
+    stage = stage_environment(settings, "evaluate", made)
     (server,) = [component.environment for component in components(settings) if component.name == "mlflow"]
 
     for variables in (made, stage):
