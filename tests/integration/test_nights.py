@@ -35,7 +35,7 @@ def test_first_night_makes_a_champion_and_the_second_is_compared_with_it(install
 def test_housekeeping_as_shipped_sets_mlflow_right_for_every_model(installation: Installation) -> None:
     champion = installation.ledger.standing(PIPELINE).champion
     assert champion is not None
-    mlflow = MlflowClient(installation.settings.mlflow_uri)
+    mlflow = MlflowClient(installation.mlflow_uri)
     mlflow.delete_registered_model_alias(PIPELINE, "champion")
     mlflow.set_model_version_tag(PIPELINE, champion.version, "lifecycle", "archived")
 
