@@ -44,6 +44,8 @@ class MainTable:
     label_column: str
     label_rule: str | None = None
     """`> 15`: label 1 where the column is so; None: the column's own value."""
+    label_is_text: bool = False
+    """Whether the label is the name of a class."""
     label_known_at: str | None = None
     """Column with the instant from which the label is known."""
 
@@ -64,7 +66,9 @@ class FeatureTable:
 
 
 def join_frame(connection: duckdb.DuckDBPyConnection, main: MainTable, features: Sequence[FeatureTable], *, as_of: datetime) -> pa.Table:
-    """Return the joined frame with a float32 `label`, ordered by (event time, key), one chunk per column.
+    """Return the joined frame with a `label` (float32, or text: the name of a class), one chunk per column.
+
+    Its rows are ordered by (event time, key).
 
     Args:
         connection: hardened, able to read the tables' files.
@@ -156,7 +160,7 @@ def _query(main: MainTable, features: Sequence[FeatureTable], as_of: datetime) -
         selected += [f"{_seen(main, table, alias, '+' + name)} AS {quoted(name)}" for name in table.columns.values()]
         if table.event_time:
             selected.append(f"{_seen(main, table, alias, table.event_time)} AS {quoted(_fact_time(table))}")
-    selected.append(f"CAST({_label(main)} AS FLOAT) AS {quoted(LABEL)}")
+    selected.append(f"CAST({_label(main)} AS {'VARCHAR' if main.label_is_text else 'FLOAT'}) AS {quoted(LABEL)}")
     known = "true"
     if main.label_known_at is not None:
         known = f"m.{quoted(main.label_known_at)} <= {literal(as_of.isoformat())}::TIMESTAMPTZ"
@@ -217,8 +221,11 @@ def _check_times(joined: pa.Table, main: MainTable, features: Sequence[FeatureTa
 
 
 def _check_label(frame: pa.Table, main: MainTable) -> None:
-    # A null becomes NaN here; both mean that nobody knows.
-    wrong = np.flatnonzero(~np.isfinite(frame[LABEL].to_numpy(zero_copy_only=False)))
+    if main.label_is_text:
+        wrong = np.flatnonzero(np.asarray(pc.equal(pc.fill_null(frame[LABEL], ""), "")))
+    else:
+        # A null becomes NaN here; both mean that nobody knows.
+        wrong = np.flatnonzero(~np.isfinite(frame[LABEL].to_numpy(zero_copy_only=False)))
     if len(wrong):
         raise DataError(
             "data.nulls",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final
@@ -100,13 +100,14 @@ def _decisive(event_us: NDArray[np.int64], groups: NDArray[np.int32] | None) -> 
     return firsts[groups]
 
 
-def check_labels(label: NDArray[np.float32], rows: Mapping[str, NDArray[np.int64]], *, task: str) -> None:
+def check_labels(label: NDArray[np.float32], rows: Mapping[str, NDArray[np.int64]], *, task: str, names: Sequence[str] = ()) -> None:
     """Refuse labels that nothing can be learned from or measured on.
 
     Args:
         label: [n].
         rows: of each split.
         task: as the spec names it; numbers to be estimated may be 0 and 1 by chance.
+        names: of the classes, where they have names.
 
     Raises:
         DataError: `label.single_class`, all rows have one label; `label.missing_in_split`, the labels are 0 and 1, and a
@@ -114,14 +115,18 @@ def check_labels(label: NDArray[np.float32], rows: Mapping[str, NDArray[np.int64
     """
     values = np.unique(label)
     if len(values) == 1:
-        raise DataError("label.single_class", f"all {len(label)} rows have the label {values[0]:g}", hint="check data.label")
+        raise DataError("label.single_class", f"all {len(label)} rows have the label {_value(values[0], names)}", hint="check data.label")
     if task == "regression" or not np.isin(values, (0.0, 1.0)).all():
         return
     for name, numbers in rows.items():
         found = np.unique(label[numbers])
         if len(found) == 1:
-            message = f"split {shown(name)}: all {len(numbers)} rows have the label {found[0]:g}"
+            message = f"split {shown(name)}: all {len(numbers)} rows have the label {_value(found[0], names)}"
             raise DataError("label.missing_in_split", message, hint="lengthen this split, or check the label's source for these days")
+
+
+def _value(label: np.float32, names: Sequence[str]) -> str:
+    return shown(names[int(label)]) if names else f"{label:g}"
 
 
 def earlier(instant: datetime, duration: timedelta, zone: tzinfo) -> datetime:

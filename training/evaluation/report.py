@@ -26,6 +26,7 @@ def render_report(page: Mapping[str, Any]) -> bytes:
             `decision`: {"outcome", "reasons": [{"gate", "passed", "severity", "words"}]}; `plots`: {title: SVG text};
             `history`: [{"epoch", "train_loss", "validation_loss"}]; `facts`: {name: value, or {"text", "url"}}; `advice`: [line]:
             each may be None or absent, and the page then says so.
+            `classes`: what `by_class` returned, for classes with names.
             `primary`: the metric that decides; absent: the one of the rules.
     """
     evaluation: Mapping[str, Any] = page["evaluation"]
@@ -54,6 +55,8 @@ def render_report(page: Mapping[str, Any]) -> bytes:
         "history": Markup(history_plot(history)) if history else None,  # noqa: S704 - as above
         "advice": page.get("advice") or [],
         "labels": view.labels(evaluation),
+        "classes": page.get("classes") or [],
+        "positive": view.positive_class(evaluation, rules),
         "facts": view.facts(page.get("facts") or {}),
     }
     return _template().render(values).encode("utf-8")

@@ -275,6 +275,12 @@ def importance(evaluation: Mapping[str, Any]) -> Row:
     return {"rows": rows, "num_left_out": max(0, len(known) - MAX_FEATURES)}
 
 
+def positive_class(evaluation: Mapping[str, Any], rules: Evaluate) -> str | None:
+    """Return the name of the class whose probability a binary model gives, where it has one."""
+    names = evaluation.get("classes") or []
+    return str(names[-1]) if rules.task == "binary" and len(names) == 2 else None
+
+
 def labels(evaluation: Mapping[str, Any]) -> Row | None:
     """Return how many rows of each split have no known label, and of the newest days; None where labels have no `known_at`."""
     found = evaluation.get("unknown_labels")

@@ -189,7 +189,7 @@ def _num_classes(matrices: Sequence[xgboost.DMatrix]) -> int:
     wrong = labels[(labels < 0) | (labels != np.floor(labels)) | (labels >= MAX_CLASSES)]
     if len(wrong):
         message = f"{len(wrong)} of {len(labels)} labels are no class, the first is {wrong[0]:g}"
-        hint = f"classes are whole numbers from 0 to {MAX_CLASSES - 1}: number them in data.source.derive"
+        hint = f"classes are whole numbers from 0 to {MAX_CLASSES - 1}: number them in data.source.derive, or declare the label as string"
         raise DataError("label.not_a_class", message, hint=hint)
     return int(labels.max()) + 1
 

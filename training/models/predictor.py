@@ -32,6 +32,11 @@ class Predictor:
         """Columns that a raw frame must have."""
         return self._transforms.inputs(serving=True)
 
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes in the order of their numbers: of a binary label the negative one first; empty where they have none."""
+        return tuple(self.facts.get("classes") or ())
+
     def predict(self, raw_frame: pd.DataFrame) -> NDArray[np.float64]:
         """Return one score per row of `raw_frame`, [n] float64: a probability for binary models, an order for rankers.
 
@@ -41,6 +46,23 @@ class Predictor:
             DataError: a column is missing or of another type.
         """
         return self._scorer(self._transforms.apply(raw_frame, serving=True))
+
+
+class NamedPredictor:
+    """A predictor whose answer names the classes: what MLflow loads for labels of type string."""
+
+    def __init__(self, predictor: Predictor) -> None:
+        self._predictor = predictor
+
+    def predict(self, raw_frame: pd.DataFrame) -> pd.DataFrame:
+        """Return the probability of each class, one column per class with its name, one row per row of `raw_frame`, with its index.
+
+        Raises:
+            DataError: a column is missing or of another type.
+        """
+        scores = self._predictor.predict(raw_frame)
+        table = np.column_stack([1 - scores, scores]) if scores.ndim == 1 else scores
+        return pd.DataFrame(table, columns=list(self._predictor.classes), index=raw_frame.index)
 
 
 def load_predictor(folder: Path) -> Predictor:

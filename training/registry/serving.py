@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from training.models.predictor import Predictor, load_predictor
+from training.models.predictor import NamedPredictor, Predictor, load_predictor
 from training.registry.model_files import check_files, has_list
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def load_verified(uri: str, *, digest: str) -> PyFuncModel:
             for champion and canary. Not from the registry that is to be checked.
 
     Returns:
-        A model whose `predict(raw_frame)` includes the preprocessing: one score per row.
+        A model whose `predict(raw_frame)` includes the preprocessing: one score per row, or a column per class with a name.
 
     Raises:
         DataError: `model.altered`, `model.unlisted`, `model.digest`, `model.newer`.
@@ -61,8 +61,10 @@ def load_verified(uri: str, *, digest: str) -> PyFuncModel:
     return mlflow.pyfunc.load_model(str(fetched))
 
 
-def _load_pyfunc(path: str) -> Predictor:
+def _load_pyfunc(path: str) -> Predictor | NamedPredictor:
     """Return the predictor of a model's folder; its `predict(raw_frame)` includes the preprocessing.
+
+    Where the label's classes have names, the answer has a column for each of them, else it is an array.
 
     The files of the folder are compared with the list that came with them: a damaged model is refused. One that was replaced together with
     its list is not seen here, see `load_verified`.
@@ -72,4 +74,5 @@ def _load_pyfunc(path: str) -> Predictor:
         logger.warning("the model was registered without a list of its files: they are not checked")
     else:
         check_files(model, digest=None, below=DATA_FOLDER)
-    return load_predictor(Path(path))
+    predictor = load_predictor(Path(path))
+    return NamedPredictor(predictor) if predictor.classes else predictor

@@ -112,6 +112,8 @@ class Label(Section):
     column: ColumnName
     rule: Annotated[str, Field(pattern=r"^(<|<=|>|>=|=|==|!=|<>) ?-?[0-9]+(\.[0-9]+)?$")] | None = None
     """`> 15`: the label is whether the column is so; absent: its value."""
+    positive: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    """The class of a binary label of type string whose probability a model gives; the other class is the negative one."""
     known_at: ColumnName | None = None
     """When it is known: rows whose label is not known at `as_of` are left out and counted (`validate.unknown_labels`)."""
 

@@ -131,6 +131,32 @@ def windows_fit(data: Data) -> Iterator[Finding]:
         yield Finding(("data", "source", "window"), "partition.window", message, "")
 
 
+def label_type_fits(data: Data, evaluate: Evaluate) -> Iterator[Finding]:
+    """Yield a finding where the task cannot be learned from a label of this type, or the positive class is missing or pointless."""
+    label, task = data.label, evaluate.task
+    kind = data.source.types.get(label.column)
+    at: Path = ("data", "label", "column")
+    is_text = kind == "string" and label.rule is None
+    if label.positive is not None and not is_text:
+        message = f"positive names a class of a label of type string, and {label.column} is of type {kind}"
+        yield Finding(("data", "label", "positive"), "field.conflict", message, "remove it: 1, true, or what the rule selects is positive")
+    if kind in ("date", "timestamp"):
+        hint = "derive a number or a text from it in data.source.derive"
+        yield Finding(at, "column.type", f"{label.column} is of type {kind}: a label is a number, a boolean or a text", hint)
+    if not is_text:
+        return
+    if task not in ("binary", "multiclass"):
+        hint = "set evaluate.task to multiclass or binary, or derive a number in data.source.derive"
+        yield Finding(at, "column.type", f"{label.column} is of type string: the label of the task {task} is a number", hint)
+    if task == "binary" and label.positive is None:
+        message = f"the key positive is missing: {label.column} is of type string, and one of its two classes is the positive one"
+        yield Finding(
+            ("data", "label", "positive"), "field.missing", message, 'name the class whose probability is predicted: positive: "yes"'
+        )
+    if task == "multiclass" and label.positive is not None:
+        yield Finding(("data", "label", "positive"), "field.conflict", "the task multiclass has no positive class", "remove it")
+
+
 def label_delays_fit(data: Data, validate: Validate) -> Iterator[Finding]:
     """Yield a finding for each key about labels that come late, where nothing says when a label is known."""
     if data.label.known_at is not None:
@@ -238,6 +264,7 @@ RULES: Final[tuple[tuple[tuple[str, ...], Rule], ...]] = (
     (("data",), feature_tables_fit),
     (("data",), windows_fit),
     (("data",), derived_columns_fit),
+    (("data", "evaluate"), label_type_fits),
     (("data", "validate"), label_delays_fit),
     (("data", "prepare"), prepared_columns_fit),
     (("data", "prepare"), late_columns),

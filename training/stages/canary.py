@@ -17,9 +17,11 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from training.contracts import canonical_json
+from training.data.classes import Classes, align_scores
 from training.data.joins import LABEL
 from training.errors import DeniedError
 from training.evaluation.measures import FORMAT_VERSION, Measures, Rows, plain
+from training.evaluation.per_class import by_class
 from training.evaluation.plots import task_plots
 from training.evaluation.report import render_report
 from training.models.predictor import load_predictor
@@ -52,7 +54,10 @@ def work(context: StageContext) -> Outcome:
     scores: dict[str, Floats] = {}
     if rows.num_units:
         with context.timed("score"):
-            scores = {name: _scores(context, name, seat, rows) for name, seat in (("canary", canary), ("champion", champion))}
+            scores = {
+                name: _scores(context, name, seat, rows, Classes.of(dataset.meta))
+                for name, seat in (("canary", canary), ("champion", champion))
+            }
     with context.timed("compare"):
         evaluation = _evaluation(context, dataset, rows, scores) | {"since": since.isoformat()}
     return _store(context, evaluation, _page(context, evaluation, rows, scores))
@@ -67,10 +72,11 @@ def _arrived(context: StageContext, dataset: Manifest, since: datetime) -> Rows:
     return Rows.of(frame, labels, dataset.meta["group"])
 
 
-def _scores(context: StageContext, name: str, seat: Mapping[str, Any], rows: Rows) -> Floats:
+def _scores(context: StageContext, name: str, seat: Mapping[str, Any], rows: Rows, classes: Classes | None) -> Floats:
     manifest = context.store.manifests.get(seat["model_uri"], kind="model")
     folder: Path = context.store.manifests.fetch(manifest, context.folder / name)
-    return load_predictor(folder).predict(rows.frame)
+    predictor = load_predictor(folder)
+    return align_scores(predictor.predict(rows.frame), predictor.classes, classes)
 
 
 def _evaluation(context: StageContext, dataset: Manifest, rows: Rows, scores: Mapping[str, Floats]) -> dict[str, Any]:
@@ -82,6 +88,7 @@ def _evaluation(context: StageContext, dataset: Manifest, rows: Rows, scores: Ma
         "champion": seats["champion"],
         "canary": None,
         "dataset": dataset.digest,
+        "classes": dataset.meta.get("classes"),
         "baseline": "champion",
         "num_rows": len(rows.frame),
         "num_units": rows.num_units,
@@ -109,10 +116,12 @@ def _evaluation(context: StageContext, dataset: Manifest, rows: Rows, scores: Ma
 
 def _page(context: StageContext, evaluation: Mapping[str, Any], rows: Rows, scores: Mapping[str, Floats]) -> bytes:
     spec, seats = context.spec, context.request.parameters
-    plots = {}
+    plots, by_name = {}, []
+    names: list[str] = evaluation["classes"] or []
     if scores:
         named = {"candidate": scores["canary"], "champion": scores["champion"]}
-        plots = task_plots(spec.evaluate.task, rows.labels, named, groups=rows.groups, gain=spec.evaluate.gain)
+        plots = task_plots(spec.evaluate.task, rows.labels, named, groups=rows.groups, gain=spec.evaluate.gain, classes=names)
+        by_name = by_class(rows.labels, scores["canary"], scores["champion"], names, threshold=spec.evaluate.threshold)
     facts = {
         "this page": "the canary, as candidate, beside the champion on what arrived since",
         "rows since": evaluation["since"],
@@ -121,7 +130,7 @@ def _page(context: StageContext, evaluation: Mapping[str, Any], rows: Rows, scor
         "dataset": evaluation["dataset"],
     }
     page = {"pipeline": context.request.pipeline, "as_of": context.request.as_of, "rules": spec.evaluate, "plots": plots, "facts": facts}
-    return render_report({"evaluation": evaluation, "decision": _verdict(context, evaluation), **page})
+    return render_report({"evaluation": evaluation, "classes": by_name, "decision": _verdict(context, evaluation), **page})
 
 
 def _verdict(context: StageContext, evaluation: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -20,10 +20,12 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from training.contracts import canonical_json
+from training.data.classes import Classes, align_scores
 from training.data.joins import LABEL
 from training.data.label_delay import META_KEY
 from training.evaluation import checks, latency
 from training.evaluation.measures import FORMAT_VERSION, Measures, Rows, plain
+from training.evaluation.per_class import by_class
 from training.evaluation.plots import task_plots
 from training.evaluation.report import render_report
 from training.evaluation.report_links import mlflow_facts
@@ -124,8 +126,8 @@ def _score(context: StageContext, dataset: Manifest, rows: Rows, predictor: Pred
     for name in ("champion", "canary"):
         other = context.request.parameters.get(name)
         if other is not None and _baseline(context, other, dataset) == IS_BASELINE:
-            found[name] = _other_scores(context, name, other, rows)
-    candidate = predictor.predict(rows.frame)
+            found[name] = _other_scores(context, name, other, rows, Classes.of(dataset.meta))
+    candidate = align_scores(predictor.predict(rows.frame), predictor.classes, Classes.of(dataset.meta))
     context.progress(num_rows, num_rows, "rows scored")
     return Scored(candidate=candidate, champion=found.get("champion"), canary=found.get("canary"))
 
@@ -186,10 +188,11 @@ def _baseline(context: StageContext, champion: Mapping[str, Any] | None, dataset
     return IS_BASELINE
 
 
-def _other_scores(context: StageContext, name: str, other: Mapping[str, Any], rows: Rows) -> Floats:
+def _other_scores(context: StageContext, name: str, other: Mapping[str, Any], rows: Rows, classes: Classes | None) -> Floats:
     manifest = context.store.manifests.get(other["model_uri"], kind="model")
     folder: Path = context.store.manifests.fetch(manifest, context.folder / name)
-    return load_predictor(folder).predict(rows.frame)
+    predictor = load_predictor(folder)
+    return align_scores(predictor.predict(rows.frame), predictor.classes, classes)
 
 
 def _facts(context: StageContext, model: Manifest, dataset: Manifest, registered: Registered, baseline: str) -> dict[str, Any]:
@@ -204,13 +207,15 @@ def _facts(context: StageContext, model: Manifest, dataset: Manifest, registered
         "dataset": dataset.digest,
         "baseline": baseline,
         META_KEY: dataset.meta.get(META_KEY),
+        "classes": dataset.meta.get("classes"),
     }
 
 
 def _report(context: StageContext, rows: Rows, scored: Scored, evaluation: Mapping[str, Any], model: Manifest) -> bytes:
     rules = context.spec.evaluate
+    classes: list[str] = evaluation["classes"] or []
     named = {"candidate": scored.candidate, "champion": scored.champion, "canary": scored.canary}
-    plots = task_plots(rules.task, rows.labels, named, groups=rows.groups, gain=rules.gain)
+    plots = task_plots(rules.task, rows.labels, named, groups=rows.groups, gain=rules.gain, classes=classes)
     history = json.loads((context.folder / "candidate" / "history.json").read_bytes())
     champion = evaluation["champion"] or {}
     tracking_uri, run_id = os.environ.get("MLFLOW_TRACKING_URI", ""), context.request.parameters.get("mlflow_run_id")
@@ -235,6 +240,7 @@ def _report(context: StageContext, rows: Rows, scored: Scored, evaluation: Mappi
             "plots": plots,
             "history": history,
             "facts": facts,
+            "classes": by_class(rows.labels, scored.candidate, scored.champion, classes, threshold=rules.threshold),
             # What the gates say of these numbers; promote asks them again and records the answer.
             "decision": asdict(decide(evaluation, rules, approval=context.spec.promote.approval, promote=context.spec.promote)),
             "advice": evaluation["advice"]["lines"],

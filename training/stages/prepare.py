@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from training.data.classes import Classes, number_classes
 from training.data.derived import Derived
 from training.data.encoders import EncoderSettings
 from training.data.expressions import hardened
@@ -36,6 +37,7 @@ from training.store import Manifest, point_run_at
 logger = logging.getLogger(__name__)
 
 ROWS_PER_GROUP: Final = 65_536
+MAX_CLASSES_SHOWN: Final = 20
 
 Rows = Mapping[str, NDArray[np.int64]]
 
@@ -55,11 +57,12 @@ def work(context: StageContext) -> Outcome:
     with context.timed("split"):
         bounds = _bounds(spec, snapshot)
         table = _until_test_end(table, bounds, spec)
-        frame = table.to_pandas()
-        groups = None if spec.data.group is None else group_numbers(frame[spec.data.group].to_numpy())
-        event_time = frame[spec.data.source.event_time].to_numpy(dtype="datetime64[us]")
+        groups = None if spec.data.group is None else group_numbers(table[spec.data.group].to_numpy())
+        event_time = table[spec.data.source.event_time].to_numpy().astype("datetime64[us]")
         rows = split_rows(event_time, bounds, groups=groups)
-        check_labels(frame[LABEL].to_numpy(), rows, task=spec.evaluate.task)
+        table, classes = _with_numbers(table, rows, spec)
+        check_labels(table[LABEL].to_numpy(), rows, task=spec.evaluate.task, names=() if classes is None else classes.names)
+        frame = table.to_pandas()
     with context.timed("transform"):
         transforms = _fit(spec, frame.iloc[rows["train"]].drop(columns=LABEL))
         matrix = transforms.apply(frame, serving=False)
@@ -75,11 +78,12 @@ def work(context: StageContext) -> Outcome:
             "group": spec.data.group,
             "bounds": bounds.to_json(),
             "snapshot": snapshot.digest,
+            **({} if classes is None else classes.meta()),
             **({META_KEY: snapshot.meta[META_KEY]} if META_KEY in snapshot.meta else {}),
         }
         uri, manifest = context.store.manifests.put_files("dataset", files | shard_files, meta)
     point_run_at(context.store, context.request, "dataset", uri)
-    return Outcome(artifact_uri=uri, digest=manifest.digest, scalars=_scalars(frame, rows, matrix))
+    return Outcome(artifact_uri=uri, digest=manifest.digest, scalars=_scalars(frame, rows, matrix, classes))
 
 
 def _fetch(context: StageContext, snapshot: Manifest) -> None:
@@ -104,6 +108,7 @@ def _join(context: StageContext, snapshot: Manifest) -> pa.Table:
         decision_lead=source.decision_lead,
         label_column=label.column,
         label_rule=label.rule,
+        label_is_text=_is_text(spec),
         label_known_at=label.known_at,
     )
     features = [
@@ -126,6 +131,26 @@ def _join(context: StageContext, snapshot: Manifest) -> pa.Table:
     if frame.num_rows < num_rows:
         logger.info("%s of %s rows left out: when their label is known is null", f"{num_rows - frame.num_rows:,}", f"{num_rows:,}")
     return frame
+
+
+def _is_text(spec: PipelineSpec) -> bool:
+    label = spec.data.label
+    return label.rule is None and spec.data.source.types[label.column] == "string"
+
+
+def _with_numbers(table: pa.Table, rows: Rows, spec: PipelineSpec) -> tuple[pa.Table, Classes | None]:
+    """Replace the names of classes by their numbers; nothing to do for other labels."""
+    if not _is_text(spec):
+        return table, None
+    label = spec.data.label
+    numbers, classes = number_classes(table[LABEL], rows, column=label.column, positive=label.positive)
+    logger.info("%d classes: %s", len(classes.names), ", ".join(classes.names[:MAX_CLASSES_SHOWN]))
+    for split, names in classes.unseen.items():
+        listed = ", ".join(names[:MAX_CLASSES_SHOWN])
+        logger.warning(
+            "%d classes of the %s rows are not in the rows before them, so no model can know them: %s", len(names), split, listed
+        )
+    return table.set_column(table.column_names.index(LABEL), LABEL, pa.array(numbers)), classes
 
 
 @contextmanager
@@ -217,13 +242,15 @@ def _write_shards(
     return files, shards
 
 
-def _scalars(frame: pd.DataFrame, rows: Rows, matrix: Matrix) -> dict[str, Any]:
+def _scalars(frame: pd.DataFrame, rows: Rows, matrix: Matrix, classes: Classes | None) -> dict[str, Any]:
     counts = {f"rows_{name}": len(rows[name]) for name in SPLITS}
     return {
         "rows": len(frame),
         **counts,
         "features": len(matrix.layout),
-        "label_mean": round(float(frame[LABEL].mean()), 6),
+        # Of several classes with names, a mean would be one of arbitrary numbers.
+        **({"classes": len(classes.names)} if classes else {}),
+        **({} if classes and len(classes.names) > 2 else {"label_mean": round(float(frame[LABEL].mean()), 6)}),
     }
 
 

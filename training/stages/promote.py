@@ -212,7 +212,11 @@ def _recipe(context: StageContext, model: Manifest, snapshot_digest: str) -> Rec
     parts = [spec_part(spec, "prepare"), spec_part(spec, "train"), facts["code_version"]]
     return Recipe(
         input_schema={name: types[name] for name in sorted(transforms.inputs(serving=True)) if name in types},
-        output_schema={"label": label.column, "rule": label.rule, "task": spec.evaluate.task},
+        output_schema={
+            **{"label": label.column, "rule": label.rule, "task": spec.evaluate.task},
+            # A caller reads the columns of the answer by these names.
+            **({"classes": facts["classes"]} if "classes" in facts else {}),
+        },
         recipe_digest=sha256_hex(canonical_json(parts)),
         framework=f"{facts['family']}, {library} {facts['environment'].get(library, '')}".strip(),
         snapshot_digest=snapshot_digest,

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from training.contracts import TRIAL, canonical_json
+from training.data.classes import Classes
 from training.engine.checkpoint import Checkpoints
 from training.engine.distributed import Gang
 from training.engine.loop import Judge
@@ -118,6 +119,7 @@ def _store(context: StageContext, dataset: Manifest, result: FitResult, seconds:
         "architecture": dict(result.architecture),
         "code_version": code_version(),
         "environment": environment(),
+        **_classes(dataset),
     }
     files: dict[str, Any] = {
         result.weights_name: result.weights,
@@ -137,6 +139,7 @@ def _store(context: StageContext, dataset: Manifest, result: FitResult, seconds:
         "bounds": dataset.meta["bounds"],
         # What a later study begins with, as this model's successor.
         "settings": parameters_as_made(context.spec),
+        **_classes(dataset),
     }
     uri, manifest = context.store.manifests.put_files("model", files, meta)
     point_run_at(context.store, context.request, "model", uri)
@@ -158,6 +161,12 @@ def _store(context: StageContext, dataset: Manifest, result: FitResult, seconds:
             **result.scalars,
         },
     )
+
+
+def _classes(dataset: Manifest) -> dict[str, list[str]]:
+    """Return the names of the classes that a model is made with; nothing for labels without names."""
+    classes = Classes.of(dataset.meta)
+    return {} if classes is None else {"classes": list(classes.learned)}
 
 
 def tags_of(context: StageContext, dataset: Manifest) -> dict[str, str]:

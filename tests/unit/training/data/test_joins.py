@@ -139,6 +139,19 @@ def test_label_without_rule_is_the_columns_value(tmp_path: Path, main: MainTable
     assert join(tmp_path, dataclasses.replace(main, label_rule=None))["label"].tolist() == [3.0, 20.0, 15.0]
 
 
+def test_label_that_is_the_name_of_a_class_stays_a_text(tmp_path: Path, main: MainTable) -> None:
+    by_place = dataclasses.replace(main, label_column="place", label_rule=None, label_is_text=True)
+    assert join(tmp_path, by_place)["label"].tolist() == ["a", "b", "a"]
+
+
+def test_empty_text_is_no_class(tmp_path: Path, main: MainTable) -> None:
+    columns = {**pq.read_table(main.paths[0]).to_pydict(), "place": ["b", "", None]}
+    write(tmp_path / "main.parquet", columns)
+    with pytest.raises(DataError, match="2 of 3 rows have none, limit 0: id=1; id=2") as caught:
+        join(tmp_path, dataclasses.replace(main, label_column="place", label_rule=None, label_is_text=True))
+    assert caught.value.code == "data.nulls"
+
+
 def test_missing_label_is_refused_and_names_the_row(tmp_path: Path, main: MainTable) -> None:
     write(tmp_path / "main.parquet", {"id": [8, 9], "place": ["a", "a"], "at": [NOON, NOON], "delay": [1, None], "landed": [NOON, NOON]})
     error = refusal(tmp_path, main)

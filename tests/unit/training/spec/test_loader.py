@@ -339,6 +339,24 @@ CASES: list[tuple[str, str, str, str]] = [
         "prepare.derive.aircraft_age.sql: [derive.cycle] derived columns go in a circle: aircraft_age -> aircraft_age",
     ),
     (
+        F,
+        'label: {column: arr_delay, rule: "> 15", known_at: landed_at}',
+        'label: {column: arr_delay, rule: "> 15", positive: "yes", known_at: landed_at}',
+        "data.label.positive: [field.conflict] positive names a class of a label of type string, and arr_delay is of type int64 (remove it: 1, true, or what the rule selects is positive)",
+    ),
+    (
+        F,
+        'label: {column: arr_delay, rule: "> 15", known_at: landed_at}',
+        "label: {column: landed_at, known_at: landed_at}",
+        "data.label.column: [column.type] landed_at is of type timestamp: a label is a number, a boolean or a text (derive a number or a text from it in data.source.derive)",
+    ),
+    (
+        R,
+        "clicked: {type: int8, known: after}",
+        "clicked: {type: string, known: after}",
+        "data.label.column: [column.type] clicked is of type string: the label of the task ranking is a number (set evaluate.task to multiclass or binary, or derive a number in data.source.derive)",
+    ),
+    (
         R,
         "test: 2d}",
         "test: 2d, end: labels_complete}",

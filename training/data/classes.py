@@ -1,0 +1,120 @@
+"""Labels of type string: classes with names, numbered once per dataset; and scores brought into the order of those numbers.
+
+The classes of the training rows come first, in the order of their names (for a binary label the negative one, then the positive one).
+A class of several that only the validation or test rows have comes after them: no model can learn it, its probability is 0, and
+the metrics count that as an error of the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from training.data.splits import SPLITS
+from training.errors import DataError, shown
+
+MAX_CLASSES: Final = 1000
+MAX_NAMES_SHOWN: Final = 5
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Classes:
+    """The names of a label's classes; the number of a class is its place."""
+
+    names: tuple[str, ...]
+    unseen: Mapping[str, tuple[str, ...]]
+    """Split to the names that no split before it has, for validation and test; splits without such names are left out."""
+
+    @property
+    def learned(self) -> tuple[str, ...]:
+        """The classes that a model is made with: those of the training rows, then those that the validation rows add."""
+        return self.names[: len(self.names) - len(self.unseen.get("test", ()))]
+
+    def meta(self) -> dict[str, Any]:
+        """Return the dataset's meta."""
+        return {"classes": list(self.names), "unseen_classes": {split: list(names) for split, names in self.unseen.items()}}
+
+    @classmethod
+    def of(cls, meta: Mapping[str, Any]) -> Classes | None:
+        """Return what `meta` wrote; None for labels without names."""
+        if "classes" not in meta:
+            return None
+        return cls(names=tuple(meta["classes"]), unseen={split: tuple(names) for split, names in meta["unseen_classes"].items()})
+
+
+def number_classes(
+    labels: pa.ChunkedArray, rows: Mapping[str, NDArray[np.int64]], *, column: str, positive: str | None
+) -> tuple[NDArray[np.float32], Classes]:
+    """Return the number of each row's class, [n] float32, and the classes.
+
+    Args:
+        labels: [n] texts, none null.
+        rows: of each split.
+        column: of the label, for messages.
+        positive: the positive class of a binary label; None for several classes.
+
+    Raises:
+        DataError: `label.classes`: a binary label has other than two classes, or lacks the positive one; more than 1,000 classes.
+    """
+    encoded = pc.dictionary_encode(labels).combine_chunks()
+    found: list[str] = encoded.dictionary.to_pylist()
+    codes = np.asarray(encoded.indices)
+    names: list[str] = []
+    unseen: dict[str, tuple[str, ...]] = {}
+    for split in SPLITS:
+        new = sorted({found[code] for code in np.unique(codes[rows[split]])} - set(names))
+        names += new
+        if new and split != SPLITS[0]:
+            unseen[split] = tuple(new)
+    if positive is not None:
+        _check_binary(names, column, positive)
+        names, unseen = sorted(names, key=lambda name: name == positive), {}
+    if len(names) > MAX_CLASSES:
+        message = f"label {shown(column)} has {len(names):,} different values, at most {MAX_CLASSES:,} classes are possible"
+        raise DataError("label.classes", message, hint="check data.label.column, or derive a text with fewer values")
+    number_of = {name: number for number, name in enumerate(names)}
+    numbers = np.array([number_of.get(name, 0) for name in found], dtype=np.float32)
+    return numbers[codes], Classes(names=tuple(names), unseen=unseen)
+
+
+def _check_binary(names: Sequence[str], column: str, positive: str) -> None:
+    listed = ", ".join(shown(name) for name in sorted(names)[:MAX_NAMES_SHOWN])
+    if len(names) > 2:
+        message = f"label {shown(column)} has {len(names):,} classes, a binary label has two: {listed}"
+        raise DataError("label.classes", message, hint="set evaluate.task: multiclass, or derive a text with two values")
+    if positive not in names:
+        message = f"label {shown(column)}: no row has the positive class {shown(positive)}; found: {listed}"
+        raise DataError("label.classes", message, hint="correct data.label.positive")
+
+
+def align_scores(scores: Floats, known: Sequence[str], classes: Classes | None) -> Floats:
+    """Return a model's scores in the order of a dataset's classes.
+
+    Args:
+        scores: [n] probabilities of the positive class, or [n, classes of the model].
+        known: names of the model's classes; empty for a model without names, whose scores stay as they are.
+        classes: of the dataset.
+
+    Returns:
+        [n]; or [n, classes], 0 for a class that the model does not know, and after them a column for each class that only it knows.
+    """
+    if classes is None or not known:
+        return scores
+    if scores.ndim == 1:
+        # The positive class was the other one when the model was made.
+        return 1 - scores if known[-1] == classes.names[0] and len(classes.names) == 2 else scores
+    places = {name: number for number, name in enumerate(known[: scores.shape[1]])}
+    foreign = [name for name in places if name not in classes.names]
+    aligned = np.zeros((len(scores), len(classes.names) + len(foreign)))
+    for number, name in enumerate([*classes.names, *foreign]):
+        if name in places:
+            aligned[:, number] = scores[:, places[name]]
+    return aligned
