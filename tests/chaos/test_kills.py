@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,12 +17,16 @@ import pytest
 from tests.integration.installation import Installation
 from training.contracts import StageResult
 
+logger = logging.getLogger(__name__)
+
 pytestmark = [pytest.mark.integration, pytest.mark.chaos, pytest.mark.slow]
 
 PIPELINE = "search_ranking"
 LONG_TRAINING = {"as_of": "2026-02-01T02:00:00+00:00", "force": True, "train": {"epochs": 6, "batch_size": 512}}
 RUN_SECONDS = 240.0
 FIRST_EPOCH_STEPS = 200
+ORPHAN_CHECK = "Adopting or resetting orphaned tasks"
+RESET = "orphaned TaskInstances"
 
 
 @pytest.fixture(scope="module")
@@ -44,12 +50,23 @@ def kill_task(installation: Installation, run_id: str) -> None:
     os.kill(launcher(installation, run_id).ppid(), signal.SIGKILL)
 
 
+def kill_worker(installation: Installation, run_id: str) -> None:
+    """Kill LocalExecutor's process that watches the task: nobody reports its end, and its heartbeats stop."""
+    os.kill(launcher(installation, run_id).parents()[1].pid, signal.SIGKILL)
+
+
 def kill_scheduler(installation: Installation, run_id: str) -> None:
+    """Kill the scheduler; the first check of the next one resets the task: no limit has to run out first."""
     del run_id
+    before = len(scheduler_log(installation))
     installation.kill("scheduler")
+    killed_at = time.monotonic()
+    installation.until(lambda: RESET in scheduler_log(installation)[before:], "the reset of the training")
+    logger.info("reset %.1f s after the kill", time.monotonic() - killed_at)
+    assert scheduler_log(installation)[before:].partition(RESET)[0].count(ORPHAN_CHECK) == 1
 
 
-@pytest.mark.parametrize("kill", [kill_rank, kill_launcher, kill_task, kill_scheduler])
+@pytest.mark.parametrize("kill", [kill_rank, kill_launcher, kill_task, kill_worker, kill_scheduler])
 def test_training_survives_a_kill_with_the_same_weights(
     installation: Installation, undisturbed: str, kill: Callable[[Installation, str], None]
 ) -> None:
@@ -65,6 +82,10 @@ def test_training_survives_a_kill_with_the_same_weights(
     assert resumed(installation, result)
     installation.until(lambda: not any(p.is_running() for p in before), "the first attempt's processes gone", timeout_seconds=20)
     assert stage_processes(installation, run_id) == []
+
+
+def scheduler_log(installation: Installation) -> str:
+    return (installation.home / "logs" / "scheduler.log").read_text(encoding="utf-8", errors="replace")
 
 
 def attempts_of(installation: Installation, run_id: str, pipeline: str = PIPELINE) -> Iterator[tuple[str, str]]:

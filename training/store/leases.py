@@ -11,11 +11,11 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
+from training.awake import AwakeClock
 from training.errors import LeaseHeldError, LeaseLostError
 from training.store.addresses import StageAddress
 from training.store.refs import Ref, Revision
@@ -23,7 +23,7 @@ from training.store.refs import Ref, Revision
 logger = logging.getLogger(__name__)
 
 LEASE_TTL_SECONDS: Final = 15.0
-"""A holder whose heartbeat has not changed for so long, as one observer's own clock measures, counts as dead."""
+"""A holder whose heartbeat has not changed for so long, while the observer was awake and looked, counts as dead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,15 +109,24 @@ class Lease:
 
 
 class HolderWatch:
-    """Watches a foreign holder's heartbeat by one's own clock, so that clocks need not agree."""
+    """Watches a foreign holder's heartbeat by one's own clock, so that clocks need not agree.
+
+    Time in which this process was stopped does not count: after a machine has slept, its holders get a whole lifetime for their next
+    heartbeat.
+    """
 
     def __init__(
-        self, address: StageAddress, *, owner: str, ttl_seconds: float = LEASE_TTL_SECONDS, clock: Callable[[], float] = time.monotonic
+        self,
+        address: StageAddress,
+        *,
+        owner: str,
+        ttl_seconds: float = LEASE_TTL_SECONDS,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self._address = address
         self._owner = owner
         self._ttl_seconds = ttl_seconds
-        self._clock = clock
+        self._clock = clock or AwakeClock()
         self._seen: tuple[int, bytes | None] | None = None
         self._seen_at = 0.0
 

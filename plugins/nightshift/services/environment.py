@@ -49,6 +49,9 @@ SERVICE_PREFIXES: Final = ("NIGHTSHIFT_", "AWS_", "AZURE_", "GOOGLE_")
 MLFLOW_ACCOUNTS_FILE: Final = "accounts.ini"
 SET_BY_MAKE: Final = frozenset({"PYTHONPATH"})
 """What the Makefile exports to its own commands: `make env` runs with it, and the shell that evaluates its lines does not."""
+NEVER_SECONDS: Final = 10 * 365 * 86_400
+TASK_TOKEN_SECONDS: Final = 30 * 86_400
+
 QUIET_WARNINGS: Final = ",".join(
     ("ignore:Using `httpx` with `starlette", "ignore:starlette.middleware.wsgi is deprecated", "ignore:Could not import graphviz")
 )
@@ -169,7 +172,7 @@ def airflow_settings(settings: Settings) -> dict[str, str]:
     home, secret = airflow_home(settings), credentials(settings)
     values = {
         "core": {
-            "executor": "LocalExecutor",
+            "executor": "nightshift.services.executor.SleepTolerantLocalExecutor",
             "parallelism": "4",
             "load_examples": "False",
             "dags_folder": str(dags_path(settings)),
@@ -193,8 +196,8 @@ def airflow_settings(settings: Settings) -> dict[str, str]:
             "orphaned_tasks_check_interval": "10",
             "scheduler_health_check_threshold": "12",
             "scheduler_heartbeat_sec": "3",
-            "task_instance_heartbeat_timeout": "30",
-            "task_instance_heartbeat_timeout_detection_interval": "5",
+            # Airflow's own check counts the hours in which the laptop slept; the executor's does not and takes its place.
+            "task_instance_heartbeat_timeout": str(NEVER_SECONDS),
         },
         "dag_processor": {"refresh_interval": "5", "min_file_process_interval": "10", "parsing_processes": "1"},
         "api": {
@@ -206,6 +209,8 @@ def airflow_settings(settings: Settings) -> dict[str, str]:
             "secret_key": secret["api_secret_key"],
         },
         "api_auth": {"jwt_secret": secret["jwt_secret"]},
+        # A running task whose token expired while the laptop slept is refused and ends.
+        "execution_api": {"jwt_expiration_time": str(TASK_TOKEN_SECONDS)},
         "logging": {
             "base_log_folder": str(home / "logs"),
             "colored_console_log": "False",

@@ -50,7 +50,7 @@ def test_another_airflows_settings_do_not_leak_in(settings: Settings) -> None:
     )
 
     assert made["AIRFLOW_HOME"] == str(airflow_home(settings))
-    assert made["AIRFLOW__CORE__EXECUTOR"] == "LocalExecutor"
+    assert made["AIRFLOW__CORE__EXECUTOR"] == "nightshift.services.executor.SleepTolerantLocalExecutor"
     assert "AIRFLOW_CONFIG" not in made
     assert made["LANG"] == "C"
 
@@ -328,3 +328,10 @@ def test_help_names_every_command() -> None:
     text = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True).stdout
 
     assert all(name in text for name in ("run", "start", "stop", "status", "follow", "env", "supervise")), shlex.join(command)
+
+
+def test_no_limit_of_airflow_that_counts_time_asleep_can_end_a_running_task(settings: Settings) -> None:
+    made = environment(settings, {})
+
+    assert int(made["AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT"]) >= 10 * 365 * 86_400
+    assert int(made["AIRFLOW__EXECUTION_API__JWT_EXPIRATION_TIME"]) >= 30 * 86_400

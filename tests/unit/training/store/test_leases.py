@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from training.awake import AwakeClock
 from training.contracts import RunIdentity, StageResult
 from training.errors import LeaseHeldError, LeaseLostError
 from training.store import StageAddress, Store
@@ -68,6 +69,22 @@ def test_holder_counts_as_dead_only_after_its_heartbeat_stood_still_by_the_obser
     now[0] += 1
     assert watch.poll() == (None, 1)
     assert Lease.acquire(address, owner="two", attempt_id="b", takeover_epoch=1).epoch == 2
+
+
+def test_sleep_of_the_observer_makes_no_holder_dead_and_the_holder_goes_on(address: StageAddress) -> None:
+    holder = Lease.acquire(address, owner="one", attempt_id="a")
+    address.write_heartbeat("a", {"beat": 0})
+    now = [1000.0]
+    watch = HolderWatch(address, owner="two", ttl_seconds=15, clock=AwakeClock(clock=lambda: now[0]))
+    assert watch.poll()[0] is not None
+    now[0] += 86_400
+    assert watch.poll()[0] is not None
+    holder.commit("checkpoint", {"step": 2})
+    for _ in range(11):
+        now[0] += 1
+        assert watch.poll()[0] is not None
+    now[0] += 1
+    assert watch.poll() == (None, 1)
 
 
 def test_takeover_of_an_epoch_that_is_no_longer_the_newest_is_refused(address: StageAddress) -> None:
