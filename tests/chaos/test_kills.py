@@ -19,11 +19,11 @@ from training.contracts import StageResult
 
 logger = logging.getLogger(__name__)
 
-pytestmark = [pytest.mark.integration, pytest.mark.chaos, pytest.mark.slow]
+pytestmark = [pytest.mark.integration, pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(900)]
 
 PIPELINE = "search_ranking"
 LONG_TRAINING = {"as_of": "2026-02-01T02:00:00+00:00", "force": True, "train": {"epochs": 6, "batch_size": 512}}
-RUN_SECONDS = 240.0
+RUN_SECONDS = 600.0
 FIRST_EPOCH_STEPS = 200
 ORPHAN_CHECK = "Adopting or resetting orphaned tasks"
 RESET = "orphaned TaskInstances"
@@ -71,7 +71,7 @@ def test_training_survives_a_kill_with_the_same_weights(
     installation: Installation, undisturbed: str, kill: Callable[[Installation, str], None]
 ) -> None:
     run_id = installation.trigger(PIPELINE, LONG_TRAINING)
-    installation.until(lambda: steps_done(installation, run_id) > FIRST_EPOCH_STEPS, "training well under way", timeout_seconds=120)
+    installation.until(lambda: steps_done(installation, run_id) > FIRST_EPOCH_STEPS, "training well under way", timeout_seconds=RUN_SECONDS)
     before = stage_processes(installation, run_id)
     kill(installation, run_id)
 
