@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import uuid
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.models.taskinstancekey import TaskInstanceKey  # noqa: TID251 - a part of the scheduler, no DAG
+from airflow.jobs.job import Job
+from airflow.models import import_all_models  # noqa: TID251 - a part of the scheduler, no DAG
+from airflow.models.taskinstance import TaskInstance  # noqa: TID251
+from airflow.models.taskinstancekey import TaskInstanceKey  # noqa: TID251
+from sqlalchemy import create_engine, insert, select, update
+from sqlalchemy.orm import Session, sessionmaker
 
+from nightshift.services import executor as module
 from nightshift.services.executor import HeartbeatWatch, SleepTolerantLocalExecutor
 from training.awake import AwakeClock
 
@@ -23,11 +33,12 @@ def task(task_id: str, try_number: int = 1) -> Any:
     return SimpleNamespace(key=key_of(task_id, try_number))
 
 
-def started(monkeypatch: pytest.MonkeyPatch) -> SleepTolerantLocalExecutor:
-    """Return an executor that has no worker."""
+def started(monkeypatch: pytest.MonkeyPatch, *, job_id: int = 3, mark: str = "") -> SleepTolerantLocalExecutor:
+    """Return an executor that has no worker, of a scheduler by hand or, with a mark, of the supervisor's."""
     monkeypatch.setattr(SleepTolerantLocalExecutor, "_spawn_workers_with_gc_freeze", lambda _self, _count: None)
-    monkeypatch.delenv("NIGHTSHIFT_SERVICE", raising=False)
+    monkeypatch.setenv("NIGHTSHIFT_SERVICE", mark)
     executor = SleepTolerantLocalExecutor(parallelism=1)
+    executor.job_id = job_id
     executor.start()
     return executor
 
@@ -72,3 +83,63 @@ def test_sleep_of_any_length_makes_no_task_silent_and_a_jump_of_the_wall_clock_d
     for _ in range(28):
         now[0] += 1
         assert watch.silent(beats) == []
+
+
+@pytest.fixture
+def airflow_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> sessionmaker[Session]:
+    """Return sessions of a database with the two tables of Airflow's that the executor reads."""
+    import_all_models()
+    engine = create_engine(f"sqlite:///{tmp_path}/airflow.db")
+    Job.metadata.create_all(engine, tables=[Job.__table__, TaskInstance.__table__])  # type: ignore[list-item]
+    sessions = sessionmaker(engine)
+
+    @contextlib.contextmanager
+    def session() -> Iterator[Session]:
+        with sessions.begin() as opened:
+            yield opened
+
+    monkeypatch.setattr(module, "create_session", session)
+    return sessions
+
+
+def test_start_under_the_supervisor_ends_the_jobs_of_earlier_schedulers_alone(
+    airflow_database: sessionmaker[Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds = {1: "SchedulerJob", 2: "TriggererJob", 3: "SchedulerJob", 4: "SchedulerJob"}
+    with airflow_database.begin() as session:
+        rows = [{"id": number, "job_type": kind, "state": "success" if number == 4 else "running"} for number, kind in kinds.items()]
+        session.execute(insert(Job.__table__), rows)  # type: ignore[arg-type]
+
+    def states() -> dict[int, str]:
+        with airflow_database() as session:
+            return dict(session.execute(select(Job.__table__.c.id, Job.__table__.c.state)).all())  # type: ignore[arg-type]
+
+    started(monkeypatch, job_id=3)
+    assert states() == {1: "running", 2: "running", 3: "running", 4: "success"}
+    started(monkeypatch, job_id=3, mark="scheduler:token:/home")
+    assert states() == {1: "failed", 2: "running", 3: "running", 4: "success"}
+
+
+def test_running_task_of_this_scheduler_without_a_new_heartbeat_is_failed_and_no_other(
+    airflow_database: sessionmaker[Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = {"silent": ("running", 3), "alive": ("running", 3), "elsewhere": ("running", 1), "waiting": ("queued", 3)}
+    with airflow_database.begin() as session:
+        for number, (task_id, (state, job_id)) in enumerate(names.items()):
+            row = {"id": uuid.UUID(int=number), "dag_id": "p", "task_id": task_id, "run_id": "r", "try_number": 1, "map_index": -1}
+            more = {"state": state, "queued_by_job_id": job_id, "last_heartbeat_at": START, "pool": "train", "pool_slots": 1}
+            session.execute(insert(TaskInstance.__table__).values(**row, **more))  # type: ignore[arg-type]
+    executor = started(monkeypatch, job_id=3)
+    executor.result_queue = SimpleNamespace(empty=lambda: True)  # type: ignore[assignment]
+    executor.activity_queue = SimpleNamespace(empty=lambda: True)  # type: ignore[assignment]
+    now = [0.0]
+    executor._clock = AwakeClock(clock=lambda: now[0])
+    executor._watch = HeartbeatWatch(executor._clock)
+    for second in range(45):
+        now[0] = second
+        with airflow_database.begin() as session:
+            beat = update(TaskInstance.__table__).where(TaskInstance.__table__.c.task_id == "alive")  # type: ignore[arg-type]
+            session.execute(beat.values(last_heartbeat_at=START + timedelta(seconds=second)))
+        executor.sync()
+        assert second >= 30 or not executor.event_buffer
+    assert {key: state for key, (state, _) in executor.event_buffer.items()} == {key_of("silent"): "failed"}
