@@ -292,6 +292,8 @@ def digests(settings: Settings) -> dict[str, str]:
     named = {"MLFLOW_TRACKING_URI"} | _named_in_pipelines(settings)
     values = service_environment(settings)
     wanted = {name: value for name, value in values.items() if name.startswith(SERVICE_PREFIXES) or name in named}
+    # The services find the users' packages by PYTHONPATH: the user's command must find the same ones, or it sees other code.
+    sys.path += [folder for folder in values.get("NIGHTSHIFT_MODEL_PATH", "").split(os.pathsep) if folder and folder not in sys.path]
     wanted["code"] = code_version() + _plugins_version(settings.checkout_path / "plugins")
     return {name: sha256_hex(value.encode("utf-8", "surrogateescape"))[:16] for name, value in wanted.items() if name != MARK}
 

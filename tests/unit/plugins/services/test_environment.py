@@ -288,6 +288,23 @@ def test_what_may_be_a_secret_is_never_noted(settings: Settings, monkeypatch: py
     assert noted_places(settings.home) == {"SHOP_URI": (settings.home / "data" / "shop").as_uri()}
 
 
+def test_services_with_packages_of_users_are_not_old_for_the_command_that_started_them(settings: Settings) -> None:
+    shop_models = ROOT / "docs" / "examples" / "cancelled_orders"
+    code = "from nightshift.services.environment import *; print(digests(Settings.from_environment()))"
+    command = {**os.environ, "NIGHTSHIFT_HOME": str(settings.home), "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'plugins'}"}
+    command |= {"NIGHTSHIFT_MODEL_PATH": str(shop_models), "NIGHTSHIFT_MODEL_PACKAGES": "shop_models"}
+    supervisor = environment(Settings.from_environment(command), command)
+
+    seen = [
+        subprocess.run(
+            [sys.executable, "-c", code], env=variables, cwd=settings.home.parent, capture_output=True, text=True, check=True
+        ).stdout
+        for variables in (command, supervisor)
+    ]
+
+    assert seen[0] == seen[1]
+
+
 def test_clean_shell_finds_the_packages_although_make_has_set_their_path_for_itself(settings: Settings) -> None:
     path = f"{ROOT}{os.pathsep}{ROOT / 'plugins'}"
     by_make = {**os.environ, "PYTHONPATH": path, "NIGHTSHIFT_HOME": str(settings.home)}
