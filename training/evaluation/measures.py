@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -11,16 +12,19 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from training.errors import DataError
 from training.evaluation import checks
 from training.evaluation.fairness import fairness_of
 from training.evaluation.importance import permutation_importance
-from training.evaluation.metrics import score_metrics
+from training.evaluation.metrics import OwnMetric, metric_value, score_metrics
 from training.evaluation.own_metrics import load_own_metrics
 from training.evaluation.ranking import num_groups_without_positive
 from training.evaluation.significance import Comparison, compare
 from training.evaluation.slices import by_slice, worst_and_gap
 from training.models.predictor import Predictor
 from training.spec.evaluation import Evaluate
+
+logger = logging.getLogger(__name__)
 
 Floats = NDArray[np.float64]
 FORMAT_VERSION: Final = 3
@@ -53,8 +57,11 @@ class Rows:
 class Measures:
     """Measures of scores ([n], or [n, classes]) of the same rows."""
 
-    def __init__(self, rules: Evaluate, rows: Rows, *, seed: int) -> None:
+    def __init__(self, rules: Evaluate, rows: Rows, *, seed: int, lenient: bool = False) -> None:
         """Look up the spec's own metrics.
+
+        Args:
+            lenient: a metric of the spec's own that fails is NaN: it need not take the constant scores of a baseline.
 
         Raises:
             SpecError: one is not there, or not allowed.
@@ -63,6 +70,8 @@ class Measures:
         self._rows = rows
         self._seed = seed
         self._own = load_own_metrics(rules.metrics)
+        if lenient:
+            self._own = {name: _lenient(own) for name, own in self._own.items()}
 
     def metrics(self, scores: Floats) -> dict[str, float]:
         """Return every metric of the task, of the gates and of the spec's own.
@@ -82,6 +91,19 @@ class Measures:
             gain=rules.gain,
             also=also,
             own=self._own,
+        )
+
+    def primary(self, scores: Floats) -> float:
+        """Return the primary metric alone; raises as `metrics`."""
+        rules, rows = self._rules, self._rows
+        return metric_value(
+            rules.primary,
+            rows.labels,
+            scores,
+            rows.groups,
+            threshold=rules.threshold,
+            gain=rules.gain,
+            own=self._own.get(rules.primary),
         )
 
     def ranking(self) -> dict[str, Any] | None:
@@ -163,6 +185,17 @@ class Measures:
         rows = self._rows
         drift = None if champion is None else checks.prediction_drift(self._rules.task, scores, champion, rows.groups)
         return {"drift": drift, "constant": checks.is_constant(scores, rows.groups)}
+
+
+def _lenient(own: OwnMetric) -> OwnMetric:
+    def value(labels: Floats, scores: Floats, groups: NDArray[np.int64] | None) -> float:
+        try:
+            return own(labels, scores, groups)
+        except DataError as err:
+            logger.info("a baseline has no value: %s", err)
+            return math.nan
+
+    return value
 
 
 def plain(value: Any) -> Any:

@@ -46,6 +46,7 @@ def render_report(page: Mapping[str, Any]) -> bytes:
         "comparisons": view.comparisons(evaluation, primary, rules),
         "metrics": view.metrics(evaluation, rules, primary),
         "ranking_note": view.ranking_note(evaluation),
+        "baselines": view.baselines(evaluation, primary),
         "slices": view.slices(evaluation, rules, primary),
         "fairness": view.fairness(evaluation, rules),
         "latency": view.latency(evaluation, rules),

@@ -111,6 +111,7 @@ def _places(gain: float, low: float, high: float) -> dict[str, float]:
 def metrics(evaluation: Mapping[str, Any], rules: Evaluate, primary: str) -> list[Row]:
     """Return a row for each metric, the primary one first, with its bound and its difference to the champion's and the canary's."""
     found = evaluation.get("metrics") or {}
+    naive = baselines(evaluation, primary)["best"]
     rows = []
     for name in sorted(found, key=lambda name: name != primary):
         lower = name in LOWER_IS_BETTER
@@ -120,6 +121,8 @@ def metrics(evaluation: Mapping[str, Any], rules: Evaluate, primary: str) -> lis
         for who in ("champion", "canary"):
             row[who] = (evaluation.get(f"{who}_metrics") or {}).get(name)
             row[f"{who}_difference"] = _difference(found[name], row[who], lower=lower)
+        row["naive"] = (naive or {}).get("metrics", {}).get(name)
+        row["naive_difference"] = _difference(found[name], row["naive"], lower=lower)
         rows.append(row)
     return rows
 
@@ -131,6 +134,28 @@ def ranking_note(evaluation: Mapping[str, Any]) -> str:
         return ""
     left_out = f"{number(found.get('num_without_positive'))} of {number(found.get('num_groups'))} groups have no positive label"
     return f"NDCG has {found.get('gain')} gains; tied scores count by their expected value. {left_out} and are left out."
+
+
+def baselines(evaluation: Mapping[str, Any], primary: str) -> Row:
+    """Return the naive baselines, best on the validation rows first, the best one, and why there are none."""
+    record = evaluation.get("baselines") or {}
+    lower = primary in LOWER_IS_BETTER
+
+    def rank(entry: Mapping[str, Any]) -> tuple[bool, bool, float]:
+        value = finite(entry.get("validation"))
+        return entry["name"] != record.get("best"), value is None, (value or 0.0) * (1 if lower else -1)
+
+    rows = sorted(record.get("found") or [], key=rank)
+    names = [name for name in evaluation.get("metrics") or {} if name != primary]
+    why = record.get("why_none") or ("were not measured" if not rows else f"none has {primary} on the validation rows")
+    return {
+        "rows": rows,
+        "names": [primary, *names],
+        "best": next((entry for entry in rows if entry["name"] == record.get("best")), None),
+        "comparison": record.get("comparison"),
+        "worse": record.get("worse") or [],
+        "why_none": why,
+    }
 
 
 def _difference(new: Any, old: Any, *, lower: bool) -> Row | None:

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 
 from training.errors import shown
 from training.registry.bounds import bounds
+from training.registry.naive import naive_baseline
 from training.registry.reasons import Reason
 from training.registry.reasons import entries as _entries
 from training.registry.reasons import missing as _missing
@@ -83,7 +84,7 @@ def decide(evaluation: Mapping[str, Any], rules: Evaluate, *, approval: str, pro
         approval: `automatic`; with anything else nothing is accepted here.
         promote: the spec's section; where it has a `canary`, a candidate has to beat the one that is under way.
     """
-    reasons = [*_candidate(evaluation, rules), *_against_champion(evaluation, rules)]
+    reasons = [*_candidate(evaluation, rules), *naive_baseline(evaluation, rules), *_against_champion(evaluation, rules)]
     reasons += [*_fairness(evaluation, rules), *_latency(evaluation, rules), *_checks(evaluation, rules)]
     if promote is not None and promote.canary is not None:
         reasons += _canary(evaluation, rules)

@@ -8,12 +8,24 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from training.spec.values import ColumnName, Line, Section
+from training.spec.values import ColumnName, Line, PositiveDuration, Section
 
 Task = Literal["ranking", "binary", "multiclass", "regression", "language"]
 Severity = Literal["fail", "warn", "approve"]
 Gain = Literal["linear", "exponential"]
-Gate = Literal["minimum", "maximum", "improvement", "significance", "slices", "fairness", "latency", "leakage", "overlap", "drift"]
+Gate = Literal[
+    "minimum",
+    "maximum",
+    "improvement",
+    "significance",
+    "slices",
+    "fairness",
+    "latency",
+    "leakage",
+    "overlap",
+    "drift",
+    "naive_baseline",
+]
 
 METRICS: Final[Mapping[str, tuple[str, ...]]] = {
     "ranking": ("ndcg@10", "mrr", "recall@10"),
@@ -30,7 +42,7 @@ LOWER_IS_BETTER: Final = frozenset(
     }
 )
 SEVERITIES: Final[Mapping[str, Severity]] = {"overlap": "warn", "drift": "warn"}
-"""Of the gates that do not fail by themselves."""
+"""Of the gates that do not fail by themselves. `naive_baseline` fails a first champion, and warns once there is one."""
 
 _CUT = re.compile(r"(ndcg|recall)@([1-9]\d{0,2}|1000)", re.ASCII)
 
@@ -74,6 +86,16 @@ class Checks(Section):
     """Population stability index of the predictions against the champion's, on the same rows."""
 
 
+class Baseline(Section):
+    """The naive baselines that every evaluation scores beside the model."""
+
+    enabled: bool = True
+    season: PositiveDuration | None = None
+    """Of a series (regression): the seasonal naive copies the value of this long before; absent: `1d` and `7d` are tried."""
+    sql: Annotated[str, Field(min_length=1, max_length=4000)] | None = None
+    """A baseline of one's own: one SQL expression over the row's columns, besides the others."""
+
+
 class Evaluate(Section):
     task: Task
     primary: Line
@@ -103,6 +125,7 @@ class Evaluate(Section):
     """Columns that together name who or what a row is about; absent: the source's key."""
     latency_ms: LatencyLimits = Field(default_factory=LatencyLimits)
     checks: Checks = Field(default_factory=Checks)
+    baseline: Baseline = Field(default_factory=Baseline)
     severity: dict[Gate, Severity] = Field(default_factory=dict)
     """What a gate that is not passed does: reject, say so, or ask a person. `maximum` inherits the severity of `minimum`."""
 

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from training.spec.data import Data, Prepare
+from training.spec.documents import Path
 from training.spec.evaluation import Evaluate, Gate
 from training.spec.findings import Finding
+from training.spec.leakage import CODE as LEAKAGE
+from training.spec.leakage import Lateness
+from training.spec.sql import objection, words
 
 FAIRNESS_TASKS: Final = {"equal_opportunity": ("binary",), "calibration": ("binary", "multiclass")}
 """Limit of `fairness` to the tasks for which it can be computed."""
@@ -18,6 +23,7 @@ _SWITCHES: Final = {
     "latency": "set a limit in evaluate.latency_ms",
     "leakage": "the task language has no features to check",
     "overlap": "set evaluate.checks.overlap",
+    "naive_baseline": "set evaluate.baseline.enabled, for another task than language",
 }
 """Gate to what turns it on."""
 
@@ -60,6 +66,41 @@ def threshold_has_a_task(evaluate: Evaluate) -> Iterator[Finding]:
         yield Finding(("evaluate", "threshold"), "field.conflict", message, "remove it")
 
 
+def baseline_fits(evaluate: Evaluate) -> Iterator[Finding]:
+    """Yield a finding for each key of `baseline` that the task, or `enabled: false`, leaves without effect."""
+    baseline, task = evaluate.baseline, evaluate.task
+    tasks = {"season": ("regression",), "sql": ("binary", "regression", "ranking")}
+    for key, fitting in tasks.items():
+        path: Path = ("evaluate", "baseline", key)
+        if getattr(baseline, key) is None:
+            continue
+        if not baseline.enabled:
+            yield Finding(path, "field.conflict", f"{key} has no effect: baseline.enabled is false", "remove one of the two")
+        elif task not in fitting:
+            message = f"baseline.{key} has no effect for the task {task}, only for {', '.join(fitting)}"
+            yield Finding(path, "field.conflict", message, "remove it")
+
+
+def baseline_is_known_in_time(data: Data, prepare: Prepare, evaluate: Evaluate) -> Iterator[Finding]:
+    """Yield a finding for an SQL baseline that is no row expression, or that mentions what is known only after the decision."""
+    sql, path = evaluate.baseline.sql, ("evaluate", "baseline", "sql")
+    if sql is None:
+        return
+    fault = objection(sql)
+    if fault:
+        yield Finding(path, "sql.forbidden", f"the SQL of the baseline {fault}", "write one expression over the row's columns")
+    lateness, frame = Lateness(data, prepare), {name.lower() for name in data.frame_types()}
+    derived = {name.lower() for name in prepare.derive} - frame
+    for word in sorted(words(sql)):
+        why = lateness.why(word)
+        if word in derived:
+            message = f"{word} is derived in prepare; a baseline is made of columns of the joined frame"
+            yield Finding(path, "column.unknown", message, "derive it in data.source.derive")
+        elif why is not None:
+            message = f"the baseline mentions {word}, which is known only after the decision: {word} {why}"
+            yield Finding(path, LEAKAGE, message, "a baseline may use only what is known when the prediction is made")
+
+
 def severity_has_a_gate(evaluate: Evaluate) -> Iterator[Finding]:
     """Yield a finding for each severity of a gate that is off: `approve` would make an approval DAG that is never asked."""
     for gate in evaluate.severity:
@@ -78,5 +119,6 @@ def is_on(evaluate: Evaluate, gate: Gate) -> bool:
         "latency": any(getattr(evaluate.latency_ms, name) is not None for name in ("p50", "p95", "p99")),
         "leakage": evaluate.task != "language",
         "overlap": evaluate.checks.overlap is not None,
+        "naive_baseline": evaluate.baseline.enabled and evaluate.task != "language",
     }
     return switches.get(gate, True)

@@ -78,8 +78,16 @@ def _train(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _evaluate(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The source's key, times and zone are those of the baselines."""
     data = values["data"]
-    return {"evaluate": values["evaluate"], "model": values["promote"]["model"], "label": _as_before(data, "label"), "group": data["group"]}
+    rows = {key: data["source"][key] for key in ("key", "event_time", "decision_lead")}
+    found = {
+        "evaluate": values["evaluate"],
+        "model": values["promote"]["model"],
+        "label": _as_before(data, "label"),
+        "group": data["group"],
+    }
+    return {**found, "rows": rows, "timezone": values["timezone"]}
 
 
 def _promote(values: Mapping[str, Any]) -> dict[str, Any]:

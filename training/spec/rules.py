@@ -13,7 +13,14 @@ from typing import Any, Final
 from training.spec.data import Data, Derived, FeatureTable, Prepare, Validate
 from training.spec.documents import Path
 from training.spec.evaluation import Evaluate
-from training.spec.evaluation_rules import fairness_can_be_computed, severity_has_a_gate, slice_keys_have_slices, threshold_has_a_task
+from training.spec.evaluation_rules import (
+    baseline_fits,
+    baseline_is_known_in_time,
+    fairness_can_be_computed,
+    severity_has_a_gate,
+    slice_keys_have_slices,
+    threshold_has_a_task,
+)
 from training.spec.findings import Finding
 from training.spec.leakage import late_columns
 from training.spec.names import Taken, clash, columns_differ_by_more_than_case, derived_features_differ_by_more_than_case, name_is_free
@@ -284,5 +291,7 @@ RULES: Final[tuple[tuple[tuple[str, ...], Rule], ...]] = (
     (("evaluate",), fairness_can_be_computed),
     (("evaluate",), threshold_has_a_task),
     (("evaluate",), severity_has_a_gate),
+    (("evaluate",), baseline_fits),
+    (("data", "prepare", "evaluate"), baseline_is_known_in_time),
     (("data", "train", "evaluate"), task_fits),
 )

@@ -23,7 +23,9 @@ from training.contracts import canonical_json
 from training.data.classes import Classes, align_scores
 from training.data.joins import LABEL
 from training.data.label_delay import META_KEY
+from training.data.splits import SPLITS
 from training.evaluation import checks, latency
+from training.evaluation.baselines import Splits, best_entry, log_record, naive_record
 from training.evaluation.measures import FORMAT_VERSION, Measures, Rows, plain
 from training.evaluation.per_class import by_class
 from training.evaluation.plots import task_plots
@@ -76,6 +78,8 @@ def work(context: StageContext) -> Outcome:
         scored = _score(context, dataset, rows, predictor)
     with context.timed("compare"):
         evaluation = _facts(context, model, dataset, registered, baseline) | _measured(measures, rows, scored)
+    with context.timed("baselines"):
+        evaluation["baselines"] = naive_record(context.spec, data.splits(), scored.candidate, evaluation["metrics"])
     with context.timed("checks"):
         evaluation |= {"checks": _checks(context, data, predictor, measures, scored), "importance": measures.importance(predictor)}
     with context.timed("latency"):
@@ -97,8 +101,12 @@ class Dataset:
     """Without the label."""
     labels: Floats
     training: NDArray[np.int64]
+    validation: NDArray[np.int64]
     test: NDArray[np.int64]
     group: str | None
+
+    def splits(self) -> Splits:
+        return Splits(frame=self.frame, labels=self.labels, training=self.training, validation=self.validation, test=self.test)
 
     def test_rows(self) -> Rows:
         frame = self.frame.iloc[self.test].reset_index(drop=True)
@@ -111,12 +119,12 @@ def read_dataset(context: StageContext, dataset: Manifest) -> Dataset:
     Raises:
         DataError: an object is missing or altered.
     """
-    names = ["frame.parquet", "splits/train.npy", "splits/test.npy"]
+    names = ["frame.parquet", *(f"splits/{name}.npy" for name in SPLITS)]
     folder = context.store.manifests.fetch(dataset, context.folder / "dataset", names)
     frame = pq.read_table(folder / "frame.parquet").to_pandas()
     labels = frame.pop(LABEL).to_numpy(dtype=np.float64)
-    training, test = (np.load(folder / "splits" / f"{name}.npy", allow_pickle=False) for name in ("train", "test"))
-    return Dataset(frame=frame, labels=labels, training=training, test=test, group=dataset.meta["group"])
+    training, validation, test = (np.load(folder / "splits" / f"{name}.npy", allow_pickle=False) for name in SPLITS)
+    return Dataset(frame=frame, labels=labels, training=training, validation=validation, test=test, group=dataset.meta["group"])
 
 
 def _score(context: StageContext, dataset: Manifest, rows: Rows, predictor: Predictor) -> Scored:
@@ -255,6 +263,8 @@ def _store(context: StageContext, evaluation: Mapping[str, Any], page: bytes) ->
         log_evaluation(context.request.parameters.get("mlflow_run_id"), finite, page)
     files = {"metrics.json": canonical_json(evaluation), "report.html": page}
     meta = {name: evaluation[name] for name in ("candidate", "champion", "metrics", "champion_metrics", "comparison", "baseline")}
+    meta["naive_baseline"] = best_entry(evaluation["baselines"])
+    log_record(evaluation["baselines"], context.spec.evaluate.primary, evaluation["metrics"])
     uri, manifest = store.manifests.put_files("evaluation", files, meta)
     point_run_at(store, context.request, "evaluation", uri)
     report_uri = context.publish_page("evaluation", page)
@@ -271,6 +281,7 @@ def _store(context: StageContext, evaluation: Mapping[str, Any], page: bytes) ->
 def _scalars(evaluation: Mapping[str, Any], primary: str) -> dict[str, Any]:
     metrics, champion_metrics = evaluation["metrics"], evaluation["champion_metrics"]
     worst, timed = evaluation["worst_slice"], evaluation["latency"]
+    naive, naive_comparison = best_entry(evaluation["baselines"]), evaluation["baselines"]["comparison"] or {}
     scalars: dict[str, Any] = {
         "rows": evaluation["num_rows"],
         "primary": primary,
@@ -279,12 +290,15 @@ def _scalars(evaluation: Mapping[str, Any], primary: str) -> dict[str, Any]:
         "champion_version": (evaluation["champion"] or {}).get("version"),
         "baseline": evaluation["baseline"],
         "version": evaluation["version"],
+        "naive_baseline": None if naive is None else naive["name"],
+        **{f"naive_baseline_{name}": naive_comparison.get(name) for name in ("gain", "low", "high")},
         "worst_slice": None if worst is None else evaluation["slices"][worst]["candidate"],
         "slice_gap": evaluation["slice_gap"],
         "latency_p95_ms": None if timed is None else timed["1"]["p95_ms"],
     }
     scalars |= {f"candidate_{name}": value for name, value in metrics.items() if isinstance(value, float)}
     scalars |= {f"champion_{name}": value for name, value in champion_metrics.items()}
+    scalars |= {f"naive_baseline_{name}": value for name, value in ({} if naive is None else naive["metrics"]).items()}
     comparison = evaluation["comparison"] or {}
     return scalars | {name: comparison[name] for name in ("gain", "low", "high", "probability") if name in comparison}
 

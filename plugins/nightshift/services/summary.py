@@ -84,14 +84,19 @@ def _remark(result: StageResult) -> str:
 def _comparison(store: Store, result: StageResult) -> list[str]:
     meta = store.manifests.get(result.artifact_uri, kind="evaluation").meta
     champion, comparison = meta["champion_metrics"], meta["comparison"]
-    head = f"{'metric':<{LABEL_WIDTH}}{'new model':>12}{'champion':>12}"
-    lines = [head] + [
-        f"{name:<{LABEL_WIDTH}}{number(value):>12}{number(champion.get(name)):>12}" for name, value in meta["metrics"].items()
-    ]
+    naive = meta.get("naive_baseline")  # Absent in evaluations of earlier versions.
+    head = f"{'metric':<{LABEL_WIDTH}}{'new model':>12}{'champion':>12}" + (f"  {naive['name']}" if naive else "")
+    lines = [head]
+    for name, value in meta["metrics"].items():
+        beside = f"  {number(naive['metrics'].get(name)):>{len(naive['name'])}}" if naive else ""
+        lines.append(f"{name:<{LABEL_WIDTH}}{number(value):>12}{number(champion.get(name)):>12}{beside}")
+    gain = result.scalars.get("naive_baseline_gain")
+    if naive and gain is not None:
+        lines.append(f"{result.scalars['primary']} gain over the naive baseline {naive['name']} {number(gain)}")
     if comparison is None:
         return [*lines, f"compared with nobody: {meta['baseline']}"]
-    gain, low, high = (number(comparison[name]) for name in ("gain", "low", "high"))
-    return [*lines, f"{result.scalars['primary']} better by {gain}, interval {low} to {high}"]
+    better, low, high = (number(comparison[name]) for name in ("gain", "low", "high"))
+    return [*lines, f"{result.scalars['primary']} better by {better}, interval {low} to {high}"]
 
 
 def _decision(store: Store, result: StageResult) -> list[str]:

@@ -94,6 +94,26 @@ def test_reports_are_saved_as_files_with_a_name(settings: Settings) -> None:
     assert f"report    {path}" in text
 
 
+@pytest.mark.parametrize("naive", [{"name": "seasonal_7d", "metrics": {"mae": 24.2, "rmse": 31.0}}, None])
+def test_comparison_has_the_best_naive_baseline_beside_model_and_champion(settings: Settings, naive: dict[str, Any] | None) -> None:
+    meta = {"metrics": {"mae": 20.0, "rmse": 40.0}, "champion_metrics": {}, "comparison": None, "baseline": "no champion"}
+    store = Store(settings.store_uri)
+    uri, _ = store.manifests.put_files("evaluation", {"metrics.json": b"{}"}, meta if naive is None else {**meta, "naive_baseline": naive})
+    scalars = {"primary": "mae", "naive_baseline_gain": 4.2}
+
+    text = text_of(settings, [TaskView("evaluate", "success", 1, 3.0)], result("evaluate", artifact_uri=uri, scalars=scalars))
+
+    lines = [line.split() for line in text.splitlines()]
+    if naive is None:
+        # An evaluation of an earlier version.
+        assert ["mae", "20.0000", "-"] in lines
+        assert "naive" not in text
+    else:
+        assert ["metric", "new", "model", "champion", "seasonal_7d"] in lines
+        assert ["rmse", "40.0000", "-", "31.0000"] in lines
+        assert "mae gain over the naive baseline seasonal_7d 4.2000" in text
+
+
 def test_malformed_xcom_is_an_error_and_not_an_empty_line() -> None:
     client: Any = OneRun(result("train"))
     client._values["ingest"] = {"stage": "ingest"}

@@ -69,11 +69,18 @@ GOOD: dict[str, Any] = {
         "drift": {"psi": 0.03},
         "constant": False,
     },
+    "baselines": {
+        "why_none": None,
+        "best": "prior",
+        "found": [{"name": "prior", "validation": 0.5, "coverage": 1.0, "metrics": {"auc": 0.5, "log_loss": 0.6, "revenue": 3.0}}],
+        "comparison": {**BETTER, "gain": 0.21, "low": 0.2, "high": 0.22},
+        "worse": [],
+    },
     "num_rows": 900,
 }
 """Passes every gate of `ALL`."""
 GATES = (
-    *("finite", "minimum", "maximum", "constant", "baseline", "improvement", "significance", "slices", "drift"),
+    *("finite", "minimum", "maximum", "constant", "naive_baseline", "baseline", "improvement", "significance", "slices", "drift"),
     *("fairness", "fairness", "latency", "latency", "latency", "leakage", "overlap", "canary"),
 )
 NEEDED: tuple[tuple[str | int, ...], ...] = (
@@ -140,7 +147,7 @@ def test_without_limits_only_what_every_model_must_be_is_judged() -> None:
     rules = Evaluate(task="binary", primary="auc")
     decision = decide(GOOD, rules, approval="automatic", promote=WITH_CANARY)
     assert [r.gate for r in decision.reasons] == [
-        *("finite", "constant", "baseline", "improvement", "significance", "drift", "leakage", "canary"),
+        *("finite", "constant", "naive_baseline", "baseline", "improvement", "significance", "drift", "leakage", "canary"),
     ]
 
 
@@ -290,6 +297,7 @@ def test_improvement_is_a_share_of_the_champions_or_in_the_metrics_own_units() -
 
 def test_example_pipeline_asks_half_a_percent_of_the_champion() -> None:
     ranked = {**GOOD, "metrics": {"ndcg@10": 0.61}, "champion_metrics": {"ndcg@10": 0.60}, "canary": None}
+    ranked["baselines"] = {"why_none": "in this test"}
     assert decide(ranked, RANKING, approval="automatic").outcome == "accepted"
     assert failed(decide({**ranked, "comparison": {**BETTER, "gain": 0.003}}, RANKING, approval="automatic")) == ["improvement"]
 
@@ -299,7 +307,8 @@ def test_slices_of_a_metric_that_is_better_when_lower_are_compared_the_other_way
 
     def decision(candidate: float) -> Decision:
         one = {"columns": {"carrier": "UA"}, "support": 800, "is_small": False, "candidate": candidate, "champion": 3.0}
-        return decide({**GOOD, "metrics": {"rmse": 2.9}, "champion_metrics": {"rmse": 3.0}, "slices": [one]}, rules, approval="automatic")
+        others = {"metrics": {"rmse": 2.9}, "champion_metrics": {"rmse": 3.0}, "slices": [one], "baselines": {"why_none": "in this test"}}
+        return decide({**GOOD, **others}, rules, approval="automatic")
 
     assert decision(1.0).outcome == "accepted"
     assert failed(decision(3.6)) == ["slices"]
@@ -363,7 +372,7 @@ def test_evaluation_of_an_older_format_lacks_what_the_rules_ask_for() -> None:
     old = {name: GOOD[name] for name in ("version", "champion", "baseline", "champion_metrics", "comparison", "metrics")}
     decision = decide(old, Evaluate(task="binary", primary="auc"), approval="automatic")
     assert decision.outcome == "rejected"
-    assert set(failed(decision)) == {"constant", "drift", "leakage"}
+    assert set(failed(decision)) == {"constant", "drift", "leakage", "naive_baseline"}
     assert "evaluate again" in decision.summary
 
 

@@ -81,6 +81,7 @@ def decision(
         "champion_metrics": {} if champion is None else measures.metrics(champion),
         "comparison": None if champion is None else asdict(measures.compare(candidate, champion)),
         "canary_comparison": None if canary is None else asdict(measures.compare(candidate, canary)),
+        "baselines": {"best": "prior", "found": [{"name": "prior", "metrics": measures.metrics(np.full(NUM_ROWS, LABELS.mean()))}]},
         **measures.slices(candidate, champion),
         "fairness": measures.fairness(candidate),
         "checks": {
@@ -143,7 +144,9 @@ def severity(gate: str, word: str) -> dict[str, Any]:
         pytest.param(BETTER, TOUCHY, "accepted", set(), id="better-and-fair"),
         pytest.param(BETTER**3, {}, "accepted", {"drift"}, id="better-with-other-probabilities"),
         pytest.param(BETTER**3, severity("drift", "fail"), "rejected", {"drift"}, id="better-with-probabilities-too-far-off"),
-        pytest.param(np.full(NUM_ROWS, 0.3), {}, "rejected", {"improvement", "significance", "constant", "drift"}, id="constant"),
+        pytest.param(
+            np.full(NUM_ROWS, 0.3), {}, "rejected", {"naive_baseline", "improvement", "significance", "constant", "drift"}, id="constant"
+        ),
         pytest.param(BETTER, RANKING, "accepted", set(), id="better-ranking"),
         pytest.param(EQUAL, RANKING, "rejected", {"significance"}, id="equal-ranking"),
         pytest.param(WORSE, RANKING, "rejected", {"improvement", "significance"}, id="worse-ranking"),

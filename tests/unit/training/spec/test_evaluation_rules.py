@@ -100,3 +100,39 @@ def test_maximum_inherits_the_severity_of_minimum_unless_it_has_its_own() -> Non
     assert severity() == "fail"
     assert severity(minimum="warn") == "warn"
     assert severity(minimum="warn", maximum="approve") == "approve"
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "changes", "field", "code"),
+    [
+        (F, [("confidence:", "baseline: {season: 1d}\n  confidence:")], "evaluate.baseline.season", "field.conflict"),
+        (R, [("confidence:", "baseline: {season: 1d}\n  confidence:")], "evaluate.baseline.season", "field.conflict"),
+        (F, [MULTICLASS, ("confidence:", 'baseline: {sql: "temp"}\n  confidence:')], "evaluate.baseline.sql", "field.conflict"),
+        (F, [("confidence:", 'baseline: {enabled: false, sql: "temp"}\n  confidence:')], "evaluate.baseline.sql", "field.conflict"),
+        (F, [("confidence:", 'baseline: {sql: "dep_delay / 60.0"}\n  confidence:')], "evaluate.baseline.sql", "leakage.time"),
+        (F, [("confidence:", 'baseline: {sql: "ARR_DELAY"}\n  confidence:')], "evaluate.baseline.sql", "leakage.time"),
+        (F, [("confidence:", 'baseline: {sql: "epoch(landed_at)"}\n  confidence:')], "evaluate.baseline.sql", "leakage.time"),
+        (F, [("confidence:", 'baseline: {sql: "aircraft_age"}\n  confidence:')], "evaluate.baseline.sql", "column.unknown"),
+        (F, [("confidence:", 'baseline: {sql: "random()"}\n  confidence:')], "evaluate.baseline.sql", "sql.forbidden"),
+        (F, [("confidence:", 'baseline: {sql: "(SELECT 1)"}\n  confidence:')], "evaluate.baseline.sql", "sql.forbidden"),
+        (F, [("confidence:", 'baseline: {sql: "temp -- now"}\n  confidence:')], "evaluate.baseline.sql", "sql.forbidden"),
+        (
+            F,
+            [("confidence:", "baseline: {enabled: false}\n  severity: {naive_baseline: fail}\n  confidence:")],
+            "evaluate.severity.naive_baseline",
+            "gate.off",
+        ),
+        (F, [("confidence:", "baseline: {seasons: 1d}\n  confidence:")], "evaluate.baseline.seasons", "spec.unknown_key"),
+    ],
+)
+def test_baseline_that_cannot_be_computed_or_sees_the_future_is_refused(
+    refuse: Refuse, pipeline: str, changes: list[tuple[str, str]], field: str, code: str
+) -> None:
+    (problem,) = refuse(pipeline, *changes)
+    assert (problem.field, problem.code) == (field, code)
+    assert problem.line is not None
+
+
+def test_baseline_of_columns_known_before_the_decision_is_accepted(accept: Accept) -> None:
+    sql = "CASE WHEN visib < 3 THEN 0.5 ELSE 0.2 END"
+    assert accept(F, ("confidence:", f'baseline: {{sql: "{sql}"}}\n  confidence:')).evaluate.baseline.sql == sql

@@ -30,7 +30,7 @@ CHANGES: list[tuple[str, str, str, set[str]]] = [
     (R, "price: {type: float}", "price: {type: float, nullable: false, known: before}", set()),
     (R, "window: 30d", "window: 720h", set()),
     (F, "because: published", "because: they are published", set()),
-    (R, "timezone: UTC", "timezone: Europe/Berlin", {"ingest", "validate", "prepare"}),
+    (R, "timezone: UTC", "timezone: Europe/Berlin", {"ingest", "validate", "prepare", "evaluate"}),
     (R, "window: 30d", "window: 31d", {"ingest", "validate", "prepare"}),
     (R, 'clicks"', 'clicks2"', {"ingest"}),
     (R, "suite: search_ranking/clicks", "suite: search_ranking/other", {"validate"}),

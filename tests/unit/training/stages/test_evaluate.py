@@ -67,6 +67,36 @@ def test_better_candidate_has_its_gain_and_an_equal_canary_none(judged: tuple[St
     assert result.scalars["gain"] == comparison["gain"]
 
 
+def test_baselines_are_in_record_scalars_manifest_and_report(binary: EvaluateBench, judged: tuple[StageResult, dict[str, Any]]) -> None:
+    result, record = judged
+    found = record["baselines"]
+    assert [entry["name"] for entry in found["found"]] == ["prior", "majority_class"]
+    assert all(set(entry["metrics"]) == set(METRICS["binary"]) for entry in found["found"])
+    assert (found["best"], found["why_none"]) == ("prior", None)
+    assert found["comparison"]["gain"] == pytest.approx(record["metrics"]["auc"] - 0.5)
+    assert result.scalars["naive_baseline"] == "prior"
+    assert (result.scalars["naive_baseline_auc"], result.scalars["naive_baseline_gain"]) == (0.5, found["comparison"]["gain"])
+    meta = binary.store.manifests.get(result.artifact_uri, kind="evaluation").meta
+    assert meta["naive_baseline"] == found["found"][0]
+    page = binary.store.objects.get_bytes(result.reports["evaluation"].rsplit("/", 1)[-1]).decode()
+    section = page.split('<h2 id="baselines">')[1].split("</section>")[0]
+    assert "Best by auc on the validation rows: <strong>prior</strong>" in section
+    assert "majority_<wbr>class" in section
+    head = page.split('<h2 id="metrics">')[1].split("</thead>")[0]
+    assert head.count("difference") == 3
+    assert '<th scope="col" class="n">prior</th>' in head
+
+
+def test_sql_baseline_that_cannot_be_computed_ends_prepare_before_anything_is_trained(binary: EvaluateBench) -> None:
+    binary.spec = binary.spec_of({"primary: auc": 'primary: auc, baseline: {sql: "no_such_column"}'})
+    ended, address = binary.attempt("prepare", {"snapshot": binary.snapshot_uri}, {}, "unknown column")
+    assert ended is ExitCode.BAD_DATA
+    error = address.error("a1")
+    assert error is not None
+    assert error["code"] == "derive.expression"
+    assert "evaluate.baseline.sql" in error["message"]
+
+
 def test_slices_are_columns_and_pairs_and_the_worst_is_not_a_small_one(judged: tuple[StageResult, dict[str, Any]]) -> None:
     record = judged[1]
     found = {tuple(sorted(part["columns"].items())): part for part in record["slices"]}

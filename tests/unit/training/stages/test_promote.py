@@ -18,6 +18,8 @@ from training.registry.versions import Registered
 DIGEST = "f" * 64
 LATENCY = {str(batch): {"p50_ms": 1.0, "p95_ms": 2.0, "p99_ms": 3.0, "rows_per_second": 9.0} for batch in (1, 256)}
 BLIND = {"    value: {transform: number}\n": ""}
+NO_BETTER_THAN_NAIVE = {"primary: auc": "primary: auc, severity: {naive_baseline: warn}"}
+"""A model that knows only noise would be refused as the first champion."""
 CANARY = {"promote: {model: orders}": "promote: {model: orders, canary: {for: 2d, support: 100}}"}
 
 
@@ -123,7 +125,7 @@ def test_decision_records_the_overrides_of_its_run(
 def test_a_better_model_becomes_canary_and_then_champion_when_its_time_has_come(
     bench: EvaluateBench, models: dict[str, StageResult], ledger: Ledger
 ) -> None:
-    night(bench, ledger, models["blind"], "worse", CANARY)
+    night(bench, ledger, models["blind"], "worse", {**CANARY, **NO_BETTER_THAN_NAIVE})
     assert night(bench, ledger, models["good"], "better", CANARY).scalars["canary_version"] is not None
     seats = {alias: seat_of(ledger, alias) for alias in ("champion", "canary")}
     judged = bench.stage("canary", {"dataset": bench.dataset_uri}, seats, work="judged")
@@ -141,6 +143,14 @@ def test_a_better_model_becomes_canary_and_then_champion_when_its_time_has_come(
     assert standing.canary is None
     assert standing.champion is not None
     assert standing.champion.weights_digest == models["good"].scalars["weights_digest"]
+
+
+def test_first_model_that_is_no_better_than_a_naive_baseline_is_rejected_and_the_report_says_so(
+    bench: EvaluateBench, models: dict[str, StageResult], ledger: Ledger
+) -> None:
+    decided = night(bench, ledger, models["blind"], "no better than naive")
+    assert (decided.scalars["decision"], ledger.standing("orders").champion) == ("rejected", None)
+    assert "best naive baseline prior 0.5" in str(decided.scalars["reasons"])
 
 
 def test_an_order_to_follow_what_nobody_decided_is_denied(bench: EvaluateBench, ledger: Ledger) -> None:
@@ -193,7 +203,7 @@ def test_a_candidate_measured_against_nobody_after_a_champion_exists_is_asked_ab
 ) -> None:
     rules = {"promote: {model: orders}": "promote: {model: orders, approval: required}"}
     evaluation, _ = bench.evaluate(models["good"], rules, work="against nobody")
-    night(bench, ledger, models["blind"], "the champion meanwhile")
+    night(bench, ledger, models["blind"], "the champion meanwhile", NO_BETTER_THAN_NAIVE)
     bench.spec = bench.spec_of(rules)
     inputs = {
         "model": models["good"].artifact_uri,
@@ -226,7 +236,7 @@ def test_a_question_does_not_wait_for_mlflow_and_a_promotion_does(
     monkeypatch.setattr("training.stages.promote.follow", away)
     asked = bench.stage("promote", inputs, {}, work="asks")
     assert asked.scalars["decision"] == "needs_approval"
-    other, _ = bench.evaluate(models["blind"], work="promotes")
+    other, _ = bench.evaluate(models["blind"], NO_BETTER_THAN_NAIVE, work="promotes")
     inputs |= {"model": models["blind"].artifact_uri, "evaluation": other.artifact_uri}
     ended, _ = bench.attempt("promote", inputs, {}, "promotes")
     assert ended is ExitCode.UNAVAILABLE

@@ -1,0 +1,200 @@
+"""Naive baselines by task: what each scores, which is best, and what an evaluation records of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.unit.training.evaluation.demand import demand, demand_spec, splits_of
+from training.errors import DataError
+from training.evaluation.baselines import Naive, Splits, best_of, naive_record, naive_scores
+from training.evaluation.history import Floats, History
+from training.evaluation.measures import plain
+from training.spec import PipelineSpec
+
+GENERATOR = np.random.default_rng(3)
+TO_BINARY = ("task: regression, primary: mae", "task: binary, primary: log_loss")
+TO_CLASSES = ("task: regression, primary: mae", "task: multiclass, primary: log_loss")
+EVENTS = ("key: [area, at]", "key: [order_id]")
+ORDERS = ("area: {type: string}", "area: {type: string}\n      order_id: {type: int64}")
+
+
+def with_sql(sql: str) -> tuple[str, str]:
+    return "primary: mae}", f'primary: mae, baseline: {{sql: "{sql}"}}}}'
+
+
+def split(frame: pd.DataFrame) -> Splits:
+    return Splits(frame=frame.drop(columns="label"), labels=frame["label"].to_numpy(dtype=np.float64), **splits_of(frame))
+
+
+def scored(spec: PipelineSpec, splits: Splits, rows: Any = None) -> dict[str, Naive]:
+    history = History.of(spec, splits.frame, splits.labels)
+    return {naive.name: naive for naive in naive_scores(spec, splits, history, splits.test if rows is None else rows)}
+
+
+def record(spec: PipelineSpec, splits: Splits, candidate: Floats, **metrics: float) -> dict[str, Any]:
+    return naive_record(spec, splits, candidate, metrics)
+
+
+@pytest.fixture(scope="module")
+def series() -> Splits:
+    return split(demand())
+
+
+def events(labels: Floats | None = None) -> Splits:
+    """One row an order: no series."""
+    frame = demand(areas=("north",))
+    frame["order_id"] = np.arange(len(frame))
+    return split(frame if labels is None else frame.assign(label=labels))
+
+
+def test_half_hourly_demand_has_the_seasonal_naive_of_a_day_and_a_week_besides_constants_and_the_last_value(series: Splits) -> None:
+    found = scored(demand_spec(), series)
+    assert list(found) == ["mean", "median", "last_value", "seasonal_1d", "seasonal_7d"]
+    assert all(naive.coverage == 1.0 for naive in found.values())
+    assert (found["mean"].scores == series.labels[series.training].mean()).all()
+    assert (found["median"].scores == np.median(series.labels[series.training])).all()
+
+
+def test_decision_a_day_ahead_makes_the_week_the_best_baseline_and_a_decision_at_once_the_last_value(series: Splits) -> None:
+    """The figures of docs/promotion.md."""
+    noise = series.labels[series.test] + 30 * GENERATOR.normal(size=len(series.test))
+    at_once = record(demand_spec(), series, noise, mae=24.0)
+    ahead = record(demand_spec(("decision_lead: 0s", "decision_lead: 1d")), series, noise, mae=24.0)
+    assert (at_once["best"], ahead["best"]) == ("last_value", "seasonal_7d")
+    for found in (at_once, ahead):
+        mae = {entry["name"]: entry["metrics"]["mae"] for entry in found["found"]}
+        assert mae["seasonal_7d"] < mae["seasonal_1d"] < mae["mean"]
+    assert ahead["comparison"]["gain"] == pytest.approx(
+        next(e["metrics"]["mae"] for e in ahead["found"] if e["name"] == "seasonal_7d") - np.abs(noise - series.labels[series.test]).mean()
+    )
+    assert ahead["comparison"]["low"] <= ahead["comparison"]["gain"] <= ahead["comparison"]["high"]
+
+
+def test_named_season_replaces_the_ones_that_are_tried(series: Splits) -> None:
+    spec = demand_spec(("primary: mae}", "primary: mae, baseline: {season: 14d}}"))
+    assert [name for name in scored(spec, series) if "seasonal" in name] == ["seasonal_14d"]
+
+
+def test_orders_at_no_regular_time_have_constants_alone() -> None:
+    assert list(scored(demand_spec(ORDERS, EVENTS), events())) == ["mean", "median"]
+
+
+def test_rows_without_a_value_of_the_season_count_by_the_last_value_and_then_by_the_mean() -> None:
+    frame = demand(days=30)
+    new = frame["area"].eq("south") & (frame["at"] < frame["at"].max() - pd.Timedelta(days=3))
+    splits = split(frame[~new].reset_index(drop=True))
+    week = scored(demand_spec(), splits)["seasonal_7d"]
+    assert 0.5 < week.coverage < 1.0
+    assert np.isfinite(week.scores).all()
+    south = splits.frame["area"].to_numpy()[splits.test] == "south"
+    first = np.flatnonzero(south)[0]
+    history = History.of(demand_spec(), splits.frame, splits.labels)
+    assert week.scores[first] == splits.labels[splits.training].mean()
+    np.testing.assert_array_equal(week.scores[south][1:], history.last_value(splits.test)[south][1:])
+
+
+def test_constant_is_fitted_on_labels_that_were_known_when_the_first_row_was_decided() -> None:
+    frame = demand(areas=("north",))
+    frame["known_at"] = frame["at"] + pd.Timedelta(days=10)
+    frame.loc[frame.index[frame["known_at"] > frame["at"].max() - pd.Timedelta(days=20)], "label"] += 1e6
+    splits = split(frame)
+    spec = demand_spec(("{column: megawatts}", "{column: megawatts, known_at: known_at}"))
+    for rows in (splits.validation, splits.test):
+        first = splits.frame["at"].iloc[rows].min()
+        known = splits.training[(splits.frame["known_at"].iloc[splits.training] <= first).to_numpy()]
+        assert 0 < len(known) < len(splits.training)
+        assert scored(spec, splits, rows)["mean"].scores[0] == splits.labels[known].mean()
+
+
+def test_training_labels_that_nobody_knew_in_time_leave_no_baseline_and_say_so() -> None:
+    frame = demand(areas=("north",))
+    frame["known_at"] = frame["at"] + pd.Timedelta(days=59)
+    spec = demand_spec(("{column: megawatts}", "{column: megawatts, known_at: known_at}"))
+    found = record(spec, split(frame), np.zeros(14 * 48))
+    assert found["why_none"] == "no training label was known when the first validation row was decided"
+    assert (found["best"], found["found"]) == (None, [])
+
+
+def test_yes_or_no_has_the_share_of_positives_and_the_majority() -> None:
+    splits = events((GENERATOR.random(60 * 48) < 0.2).astype(np.float64))
+    spec = demand_spec(ORDERS, EVENTS, TO_BINARY)
+    found = scored(spec, splits)
+    share = splits.labels[splits.training].mean()
+    assert found["prior"].scores == pytest.approx(np.full(len(splits.test), share))
+    assert (found["majority_class"].scores == 0.0).all()
+    stored = record(spec, splits, np.full(len(splits.test), 0.9), log_loss=9.0)
+    assert stored["best"] == "prior"
+    assert stored["found"][0]["metrics"]["auc"] == 0.5
+    assert "log_loss" in stored["worse"]
+
+
+def test_classes_have_their_shares_and_the_most_frequent_one() -> None:
+    splits = events(GENERATOR.choice([0.0, 1.0, 2.0], size=60 * 48, p=[0.2, 0.5, 0.3]))
+    found = scored(demand_spec(ORDERS, EVENTS, TO_CLASSES), splits)
+    shares = np.bincount(splits.labels[splits.training].astype(int)) / len(splits.training)
+    np.testing.assert_allclose(found["prior"].scores[0], shares)
+    np.testing.assert_array_equal(found["majority_class"].scores[-1], [0.0, 1.0, 0.0])
+    assert found["prior"].scores.shape == (len(splits.test), 3)
+
+
+@pytest.mark.parametrize("sql", ["forecast", "coalesce(forecast, 0) * 1.0", "CASE WHEN temperature > 100 THEN 1 ELSE forecast END"])
+def test_sql_baseline_is_an_expression_over_the_rows_columns_besides_the_others(series: Splits, sql: str) -> None:
+    found = scored(demand_spec(with_sql(sql)), series)
+    assert list(found)[-1] == "sql"
+    assert len(found) == 6
+    np.testing.assert_allclose(found["sql"].scores, series.frame["forecast"].to_numpy()[series.test])
+
+
+def test_sql_baseline_without_a_value_counts_by_the_mean_and_says_of_how_many(series: Splits) -> None:
+    found = scored(demand_spec(with_sql("CASE WHEN area = 'north' THEN forecast END")), series)["sql"]
+    assert found.coverage == pytest.approx(0.5)
+    south = series.frame["area"].to_numpy()[series.test] == "south"
+    assert (found.scores[south] == series.labels[series.training].mean()).all()
+
+
+def test_sql_baseline_that_is_a_constant_scores_every_row(series: Splits) -> None:
+    assert (scored(demand_spec(with_sql("700.5")), series)["sql"].scores == 700.5).all()
+
+
+@pytest.mark.parametrize("sql", ["no_such_column", "avg(forecast)", "lag(forecast) OVER (ORDER BY at)"])
+def test_sql_baseline_that_is_no_expression_of_one_row_is_bad_data(series: Splits, sql: str) -> None:
+    text = demand_spec().model_dump(mode="json", by_alias=True)
+    text["evaluate"]["baseline"] = {"sql": sql}
+    with pytest.raises(DataError, match=r"evaluate\.baseline\.sql") as caught:
+        scored(PipelineSpec.model_validate(text), series)
+    assert caught.value.code == "derive.expression"
+
+
+def test_worse_than_the_best_baseline_is_listed_by_metric(series: Splits) -> None:
+    good = series.labels[series.test] + GENERATOR.normal(size=len(series.test))
+    metrics = {"mae": 0.8, "rmse": 1e3, "median_absolute_error": 0.5, "absolute_error_p90": 1.0, "absolute_error_p99": float("nan")}
+    assert record(demand_spec(), series, good, **metrics)["worse"] == ["rmse"]
+
+
+def test_switched_off_nothing_is_computed_and_the_record_says_so(series: Splits) -> None:
+    found = record(demand_spec(("primary: mae}", "primary: mae, baseline: {enabled: false}}")), series, np.zeros(1))
+    assert found["why_none"] == "switched off (evaluate.baseline.enabled)"
+
+
+def test_metric_of_ones_own_that_fails_on_a_baseline_is_no_number_and_ends_nothing(series: Splits, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("training.evaluation.measures.load_own_metrics", lambda places: {"broken": _failing} if places else {})
+    monkeypatch.setenv("NIGHTSHIFT_MODEL_PACKAGES", "acme")
+    spec = demand_spec(("primary: mae}", 'primary: mae, metrics: {broken: "acme.metrics:broken"}}'))
+    found = record(spec, series, series.labels[series.test], mae=0.0)
+    assert found["best"] == "last_value"
+    assert plain(found)["found"][0]["metrics"]["broken"] == "nan"
+
+
+def _failing(*_: Any) -> float:
+    raise DataError("metric.failed", "constant scores")
+
+
+def test_best_is_chosen_by_validation_and_the_first_of_equals_wins() -> None:
+    entries = [{"name": name, "validation": value} for name, value in (("a", float("nan")), ("b", 2.0), ("c", 3.0), ("d", 3.0))]
+    assert best_of(entries, "auc") == entries[2]
+    assert best_of(entries, "mae") == entries[1]
+    assert best_of(entries[:1], "mae") is None

@@ -1,0 +1,249 @@
+"""Naive baselines: what a model must beat to be worth its training. Scored beside it in every evaluation, without being asked for.
+
+| task | baselines |
+| --- | --- |
+| binary, multiclass | class frequencies of the training rows; their most frequent class |
+| regression | mean and median of the training labels; for a series the last value known and the seasonal naive of one day and one week |
+| ranking | positives per showing in the training rows, by the source's key without the group |
+
+and an SQL expression of the spec's own. No baseline sees a label that was not known at the row's decision (`training.evaluation.history`):
+a constant is fitted on the training labels that were known when the first of the scored rows was decided.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from training.data.derived import Derived, derive
+from training.data.expressions import columns_of, hardened
+from training.evaluation.history import History, numbers_of
+from training.evaluation.measures import Measures, Rows
+from training.spec import PipelineSpec
+from training.spec.evaluation import LOWER_IS_BETTER
+from training.spec.values import duration_text
+
+logger = logging.getLogger(__name__)
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+SEASONS: Final = (timedelta(days=1), timedelta(days=7))
+"""That are tried where the spec names none."""
+SQL_WHERE: Final = "evaluate.baseline.sql"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Naive:
+    """A baseline's scores of some rows."""
+
+    name: str
+    about: str
+    """In words, for the report."""
+    scores: Floats
+    """[n], or [n, classes]"""
+    coverage: float = 1.0
+    """Share of the rows that its own rule has a value for; the others have the mean of the training labels."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Splits:
+    """A dataset for baselines."""
+
+    frame: pd.DataFrame
+    """[n] raw rows of all splits, without the label."""
+    labels: Floats
+    """[n]"""
+    training: Ints
+    """Row numbers, as are the others."""
+    validation: Ints
+    test: Ints
+
+    def rows(self, numbers: Ints, group: str | None) -> Rows:
+        return Rows.of(self.frame.iloc[numbers].reset_index(drop=True), self.labels[numbers], group)
+
+
+def naive_record(spec: PipelineSpec, splits: Splits, candidate: Floats, metrics: Mapping[str, float]) -> dict[str, Any]:
+    """Return `baselines` of `metrics.json`: every baseline's metrics on the test rows, and the candidate against the best one.
+
+    The best one is chosen by the primary metric on the validation rows.
+
+    Args:
+        splits: all rows.
+        candidate: scores of the test rows.
+        metrics: the candidate's.
+
+    Raises:
+        DataError: `derive.expression` or `derive.failed`, the spec's SQL baseline cannot be computed.
+    """
+    none: dict[str, Any] = {"why_none": None, "best": None, "found": [], "comparison": None, "worse": []}
+    why = why_none(spec)
+    if why is not None:
+        return {**none, "why_none": why}
+    history = History.of(spec, splits.frame, splits.labels)
+    numbers = {"validation": splits.validation, "test": splits.test}
+    by_split = {name: naive_scores(spec, splits, history, rows) for name, rows in numbers.items()}
+    unknown = next((name for name, found in by_split.items() if not found), None)
+    if unknown is not None:
+        return {**none, "why_none": f"no training label was known when the first {unknown} row was decided"}
+    rules, group = spec.evaluate, spec.data.group
+    measures = {name: Measures(rules, splits.rows(rows, group), seed=spec.train.seed, lenient=True) for name, rows in numbers.items()}
+    chosen_by = {naive.name: measures["validation"].primary(naive.scores) for naive in by_split["validation"]}
+    found = [
+        {
+            "name": naive.name,
+            "about": naive.about,
+            "coverage": naive.coverage,
+            "validation": chosen_by.get(naive.name, float("nan")),
+            "metrics": measures["test"].metrics(naive.scores),
+        }
+        for naive in by_split["test"]
+    ]
+    best = best_of(found, rules.primary)
+    if best is None:
+        return {**none, "found": found}
+    scores = next(naive.scores for naive in by_split["test"] if naive.name == best["name"])
+    comparison = asdict(measures["test"].compare(candidate, scores))
+    worse = [name for name, value in best["metrics"].items() if _is_worse(name, metrics.get(name), value)]
+    return {**none, "best": best["name"], "found": found, "comparison": comparison, "worse": worse}
+
+
+def why_none(spec: PipelineSpec) -> str | None:
+    """Return why the spec's task has no naive baseline, None where it has one."""
+    rules, source = spec.evaluate, spec.data.source
+    if not rules.baseline.enabled:
+        return "switched off (evaluate.baseline.enabled)"
+    if rules.task == "language":
+        return "the task language has none"
+    if rules.task == "ranking" and rules.baseline.sql is None and not _shown(spec):
+        return f"data.source.key ({', '.join(source.key)}) has no column besides the group that names what is ranked"
+    return None
+
+
+def naive_scores(spec: PipelineSpec, splits: Splits, history: History, target: Ints) -> list[Naive]:
+    """Return the baselines' scores of the rows `target`; none where no training label was known when the first of them was decided."""
+    known = history.known_at_first_decision(splits.training, target)
+    if not len(known):
+        return []
+    labels = splits.labels[known]
+    found: list[Naive] = []
+    if spec.evaluate.task == "binary":
+        found += _of_classes(np.array([(labels <= 0).mean(), (labels > 0).mean()]), len(target), is_binary=True)
+    elif spec.evaluate.task == "multiclass":
+        found += _of_classes(np.bincount(labels.astype(np.int64)) / len(labels), len(target), is_binary=False)
+    elif spec.evaluate.task == "regression":
+        found += _of_numbers(labels, len(target))
+        found += _of_series(spec, history, target, mean=float(labels.mean()))
+    elif spec.evaluate.task == "ranking" and _shown(spec):
+        found.append(_of_showings(spec, splits, known, target))
+    if spec.evaluate.baseline.sql is not None:
+        mean = float((labels > 0).mean() if spec.evaluate.task == "ranking" else labels.mean())
+        found.append(_of_sql(spec.evaluate.baseline.sql, splits.frame, target, mean=mean))
+    return found
+
+
+def best_of(found: list[dict[str, Any]], primary: str) -> dict[str, Any] | None:
+    """Return the baseline that is best on the validation rows, the first of equal ones; None where none has a value there."""
+    sign = -1.0 if primary in LOWER_IS_BETTER else 1.0
+    known = [entry for entry in found if np.isfinite(entry["validation"])]
+    return max(known, key=lambda entry: sign * float(entry["validation"]), default=None)
+
+
+def best_entry(record: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the entry of the best baseline in `naive_record`; None where there is none."""
+    return next((entry for entry in record["found"] if entry["name"] == record["best"]), None)
+
+
+def log_record(record: Mapping[str, Any], primary: str, metrics: Mapping[str, Any]) -> None:
+    """Log how the candidate stands against the best baseline, as a warning where it is worse on any metric."""
+    best = best_entry(record)
+    if best is None:
+        logger.info("no naive baseline: %s", record["why_none"] or f"none has {primary} on the validation rows")
+        return
+    logger.info("best naive baseline %s: %s %s, candidate %s", best["name"], primary, best["metrics"].get(primary), metrics.get(primary))
+    if record["worse"]:
+        told = ", ".join(f"{name} {metrics.get(name)} against {best['metrics'][name]}" for name in record["worse"])
+        logger.warning("the candidate is worse than the naive baseline %s: %s", best["name"], told)
+
+
+def _shown(spec: PipelineSpec) -> list[str]:
+    """Return the columns that name what is ranked: the source's key without group and event time."""
+    return [name for name in spec.data.source.key if name not in (spec.data.group, spec.data.source.event_time)]
+
+
+def _is_worse(name: str, candidate: float | None, baseline: float) -> bool:
+    if candidate is None or not (np.isfinite(candidate) and np.isfinite(baseline)):
+        return False
+    return bool(candidate > baseline if name in LOWER_IS_BETTER else candidate < baseline)
+
+
+def _of_classes(shares: Floats, num_rows: int, *, is_binary: bool) -> list[Naive]:
+    likeliest = (np.arange(len(shares)) == shares.argmax()).astype(np.float64)
+    both = (
+        ("prior", "the class frequencies of the training rows", shares),
+        ("majority_class", "the most frequent class of the training rows", likeliest),
+    )
+    return [
+        Naive(name=name, about=about, scores=np.full(num_rows, row[1]) if is_binary else np.tile(row, (num_rows, 1)))
+        for name, about, row in both
+    ]
+
+
+def _of_numbers(labels: Floats, num_rows: int) -> Iterator[Naive]:
+    yield Naive(name="mean", about="the mean of the training labels", scores=np.full(num_rows, labels.mean()))
+    yield Naive(name="median", about="the median of the training labels", scores=np.full(num_rows, np.median(labels)))
+
+
+def _of_series(spec: PipelineSpec, history: History, target: Ints, *, mean: float) -> Iterator[Naive]:
+    """Yield the last value and the seasonal naive where the rows are a series, or the spec names a season."""
+    step, asked = history.step_us(), spec.evaluate.baseline.season
+    if step is None and asked is None:
+        return
+    last = history.last_value(target)
+    if np.isfinite(last).any():
+        yield _filled("last_value", "the last value of the entity known at the decision", last, mean)
+    for season in (asked,) if asked is not None else SEASONS:
+        season_us = season // timedelta(microseconds=1)
+        if asked is None and step is not None and (season_us <= step or season_us % step):
+            continue
+        values = history.seasonal(target, season)
+        if np.isfinite(values).any():
+            name = duration_text(season)
+            filled = np.where(np.isfinite(values), values, np.where(np.isfinite(last), last, mean))
+            coverage = float(np.isfinite(values).mean())
+            yield Naive(name=f"seasonal_{name}", about=f"the value of the same time {name} before", scores=filled, coverage=coverage)
+
+
+def _of_showings(spec: PipelineSpec, splits: Splits, known: Ints, target: Ints) -> Naive:
+    columns = _shown(spec)
+    numbers = numbers_of(splits.frame[columns], columns)
+    positive = (splits.labels[known] > 0).astype(np.float64)
+    num = int(numbers.max()) + 1
+    showings = np.bincount(numbers[known], minlength=num)
+    with np.errstate(invalid="ignore"):
+        rates = np.bincount(numbers[known], weights=positive, minlength=num) / showings
+    about = f"positives per showing of each {' and '.join(columns)} in the training rows"
+    return _filled("positives_per_showing", about, rates[numbers[target]], float(positive.mean()))
+
+
+def _of_sql(sql: str, frame: pd.DataFrame, target: Ints, *, mean: float) -> Naive:
+    # A constant needs no column; the rows must be there all the same.
+    used = sorted(columns_of(sql, list(frame.columns), where=SQL_WHERE)) or list(frame.columns[:1])
+    table = pa.Table.from_pandas(frame[used].iloc[target], preserve_index=False)
+    expression = Derived(name=SQL_WHERE, type="double", sql=sql)
+    with hardened() as connection:
+        values = derive(connection, table, [expression])[expression.name].to_numpy().astype(np.float64)
+    return _filled("sql", "the expression of evaluate.baseline.sql", values, mean)
+
+
+def _filled(name: str, about: str, values: Floats, mean: float) -> Naive:
+    is_known = np.isfinite(values)
+    return Naive(name=name, about=about, scores=np.where(is_known, values, mean), coverage=float(is_known.mean()))
