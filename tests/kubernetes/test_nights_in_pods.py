@@ -8,7 +8,7 @@ import pytest
 
 from tests.integration.installation import ENDED
 from tests.kubernetes.cluster_installation import ClusterInstallation
-from training.stage_table import ALL_STAGES
+from training.stage_table import ALL_STAGES, CANARY
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.slow, pytest.mark.timeout(2400)]
 
@@ -46,44 +46,28 @@ def test_a_second_run_of_the_same_night_starts_no_pod(on_cluster: ClusterInstall
         assert "launch " not in on_cluster.full_log(name, second, stage)
 
 
-def test_a_study_and_a_canary_run_in_pods_sized_by_the_pipeline(on_cluster: ClusterInstallation) -> None:
-    """Every stage that there is, with the Secrets of the shipped placement: trials as gangs, a canary's own DAG."""
+def test_a_study_whose_trials_are_gangs_runs_with_what_the_pipeline_gives_each_stage(on_cluster: ClusterInstallation) -> None:
     name = on_cluster.copy_with_placement(
         "search_ranking",
-        "ranking_with_all",
+        "ranking_with_a_study",
         {"nodes": 2, "processes_per_node": 1, "cpus": 0.4},
         **{
-            "wait: 2h": "wait: 1s",
-            "slice_support: 500": "slice_support: 5000",
-            "approval: automatic}": "approval: automatic, canary: {for: 1s, support: 50, schedule: '0 3 1 1 *', tolerance: 0.5}}\n"
+            "approval: automatic}": "approval: automatic}\n"
             "tune: {trials: 2, parallel: 1, space: {settings.dropout: {float: [0.0, 0.2]}}}\n"
-            "resources: {canary: {memory: 1GiB}, evaluate: {cpus: 0.2}}",
+            "resources: {tune: {memory: 1GiB}, evaluate: {cpus: 0.2}}"
         },
     )
-    sizes = {}
+    asked = {}
+    run_id = on_cluster.trigger(name, NIGHT)
 
-    def ends(dag_id: str, run_id: str) -> None:
-        def look() -> bool:
-            for pod in on_cluster.pods(pipeline=name):
-                sizes[pod["metadata"]["labels"]["nightshift.io/stage"]] = pod["spec"]["containers"][0]["resources"]["requests"]
-            return on_cluster.api.get(f"/dags/{dag_id}/dagRuns/{run_id}")["state"] in ENDED
+    def look() -> bool:
+        for pod in on_cluster.pods(pipeline=name):
+            asked[pod["metadata"]["labels"]["nightshift.io/stage"]] = pod["spec"]["containers"][0]["resources"]["requests"]
+        return on_cluster.api.get(f"/dags/{name}/dagRuns/{run_id}")["state"] in ENDED
 
-        on_cluster.until(look, f"end of {run_id}", timeout_seconds=2000)
-        assert on_cluster.wait(dag_id, run_id) == "success", on_cluster.why(dag_id, run_id)
-
-    poor = {"as_of": "2026-02-01T02:00:00+00:00", "train": {"epochs": 1, "learning_rate": 1e-7}}
-    first = on_cluster.trigger(name, poor)
-    ends(name, first)
-    assert on_cluster.result(name, first, "tune").scalars["trials"] == 2
-    second = on_cluster.trigger(name, {"as_of": "2026-02-02T02:00:00+00:00", "train": {"epochs": 2}})
-    ends(name, second)
-    assert on_cluster.result(name, second, "promote").scalars["action"] == "canary"
-    judged = on_cluster.trigger(f"{name}.canary", {"as_of": "2026-02-05T02:00:00+00:00"})
-    ends(f"{name}.canary", judged)
-
-    standing = on_cluster.ledger.standing(name).champion
-    assert standing is not None
-    assert standing.version == "2"
-    assert sizes["canary"] == {"cpu": "300m", "memory": "1Gi"}
-    assert sizes["evaluate"] == {"cpu": "200m", "memory": "1500Mi"}
-    assert set(sizes) == set(ALL_STAGES), "every stage ran in a pod"
+    on_cluster.until(look, f"end of {run_id}", timeout_seconds=2000)
+    assert on_cluster.wait(name, run_id) == "success", on_cluster.why(name, run_id)
+    assert on_cluster.result(name, run_id, "tune").scalars["trials"] == 2, "complete or pruned"
+    assert asked["tune"] == {"cpu": "300m", "memory": "1Gi"}
+    assert asked["evaluate"] == {"cpu": "200m", "memory": "1500Mi"}
+    assert set(asked) == set(ALL_STAGES) - {CANARY}, "every stage ran in a pod"
