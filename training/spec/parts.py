@@ -13,6 +13,7 @@ from typing import Any, Final
 from training.contracts import TRIAL
 from training.spec.models import PipelineSpec
 from training.spec.train import Placement
+from training.spec.tuning_rules import VALIDATION_LOSS
 
 _NOT_OF_THE_ROWS: Final = frozenset({"wait", "suite"})
 _NOT_OF_THE_CELLS: Final = frozenset({"known", "because"})
@@ -58,7 +59,14 @@ def _prepare(values: Mapping[str, Any]) -> dict[str, Any]:
 def _trial(values: Mapping[str, Any]) -> dict[str, Any]:
     """The study that a trial is of. Not how many trials there are to be: a longer search goes on with what is there."""
     tune = values["tune"]
-    return {} if tune is None else {"tune": {key: tune[key] for key in _OF_THE_STUDY}, **_train(values)}
+    if tune is None:
+        return {}
+    part = {"tune": {key: tune[key] for key in _OF_THE_STUDY}, **_train(values)}
+    evaluate, objective = values["evaluate"], tune["objective"]
+    if objective == VALIDATION_LOSS:
+        return part
+    # How a metric is computed decides which trial is the best.
+    return {**part, "measured": {"threshold": evaluate["threshold"], "gain": evaluate["gain"], "own": evaluate["metrics"].get(objective)}}
 
 
 def _tune(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,6 +96,11 @@ def _evaluate(values: Mapping[str, Any]) -> dict[str, Any]:
         "group": data["group"],
     }
     return {**found, "rows": rows, "timezone": values["timezone"]}
+
+
+def _canary(values: Mapping[str, Any]) -> dict[str, Any]:
+    """With the rules of the verdict, which the page shows."""
+    return {**_evaluate(values), "canary": values["promote"]["canary"]}
 
 
 def _promote(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,6 +138,6 @@ _PARTS: Final = {
     "tune": _tune,
     "train": _train,
     "evaluate": _evaluate,
-    "canary": _evaluate,
+    "canary": _canary,
     "promote": _promote,
 }

@@ -109,3 +109,13 @@ def test_frozen_spec_that_lacks_a_part_is_refused(ranking: PipelineSpec) -> None
 def test_spec_cannot_be_changed(ranking: PipelineSpec) -> None:
     with pytest.raises(ValueError, match="frozen"):
         ranking.train.epochs = 1  # type: ignore[misc]
+
+
+def test_page_of_a_canary_is_made_again_where_the_rules_of_its_verdict_changed(accept: Accept) -> None:
+    parts = [
+        spec_part(
+            accept(R, ("approval: automatic", f"approval: automatic, canary: {{for: 3d, support: 100, tolerance: {tolerance}}}")), "canary"
+        )
+        for tolerance in (0.0, 0.1)
+    ]
+    assert parts[0] != parts[1]

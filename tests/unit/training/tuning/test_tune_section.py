@@ -130,6 +130,25 @@ def test_a_change_of_the_study_is_new_work_for_what_depends_on_it(old: str, new:
     assert changed == stages
 
 
+@pytest.mark.parametrize(
+    ("objective", "key", "stages"),
+    [
+        ("ndcg@5", "gain: exponential", {"trial", "tune"}),
+        ("clicks", "metrics: {clicks: shop_models.metrics:other}", {"trial", "tune"}),
+        ("validation_loss", "gain: exponential", set()),
+    ],
+)
+def test_how_the_objective_is_measured_is_part_of_the_study(
+    monkeypatch: pytest.MonkeyPatch, objective: str, key: str, stages: set[str]
+) -> None:
+    monkeypatch.setenv("NIGHTSHIFT_MODEL_PACKAGES", "shop_models")
+    tune = f"  trials: 4\n  objective: {objective}\n{R128}"
+    own = "evaluate:\n  metrics: {clicks: shop_models.metrics:clicks}" if objective == "clicks" else "evaluate:"
+    before = spec_with(tune, pipeline=TEXT.replace("evaluate:", own))
+    after = spec_with(tune, pipeline=TEXT.replace("evaluate:", f"evaluate:\n  {key}"))
+    assert {stage for stage in ("trial", "tune", "train") if spec_part(before, stage) != spec_part(after, stage)} == stages
+
+
 def test_a_training_without_a_warm_up_of_its_own_is_the_work_that_it_was() -> None:
     part = spec_part(parse_spec(TEXT.encode()), "train")
     assert "warmup_steps" not in part["train"]
