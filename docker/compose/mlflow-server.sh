@@ -8,6 +8,7 @@ database_uri = ${MLFLOW_AUTH_DATABASE}
 admin_username = ${MLFLOW_ADMIN_USERNAME}
 admin_password = ${MLFLOW_ADMIN_PASSWORD}
 authorization_function = mlflow.server.auth:authenticate_request_basic_auth
+auth_cache_ttl_seconds = 60
 CONFIG
 chmod 600 /tmp/auth.ini
 export MLFLOW_AUTH_CONFIG_PATH=/tmp/auth.ini

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from nightshift.services.airflow_api import AirflowApi
-from nightshift.services.environment import USERNAME, airflow_url, credentials
+from nightshift.services.approval_page import approval_lines
+from nightshift.services.environment import USERNAME, airflow_url, credentials, owns_mlflow
 from nightshift.services.follow import Follower, TaskView, failure_text, log_path
 from nightshift.settings import Settings
 from training.contracts import STAGES, StageResult, require_result
@@ -34,6 +35,7 @@ def summary(settings: Settings, client: AirflowApi, dag_id: str, run_id: str, fo
         lines += ["", *_comparison(Store(settings.store_uri), results["evaluate"])]
     if "promote" in results:
         lines += ["", *_decision(Store(settings.store_uri), results["promote"])]
+        lines += approval_lines(settings, client, dag_id, results["promote"])
     failed = next((view for view in views.values() if view.state == "failed"), None)
     if failed is not None:
         lines += ["", f"{failed.task_id} failed: {failure_text(settings, dag_id, run_id, failed)}"]
@@ -112,9 +114,10 @@ def _decision(store: Store, result: StageResult) -> list[str]:
 
 
 def _places(settings: Settings, dag_id: str, run_id: str, results: Mapping[str, StageResult]) -> list[str]:
+    secret = credentials(settings)
     lines = [
-        f"run       {airflow_url(settings)}/dags/{dag_id}/runs/{run_id}   login {USERNAME} / {credentials(settings)['airflow_password']}",
-        f"MLflow    {settings.mlflow_uri}",
+        f"run       {airflow_url(settings)}/dags/{dag_id}/runs/{run_id}   login {USERNAME} / {secret['airflow_password']}",
+        f"MLflow    {settings.mlflow_uri}" + (f"   login {USERNAME} / {secret['mlflow_password']}" if owns_mlflow(settings) else ""),
     ]
     return lines + [f"report    {path}" for path in save_reports(settings, dag_id, run_id, results.values())]
 
