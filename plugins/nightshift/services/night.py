@@ -18,7 +18,7 @@ from nightshift.services.summary import summary
 from nightshift.services.switching import switched_on
 from nightshift.settings import Settings
 from training.errors import NightshiftError, shown
-from training.spec import PipelineSpec, apply_overrides, load_spec, resolve_uris
+from training.spec import PipelineSpec, apply_overrides, check_not_future, load_spec, resolve_uris
 
 PARSE_SECONDS: Final = 90.0
 MAX_PAST_RUNS: Final = 100
@@ -137,7 +137,11 @@ def run_one(
         overrides: of this run, as a trigger's conf.
         summed_up: show the summary too; that of a failed night is always shown.
     """
-    make_data(settings, spec, datetime.fromisoformat(night.as_of) if night.as_of else datetime.now(UTC), say)
+    now = datetime.now(UTC)
+    as_of = datetime.fromisoformat(night.as_of) if night.as_of else now
+    # `resolve` refuses it too, but the demo would first make the data of years.
+    check_not_future(as_of, now)
+    make_data(settings, spec, as_of, say)
     if night.running_already:
         say(f"{night.run_id} of {spec.name} still runs; following it" + (", without the overrides in CONF" if overrides else ""))
     else:
