@@ -112,7 +112,8 @@ class AskOperator(HITLOperator):
         super().__init__(
             subject=f"May a candidate of {spec.promote.model} be promoted?",
             options=[APPROVE, DECLINE],
-            params={"note": Param("", type="string", description="For those who read the ledger a year later.")},
+            # With null as a type: Airflow's form disables its buttons while a field of type string alone is empty.
+            params={"note": Param(None, type=["null", "string"], description="For those who read the ledger a year later.")},
             **kwargs,
         )
         # What the ledger says of a candidate is no template.

@@ -100,6 +100,18 @@ def test_the_question_shows_the_decision_and_links_the_report(ledger: Ledger, as
     assert trigger.key == request.key
 
 
+def test_the_form_can_be_answered_without_a_note(ledger: Ledger, asked: list[dict[str, Any]]) -> None:
+    request_for(ledger, 1)
+    with pytest.raises(TaskDeferred):
+        ask(spec_with())._ask(context())
+    note = asked[0]["params"]["note"]
+    # Airflow's page takes a field for required, and disables its buttons, unless null is among its types.
+    assert "null" in note["schema"]["type"]
+    event = {"chosen_options": ["Approve"], "params_input": {"note": None}, "responded_by_user": ANN, "responded_at": datetime.now(UTC)}
+    assert ask(spec_with()).execute_complete(context(), event) == "approved"
+    assert ledger.history(MODEL)[-1].reasons[-1]["words"] == "approved by ann"
+
+
 def test_who_started_the_run_is_not_asked(ledger: Ledger, asked: list[dict[str, Any]]) -> None:
     request_for(ledger, 1, started_by="ann")
     with pytest.raises(TaskDeferred):
