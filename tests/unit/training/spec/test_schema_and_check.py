@@ -107,6 +107,17 @@ def test_check_in_a_python_without_the_requirements_says_which_python_to_use(pip
     assert "Traceback" not in found.stderr
 
 
+def test_check_in_a_python_with_some_of_the_requirements_says_the_same(pipelines: Path, tmp_path: Path) -> None:
+    for name in ("pydantic", "yaml"):
+        (tmp_path / f"{name}.py").touch()
+    command = [sys.executable, "-S", "-m", "training.spec.check", str(pipelines / f"{R}.yaml")]
+    env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(tmp_path)}
+    found = subprocess.run(command, capture_output=True, text=True, cwd=pipelines.parents[1], env=env, check=False)
+    assert found.returncode == 1
+    assert found.stderr.startswith(f"error: [python.packages] {sys.executable} has no croniter, ")
+    assert "Traceback" not in found.stderr
+
+
 def test_check_needs_no_environment_of_the_installation(pipelines: Path) -> None:
     command = [sys.executable, "-m", "training.spec.check", str(pipelines / f"{R}.yaml")]
     found = subprocess.run(command, capture_output=True, text=True, cwd=pipelines.parents[1], env={"PATH": "/usr/bin:/bin"}, check=False)
