@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Self
 
@@ -14,12 +14,14 @@ from numpy.typing import NDArray
 
 from training.errors import DataError
 from training.evaluation import checks
+from training.evaluation.blocks import Origins
 from training.evaluation.fairness import fairness_of
 from training.evaluation.importance import permutation_importance
 from training.evaluation.metrics import OwnMetric, metric_value, score_metrics
 from training.evaluation.own_metrics import load_own_metrics
 from training.evaluation.ranking import num_groups_without_positive
-from training.evaluation.significance import Comparison, compare
+from training.evaluation.sequential import alarm_of
+from training.evaluation.significance import Comparison, compare, paired_influence
 from training.evaluation.slices import by_slice, worst_and_gap
 from training.models.predictor import Predictor
 from training.spec.evaluation import Evaluate
@@ -41,17 +43,38 @@ class Rows:
     """[n]"""
     groups: NDArray[np.int64] | None
     """[n] dense numbers."""
+    origins: Origins | None = None
 
     @classmethod
-    def of(cls, frame: pd.DataFrame, labels: Floats, group: str | None) -> Self:
-        """Return rows whose units are the values of column `group`, or the rows themselves."""
+    def of(
+        cls, frame: pd.DataFrame, labels: Floats, group: str | None, *, event_time: str | None = None, entities: Sequence[str] = ()
+    ) -> Self:
+        """Return rows whose units are the values of column `group`, or the rows themselves.
+
+        Args:
+            frame: [n] raw rows.
+            labels: [n].
+            group: a column, or None.
+            event_time: the column that says when a row happened.
+            entities: columns that together name who or what a row is about.
+        """
         groups = None if group is None else np.unique(frame[group].to_numpy(), return_inverse=True)[1].astype(np.int64)
-        return cls(frame=frame, labels=labels, groups=groups)
+        origins = None if event_time is None else _origins(frame, event_time, entities)
+        return cls(frame=frame, labels=labels, groups=groups, origins=origins)
 
     @property
     def num_units(self) -> int:
         """Groups, or else rows."""
         return len(self.frame) if self.groups is None else len(np.unique(self.groups))
+
+
+def _origins(frame: pd.DataFrame, event_time: str, entities: Sequence[str]) -> Origins:
+    known = [name for name in entities if name in frame]
+    codes = {}
+    if known and len(known) == len(entities):
+        numbers = pd.factorize(pd.util.hash_pandas_object(frame[known], index=False))[0].astype(np.int64)
+        codes[", ".join(known)] = numbers
+    return Origins(microseconds=frame[event_time].to_numpy(dtype="datetime64[us]").astype(np.int64), entities=codes)
 
 
 class Measures:
@@ -128,7 +151,26 @@ class Measures:
             threshold=rules.threshold,
             gain=rules.gain,
             own=self._own.get(rules.primary),
+            origins=rows.origins,
+            least_seconds=rules.block.total_seconds(),
         )
+
+    def alarm(self, canary: Floats, champion: Floats) -> dict[str, Any] | None:
+        """Return `sequential.Alarm` of the primary metric; None where it has no value yet."""
+        rules, rows = self._rules, self._rows
+        found = paired_influence(
+            rules.primary,
+            rows.labels,
+            canary,
+            champion,
+            rows.groups,
+            threshold=rules.threshold,
+            gain=rules.gain,
+            own=self._own.get(rules.primary),
+        )
+        if found is None or rows.origins is None:
+            return None
+        return asdict(alarm_of(*found, rows.origins, rows.groups, confidence=rules.confidence))
 
     def slices(self, candidate: Floats, champion: Floats | None) -> dict[str, Any]:
         """Return `slices`, `worst_slice` and `slice_gap`."""

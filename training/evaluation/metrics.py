@@ -83,7 +83,7 @@ def metric_value(
         return NAN
     if own is not None:
         return float(own(labels, scores, groups))
-    if _is_ranked(name):
+    if is_ranked(name):
         return NAN if groups is None else _mean(_group_values(name, labels, scores, groups, gain))
     if scores.ndim == 2:
         return _multiclass(name, labels, with_all_classes(scores, labels))
@@ -94,7 +94,7 @@ def metric_value(
 
 def unit_values(name: str, labels: Floats, scores: Floats, groups: Groups | None, *, gain: Gain = "linear") -> Floats | None:
     """Return a metric's value per unit (group, or row) where its mean is the metric; None where it is no mean (AUC)."""
-    if _is_ranked(name):
+    if is_ranked(name):
         return None if groups is None else _group_values(name, labels, scores, groups, gain)
     if name == "accuracy":
         return np.asarray(predicted_class(scores) == labels, dtype=np.float64)
@@ -215,7 +215,7 @@ def _squared_errors(labels: Floats, scores: Floats) -> Floats:
     return found
 
 
-def _is_ranked(name: str) -> bool:
+def is_ranked(name: str) -> bool:
     return name == "mrr" or name.startswith(("ndcg@", "recall@"))
 
 

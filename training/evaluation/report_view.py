@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from training.evaluation.report_words import brief, finite, number, percent
+from training.evaluation.report_words import brief, finite, number, percent, signed
 from training.spec.evaluation import LOWER_IS_BETTER, Evaluate
 
 Row = dict[str, Any]
@@ -73,11 +73,32 @@ def comparisons(evaluation: Mapping[str, Any], primary: str, rules: Evaluate) ->
             "gain": found.get("gain"),
             "low": found.get("low"),
             "high": found.get("high"),
+            "about": _blocks_note(found),
             "places": None if gain is None or low is None or high is None else _places(gain, low, high),
         }
         row["words"], row["look"] = _sureness(gain, low, high)
+        if (found.get("blocks") or {}).get("bounded") is False:
+            row["words"], row["look"] = "not surely: the interval is unbounded, too few blocks", "warn"
         rows.append(row)
     return rows
+
+
+def _blocks_note(comparison: Mapping[str, Any]) -> str:
+    """Say how the interval was found; empty for older evaluations, which have that by rows alone."""
+    blocks = comparison.get("blocks")
+    if not isinstance(blocks, Mapping):
+        return ""
+    length = f"{number((finite(blocks.get('block_seconds')) or 0.0) / 3600)} h"
+    lag = f"lag-1 autocorrelation {brief(blocks.get('lag1'))} of time bins"
+    by_rows = f"by rows alone [{signed(comparison.get('row_low'))}, {signed(comparison.get('row_high'))}]"
+    by_blocks = f"by blocks [{signed(blocks.get('low'))}, {signed(blocks.get('high'))}]"
+    what = f"{number(blocks.get('num_blocks'))} blocks of {length}"
+    if blocks.get("too_few_blocks") is True:
+        columns = f" ({blocks['columns']})" if blocks.get("columns") else ""
+        instead = {"entity": "entities", "group": "groups"}.get(str(blocks.get("clusters")))
+        rest = f"{number(blocks.get('num_clusters'))} {instead}{columns} are the clusters" if instead else "there are no entities or groups"
+        what = f"too few blocks: {what}, 8 required; {rest}"
+    return f"The wider of two intervals: {by_rows}; {by_blocks}, {what}, {lag}."
 
 
 def alone(evaluation: Mapping[str, Any]) -> str:

@@ -1,4 +1,7 @@
-"""How sure a difference is: a paired bootstrap, both models on the same resampled units (Efron and Tibshirani, 1993).
+"""How sure a difference is: a paired bootstrap, both models on the same resampled units (Efron and Tibshirani, 1993), and blocks.
+
+The bootstrap takes units (rows, or groups) as independent; the interval by blocks of time, entities or groups (`blocks`) does not.
+The comparison has both, and its ends are those of the wider one.
 
 No metric is computed a thousand times over: a mean, or a function of means, comes from weights; F1 and the quantiles of errors
 from counts of rows that are alike, exactly; areas under curves from weights in the order of scores or, for many rows, from each
@@ -7,14 +10,17 @@ row's influence (`training.evaluation.areas`). Only a metric of the spec's own i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from training.evaluation import areas
+from training.evaluation.blocks import BlockInterval, Origins, block_interval
+from training.evaluation.influence import Influence, influence_of
 from training.evaluation.metrics import (
     CALIBRATION_BINS,
     QUANTILES,
@@ -49,9 +55,17 @@ class Comparison:
     gain: float
     low: float
     high: float
+    """Ends of the wider interval: the lower of both lows, the higher of both highs."""
     probability: float
     """Share of resamples in which the candidate is better."""
     num_units: int
+    row_low: float
+    row_high: float
+    """Ends of the bootstrap's interval over units."""
+    blocks: BlockInterval | None
+    """None where nobody said when the rows happened."""
+    decided_by: Literal["rows", "blocks"]
+    """Which interval has the lower low."""
 
 
 def compare(  # noqa: PLR0913 - one array a role; bundling them would only move the names
@@ -66,39 +80,72 @@ def compare(  # noqa: PLR0913 - one array a role; bundling them would only move 
     threshold: float = 0.5,
     gain: Gain = "linear",
     own: OwnMetric | None = None,
+    origins: Origins | None = None,
+    least_seconds: float = 86_400.0,
 ) -> Comparison:
     """Compare two models' scores of the same rows by the metric `name`.
 
     Args:
         labels, candidate, champion: [n], scores of several classes [n, classes]; see `metrics.score_metrics`.
         groups: [n] for ranking: whole groups are resampled.
-        confidence: of the two-sided percentile interval.
+        confidence: of the two-sided intervals.
         seed: of the resamples.
         threshold: at which a probability counts as a yes.
         gain: of a label in NDCG.
         own: the metric itself, where it is one of the spec's own.
+        origins: when each row happened, and whose it is; without them there is no interval by blocks.
+        least_seconds: the shortest block of time.
     """
     pair = _Pair(name, labels, candidate, champion, groups, seed, threshold, gain, own)
     new, old = (metric_value(name, labels, scores, groups, threshold=threshold, gain=gain, own=own) for scores in (candidate, champion))
     num_units = pair.num_units
     if num_units < 2 or not np.isfinite([new, old]).all():
-        return _unknown(num_units)
+        return _comparison(math.nan, math.nan, math.nan, math.nan, num_units, None)
     if np.array_equal(candidate, champion):
-        return Comparison(gain=0.0, low=0.0, high=0.0, probability=0.0, num_units=num_units)
-    sign = -1.0 if name in LOWER_IS_BETTER and own is None else 1.0
-    samples = sign * pair.differences()
+        return _comparison(
+            0.0, 0.0, 0.0, 0.0, num_units, None if origins is None else pair.by_blocks(origins, 0.0, confidence, least_seconds)
+        )
+    difference = float(pair.sign * (new - old))
+    samples = pair.sign * pair.differences()
     finite = samples[np.isfinite(samples)]
     if len(finite) < len(samples) * 0.9:
-        return _unknown(num_units)
+        return _comparison(math.nan, math.nan, math.nan, math.nan, num_units, None)
     tail = (1 - confidence) / 2
-    low, high = np.quantile(finite, [tail, 1 - tail])
-    probability = float((finite > 0).mean())
-    return Comparison(gain=float(sign * (new - old)), low=float(low), high=float(high), probability=probability, num_units=num_units)
+    low, high = (float(end) for end in np.quantile(finite, [tail, 1 - tail]))
+    blocks = None if origins is None else pair.by_blocks(origins, difference, confidence, least_seconds)
+    return _comparison(difference, low, high, float((finite > 0).mean()), num_units, blocks)
 
 
-def _unknown(num_units: int) -> Comparison:
-    nan = float("nan")
-    return Comparison(gain=nan, low=nan, high=nan, probability=nan, num_units=num_units)
+def paired_influence(
+    name: str,
+    labels: Floats,
+    candidate: Floats,
+    champion: Floats,
+    groups: Groups | None,
+    *,
+    threshold: float = 0.5,
+    gain: Gain = "linear",
+    own: OwnMetric | None = None,
+) -> tuple[float, Influence] | None:
+    """Return (gain of the candidate, influence of each unit on it), None where a metric has no value; arguments as `compare`."""
+    pair = _Pair(name, labels, candidate, champion, groups, 0, threshold, gain, own)
+    new, old = (metric_value(name, labels, scores, groups, threshold=threshold, gain=gain, own=own) for scores in (candidate, champion))
+    return (float(pair.sign * (new - old)), pair.influence(new - old)) if np.isfinite([new, old]).all() else None
+
+
+def _comparison(gain: float, low: float, high: float, probability: float, num_units: int, blocks: BlockInterval | None) -> Comparison:
+    ends = [(low, high)] if blocks is None else [(low, high), (blocks.low, blocks.high)]
+    return Comparison(
+        gain=gain,
+        low=float(np.min([end[0] for end in ends])),
+        high=float(np.max([end[1] for end in ends])),
+        probability=probability,
+        num_units=num_units,
+        row_low=low,
+        row_high=high,
+        blocks=blocks,
+        decided_by="blocks" if blocks is not None and not blocks.low >= low else "rows",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +169,32 @@ class _Pair:
             return len(self.labels)
         values = None if self.own is not None else unit_values(self.name, self.labels, self.candidate, self.groups, gain=self.gain)
         return len(np.unique(self.groups)) if values is None else int(np.isfinite(values).sum())
+
+    @property
+    def sign(self) -> float:
+        """-1 for a metric of which less is better."""
+        return -1.0 if self.name in LOWER_IS_BETTER and self.own is None else 1.0
+
+    def influence(self, difference: float) -> Influence:
+        """Return each unit's influence on the gain; `difference` is candidate less champion in the metric's units."""
+        scores = (self.candidate, self.champion)
+        if self.own is None:
+            return influence_of(self.name, self.labels, scores, self.groups, threshold=self.threshold, gain=self.gain, sign=self.sign)
+        own = self.own
+
+        def without(kept: NDArray[np.bool_]) -> float:
+            groups = None if self.groups is None else self.groups[kept]
+            new, old = (own(self.labels[kept], some[kept], groups) for some in scores)
+            return new - old - difference
+
+        rows = None if self.groups is None else np.unique(self.groups, return_inverse=True)[1].astype(np.int64)
+        num_units = len(self.labels) if rows is None else int(rows.max()) + 1
+        return Influence(rows=rows, num_units=num_units, without=without)
+
+    def by_blocks(self, origins: Origins, gain: float, confidence: float, least_seconds: float) -> BlockInterval:
+        """Return the interval by blocks; `gain` is signed."""
+        influence = self.influence(self.sign * gain)
+        return block_interval(influence, origins, self.groups, gain=gain, confidence=confidence, least_seconds=least_seconds)
 
     def differences(self) -> Floats:
         """Return candidate less champion by resample."""

@@ -19,6 +19,7 @@ from training.registry.reasons import entries as _entries
 from training.registry.reasons import missing as _missing
 from training.registry.reasons import number as _number
 from training.registry.reasons import table as _table
+from training.registry.significance_gates import canary_alarm, significance
 from training.spec.evaluation import LOWER_IS_BETTER, Evaluate
 from training.spec.promotion import Canary, Promote
 from training.spec.values import duration_text
@@ -101,16 +102,17 @@ def decide(evaluation: Mapping[str, Any], rules: Evaluate, *, approval: str, pro
 def judge_canary(evaluation: Mapping[str, Any], canary_rules: Canary, *, rules: Evaluate, since: datetime, now: datetime) -> CanaryVerdict:
     """Judge a canary by what arrived since it became one.
 
-    It is rolled back at once where its primary metric is no number and the champion's on the same rows is one, and, with `EARLY_SUPPORT`
-    rows, below the minimum (unless that only warns), when it is constant, or when it is surely worse. It is promoted after the time and the
-    support that the rules ask for if it is not worse than tolerated, and rolled back if it is. Without the support, or on rows that have no
-    such metric, it waits for as long as the rules have patience. Looking again and again makes a false alarm of "surely worse" likelier
-    than the confidence says: that costs a canary, never a champion.
+    It is rolled back at once where its primary metric is no number and the champion's on the same rows is one, and, with
+    `EARLY_SUPPORT` rows, below the minimum (unless that only warns), when it is constant, or when its alarm says that it is surely
+    worse. It is promoted after the time and the support that the rules ask for if it is not worse than tolerated, and rolled back if it
+    is. Without the support, or on rows that have no such metric, it waits for as long as the rules have patience. The alarm is always
+    valid (`evaluation.sequential`): looking again and again makes a false one no likelier.
 
     Args:
-        evaluation: `metrics` are the canary's, `champion_metrics` the champion's, on the same rows; `comparison` is canary minus champion;
-            `num_rows` counts rows with labels; `checks.constant` says whether all its predictions are alike; `baseline` is `no champion`
-            where there is none: then the minimum decides alone.
+        evaluation: `metrics` are the canary's, `champion_metrics` the champion's, on the same rows; `comparison` is canary minus
+            champion; `alarm` is that of `evaluation.sequential`; without it nothing is rolled back by significance; `num_rows`
+            counts rows with labels; `checks.constant` says whether all its predictions are alike; `baseline` is `no champion` where
+            there is none: then the minimum decides alone.
         canary_rules: the spec's `promote.canary`.
         rules: the spec's `evaluate`, for the primary metric and the minimum.
         since: when it became canary; `since` and `now` both with a time zone.
@@ -171,7 +173,7 @@ def _against_champion(evaluation: Mapping[str, Any], rules: Evaluate) -> Iterato
     words = f"champion version {champion.get('version')} scored the same rows"
     yield Reason(gate="baseline", passed=True, words=words)
     yield _improvement(evaluation, rules)
-    yield _significance(_table(evaluation, "comparison"), "significance", "the champion", rules)
+    yield significance(evaluation, "comparison", "significance", "the champion", rules)
     yield from _slices(evaluation, rules)
     yield _at_most("drift", _table(evaluation, "checks", "drift").get("psi"), rules.checks.drift, "drift of the predictions (PSI)", rules)
 
@@ -194,15 +196,6 @@ def _improvement(evaluation: Mapping[str, Any], rules: Evaluate) -> Reason:
         words=f"{rules.primary} better by {gain:+.6g}, more than {words} asked",
         numbers={"gain": gain, "champion": old, "asked": asked},
     )
-
-
-def _significance(comparison: Mapping[str, Any], gate: str, rival: str, rules: Evaluate) -> Reason:
-    low, high = _number(comparison.get("low")), _number(comparison.get("high"))
-    if low is None or high is None:
-        return _missing(gate, f"the interval of the gain over {rival}")
-    words = f"{100 * rules.confidence:.4g} % interval of the gain over {rival} [{low:+.6g}, {high:+.6g}], lower end above zero asked"
-    numbers = {"low": low, "high": high, "confidence": rules.confidence}
-    return Reason(gate=gate, passed=low > 0, severity=rules.severity_of(gate), words=words, numbers=numbers)
 
 
 def _slices(evaluation: Mapping[str, Any], rules: Evaluate) -> Iterator[Reason]:
@@ -277,7 +270,7 @@ def _canary(evaluation: Mapping[str, Any], rules: Evaluate) -> Iterator[Reason]:
     if canary is None:
         return
     version = canary.get("version") if isinstance(canary, Mapping) else canary
-    yield _significance(_table(evaluation, "canary_comparison"), "canary", f"the canary, version {version},", rules)
+    yield significance(evaluation, "canary_comparison", "canary", f"the canary, version {version},", rules)
 
 
 def _canary_alarms(evaluation: Mapping[str, Any], canary_rules: Canary, rules: Evaluate, num_rows: int) -> Iterator[Reason]:
@@ -292,10 +285,7 @@ def _canary_alarms(evaluation: Mapping[str, Any], canary_rules: Canary, rules: E
     yield from bounds(evaluation, rules)
     if _table(evaluation, "checks").get("constant") is True:
         yield Reason(gate="constant", passed=False, words="every prediction of the canary is the same")
-    high = _number(_table(evaluation, "comparison").get("high"))
-    if high is not None:
-        words = f"{100 * rules.confidence:.4g} % interval of the gain ends at {high:+.6g}, not below zero asked"
-        yield Reason(gate="significance", passed=high >= 0, words=words, numbers={"high": high, "confidence": rules.confidence})
+    yield from canary_alarm(evaluation, rules)
 
 
 def _canary_waits(
@@ -311,7 +301,8 @@ def _canary_waits(
     yield Reason(gate="support", passed=num_rows >= canary_rules.support, words=words, numbers=numbers)
     needed = [_table(evaluation, "metrics").get(rules.primary)]
     if evaluation.get("baseline") != "no champion":
-        needed += [_table(evaluation, "comparison").get(name) for name in ("gain", "high")]
+        # Not the ends of the interval: with too few blocks it is unbounded.
+        needed += [_table(evaluation, "comparison").get(name) for name in ("gain", "probability")]
     if any(_number(value) is None for value in needed):
         yield Reason(gate="finite", passed=False, words=f"{rules.primary} cannot be told yet on the rows that have labels")
 

@@ -112,6 +112,8 @@ class Evaluate(Section):
     improvement: Improvement = Field(default_factory=Improvement)
     confidence: Annotated[float, Field(ge=0.5, le=0.9999)] = 0.95
     """Of the interval whose lower end must be above zero."""
+    block: PositiveDuration = Field(default="1d", validate_default=True)
+    """The shortest block of time that counts as one observation in that interval; the rows may ask for longer ones."""
     slices: Annotated[tuple[ColumnName, ...], Field(strict=False)] = ()
     slice_pairs: bool = True
     """Also the pairs of those columns."""

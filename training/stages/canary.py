@@ -26,6 +26,7 @@ from training.evaluation.plots import task_plots
 from training.evaluation.report import render_report
 from training.models.predictor import load_predictor
 from training.registry.gates import judge_canary
+from training.stages.evaluate import rows_of
 from training.stages.runner import Outcome, StageContext, main
 from training.store import Manifest, point_run_at
 
@@ -69,7 +70,7 @@ def _arrived(context: StageContext, dataset: Manifest, since: datetime) -> Rows:
     times = frame[context.spec.data.source.event_time].to_numpy(dtype="datetime64[us]")
     frame = frame[times >= np.datetime64(since.astimezone(UTC).replace(tzinfo=None), "us")].reset_index(drop=True)
     labels = frame.pop(LABEL).to_numpy(dtype=np.float64)
-    return Rows.of(frame, labels, dataset.meta["group"])
+    return rows_of(context.spec, frame, labels, dataset.meta["group"])
 
 
 def _scores(context: StageContext, name: str, seat: Mapping[str, Any], rows: Rows, classes: Classes | None) -> Floats:
@@ -106,6 +107,7 @@ def _evaluation(context: StageContext, dataset: Manifest, rows: Rows, scores: Ma
         "metrics": measures.metrics(canary),
         "champion_metrics": measures.metrics(champion),
         "comparison": asdict(measures.compare(canary, champion)),
+        "alarm": measures.alarm(canary, champion),
         "ranking": measures.ranking(),
         **measures.slices(canary, champion),
         "fairness": measures.fairness(canary),

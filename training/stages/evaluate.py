@@ -36,6 +36,7 @@ from training.evaluation.staleness import advice_of
 from training.models.predictor import Predictor, load_predictor
 from training.registry.gates import decide
 from training.registry.versions import Registered, log_evaluation, register_candidate
+from training.spec.models import PipelineSpec
 from training.stages.runner import Outcome, StageContext, main
 from training.store import Manifest, point_run_at
 
@@ -68,7 +69,7 @@ def work(context: StageContext) -> Outcome:
     model = store.manifests.get(request.inputs["model"], kind="model")
     with context.timed("fetch"):
         data = read_dataset(context, dataset)
-        rows = data.test_rows()
+        rows = data.test_rows(context.spec)
         measures = Measures(context.spec.evaluate, rows, seed=context.spec.train.seed)
         predictor = load_predictor(store.manifests.fetch(model, context.folder / "candidate"))
     with context.timed("register"):
@@ -108,9 +109,16 @@ class Dataset:
     def splits(self) -> Splits:
         return Splits(frame=self.frame, labels=self.labels, training=self.training, validation=self.validation, test=self.test)
 
-    def test_rows(self) -> Rows:
+    def test_rows(self, spec: PipelineSpec) -> Rows:
         frame = self.frame.iloc[self.test].reset_index(drop=True)
-        return Rows.of(frame, self.labels[self.test], self.group)
+        return rows_of(spec, frame, self.labels[self.test], self.group)
+
+
+def rows_of(spec: PipelineSpec, frame: pd.DataFrame, labels: Floats, group: str | None) -> Rows:
+    """Return rows that know when they happened, and whose they are: `evaluate.entities`, else the source's key without its event time."""
+    event_time = spec.data.source.event_time
+    entities = spec.evaluate.entities or tuple(name for name in spec.data.source.key if name != event_time)
+    return Rows.of(frame, labels, group, event_time=event_time, entities=entities)
 
 
 def read_dataset(context: StageContext, dataset: Manifest) -> Dataset:

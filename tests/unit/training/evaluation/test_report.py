@@ -372,3 +372,26 @@ def test_without_a_server_there_are_names_and_no_links() -> None:
     assert "flights, version 7" in found.text
     assert [link for link in found.all("a") if not (link["href"] or "").startswith("#")] == []
     assert list(mlflow_facts("", run_id=None, model="flights", version="7")) == ["registered as"]
+
+
+def test_the_interval_says_how_many_blocks_it_rests_on_and_what_replaced_too_few() -> None:
+    blocks = {"low": -0.01, "high": 0.03, "clusters": "time", "columns": "", "num_clusters": 14, "num_blocks": 14, "lag1": 0.55}
+    blocks |= {"block_seconds": 86400.0, "too_few_blocks": False, "bounded": True}
+    comparison = {"gain": 0.01, "low": -0.01, "high": 0.03, "row_low": 0.0, "row_high": 0.02, "probability": 0.9, "num_units": 600}
+    found = rendered(evaluation=evaluation(comparison={**comparison, "blocks": blocks})).text
+    assert "by blocks [-0.01000, +0.03000], 14 blocks of 24.000 h, lag-1 autocorrelation 0.55 of time bins" in found
+    few = {**blocks, "too_few_blocks": True, "num_blocks": 2, "clusters": "entity", "columns": "customer", "num_clusters": 300}
+    found = rendered(evaluation=evaluation(comparison={**comparison, "blocks": few})).text
+    assert "too few blocks: 2 blocks of 24.000 h, 8 required; 300 entities (customer) are the clusters" in found
+    none = {**few, "clusters": "none", "bounded": False, "low": "-inf", "high": "inf"}
+    unbounded = {**comparison, "low": "-inf", "high": "inf", "blocks": none}
+    found = rendered(evaluation=evaluation(comparison=unbounded)).text
+    assert "not surely: the interval is unbounded, too few blocks" in found
+    assert "there are no entities or groups" in found
+
+
+def test_a_ranking_says_its_gain_and_which_groups_are_left_out() -> None:
+    ranking = {"gain": "exponential", "num_groups": 1200, "num_without_positive": 34}
+    found = rendered(evaluation=evaluation(ranking=ranking)).text
+    assert "NDCG has exponential gains; tied scores count by their expected value. 34 of 1,200 groups have no positive label" in found
+    assert "gains; tied scores" not in rendered(evaluation=evaluation(ranking=None)).text

@@ -182,7 +182,7 @@ def test_first_candidate_is_judged_by_itself() -> None:
         (("checks", "constant"), True, ["constant"]),
         (("canary_comparison", "low"), 0.0, ["canary"]),
         (("baseline",), "it is later (as of 2026-03-02)", ["baseline"]),
-        (("format_version",), 4, ["finite"]),
+        (("format_version",), 4, ["finite", "significance", "canary"]),
         (("format_version",), "2", ["finite"]),
     ],
 )

@@ -19,6 +19,9 @@ CANARY = Canary.model_validate({"for": "3d", "support": 1000, "tolerance": 0.005
 ALIKE = {"gain": 0.0, "low": -0.01, "high": 0.01, "probability": 0.5, "num_units": 2000}
 
 
+ALARM = {"is_worse": True, "e_value": 23.0, "required": 20.0, "mean": -0.1, "num_blocks": 9, "clusters": "time", "block_seconds": 3600.0}
+
+
 def verdict(*, days: float = 4.0, rules: Evaluate = RULES, canary: Canary = CANARY, **changes: Any) -> CanaryVerdict:
     """Judge a canary that is as good as the champion, but for `changes`."""
     evaluation = {
@@ -55,7 +58,7 @@ def test_canary_that_is_no_worse_is_promoted_after_the_time_and_the_support() ->
         ({"num_rows": 5, "metrics": {"auc": "nan"}, "champion_metrics": {"auc": "nan"}, "comparison": None}, {"support", "finite"}),
         ({"metrics": {"auc": "nan"}, "champion_metrics": {"auc": "nan"}, "comparison": {"gain": "nan"}}, {"finite"}),
         ({"comparison": {**ALIKE, "gain": NAN}}, {"finite"}),
-        ({"comparison": {**ALIKE, "high": "nan"}}, {"finite"}),
+        ({"comparison": {**ALIKE, "probability": "nan"}}, {"finite"}),
         ({"comparison": None}, {"finite"}),
         ({"baseline": "its train rows end after the rows begin", "comparison": None, "champion_metrics": {}}, {"finite"}),
     ],
@@ -76,7 +79,7 @@ def test_canary_is_waited_for_in_words_that_say_what_is_missing(changes: dict[st
         ({"metrics": {"auc": 0.59}}, "minimum"),
         ({"metrics": {"auc": 0.59}, "num_rows": 100}, "minimum"),
         ({"checks": {"constant": True}}, "constant"),
-        ({"comparison": {**ALIKE, "gain": -0.02, "high": -0.001}}, "significance"),
+        ({"comparison": {**ALIKE, "gain": -0.02}, "alarm": ALARM}, "significance"),
     ],
 )
 def test_bad_canary_is_rolled_back_at_once(changes: dict[str, Any], gate: str, days: float) -> None:
@@ -126,3 +129,22 @@ def test_without_a_champion_the_minimum_decides_alone() -> None:
     assert verdict(**alone).outcome == "promote"
     assert verdict(**alone, metrics={"auc": 0.5}).outcome == "roll_back"
     assert verdict(**alone, metrics={"auc": "nan"}).outcome == "waiting"
+
+
+@pytest.mark.parametrize(
+    "alarm",
+    [None, {}, {**ALARM, "is_worse": False, "e_value": 19.0}, {**ALARM, "is_worse": "yes"}, {**ALARM, "e_value": "nan"}],
+)
+def test_without_an_alarm_no_interval_below_zero_rolls_a_canary_back(alarm: dict[str, Any] | None) -> None:
+    found = verdict(days=1.0, comparison={**ALIKE, "gain": -0.02, "high": -0.001}, alarm=alarm)
+    assert found.outcome == "waiting"
+
+
+def test_an_alarm_says_by_how_many_completed_blocks() -> None:
+    found = verdict(comparison={**ALIKE, "gain": -0.02}, alarm=ALARM)
+    assert found.summary == "evidence that the canary is worse: e-value 23 by 9 completed blocks of 1h, 20 required for an alarm"
+
+
+def test_a_canary_whose_interval_is_unbounded_is_judged_by_the_tolerance_at_the_end() -> None:
+    assert verdict(comparison={**ALIKE, "low": "-inf", "high": "inf"}).outcome == "promote"
+    assert verdict(comparison={**ALIKE, "gain": -0.1, "low": "-inf", "high": "inf"}).outcome == "roll_back"

@@ -63,7 +63,11 @@ def test_better_candidate_has_its_gain_and_an_equal_canary_none(judged: tuple[St
     comparison = record["comparison"]
     assert 0.1 < comparison["low"] < comparison["gain"] < comparison["high"]
     assert comparison["gain"] == pytest.approx(record["metrics"]["auc"] - record["champion_metrics"]["auc"])
-    assert record["canary_comparison"] == {**comparison, "gain": 0, "low": 0, "high": 0, "probability": 0}
+    ends = ("gain", "low", "high", "probability", "row_low", "row_high")
+    assert {name: record["canary_comparison"][name] for name in ends} == dict.fromkeys(ends, 0)
+    assert comparison["low"] == min(comparison["row_low"], comparison["blocks"]["low"])
+    assert comparison["high"] == max(comparison["row_high"], comparison["blocks"]["high"])
+    assert comparison["blocks"]["clusters"] in ("time", "entity", "group", "none")
     assert result.scalars["gain"] == comparison["gain"]
 
 

@@ -1,0 +1,73 @@
+"""A canary's alarm: one always-valid test over completed blocks."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from training.evaluation.blocks import Origins
+from training.evaluation.influence import Influence
+from training.evaluation.sequential import Alarm, alarm_of
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[4]))
+
+from benchmarks import gate_errors
+
+HOUR = 3_600_000_000
+
+
+def alarm(values: np.ndarray, hours: np.ndarray, *, entities: np.ndarray | None = None) -> Alarm:
+    mean = float(values.mean())
+    influence = Influence(rows=None, num_units=len(values), values=values - mean)
+    origins = Origins(microseconds=(hours * HOUR).astype(np.int64), entities={} if entities is None else {"customer": entities})
+    return alarm_of(mean, influence, origins, None, confidence=0.95)
+
+
+def test_no_alarm_before_eight_completed_blocks_however_bad_the_canary() -> None:
+    generator = np.random.default_rng(1)
+    for num_hours in range(1, 41):
+        # The last hour is not complete.
+        found = alarm(generator.normal(-5, 1, 20 * num_hours), np.repeat(np.arange(num_hours), 20))
+        assert found.num_blocks < 8
+        assert (found.e_value, found.is_worse) == (1.0, False)
+    assert alarm(generator.normal(-5, 1, 1200), np.repeat(np.arange(60), 20)).is_worse
+
+
+def test_a_better_canary_raises_no_alarm_and_has_evidence() -> None:
+    found = alarm(np.random.default_rng(12).normal(1, 1, 6000), np.repeat(np.arange(60), 100))
+    assert found.e_value > found.required == pytest.approx(20)
+    assert not found.is_worse
+
+
+def test_correlated_hours_make_longer_blocks() -> None:
+    hourly = gate_errors.series(np.random.default_rng(3), 300, 0.9)
+    assert alarm(np.repeat(hourly, 5), np.repeat(np.arange(300), 5)).block_seconds > 6 * 3600
+    assert alarm(np.random.default_rng(4).normal(size=1500), np.repeat(np.arange(300), 5)).block_seconds == 5 * 3600
+
+
+def test_daily_batches_are_judged_by_entities() -> None:
+    generator = np.random.default_rng(5)
+    days, customers = np.repeat([0, 24, 48], 100), generator.integers(0, 40, 300)
+    found = alarm(generator.normal(-2, 1, 300), days, entities=customers)
+    assert (found.clusters, found.num_blocks, found.is_worse) == ("entity", 40, True)
+    nobody = alarm(generator.normal(-2, 1, 300), days)
+    assert (nobody.clusters, nobody.num_blocks, nobody.is_worse) == ("none", 0, False)
+
+
+def test_rows_of_one_hour_and_equal_sums_are_no_evidence() -> None:
+    assert alarm(np.full(50, -1.0), np.zeros(50)).e_value == 1.0
+    assert not alarm(np.zeros(500), np.repeat(np.arange(50), 10)).is_worse
+
+
+@pytest.mark.parametrize("lag1", [0.0, 0.55])
+def test_hourly_looks_for_three_days_rarely_roll_back_an_equal_canary(lag1: float) -> None:
+    # Above 6 of 40 the chance is below one in a hundred at 5 %; benchmarks/gate_errors.py has 2,000 of each.
+    assert sum(gate_errors.canary_is_rolled_back(lag1, 0.0, seed) is not None for seed in range(40)) <= 6
+
+
+def test_hourly_looks_find_a_worse_canary_within_three_days() -> None:
+    found = [gate_errors.canary_is_rolled_back(0.0, -1.0, seed) for seed in range(10)]
+    assert sum(hour is not None and 41 <= hour <= 72 for hour in found) >= 8
