@@ -100,12 +100,19 @@ def align_scores(scores: Floats, known: Sequence[str], classes: Classes | None) 
 
     Args:
         scores: [n] probabilities of the positive class, or [n, classes of the model].
-        known: names of the model's classes; empty for a model without names, whose scores stay as they are.
-        classes: of the dataset.
+        known: names of the model's classes; empty for a model without names.
+        classes: of the dataset; None where its labels are numbers.
 
     Returns:
         [n]; or [n, classes], 0 for a class that the model does not know, and after them a column for each class that only it knows.
+
+    Raises:
+        DataError: `label.classes`: of several classes, only the model or only the dataset has names, so their orders cannot be compared.
     """
+    if scores.ndim == 2 and (classes is None) == bool(known):
+        which = ("numbers", "names") if classes is not None else ("names", "numbers")
+        message = f"the model to compare with was trained on classes with {which[0]}, the dataset has {which[1]}"
+        raise DataError("label.classes", message, hint="keep the type of the label, or set a new promote.model for the new labels")
     if classes is None or not known:
         return scores
     if scores.ndim == 1:

@@ -68,7 +68,15 @@ def test_scores_of_a_model_with_the_other_positive_class_are_turned_around() -> 
     assert align_scores(scores, ("no", "yes"), classes).tolist() == [0.25, 0.75]
 
 
-def test_scores_without_names_stay_as_they_are() -> None:
-    scores = np.array([[0.5, 0.5]])
-    assert align_scores(scores, (), Classes(names=("a", "b"), unseen={})) is scores
-    assert align_scores(scores, ("a", "b"), None) is scores
+def test_scores_of_a_binary_model_without_names_stay_as_they_are() -> None:
+    scores = np.array([0.25, 0.75])
+    assert align_scores(scores, (), Classes(names=("no", "yes"), unseen={})) is scores
+    assert align_scores(scores, ("no", "yes"), None) is scores
+
+
+@pytest.mark.parametrize(("known", "names"), [((), ("large", "medium", "small")), (("large", "medium", "small"), None)])
+def test_classes_with_numbers_are_never_compared_with_classes_with_names(known: tuple[str, ...], names: tuple[str, ...] | None) -> None:
+    classes = None if names is None else Classes(names=names, unseen={})
+    with pytest.raises(DataError, match=r"trained on classes with .* the dataset has") as caught:
+        align_scores(np.array([[0.9, 0.1, 0.0]]), known, classes)
+    assert caught.value.code == "label.classes"

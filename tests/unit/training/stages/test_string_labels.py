@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -127,12 +128,28 @@ def test_several_classes_reach_dataset_model_report_and_served_answer(multiclass
     assert (answer.idxmax(axis=1) == rows["size"]).mean() > 0.7
 
 
+def reordered(bench: EvaluateBench, model: StageResult) -> StageResult:
+    """Return the same model whose output columns are in another order, with the names in that order."""
+    manifest = bench.store.manifests.get(model.artifact_uri, kind="model")
+    files = {name: bench.store.objects.get_bytes(entry.digest) for name, entry in manifest.files.items()}
+    facts = json.loads(files["model.json"])
+    names = facts["classes"]
+    files["model.json"] = json.dumps(facts | {"classes": [*names[1:], names[0]]}).encode()
+    uri, other = bench.store.manifests.put_files("model", files, {**manifest.meta, "classes": [*names[1:], names[0]]})
+    return replace(model, artifact_uri=uri, digest=other.digest)
+
+
 def test_champion_that_knows_other_classes_is_compared_by_name(multiclass: EvaluateBench) -> None:
     older = multiclass.train(work="names")
     result, record = multiclass.evaluate(older, work="champion", champion=multiclass.seat(older, "1"))
     # The same model under its own names: no difference, class by class.
     assert record["metrics"] == record["champion_metrics"]
     assert "champion&#39;s recall" in page_of(multiclass, result) or "champion's recall" in page_of(multiclass, result)
+    # Under names in another order its probabilities belong to other classes.
+    renamed = multiclass.seat(reordered(multiclass, older), "1")
+    _, record = multiclass.evaluate(older, work="renamed", champion=renamed, canary=renamed)
+    assert record["champion_metrics"]["accuracy"] < 0.5 < record["metrics"]["accuracy"]
+    assert record["canary_metrics"] == record["champion_metrics"]
 
 
 def test_class_that_only_the_test_rows_have_is_named_and_has_no_probability(tmp_path: Path) -> None:
