@@ -16,6 +16,7 @@ from fastapi.responses import HTMLResponse
 
 from nightshift.settings import Settings
 from training.errors import NightshiftError, UnavailableError
+from training.spec.names import HELPER_SUFFIXES
 from training.store import Store
 from training.store.reports import has_report
 
@@ -34,8 +35,6 @@ HEADERS: Final = {
 }
 HTML_STARTS: Final = (b"<!doctype html", b"<html")
 MISSING: Final = "there is no such report"
-SUFFIXES: Final = (".canary", ".approval", ".tune")
-"""Of the DAGs beside a pipeline's own: their tasks link to the pipeline's reports."""
 _DAG_ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 # Airflow asks nobody for a login on behalf of a plugin's routes.
@@ -67,7 +66,7 @@ def report(dag_id: str, digest: Annotated[str, Path(pattern="^[0-9a-f]{64}$")]) 
 def _pipelines_of(dag_id: str) -> list[str]:
     if not _DAG_ID.fullmatch(dag_id):
         return []
-    return [dag_id, *(dag_id.removesuffix(suffix) for suffix in SUFFIXES if dag_id.endswith(suffix))]
+    return [dag_id, *(dag_id.removesuffix(suffix) for suffix in HELPER_SUFFIXES if dag_id.endswith(suffix))]
 
 
 app = FastAPI(title="Nightshift", docs_url=None, redoc_url=None, openapi_url=None)

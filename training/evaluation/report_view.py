@@ -168,8 +168,10 @@ def baselines(evaluation: Mapping[str, Any], primary: str) -> Row:
 
     rows = sorted(record.get("found") or [], key=rank)
     names = [name for name in evaluation.get("metrics") or {} if name != primary]
-    why = record.get("why_none") or ("were not measured" if not rows else f"none has {primary} on the validation rows")
+    why = record.get("why_none") or f"none has {primary} on the validation rows"
     return {
+        # Not for a canary: it is compared with the champion alone.
+        "measured": bool(record),
         "rows": rows,
         "names": [primary, *names],
         "best": next((entry for entry in rows if entry["name"] == record.get("best")), None),

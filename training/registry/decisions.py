@@ -115,7 +115,8 @@ def answer_request(ledger: Ledger, request: Entry, outcome: str, *, by: str, wor
 def end_if_stale(ledger: Ledger, request: Entry) -> Entry | None:
     """End an open request that an approval could not follow any more, and return the row; None where it can still be approved.
 
-    Ledgers of earlier versions may have such requests. Now every move ends what is open, and a decision on an older standing asks nobody.
+    Ledgers of earlier versions may have such requests. Now every move ends what is open, and a decision on an older
+    standing makes no request.
     """
     now = ledger.standing(request.model)
     if now.revision == int(request.evidence["revision"]):

@@ -202,7 +202,7 @@ class Ledger:
             if entry.request_key is not None:
                 _check_open(session, entry, entry.request_key)
             if entry.outcome == REQUEST:
-                # Nobody is asked about what an approval could not move any more.
+                # No question about what an approval could not move any more.
                 _check_revision(standing, int(entry.evidence.get("revision", 0)), entry)
             before = _holder(standing.canary)
             if move is not None:

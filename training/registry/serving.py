@@ -28,7 +28,7 @@ CLIENT_FILE: Final = "registered_model_meta"
 def load_verified(uri: str, *, digest: str) -> PyFuncModel:
     """Load a registered model, all of whose files are those that were registered.
 
-    MLflow's own `load_model` imports code that is part of the model, so whoever can write to the registry or to its artifacts runs code
+    MLflow's own `load_model` imports code that is part of the model, so a user who can write to the registry or to its artifacts runs code
     where the model is loaded. Here every file is compared with its digest before anything of the model is imported. The model is scored by
     the `training` package that this process has; it should be of the version that made the model.
 

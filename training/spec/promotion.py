@@ -29,7 +29,7 @@ class Promote(Section):
     """Name in the registry."""
     approval: Literal["automatic", "required"] = "automatic"
     approvers: Annotated[tuple[Line, ...], Field(strict=False, max_length=100)] = ()
-    """Ids of Airflow users who may approve; absent: whoever may edit the DAG's tasks."""
+    """Ids of Airflow users who may approve; absent: any user who may edit the DAG's tasks."""
     approve_own: bool = False
     """Whether who triggered the run may approve its model."""
     approve_within: PositiveDuration = Field(default="7d", validate_default=True)

@@ -32,9 +32,11 @@ LARGEST_SHIFT: Final = timedelta(hours=3)
 
 AS_OF_PATTERN: Final = (
     r"^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
-    r"([T ]([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9](\.[0-9]{1,6})?)?(Z|[+-]([01][0-9]|2[0-3]):?[0-5][0-9]))?$"
+    r"([T ]([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9](\.[0-9]{1,6})?)?(Z|[+-]([01][0-9]|2[0-3]):?[0-5][0-9]))?$(?!\n)"
 )
-"""A day, or a date-time with its offset, in the dialect that Python's and a browser's regular expressions share."""
+"""A day, or a date-time with its offset, in the dialect that Python's and a browser's regular expressions share.
+
+In Python, `$` also matches before a line feed at the end."""
 
 _WORDS: Final = frozenset("jan feb mar apr may jun jul aug sep oct nov dec sun mon tue wed thu fri sat l".split())
 _AS_OF = re.compile(AS_OF_PATTERN)

@@ -55,7 +55,9 @@ def _check_folder(path: Path, folder: str, *, above: tuple[str, ...]) -> None:
     try:
         names = sorted(entry.name for entry in os.scandir(path))
     except PermissionError:
-        return
+        return  # Reading it says so with its own error.
+    except FileNotFoundError as err:
+        raise _not_a_file(path, "gone") from err
     for name in names:
         if not name.startswith(("_", ".")):
             _check(path / name, folder, above=above)

@@ -1,4 +1,4 @@
-"""Which pipeline a report belongs to: reports are objects named by content alone, and whoever may read one pipeline may not read all."""
+"""Which pipeline a report belongs to: reports are objects named by content alone, and a user who may read one pipeline may not read all."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The laptop's executor: Airflow's LocalExecutor that knows which tasks are its own, and that counts only the time it was awake.
 
 Airflow judges by the age of heartbeats in its database. When a laptop sleeps, every heartbeat is old on waking, the scheduler's own
-included, and whichever check runs first resets or fails healthy tasks. On one machine nobody has to guess: the executor is the parent
+included, and whichever check runs first resets or fails healthy tasks. On one machine no guess is needed: the executor is the parent
 of the processes that run the tasks.
 """
 

@@ -131,7 +131,7 @@ def run_one(
     """Start a night (or go on following it) and show it to its end; return its final state, `success` or `failed`.
 
     The DAG must be on: `switched_on`. Left on, the schedule would start a real night in the middle of the simulated ones, and wait
-    for data that nobody makes.
+    for data that does not exist.
 
     Args:
         overrides: of this run, as a trigger's conf.

@@ -109,7 +109,7 @@ def _decision(store: Store, result: StageResult) -> list[str]:
     return [
         f"decision  {meta['outcome'].replace('_', ' ')}",
         f"version   {meta['version']}{semantic} of {result.scalars['model']}, {seats}",
-        *[f"  {'yes' if reason['passed'] else 'NO '} {reason['gate']}: {reason['words']}" for reason in meta["reasons"]],
+        *[f"  {'pass' if reason['passed'] else 'FAIL'} {reason['gate']}: {reason['words']}" for reason in meta["reasons"]],
     ]
 
 

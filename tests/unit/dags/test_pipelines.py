@@ -260,6 +260,7 @@ def test_two_processes_serialise_the_same_bytes(tmp_path: Path) -> None:
         {"as_of": 20260201},
         {"as_of": "yesterday"},
         {"as_of": "2026-02-01T02:00:00"},
+        {"as_of": "2026-02-01\n"},
         {"train": {"settings": {"hiden": [8]}}},
         {"train": {"settings": {"dropout": 1}}},
         {"evaluate": {"confidence": 2}},

@@ -133,14 +133,14 @@ def test_the_canary_has_columns_of_its_own_and_an_interval() -> None:
     gain = {"gain": -0.01, "low": -0.02, "high": -0.001, "probability": 0.01, "num_units": 600}
     found = rendered(evaluation=evaluation(canary=canary, canary_metrics={"auc": 0.9}, canary_comparison=gain)).text
     assert "against the canary's 0.90000 (version 5): worse" in found
-    assert "canary difference asked" in found
+    assert "canary difference required" in found
 
 
 def test_without_a_champion_the_page_says_so_and_shows_no_column_for_it() -> None:
     first = evaluation(champion=None, champion_metrics={}, comparison=None, baseline="no champion")
     found = rendered(evaluation=first).text
     assert "compared with nobody: there is no champion yet" in found
-    assert "metric candidate asked" in found
+    assert "metric candidate required" in found
     late = rendered(evaluation={**first, "baseline": "its train rows end after the test rows begin"}).text
     assert "compared with nobody: the champion is no baseline: its train rows end after the test rows begin" in late
 

@@ -107,3 +107,10 @@ def test_task_without_a_baseline_says_so_and_passes(rules: dict[str, Any], why: 
     decision = judged({**evaluation, "metrics": {"mae": 20.0, "loss": 1.0}}, **rules)
     assert decision.outcome == "accepted"
     assert words_of(decision) == [f"no naive baseline to compare with: {why}"]
+
+
+def test_gate_that_the_spec_asks_for_and_that_has_no_baseline_is_a_warning() -> None:
+    evaluation = evaluated(20.0, 24.2, baselines={"why_none": "no training label was known when the first test row was decided"})
+    decision = judged(evaluation, severity={"naive_baseline": "fail"})
+    assert decision.outcome == "accepted"
+    assert [(reason.passed, reason.severity) for reason in decision.reasons if reason.gate == "naive_baseline"] == [(False, "warn")]
