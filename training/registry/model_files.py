@@ -51,11 +51,10 @@ def check_files(folder: Path, *, digest: str | None, below: str = "") -> None:
     if digest is not None and not _DIGEST.fullmatch(digest):
         message = f"{shown(digest)} is not a SHA-256 in 64 hex digits"
         raise DataError("model.digest", message, hint="python -m training.registry MODEL shows it")
-    try:
-        data = (folder / LIST_NAME).read_bytes()
-    except FileNotFoundError as err:
+    if not has_list(folder):
         message = f"the model has no {LIST_NAME}: none of its files can be checked"
-        raise DataError("model.unlisted", message, hint="it was registered by an earlier version, or was replaced") from err
+        raise DataError("model.unlisted", message, hint="it was registered by an earlier version, or was replaced")
+    data = (folder / LIST_NAME).read_bytes()
     found = hashlib.sha256(data).hexdigest()
     if digest is not None and found != digest:
         message = f"{LIST_NAME} has the digest {found}, expected {digest}"
@@ -74,7 +73,10 @@ def _listed(data: bytes) -> Mapping[str, Mapping[str, Any]]:
         version, files = int(values["format_version"]), values["files"]
         if not isinstance(files, dict):
             raise TypeError("files is not an object")
-    except (ValueError, KeyError, TypeError) as err:
+        wrong = next((name for name, entry in files.items() if not (isinstance(entry, dict) and "sha256" in entry)), None)
+        if wrong is not None:
+            raise TypeError(f"{shown(wrong)} has no sha256")
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as err:
         raise DataError("model.altered", f"{LIST_NAME} is damaged: {err}") from err
     if version > FORMAT_VERSION:
         message = f"{LIST_NAME} has format {version}, this version reads up to {FORMAT_VERSION}"

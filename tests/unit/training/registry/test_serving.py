@@ -115,6 +115,24 @@ def test_a_model_without_a_list_of_files_is_not_loaded_as_verified(model: Path, 
     assert caught.value.code == "model.unlisted"
 
 
+@pytest.mark.parametrize(
+    "entry", ['"x"', "{}", "null", "1" + "}" * 3, "[" * 100_000], ids=["text", "no digest", "null", "not JSON", "very deep"]
+)
+def test_damaged_list_of_files_is_refused_with_a_code(model: Path, entry: str) -> None:
+    (model / LIST_NAME).write_text(f'{{"files": {{"MLmodel": {entry}}}, "format_version": 1}}', encoding="utf-8")
+    with pytest.raises(DataError, match="is damaged") as caught:
+        check_files(model, digest=None)
+    assert caught.value.code == "model.altered"
+
+
+def test_folder_in_place_of_the_list_of_files_is_no_list(model: Path, saved: tuple[Path, str]) -> None:
+    (model / LIST_NAME).unlink()
+    (model / LIST_NAME).mkdir()
+    with pytest.raises(DataError) as caught:
+        check_files(model, digest=saved[1])
+    assert caught.value.code == "model.unlisted"
+
+
 @pytest.mark.parametrize("digest", ["", "0" * 63, "Z" * 64, "sha256:" + "0" * 57])
 def test_what_is_not_a_digest_is_refused(model: Path, digest: str) -> None:
     with pytest.raises(DataError) as caught:
