@@ -26,8 +26,8 @@ def locked(path: Path, waiting: Callable[[str], None] = lambda _pid: None) -> It
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # O_CLOEXEC: a service that is started under the lock must not keep it.
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        # O_CLOEXEC: a service that is started under the lock must not keep it. O_NOFOLLOW: what a link leads to would be emptied.
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as err:
         hint = "check the folder's owner and mode, or set NIGHTSHIFT_HOME to another one"
         raise NightshiftError("services.lock", f"{path} cannot be written: {err.strerror}", hint=hint) from err

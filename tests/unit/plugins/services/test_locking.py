@@ -8,7 +8,10 @@ import sys
 import threading
 from pathlib import Path
 
+import pytest
+
 from nightshift.services.locking import locked
+from training.errors import NightshiftError
 
 ROOT = Path(__file__).resolve().parents[4]
 HOLD = """
@@ -58,3 +61,12 @@ def test_lock_of_a_killed_command_is_free_although_what_it_started_lives(tmp_pat
     finally:
         os.killpg(holder.pid, 9)
         holder.wait()
+
+
+def test_lock_that_is_a_link_is_refused_and_the_file_behind_it_stays(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("keep")
+    (tmp_path / "start.lock").symlink_to(precious)
+    with pytest.raises(NightshiftError, match=r"services\.lock"), locked(tmp_path / "start.lock"):
+        pass
+    assert precious.read_text() == "keep"
