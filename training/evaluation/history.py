@@ -28,6 +28,8 @@ MIN_ON_GRID: Final = 0.9
 """Share of the gaps between an entity's successive rows that must be whole multiples of the step."""
 MIN_STEPS: Final = 0.5
 """Share of those gaps that must be exactly one step."""
+MAX_SEASONS: Final = 1000
+"""That are tried for a row: a season of a second over months would be millions, and each is a pass over the rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +128,7 @@ class History:
         delay_us = int((self.event_us - self.decision_us).min() + (self.known_us - self.event_us).min())
         # The clock may change by an hour or two between the two instants.
         first = max(1, (delay_us - DAY_US // 8) // season_us)
-        last = int((self.event_us[target].max() - times[0]) // season_us) + 1
+        last = min(int((self.event_us[target].max() - times[0]) // season_us) + 1, first + MAX_SEASONS - 1)
         for count in range(first, last + 1):
             if not len(open_rows):
                 break

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from tests.unit.training.evaluation.demand import demand, demand_spec
-from training.evaluation.history import Floats, History, Ints
+from training.evaluation.history import MAX_SEASONS, Floats, History, Ints
 
 CHANGES = {
     "spring": datetime(2026, 4, 2, tzinfo=UTC),
@@ -142,3 +142,19 @@ def irregular(rows_of_an_area: int) -> pd.DataFrame:
 def test_orders_at_any_time_are_no_series(rows_of_an_area: int) -> None:
     frame = irregular(rows_of_an_area)
     assert History.of(demand_spec(), frame, np.zeros(len(frame))).step_us() is None
+
+
+def test_season_of_a_second_that_no_row_has_ends_after_a_bounded_number_of_seasons(monkeypatch: pytest.MonkeyPatch) -> None:
+    history = series()
+    target = np.flatnonzero(history.event_us > np.quantile(history.event_us, 0.9))
+    looks: list[int] = []
+    back = History._back
+
+    def counted(self: History, instants: Ints, duration_us: int) -> Ints:
+        looks.append(duration_us)
+        assert len(looks) <= MAX_SEASONS
+        return back(self, instants, duration_us)
+
+    monkeypatch.setattr(History, "_back", counted)
+    assert np.isnan(history.seasonal(target, timedelta(seconds=1))).all()
+    assert len(looks) == MAX_SEASONS
