@@ -110,7 +110,8 @@ def _completed(influence: Influence, hours: NDArray[np.int64]) -> _Blocks:
     length = max(LEAST_HOURS, math.ceil(automatic_length(sums) - 0.5), math.ceil((1 + at_most) / (1 - at_most) - 0.5))
     num = num_hours // length
     sums, counts = (part[: num * length].reshape(num, length).sum(axis=1) for part in by_hour[:2])
-    return _Blocks(sums, counts, length)
+    # Hours without rows are no evidence: two batches days apart are two blocks, however many lie between them.
+    return _Blocks(sums[counts > 0], counts[counts > 0], length)
 
 
 def _correlation(sums: Floats) -> float:

@@ -57,6 +57,12 @@ def test_daily_batches_are_judged_by_entities() -> None:
     assert (nobody.clusters, nobody.num_blocks, nobody.is_worse) == ("none", 0, False)
 
 
+def test_blocks_without_rows_do_not_count() -> None:
+    hours = np.repeat(np.r_[0:5, 60:66], 20)
+    found = [alarm(np.random.default_rng(seed).normal(-5, 1, len(hours)), hours) for seed in range(5)]
+    assert all(each.num_blocks <= 2 and each.e_value == 1.0 and not each.is_worse for each in found)
+
+
 def test_rows_of_one_hour_and_equal_sums_are_no_evidence() -> None:
     assert alarm(np.full(50, -1.0), np.zeros(50)).e_value == 1.0
     assert not alarm(np.zeros(500), np.repeat(np.arange(50), 10)).is_worse
