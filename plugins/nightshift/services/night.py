@@ -38,10 +38,10 @@ def run_night(
         SpecError: the pipeline's YAML or an override is wrong, or a place (`${…_URI}`) is not set; nothing was started then.
         NightshiftError: `night.pipeline` unknown, `night.dag` not parsed; those of `lifecycle.start`.
     """
-    spec = checked_spec(settings, pipeline)
     conf = dict(overrides or {})
-    # Airflow takes unknown keys, and the run would fail in its first task: refuse them before anything starts.
-    apply_overrides(spec, conf)
+    # Airflow takes unknown keys, and the run would fail in its first task: refuse them before anything is made or starts.
+    apply_overrides(find_spec(settings, pipeline), conf)
+    spec = checked_spec(settings, pipeline)
     start(settings, say)
     client = api(settings)
     try:
