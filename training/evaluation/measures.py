@@ -24,6 +24,7 @@ from training.evaluation.sequential import alarm_of
 from training.evaluation.significance import Comparison, compare, paired_influence
 from training.evaluation.slices import by_slice, worst_and_gap
 from training.models.predictor import Predictor
+from training.spec import PipelineSpec
 from training.spec.evaluation import Evaluate
 
 logger = logging.getLogger(__name__)
@@ -66,6 +67,13 @@ class Rows:
     def num_units(self) -> int:
         """Groups, or else rows."""
         return len(self.frame) if self.groups is None else len(np.unique(self.groups))
+
+
+def rows_of(spec: PipelineSpec, frame: pd.DataFrame, labels: Floats, group: str | None) -> Rows:
+    """Return rows that know when they happened, and whose they are: `evaluate.entities`, else the source's key without its event time."""
+    event_time = spec.data.source.event_time
+    entities = spec.evaluate.entities or tuple(name for name in spec.data.source.key if name != event_time)
+    return Rows.of(frame, labels, group, event_time=event_time, entities=entities)
 
 
 def _origins(frame: pd.DataFrame, event_time: str, entities: Sequence[str]) -> Origins:

@@ -254,7 +254,8 @@ def _checks(evaluation: Mapping[str, Any], rules: Evaluate) -> Iterator[Reason]:
     leak = _table(evaluation, "checks", "leakage")
     value, limit = _number(leak.get("value")), rules.checks.leakage
     if value is not None:
-        words = f"{leak.get('feature')} alone ranks the labels by {value:.6g}, less than {limit:.6g} asked"
+        words = f"{leak.get('feature')} alone ranks the labels by {value:.6g}, required < {limit:.6g}"
+        words += "" if value < limit else "; remove it where it is known only after the decision, else set severity: {leakage: warn}"
         numbers = {"feature": leak.get("feature"), "value": value, "limit": limit}
         yield Reason(gate="leakage", passed=value < limit, severity=rules.severity_of("leakage"), words=words, numbers=numbers)
     elif rules.task != "language":  # A text has no features that could be the label.

@@ -20,13 +20,12 @@ from training.contracts import canonical_json
 from training.data.classes import Classes, align_scores
 from training.data.joins import LABEL
 from training.errors import DeniedError
-from training.evaluation.measures import FORMAT_VERSION, Measures, Rows, plain
+from training.evaluation.measures import FORMAT_VERSION, Measures, Rows, plain, rows_of
 from training.evaluation.per_class import by_class
 from training.evaluation.plots import task_plots
 from training.evaluation.report import render_report
 from training.models.predictor import load_predictor
 from training.registry.gates import judge_canary
-from training.stages.evaluate import rows_of
 from training.stages.runner import Outcome, StageContext, main
 from training.store import Manifest, point_run_at
 

@@ -26,7 +26,7 @@ from training.data.label_delay import META_KEY
 from training.data.splits import SPLITS
 from training.evaluation import checks, latency
 from training.evaluation.baselines import Splits, best_entry, log_record, naive_record
-from training.evaluation.measures import FORMAT_VERSION, Measures, Rows, plain
+from training.evaluation.measures import FORMAT_VERSION, Measures, Rows, plain, rows_of
 from training.evaluation.per_class import by_class
 from training.evaluation.plots import task_plots
 from training.evaluation.report import render_report
@@ -114,13 +114,6 @@ class Dataset:
         return rows_of(spec, frame, self.labels[self.test], self.group)
 
 
-def rows_of(spec: PipelineSpec, frame: pd.DataFrame, labels: Floats, group: str | None) -> Rows:
-    """Return rows that know when they happened, and whose they are: `evaluate.entities`, else the source's key without its event time."""
-    event_time = spec.data.source.event_time
-    entities = spec.evaluate.entities or tuple(name for name in spec.data.source.key if name != event_time)
-    return Rows.of(frame, labels, group, event_time=event_time, entities=entities)
-
-
 def read_dataset(context: StageContext, dataset: Manifest) -> Dataset:
     """Fetch a dataset's raw rows and splits.
 
@@ -168,7 +161,8 @@ def _measured(measures: Measures, rows: Rows, scored: Scored) -> dict[str, Any]:
 def _checks(context: StageContext, data: Dataset, predictor: Predictor, measures: Measures, scored: Scored) -> dict[str, Any]:
     rules = context.spec.evaluate
     entities = rules.entities or tuple(context.spec.data.source.key)
-    known = data.frame[list(predictor.inputs)]
+    # The area of a series, the item of a ranking: what a row is about may well order the labels, and is known before them.
+    known = data.frame[[name for name in predictor.inputs if name not in entities] or list(predictor.inputs)]
     leakage = checks.strongest_feature(
         rules.task, known.iloc[data.training], data.labels[data.training], known.iloc[data.test], data.labels[data.test]
     )

@@ -10,7 +10,8 @@ from training.registry.gates import Decision, decide
 from training.spec.evaluation import Evaluate
 
 CHAMPION = {"version": "6", "revision": 3}
-BETTER = {"gain": 0.01, "low": 0.001, "high": 0.02}
+BLOCKS = {"bounded": True, "clusters": "time", "num_blocks": 14, "block_seconds": 86400, "lag1": 0.1, "too_few_blocks": False}
+BETTER = {"gain": 0.01, "low": 0.001, "high": 0.02, "decided_by": "rows", "blocks": BLOCKS}
 
 
 def evaluated(mae: float, naive: Any, *, champion: bool = False, worse: tuple[str, ...] = (), **changes: Any) -> dict[str, Any]:

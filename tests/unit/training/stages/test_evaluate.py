@@ -132,6 +132,13 @@ def test_checks_and_importance_name_the_column_that_decides(judged: tuple[StageR
     assert max(record["importance"], key=record["importance"].get) == "value"
 
 
+def test_column_that_names_what_a_row_is_about_is_not_taken_for_the_label(binary: EvaluateBench) -> None:
+    """The areas of a demand series differ in size: their names order the labels, and are known before them."""
+    model = binary.train({"    noise: {transform: number}\n": "    leak: {transform: number}\n"}, work="leaking")
+    rules = {"evaluate: {task: binary,": "evaluate: {entities: [leak], task: binary,"}
+    assert binary.evaluate(model, rules, work="entities")[1]["checks"]["leakage"]["feature"] == "value"
+
+
 def test_feature_that_is_the_label_is_found(binary: EvaluateBench) -> None:
     model = binary.train({"    noise: {transform: number}\n": "    leak: {transform: number}\n"}, work="leaking")
     record = binary.evaluate(model, work="leaking")[1]
