@@ -85,6 +85,17 @@ def number_classes(
     return numbers[codes], Classes(names=tuple(names), unseen=unseen)
 
 
+def check_class_numbers(labels: NDArray[np.floating[Any]], *, column: str) -> None:
+    """Raise DataError `label.classes` unless each label, [n], is an integer from 0 to 999: the number of its class."""
+    is_number = (labels >= 0) & (labels < MAX_CLASSES) & (labels == np.floor(labels))
+    if is_number.all():
+        return
+    value = labels[~is_number][0]
+    message = f"label {shown(column)} has the value {value:.12g}, a class is an integer from 0 to {MAX_CLASSES - 1}"
+    hint = "number the classes from 0, make the label a string, or set evaluate.task: regression"
+    raise DataError("label.classes", message, hint=hint)
+
+
 def _check_binary(names: Sequence[str], column: str, positive: str) -> None:
     listed = ", ".join(shown(name) for name in sorted(names)[:MAX_NAMES_SHOWN])
     if len(names) > 2:

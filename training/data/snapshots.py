@@ -118,7 +118,7 @@ def _take_part(
         path = read_source(entry["uri"], entry["version"], scratch / "source", root=contract.uri)
         part: Part
         if contract.is_kept_as_is:
-            part = part_as_is(contract, path, source=entry["uri"])
+            part = part_as_is(contract, path, source=entry["uri"], limit_bytes=limit_bytes)
             digest = source_digest = store.objects.put_file(path)
         else:
             part = part_of_rows(contract, path, horizon, source=entry["uri"], limit_bytes=limit_bytes)

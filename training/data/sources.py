@@ -57,8 +57,11 @@ class Part:
     """Of the main table's rows, where it says when labels are known."""
 
 
-def part_as_is(contract: TableContract, path: Path, *, source: str) -> Part:
+def part_as_is(contract: TableContract, path: Path, *, source: str, limit_bytes: int) -> Part:
     """Return a Parquet file's rows and schema, from its footer.
+
+    Args:
+        limit_bytes: the largest size of the rows, decoded; a larger one is not measured to its end.
 
     Raises:
         DataError: `data.empty`, `format.parquet`, `schema.names`.
@@ -66,7 +69,8 @@ def part_as_is(contract: TableContract, path: Path, *, source: str) -> Part:
     with _open_parquet(path, source=source) as file:
         schema = schema_of(file.schema_arrow, source=source)
         declared = [name for name in contract.columns if name in schema]
-        return Part(path, file.metadata.num_rows, schema, decoded_bytes(file, declared))
+        size_bytes = _decoded_bytes(file, declared, path, limit_bytes, source=source)
+        return Part(path, file.metadata.num_rows, schema, size_bytes)
 
 
 def part_of_rows(contract: TableContract, path: Path, horizon: Horizon, *, source: str, limit_bytes: int) -> Part:
@@ -105,7 +109,7 @@ def read_rows(contract: TableContract, path: Path, *, source: str, limit_bytes: 
 
     Raises:
         DataError: `schema.unexpected`, columns neither declared nor ignored; of `read_csv`; `data.empty`, `format.parquet`;
-            `source.too_large`, by the size of a CSV file or by the footer of a Parquet file, before a row is read.
+            `source.too_large`, by the size of a CSV file or by the footer and the dictionaries of a Parquet file, before a row is decoded.
     """
     if contract.kind == "csv":
         check_size(path.stat().st_size, limit_bytes, what=source)
@@ -114,7 +118,8 @@ def read_rows(contract: TableContract, path: Path, *, source: str, limit_bytes: 
         return read_csv(path, {name: ARROW_TYPES[contract.columns[name].type] for name in present}, source=source)
     with _open_parquet(path, source=source) as file:
         present = _declared(contract, list(schema_of(file.schema_arrow, source=source)), source=source)
-        check_size(decoded_bytes(file, present), limit_bytes, what=source, rows=file.metadata.num_rows)
+        size_bytes = _decoded_bytes(file, present, path, limit_bytes, source=source)
+        check_size(size_bytes, limit_bytes, what=source, rows=file.metadata.num_rows)
         try:
             table = file.read(columns=present).select(present)
         except (pa.ArrowException, OSError) as err:
@@ -238,6 +243,13 @@ def _open_parquet(path: Path, *, source: str) -> pq.ParquetFile:
         raise DataError("data.empty", f"{source} has 0 bytes")
     try:
         return pq.ParquetFile(path)
+    except (pa.ArrowException, OSError) as err:
+        raise _not_parquet(source, err) from err
+
+
+def _decoded_bytes(file: pq.ParquetFile, columns: list[str], path: Path, limit_bytes: int, *, source: str) -> int:
+    try:
+        return decoded_bytes(file, columns, path=path, limit_bytes=limit_bytes)
     except (pa.ArrowException, OSError) as err:
         raise _not_parquet(source, err) from err
 

@@ -84,7 +84,7 @@ def naive_record(spec: PipelineSpec, splits: Splits, candidate: Floats, metrics:
     Raises:
         DataError: `derive.expression` or `derive.failed`, the spec's SQL baseline cannot be computed.
     """
-    none: dict[str, Any] = {"why_none": None, "best": None, "found": [], "comparison": None, "worse": []}
+    none: dict[str, Any] = {"why_none": None, "best": None, "found": [], "comparison": None, "worse": [], "warnings": []}
     why = why_none(spec)
     if why is not None:
         return {**none, "why_none": why}
@@ -107,6 +107,7 @@ def naive_record(spec: PipelineSpec, splits: Splits, candidate: Floats, metrics:
         }
         for naive in by_split["test"]
     ]
+    none["warnings"] = _season_warnings(spec, history, found)
     best = best_of(found, rules.primary)
     if best is None:
         return {**none, "found": found}
@@ -164,6 +165,8 @@ def best_entry(record: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 def log_record(record: Mapping[str, Any], primary: str, metrics: Mapping[str, Any]) -> None:
     """Log how the candidate stands against the best baseline, as a warning where it is worse on any metric."""
+    for warning in record.get("warnings", ()):
+        logger.warning("%s", warning)
     best = best_entry(record)
     if best is None:
         logger.info("no naive baseline: %s", record["why_none"] or f"none has {primary} on the validation rows")
@@ -220,6 +223,20 @@ def _of_series(spec: PipelineSpec, history: History, target: Ints, *, mean: floa
             filled = np.where(np.isfinite(values), values, np.where(np.isfinite(last), last, mean))
             coverage = float(np.isfinite(values).mean())
             yield Naive(name=f"seasonal_{name}", about=f"the value of the same time {name} before", scores=filled, coverage=coverage)
+
+
+def _season_warnings(spec: PipelineSpec, history: History, found: list[dict[str, Any]]) -> list[str]:
+    """Return what is wrong with a season that the spec names."""
+    season, step_us = spec.evaluate.baseline.season, history.step_us()
+    if season is None:
+        return []
+    season_us, where = season // timedelta(microseconds=1), f"evaluate.baseline.season {duration_text(season)}"
+    warnings = []
+    if step_us is not None and (season_us <= step_us or season_us % step_us):
+        warnings.append(f"{where} is not a longer multiple of the series' step, {timedelta(microseconds=step_us)}")
+    if not any(entry["name"].startswith("seasonal_") for entry in found):
+        warnings.append(f"{where} has no value for any test row: there is no seasonal baseline")
+    return warnings
 
 
 def _of_showings(spec: PipelineSpec, splits: Splits, known: Ints, target: Ints) -> Naive:

@@ -82,6 +82,7 @@ class _Series(NamedTuple):
     bin_seconds: float
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def block_interval(
     influence: Influence, origins: Origins, groups: Codes | None, *, gain: float, confidence: float, least_seconds: float
 ) -> BlockInterval:
@@ -98,6 +99,9 @@ def block_interval(
     series = _series(influence, origins)
     num_bins = len(series.sums)
     automatic = automatic_length(series.sums)
+    if not math.isfinite(automatic):
+        # The squares of the sums overflowed: the length is unknown, so no interval is bounded.
+        automatic = float(num_bins)
     automatic *= LONGER if automatic >= BINS_TO_SEE else 1.0
     num_blocks = _fitting(num_bins, max(automatic, least_seconds / series.bin_seconds if series.bin_seconds else 1.0))
     reaches_far = num_bins >= FEW_BLOCKS and _fitting(num_bins, automatic) < FEW_BLOCKS
@@ -118,6 +122,7 @@ def block_interval(
         if codes is not None:
             of_entities, num_clusters = _of_clusters(influence, codes, confidence)
             half = max(half, of_entities)
+    half = math.inf if math.isnan(half) else half
     return BlockInterval(
         low=gain - half,
         high=gain + half,
@@ -243,6 +248,8 @@ def _half_width(sums: Floats, counts: Floats, squares: float | None, confidence:
     if num < 2:
         return math.inf, num
     variance = (num - 1) / num * float(np.sum((sums / (total - counts)) ** 2))
+    if not math.isfinite(variance):
+        return math.inf, num
     pairs = float(np.sum(counts * (counts - 1)))
     inside = 1.0
     if squares is not None and squares > 0 and pairs > 0:

@@ -12,6 +12,7 @@ from training.spec.findings import Finding
 from training.spec.leakage import CODE as LEAKAGE
 from training.spec.leakage import Lateness
 from training.spec.sql import objection, words
+from training.spec.values import duration_text
 
 FAIRNESS_TASKS: Final = {"equal_opportunity": ("binary",), "calibration": ("binary", "multiclass")}
 """Limit of `fairness` to the tasks for which it can be computed."""
@@ -79,6 +80,14 @@ def baseline_fits(evaluate: Evaluate) -> Iterator[Finding]:
         elif task not in fitting:
             message = f"baseline.{key} has no effect for the task {task}, only for {', '.join(fitting)}"
             yield Finding(path, "field.conflict", message, "remove it")
+
+
+def season_fits_the_window(data: Data, evaluate: Evaluate) -> Iterator[Finding]:
+    """Yield a finding for a season that no row of the window has a value of."""
+    season, window = evaluate.baseline.season, data.source.window
+    if season is not None and evaluate.baseline.enabled and evaluate.task == "regression" and season >= window:
+        message = f"season ({duration_text(season)}) is not shorter than data.source.window ({duration_text(window)}): no row has a value"
+        yield Finding(("evaluate", "baseline", "season"), "field.conflict", message, "shorten the season, or lengthen data.source.window")
 
 
 def baseline_is_known_in_time(data: Data, prepare: Prepare, evaluate: Evaluate) -> Iterator[Finding]:

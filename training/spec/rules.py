@@ -17,6 +17,7 @@ from training.spec.evaluation_rules import (
     baseline_fits,
     baseline_is_known_in_time,
     fairness_can_be_computed,
+    season_fits_the_window,
     severity_has_a_gate,
     slice_keys_have_slices,
     threshold_has_a_task,
@@ -292,6 +293,7 @@ RULES: Final[tuple[tuple[tuple[str, ...], Rule], ...]] = (
     (("evaluate",), threshold_has_a_task),
     (("evaluate",), severity_has_a_gate),
     (("evaluate",), baseline_fits),
+    (("data", "evaluate"), season_fits_the_window),
     (("data", "prepare", "evaluate"), baseline_is_known_in_time),
     (("data", "train", "evaluate"), task_fits),
 )

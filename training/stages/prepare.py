@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from training.data.classes import Classes, number_classes
+from training.data.classes import Classes, check_class_numbers, number_classes
 from training.data.derived import Derived
 from training.data.encoders import EncoderSettings
 from training.data.expressions import columns_of, hardened
@@ -143,9 +143,11 @@ def _is_text(spec: PipelineSpec) -> bool:
 
 def _with_numbers(table: pa.Table, rows: Rows, spec: PipelineSpec) -> tuple[pa.Table, Classes | None]:
     """Replace the names of classes by their numbers; nothing to do for other labels."""
-    if not _is_text(spec):
-        return table, None
     label = spec.data.label
+    if not _is_text(spec):
+        if spec.evaluate.task == "multiclass":
+            check_class_numbers(table[LABEL].to_numpy(), column=label.column or LABEL)
+        return table, None
     numbers, classes = number_classes(table[LABEL], rows, column=label.column, positive=label.positive)
     logger.info("%d classes: %s", len(classes.names), ", ".join(classes.names[:MAX_CLASSES_SHOWN]))
     for split, names in classes.unseen.items():

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from training.data.classes import Classes, align_scores, number_classes
+from training.data.classes import Classes, align_scores, check_class_numbers, number_classes
 from training.errors import DataError
 
 LABELS = ["UA", "AA", "UA", "B6", "AA", "UA", "DL", "AA", "WN", "EV"]
@@ -80,3 +80,12 @@ def test_classes_with_numbers_are_never_compared_with_classes_with_names(known: 
     with pytest.raises(DataError, match=r"trained on classes with .* the dataset has") as caught:
         align_scores(np.array([[0.9, 0.1, 0.0]]), known, classes)
     assert caught.value.code == "label.classes"
+
+
+@pytest.mark.parametrize("value", [-1.0, 1.5, 1000.0, 3e9, float("nan")])
+def test_number_that_is_no_class_is_refused(value: float) -> None:
+    check_class_numbers(np.array([0, 1, 999], dtype=np.float32), column="kind")
+    with pytest.raises(DataError, match="an integer from 0 to 999") as caught:
+        check_class_numbers(np.array([0, 1, value]), column="kind")
+    assert caught.value.code == "label.classes"
+    assert f"{value:.12g}" in caught.value.message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -77,8 +78,45 @@ def test_csv_file_is_refused_by_its_size_before_it_is_copied(tmp_path: Path, mon
 def test_footer_tells_the_size_that_reading_gives(tmp_path: Path) -> None:
     table = pa.table({"n": pa.array(range(1000), pa.int32()), "b": [True, False] * 500, "s": [f"text of row {n:10}" for n in range(1000)]})
     pq.write_table(table, tmp_path / "f.parquet")
-    estimate = decoded_bytes(pq.ParquetFile(tmp_path / "f.parquet"), table.column_names)
-    assert 0.8 * table.nbytes < estimate < 1.3 * table.nbytes
+    assert 0.8 * table.nbytes < estimate(tmp_path / "f.parquet") < 1.3 * table.nbytes
+
+
+def estimate(path: Path, *, limit_bytes: int = 2**60) -> int:
+    with pq.ParquetFile(path) as file:
+        return decoded_bytes(file, file.schema_arrow.names, path=path, limit_bytes=limit_bytes)
+
+
+@pytest.mark.parametrize("delta", [False, True], ids=["dictionary", "delta"])
+def test_repeated_long_text_counts_once_for_each_row(tmp_path: Path, *, delta: bool) -> None:
+    encoding = {"use_dictionary": False, "column_encoding": {"s": "DELTA_BYTE_ARRAY"}} if delta else {}
+    table = pa.table({"s": ["x" * 10_000] * 3000 + [None] * 10})
+    pq.write_table(table, tmp_path / "f.parquet", row_group_size=1000, **encoding)
+    assert (tmp_path / "f.parquet").stat().st_size < 50_000
+    assert 0.9 * table.nbytes < estimate(tmp_path / "f.parquet") < 1.1 * table.nbytes
+    assert 2**20 < estimate(tmp_path / "f.parquet", limit_bytes=2**20)
+
+
+def test_one_long_text_among_short_ones_does_not_count_for_every_row(tmp_path: Path) -> None:
+    table = pa.table({"s": pa.array([*["yes", "no"] * 50_000, "x" * 50_000])})
+    pq.write_table(table, tmp_path / "f.parquet")
+    assert estimate(tmp_path / "f.parquet") < 20 * table.num_rows
+
+
+@pytest.mark.parametrize("partitioned", [False, True])
+def test_small_parquet_file_of_a_repeated_long_text_is_refused_before_it_is_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partitioned: bool
+) -> None:
+    path = tmp_path / "t/a.parquet"
+    path.parent.mkdir()
+    codes = pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), 1_000_000), ["x" * 50_000])
+    sold = pa.repeat(pa.scalar(START, pa.timestamp("us", tz="UTC")), 1_000_000)
+    pq.write_table(pa.table({"id": pa.repeat(7, 1_000_000), "sold": sold, "text": codes}), path)
+    assert path.stat().st_size < 50_000
+    monkeypatch.setenv(VARIABLE, "64MiB")
+    monkeypatch.setattr(sources.pq.ParquetFile, "read", lambda *_args, **_named: pytest.fail("the file was decoded"))
+    table = contract(tmp_path, partitioned=partitioned)
+    table = replace(table, columns={**table.columns, "text": Column(type="string")})
+    assert "1,000,000 rows" in refusal(tmp_path, table, "2026-01-01" if partitioned else None).message
 
 
 def test_limit_is_a_quarter_of_the_memory_unless_it_is_set() -> None:

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from tests.unit.training.evaluation.demand import demand, demand_spec, splits_of
-from training.errors import DataError
+from training.errors import DataError, SpecError
 from training.evaluation.baselines import Naive, Splits, best_of, naive_record, naive_scores
 from training.evaluation.history import Floats, History
 from training.evaluation.measures import plain
@@ -77,6 +77,14 @@ def test_decision_a_day_ahead_makes_the_week_the_best_baseline_and_a_decision_at
 def test_named_season_replaces_the_ones_that_are_tried(series: Splits) -> None:
     spec = demand_spec(("primary: mae}", "primary: mae, baseline: {season: 14d}}"))
     assert [name for name in scored(spec, series) if "seasonal" in name] == ["seasonal_14d"]
+
+
+def test_named_season_that_fits_no_row_is_a_warning_of_the_record(series: Splits) -> None:
+    noise = series.labels[series.test] + 1.0
+    for season, reason in (("45m", "not a longer multiple"), ("300d", "no value for any test row")):
+        spec = demand_spec(("primary: mae}", f"primary: mae, baseline: {{season: {season}}}}}"), ("window: 60d", "window: 400d"))
+        assert any(reason in warning for warning in record(spec, series, noise, mae=1.0)["warnings"])
+    assert record(demand_spec(), series, noise, mae=1.0)["warnings"] == []
 
 
 def test_orders_at_no_regular_time_have_constants_alone() -> None:
@@ -198,3 +206,11 @@ def test_best_is_chosen_by_validation_and_the_first_of_equals_wins() -> None:
     assert best_of(entries, "auc") == entries[2]
     assert best_of(entries, "mae") == entries[1]
     assert best_of(entries[:1], "mae") is None
+
+
+def test_season_that_is_not_shorter_than_the_window_is_refused() -> None:
+    with pytest.raises(SpecError, match="is not shorter than") as caught:
+        demand_spec(("primary: mae}", "primary: mae, baseline: {season: 60d}}"))
+    (problem,) = caught.value.problems
+    assert (problem.field, problem.code) == ("evaluate.baseline.season", "field.conflict")
+    assert problem.line is not None

@@ -168,3 +168,14 @@ def test_a_bootstrap_over_rows_alone_would_promote_many_of_them() -> None:
 def test_better_models_are_promoted_at_seven_and_fourteen_days() -> None:
     assert gate_errors.share_promoted(gate_errors.half_hourly, 7, 0.3, num=40, gain=0.4) >= 30
     assert gate_errors.share_promoted(gate_errors.half_hourly, 14, 0.55, num=40, gain=0.4) >= 36
+
+
+@pytest.mark.parametrize("size", [40, 2000])
+def test_influence_that_overflows_gives_an_unbounded_interval(size: int) -> None:
+    values = np.zeros(size)
+    values[size // 2] = 1e300
+    influence = Influence(rows=None, num_units=size, values=values)
+    for entities in ({}, {"customer": np.arange(size) % 5}):
+        origins = Origins(microseconds=np.arange(size) * 3_600_000_000, entities=entities)
+        found = block_interval(influence, origins, None, gain=0.0, confidence=0.95, least_seconds=DAY_SECONDS)
+        assert (found.bounded, found.low, found.high) == (False, -np.inf, np.inf)
