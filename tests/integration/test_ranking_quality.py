@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from training.contracts import ExitCode, RunIdentity, StageRequest, StageResult
 from training.data.shop import true_relevance, write_day
-from training.evaluation.metrics import group_ndcg
+from training.evaluation.ranking import group_ndcg
 from training.models.predictor import load_predictor
 from training.provenance import CHECKOUT
 from training.spec import freeze, load_spec, resolve_uris
