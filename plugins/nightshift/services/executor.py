@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SILENCE_SECONDS: Final = 30.0
-"""A task whose heartbeat did not change for so long, while the scheduler was awake, is lost. Tasks send one every 5 s."""
+SILENCE_SECONDS: Final = 90.0
+"""A task whose heartbeat did not change for so long, while the scheduler was awake, is lost. Tasks send one every 5 s, to the api-server:
+while that is started again, which on a loaded machine takes longer than half a minute, no task can, and all of them would be failed."""
 LOOK_SECONDS: Final = 5.0
 
 

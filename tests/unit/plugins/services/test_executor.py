@@ -69,6 +69,15 @@ def test_task_whose_heartbeat_stands_still_while_the_scheduler_is_awake_is_lost(
     assert watch.silent({key_of("silent", 2): START}) == []
 
 
+def test_restart_of_the_api_server_that_takes_a_minute_fails_no_task() -> None:
+    now = [0.0]
+    watch = HeartbeatWatch(lambda: now[0])
+    beats: dict[TaskInstanceKey, datetime | None] = {key_of("train"): START}
+    assert watch.silent(beats) == []
+    now[0] = 60.0
+    assert watch.silent(beats) == []
+
+
 def test_sleep_of_any_length_makes_no_task_silent_and_a_jump_of_the_wall_clock_does_not_either() -> None:
     now = [0.0]
     clock = AwakeClock(clock=lambda: now[0])
