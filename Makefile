@@ -24,6 +24,14 @@ DEV_INSTALLED := $(VENV)/.installed-dev-$(DEV_HASH)
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input --constraint constraints.txt
 SERVICES := $(BIN)/python -m nightshift.services
 
+# What users give reaches the program as one argument: in quotes for the shell, on one line, and `$` means nothing to make.
+define newline
+
+
+endef
+quoted = '$(subst $(newline), ,$(subst ','\'',$(value $(1))))'
+unexport PIPELINE NIGHT FROM TO CONF
+
 export PYTHONPATH := $(CURDIR):$(CURDIR)/plugins$(if $(PYTHONPATH),:$(PYTHONPATH))
 
 .PHONY: help run backfill start stop status shell env install install-dev test test-cluster images image-stage image-mlflow image-airflow image-worker lint format schema bench clean
@@ -34,10 +42,10 @@ help:  ## this list
 	awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
 
 run: $(INSTALLED)  ## the next simulated night of PIPELINE (default search_ranking), from nothing to the decision
-	$(SERVICES) run '$(PIPELINE)' $(if $(NIGHT),--night='$(NIGHT)') $(if $(FORCE),--force) $(if $(CONF),--conf '$(CONF)')
+	$(SERVICES) run $(call quoted,PIPELINE) $(if $(value NIGHT),--night=$(call quoted,NIGHT)) $(if $(FORCE),--force) $(if $(value CONF),--conf $(call quoted,CONF))
 
 backfill: $(INSTALLED)  ## the nights FROM=YYYY-MM-DD to TO=YYYY-MM-DD of PIPELINE, one after the other; KEEP_GOING=1 goes on after a failure
-	$(SERVICES) backfill '$(PIPELINE)' $(if $(FROM),--from='$(FROM)') $(if $(TO),--to='$(TO)') $(if $(FORCE),--force) $(if $(KEEP_GOING),--keep-going)
+	$(SERVICES) backfill $(call quoted,PIPELINE) $(if $(value FROM),--from=$(call quoted,FROM)) $(if $(value TO),--to=$(call quoted,TO)) $(if $(FORCE),--force) $(if $(KEEP_GOING),--keep-going)
 
 start: $(INSTALLED)  ## start Airflow and MLflow, and wait until they are ready
 	$(SERVICES) start

@@ -1,0 +1,44 @@
+"""What users give to `make` reaches the program as it is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[4]
+HOSTILE = "it's; touch made; $(shell touch made) `touch made` $$(touch made)"
+
+
+@pytest.mark.parametrize("by_environment", [False, True])
+@pytest.mark.parametrize(
+    ("target", "options"),
+    [("run", {"NIGHT": "--night=", "CONF": "--conf "}), ("backfill", {"FROM": "--from=", "TO": "--to="})],
+)
+def test_value_with_quotes_and_commands_is_one_argument_and_runs_nothing(
+    tmp_path: Path, target: str, options: dict[str, str], by_environment: bool
+) -> None:
+    values = {name: f"{HOSTILE} {name}" for name in ("PIPELINE", *options)}
+    given = [] if by_environment else [f"{name}={value}" for name, value in values.items()]
+    command = ["make", "--file", str(ROOT / "Makefile"), "INSTALLED=", "HASH=", "DEV_HASH=", "PYTHON=", "SERVICES=printf '%s\\n'", *given]
+    environment = {**os.environ, **(values if by_environment else {})}
+
+    done = subprocess.run([*command, target], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    expected = [target, values["PIPELINE"]]
+    for name, option in options.items():
+        expected += [option.rstrip(), values[name]] if option.endswith(" ") else [option + values[name]]
+    assert done.stdout.splitlines() == expected
+    assert not list(tmp_path.iterdir())
+
+
+def test_second_line_of_a_value_is_no_command(tmp_path: Path) -> None:
+    value = '{"train":\n{"epochs": 5}}'
+    command = ["make", "--file", str(ROOT / "Makefile"), "INSTALLED=", "HASH=", "DEV_HASH=", "PYTHON=", "SERVICES=printf '%s\\n'"]
+
+    done = subprocess.run([*command, f"CONF={value}", "run"], cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert done.stdout.splitlines() == ["run", "search_ranking", "--conf", '{"train": {"epochs": 5}}'], done.stderr
