@@ -1,6 +1,7 @@
 """Switches a pipeline's DAG on for the nights that a command runs, and pauses it again however the command ends.
 
-What was paused before is written down: what a killed command (SIGKILL) could not pause, the next start pauses.
+What was paused before is written down: what a killed command (SIGKILL) could not pause, the next start pauses. Until then the note
+holds the schedule back (`nightshift.holds`).
 """
 
 from __future__ import annotations
@@ -79,26 +80,29 @@ def pause_leftovers(client: AirflowApi, home: Path, say: Say) -> None:
     for path in sorted((home / FOLDER).glob("*")):
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            if _noted(descriptor):
-                _pause_again(client, descriptor, path.name, say)
+            if _noted(descriptor) and _pause_again(client, descriptor, path.name, say):
+                say(f"{path.name} is paused: a command that was killed left it on; to run it by its schedule, switch it on again")
         finally:
             os.close(descriptor)
 
 
-def _pause_again(client: AirflowApi, descriptor: int, dag_id: str, say: Say) -> None:
+def _pause_again(client: AirflowApi, descriptor: int, dag_id: str, say: Say) -> bool:
+    """Pause a DAG that was paused before, unless another command needs it; return whether it was paused now."""
     # A second Ctrl-C waits until this is done.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *END_SIGNALS})
     try:
         if not _taken(descriptor) or not _noted(descriptor):
-            return
+            return False
         client.patch(f"/dags/{dag_id}", {"is_paused": True})
         os.ftruncate(descriptor, 0)
+        return True
     except NightshiftError as err:
         if err.details.get("status") == httpx.codes.NOT_FOUND:
             os.ftruncate(descriptor, 0)  # the pipeline is gone
-            return
+            return False
         # The command's own error counts; the note stays.
         say(f"{dag_id} could not be paused again: {err}\nthe next make start or make run pauses it")
+        return False
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 

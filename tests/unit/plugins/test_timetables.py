@@ -1,6 +1,7 @@
 """When nights begin."""
 
 import fcntl
+import os
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -111,7 +112,9 @@ def test_held_pipeline_starts_nothing_by_schedule_and_a_backfill_has_its_slots(
     path = hold_path(tmp_path, "ranking")
     path.parent.mkdir()
     path.write_bytes(PAUSED_BEFORE)
-    assert coming(stored, restriction) == TODAY, "its command is dead"
+    assert coming(stored, restriction) is None, "its command was killed"
+    os.utime(path, (0, 0))
+    assert coming(stored, restriction) == TODAY, "and that long ago"
     with path.open() as file:
         fcntl.flock(file, fcntl.LOCK_SH)
         assert coming(nights, restriction) is None

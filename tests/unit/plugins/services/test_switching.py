@@ -6,13 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from nightshift.holds import hold_path, is_held
+from nightshift.holds import DEAD_HOLD_SECONDS, hold_path, is_held
 from nightshift.services.airflow_api import AirflowApi
 from nightshift.services.switching import pause_leftovers, switched_on
 from tests.unit.plugins.services.airflow_server import DROP, HANG, AirflowServer, airflow_server
@@ -119,12 +120,29 @@ def test_dag_that_a_killed_command_left_on_is_paused_by_the_next_start(server: A
     other.kill()
     other.communicate(timeout=60)
     assert not server.is_paused
-    assert not is_held(DAG), "a dead command holds nothing"
+    assert is_held(DAG), "the schedule of a DAG that was left on would start a run between two nights"
 
-    pause_leftovers(client, home, print)
+    said: list[str] = []
+    pause_leftovers(client, home, said.append)
 
     assert server.is_paused
     assert hold_path(home, DAG).read_bytes() == b""
+    assert not is_held(DAG), "a DAG that the user switches on from now on runs by its schedule"
+    assert said == [f"{DAG} is paused: a command that was killed left it on; to run it by its schedule, switch it on again"]
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_note_of_a_killed_command_expires_and_that_of_a_running_one_does_not(server: AirflowServer, home: Path, sign: int) -> None:
+    command = holding(server, home)
+    moment = time.time() + sign * (DEAD_HOLD_SECONDS + 60)
+    os.utime(hold_path(home, DAG), (moment, moment))
+    assert is_held(DAG)
+
+    command.kill()
+    command.communicate(timeout=60)
+
+    assert not is_held(DAG)
+    assert not server.is_paused, "a user may keep it on"
 
 
 def test_note_of_a_pipeline_that_is_gone_is_dropped(client: AirflowApi, home: Path) -> None:
