@@ -19,7 +19,7 @@ from sqlalchemy import create_engine, insert, select, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from nightshift.services import executor as module
-from nightshift.services.executor import HeartbeatWatch, SleepTolerantLocalExecutor
+from nightshift.services.executor import SILENCE_SECONDS, HeartbeatWatch, SleepTolerantLocalExecutor
 from training.awake import AwakeClock
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -144,11 +144,11 @@ def test_running_task_of_this_scheduler_without_a_new_heartbeat_is_failed_and_no
     now = [0.0]
     executor._clock = AwakeClock(clock=lambda: now[0])
     executor._watch = HeartbeatWatch(executor._clock)
-    for second in range(45):
+    for second in range(int(SILENCE_SECONDS) + 15):
         now[0] = second
         with airflow_database.begin() as session:
             beat = update(TaskInstance.__table__).where(TaskInstance.__table__.c.task_id == "alive")  # type: ignore[arg-type]
             session.execute(beat.values(last_heartbeat_at=START + timedelta(seconds=second)))
         executor.sync()
-        assert second >= 30 or not executor.event_buffer
+        assert second >= SILENCE_SECONDS or not executor.event_buffer
     assert {key: state for key, (state, _) in executor.event_buffer.items()} == {key_of("silent"): "failed"}
