@@ -85,15 +85,20 @@ def number_classes(
     return numbers[codes], Classes(names=tuple(names), unseen=unseen)
 
 
-def check_class_numbers(labels: NDArray[np.floating[Any]], *, column: str) -> None:
-    """Raise DataError `label.classes` unless each label, [n], is an integer from 0 to 999: the number of its class."""
-    is_number = (labels >= 0) & (labels < MAX_CLASSES) & (labels == np.floor(labels))
-    if is_number.all():
-        return
-    value = labels[~is_number][0]
-    message = f"label {shown(column)} has the value {value:.12g}, a class is an integer from 0 to {MAX_CLASSES - 1}"
-    hint = "number the classes from 0, make the label a string, or set evaluate.task: regression"
-    raise DataError("label.classes", message, hint=hint)
+def check_class_numbers(labels: NDArray[np.floating[Any]]) -> None:
+    """Check that each label, [n], is the number of a class.
+
+    Raises:
+        DataError: `label.not_a_class`, one is not an integer from 0 to 999.
+    """
+    wrong = labels[~((labels >= 0) & (labels < MAX_CLASSES) & (labels == np.floor(labels)))]
+    if len(wrong):
+        message = f"{len(wrong)} of {len(labels)} labels are not a class, the first is {wrong[0]:.12g}"
+        hint = (
+            f"classes are integers from 0 to {MAX_CLASSES - 1}: number them in data.source.derive, declare the label as string, "
+            "or set evaluate.task: regression"
+        )
+        raise DataError("label.not_a_class", message, hint=hint)
 
 
 def _check_binary(names: Sequence[str], column: str, positive: str) -> None:

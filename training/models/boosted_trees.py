@@ -12,9 +12,10 @@ import torch
 import xgboost
 from numpy.typing import NDArray
 
+from training.data.classes import check_class_numbers
 from training.data.loader import ShardSet
 from training.data.transforms import Matrix
-from training.errors import DataError, DivergedError, PreemptedError, Problem, SpecError
+from training.errors import DivergedError, PreemptedError, Problem, SpecError
 from training.models import Family, FitContext, FitResult, Scorer
 
 logger = logging.getLogger(__name__)
@@ -29,8 +30,6 @@ OBJECTIVES: Final = {
     "regression": ("reg:squarederror", "rmse"),
 }
 """Task to the objective and the loss that early stopping goes by."""
-MAX_CLASSES: Final = 1000
-"""There is a tree per class and round."""
 
 
 class BoostedTrees(Family):
@@ -186,11 +185,7 @@ def _parameters(context: FitContext, *matrices: xgboost.DMatrix) -> dict[str, An
 def _num_classes(matrices: Sequence[xgboost.DMatrix]) -> int:
     """Return how many classes the labels name: whole numbers from 0, of which the training rows may lack some."""
     labels = np.concatenate([matrix.get_label() for matrix in matrices])
-    wrong = labels[(labels < 0) | (labels != np.floor(labels)) | (labels >= MAX_CLASSES)]
-    if len(wrong):
-        message = f"{len(wrong)} of {len(labels)} labels are no class, the first is {wrong[0]:g}"
-        hint = f"classes are whole numbers from 0 to {MAX_CLASSES - 1}: number them in data.source.derive, or declare the label as string"
-        raise DataError("label.not_a_class", message, hint=hint)
+    check_class_numbers(labels)
     return int(labels.max()) + 1
 
 

@@ -146,7 +146,7 @@ def _with_numbers(table: pa.Table, rows: Rows, spec: PipelineSpec) -> tuple[pa.T
     label = spec.data.label
     if not _is_text(spec):
         if spec.evaluate.task == "multiclass":
-            check_class_numbers(table[LABEL].to_numpy(), column=label.column or LABEL)
+            check_class_numbers(table[LABEL].to_numpy())
         return table, None
     numbers, classes = number_classes(table[LABEL], rows, column=label.column, positive=label.positive)
     logger.info("%d classes: %s", len(classes.names), ", ".join(classes.names[:MAX_CLASSES_SHOWN]))

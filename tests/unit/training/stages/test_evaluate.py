@@ -13,9 +13,10 @@ import xgboost
 
 from tests.unit.training.stages.evaluate_bench import EvaluateBench
 from training.contracts import ExitCode, StageResult
+from training.data.classes import MAX_CLASSES
 from training.errors import DataError
 from training.evaluation import latency
-from training.models.boosted_trees import MAX_CLASSES, _num_classes
+from training.models.boosted_trees import _num_classes
 from training.registry.versions import Registered
 from training.spec.evaluation import METRICS
 
@@ -181,18 +182,18 @@ def test_other_tasks_train_and_are_judged_to_the_end(tmp_path: Path, task: str, 
 
 
 @pytest.mark.parametrize("wrong", [1.5, -1.0, float(MAX_CLASSES)])
-def test_label_that_is_no_class_is_told(wrong: float) -> None:
+def test_label_that_is_not_a_class_is_named(wrong: float) -> None:
     matrices = [xgboost.DMatrix(np.zeros((3, 1)), label=np.array(labels)) for labels in ([0.0, 1, 2], [0.0, wrong, 3])]
-    with pytest.raises(DataError, match=rf"1 of 6 labels are no class, the first is {wrong:g}") as caught:
+    with pytest.raises(DataError, match=rf"1 of 6 labels are not a class, the first is {wrong:g}") as caught:
         _num_classes(matrices)
     assert caught.value.code == "label.not_a_class"
     assert _num_classes(matrices[:1]) == 3
 
 
-def test_training_on_labels_that_are_no_classes_ends_as_bad_data(tmp_path: Path) -> None:
+def test_labels_that_are_not_classes_end_in_prepare_before_anything_is_trained(tmp_path: Path) -> None:
     bench = EvaluateBench(tmp_path, "multiclass")
-    dataset_uri = bench.prepare({"label: {column: size}": "label: {column: days}"}, work="numbers")
-    ended, address = bench.attempt("train", {"dataset": dataset_uri}, {"world_size": 1}, "numbers")
+    bench.spec = bench.spec_of({"label: {column: size}": "label: {column: days}"})
+    ended, address = bench.attempt("prepare", {"snapshot": bench.snapshot_uri}, {}, "numbers")
     assert ended is ExitCode.BAD_DATA
     error = address.error("a1")
     assert error is not None
