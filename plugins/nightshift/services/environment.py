@@ -161,7 +161,7 @@ database_uri = sqlite:///{database}
 admin_username = {USERNAME}
 admin_password = {password}
 authorization_function = mlflow.server.auth:authenticate_request_basic_auth
-# Hashing the password anew for each of the hundreds of files of a model takes longer than sending them.
+# Hashing the password again for each of the hundreds of files of a model takes longer than sending them.
 auth_cache_ttl_seconds = 300
 """
     if not path.exists() or path.read_text(encoding="utf-8") != text:

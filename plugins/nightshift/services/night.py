@@ -13,6 +13,7 @@ from nightshift.services.environment import environment
 from nightshift.services.follow import Follower
 from nightshift.services.lifecycle import api, start
 from nightshift.services.nights import RUN_ID_PREFIX, Night, PastRun, next_night
+from nightshift.services.places import require_home
 from nightshift.services.stopping import running
 from nightshift.services.summary import summary
 from nightshift.services.switching import switched_on
@@ -61,6 +62,7 @@ def checked_spec(settings: Settings, pipeline: str) -> PipelineSpec:
         NightshiftError: `night.pipeline`, there is none of this name.
     """
     spec = find_spec(settings, pipeline)
+    require_home(settings)  # What follows makes secrets in it.
     resolve_uris(spec, environment(settings))
     return spec
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+import stat
+from typing import Final
 
 from nightshift.settings import SOURCE, Settings
-from training.errors import Problem, SpecError
+from training.errors import DeniedError, Problem, SpecError
 from training.store import Store
+
+ANOTHER_HOME: Final = "set NIGHTSHIFT_HOME to a folder of your own, which may be new"
 
 
 def require_places(settings: Settings) -> None:
@@ -30,11 +35,19 @@ def require_places(settings: Settings) -> None:
 
 
 def require_home(settings: Settings) -> None:
-    """Return if the installation's folder can be one.
+    """Return if the installation's folder can be one. It is closed to other users later, so a folder that others use is refused.
 
     Raises:
         SpecError: `settings.path`, it is a file.
+        DeniedError: `home.owner`, it belongs to another user; `home.shared`, every user may write to it, as to /tmp.
     """
     if settings.home.exists() and not settings.home.is_dir():
         message, hint = f"{str(settings.home)!r} is a file", "name a folder, or move the file away"
         raise SpecError(SOURCE, [Problem(code="settings.path", field="NIGHTSHIFT_HOME", message=message, hint=hint)])
+    if not settings.home.exists():
+        return
+    found = settings.home.stat()
+    if found.st_uid != os.geteuid():
+        raise DeniedError("home.owner", f"{settings.home} belongs to another user (uid {found.st_uid})", hint=ANOTHER_HOME)
+    if found.st_mode & (stat.S_IWOTH | stat.S_ISVTX):
+        raise DeniedError("home.shared", f"{settings.home} is a folder that every user may write to", hint=ANOTHER_HOME)

@@ -216,7 +216,7 @@ def test_nobody_but_trainings_reaches_a_stage_and_no_stage_reaches_a_metadata_ad
     assert set(peer) == {"podSelector"}
     admitted = {stage for stage in ALL_STAGES if selects(peer["podSelector"], labels_of(launch(stage), CLUSTER))}
     assert admitted == TRAININGS
-    assert not selects(peer["podSelector"], {"nightshift.io/stage": "train"}), "a pod of somebody else's"
+    assert not selects(peer["podSelector"], {"nightshift.io/stage": "train"}), "a pod of another project"
     blocks = [peer["ipBlock"] for rule in policy["egress"] for peer in rule["to"] if "ipBlock" in peer]
     assert blocks == [
         {"cidr": "0.0.0.0/0", "except": ["169.254.169.254/32"]},

@@ -107,3 +107,26 @@ def test_stage_whose_store_is_a_file_ends_with_the_code_of_a_wrong_setting(tmp_p
     assert done.returncode == 64, done.stderr
     assert "[store.location]" in done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o1755])
+def test_home_that_every_user_may_write_to_is_refused_and_stays_as_it_is(tmp_path: Path, mode: int) -> None:
+    home = tmp_path / "shared"
+    home.mkdir()
+    home.chmod(mode)
+    for command in (["start"], ["run", "search_ranking"], ["backfill", "search_ranking", "--from", "2026-01-01", "--to", "2026-01-02"]):
+        done = run(home, "nightshift.services", *command)
+        assert "[home.shared]" in done.stderr
+        assert "NIGHTSHIFT_HOME" in done.stderr
+        assert done.returncode != 0
+    assert home.stat().st_mode & 0o7777 == mode
+    assert list(home.iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
+def test_home_of_another_user_is_refused_even_for_root(tmp_path: Path) -> None:
+    home = tmp_path / "other"
+    home.mkdir()
+    os.chown(home, 12345, 12345)
+    with pytest.raises(NightshiftError, match=r"home\.owner"):
+        require_places(settings_of(home))

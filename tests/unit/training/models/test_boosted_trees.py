@@ -1,4 +1,4 @@
-"""What XGBoost is told."""
+"""XGBoost's parameters."""
 
 from types import SimpleNamespace
 from typing import Any
