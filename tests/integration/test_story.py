@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -52,7 +51,8 @@ class Story:
             ("test: 2d", "test: 1d"),
             ("processes_per_node: 2", "processes_per_node: 1"),
             ("volume_change: 0.2", "volume_change: 2.0"),
-            ("slice_support: 500", "slice_support: 2000"),
+            # The first champion is worse than a naive baseline on purpose.
+            ("slice_support: 500", "slice_support: 2000\n  severity: {naive_baseline: warn}"),
             (
                 "promote: {model: search_ranking, approval: automatic}",
                 f"promote: {{model: {MODEL}, approval: automatic, approve_own: true, "
@@ -118,10 +118,6 @@ class Story:
         return [event["extra"]["version"] for event in found]
 
 
-@pytest.mark.skipif(
-    not os.environ.get("NIGHTSHIFT_LONG_TESTS"),
-    reason="first model no better than a naive baseline: NIGHTSHIFT_LONG_TESTS=1 runs it",
-)
 def test_a_models_life(story: Story) -> None:
     # Night 1: nobody is champion, so the minimum decides alone.
     first = story.night(5, BAD, run_id="night-1")
@@ -157,7 +153,10 @@ def test_a_models_life(story: Story) -> None:
     assert story.runs(f"{MODEL}.approval") == [asked]
 
     # Somebody has the gates ask instead of reject, and approves what should not be: the canary shows it.
-    story.change("slice_support: 2000", "slice_support: 2000\n  severity: {improvement: approve, significance: approve, slices: approve}")
+    story.change(
+        "severity: {naive_baseline: warn}",
+        "severity: {naive_baseline: warn, improvement: approve, significance: approve}",
+    )
     fourth = story.night(2, {**BAD, "seed": 5}, run_id="night-4")
     assert fourth["decision"] == "needs_approval", fourth["reasons"]
     again = story.new_run(f"{MODEL}.approval", [asked])

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[4]
+# The variables by which one make tells another of itself: under `make test` they would be this test's.
+OWN = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES")}
 HOSTILE = "it's; touch made; $(shell touch made) `touch made` $$(touch made)"
 
 
@@ -23,7 +25,7 @@ def test_value_with_quotes_and_commands_is_one_argument_and_runs_nothing(
     values = {name: f"{HOSTILE} {name}" for name in ("PIPELINE", *options)}
     given = [] if by_environment else [f"{name}={value}" for name, value in values.items()]
     command = ["make", "--file", str(ROOT / "Makefile"), "INSTALLED=", "HASH=", "DEV_HASH=", "PYTHON=", "SERVICES=printf '%s\\n'", *given]
-    environment = {**os.environ, **(values if by_environment else {})}
+    environment = {**OWN, **(values if by_environment else {})}
 
     done = subprocess.run([*command, target], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
 
@@ -39,6 +41,6 @@ def test_second_line_of_a_value_is_no_command(tmp_path: Path) -> None:
     value = '{"train":\n{"epochs": 5}}'
     command = ["make", "--file", str(ROOT / "Makefile"), "INSTALLED=", "HASH=", "DEV_HASH=", "PYTHON=", "SERVICES=printf '%s\\n'"]
 
-    done = subprocess.run([*command, f"CONF={value}", "run"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run([*command, f"CONF={value}", "run"], env=OWN, cwd=tmp_path, capture_output=True, text=True, check=False)
 
     assert done.stdout.splitlines() == ["run", "search_ranking", "--conf", '{"train": {"epochs": 5}}'], done.stderr
