@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from airflow.executors.local_executor import LocalExecutor
 from airflow.jobs.job import Job, JobState
@@ -21,6 +22,7 @@ from airflow.utils.state import TaskInstanceState
 from sqlalchemy import select, update
 
 from nightshift.services.processes import MARK
+from nightshift.services.workers import Worker
 from training.awake import AwakeClock
 
 if TYPE_CHECKING:
@@ -35,6 +37,9 @@ SILENCE_SECONDS: Final = 90.0
 """A task whose heartbeat did not change for so long, while the scheduler was awake, is lost. Tasks send one every 5 s, to the api-server:
 while that is started again, which on a loaded machine takes longer than half a minute, no task can, and all of them would be failed."""
 LOOK_SECONDS: Final = 5.0
+KEY_COLUMNS: Final = (TaskInstance.dag_id, TaskInstance.task_id, TaskInstance.run_id, TaskInstance.try_number, TaskInstance.map_index)
+MAX_LOST_WORKERS: Final = 2
+"""A workload that has lost so many workers before it began is failed."""
 
 
 class HeartbeatWatch:
@@ -56,8 +61,14 @@ class HeartbeatWatch:
 class SleepTolerantLocalExecutor(LocalExecutor):
     """LocalExecutor for an installation with one scheduler, under Nightshift's supervisor."""
 
+    workers: dict[int, Worker]  # type: ignore[assignment]
+
     def start(self) -> None:
         """Start the workers, and end the job of the scheduler before this one: its tasks are then reset by the first check."""
+        self._waiting: deque[ExecutorWorkload] = deque()
+        self._interrupted: dict[WorkloadKey, tuple[ExecutorWorkload, float]] = {}
+        """What dead workers were to run, and when that was seen, until a look into the database shows whether it had begun."""
+        self._lost_workers: Counter[WorkloadKey] = Counter()
         super().start()
         self._own: set[WorkloadKey] = set()
         self._clock = AwakeClock()
@@ -77,27 +88,100 @@ class SleepTolerantLocalExecutor(LocalExecutor):
     def change_state(self, key: WorkloadKey, state: WorkloadState, info: Any = None, remove_running: bool = True) -> None:
         """Note a workload's end. A task reports nothing before its end."""
         self._own.discard(key)
+        self._lost_workers.pop(key, None)
         super().change_state(key, state, info, remove_running)
 
     def sync(self) -> None:
-        """Read results, and fail the tasks that are lost. Called in every loop of the scheduler."""
+        """Read results, replace dead workers, and fail the tasks that are lost. Called in every loop of the scheduler."""
         super().sync()
         if self._clock() < self._look_at:
             return
         self._look_at = self._clock() + LOOK_SECONDS
+        self._run_again()
         for key in self._watch.silent(self._heartbeats()):
             logger.error("%s sent no heartbeat for %.0f s; failed", key, SILENCE_SECONDS)
             self.fail(key, info=f"the task sent no heartbeat for {SILENCE_SECONDS:.0f} s: its process is gone or hangs")
 
+    def end(self) -> None:
+        """Wait for the running tasks, as LocalExecutor does; what no worker has begun is left to the next scheduler."""
+        logger.info("%d workers end after the tasks that they run", len(self.workers))
+        for worker in self.workers.values():
+            worker.finish()
+        for worker in self.workers.values():
+            worker.join()
+        self._read_results()
+        for worker in self.workers.values():
+            worker.close()
+        self.workers = {}
+
     def _process_workloads(self, workload_list: Sequence[ExecutorWorkload]) -> None:
         # LocalExecutor leaves `running` empty: it forgets what it has handed to its workers.
         self._own.update(workload.key for workload in workload_list)
-        super()._process_workloads(workload_list)  # type: ignore[no-untyped-call]
+        for workload in workload_list:
+            for queued in (self.queued_tasks, self.queued_callbacks, self.queued_connection_tests):
+                cast("dict[WorkloadKey, ExecutorWorkload]", queued).pop(workload.key, None)
+            self._waiting.append(workload)
+        self._check_workers()
+
+    def _spawn_worker(self) -> None:
+        worker = Worker(self.log.name, self.conf)
+        worker.start()
+        assert worker.pid is not None
+        self.workers[worker.pid] = worker
+
+    def _check_workers(self) -> None:
+        """Replace dead workers, and give waiting workloads to idle ones."""
+        for pid, worker in [(pid, worker) for pid, worker in self.workers.items() if not worker.is_alive()]:
+            self._read(worker)
+            del self.workers[pid]
+            what = "idle" if worker.workload is None else f"running {worker.workload.display_name}"
+            logger.error("worker %d died (exit code %s) while %s; it is replaced", pid, worker.exitcode, what)
+            if worker.workload is not None:
+                self._lost_workers[worker.workload.key] += 1
+                self._interrupted[worker.workload.key] = (worker.workload, self._clock())
+            worker.close()
+        if len(self.workers) < self.parallelism:
+            self._spawn_workers_with_gc_freeze(self.parallelism - len(self.workers))  # type: ignore[no-untyped-call]
+        for worker in self.workers.values():
+            if self._waiting and worker.workload is None:
+                worker.take(self._waiting.popleft())
+
+    def _read_results(self) -> None:
+        for worker in self.workers.values():
+            self._read(worker)
+
+    def _read(self, worker: Worker) -> None:
+        for key, state in worker.results():
+            self.change_state(key, state)
+
+    def _run_again(self) -> None:
+        """Run what died with its worker before it began. A task that had begun is found by its heartbeats."""
+        # The last request of a worker that died a moment ago may not be in the database yet.
+        settled = [key for key, (_, seen_at) in self._interrupted.items() if self._clock() - seen_at >= LOOK_SECONDS]
+        queued = self._queued(settled) if settled else set()
+        for key in settled:
+            workload, _ = self._interrupted.pop(key)
+            is_task = isinstance(key, TaskInstanceKey)
+            if is_task and key not in queued:
+                logger.warning("%s lost its worker while it ran; failed unless it sends heartbeats", key)
+            elif is_task and self._lost_workers[key] < MAX_LOST_WORKERS:
+                logger.warning("%s lost its worker before it began; given to another one", key)
+                self._waiting.append(workload)
+            else:
+                self.fail(key, info="the executor's worker process died")
+
+    def _queued(self, keys: Collection[WorkloadKey]) -> set[WorkloadKey]:
+        """Return which of these tasks have not begun."""
+        query = select(*KEY_COLUMNS).where(
+            TaskInstance.state == TaskInstanceState.QUEUED,
+            TaskInstance.run_id.in_({key.run_id for key in keys if isinstance(key, TaskInstanceKey)}),
+        )
+        with create_session() as session:
+            return {key for row in session.execute(query) if (key := TaskInstanceKey(*row)) in keys}
 
     def _heartbeats(self) -> dict[TaskInstanceKey, datetime | None]:
         running = (TaskInstanceState.RUNNING, TaskInstanceState.RESTARTING)
-        columns = (TaskInstance.dag_id, TaskInstance.task_id, TaskInstance.run_id, TaskInstance.try_number, TaskInstance.map_index)
-        query = select(*columns, TaskInstance.last_heartbeat_at).where(
+        query = select(*KEY_COLUMNS, TaskInstance.last_heartbeat_at).where(
             TaskInstance.state.in_(running), TaskInstance.queued_by_job_id == self.job_id
         )
         with create_session() as session:

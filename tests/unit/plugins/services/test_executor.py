@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.executors.base_executor import BaseExecutor
 from airflow.jobs.job import Job
 from airflow.models import import_all_models  # noqa: TID251 - a part of the scheduler, no DAG
 from airflow.models.taskinstance import TaskInstance  # noqa: TID251
@@ -45,7 +50,6 @@ def started(monkeypatch: pytest.MonkeyPatch, *, job_id: int = 3, mark: str = "")
 
 def test_orphan_check_keeps_the_executors_own_tasks_and_resets_those_of_a_scheduler_that_died(monkeypatch: pytest.MonkeyPatch) -> None:
     executor = started(monkeypatch)
-    executor.activity_queue = SimpleNamespace(put=lambda _workload: None, empty=lambda: True)  # type: ignore[assignment]
     for task_id in ("train", "prepare", "evaluate"):
         executor.queued_tasks[key_of(task_id)] = SimpleNamespace(key=key_of(task_id))  # type: ignore[assignment]
     executor._process_workloads([executor.queued_tasks[key_of(task_id)] for task_id in ("train", "prepare")])
@@ -139,8 +143,6 @@ def test_running_task_of_this_scheduler_without_a_new_heartbeat_is_failed_and_no
             more = {"state": state, "queued_by_job_id": job_id, "last_heartbeat_at": START, "pool": "train", "pool_slots": 1}
             session.execute(insert(TaskInstance.__table__).values(**row, **more))  # type: ignore[arg-type]
     executor = started(monkeypatch, job_id=3)
-    executor.result_queue = SimpleNamespace(empty=lambda: True)  # type: ignore[assignment]
-    executor.activity_queue = SimpleNamespace(empty=lambda: True)  # type: ignore[assignment]
     now = [0.0]
     executor._clock = AwakeClock(clock=lambda: now[0])
     executor._watch = HeartbeatWatch(executor._clock)
@@ -152,3 +154,133 @@ def test_running_task_of_this_scheduler_without_a_new_heartbeat_is_failed_and_no
         executor.sync()
         assert second >= SILENCE_SECONDS or not executor.event_buffer
     assert {key: state for key, (state, _) in executor.event_buffer.items()} == {key_of("silent"): "failed"}
+
+
+@dataclass
+class Work:
+    """A workload of LocalExecutor's, as far as the executor and its workers look at it."""
+
+    key: TaskInstanceKey
+    running_state: None = None
+    success_state: str = "success"
+    failure_state: str = "failed"
+
+    @property
+    def display_name(self) -> str:
+        return self.key.task_id
+
+
+@pytest.fixture
+def executor(
+    airflow_database: sessionmaker[Session], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[SleepTolerantLocalExecutor]:
+    """Return an executor with two real workers; what a workload does is chosen by the start of its name."""
+    monkeypatch.setenv("NIGHTSHIFT_SERVICE", "")
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0.0)
+
+    def run_workload(workload: Work, **_arguments: Any) -> int:
+        name = workload.key.task_id
+        with (tmp_path / f"{name}.starts").open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        is_first = len((tmp_path / f"{name}.starts").read_text().split()) == 1
+        if name.startswith("deadly") or (name.startswith("dies-once") and is_first):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if name.startswith("fails"):
+            raise RuntimeError("as the test wants it")
+        return 0
+
+    monkeypatch.setattr(BaseExecutor, "run_workload", staticmethod(run_workload))
+    made = SleepTolerantLocalExecutor(parallelism=2)
+    made.job_id = 3
+    made.start()
+    yield made
+    for worker in made.workers.values():
+        worker.kill()
+        worker.join()
+
+
+def queue(executor: SleepTolerantLocalExecutor, *task_ids: str) -> None:
+    for task_id in task_ids:
+        executor.queued_tasks[key_of(task_id)] = Work(key_of(task_id))  # type: ignore[assignment]
+    executor._process_workloads([executor.queued_tasks[key_of(task_id)] for task_id in task_ids])
+
+
+def sync_until(executor: SleepTolerantLocalExecutor, is_done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not is_done():
+        executor.sync()
+        assert time.monotonic() < deadline, f"not done; event buffer {executor.event_buffer}"
+        time.sleep(0.01)
+
+
+def note_task(database: sessionmaker[Session], task_id: str, state: str) -> None:
+    row = {"id": uuid.uuid4(), "dag_id": "p", "task_id": task_id, "run_id": "r", "try_number": 1, "map_index": -1}
+    more = {"state": state, "queued_by_job_id": 3, "last_heartbeat_at": START, "pool": "train", "pool_slots": 1}
+    with database.begin() as session:
+        session.execute(insert(TaskInstance.__table__).values(**row, **more))  # type: ignore[arg-type]
+
+
+def states_of(executor: SleepTolerantLocalExecutor) -> dict[str, str]:
+    return {key.task_id: str(state) for key, (state, _) in executor.event_buffer.items() if isinstance(key, TaskInstanceKey)}
+
+
+def test_more_workloads_than_workers_all_run_and_report_their_ends(executor: SleepTolerantLocalExecutor) -> None:
+    names = ["one", "two", "three", "fails"]
+    queue(executor, *names)
+    assert not executor.queued_tasks
+    sync_until(executor, lambda: len(executor.event_buffer) == 4)
+    assert states_of(executor) == {"one": "success", "two": "success", "three": "success", "fails": "failed"}
+
+
+def test_killed_idle_workers_are_replaced_and_a_queued_workload_is_still_executed(executor: SleepTolerantLocalExecutor) -> None:
+    queue(executor, "first", "second")
+    sync_until(executor, lambda: len(executor.event_buffer) == 2)
+    before = list(executor.workers.values())
+    for worker in before:
+        assert worker.pid is not None
+        os.kill(worker.pid, signal.SIGKILL)
+        worker.join()
+    queue(executor, "third")
+    sync_until(executor, lambda: "third" in states_of(executor))
+    assert states_of(executor)["third"] == "success"
+    assert len(executor.workers) == 2
+    assert not set(before) & set(executor.workers.values())
+
+
+def test_workload_whose_worker_died_before_the_task_began_is_given_to_another_worker(
+    executor: SleepTolerantLocalExecutor, airflow_database: sessionmaker[Session], tmp_path: Path
+) -> None:
+    note_task(airflow_database, "dies-once", "queued")
+    queue(executor, "dies-once")
+    sync_until(executor, lambda: bool(executor.event_buffer))
+    assert states_of(executor) == {"dies-once": "success"}
+    assert len(set((tmp_path / "dies-once.starts").read_text().split())) == 2
+
+
+def test_workload_that_loses_two_workers_before_the_task_began_is_failed(
+    executor: SleepTolerantLocalExecutor, airflow_database: sessionmaker[Session], tmp_path: Path
+) -> None:
+    note_task(airflow_database, "deadly", "queued")
+    queue(executor, "deadly", "other")
+    sync_until(executor, lambda: len(executor.event_buffer) == 2)
+    assert states_of(executor) == {"deadly": "failed", "other": "success"}
+    assert len((tmp_path / "deadly.starts").read_text().split()) == 2
+
+
+def test_task_that_had_begun_when_its_worker_died_is_left_to_its_heartbeats(
+    executor: SleepTolerantLocalExecutor, airflow_database: sessionmaker[Session], tmp_path: Path
+) -> None:
+    note_task(airflow_database, "deadly", "running")
+    queue(executor, "deadly")
+    sync_until(executor, lambda: bool(executor._lost_workers) and not executor._interrupted)
+    queue(executor, "other")
+    sync_until(executor, lambda: bool(executor.event_buffer))
+    assert states_of(executor) == {"other": "success"}
+    assert len((tmp_path / "deadly.starts").read_text().split()) == 1
+
+
+def test_end_waits_for_the_running_workload_and_reports_it(executor: SleepTolerantLocalExecutor) -> None:
+    queue(executor, "one", "two", "three")
+    executor.end()
+    assert states_of(executor) == {"one": "success", "two": "success"}
+    assert not executor.workers

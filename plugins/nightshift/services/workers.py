@@ -1,0 +1,63 @@
+"""The processes that run the laptop's tasks, each with queues of its own.
+
+Airflow's LocalExecutor gives all its workers one queue. An idle worker waits in it with the queue's lock, which a killed process never
+releases: no other worker takes a task after that. A dead worker's task is also not known there, and stays queued.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+from collections.abc import Iterator
+from multiprocessing import SimpleQueue
+from typing import TYPE_CHECKING
+
+from airflow.executors.local_executor import _run_worker
+
+if TYPE_CHECKING:
+    from airflow.executors.base_executor import ExecutorConf
+    from airflow.executors.workloads import ExecutorWorkload
+    from airflow.executors.workloads.types import WorkloadKey, WorkloadState
+
+
+class Worker(multiprocessing.Process):
+    """One process that runs one workload at a time."""
+
+    def __init__(self, logger_name: str, conf: ExecutorConf) -> None:
+        self._input: SimpleQueue[ExecutorWorkload | None] = SimpleQueue()
+        self._output: SimpleQueue[tuple[WorkloadKey, WorkloadState, Exception | None]] = SimpleQueue()
+        self.workload: ExecutorWorkload | None = None
+        """What it runs, as far as its results have been read; None: it is idle."""
+        super().__init__(
+            target=_run_worker,
+            kwargs={
+                "logger_name": logger_name,
+                "input": self._input,
+                "output": self._output,
+                "unread_messages": multiprocessing.Value(ctypes.c_uint),  # of use to LocalExecutor alone
+                "team_conf": conf,
+            },
+        )
+
+    def take(self, workload: ExecutorWorkload) -> None:
+        """Run a workload; only if this worker is idle."""
+        self.workload = workload
+        self._input.put(workload)
+
+    def results(self) -> Iterator[tuple[WorkloadKey, WorkloadState]]:
+        """Yield what this worker has reported since the last call, also if it is dead by now."""
+        while not self._output.empty():
+            key, state, _error = self._output.get()
+            if self.workload is not None and state != self.workload.running_state:
+                self.workload = None
+            yield key, state
+
+    def finish(self) -> None:
+        """End after the workload that runs now."""
+        self._input.put(None)
+
+    def close(self) -> None:
+        """Release the queues and the handle of an ended process."""
+        super().close()
+        self._input.close()
+        self._output.close()
