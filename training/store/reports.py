@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Final
 
 from training.store import Store
@@ -13,30 +14,39 @@ _REVISION: Final = re.compile(r"/reports/[^/]+/\d+\.json")
 
 
 def add_report(store: Store, pipeline: str, digest: str) -> None:
-    """Note that the page with this SHA-256 is a report of `pipeline`."""
-    ref = _ref(store, pipeline, digest)
-    while ref.head_number() == 0:
-        ref.move(digest, expected=0)
+    """Note that the page with this SHA-256 is a report of `pipeline`.
+
+    Reports of earlier versions are known by the refs of their runs alone: a pipeline's first call notes those too.
+    """
+    indexed = _ref(store, pipeline, INDEXED)
+    if not indexed.head_number():
+        for earlier in _reports_of_runs(store, pipeline):
+            _note(store, pipeline, earlier)
+        indexed.move(True, expected=0)
+    _note(store, pipeline, digest)
 
 
 def has_report(store: Store, pipeline: str, digest: str) -> bool:
-    """Return whether the page with this SHA-256 is a report of `pipeline`.
-
-    Reports of earlier versions are known by the refs of their runs alone; the first question about an unknown one indexes them, once.
-    """
-    ref = _ref(store, pipeline, digest)
-    if ref.head_number():
+    """Return whether the page with this SHA-256 is a report of `pipeline`. Writes nothing: any user who may read asks."""
+    if _ref(store, pipeline, digest).head_number():
         return True
-    indexed = _ref(store, pipeline, INDEXED)
-    if indexed.head_number():
+    if _ref(store, pipeline, INDEXED).head_number():
         return False
+    return digest in _reports_of_runs(store, pipeline)
+
+
+def _reports_of_runs(store: Store, pipeline: str) -> Iterator[str]:
     for entry in store.bucket.list(f"runs/{pipeline}"):
-        found = _REVISION.search(entry.key)
-        if found is not None:
-            uri = Ref(store.bucket, entry.key.rsplit("/", 1)[0]).at(int(entry.key.rsplit("/", 1)[1].removesuffix(".json"))).value
-            add_report(store, pipeline, str(uri).rsplit("/", 1)[-1])
-    indexed.move(True, expected=0)
-    return bool(ref.head_number())
+        if _REVISION.search(entry.key) is not None:
+            prefix, name = entry.key.rsplit("/", 1)
+            uri = Ref(store.bucket, prefix).at(int(name.removesuffix(".json"))).value
+            yield str(uri).rsplit("/", 1)[-1]
+
+
+def _note(store: Store, pipeline: str, digest: str) -> None:
+    ref = _ref(store, pipeline, digest)
+    while ref.head_number() == 0:
+        ref.move(digest, expected=0)
 
 
 def _ref(store: Store, pipeline: str, name: str) -> Ref:

@@ -126,8 +126,7 @@ class SleepTolerantLocalExecutor(LocalExecutor):
     def _spawn_worker(self) -> None:
         worker = Worker(self.log.name, self.conf)
         worker.start()
-        assert worker.pid is not None
-        self.workers[worker.pid] = worker
+        self.workers[cast("int", worker.pid)] = worker
 
     def _check_workers(self) -> None:
         """Replace dead workers, and give waiting workloads to idle ones."""

@@ -119,5 +119,23 @@ def test_a_report_of_an_earlier_version_is_found_by_the_refs_of_its_run(client: 
     assert not has_report(store, "flight_delay", digest)
     assert client.get(f"/reports/search_ranking/{digest}", headers=ada).status_code == 200
     assert client.get(f"/reports/flight_delay/{digest}", headers=ada).status_code == 404
-    # Indexed once: what is looked for later costs no listing of all runs.
+
+
+def test_a_pipelines_first_new_report_indexes_those_of_earlier_versions(client: TestClient, ada: dict[str, str], store: Store) -> None:
+    digest = store.objects.put_bytes(PAGE)
+    store.run_ref("search_ranking", "night-2026-02-01", "reports/evaluation").move(store.objects.uri(digest), expected=0)
+    add_report(store, "search_ranking", "1" * 64)
+    # What is looked for later costs no listing of all runs.
+    assert store.ref(f"reports/search_ranking/{digest}").read() is not None
     assert store.ref("reports/search_ranking/indexed").read() is not None
+    assert client.get(f"/reports/search_ranking/{digest}", headers=ada).status_code == 200
+
+
+@pytest.mark.parametrize("dag_id", ["search_ranking", "no_such_dag", "search_ranking.canary"])
+def test_a_request_for_a_report_writes_nothing_to_the_store(dag_id: str, client: TestClient, ada: dict[str, str], store: Store) -> None:
+    digest = store.objects.put_bytes(PAGE)
+    store.run_ref("search_ranking", "night-2026-02-01", "reports/evaluation").move(store.objects.uri(digest), expected=0)
+    before = store.bucket.list("")
+    for name in (digest, "0" * 64):
+        client.get(f"/reports/{dag_id}/{name}", headers=ada)
+    assert store.bucket.list("") == before
