@@ -7,11 +7,12 @@ promotions (Clopper and Pearson) is above 5 %.
 
 The bootstrap over rows is left out where the interval by blocks alone refuses, because the wider interval decides.
 
-python benchmarks/gate_errors.py [comparisons in a cell, 2000]
+python benchmarks/gate_errors.py [--comparisons 2000] [--seed 0] [--only PART_OF_A_NAME ...]
 """
 
 from __future__ import annotations
 
+import argparse
 import functools
 import sys
 import time
@@ -176,10 +177,10 @@ def is_promoted(trial: Trial, seed: int, block: str = "1d") -> bool:
 
 
 def share_promoted(
-    draw: Callable[[int, float, float, int], Trial], days: int, lag1: float, *, num: int, gain: float = 0.0, block: str = "1d"
+    draw: Callable[[int, float, float, int], Trial], days: int, lag1: float, *, seeds: range, gain: float = 0.0, block: str = "1d"
 ) -> int:
-    """Return how many of `num` candidates are promoted; `gain` is in standard deviations of a row's difference."""
-    return sum(is_promoted(draw(days, lag1, gain, seed), seed, block) for seed in range(num))
+    """Return how many candidates, one of each seed, are promoted; `gain` is in standard deviations of a row's difference."""
+    return sum(is_promoted(draw(days, lag1, gain, seed), seed, block) for seed in seeds)
 
 
 def upper_bound(count: int, num: int) -> float:
@@ -245,41 +246,53 @@ OF_METRICS = ("auc", "pr_auc", "f1", "calibration_error", "rmse", "median_absolu
 
 
 def main() -> None:
-    started, num, failures = time.monotonic(), int(sys.argv[1]) if len(sys.argv) > 1 else NUM_COMPARISONS, 0
-    print(f"false promotions of equal models, {num} comparisons in a cell; the 95 % upper bound may be 5 %; power: {NUM_POWER} in a cell")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--comparisons", type=int, default=NUM_COMPARISONS, help="in a cell")
+    parser.add_argument("--seed", type=int, default=0, help="first seed: another one gives other draws")
+    parser.add_argument("--only", nargs="*", default=[""], help="cells whose name has this part; 'canary' for the canaries")
+    given = parser.parse_args()
+    started, failures = time.monotonic(), 0
+    seeds = range(given.seed, given.seed + given.comparisons)
+
+    def is_wanted(name: str) -> bool:
+        return any(part in name for part in given.only)
+
+    print(
+        f"false promotions of equal models, {len(seeds)} comparisons in a cell, seeds from {given.seed}; "
+        f"the 95 % upper bound may be 5 %; power: {NUM_POWER} in a cell"
+    )
     print(f"{'rows':<26}{'days':>5}{'lag-1':>7}{'promoted':>10}{'upper bound':>13}{'true gain':>11}{'power':>8}")
 
     def cell(name: str, draw: Callable[[int, float, float, int], Trial], block: str, gain: float, days: int, lag1: float) -> int:
-        promoted = share_promoted(draw, days, lag1, num=num, block=block)
-        power = share_promoted(draw, days, lag1, num=NUM_POWER, gain=gain, block=block) / NUM_POWER
-        bound = upper_bound(promoted, num)
-        line = f"{name:<26}{days:>5}{lag1:>7.2f}{promoted / num:>10.2%}{bound:>13.2%}{gain:>11.2f}{power:>8.0%}"
+        promoted = share_promoted(draw, days, lag1, seeds=seeds, block=block)
+        power = share_promoted(draw, days, lag1, seeds=seeds[:NUM_POWER], gain=gain, block=block) / len(seeds[:NUM_POWER])
+        bound = upper_bound(promoted, len(seeds))
+        line = f"{name:<26}{days:>5}{lag1:>7.2f}{promoted / len(seeds):>10.2%}{bound:>13.2%}{gain:>11.2f}{power:>8.0%}"
         print(line + (" FAIL" if bound > LIMIT else ""), flush=True)
         return bound > LIMIT
 
-    for name, draw, block, gain in SCENES:
+    for name, draw, block, gain in filter(lambda scene: is_wanted(scene[0]), SCENES):
         failures += sum(cell(name, draw, block, gain, days, lag1) for days in DAYS for lag1 in LAG1)
-    for metric in OF_METRICS:
+    for metric in filter(is_wanted, OF_METRICS):
         failures += sum(cell(metric, of_metric(metric), "1d", 0.2, days, 0.55) for days in (7, 14))
-    failures += canaries()
+    if is_wanted("canary"):
+        failures += canaries(range(given.seed, given.seed + NUM_CANARIES))
     print(f"\n{time.monotonic() - started:.0f} s; {failures} cells fail")
     sys.exit(1 if failures else 0)
 
 
-def canaries() -> int:
-    """Print how often canaries are rolled back by their alarm; return how many cells fail."""
+def canaries(seeds: range) -> int:
+    """Print how often canaries, one of each seed, are rolled back by their alarm; return how many cells fail."""
     failures = 0
-    print(
-        f"\nfalse roll-backs of equal canaries, an hourly look for three days, {NUM_CANARIES} canaries in a cell; power: {NUM_POWER // 4}"
-    )
+    print(f"\nfalse roll-backs of equal canaries, an hourly look for three days, {len(seeds)} canaries in a cell; power: {NUM_POWER // 4}")
     print(f"{'rows':<26}{'lag-1':>7}{'rolled back':>13}{'upper bound':>13}{'true gain':>11}{'power':>8}{'median hours':>14}")
     for batches, lag1 in ((False, 0.0), (False, 0.3), (False, 0.55), (False, 0.9), (True, 0.0)):
-        rolled = sum(canary_is_rolled_back(lag1, 0.0, seed, batches=batches) is not None for seed in range(NUM_CANARIES))
-        found = [canary_is_rolled_back(lag1, -0.5, seed, batches=batches) for seed in range(NUM_POWER // 4)]
+        rolled = sum(canary_is_rolled_back(lag1, 0.0, seed, batches=batches) is not None for seed in seeds)
+        found = [canary_is_rolled_back(lag1, -0.5, seed, batches=batches) for seed in seeds[: NUM_POWER // 4]]
         hours = [hour for hour in found if hour is not None]
-        bound = upper_bound(rolled, NUM_CANARIES)
+        bound = upper_bound(rolled, len(seeds))
         name, median = "daily batches, entities" if batches else "hourly", f"{np.median(hours):.0f}" if hours else "-"
-        line = f"{name:<26}{lag1:>7.2f}{rolled / NUM_CANARIES:>13.2%}{bound:>13.2%}{-0.5:>11.2f}{len(hours) / len(found):>8.0%}{median:>14}"
+        line = f"{name:<26}{lag1:>7.2f}{rolled / len(seeds):>13.2%}{bound:>13.2%}{-0.5:>11.2f}{len(hours) / len(found):>8.0%}{median:>14}"
         print(line + (" FAIL" if bound > LIMIT else ""), flush=True)
         failures += bound > LIMIT
     return failures

@@ -1,4 +1,4 @@
-"""What Airflow gains: the schedule of nights, their deadline, and the page that serves reports.
+"""What Airflow gains: the schedule of nights, their deadline, the page that serves reports, and an order of writes on SQLite.
 
 The links of the stages' tasks need no registering: operators declare them, and Airflow keeps what they lead to beside the task's results.
 """
@@ -9,6 +9,7 @@ from airflow.plugins_manager import AirflowPlugin
 
 from nightshift.deadlines import NotDoneBy
 from nightshift.reports import app
+from nightshift.single_writer import SingleWriter
 from nightshift.timetables import Nights
 
 
@@ -19,3 +20,4 @@ class NightshiftPlugin(AirflowPlugin):
     timetables = [Nights]  # noqa: RUF012 - Airflow reads a list
     deadline_references = [NotDoneBy]  # noqa: RUF012 - as above
     fastapi_apps = [{"app": app, "url_prefix": "/nightshift", "name": "Nightshift"}]  # noqa: RUF012 - as above
+    fastapi_root_middlewares = [{"middleware": SingleWriter, "args": [], "kwargs": {}, "name": "Nightshift: one writer"}]  # noqa: RUF012 - as above

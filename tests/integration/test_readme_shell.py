@@ -207,10 +207,6 @@ def outputs_of(lines: list[str], done: subprocess.CompletedProcess[str]) -> dict
     return {lines[int(number)]: (int(exit_code), output) for number, output, exit_code in found}
 
 
-@pytest.mark.skipif(
-    not os.environ.get("NIGHTSHIFT_LONG_TESTS"),
-    reason="long, and not passed as a whole yet: NIGHTSHIFT_LONG_TESTS=1 runs it",
-)
 def test_lines_of_the_readme_run_in_order_in_a_clean_shell(shell: CleanShell) -> None:
     lines = [line for line in shell_lines(README) if not reason_not_here(line)]
     runs = "airflow dags list-runs flight_delay --output json"

@@ -154,7 +154,7 @@ CELLS = [
 @pytest.mark.parametrize(("draw", "days", "lag1"), CELLS, ids=lambda value: getattr(value, "__name__", str(value)))
 def test_equal_models_are_rarely_promoted_whatever_their_rows_depend_on(draw: object, days: int, lag1: float) -> None:
     # 2.5 % nominal; above 15 of 250 the chance is below one in a thousand. benchmarks/gate_errors.py has all cells, with bounds.
-    assert gate_errors.share_promoted(draw, days, lag1, num=250) <= 15  # type: ignore[arg-type]
+    assert gate_errors.share_promoted(draw, days, lag1, seeds=range(250)) <= 15  # type: ignore[arg-type]
 
 
 def test_a_bootstrap_over_rows_alone_would_promote_many_of_them() -> None:
@@ -166,8 +166,8 @@ def test_a_bootstrap_over_rows_alone_would_promote_many_of_them() -> None:
 
 
 def test_better_models_are_promoted_at_seven_and_fourteen_days() -> None:
-    assert gate_errors.share_promoted(gate_errors.half_hourly, 7, 0.3, num=40, gain=0.4) >= 30
-    assert gate_errors.share_promoted(gate_errors.half_hourly, 14, 0.55, num=40, gain=0.4) >= 36
+    assert gate_errors.share_promoted(gate_errors.half_hourly, 7, 0.3, seeds=range(40), gain=0.4) >= 30
+    assert gate_errors.share_promoted(gate_errors.half_hourly, 14, 0.55, seeds=range(40), gain=0.4) >= 36
 
 
 @pytest.mark.parametrize("size", [40, 2000])

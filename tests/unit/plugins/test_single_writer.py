@@ -1,0 +1,108 @@
+"""Requests that change SQLite at the same time are all answered, as Airflow's API server handles them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from airflow.configuration import conf
+from fastapi import Depends, FastAPI
+from sqlalchemy import create_engine, text
+from sqlalchemy.orm import Session
+
+from nightshift.single_writer import SingleWriter
+from nightshift_plugin import NightshiftPlugin
+
+NUM_REQUESTS = 24
+LOCK_TIMEOUT_SECONDS = 2
+
+
+def server(folder: Path) -> FastAPI:
+    """Return an application with the two ways in which Airflow's API server writes: in a thread, and on the event loop."""
+    engine = create_engine(f"sqlite:///{folder / 'airflow.db'}", connect_args={"timeout": LOCK_TIMEOUT_SECONDS})
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE log (event TEXT)"))
+
+    def session() -> Iterator[Session]:
+        with Session(engine) as made:
+            yield made
+            made.commit()
+
+    opened_by_request = Depends(session, scope="function")
+
+    async def log_action(opened: Session = opened_by_request) -> None:
+        opened.execute(text("INSERT INTO log VALUES ('by the event loop')"))
+        opened.commit()
+
+    app = FastAPI()
+
+    @app.post("/logged", dependencies=[Depends(log_action)])
+    def logged() -> None:
+        """Write by the dependency alone."""
+
+    @app.patch("/state")
+    def state(opened: Session = opened_by_request) -> None:
+        opened.execute(text("INSERT INTO log VALUES ('by a thread')"))
+
+    return app
+
+
+async def answers(app: object) -> list[int]:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app, raise_app_exceptions=False), base_url="http://airflow") as client:  # type: ignore[arg-type]
+        requests = [client.post("/logged") if number % 2 else client.patch("/state") for number in range(NUM_REQUESTS)]
+        return [answer.status_code for answer in await asyncio.gather(*requests)]
+
+
+def test_requests_that_write_at_the_same_time_are_all_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "sqlite:////nowhere/airflow.db")
+    app = server(tmp_path)
+
+    found = asyncio.run(answers(SingleWriter(app)))
+
+    assert found == [200] * NUM_REQUESTS
+
+
+def test_without_it_such_requests_wait_for_each_other_until_one_fails(tmp_path: Path) -> None:
+    # If this fails, Airflow's way of writing may have become safe, and the middleware is not needed any more.
+    assert 500 in asyncio.run(answers(server(tmp_path)))
+
+
+def test_body_that_arrives_slowly_keeps_no_other_request_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "sqlite:////nowhere/airflow.db")
+    assert conf.get("database", "sql_alchemy_conn").startswith("sqlite")
+    bodies: list[bytes] = []
+
+    async def app(scope: object, receive: object, send: object) -> None:
+        del scope, send
+        body = b""
+        while True:
+            message = await receive()  # type: ignore[operator]
+            body += message.get("body", b"")
+            if not message.get("more_body"):
+                break
+        bodies.append(body)
+
+    async def run() -> None:
+        one = SingleWriter(app)
+        rest: asyncio.Queue[dict[str, object]] = asyncio.Queue()
+        rest.put_nowait({"type": "http.request", "body": b"slow ", "more_body": True})
+        scope = {"type": "http", "method": "POST"}
+        waiting = asyncio.create_task(one(scope, rest.get, None))  # type: ignore[arg-type]
+
+        async def whole() -> dict[str, object]:
+            return {"type": "http.request", "body": b"quick"}
+
+        await asyncio.wait_for(one(scope, whole, None), 30)  # type: ignore[arg-type]
+        rest.put_nowait({"type": "http.request", "body": b"body"})
+        await waiting
+
+    asyncio.run(run())
+
+    assert bodies == [b"quick", b"slow body"]
+
+
+def test_airflow_gets_the_middleware_from_the_plugin() -> None:
+    assert [entry["middleware"] for entry in NightshiftPlugin.fastapi_root_middlewares] == [SingleWriter]
