@@ -11,6 +11,10 @@ studentised by the sums' own spread:
   effective number of blocks less one, from their sizes and the correlation inside them (Imbens and Kolesár, 2016).
 * What correlation is left between neighbouring blocks widens the interval; where there is much of it, blocks are merged in pairs.
 
+Entities that are better or worse on every day are invisible to blocks of time, and more days do not average them out. Where there are
+at least `FEW_BLOCKS` entities, what clusters of entities add is part of the interval (two-way clusters; Cameron, Gelbach and Miller,
+2011).
+
 Below `FEW_BLOCKS` blocks the clusters are entities or groups instead. The few blocks may only widen the interval then: shocks that
 all entities share are invisible to clusters of entities. Where even that says nothing, the interval is unbounded and promotes nothing:
 without entities, if there are fewer than `FEW_BLOCKS` distinct times; and always, if the dependence that was measured reaches over
@@ -26,7 +30,7 @@ from typing import Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit
+from scipy.special import ndtri, stdtrit
 
 from training.evaluation.influence import Influence
 
@@ -57,7 +61,8 @@ class BlockInterval:
     low: float
     high: float
     clusters: Clusters
-    """What the units were summed by; `none` where there are too few blocks, no entities and no groups."""
+    """What the units were summed by; `entity` where entities say more than enough blocks do; `none` where there are too few blocks, no
+    entities and no groups."""
     columns: str
     """Of the entities; empty for others."""
     num_clusters: int
@@ -104,7 +109,9 @@ def block_interval(
         automatic = float(num_bins)
     automatic *= LONGER if automatic >= BINS_TO_SEE else 1.0
     num_blocks = _fitting(num_bins, max(automatic, least_seconds / series.bin_seconds if series.bin_seconds else 1.0))
-    reaches_far = num_bins >= FEW_BLOCKS and _fitting(num_bins, automatic) < FEW_BLOCKS
+    # A length that is measured too short by chance does more harm among few blocks.
+    enough = FEW_BLOCKS if num_blocks >= FEW_BLOCKS else FEW_BLOCKS + 2
+    reaches_far = num_bins >= FEW_BLOCKS and _fitting(num_bins, automatic) < enough
     clusters: Clusters = "time"
     columns, num_clusters, half = "", num_blocks, math.inf
     while num_blocks >= FEW_BLOCKS and not reaches_far:
@@ -122,6 +129,11 @@ def block_interval(
         if codes is not None:
             of_entities, num_clusters = _of_clusters(influence, codes, confidence)
             half = max(half, of_entities)
+    else:
+        by_entities = _of_entities(influence, origins, confidence, of_time=half)
+        if by_entities is not None and by_entities[0] > half:
+            half, columns, num_clusters = by_entities
+            clusters = "entity"
     half = math.inf if math.isnan(half) else half
     return BlockInterval(
         low=gain - half,
@@ -210,6 +222,21 @@ def _of_few_blocks(
         return 0.0 if has_entities else math.inf
     sums, counts = _merged(series, num_blocks)
     return _half_width(sums, counts, influence.squares, confidence)[0]
+
+
+def _of_entities(influence: Influence, origins: Origins, confidence: float, *, of_time: float) -> tuple[float, str, int] | None:
+    """Return (half of the interval by time and entities, columns, entities); None where there are too few entities.
+
+    The squares of what time and entities each say are added, less what the units say alone, which both hold.
+    """
+    clusters, columns, codes = entity_codes(influence, origins, None)
+    if clusters != "entity" or codes is None:
+        return None
+    half, num_clusters = _of_clusters(influence, codes, confidence)
+    if num_clusters < FEW_BLOCKS:
+        return None
+    alone = (influence.squares or 0.0) * float(ndtri((1 + confidence) / 2)) ** 2 / influence.num_units**2
+    return max(half, math.sqrt(max(half**2 + of_time**2 - alone, 0.0))), columns, num_clusters
 
 
 def entity_codes(influence: Influence, origins: Origins, groups: Codes | None) -> tuple[Clusters, str, Codes | None]:

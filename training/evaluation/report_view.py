@@ -93,11 +93,13 @@ def _blocks_note(comparison: Mapping[str, Any]) -> str:
     by_rows = f"by rows alone [{signed(comparison.get('row_low'))}, {signed(comparison.get('row_high'))}]"
     by_blocks = f"by blocks [{signed(blocks.get('low'))}, {signed(blocks.get('high'))}]"
     what = f"{number(blocks.get('num_blocks'))} blocks of {length}"
+    columns = f" ({blocks['columns']})" if blocks.get("columns") else ""
     if blocks.get("too_few_blocks") is True:
-        columns = f" ({blocks['columns']})" if blocks.get("columns") else ""
         instead = {"entity": "entities", "group": "groups"}.get(str(blocks.get("clusters")))
         rest = f"{number(blocks.get('num_clusters'))} {instead}{columns} are the clusters" if instead else "there are no entities or groups"
         what = f"too few blocks: {what}, 8 required; {rest}"
+    elif blocks.get("clusters") == "entity":
+        what = f"{what} and {number(blocks.get('num_clusters'))} entities{columns}"
     return f"The wider of two intervals: {by_rows}; {by_blocks}, {what}, {lag}."
 
 

@@ -61,6 +61,8 @@ def _how(comparison: Mapping[str, Any], blocks: Mapping[str, Any]) -> str:
     by = "rows" if comparison.get("decided_by") == "rows" else CLUSTERS.get(str(blocks.get("clusters")), "blocks of time")
     if blocks.get("too_few_blocks") is True:
         return f"(wider by {by}; {_too_few(blocks)})"
+    if by != "rows" and blocks.get("clusters") == "entity":
+        by = f"blocks of time and {blocks.get('num_clusters')} entities{_of(blocks)}"
     return f"(wider by {by}; {blocks.get('num_blocks')} blocks of {_duration(blocks.get('block_seconds'))}, {_lag1(blocks)})"
 
 

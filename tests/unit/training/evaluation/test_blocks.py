@@ -128,6 +128,30 @@ def test_one_entity_with_half_of_the_rows_leaves_few_degrees_of_freedom() -> Non
     assert alike.high - alike.low > 10 * (apart.high - apart.low)
 
 
+def test_entities_that_are_better_or_worse_every_day_widen_an_interval_of_enough_blocks() -> None:
+    generator = np.random.default_rng(5)
+    times, codes = np.sort(generator.integers(0, 30 * 86_400_000_000, 6000)), generator.integers(0, 40, 6000)
+    values = generator.normal(size=40)[codes] + 0.5 * generator.normal(size=6000)
+
+    found, alone = interval(values, times, entities=codes), interval(values, times)
+
+    assert (found.clusters, found.num_clusters, found.too_few_blocks) == ("entity", 40, False)
+    assert found.num_blocks == alone.num_blocks == 30
+    assert found.high - found.low > 3 * (alone.high - alone.low)
+    few = interval(values, times, entities=codes % 7)
+    assert (few.clusters, few.high) == ("time", alone.high)
+
+
+def test_entities_without_effects_of_their_own_hardly_widen_it() -> None:
+    generator = np.random.default_rng(6)
+    times, codes = np.sort(generator.integers(0, 30 * 86_400_000_000, 6000)), generator.integers(0, 200, 6000)
+    values = generator.normal(size=6000)
+
+    found, alone = interval(values, times, entities=codes), interval(values, times)
+
+    assert found.high - found.low < 1.2 * (alone.high - alone.low)
+
+
 def test_the_comparison_has_both_intervals_and_the_ends_of_the_wider_one() -> None:
     trial = gate_errors.half_hourly(14, 0.9, 0.0, 1)
     found = compare(trial.metric, trial.labels, trial.candidate, trial.champion, None, confidence=0.95, seed=1, origins=trial.origins)
@@ -147,6 +171,7 @@ CELLS = [
     (gate_errors.good_and_bad_days, 14, 0.55),
     (gate_errors.daily, 30, 0.55),
     (gate_errors.entities, 2, 0.3),
+    (gate_errors.entities, 30, 0.0),
     (gate_errors.panel, 7, 0.55),
 ]
 
