@@ -163,6 +163,21 @@ def best_entry(record: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return next((entry for entry in record["found"] if entry["name"] == record["best"]), None)
 
 
+def named_entries(record: Mapping[str, Any], spec: PipelineSpec) -> list[dict[str, Any]]:
+    """Return the entries of the baselines that the spec asks for by a key of its own, without the best one.
+
+    Returns:
+        Each entry with `key`: `evaluate.baseline.season` or `evaluate.baseline.sql`.
+    """
+    asked, names = spec.evaluate.baseline, {}
+    if asked.season is not None:
+        names[f"seasonal_{duration_text(asked.season)}"] = "evaluate.baseline.season"
+    if asked.sql is not None:
+        names["sql"] = SQL_WHERE
+    found = [entry for entry in record["found"] if entry["name"] in names and entry["name"] != record["best"]]
+    return [{**entry, "key": names[entry["name"]]} for entry in found]
+
+
 def log_record(record: Mapping[str, Any], primary: str, metrics: Mapping[str, Any]) -> None:
     """Log how the candidate stands against the best baseline, as a warning where it is worse on any metric."""
     for warning in record.get("warnings", ()):

@@ -179,6 +179,7 @@ def baselines(evaluation: Mapping[str, Any], primary: str) -> Row:
         "best": next((entry for entry in rows if entry["name"] == record.get("best")), None),
         "comparison": record.get("comparison"),
         "worse": record.get("worse") or [],
+        "warnings": record.get("warnings") or [],
         "why_none": why,
     }
 

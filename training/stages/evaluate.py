@@ -25,7 +25,7 @@ from training.data.joins import LABEL
 from training.data.label_delay import META_KEY
 from training.data.splits import SPLITS
 from training.evaluation import checks, latency
-from training.evaluation.baselines import Splits, best_entry, log_record, naive_record
+from training.evaluation.baselines import Splits, best_entry, log_record, naive_record, named_entries
 from training.evaluation.measures import FORMAT_VERSION, Measures, Rows, plain, rows_of
 from training.evaluation.per_class import by_class
 from training.evaluation.plots import task_plots
@@ -266,6 +266,8 @@ def _store(context: StageContext, evaluation: Mapping[str, Any], page: bytes) ->
     files = {"metrics.json": canonical_json(evaluation), "report.html": page}
     meta = {name: evaluation[name] for name in ("candidate", "champion", "metrics", "champion_metrics", "comparison", "baseline")}
     meta["naive_baseline"] = best_entry(evaluation["baselines"])
+    meta["named_baselines"] = named_entries(evaluation["baselines"], context.spec)
+    meta["baseline_warnings"] = evaluation["baselines"]["warnings"]
     log_record(evaluation["baselines"], context.spec.evaluate.primary, evaluation["metrics"])
     uri, manifest = store.manifests.put_files("evaluation", files, meta)
     point_run_at(store, context.request, "evaluation", uri)

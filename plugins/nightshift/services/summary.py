@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from nightshift.services.airflow_api import AirflowApi
 from nightshift.services.approval_page import approval_lines
@@ -13,6 +13,7 @@ from nightshift.services.environment import USERNAME, airflow_url, credentials, 
 from nightshift.services.follow import Follower, TaskView, failure_text, log_path
 from nightshift.settings import Settings
 from training.contracts import STAGES, StageResult, require_result
+from training.spec.evaluation import LOWER_IS_BETTER
 from training.store import Store
 
 LABEL_WIDTH: Final = 20
@@ -87,18 +88,30 @@ def _comparison(store: Store, result: StageResult) -> list[str]:
     meta = store.manifests.get(result.artifact_uri, kind="evaluation").meta
     champion, comparison = meta["champion_metrics"], meta["comparison"]
     naive = meta.get("naive_baseline")  # Absent in evaluations of earlier versions.
-    head = f"{'metric':<{LABEL_WIDTH}}{'new model':>12}{'champion':>12}" + (f"  {naive['name']}" if naive else "")
-    lines = [head]
+    beside = ([naive] if naive else []) + list(meta.get("named_baselines", []))
+    lines = [f"{'metric':<{LABEL_WIDTH}}{'new model':>12}{'champion':>12}" + "".join(f"  {entry['name']}" for entry in beside)]
     for name, value in meta["metrics"].items():
-        beside = f"  {number(naive['metrics'].get(name)):>{len(naive['name'])}}" if naive else ""
-        lines.append(f"{name:<{LABEL_WIDTH}}{number(value):>12}{number(champion.get(name)):>12}{beside}")
-    gain = result.scalars.get("naive_baseline_gain")
-    if naive and gain is not None:
-        lines.append(f"{result.scalars['primary']} gain over the naive baseline {naive['name']} {number(gain)}")
+        values = "".join(f"  {number(entry['metrics'].get(name)):>{len(entry['name'])}}" for entry in beside)
+        lines.append(f"{name:<{LABEL_WIDTH}}{number(value):>12}{number(champion.get(name)):>12}{values}")
+    lines += _baseline_lines(meta, result)
     if comparison is None:
         return [*lines, f"compared with nobody: {meta['baseline']}"]
     better, low, high = (number(comparison[name]) for name in ("gain", "low", "high"))
     return [*lines, f"{result.scalars['primary']} better by {better}, interval {low} to {high}"]
+
+
+def _baseline_lines(meta: Mapping[str, Any], result: StageResult) -> list[str]:
+    """Return the gain over the best naive baseline and over each one that the spec names, and the warnings about them."""
+    naive, primary = meta.get("naive_baseline"), str(result.scalars["primary"])
+    best_gain, lines = result.scalars.get("naive_baseline_gain"), []
+    if naive and best_gain is not None:
+        lines.append(f"{primary} gain over the naive baseline {naive['name']} {number(best_gain)}")
+    for entry in meta.get("named_baselines", []):
+        new, old = meta["metrics"].get(primary), entry["metrics"].get(primary)
+        is_known = isinstance(new, float | int) and isinstance(old, float | int)
+        gain = (old - new if primary in LOWER_IS_BETTER else new - old) if is_known else None
+        lines.append(f"{primary} gain over the naive baseline {entry['name']} {number(gain)} ({entry['key']})")
+    return lines + [f"warning: {warning}" for warning in meta.get("baseline_warnings", [])]
 
 
 def _decision(store: Store, result: StageResult) -> list[str]:

@@ -114,6 +114,30 @@ def test_comparison_has_the_best_naive_baseline_beside_model_and_champion(settin
         assert "mae gain over the naive baseline seasonal_7d 4.2000" in text
 
 
+def test_comparison_has_the_season_that_the_spec_names_and_the_warnings_where_another_baseline_is_best(settings: Settings) -> None:
+    named = [{"name": "seasonal_14d", "key": "evaluate.baseline.season", "metrics": {"mae": 31.5, "rmse": 39.0}}]
+    meta = {
+        "metrics": {"mae": 20.0, "rmse": 40.0},
+        "champion_metrics": {"mae": 21.0, "rmse": 41.0},
+        "comparison": None,
+        "baseline": "no champion",
+        "naive_baseline": {"name": "last_value", "metrics": {"mae": 24.2, "rmse": 31.0}},
+        "named_baselines": named,
+        "baseline_warnings": ["evaluate.baseline.season 14d is not a longer multiple of the series' step, 21 days, 0:00:00"],
+    }
+    uri, _ = Store(settings.store_uri).manifests.put_files("evaluation", {"metrics.json": b"{}"}, meta)
+    scalars = {"primary": "mae", "naive_baseline_gain": 4.2}
+
+    text = text_of(settings, [TaskView("evaluate", "success", 1, 3.0)], result("evaluate", artifact_uri=uri, scalars=scalars))
+
+    lines = [line.split() for line in text.splitlines()]
+    assert ["metric", "new", "model", "champion", "last_value", "seasonal_14d"] in lines
+    assert ["rmse", "40.0000", "41.0000", "31.0000", "39.0000"] in lines
+    assert "mae gain over the naive baseline last_value 4.2000\n" in text
+    assert "mae gain over the naive baseline seasonal_14d 11.5000 (evaluate.baseline.season)\n" in text
+    assert f"warning: {meta['baseline_warnings'][0]}\n" in text  # type: ignore[index]
+
+
 def test_malformed_xcom_is_an_error_and_not_an_empty_line() -> None:
     client: Any = OneRun(result("train"))
     client._values["ingest"] = {"stage": "ingest"}

@@ -10,9 +10,10 @@ import pytest
 
 from tests.unit.training.evaluation.demand import demand, demand_spec, splits_of
 from training.errors import DataError, SpecError
-from training.evaluation.baselines import Naive, Splits, best_of, naive_record, naive_scores
+from training.evaluation.baselines import Naive, Splits, best_of, naive_record, naive_scores, named_entries
 from training.evaluation.history import Floats, History
 from training.evaluation.measures import plain
+from training.evaluation.report import render_report
 from training.spec import PipelineSpec
 
 GENERATOR = np.random.default_rng(3)
@@ -85,6 +86,32 @@ def test_named_season_that_fits_no_row_is_a_warning_of_the_record(series: Splits
         spec = demand_spec(("primary: mae}", f"primary: mae, baseline: {{season: {season}}}}}"), ("window: 60d", "window: 400d"))
         assert any(reason in warning for warning in record(spec, series, noise, mae=1.0)["warnings"])
     assert record(demand_spec(), series, noise, mae=1.0)["warnings"] == []
+
+
+def test_report_shows_the_warnings_of_the_season_and_of_metrics_on_which_the_baseline_is_better(series: Splits) -> None:
+    spec = demand_spec(("primary: mae}", "primary: mae, baseline: {season: 300d}}"), ("window: 60d", "window: 400d"))
+    metrics = {"mae": 1.0, "rmse": 1e6}
+    baselines = plain(record(spec, series, series.labels[series.test] + 1.0, **metrics))
+    page = {"evaluation": {"metrics": metrics, "baselines": baselines}, "pipeline": "demand", "as_of": "2026-02-01", "rules": spec.evaluate}
+
+    found = render_report(page).decode().split('<h2 id="baselines">')[1].split("</section>")[0]
+
+    season = "evaluate.baseline.season 300d has no value for any test row: there is no seasonal baseline"
+    assert f'<strong class="warn">Warning:</strong> {season}.' in found
+    assert '<strong class="bad">Warning: the candidate is worse than it on rmse.</strong>' in found
+
+
+def test_baselines_that_the_spec_names_are_kept_beside_the_best_one(series: Splits) -> None:
+    noise = series.labels[series.test] + 1.0
+    spec = demand_spec(("primary: mae}", 'primary: mae, baseline: {season: 14d, sql: "forecast"}}'))
+    found = record(spec, series, noise, mae=1.0)
+    named = {entry["name"]: entry["key"] for entry in named_entries(found, spec)}
+    both = {"seasonal_14d": "evaluate.baseline.season", "sql": "evaluate.baseline.sql"}
+    assert named == {name: key for name, key in both.items() if name != found["best"]}
+    assert named
+    assert named_entries({**found, "best": "seasonal_14d"}, spec)[0]["name"] == "sql"
+    # Nothing is named: the ones that are tried by themselves are not repeated.
+    assert named_entries(record(demand_spec(), series, noise, mae=1.0), demand_spec()) == []
 
 
 def test_orders_at_no_regular_time_have_constants_alone() -> None:

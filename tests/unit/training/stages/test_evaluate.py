@@ -83,6 +83,7 @@ def test_baselines_are_in_record_scalars_manifest_and_report(binary: EvaluateBen
     assert (result.scalars["naive_baseline_auc"], result.scalars["naive_baseline_gain"]) == (0.5, found["comparison"]["gain"])
     meta = binary.store.manifests.get(result.artifact_uri, kind="evaluation").meta
     assert meta["naive_baseline"] == found["found"][0]
+    assert (meta["named_baselines"], meta["baseline_warnings"]) == ([], [])
     page = binary.store.objects.get_bytes(result.reports["evaluation"].rsplit("/", 1)[-1]).decode()
     section = page.split('<h2 id="baselines">')[1].split("</section>")[0]
     assert "Best by auc on the validation rows: <strong>prior</strong>" in section
