@@ -45,9 +45,12 @@ class Alarm:
     mean: float
     """Gain on the rows of completed blocks, positive where the canary is better."""
     num_blocks: int
+    """That have rows."""
     clusters: Clusters
     block_seconds: float
     """0 for entities and groups."""
+    required_blocks: int = FEW_BLOCKS
+    """Below, there is no evidence and no alarm."""
 
 
 def alarm_of(gain: float, influence: Influence, origins: Origins, groups: NDArray[np.int64] | None, *, confidence: float) -> Alarm:

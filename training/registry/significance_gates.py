@@ -12,6 +12,8 @@ from training.spec.values import duration_text
 
 BLOCKS_SINCE: Final = 3
 """Format of `metrics.json` from which on a comparison has an interval by blocks; older ones are judged by the interval that they have."""
+REQUIRED_BLOCKS: Final = 8
+"""Of a canary's alarm, where its record is older than the field."""
 CLUSTERS: Final = {"time": "blocks of time", "entity": "entities", "group": "groups"}
 
 
@@ -45,16 +47,27 @@ def canary_alarm(evaluation: Mapping[str, Any], rules: Evaluate) -> Iterator[Rea
     evidence, required = number(alarm.get("e_value")), number(alarm.get("required"))
     if evidence is None or required is None or not isinstance(alarm.get("is_worse"), bool):
         return
-    unit = _duration(alarm.get("block_seconds")) if alarm.get("clusters") == "time" else ""
-    of = (
-        f"{alarm.get('num_blocks')} completed blocks of {unit}"
-        if unit
-        else f"{alarm.get('num_blocks')} {CLUSTERS.get(str(alarm.get('clusters')), 'blocks')}"
-    )
+    num_blocks, required_blocks = alarm.get("num_blocks"), number(alarm.get("required_blocks")) or REQUIRED_BLOCKS
+    of = _alarm_blocks(alarm)
     side = "worse" if (number(alarm.get("mean")) or 0.0) < 0 else "better"
     words = f"evidence that the canary is {side}: e-value {evidence:.4g} by {of}, {required:.4g} required for an alarm"
-    numbers = {"e_value": evidence, "required": required, "num_blocks": alarm.get("num_blocks"), "confidence": rules.confidence}
+    if (number(num_blocks) or 0) < required_blocks:
+        few = f"{of}, at least {required_blocks:.0f} required"
+        words = f"no alarm by significance can be raised yet: {few}; promote.canary.tolerance decides at the end"
+    numbers = {
+        **{"e_value": evidence, "required": required, "num_blocks": num_blocks},
+        **{"required_blocks": required_blocks, "confidence": rules.confidence},
+    }
     yield Reason(gate="significance", passed=not alarm["is_worse"], words=words, numbers=numbers)
+
+
+def _alarm_blocks(alarm: Mapping[str, Any]) -> str:
+    num_blocks, clusters = alarm.get("num_blocks"), str(alarm.get("clusters"))
+    if clusters == "time":
+        return f"{num_blocks} completed blocks of {_duration(alarm.get('block_seconds'))} with rows"
+    if clusters == "none":
+        return f"{num_blocks} blocks (rows of fewer than 8 hours, and no entities or groups)"
+    return f"{num_blocks} {CLUSTERS.get(clusters, 'blocks')}"
 
 
 def _how(comparison: Mapping[str, Any], blocks: Mapping[str, Any]) -> str:

@@ -57,6 +57,24 @@ def test_daily_batches_are_judged_by_entities() -> None:
     assert (nobody.clusters, nobody.num_blocks, nobody.is_worse) == ("none", 0, False)
 
 
+def test_rows_in_three_hours_of_each_day_raise_no_alarm_within_three_days_and_one_within_ten() -> None:
+    generator = np.random.default_rng(1)
+    alarms = []
+    for num_days in range(1, 11):
+        hours = np.repeat((24 * np.arange(num_days)[:, None] + np.array([9, 10, 11])).ravel(), 40)
+        found = alarm(generator.normal(-5, 1, len(hours)), hours, entities=generator.integers(0, 40, len(hours)))
+        if len(np.unique(hours)) >= 8:
+            # Neighbouring hours share a block of five, so hours with rows are no blocks yet.
+            assert found.clusters == "time"
+            assert found.num_blocks <= 2 * num_days
+            assert found.required_blocks == 8
+            alarms += [num_days] if found.is_worse else []
+        if num_days == 3:
+            assert (found.num_blocks, found.block_seconds, found.e_value) == (4, 5 * 3600, 1.0)
+    assert alarms
+    assert min(alarms) >= 4
+
+
 def test_blocks_without_rows_do_not_count() -> None:
     hours = np.repeat(np.r_[0:5, 60:66], 20)
     found = [alarm(np.random.default_rng(seed).normal(-5, 1, len(hours)), hours) for seed in range(5)]

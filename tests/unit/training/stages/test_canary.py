@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -96,6 +97,19 @@ def test_page_shows_the_verdict_that_the_decision_will_record(
     assert "No decision" not in page
     # Time and rows that are still missing are no failure.
     assert ("not yet" in page) == (heading == "Waiting")
+
+
+def test_page_says_how_many_blocks_an_alarm_lacks(bench: EvaluateBench, seats: dict[str, Any]) -> None:
+    bench.spec = bench.spec_of({"promote: {model: orders}": "promote: {model: orders, canary: {for: 3d, support: 100}}"})
+    since = (AS_OF - timedelta(days=1)).isoformat()
+    parameters = {"canary": made(seats["good"], 1.5), "champion": seats["blind"], "canary_since": since}
+    result = bench.stage("canary", {"dataset": bench.dataset_uri}, parameters, work="few blocks")
+    page = bench.store.objects.get_bytes(result.reports["canary"].rsplit("/", 1)[-1]).decode()
+    words = r"no alarm by significance can be raised yet: (\d) completed blocks of (\d+)h with rows, at least 8 required"
+    found = re.search(words, page)
+    assert found is not None
+    # Rows of 34 hours, of which the last is not complete.
+    assert int(found[1]) == 33 // int(found[2])
 
 
 def test_without_a_canary_it_says_so(bench: EvaluateBench, seats: dict[str, dict[str, Any]], tmp_path: Path) -> None:
