@@ -99,7 +99,8 @@ def _looked_up(stage: str, frozen: Frozen, results: Mapping[str, StageResult], s
         return {**seats_of(spec, settings), **facts}, {}
     if stage == "canary":
         seats, since = seats_of(spec, settings), canary_since(spec, settings)
-        return {**seats, "canary_since": since}, {"dataset": results["dataset"].digest, "seats": seats}
+        verdict = {"canary_since": since, "canary_approved": canary_approved(spec, settings)}
+        return {**seats, **verdict}, {"dataset": results["dataset"].digest, "seats": seats}
     weights = results["model"].scalars["weights_digest"]
     key: dict[str, Any] = {"model": spec.promote.model, "weights": weights, "evaluation": results["evaluation"].digest}
     report_uri = results["evaluation"].reports.get("evaluation")
@@ -149,6 +150,15 @@ def canary_since(spec: PipelineSpec, settings: Settings) -> str | None:
 
     canary = Ledger(settings.database_url).standing(spec.promote.model).canary
     return None if canary is None else canary.since
+
+
+def canary_approved(spec: PipelineSpec, settings: Settings) -> list[dict[str, Any]]:
+    """Return what a person approved about the canary of the pipeline's model, as `approved_findings`."""
+    from training.registry.decisions import approved_findings
+    from training.registry.ledger import Ledger
+
+    ledger = Ledger(settings.database_url)
+    return approved_findings(ledger, ledger.standing(spec.promote.model))
 
 
 def nights_of(spec: PipelineSpec, settings: Settings) -> list[dict[str, Any]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from training.registry.reasons import Reason, missing, number, table
@@ -37,6 +38,31 @@ def bounds(evaluation: Mapping[str, Any], rules: Evaluate) -> Iterator[Reason]:
             words += f"; the champion is further from it ({champion:.6g}), and the candidate is surely better than the champion"
             words += f" (evaluate.severity: {{{gate}: approve}} would ask a person)" if severity == "fail" else ""
         yield Reason(gate=gate, passed=passed, severity=severity, words=words, numbers=numbers)
+
+
+def canary_bounds(evaluation: Mapping[str, Any], rules: Evaluate, approved: Sequence[Mapping[str, Any]]) -> Iterator[Reason]:
+    """Yield the same for a canary. What a person approved about it only warns: the canary is held to the champion by its other gates.
+
+    An approval covers the same gate, metric and bound. A metric that was not measured is never covered.
+
+    Args:
+        evaluation, rules: as `bounds`.
+        approved: `decisions.approved_findings`; what was recorded without metric or bound covers each of them.
+    """
+    for reason in bounds(evaluation, rules):
+        by = next((found.get("by") for found in approved if not reason.passed and _covers(found, reason)), None)
+        if by is None:
+            yield reason
+        else:
+            yield replace(reason, severity="warn", words=f"{reason.words}; {by} approved a candidate that misses this bound")
+
+
+def _covers(found: Mapping[str, Any], reason: Reason) -> bool:
+    named = table(found, "numbers")
+    # Reasons without numbers say that the metric is missing.
+    return found.get("gate") == reason.gate and all(
+        name in reason.numbers and named.get(name, reason.numbers[name]) == reason.numbers[name] for name in ("metric", "bound")
+    )
 
 
 def _worse_champion(evaluation: Mapping[str, Any], name: str, value: float, *, at_most: bool) -> float | None:

@@ -172,6 +172,25 @@ def settle_canary(
     return ledger.record(entry, Move(champion=champion, canary=None, expected_revision=standing.revision))
 
 
+def approved_findings(ledger: Ledger, standing: Standing) -> list[dict[str, Any]]:
+    """Return what a person approved about the canary of `standing`: the reasons of the gates that asked.
+
+    They are read from the decision that seated it, so they need no field of their own.
+
+    Returns:
+        [{"gate", "words", "numbers", "by"}]; empty where there is no canary, or where nobody was asked about it.
+    """
+    canary = standing.canary
+    ending = None if canary is None or not canary.decision_key else ledger.ending_of(standing.model, canary.decision_key)
+    if ending is None or ending.outcome != "approved":
+        return []
+    asked = [reason for reason in ending.reasons if not reason["passed"] and reason.get("severity") == "approve"]
+    return [
+        {"gate": reason["gate"], "words": reason["words"], "numbers": reason.get("numbers") or {}, "by": ending.decided_by}
+        for reason in asked
+    ]
+
+
 def settlement(ledger: Ledger, model: str, *, weights_digest: str, revision: int) -> Entry | None:
     """Return how the canary of these weights, seated at `revision`, was settled; None while it was not.
 

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, Final, Literal
 
 from training.errors import shown
-from training.registry.bounds import bounds
+from training.registry.bounds import bounds, canary_bounds
 from training.registry.naive import naive_baseline
 from training.registry.reasons import Reason
 from training.registry.reasons import entries as _entries
@@ -99,14 +99,22 @@ def decide(evaluation: Mapping[str, Any], rules: Evaluate, *, approval: str, pro
     return Decision(outcome="needs_approval" if asks else "accepted", reasons=tuple(reasons))
 
 
-def judge_canary(evaluation: Mapping[str, Any], canary_rules: Canary, *, rules: Evaluate, since: datetime, now: datetime) -> CanaryVerdict:
+def judge_canary(
+    evaluation: Mapping[str, Any],
+    canary_rules: Canary,
+    *,
+    rules: Evaluate,
+    since: datetime,
+    now: datetime,
+    approved: Sequence[Mapping[str, Any]] = (),
+) -> CanaryVerdict:
     """Judge a canary by what arrived since it became one.
 
     It is rolled back at once where its primary metric is no number and the champion's on the same rows is one, and, with
-    `EARLY_SUPPORT` rows, below the minimum (unless that only warns), when it is constant, or when its alarm says that it is surely
-    worse. It is promoted after the time and the support that the rules ask for if it is not worse than tolerated, and rolled back if it
-    is. Without the support, or on rows that have no such metric, it waits for as long as the rules have patience. The alarm is always
-    valid (`evaluation.sequential`): looking again and again makes a false one no likelier.
+    `EARLY_SUPPORT` rows, beyond a bound (unless that only warns, or a person approved it), when it is constant, or when its alarm says
+    that it is surely worse. It is promoted after the time and the support that the rules ask for if it is not worse than tolerated, and
+    rolled back if it is. Without the support, or on rows that have no such metric, it waits for as long as the rules have patience. The
+    alarm is always valid (`evaluation.sequential`): looking again and again makes a false one no likelier.
 
     Args:
         evaluation: `metrics` are the canary's, `champion_metrics` the champion's, on the same rows; `comparison` is canary minus
@@ -116,9 +124,10 @@ def judge_canary(evaluation: Mapping[str, Any], canary_rules: Canary, *, rules: 
         canary_rules: the spec's `promote.canary`.
         rules: the spec's `evaluate`, for the primary metric and the minimum.
         since: when it became canary; `since` and `now` both with a time zone.
+        approved: `decisions.approved_findings`.
     """
     num_rows = int(_number(evaluation.get("num_rows")) or 0)
-    reasons = list(_canary_alarms(evaluation, canary_rules, rules, num_rows))
+    reasons = list(_canary_alarms(evaluation, canary_rules, rules, num_rows, approved))
     if any(not reason.passed and reason.severity != "warn" for reason in reasons):
         return CanaryVerdict(outcome="roll_back", reasons=tuple(reasons))
     waits = list(_canary_waits(canary_rules, rules, evaluation, num_rows, elapsed_seconds=(now - since).total_seconds()))
@@ -274,7 +283,9 @@ def _canary(evaluation: Mapping[str, Any], rules: Evaluate) -> Iterator[Reason]:
     yield significance(evaluation, "canary_comparison", "canary", f"the canary, version {version},", rules)
 
 
-def _canary_alarms(evaluation: Mapping[str, Any], canary_rules: Canary, rules: Evaluate, num_rows: int) -> Iterator[Reason]:
+def _canary_alarms(
+    evaluation: Mapping[str, Any], canary_rules: Canary, rules: Evaluate, num_rows: int, approved: Sequence[Mapping[str, Any]]
+) -> Iterator[Reason]:
     metrics = _table(evaluation, "metrics")
     value, old = _number(metrics.get(rules.primary)), _number(_table(evaluation, "champion_metrics").get(rules.primary))
     if value is None and old is not None:
@@ -283,7 +294,7 @@ def _canary_alarms(evaluation: Mapping[str, Any], canary_rules: Canary, rules: E
         return
     if value is None or num_rows < min(EARLY_SUPPORT, canary_rules.support):
         return
-    yield from bounds(evaluation, rules)
+    yield from canary_bounds(evaluation, rules, approved)
     if _table(evaluation, "checks").get("constant") is True:
         yield Reason(gate="constant", passed=False, words="every prediction of the canary is the same")
     yield from canary_alarm(evaluation, rules)

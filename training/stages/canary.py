@@ -140,7 +140,9 @@ def _verdict(context: StageContext, evaluation: Mapping[str, Any]) -> dict[str, 
     if rules is None or since is None:
         return None
     now = min(datetime.fromisoformat(context.request.as_of), datetime.now(UTC))
-    return asdict(judge_canary(evaluation, rules, rules=context.spec.evaluate, since=datetime.fromisoformat(since), now=now))
+    approved = context.request.parameters.get("canary_approved", ())
+    verdict = judge_canary(evaluation, rules, rules=context.spec.evaluate, since=datetime.fromisoformat(since), now=now, approved=approved)
+    return asdict(verdict)
 
 
 def _store(context: StageContext, evaluation: Mapping[str, Any], page: bytes) -> Outcome:

@@ -17,7 +17,7 @@ from typing import Any, Final
 from training.contracts import canonical_json, sha256_hex
 from training.data.transforms import FittedTransforms
 from training.errors import DeniedError, UnavailableError
-from training.registry.decisions import holder_of, record_candidate, settle_canary, settlement
+from training.registry.decisions import approved_findings, holder_of, record_candidate, settle_canary, settlement
 from training.registry.follow import follow
 from training.registry.gates import decide, judge_canary
 from training.registry.ledger import Entry, Holder, Ledger, Standing
@@ -132,6 +132,7 @@ def _canary(context: StageContext, ledger: Ledger, order: Mapping[str, Any]) -> 
         rules=context.spec.evaluate,
         since=datetime.fromisoformat(standing.canary.since),
         now=datetime.fromisoformat(order["now"]),
+        approved=approved_findings(ledger, standing),
     )
     for reason in verdict.reasons:
         logger.info("%s: %s", reason.gate, reason.words)

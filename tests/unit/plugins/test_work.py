@@ -16,6 +16,7 @@ from nightshift.work import NEEDS, Work, work_of
 from tests.unit.training.registry.scenes import decide_on
 from training.contracts import RunIdentity, StageResult
 from training.provenance import CHECKOUT
+from training.registry.decisions import answer_request
 from training.registry.ledger import Entry, Ledger
 from training.spec import PipelineSpec, freeze, load_spec, parse_spec, resolve_uris
 from training.store import Store
@@ -223,3 +224,14 @@ def test_canary_stage_is_given_the_instant_from_which_its_verdict_counts(ask: Wo
     canary = ledger.standing("search_ranking").canary
     assert canary is not None
     assert ask("canary").parameters["canary_since"] == canary.since
+
+
+def test_canary_stage_is_given_what_a_person_approved_about_the_canary(ask: WorkOf) -> None:
+    ledger = Ledger(Settings.from_environment().database_url)
+    assert ask("canary").parameters["canary_approved"] == []
+    decide_on(ledger, 1, model="search_ranking")
+    bound = {"gate": "minimum", "passed": False, "severity": "approve", "words": "mrr 0.1", "numbers": {"metric": "mrr", "bound": 0.2}}
+    request = decide_on(ledger, 2, "needs_approval", model="search_ranking", canary=True, reasons=[bound])
+    answer_request(ledger, request, "approved", by="eve", words="eve said yes")
+    found = {"gate": "minimum", "words": "mrr 0.1", "numbers": {"metric": "mrr", "bound": 0.2}, "by": "eve"}
+    assert ask("canary").parameters["canary_approved"] == [found]

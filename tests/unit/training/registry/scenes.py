@@ -37,6 +37,7 @@ def decide_on(
     revision: int | None = None,
     evidence: Mapping[str, Any] | None = None,
     as_of: str | None = None,
+    reasons: Sequence[Mapping[str, Any]] | None = None,
 ) -> Entry:
     """Record a decision about version `number`, measured against the present standing, or that of `revision`."""
     measured = ledger.standing(model).revision if revision is None else revision
@@ -45,7 +46,7 @@ def decide_on(
         candidate(number) if as_of is None else replace(candidate(number), as_of=as_of),
         model=model,
         outcome=outcome,
-        reasons=ASKING if outcome == "needs_approval" else FINE,
+        reasons=reasons or (ASKING if outcome == "needs_approval" else FINE),
         evidence={
             "evaluation_digest": f"e{number}",
             "weights_digest": f"w{number}",

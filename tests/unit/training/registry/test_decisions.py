@@ -9,10 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.training.registry.scenes import candidate, decide_on, rows, seats
+from tests.unit.training.registry.scenes import FINE, candidate, decide_on, rows, seats
 from training.errors import DeniedError
-from training.registry.decisions import answer_request, champions, end_if_stale, find_version, roll_back, settle_canary, settlement
-from training.registry.ledger import Entry, Ledger
+from training.registry.decisions import (
+    answer_request,
+    approved_findings,
+    champions,
+    end_if_stale,
+    find_version,
+    roll_back,
+    settle_canary,
+    settlement,
+)
+from training.registry.ledger import Entry, Ledger, Standing
 
 
 @pytest.fixture
@@ -218,6 +227,34 @@ def test_nothing_is_approved_that_was_never_asked(ledger: Ledger) -> None:
             answer_request(ledger, forged, "approved", by="eve", words="yes")
         assert code_of(caught) == "approval.unknown"
     assert seats(ledger) == (None, None)
+
+
+BOUND = {"gate": "minimum", "passed": False, "severity": "approve", "words": "auc 0.59", "numbers": {"metric": "auc", "bound": 0.6}}
+WARNED = {"gate": "overlap", "passed": False, "severity": "warn", "words": "share 0.95", "numbers": {}}
+
+
+def test_what_a_person_approved_about_a_canary_is_read_from_the_decision_that_seated_it(ledger: Ledger) -> None:
+    decide_on(ledger, 1)
+    request = decide_on(ledger, 2, "needs_approval", canary=True, reasons=[*FINE, BOUND, WARNED])
+    assert approved_findings(ledger, ledger.standing("m")) == []
+    answer_request(ledger, request, "approved", by="eve", words="eve said yes")
+    assert seats(ledger) == ("1", "2")
+    found = approved_findings(ledger, ledger.standing("m"))
+    assert found == [{"gate": "minimum", "words": "auc 0.59", "numbers": {"metric": "auc", "bound": 0.6}, "by": "eve"}]
+    settle(ledger, "accepted")
+    assert approved_findings(ledger, ledger.standing("m")) == []
+
+
+def test_canary_that_nobody_was_asked_about_has_no_approved_findings(ledger: Ledger) -> None:
+    decide_on(ledger, 1)
+    decide_on(ledger, 2, canary=True, reasons=[*FINE, WARNED])
+    assert seats(ledger) == ("1", "2")
+    assert approved_findings(ledger, ledger.standing("m")) == []
+
+
+def test_holder_of_an_older_ledger_without_a_decision_key_has_no_approved_findings(ledger: Ledger) -> None:
+    holder = replace(candidate(2), decision_key="")
+    assert approved_findings(ledger, Standing(model="m", canary=holder, revision=3)) == []
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ ALIKE = {"gain": 0.0, "low": -0.01, "high": 0.01, "probability": 0.5, "num_units
 ALARM = {"is_worse": True, "e_value": 23.0, "required": 20.0, "mean": -0.1, "num_blocks": 9, "clusters": "time", "block_seconds": 3600.0}
 
 
-def verdict(*, days: float = 4.0, rules: Evaluate = RULES, canary: Canary = CANARY, **changes: Any) -> CanaryVerdict:
+def verdict(*, days: float = 4.0, rules: Evaluate = RULES, canary: Canary = CANARY, approved: Any = (), **changes: Any) -> CanaryVerdict:
     """Judge a canary that is as good as the champion, but for `changes`."""
     evaluation = {
         "baseline": "champion",
@@ -33,7 +33,7 @@ def verdict(*, days: float = 4.0, rules: Evaluate = RULES, canary: Canary = CANA
         "num_rows": 2000,
         **changes,
     }
-    return judge_canary(evaluation, canary, rules=rules, since=SINCE, now=SINCE + timedelta(days=days))
+    return judge_canary(evaluation, canary, rules=rules, since=SINCE, now=SINCE + timedelta(days=days), approved=approved)
 
 
 def words(found: CanaryVerdict) -> set[str]:
@@ -142,7 +142,77 @@ def test_without_an_alarm_no_interval_below_zero_rolls_a_canary_back(alarm: dict
 
 def test_an_alarm_says_by_how_many_completed_blocks() -> None:
     found = verdict(comparison={**ALIKE, "gain": -0.02}, alarm=ALARM)
-    assert found.summary == "evidence that the canary is worse: e-value 23 by 9 completed blocks of 1h, 20 required for an alarm"
+    assert found.summary == "evidence that the canary is worse: e-value 23 by 9 completed blocks of 1h with rows, 20 required for an alarm"
+
+
+@pytest.mark.parametrize(
+    ("changes", "blocks"),
+    [
+        ({"num_blocks": 4, "block_seconds": 18_000.0, "required_blocks": 8}, "4 completed blocks of 5h with rows, at least 8 required"),
+        # A record without the field.
+        ({"num_blocks": 7, "block_seconds": 18_000.0}, "7 completed blocks of 5h with rows, at least 8 required"),
+        ({"num_blocks": 3, "clusters": "entity", "block_seconds": 0.0, "required_blocks": 8}, "3 entities, at least 8 required"),
+        (
+            {"num_blocks": 0, "clusters": "none", "block_seconds": 0.0, "required_blocks": 8},
+            "0 blocks (rows of fewer than 8 hours, and no entities or groups), at least 8 required",
+        ),
+    ],
+)
+def test_too_few_blocks_for_an_alarm_are_counted_and_the_tolerance_decides(changes: dict[str, Any], blocks: str) -> None:
+    few = {**ALARM, "is_worse": False, "e_value": 1.0, **changes}
+    waiting = verdict(days=1.0, alarm=few)
+    (reason,) = [reason for reason in waiting.reasons if reason.gate == "significance"]
+    assert reason.words == f"no alarm by significance can be raised yet: {blocks}; promote.canary.tolerance decides at the end"
+    assert (reason.passed, reason.numbers["num_blocks"], reason.numbers["required_blocks"]) == (True, changes["num_blocks"], 8)
+    assert verdict(comparison={**ALIKE, "gain": -0.1}, alarm=few).outcome == "roll_back"
+    enough = next(reason for reason in verdict(alarm={**few, "num_blocks": 8, "clusters": "time"}).reasons if reason.gate == "significance")
+    assert enough.words.startswith("evidence that the canary is")
+
+
+def approved(**numbers: Any) -> list[dict[str, Any]]:
+    """Return what a person approved, as `decisions.approved_findings`."""
+    return [{"gate": "minimum", "words": "auc 0.59, required >= 0.6", "numbers": numbers, "by": "eve"}]
+
+
+ASKING = RULES.model_copy(update={"severity": {"minimum": "approve"}})
+
+
+@pytest.mark.parametrize("days", [1.0, 4.0])
+@pytest.mark.parametrize("numbers", [{"metric": "auc", "value": 0.59, "bound": 0.6}, {"metric": "auc"}, {}])
+def test_bound_that_a_person_approved_does_not_roll_the_canary_back(numbers: dict[str, Any], days: float) -> None:
+    found = verdict(days=days, rules=ASKING, metrics={"auc": 0.58}, approved=approved(**numbers))
+    assert found.outcome == ("promote" if days == 4.0 else "waiting")
+    (reason,) = [reason for reason in found.reasons if reason.gate == "minimum"]
+    assert (reason.passed, reason.severity) == (False, "warn")
+    assert reason.words == "auc 0.58, required >= 0.6; eve approved a candidate that misses this bound"
+
+
+@pytest.mark.parametrize(
+    "numbers", [{"metric": "f1", "bound": 0.6}, {"metric": "auc", "bound": 0.5}], ids=["another metric", "another bound"]
+)
+def test_approval_covers_no_other_metric_and_no_other_bound(numbers: dict[str, Any]) -> None:
+    found = verdict(rules=ASKING, metrics={"auc": 0.58}, approved=approved(**numbers))
+    assert (found.outcome, words(found)) == ("roll_back", {"minimum"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "gate"),
+    [
+        ({"comparison": {**ALIKE, "gain": -0.02}, "alarm": ALARM}, "significance"),
+        ({"comparison": {**ALIKE, "gain": -0.02}}, "tolerance"),
+        ({"checks": {"constant": True}}, "constant"),
+        ({"metrics": {"auc": "nan"}}, "finite"),
+    ],
+)
+def test_canary_whose_bound_was_approved_is_still_held_to_the_champion(changes: dict[str, Any], gate: str) -> None:
+    found = verdict(**{"rules": ASKING, "metrics": {"auc": 0.58}, "approved": approved(metric="auc", bound=0.6), **changes})
+    assert found.outcome == "roll_back"
+    assert words(found) - {"minimum"} == {gate}
+
+
+def test_metric_that_was_not_measured_is_not_covered_by_an_approval() -> None:
+    both = Evaluate.model_validate({**RULES.model_dump(exclude_defaults=True), "minimum": {"f1": 0.6}, "severity": {"minimum": "approve"}})
+    assert verdict(rules=both, approved=approved()).outcome == "roll_back"
 
 
 def test_a_canary_whose_interval_is_unbounded_is_judged_by_the_tolerance_at_the_end() -> None:

@@ -12,6 +12,7 @@ from tests.unit.training.stages.evaluate_bench import AS_OF, EvaluateBench
 from training.contracts import ExitCode, StageResult
 from training.errors import UnavailableError
 from training.evaluation import latency
+from training.registry.decisions import answer_request, approved_findings
 from training.registry.ledger import Ledger
 from training.registry.versions import Registered
 
@@ -143,6 +144,34 @@ def test_a_better_model_becomes_canary_and_then_champion_when_its_time_has_come(
     assert standing.canary is None
     assert standing.champion is not None
     assert standing.champion.weights_digest == models["good"].scalars["weights_digest"]
+
+
+@pytest.mark.parametrize(("is_approved", "decision"), [(True, "accepted"), (False, "rolled_back")])
+def test_bound_that_a_person_approved_is_not_judged_again_by_the_canary(
+    bench: EvaluateBench, models: dict[str, StageResult], ledger: Ledger, is_approved: bool, decision: str
+) -> None:
+    strict = {**CANARY, "primary: auc": "primary: auc, minimum: {auc: 0.999}, severity: {minimum: approve}"}
+    night(bench, ledger, models["blind"], f"champion {decision}", {**CANARY, **NO_BETTER_THAN_NAIVE})
+    if is_approved:
+        assert night(bench, ledger, models["good"], "asked", strict).scalars["decision"] == "needs_approval"
+        (request,) = ledger.open_requests("orders")
+        answer_request(ledger, request, "approved", by="eve", words="better than what we have")
+    else:
+        # The candidate reached the bound of its night; what arrives now does not reach the bound of today.
+        night(bench, ledger, models["good"], "accepted", CANARY)
+    standing = ledger.standing("orders")
+    assert standing.canary is not None
+    seats = {alias: seat_of(ledger, alias) for alias in ("champion", "canary")}
+    bench.spec = bench.spec_of(strict)
+    approved = approved_findings(ledger, standing)
+    parameters = {**seats, "canary_since": (AS_OF - timedelta(days=3)).isoformat(), "canary_approved": approved}
+    judged = bench.stage("canary", {"dataset": bench.dataset_uri}, parameters, work=f"judged {decision}")
+    order = {"kind": "canary", "now": (datetime.fromisoformat(standing.canary.since) + timedelta(days=3)).isoformat()}
+    found = bench.stage("promote", {"evaluation": judged.artifact_uri}, {"order": order}, work=f"settled {decision}")
+    assert found.scalars["decision"] == decision
+    page = bench.store.objects.get_bytes(judged.reports["canary"].rsplit("/", 1)[-1]).decode()
+    assert ("eve approved a candidate that misses this bound" in page) == is_approved
+    assert f"</span> {'Promoted' if is_approved else 'Rolled back'}</h2>" in page
 
 
 def test_first_model_that_is_no_better_than_a_naive_baseline_is_rejected_and_the_report_says_so(
