@@ -1,0 +1,100 @@
+"""The gang: joining it, what one rank alone does, and which errors are a broken collective."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from training.engine.distributed import COLLECTIVE_TIMEOUT, Gang
+from training.errors import PeerLostError
+
+CPU = torch.device("cpu")
+
+
+def test_process_that_torchrun_did_not_start_is_a_gang_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    gang = Gang.join(threads_per_process=2)
+    assert (gang.rank, gang.world_size, gang.device, gang.is_first) == (0, 1, CPU, True)
+    assert torch.get_num_threads() == 2
+    assert torch.are_deterministic_algorithms_enabled()
+    assert not dist.is_initialized()
+    gang.leave()
+
+
+def test_rank_and_world_size_are_those_that_torchrun_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    joined: list[tuple[str, timedelta]] = []
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setattr(dist, "init_process_group", lambda backend, timeout: joined.append((backend, timeout)))
+    gang = Gang.join()
+    assert (gang.rank, gang.world_size, gang.is_first) == (3, 4, False)
+    assert torch.get_num_threads() == 1
+    assert joined == [("gloo", COLLECTIVE_TIMEOUT)]
+
+
+def test_rank_whose_peers_never_come_is_told_that_a_peer_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(backend: str, timeout: timedelta) -> None:
+        raise RuntimeError("The client socket has timed out after 120s while trying to connect")
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(dist, "init_process_group", refuse)
+    with pytest.raises(PeerLostError):
+        Gang.join()
+
+
+def test_rank_alone_keeps_its_own_numbers_and_text() -> None:
+    gang = Gang(0, 1, CPU)
+    assert gang.from_first(7) == 7
+    assert gang.text_from_first("läuft") == "läuft"
+    assert gang.sum(1.5, 2.25) == [1.5, 2.25]
+
+
+@pytest.mark.usefixtures("process_group")
+def test_first_rank_gives_its_numbers_and_text_by_collectives() -> None:
+    gang = Gang(0, 2, CPU)
+    assert gang.from_first(2**40) == 2**40
+    assert gang.text_from_first("läuft") == "läuft"
+    assert gang.sum(1.5, 1e-12) == [1.5, 1e-12], "in float64"
+
+
+@pytest.mark.usefixtures("process_group")
+def test_gang_of_one_leaves_the_process_group_and_a_larger_one_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr(dist, "destroy_process_group", lambda: ended.append(1))
+    Gang(0, 1, CPU).leave()
+    assert ended == []
+    Gang(0, 2, CPU).leave()
+    assert ended == [1]
+    monkeypatch.undo()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:3000",
+        "NCCL error: remote process exited or there was a network error",
+        "read: Connection reset",
+        "Connection refused",
+        "Timed out waiting 120000ms for recv operation to complete",
+        "send: Broken pipe",
+    ],
+)
+def test_broken_collective_is_a_lost_peer_among_several_ranks_and_a_bug_in_one(message: str) -> None:
+    with pytest.raises(PeerLostError, match="rank 1: another rank is gone") as caught, Gang(1, 2, CPU).collectives():
+        raise RuntimeError(message + "\nsecond line")
+    assert caught.value.code == "peer.lost"
+    assert message in caught.value.message
+    assert "second line" not in caught.value.message
+    with pytest.raises(RuntimeError, match="second line"), Gang(0, 1, CPU).collectives():
+        raise RuntimeError(message + "\nsecond line")
+
+
+@pytest.mark.parametrize("error", [RuntimeError("shapes cannot be multiplied"), ValueError("gloo")])
+def test_other_errors_in_a_collective_are_the_errors_that_they_are(error: Exception) -> None:
+    with pytest.raises(type(error)) as caught, Gang(1, 2, CPU).collectives():
+        raise error
+    assert caught.value is error
