@@ -7,17 +7,18 @@ exported variable counts. What holds no place for data (a webhook, an address wi
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from training.errors import NightshiftError
+from nightshift.json_files import read_object
+from training.errors import NightshiftError, shown
 from training.spec.uris import PLACEHOLDER_RULE, is_place
 
 FILE: Final = "sources.json"
+REMEDY: Final = "delete it, set the variables, and make start"
 OTHER_PREFIXES: Final = ("NIGHTSHIFT_", "AIRFLOW_", "MLFLOW_", "AWS_", "AZURE_", "GOOGLE_")
 """Names that end in _URI and are read by others: AWS_CONTAINER_CREDENTIALS_RELATIVE_URI looks like a path."""
 
@@ -40,14 +41,14 @@ def noted_places(home: Path) -> dict[str, str]:
         NightshiftError: `sources.damaged`.
     """
     path = home / FILE
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except ValueError:
-        values = None
-    if not isinstance(values, dict) or not all(isinstance(value, str) for value in values.values()):
-        raise NightshiftError("sources.damaged", f"{path} is damaged", hint="delete it, set the variables, and make start")
+    values = read_object(path, code="sources.damaged", hint=REMEDY) or {}
+    for name, value in values.items():
+        if not is_source_name(name):
+            # What a stage would get by such a name: PATH, an AIRFLOW_ setting.
+            message = f"{path} is damaged: {shown(name)} is not the name of a place for data (capitals, ending in _URI)"
+            raise NightshiftError("sources.damaged", message, hint=REMEDY)
+        if not (isinstance(value, str) and is_place(value)):
+            raise NightshiftError("sources.damaged", f"{path} is damaged: {name} is not a place for data: {shown(value)}", hint=REMEDY)
     return values
 
 

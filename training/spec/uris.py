@@ -22,10 +22,13 @@ from training.spec.models import Alerts, PipelineSpec
 DATE: Final = "{date}"
 PLACEHOLDER_RULE: Final = "[A-Z][A-Z0-9_]*_URI"
 MAX_DECODINGS: Final = 8
+MAX_PATH_CHARS: Final = 4096
 
 _PLACEHOLDER = re.compile(rf"\$\{{({PLACEHOLDER_RULE})\}}(?=/|$)", re.ASCII)
 _BUCKET = re.compile(r"(s3|gs|az)://[A-Za-z0-9][A-Za-z0-9._-]{1,254}(/.*)?", re.ASCII | re.DOTALL)
 _LOCAL = re.compile(r"file:///[^/].*", re.DOTALL)
+# `//host/share` is not this machine's; control characters and bytes that are not UTF-8 have no place in a URI or a log.
+_PATH = re.compile(r"/(?!/)[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]*")
 _WEBHOOK = re.compile(r"https?://[^\s/?#@]+([/?#]\S*)?")
 _HINT: Final = "name the place by an environment variable, ${SHOP_URI}/clicks, or write s3://bucket/…, gs://… or az://…"
 
@@ -61,6 +64,11 @@ def resolve_uris(spec: PipelineSpec, environ: Mapping[str, str] = os.environ) ->
     features = tuple(table.model_copy(update={"uri": uri}) for table, uri in zip(spec.data.features, sources[1:], strict=True))
     data = spec.data.model_copy(update={"source": source, "features": features})
     return spec.model_copy(update={"data": data, "alerts": spec.alerts.model_copy(update={"webhook": webhook})})
+
+
+def names_of_places(spec: PipelineSpec) -> set[str]:
+    """Return the environment variables that a spec's sources name."""
+    return {found[1] for _path, uri in _uris(spec.data) if (found := _PLACEHOLDER.match(uri))}
 
 
 def _uris(data: Data) -> Iterator[tuple[Path, str]]:
@@ -105,19 +113,21 @@ def _resolved(path: Path, uri: str, environ: Mapping[str, str], problems: list[P
         hint = f"set {name} to the place that holds {uri[placeholder.end() :].lstrip('/') or 'the data'}: a folder, or s3://bucket/prefix"
         problems.append(Problem(code="uri.unset", message=f"the environment variable {name} is not set", hint=hint, field=dotted(path)))
         return uri
-    if root.startswith("/"):
-        # A path may have any characters: what it becomes is encoded, and has no `..`.
-        return LocalPath(os.path.normpath(root)).as_uri().rstrip("/") + uri[placeholder.end() :]
     if not is_place(root):
         message = f"the environment variable {name} names no place for data: {shown(root)}"
         hint = "an absolute path, file:///…, s3://bucket/prefix, gs://… or az://…"
         problems.append(Problem(code="uri.forbidden", message=message, hint=hint, field=dotted(path)))
+    elif root.startswith("/"):
+        # A path may have blanks, `#` and `?`: what it becomes is encoded, and has no `..`.
+        return LocalPath(os.path.normpath(root)).as_uri().rstrip("/") + uri[placeholder.end() :]
     return root.rstrip("/") + uri[placeholder.end() :]
 
 
 def is_place(text: str) -> bool:
     """Say whether the value of a variable names a place for data: an absolute path, or a URI without user, password or query."""
-    return text.startswith("/") or bool((_LOCAL.fullmatch(text) or _BUCKET.fullmatch(text)) and not _path_fault(text))
+    if text.startswith("/"):
+        return len(text) <= MAX_PATH_CHARS and bool(_PATH.fullmatch(text)) and os.path.normpath(text) != "/"
+    return bool((_LOCAL.fullmatch(text) or _BUCKET.fullmatch(text)) and not _path_fault(text))
 
 
 def _webhook(alerts: Alerts, environ: Mapping[str, str], problems: list[Problem]) -> str | None:

@@ -13,19 +13,23 @@ import secrets
 import shlex
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from nightshift.holds import is_in_use
+from nightshift.json_files import read_object
 from nightshift.services.locking import locked
 from nightshift.services.processes import MARK
 from nightshift.settings import Settings
 from nightshift.sources import FILE as SOURCES_FILE
 from nightshift.sources import is_source_name, noted_places, places_in, with_noted_places
 from training.contracts import sha256_hex
-from training.errors import DeniedError, NightshiftError
+from training.errors import DeniedError, NightshiftError, shown
 from training.provenance import code_version
-from training.spec.uris import PLACEHOLDER_RULE
+from training.spec import PipelineSpec
+from training.spec.uris import PLACEHOLDER_RULE, names_of_places
 
 USERNAME: Final = "admin"
 """Starts the runs; the same name is MLflow's account."""
@@ -34,6 +38,7 @@ APPROVER: Final = "approver"
 HOST: Final = "127.0.0.1"
 SHOP: Final = "SHOP_URI"
 CREDENTIALS_FILE: Final = "credentials.json"
+FERNET_KEY: Final = "fernet_key"
 SECRETS: Final[Mapping[str, Callable[[], str]]] = {
     "airflow_password": lambda: secrets.token_urlsafe(12),
     "approver_password": lambda: secrets.token_urlsafe(12),
@@ -41,7 +46,7 @@ SECRETS: Final[Mapping[str, Callable[[], str]]] = {
     "mlflow_secret_key": lambda: secrets.token_urlsafe(64),
     "jwt_secret": lambda: secrets.token_urlsafe(64),
     "api_secret_key": lambda: secrets.token_urlsafe(64),
-    "fernet_key": lambda: base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
+    FERNET_KEY: lambda: base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
 }
 """What is made once, by name, and how."""
 SERVICE_PREFIXES: Final = ("NIGHTSHIFT_", "AWS_", "AZURE_", "GOOGLE_")
@@ -58,6 +63,8 @@ QUIET_WARNINGS: Final = ",".join(
 """Of libraries about libraries; they would stand in every command's output."""
 
 
+_SECRET = re.compile(r"[!-~]+( [!-~]+)*")
+_FERNET_KEY = re.compile(r"[A-Za-z0-9_-]{43}=")
 _PLACEHOLDER = re.compile(rf"\$\{{({PLACEHOLDER_RULE})\}}", re.ASCII)
 
 
@@ -93,7 +100,7 @@ def credentials(settings: Settings) -> dict[str, str]:
     Commands that make them at the same time get the same ones; one that an older installation lacks is added.
 
     Raises:
-        NightshiftError: `services.credentials`, the file is damaged.
+        NightshiftError: `services.credentials`, the file is damaged; `home.write`, it cannot be written.
     """
     path = settings.home / CREDENTIALS_FILE
     known = _read_secrets(path)
@@ -108,16 +115,13 @@ def credentials(settings: Settings) -> dict[str, str]:
 
 
 def _read_secrets(path: Path) -> dict[str, str]:
-    try:
-        loaded = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except ValueError:
-        loaded = None
-    if not isinstance(loaded, dict) or not all(isinstance(value, str) for value in loaded.values()):
-        hint = "make stop, delete the file, make start: new secrets are made, and the logins change"
-        raise NightshiftError("services.credentials", f"{path} is damaged", hint=hint)
-    return loaded
+    code, hint = "services.credentials", "make stop, delete the file, make start: new secrets are made, and the logins change"
+    known = read_object(path, code=code, hint=hint) or {}
+    for name, value in known.items():
+        # The value stays out of the message.
+        if not isinstance(value, str) or not _SECRET.fullmatch(value) or (name == FERNET_KEY and not _FERNET_KEY.fullmatch(value)):
+            raise NightshiftError(code, f"{path} is damaged: the value of {shown(name)} is empty or malformed", hint=hint)
+    return known
 
 
 def owns_mlflow(settings: Settings) -> bool:
@@ -164,9 +168,16 @@ authorization_function = mlflow.server.auth:authenticate_request_basic_auth
 # Hashing the password again for each of the hundreds of files of a model takes longer than sending them.
 auth_cache_ttl_seconds = 300
 """
-    if not path.exists() or path.read_text(encoding="utf-8") != text:
+    if not _holds(path, text):
         database.unlink(missing_ok=True)
         write_private(path, text)
+
+
+def _holds(path: Path, text: str) -> bool:
+    try:
+        return path.read_bytes() == text.encode("utf-8")
+    except OSError:
+        return False
 
 
 def airflow_settings(settings: Settings) -> dict[str, str]:
@@ -273,19 +284,55 @@ def service_environment(settings: Settings) -> dict[str, str]:
 
 
 def note_places(settings: Settings, say: Callable[[str], None]) -> None:
-    """Note where this command's environment says that data is, for all later runs; a variable that is set to nothing is forgotten."""
-    path = settings.home / SOURCES_FILE
-    with locked(path.with_suffix(".lock")):
+    """Note where this command's environment says that data is, for all later runs; a variable that is set to nothing is forgotten.
+
+    Raises:
+        NightshiftError: `services.busy`, another command runs nights of a pipeline whose place would change; nothing is noted then.
+    """
+    with _sources_locked(settings) as path:
         before = noted_places(settings.home)
         forgotten = {name for name, value in os.environ.items() if is_source_name(name) and not value.strip()}
         kept = {name: value for name, value in before.items() if name not in forgotten}
         wanted = {SHOP: shop_root(settings).as_uri(), **kept, **places_in(os.environ)}
         if wanted == before:
             return
+        changed = {name: value for name, value in sorted(before.items()) if value != wanted.get(name)}
+        _require_unused(settings, changed)
         write_private(path, json.dumps(wanted, indent=1, sort_keys=True))
-    for name, value in sorted(before.items()):
-        if value != wanted.get(name):
-            say(f"{name} is now {wanted.get(name, 'not set')} (before: {value}), from the next run on")
+    for name, value in changed.items():
+        say(f"{name} is now {wanted.get(name, 'not set')} (before: {value}), from the next run on")
+
+
+def require_noted_places(settings: Settings, spec: PipelineSpec) -> None:
+    """Return if the next run of a pipeline reads the places that this command's environment names. Call it with the DAG switched on.
+
+    Raises:
+        NightshiftError: `services.busy`, another command has noted another place in the meantime.
+    """
+    with _sources_locked(settings):
+        noted = {SHOP: shop_root(settings).as_uri(), **noted_places(settings.home)}
+    for name, value in places_in(environment(settings)).items():
+        if noted.get(name) != value and name in names_of_places(spec):
+            message = f"another command has set {name} to {noted.get(name)!r} a moment ago; this one has {value!r}"
+            raise NightshiftError("services.busy", message, hint="repeat the command once the other one has ended")
+
+
+@contextmanager
+def _sources_locked(settings: Settings) -> Iterator[Path]:
+    path = settings.home / SOURCES_FILE
+    with locked(path.with_suffix(".lock")):
+        yield path
+
+
+def _require_unused(settings: Settings, changed: Iterable[str]) -> None:
+    """Return if no command that lives runs nights with these places: a backfill's nights all read the same ones."""
+    for name in changed:
+        for path in sorted(settings.pipelines_path.glob("*.yaml")):
+            text = path.read_text(encoding="utf-8", errors="replace")
+            if name in _PLACEHOLDER.findall(text) and is_in_use(settings.home, path.stem):
+                message = f"{name} cannot change: another command runs nights of {path.stem}, which read it"
+                hint = f"wait until that command has ended, or unset {name} in this shell to use the same place"
+                raise NightshiftError("services.busy", message, hint=hint)
 
 
 def digests(settings: Settings) -> dict[str, str]:
@@ -318,14 +365,22 @@ def shell_lines(settings: Settings) -> str:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Replace a file in one step by one that its user alone can read; a reader never sees half of it."""
-    descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600, O_EXCL
+    """Replace a file in one step by one that its user alone can read; a reader never sees half of it.
+
+    Raises:
+        NightshiftError: `home.write`, a full disk, a read-only folder, or a folder in the file's place.
+    """
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(draft).replace(path)
-    except BaseException:
-        Path(draft).unlink(missing_ok=True)
-        raise
+        descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600, O_EXCL
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(draft).replace(path)
+        except BaseException:
+            Path(draft).unlink(missing_ok=True)
+            raise
+    except OSError as err:
+        hint = "free space on the disk, check the folder's owner and mode, and move away what is in the file's place"
+        raise NightshiftError("home.write", f"{path} cannot be written: {err.strerror}", hint=hint) from err

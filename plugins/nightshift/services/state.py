@@ -8,13 +8,16 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Any, Final
 
+from nightshift.json_files import read_object
 from nightshift.services.processes import ProcessId
 from training.errors import NightshiftError
 
 STATE_FILE: Final = "services.json"
 LOCK_FILE: Final = "services.lock"
+MAX_PID: Final = 2**22
+"""The kernel's own limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +55,30 @@ def read_state(home: Path) -> ServicesState | None:
     Raises:
         NightshiftError: `services.state`, the file is damaged.
     """
-    path = home / STATE_FILE
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        components = tuple(
-            ComponentState(**{**entry, "process": ProcessId(**entry["process"]) if entry["process"] else None})
-            for entry in values["components"]
-        )
-        return ServicesState(ProcessId(**values["supervisor"]), components, values["settings"])
-    except FileNotFoundError:
+    path, hint = home / STATE_FILE, "delete it: processes are found without it"
+    values = read_object(path, code="services.state", hint=hint)
+    if values is None:
         return None
-    except (ValueError, KeyError, TypeError) as err:
-        raise NightshiftError("services.state", f"{path} is damaged: {err}", hint="delete it: processes are found without it") from err
+    try:
+        components = tuple(_component(entry) for entry in values["components"])
+        return ServicesState(_process(values["supervisor"]), components, dict(values["settings"]))
+    except (AttributeError, ValueError, KeyError, TypeError) as err:
+        raise NightshiftError("services.state", f"{path} is damaged: {type(err).__name__} {err}", hint=hint) from err
+
+
+def _component(entry: dict[str, Any]) -> ComponentState:
+    texts = [entry["name"], entry["state"], entry["log_path"]]
+    if not all(isinstance(text, str) for text in texts) or not isinstance(entry["restarts"], int):
+        raise ValueError("a component's values have the wrong types")
+    return ComponentState(**{**entry, "process": _process(entry["process"]) if entry["process"] else None})
+
+
+def _process(entry: dict[str, Any]) -> ProcessId:
+    found = ProcessId(**entry)
+    # A pid of 0 or below names a group of processes, or all of them.
+    if type(found.pid) is not int or not 0 < found.pid <= MAX_PID or not isinstance(found.started_at, int | float):
+        raise ValueError(f"{found} is not a process")
+    return found
 
 
 def remove_state(home: Path) -> None:

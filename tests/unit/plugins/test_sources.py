@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -38,10 +40,41 @@ def test_stage_sees_noted_places(tmp_path: Path) -> None:
     assert (seen["FLIGHTS_URI"], seen["SHOP_URI"]) == ("/exported", "/noted")
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"A_URI": 3}', '{"A_URI"'])
+DAMAGED = {
+    "empty": "",
+    "list": "[]",
+    "cut": '{"A_URI"',
+    "number": '{"A_URI": 3}',
+    "no place": '{"A_URI": "somewhere"}',
+    "another machine's place": '{"A_URI": "//host/share"}',
+    "line end in the path": '{"A_URI": "/a\\nb"}',
+    "no path at all": '{"A_URI": ""}',
+    "name that is none of a place": '{"PATH": "/evil"}',
+    "name that Airflow reads": '{"AIRFLOW__CORE__X_URI": "/evil"}',
+    "nested": "[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("text", DAMAGED.values(), ids=DAMAGED)
 def test_damaged_file_is_an_error_that_names_it(tmp_path: Path, text: str) -> None:
     (tmp_path / "sources.json").write_text(text)
 
     with pytest.raises(NightshiftError, match=r"sources\.damaged.*sources\.json is damaged") as caught:
         with_noted_places(tmp_path, {})
     assert caught.value.hint
+
+
+def test_what_is_no_readable_file_is_an_error_that_names_it(tmp_path: Path) -> None:
+    path = tmp_path / "sources.json"
+    makers: list[Callable[[], object]] = [
+        path.mkdir,
+        lambda: os.mkfifo(path),
+        lambda: path.write_bytes(b"\xff"),
+        lambda: path.symlink_to(path),
+    ]
+    for make in makers:
+        make()
+        with pytest.raises(NightshiftError, match=r"sources\.damaged.*sources\.json") as caught:
+            with_noted_places(tmp_path, {})
+        assert caught.value.hint
+        path.rmdir() if path.is_dir() else path.unlink()

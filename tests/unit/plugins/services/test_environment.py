@@ -14,6 +14,7 @@ from nightshift.local import stage_environment
 from nightshift.services.components import components, note_database_is_current, ports
 from nightshift.services.environment import airflow_home, credentials, digests, environment, note_places, prepare_home, shell_lines
 from nightshift.services.status import addresses
+from nightshift.services.stopping import running
 from nightshift.settings import Settings
 from nightshift.sources import noted_places
 from training.errors import NightshiftError
@@ -123,7 +124,20 @@ def test_secret_that_an_older_installation_lacks_is_added_and_the_others_stay(se
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-@pytest.mark.parametrize("text", ["", '{"airflow_password": "a', "[]", '{"airflow_password": 3}'])
+DAMAGED_SECRETS = {
+    "empty file": "",
+    "cut": '{"airflow_password": "a',
+    "list": "[]",
+    "number": '{"airflow_password": 3}',
+    "empty secret": '{"airflow_password": ""}',
+    "blank secret": '{"jwt_secret": " "}',
+    "secret with a line end": '{"mlflow_password": "a\\nadmin_username = eve"}',
+    "cut key": '{"fernet_key": "c2hvcnQ="}',
+    "nested": "[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("text", DAMAGED_SECRETS.values(), ids=DAMAGED_SECRETS)
 def test_damaged_secrets_are_an_error_that_names_the_file(settings: Settings, text: str) -> None:
     path = settings.home / "credentials.json"
     path.parent.mkdir()
@@ -133,6 +147,43 @@ def test_damaged_secrets_are_an_error_that_names_the_file(settings: Settings, te
         credentials(settings)
     assert caught.value.code == "services.credentials"
     assert path.read_text() == text
+    assert "eve" not in str(caught.value)
+
+
+def test_folder_in_place_of_the_secrets_is_an_error_that_names_it(settings: Settings) -> None:
+    (settings.home / "credentials.json").mkdir(parents=True)
+
+    with pytest.raises(NightshiftError, match=r"services\.credentials.*credentials\.json cannot be read: Is a directory.*make stop"):
+        credentials(settings)
+
+
+@pytest.mark.parametrize("name", ["airflow/passwords.json", "mlflow/accounts.ini"])
+def test_folder_in_place_of_a_file_that_start_writes_is_an_error_that_names_it(settings: Settings, name: str) -> None:
+    (settings.home / name).mkdir(parents=True)
+
+    with pytest.raises(NightshiftError, match=rf"home\.write.*{name} cannot be written") as caught:
+        prepare_home(settings)
+    assert caught.value.hint
+    assert not list((settings.home / name).parent.glob(".*"))
+
+
+DAMAGED_STATES = {
+    "list": "[]",
+    "nothing in it": "{}",
+    "nested": "[" * 100_000,
+    "group of processes": '{"supervisor": {"pid": -1, "started_at": 0}, "components": [], "settings": {}}',
+    "text": '{"supervisor": {"pid": "1", "started_at": 0}, "components": [], "settings": {}}',
+    "component": '{"supervisor": {"pid": 1, "started_at": 0}, "components": [3], "settings": {}}',
+}
+
+
+@pytest.mark.parametrize("text", DAMAGED_STATES.values(), ids=DAMAGED_STATES)
+def test_damaged_state_of_the_services_is_an_error_that_names_the_file(settings: Settings, text: str) -> None:
+    settings.home.mkdir()
+    (settings.home / "services.json").write_text(text)
+
+    with pytest.raises(NightshiftError, match=r"services\.state.*services\.json is damaged.*delete it"):
+        running(settings.home)
 
 
 def test_another_user_of_the_machine_cannot_enter_the_installation(settings: Settings) -> None:

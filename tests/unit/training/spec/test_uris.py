@@ -107,9 +107,11 @@ def test_unset_variables_are_all_named_with_what_to_set_them_to(flights: Pipelin
     ]
 
 
-@pytest.mark.parametrize(
-    "value", ["shop", "http://host/x", "s3://user:pass@bucket", "file://host/x", "s3://bucket/../x", "file:///a/%2e%2e/b"]
-)
+NO_PLACES = ["shop", "http://host/x", "s3://user:pass@bucket", "file://host/x", "s3://bucket/../x", "file:///a/%2e%2e/b"]
+NO_PLACES += ["/", "/a/..", "//host/share", "/a\nb", "/a\x00b", "/a\u2028b", "/a\udcffb", "/" + "a" * 5000]
+
+
+@pytest.mark.parametrize("value", NO_PLACES)
 def test_value_that_is_no_place_for_data_is_refused(ranking: PipelineSpec, value: str) -> None:
     with pytest.raises(SpecError) as caught:
         resolve_uris(ranking, {"SHOP_URI": value})
