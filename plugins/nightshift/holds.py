@@ -23,12 +23,33 @@ FOLDER: Final = "switched-on"
 PAUSED_BEFORE: Final = b"paused before\n"
 """What the file holds while the command must pause the DAG again; without it the schedule was on, and stays on."""
 
+LOOKS: Final = 5
+LOOK_SECONDS: Final = 0.02
 DEAD_HOLD_SECONDS: Final = 24 * 3600
 """A note without a lock counts for so long: a DAG that a user keeps on is not held for ever if no further command is run."""
 
 
 def hold_path(home: Path, dag_id: str) -> Path:
     return home / FOLDER / dag_id
+
+
+def is_in_use(home: Path, dag_id: str) -> bool:
+    """Return whether a command that lives runs nights of a pipeline."""
+    try:
+        descriptor = os.open(hold_path(home, dag_id), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        # A timetable that looks at the file holds it for a moment only.
+        for _ in range(LOOKS):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return False
+            except BlockingIOError:
+                time.sleep(LOOK_SECONDS)
+        return True
+    finally:
+        os.close(descriptor)
 
 
 def is_held(dag_id: str) -> bool:

@@ -13,6 +13,7 @@ from typing import Final
 from zoneinfo import ZoneInfo
 
 from nightshift.services.airflow_api import AirflowApi
+from nightshift.services.environment import require_noted_places
 from nightshift.services.lifecycle import api, start
 from nightshift.services.night import Say, checked_spec, past_runs, run_one, wait_parsed
 from nightshift.services.nights import BadDayError, next_night
@@ -70,6 +71,7 @@ def run_backfill(settings: Settings, pipeline: str, order: Order, *, say: Say) -
     try:
         wait_parsed(client, spec.name)
         with switched_on(client, settings.home, spec.name, say):
+            require_noted_places(settings, spec)
             for row in _run(settings, client, spec, days, order, say):
                 rows.append(row)
     finally:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from nightshift.services.airflow_api import AirflowApi
 from nightshift.services.demo import make_data
-from nightshift.services.environment import environment
+from nightshift.services.environment import environment, require_noted_places
 from nightshift.services.follow import Follower
 from nightshift.services.lifecycle import api, start
 from nightshift.services.nights import RUN_ID_PREFIX, Night, PastRun, next_night
@@ -49,6 +49,7 @@ def run_night(
         wait_parsed(client, spec.name)
         chosen = next_night(spec, past_runs(client, spec.name), wanted=night, now=datetime.now(UTC))
         with switched_on(client, settings.home, spec.name, say):
+            require_noted_places(settings, spec)
             return 0 if run_one(settings, client, spec, chosen, force=force, say=say, overrides=conf) == "success" else 1
     finally:
         client.close()
