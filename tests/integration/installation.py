@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from datetime import date
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,11 @@ def free_ports(count: int) -> list[int]:
     return found
 
 
+def distant_schedule(now: datetime) -> str:
+    """Return the cron line of a daily slot that is 11 to 12 hours away, in UTC."""
+    return f"0 {(now.astimezone(UTC).hour + 12) % 24} * * *"
+
+
 class Installation:
     """What a test may do to a running installation. Build with `Installation.start`."""
 
@@ -69,9 +74,13 @@ class Installation:
 
     @classmethod
     def start(cls, home: Path, **more: str) -> Installation:
-        """Make the folder and start everything; `more` are further settings."""
+        """Make the folder and start everything; `more` are further settings. Nothing is left running if that fails."""
         made = cls.prepare(home, **more)
-        made.services("start")
+        try:
+            made.services("start")
+        except BaseException:
+            made.stop()
+            raise
         return made
 
     @classmethod
@@ -145,12 +154,16 @@ class Installation:
         self.until(lambda: self.api.find(f"/dags/{dag_id}"), f"DAG {dag_id}")
         self.api.patch(f"/dags/{dag_id}", {"is_paused": False})
 
-    def add_pipeline(self, name: str, *, schedule: str = "0 2 * * *") -> str:
-        """Add a small pipeline over the shop, with a model of its own: four days, one epoch, one process."""
+    def add_pipeline(self, name: str, *, schedule: str | None = None) -> str:
+        """Add a small pipeline over the shop, with a model of its own: four days, one epoch, one process.
+
+        Args:
+            schedule: None: once a day, half a day from now, so that its slot does not come while a test has the DAG on.
+        """
         text = (self.dags / "pipelines" / "search_ranking.yaml").read_text(encoding="utf-8")
         for old, new in (
             ("name: search_ranking", f"name: {name}"),
-            ('schedule: "0 2 * * *"', f'schedule: "{schedule}"'),
+            ('schedule: "0 2 * * *"', f'schedule: "{schedule or distant_schedule(datetime.now(UTC))}"'),
             ("window: 30d", "window: 4d"),
             ("test: 2d", "test: 1d"),
             ("epochs: 3", "epochs: 1"),

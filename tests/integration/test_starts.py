@@ -131,7 +131,7 @@ def test_overridden_threshold_is_another_evaluation_and_decision_which_records_i
 
 
 def test_unpausing_makes_no_night_of_its_own(installation: Installation) -> None:
-    name = installation.add_pipeline("unpaused", schedule="0 2 * * *")
+    name = installation.add_pipeline("unpaused")
     run_id = installation.trigger(name, {"as_of": AS_OF}, run_id="the-only-one")
     installation.wait_task(name, run_id, "resolve", "success")
     runs = installation.api.get(f"/dags/{name}/dagRuns")["dag_runs"]
