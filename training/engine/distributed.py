@@ -12,10 +12,11 @@ from typing import Final, Self
 import torch
 import torch.distributed as dist
 
+from training.environment_numbers import seconds, whole_number
 from training.errors import PeerLostError
 
-COLLECTIVE_TIMEOUT: Final = timedelta(seconds=float(os.environ.get("NIGHTSHIFT_COLLECTIVE_TIMEOUT_SECONDS", "120")))
-"""A collective that hangs longer than this ends the gang."""
+TIMEOUT_VARIABLE: Final = "NIGHTSHIFT_COLLECTIVE_TIMEOUT_SECONDS"
+COLLECTIVE_SECONDS: Final = 120.0
 
 BROKEN_COLLECTIVE: Final = (
     "gloo",
@@ -26,6 +27,15 @@ BROKEN_COLLECTIVE: Final = (
     "timed out",
     "broken pipe",
 )
+
+
+def collective_timeout() -> timedelta:
+    """Return how long a collective may hang before it ends the gang.
+
+    Raises:
+        SpecError: `settings.number`, the variable is not a number of seconds.
+    """
+    return timedelta(seconds=seconds(TIMEOUT_VARIABLE, COLLECTIVE_SECONDS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +51,13 @@ class Gang:
         """Join the gang that torchrun started, or be a gang of one.
 
         Threads are pinned, and algorithms deterministic, because sums in another order have other bits.
+
+        Raises:
+            SpecError: `settings.number`, a variable is not a number.
         """
-        rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+        rank, world_size = whole_number("RANK", 0), whole_number("WORLD_SIZE", 1)
         cuda = torch.cuda.is_available()
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if cuda else torch.device("cpu")
+        device = torch.device("cuda", whole_number("LOCAL_RANK", 0)) if cuda else torch.device("cpu")
         if cuda:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             torch.cuda.set_device(device)
@@ -53,7 +66,7 @@ class Gang:
         gang = cls(rank, world_size, device)
         if world_size > 1:
             with gang.collectives():
-                dist.init_process_group("nccl" if cuda else "gloo", timeout=COLLECTIVE_TIMEOUT)
+                dist.init_process_group("nccl" if cuda else "gloo", timeout=collective_timeout())
         return gang
 
     @property

@@ -21,6 +21,7 @@ from types import FrameType
 from typing import Final, NoReturn
 
 from training.contracts import ExitCode, StageRequest, StageResult
+from training.environment_numbers import whole_number
 from training.errors import (
     LeaseLostError,
     NightshiftError,
@@ -61,7 +62,11 @@ def main(work: Work, *, polls_stop: bool = False) -> NoReturn:
         work: the stage.
         polls_stop: the work looks at `context.stop` itself and ends after a commit; otherwise SIGTERM raises at once.
     """
-    rank = int(os.environ.get("RANK", "0"))
+    try:
+        rank = whole_number("RANK", 0)
+    except SpecError as err:
+        logger.error("%s", err)
+        sys.exit(int(err.exit_code))
     tail = _configure_logging(rank)
     if len(sys.argv) != 2 or not REQUEST_PATTERN.fullmatch(sys.argv[1]):
         logger.error("usage: %s REQUEST_URI (…/stages/<pipeline>/<stage>/<fingerprint>/attempts/<id>/_REQUEST.json)", sys.argv[0])
@@ -106,7 +111,7 @@ def run(work: Work, request_uri: str, *, stop: StopFlag, tail: deque[str] | None
 def _attempt(
     work: Work, store: Store, request: StageRequest, address: StageAddress, *, stop: StopFlag, lines: deque[str], started_at: float
 ) -> None:
-    rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    rank, world_size = whole_number("RANK", 0), whole_number("WORLD_SIZE", 1)
     if address.result() is not None:
         logger.info("already done: %s", address.uri)
         return
@@ -230,7 +235,7 @@ def _report(address: StageAddress, attempt_id: str, error: NightshiftError, caug
         "message": error.message[:MAX_MESSAGE_CHARS],
         "hint": error.hint,
         "details": {name: str(value)[:MAX_MESSAGE_CHARS] for name, value in error.details.items()},
-        "rank": int(os.environ.get("RANK", "0")),
+        "rank": whole_number("RANK", 0),
         "traceback": trace,
     }
     try:
@@ -240,7 +245,7 @@ def _report(address: StageAddress, attempt_id: str, error: NightshiftError, caug
 
 
 def _upload_log(address: StageAddress, attempt_id: str, lines: deque[str]) -> None:
-    if int(os.environ.get("RANK", "0")) != 0:
+    if whole_number("RANK", 0) != 0:
         return
     try:
         address.write_log(attempt_id, "\n".join(list(lines)) + "\n")

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from training.engine.distributed import COLLECTIVE_TIMEOUT, Gang
+from training.engine.distributed import Gang, collective_timeout
 from training.errors import PeerLostError
 
 CPU = torch.device("cpu")
@@ -33,7 +33,7 @@ def test_rank_and_world_size_are_those_that_torchrun_gives(monkeypatch: pytest.M
     gang = Gang.join()
     assert (gang.rank, gang.world_size, gang.is_first) == (3, 4, False)
     assert torch.get_num_threads() == 1
-    assert joined == [("gloo", COLLECTIVE_TIMEOUT)]
+    assert joined == [("gloo", collective_timeout())]
 
 
 def test_rank_whose_peers_never_come_is_told_that_a_peer_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:

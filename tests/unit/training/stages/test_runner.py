@@ -9,7 +9,6 @@ import pytest
 from training.contracts import ExitCode, RunIdentity, StageRequest
 from training.errors import DataError, PreemptedError
 from training.provenance import CHECKOUT, code_version
-from training.scratch import scratch_folder
 from training.spec import freeze, load_spec
 from training.stages import runner
 from training.stages.context import Outcome, StageContext, StopFlag
@@ -187,15 +186,6 @@ def test_termination_of_a_polling_stage_only_sets_the_flag() -> None:
     stop = StopFlag()
     runner._stop_handler(stop, polls_stop=True)(15, None)
     assert stop.requested
-
-
-def test_scratch_of_killed_processes_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    (tmp_path / "nightshift-999999999-x").mkdir()
-    (tmp_path / "nightshift-1-x").mkdir()
-    with scratch_folder() as folder:
-        assert folder.is_dir()
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["nightshift-1-x"]
 
 
 def test_unknown_pipeline_version_of_request_is_an_error_not_a_crash(store: Store, tmp_path: Path) -> None:
