@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from training.data.expressions import columns_of, quoted
 from training.errors import DataError, shown
+from training.spec import PipelineSpec
 
 SQL_TYPES: Final[Mapping[str, str]] = {
     "int8": "TINYINT",
@@ -57,6 +58,16 @@ def check_derived(derived: Sequence[Derived], columns: Collection[str]) -> set[s
         used |= mentioned
         made.append(column.name)
     return used - set(made)
+
+
+def check_baseline(spec: PipelineSpec) -> None:
+    """Refuse an SQL baseline (`evaluate.baseline.sql`) that is no scalar expression over the columns of the joined frame.
+
+    Raises:
+        DataError: `derive.expression`.
+    """
+    if spec.evaluate.baseline.sql is not None:
+        columns_of(spec.evaluate.baseline.sql, list(spec.data.frame_types()), where="evaluate.baseline.sql")
 
 
 def derive(connection: duckdb.DuckDBPyConnection, table: pa.Table, derived: Sequence[Derived]) -> pa.Table:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from training.errors import shown
 from training.spec.data import Data, Prepare
 from training.spec.documents import Path
 from training.spec.evaluation import Evaluate, Gate
 from training.spec.findings import Finding
 from training.spec.leakage import CODE as LEAKAGE
 from training.spec.leakage import Lateness
-from training.spec.sql import objection, words
+from training.spec.problems import nearest
+from training.spec.sql import objection, unknown_columns, words
 from training.spec.values import duration_text
 
 FAIRNESS_TASKS: Final = {"equal_opportunity": ("binary",), "calibration": ("binary", "multiclass")}
@@ -91,7 +93,7 @@ def season_fits_the_window(data: Data, evaluate: Evaluate) -> Iterator[Finding]:
 
 
 def baseline_is_known_in_time(data: Data, prepare: Prepare, evaluate: Evaluate) -> Iterator[Finding]:
-    """Yield a finding for an SQL baseline that is no row expression, or that mentions what is known only after the decision."""
+    """Yield a finding for an SQL baseline that is no row expression, or that mentions what is unknown or known only after the decision."""
     sql, path = evaluate.baseline.sql, ("evaluate", "baseline", "sql")
     if sql is None:
         return
@@ -108,6 +110,9 @@ def baseline_is_known_in_time(data: Data, prepare: Prepare, evaluate: Evaluate) 
         elif why is not None:
             message = f"the baseline mentions {word}, which is known only after the decision: {word} {why}"
             yield Finding(path, LEAKAGE, message, "a baseline may use only what is known when the prediction is made")
+    for name in [] if fault else unknown_columns(sql, [*frame, *derived]):
+        message = f"the baseline mentions {shown(name)}, which is not a column of the joined frame"
+        yield Finding(path, "column.unknown", message, nearest(name, data.frame_types()))
 
 
 def severity_has_a_gate(evaluate: Evaluate) -> Iterator[Finding]:

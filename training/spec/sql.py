@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, Protocol, TypeVar
 
 _TOKEN = re.compile(
@@ -32,6 +32,22 @@ _STATEMENTS: Final = frozenset(
     "select insert update delete create drop alter attach detach copy install load pragma call export import set with over columns "
     "getvariable query query_table read_csv read_csv_auto read_parquet read_json read_json_auto read_text read_blob glob".split()
 )
+_SYNTAX: Final = frozenset(
+    "and any as asc at between both by case cast century collate day days decade decades desc distinct dow doy else end epoch era escape "
+    "false following for from hour hours ilike in interval is isnull isodow isoyear julian lambda leading like microsecond microseconds "
+    "millennium millisecond milliseconds minute minutes month months nfc noaccent nocase not notnull null or overlaps placing position "
+    "quarter quarters second seconds similar substring symmetric then timezone timezone_hour timezone_minute to trailing trim true "
+    "try_cast unknown using week weekday weeks when with without year years yearweek zone".split()
+)
+_TYPES: Final = frozenset(
+    "array bigint bignum binary bit bitstring blob bool boolean bpchar bytea char character date datetime dec decimal double enum float "
+    "float4 float8 geometry guid hugeint int int1 int128 int16 int2 int32 int4 int64 int8 integer integral interval invalid json list "
+    "logical long map nchar null numeric nvarchar oid precision real row short signed smallint string struct text time time_ns "
+    "timestamp timestamp_ms timestamp_ns timestamp_s timestamp_us timestamptz timestamptz_ns timetz tinyint tuple type ubigint uhugeint "
+    "uint128 uint16 uint32 uint64 uint8 uinteger union unsigned usmallint utinyint uuid varbinary varchar variant varint varying".split()
+)
+_NAMES_OF_THEIR_OWN: Final = ("->", ":=", "=>", "[", "{")
+"""Parameters of lambdas, named arguments, fields: where one occurs, which words are columns takes a parser."""
 
 
 class _HasSql(Protocol):
@@ -51,6 +67,26 @@ def words(sql: str) -> frozenset[str]:
         if word is not None and match["call"] is None:
             found.add(word.replace('""', '"').lower())
     return frozenset(found)
+
+
+def unknown_columns(sql: str, known: Iterable[str]) -> list[str]:
+    """Return the words of `sql` that can only be columns and that are not in `known`, in the order of mention.
+
+    No word of the SQL syntax, no type and no part of a dotted name is returned, so an unknown column that has such a name is not
+    found here; the stages find it, with a parser.
+    """
+    if any(mark in sql for mark in _NAMES_OF_THEIR_OWN) or "lambda" in words(sql):
+        return []
+    names = {name.lower() for name in known} | _SYNTAX | _TYPES
+    tokens = [match for match in _TOKEN.finditer(sql) if not match[0].isspace()]
+    found: dict[str, None] = {}
+    for before, match, after in zip([None, *tokens], tokens, [*tokens[1:], None], strict=False):
+        word = match["word"] if match["word"] is not None else match["quoted"]
+        # `e'\n'` and `date '2026-01-01'` are literals.
+        is_part = (before is not None and before[0] == ".") or (after is not None and (after[0] == "." or after["literal"] is not None))
+        if word is not None and match["call"] is None and not is_part and word.replace('""', '"').lower() not in names:
+            found[word.replace('""', '"')] = None
+    return list(found)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -9,6 +9,7 @@ import logging
 from datetime import datetime
 
 from training.data.dataset_versions import register_snapshot
+from training.data.derived import check_baseline
 from training.data.label_delay import META_KEY, SplitRule, split_lines
 from training.data.snapshots import SnapshotPlan, take_snapshot
 from training.data.tables import contracts_of
@@ -25,11 +26,14 @@ def work(context: StageContext) -> Outcome:
     """Take the snapshot of `request.parameters["listing"]`.
 
     Raises:
-        DataError: what the sources hold is not what the spec declares, and validation could not even look at it.
+        DataError: what the sources hold is not what the spec declares, and validation could not even look at it; `derive.expression`, the
+            spec's SQL baseline is no expression over its columns.
     """
     spec, request = context.spec, context.request
     as_of = datetime.fromisoformat(request.as_of)
     start, end = window(spec, as_of)
+    # Evaluate computes it from the columns of the spec: nothing has to be read or trained to refuse it.
+    check_baseline(spec)
     plan = SnapshotPlan(
         contracts=contracts_of(spec),
         listing=request.parameters["listing"],

@@ -22,9 +22,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from training.data.classes import Classes, check_class_numbers, number_classes
-from training.data.derived import Derived
+from training.data.derived import Derived, check_baseline
 from training.data.encoders import EncoderSettings
-from training.data.expressions import columns_of, hardened
+from training.data.expressions import hardened
 from training.data.joins import LABEL, FeatureTable, MainTable, join_frame
 from training.data.label_delay import META_KEY, SplitRule, split_bounds, split_lines
 from training.data.shards import SHARDED_SPLITS, describe_layout, shard_order, write_shards
@@ -49,9 +49,8 @@ def work(context: StageContext) -> Outcome:
         DataError: the data cannot be joined, divided or learned from; see `training.data.joins`, `splits` and `transforms`.
     """
     snapshot = context.store.manifests.get(context.request.inputs["snapshot"], kind="snapshot")
-    if context.spec.evaluate.baseline.sql is not None:
-        # Before anything is trained: evaluate computes it from the same columns.
-        columns_of(context.spec.evaluate.baseline.sql, list(context.spec.data.frame_types()), where="evaluate.baseline.sql")
+    # Here too: an ingest that is reused has checked another expression.
+    check_baseline(context.spec)
     with context.timed("fetch"):
         _fetch(context, snapshot)
     with context.timed("join"):

@@ -113,6 +113,7 @@ def test_maximum_inherits_the_severity_of_minimum_unless_it_has_its_own() -> Non
         (F, [("confidence:", 'baseline: {sql: "ARR_DELAY"}\n  confidence:')], "evaluate.baseline.sql", "leakage.time"),
         (F, [("confidence:", 'baseline: {sql: "epoch(landed_at)"}\n  confidence:')], "evaluate.baseline.sql", "leakage.time"),
         (F, [("confidence:", 'baseline: {sql: "aircraft_age"}\n  confidence:')], "evaluate.baseline.sql", "column.unknown"),
+        (F, [("confidence:", 'baseline: {sql: "visibb / 10"}\n  confidence:')], "evaluate.baseline.sql", "column.unknown"),
         (F, [("confidence:", 'baseline: {sql: "random()"}\n  confidence:')], "evaluate.baseline.sql", "sql.forbidden"),
         (F, [("confidence:", 'baseline: {sql: "(SELECT 1)"}\n  confidence:')], "evaluate.baseline.sql", "sql.forbidden"),
         (F, [("confidence:", 'baseline: {sql: "temp -- now"}\n  confidence:')], "evaluate.baseline.sql", "sql.forbidden"),
@@ -131,6 +132,14 @@ def test_baseline_that_cannot_be_computed_or_sees_the_future_is_refused(
     (problem,) = refuse(pipeline, *changes)
     assert (problem.field, problem.code) == (field, code)
     assert problem.line is not None
+
+
+def test_every_unknown_column_of_a_baseline_is_named_with_the_nearest_one(refuse: Refuse) -> None:
+    sql = "CASE WHEN visibb < 3 THEN temp ELSE zz.y + coalesce(Zzz, 'visibx') END"
+    problems = refuse(F, ("confidence:", f'baseline: {{sql: "{sql}"}}\n  confidence:'))
+    assert [(problem.code, problem.field) for problem in problems] == [("column.unknown", "evaluate.baseline.sql")] * 2
+    assert [problem.message.split("'")[1] for problem in problems] == ["visibb", "Zzz"]
+    assert problems[0].hint == "did you mean visib?"
 
 
 def test_baseline_of_columns_known_before_the_decision_is_accepted(accept: Accept) -> None:
