@@ -15,10 +15,11 @@ Entities that are better or worse on every day are invisible to blocks of time, 
 at least `FEW_BLOCKS` entities, what clusters of entities add is part of the interval (two-way clusters; Cameron, Gelbach and Miller,
 2011).
 
-Below `FEW_BLOCKS` blocks the clusters are entities or groups instead. The few blocks may only widen the interval then: shocks that
-all entities share are invisible to clusters of entities. Where even that says nothing, the interval is unbounded and promotes nothing:
-without entities, if there are fewer than `FEW_BLOCKS` distinct times; and always, if the dependence that was measured reaches over
-more than an eighth of the rows' time.
+Only blocks with units count: one row far from the others makes no blocks of the time between. Below `FEW_BLOCKS` of them the
+clusters are entities or groups instead. The few blocks may only widen the interval then: shocks that all entities share are
+invisible to clusters of entities. Where even that says nothing, the interval is unbounded and promotes nothing: without
+entities, if there are fewer than `FEW_BLOCKS` distinct times; and always, if the dependence that was measured reaches over more
+than an eighth of the rows' time.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class BlockInterval:
     """Of the entities; empty for others."""
     num_clusters: int
     num_blocks: int
-    """Of time."""
+    """Of time, with units."""
     block_seconds: float
     automatic_seconds: float
     """What the rows alone ask for, before `least_seconds`."""
@@ -113,7 +114,7 @@ def block_interval(
     enough = FEW_BLOCKS if num_blocks >= FEW_BLOCKS else FEW_BLOCKS + 2
     reaches_far = num_bins >= FEW_BLOCKS and _fitting(num_bins, automatic) < enough
     clusters: Clusters = "time"
-    columns, num_clusters, half = "", num_blocks, math.inf
+    columns, num_clusters, half = "", 0, 0.0
     while num_blocks >= FEW_BLOCKS and not reaches_far:
         half, left, num_clusters = _of_blocks(series, influence, num_blocks, confidence)
         if left <= (0.4 if num_bins < BINS_TO_SEE * num_blocks else 0.5):
@@ -121,19 +122,23 @@ def block_interval(
         # Blocks that are correlated by chance, far above the length that the bins ask for, still have their few degrees of freedom.
         reaches_far = num_blocks < 2 * FEW_BLOCKS and num_bins < max(BINS_TO_SEE, 2 * automatic) * num_blocks
         num_blocks //= 2
-    too_few = num_blocks < FEW_BLOCKS or reaches_far
-    if too_few:
-        clusters, columns, codes = entity_codes(influence, origins, groups)
-        half = _of_few_blocks(series, influence, num_blocks, confidence, has_entities=codes is not None, reaches_far=reaches_far)
-        num_clusters = 0
-        if codes is not None:
-            of_entities, num_clusters = _of_clusters(influence, codes, confidence)
-            half = max(half, of_entities)
-    else:
+    is_by_time = num_blocks >= FEW_BLOCKS and not reaches_far
+    # Time without units is no block.
+    too_few = not is_by_time or num_clusters < FEW_BLOCKS
+    if is_by_time:
         by_entities = _of_entities(influence, origins, confidence, of_time=half)
         if by_entities is not None and by_entities[0] > half:
             half, columns, num_clusters = by_entities
             clusters = "entity"
+    if too_few:
+        clusters, columns, codes = entity_codes(influence, origins, groups)
+        few = _of_few_blocks(series, influence, num_blocks, confidence, has_entities=codes is not None, reaches_far=reaches_far)
+        # Blocks with time between them only widen the interval of few blocks.
+        half = max(half, few) if is_by_time else few
+        num_clusters = 0
+        if codes is not None:
+            of_entities, num_clusters = _of_clusters(influence, codes, confidence)
+            half = max(half, of_entities)
     half = math.inf if math.isnan(half) else half
     return BlockInterval(
         low=gain - half,
@@ -141,7 +146,7 @@ def block_interval(
         clusters=clusters,
         columns=columns,
         num_clusters=num_clusters,
-        num_blocks=num_blocks,
+        num_blocks=int(np.count_nonzero(_merged(series, num_blocks)[1])),
         block_seconds=num_bins * series.bin_seconds / num_blocks,
         automatic_seconds=automatic * series.bin_seconds,
         lag1=_lag1(series.sums),

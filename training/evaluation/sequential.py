@@ -27,6 +27,9 @@ HOUR_MICROSECONDS: Final = 3_600_000_000
 UNSEEN: Final = 1.0
 """Standard errors by which the correlation of neighbouring blocks is taken to be more than it looks: few blocks hardly show it."""
 LEAST_HOURS: Final = 5
+LEAST_BATCHES: Final = 3
+"""Below, a pause between hourly rows looks like batches."""
+BATCH_HOURS: Final = 2
 MAX_LEFT: Final = 0.6
 """Correlation of neighbouring blocks above which they are no evidence."""
 EFFECT_VARIANCE: Final = 0.5
@@ -66,8 +69,7 @@ def alarm_of(gain: float, influence: Influence, origins: Origins, groups: NDArra
     hours = influence.first_of(origins.microseconds) // HOUR_MICROSECONDS
     clusters: Clusters = "time"
     blocks = _completed(influence, hours)
-    if len(np.unique(hours)) < FEW_BLOCKS <= int(hours.max() - hours.min()):
-        # Batches hours apart: there will never be enough of them.
+    if _come_in_batches(hours):
         clusters, _, codes = entity_codes(influence, origins, groups)
         blocks = _Blocks(np.empty(0), np.empty(0), 0) if codes is None else _blocks(influence, codes, int(codes.max()) + 1)
     required, total = 1 / (1 - confidence), float(blocks.counts.sum())
@@ -84,6 +86,22 @@ def alarm_of(gain: float, influence: Influence, origins: Origins, groups: NDArra
         clusters=clusters,
         block_seconds=blocks.num_hours * 3600.0,
     )
+
+
+def _come_in_batches(hours: NDArray[np.int64]) -> bool:
+    """Say whether units come in a few short batches far apart, once a day for example, so that blocks of hours would take too long.
+
+    Entities do not show a shock that all of an hour share. So hourly rows with a pause between them, and one row of long ago, are no
+    batches: a batch lasts at most `BATCH_HOURS`, and has at least half of a batch's mean number of units.
+    """
+    with_units, counts = np.unique(hours, return_counts=True)
+    if len(with_units) >= FEW_BLOCKS:
+        return False
+    batch = np.cumsum(np.r_[0, np.diff(with_units) >= FEW_BLOCKS])
+    sizes = np.bincount(batch, weights=counts)
+    lasts = np.array([np.ptp(with_units[batch == number]) + 1 for number in range(len(sizes))])
+    is_large = sizes >= sizes.mean() / 2
+    return bool(is_large.sum() >= LEAST_BATCHES and lasts[is_large].max() <= BATCH_HOURS)
 
 
 class _Blocks(NamedTuple):

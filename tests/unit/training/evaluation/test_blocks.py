@@ -79,6 +79,34 @@ def test_too_few_blocks_are_replaced_by_entities_and_never_by_the_day_alone() ->
     assert found.high - found.low > 2 * 1.5 * rows
 
 
+@pytest.mark.parametrize("far", [12, 28])
+@pytest.mark.parametrize("side", [-1, 1], ids=["past", "future"])
+def test_one_row_far_from_the_others_makes_no_blocks_of_the_time_between(far: int, side: int) -> None:
+    generator = np.random.default_rng(11)
+    customers, values = np.r_[generator.integers(0, 50, 240), 0], generator.normal(size=241)
+    times = np.r_[np.arange(240), -far * 48 if side < 0 else 240 + far * 48] * HALF_HOUR
+    found = interval(values, times, entities=customers)
+    assert (found.too_few_blocks, found.clusters, found.num_clusters) == (True, "entity", len(np.unique(customers)))
+    assert found.num_blocks <= 7
+    assert found.block_seconds > 0.95 * DAY_SECONDS
+    days = values[:240].reshape(5, 48).mean(axis=1)
+    assert found.high - found.low > 2 * days.std(ddof=1) / math.sqrt(5)
+    nobody = interval(values, times)
+    assert (nobody.too_few_blocks, nobody.clusters) == (True, "none")
+
+
+def test_two_weeks_of_rows_keep_their_blocks_beside_one_row_far_from_them() -> None:
+    ratios = []
+    for seed in range(30):
+        values = np.random.default_rng([seed, 12]).normal(size=48 * 14 + 1)
+        times = np.r_[-28 * 48, np.arange(48 * 14)] * HALF_HOUR
+        found, alone = interval(values, times), interval(values[1:], times[1:])
+        assert (found.too_few_blocks, found.clusters) == (False, "time")
+        assert 8 <= found.num_blocks <= 16
+        ratios.append((found.high - found.low) / (alone.high - alone.low))
+    assert 0.85 < np.median(ratios) < 1.2
+
+
 def test_an_entity_of_its_own_for_each_row_is_no_cluster() -> None:
     values, times = np.random.default_rng(5).normal(size=480), np.arange(480) * HALF_HOUR // 5
     assert interval(values, times, entities=np.arange(480)).clusters == "none"

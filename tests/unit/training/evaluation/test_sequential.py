@@ -75,6 +75,44 @@ def test_rows_in_three_hours_of_each_day_raise_no_alarm_within_three_days_and_on
     assert min(alarms) >= 4
 
 
+def false_alarms(first_hour: int, outlier: int | None) -> int:
+    """Return how many of 30 equal canaries hourly looks end in three days: rows from 9 to 17 o'clock, shocks that an hour's rows share.
+
+    Args:
+        first_hour: of the day at which the canary starts.
+        outlier: hours before that at which one more row lies.
+    """
+    num = 0
+    for seed in range(30):
+        generator = np.random.default_rng([seed, 8])
+        open_hours = [hour for hour in range(72) if 9 <= (hour + first_hour) % 24 < 17]
+        hours = np.repeat(open_hours, 40)
+        values = 0.7 * generator.normal(size=72)[hours] + generator.normal(size=len(hours))
+        customers = generator.integers(0, 60, len(hours))
+        if outlier is not None:
+            hours, values, customers = np.r_[-outlier, hours], np.r_[generator.normal(), values], np.r_[0, customers]
+        looks = (alarm(values[hours <= look], hours[hours <= look], entities=customers[hours <= look]) for look in open_hours[3:])
+        num += any(found.is_worse for found in looks)
+    return num
+
+
+@pytest.mark.parametrize(("first_hour", "outlier"), [(9, 480), (15, None)], ids=["one row of long ago", "a night between the rows"])
+def test_a_gap_between_hourly_rows_is_no_batch_and_raises_no_more_false_alarms(first_hour: int, outlier: int | None) -> None:
+    # Entities do not show the hours' shocks: clusters of entities would end about one of three such canaries.
+    assert false_alarms(first_hour, outlier) <= 3
+
+
+def test_batches_are_judged_by_entities_from_the_third_on() -> None:
+    generator = np.random.default_rng(6)
+    hours, customers = np.repeat([2, 26, 50], 100), generator.integers(0, 40, 300)
+    values = generator.normal(-2, 1, 300)
+    found = {num: alarm(values[: 100 * num], hours[: 100 * num], entities=customers[: 100 * num]) for num in (1, 2, 3)}
+    assert [found[num].clusters for num in (1, 2, 3)] == ["time", "time", "entity"]
+    assert [found[num].is_worse for num in (1, 2, 3)] == [False, False, True]
+    # A batch that is loaded over the turn of an hour is one batch.
+    assert alarm(values, hours + np.arange(300) % 2, entities=customers).clusters == "entity"
+
+
 def test_blocks_without_rows_do_not_count() -> None:
     hours = np.repeat(np.r_[0:5, 60:66], 20)
     found = [alarm(np.random.default_rng(seed).normal(-5, 1, len(hours)), hours) for seed in range(5)]
