@@ -17,6 +17,7 @@ from nightshift.services.environment import require_noted_places
 from nightshift.services.lifecycle import api, start
 from nightshift.services.night import Say, checked_spec, past_runs, run_one, wait_parsed
 from nightshift.services.nights import BadDayError, next_night
+from nightshift.services.stopping import stopped_services_named
 from nightshift.services.summary import number, stage_result
 from nightshift.services.switching import switched_on
 from nightshift.settings import Settings
@@ -69,11 +70,13 @@ def run_backfill(settings: Settings, pipeline: str, order: Order, *, say: Say) -
     _say_what_is_before_the_champion(settings, spec, days, say)
     client, rows = api(settings), list[Row]()
     try:
-        wait_parsed(client, spec.name)
-        with switched_on(client, settings.home, spec.name, say):
-            require_noted_places(settings, spec)
-            for row in _run(settings, client, spec, days, order, say):
-                rows.append(row)
+        hint = "the same command starts them again and goes on with the nights that are left"
+        with stopped_services_named(settings.home, f"the backfill of {spec.name}", hint):
+            wait_parsed(client, spec.name, say)
+            with switched_on(client, settings.home, spec.name, say):
+                require_noted_places(settings, spec)
+                for row in _run(settings, client, spec, days, order, say):
+                    rows.append(row)
     finally:
         client.close()
         say(_ending(spec, order, days, rows))

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from datetime import datetime
+from typing import Final
 
+from nightshift.services.announcing import Awaited
 from nightshift.services.environment import environment, shop_root
 from nightshift.settings import Settings
 from training.errors import NightshiftError
 from training.spec import PipelineSpec, partitions
 
+POLL_SECONDS: Final = 1.0
 SHOP_PREFIX = "${SHOP_URI}/"
 
 
@@ -29,6 +34,22 @@ def make_data(settings: Settings, spec: PipelineSpec, as_of: datetime, say: Call
         return
     say(f"making the shop's data up to {days[-1]}")
     command = [sys.executable, "-m", "training.data.shop", "--root", str(root), "--first", days[0].isoformat(), "--days", str(len(days))]
-    done = subprocess.run(command, env=environment(settings), capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise NightshiftError("demo.data", f"the shop's data could not be made:\n{done.stderr[-2000:]}")
+    _run(command, environment(settings), Awaited(say))
+
+
+def _run(command: list[str], variables: dict[str, str], awaited: Awaited) -> None:
+    # In a file: a full pipe would stop the generator while it is awaited.
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(command, env=variables, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        try:
+            while process.poll() is None:
+                awaited.look("the shop's data")
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(POLL_SECONDS)
+        finally:
+            process.kill()
+            process.wait()
+        if process.returncode != 0:
+            output.seek(0)
+            said = output.read().decode("utf-8", "replace")
+            raise NightshiftError("demo.data", f"the shop's data could not be made:\n{said[-2000:]}")

@@ -23,6 +23,13 @@ PLAIN_PROGRESS_SECONDS: Final = 10.0
 """How often a running stage speaks where the output is no terminal."""
 ENDED_RUN_STATES: Final = frozenset({"success", "failed"})
 ENDED_TASK_STATES: Final = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
+WORKING_STATES: Final = frozenset({"running", "deferred", "restarting"})
+WAITING_WORDS: Final = {
+    "scheduled": "is next",
+    "queued": "waits for a worker",
+    "up_for_reschedule": "waits",
+    "up_for_retry": "is retried soon",
+}
 PROGRESS_LOGGER: Final = "training.progress: "
 TAIL_BYTES: Final = 16_384
 
@@ -56,7 +63,9 @@ class Follower:
         self._say = say
         self._terminal = sys.stdout.isatty()
         self._told: set[tuple[str, int, str]] = set()
-        self._progress_at = time.monotonic()
+        self._progress_at = self._since = time.monotonic()
+        self._situation: tuple[tuple[str, str], ...] = ()
+        """Tasks and their states since `_since`."""
 
     def follow(self) -> str:
         """Return the run's final state, `success` or `failed`."""
@@ -68,7 +77,7 @@ class Follower:
             if run["state"] in ENDED_RUN_STATES:
                 self._transient("")
                 return str(run["state"])
-            self._show_progress([view for view in views if view.state == "running"], waiting=run["state"] == "queued")
+            self._show_progress(str(run["state"]), views)
             time.sleep(POLL_SECONDS)
 
     def tasks(self) -> list[TaskView]:
@@ -83,23 +92,37 @@ class Follower:
         if event in self._told or view.state not in (*ENDED_TASK_STATES, "up_for_retry", "up_for_reschedule"):
             return
         self._told.add(event)
-        words = {"success": "done", "up_for_retry": f"try {view.try_number} failed, comes again", "up_for_reschedule": "waits"}
+        words = {"success": "done", "up_for_retry": f"try {view.try_number} failed, is retried", "up_for_reschedule": "waits"}
         self._transient("")
         self._say(f"  {view.task_id:<10} {words.get(view.state, view.state):<8} {view.seconds:6.1f} s")
         # Only `wait` is put off on purpose; anything else could not be started, and its log says why.
         if view.state == "up_for_retry" or (view.state == "up_for_reschedule" and view.task_id != "wait"):
             self._say(f"             {failure_text(self._settings, self._dag_id, self._run_id, view)}")
 
-    def _show_progress(self, running: list[TaskView], *, waiting: bool) -> None:
+    def _show_progress(self, run_state: str, views: list[TaskView]) -> None:
+        situation = tuple((view.task_id, view.state) for view in views)
+        if situation != self._situation:
+            self._situation, self._since = situation, time.monotonic()
+        lines = self._lines(run_state, views)
         if self._terminal:
-            text = "  waiting for an earlier run of this pipeline to end" if waiting else ""
-            for view in running:
-                text = f"  {view.task_id:<10} {'running':<8} {view.seconds:6.1f} s  {self._progress(view)}"
-            self._transient(text)
+            self._transient(lines[-1])
         elif time.monotonic() - self._progress_at >= PLAIN_PROGRESS_SECONDS:
             self._progress_at = time.monotonic()
-            for view in running:
-                self._say(f"  {view.task_id:<10} {'running':<8} {view.seconds:6.1f} s  {self._progress(view)}")
+            for line in lines:
+                self._say(line)
+
+    def _lines(self, run_state: str, views: list[TaskView]) -> list[str]:
+        """Return what goes on now, at least one line: a task that works, or what the run waits for."""
+        working = [view for view in views if view.state in WORKING_STATES]
+        if working:
+            return [f"  {view.task_id:<10} {view.state:<8} {view.seconds:6.1f} s  {self._progress(view)}".rstrip() for view in working]
+        seconds = time.monotonic() - self._since
+        if run_state == "queued":
+            return [f"  waiting for an earlier run of this pipeline to end  {seconds:.0f} s"]
+        following = next((view for view in views if view.state not in ENDED_TASK_STATES), None)
+        if following is None:
+            return [f"  waiting for Airflow to end the run  {seconds:.0f} s"]
+        return [f"  {following.task_id:<10} {WAITING_WORDS.get(following.state, following.state)}  {seconds:.0f} s"]
 
     def _progress(self, view: TaskView) -> str:
         path = log_path(self._settings, self._dag_id, self._run_id, view)
@@ -138,10 +161,14 @@ def log_events(path: Path) -> list[dict[str, Any]]:
 
 
 def failure_text(settings: Settings, dag_id: str, run_id: str, view: TaskView) -> str:
-    """Return what a failed try said at its end."""
-    for event in reversed(log_events(log_path(settings, dag_id, run_id, view))):
+    """Return what a failed try said at its end; of one that said nothing, its state and where to look."""
+    path = log_path(settings, dag_id, run_id, view)
+    events = log_events(path)
+    for event in reversed(events):
         for detail in event.get("error_detail") or []:
             return str(detail.get("exc_value") or detail.get("exc_type"))
         if event.get("level") in ("error", "critical"):
             return str(event.get("event"))
-    return "no error in its log"
+    if events:
+        return f"its log ends without an error, as after a kill (state {view.state}): {path}"
+    return f"it ended before its first line of log (state {view.state}); see {settings.home / 'logs' / 'scheduler.log'}"

@@ -15,6 +15,7 @@ import httpx
 
 from nightshift.pools import POOLS, Pool
 from nightshift.services.airflow_api import AirflowApi
+from nightshift.services.announcing import Awaited
 from nightshift.services.components import components, note_database_is_current, ports
 from nightshift.services.environment import USERNAME, airflow_url, credentials, digests, environment, note_places, prepare_home
 from nightshift.services.locking import START_LOCK, locked
@@ -22,7 +23,7 @@ from nightshift.services.places import require_home, require_places
 from nightshift.services.ports import require_free
 from nightshift.services.processes import MARK, Mark
 from nightshift.services.state import ServicesState, read_state
-from nightshift.services.stopping import end_leftovers, running, stop
+from nightshift.services.stopping import end_leftovers, running, serving, stop, stopped_services_named
 from nightshift.services.supervisor import Supervisor
 from nightshift.services.switching import pause_leftovers
 from nightshift.settings import Settings
@@ -34,7 +35,9 @@ logger = logging.getLogger(__name__)
 BUSY_STATES: Final = ("running", "queued", "restarting")
 SHORT_DAGS: Final = frozenset({"housekeeping"})
 """Seconds long, and repeated every hour."""
-READY_SECONDS: Final = 180.0
+READY_SECONDS: Final = 600.0
+"""A loaded machine needs minutes. A component that cannot start ends the wait earlier, by its failures."""
+MAX_START_FAILURES: Final = 5
 POLL_SECONDS: Final = 0.25
 AIRFLOW_PARTS: Final = ("metadatabase", "scheduler", "dag_processor", "triggerer")
 MAX_LOG_LINES: Final = 15
@@ -43,7 +46,7 @@ MAX_LOG_LINES: Final = 15
 def api(settings: Settings) -> AirflowApi:
     """Return a client of this installation's Airflow; it repeats requests only while a supervisor would restart the server."""
     password = credentials(settings)["airflow_password"]
-    return AirflowApi(airflow_url(settings), USERNAME, password, is_running=lambda: running(settings.home) is not None)
+    return AirflowApi(airflow_url(settings), USERNAME, password, is_running=lambda: serving(settings.home))
 
 
 def start(settings: Settings, say: Callable[[str], None]) -> None:
@@ -60,7 +63,8 @@ def start(settings: Settings, say: Callable[[str], None]) -> None:
     with locked(
         settings.home / START_LOCK, lambda pid: say(f"another command (pid {pid or 'unknown'}) is starting the services; waiting for it")
     ):
-        _start(settings, say)
+        with stopped_services_named(settings.home, "their start", "make start"):
+            _start(settings, say)
 
 
 def _start(settings: Settings, say: Callable[[str], None]) -> None:
@@ -84,7 +88,7 @@ def _start(settings: Settings, say: Callable[[str], None]) -> None:
         say("starting MLflow and Airflow")
         _launch_supervisor(settings)
     started_at = time.monotonic()
-    wait_ready(settings, since=started_at)
+    wait_ready(settings, since=started_at, say=say)
     note_database_is_current(settings)
     create_pools(settings)
     client = api(settings)
@@ -122,24 +126,36 @@ def supervise(settings: Settings) -> None:
     Supervisor(settings.home, components(settings), settings=digests(settings)).run()
 
 
-def wait_ready(settings: Settings, *, since: float, timeout_seconds: float = READY_SECONDS) -> None:
-    """Return once Airflow's four parts and MLflow say that they are healthy.
+def wait_ready(settings: Settings, *, since: float, say: Callable[[str], None], timeout_seconds: float = READY_SECONDS) -> None:
+    """Return once Airflow's four parts and MLflow say that they are healthy; say every ten seconds which of them are awaited.
+
+    Args:
+        since: start of the wait, of `time.monotonic`.
 
     Raises:
-        NightshiftError: `services.not_ready`, with who is missing and what its log said last.
+        NightshiftError: `services.not_ready`, with who is missing and what its log said last; `services.stopped`, by another command.
     """
-    client = api(settings)
+    client, awaited = api(settings), Awaited(say)
+    restarts = _restarts(settings)
     try:
         while missing := _missing(settings, client):
-            if time.monotonic() - since > timeout_seconds:
+            failing = [name for name, count in _restarts(settings).items() if count - restarts.get(name, 0) >= MAX_START_FAILURES]
+            if failing or time.monotonic() - since > timeout_seconds:
+                why = f"{failing[0]} ended {MAX_START_FAILURES} times" if failing else f"not ready after {timeout_seconds:.0f} s"
                 raise NightshiftError(
                     "services.not_ready",
-                    f"not ready after {timeout_seconds:.0f} s: {', '.join(missing)}\n{_last_words(settings)}",
+                    f"{why}; missing: {', '.join(missing)}\n{_last_words(settings)}",
                     hint="make status shows the log files",
                 )
+            awaited.look(", ".join(missing))
             time.sleep(POLL_SECONDS)
     finally:
         client.close()
+
+
+def _restarts(settings: Settings) -> dict[str, int]:
+    state = running(settings.home)
+    return {entry.name: entry.restarts for entry in state.components} if state else {}
 
 
 def create_pools(settings: Settings) -> None:
@@ -198,6 +214,9 @@ def _launch_supervisor(settings: Settings) -> None:
 def _missing(settings: Settings, client: AirflowApi) -> list[str]:
     state = running(settings.home)
     if state is None:
+        if read_state(settings.home) is None:
+            # A supervisor that was killed leaves its file behind.
+            raise NightshiftError("services.stopped", "another command stopped the services while they started", hint="make start")
         raise NightshiftError("services.supervisor", f"the supervisor is gone\n{_tail(settings.home / 'logs' / 'supervisor.log')}")
     missing = [entry.name for entry in state.components if entry.state not in ("running", "done")]
     health = client.health()

@@ -8,13 +8,14 @@ from datetime import UTC, date, datetime
 from typing import Any, Final
 
 from nightshift.services.airflow_api import AirflowApi
+from nightshift.services.announcing import Awaited
 from nightshift.services.demo import make_data
 from nightshift.services.environment import environment, require_noted_places
 from nightshift.services.follow import Follower
 from nightshift.services.lifecycle import api, start
 from nightshift.services.nights import RUN_ID_PREFIX, Night, PastRun, next_night
 from nightshift.services.places import require_home
-from nightshift.services.stopping import running
+from nightshift.services.stopping import running, stopped_services_named
 from nightshift.services.summary import summary
 from nightshift.services.switching import switched_on
 from nightshift.settings import Settings
@@ -45,12 +46,14 @@ def run_night(
     spec = checked_spec(settings, pipeline)
     start(settings, say)
     client = api(settings)
+    hint = f"make run PIPELINE={spec.name} starts them again and goes on with it: finished stages are reused"
     try:
-        wait_parsed(client, spec.name)
-        chosen = next_night(spec, past_runs(client, spec.name), wanted=night, now=datetime.now(UTC))
-        with switched_on(client, settings.home, spec.name, say):
-            require_noted_places(settings, spec)
-            return 0 if run_one(settings, client, spec, chosen, force=force, say=say, overrides=conf) == "success" else 1
+        with stopped_services_named(settings.home, f"the night of {spec.name}", hint):
+            wait_parsed(client, spec.name, say)
+            chosen = next_night(spec, past_runs(client, spec.name), wanted=night, now=datetime.now(UTC))
+            with switched_on(client, settings.home, spec.name, say):
+                require_noted_places(settings, spec)
+                return 0 if run_one(settings, client, spec, chosen, force=force, say=say, overrides=conf) == "success" else 1
     finally:
         client.close()
 
@@ -85,6 +88,14 @@ def follow_run(settings: Settings, pipeline: str, run_id: str | None, *, say: Sa
         raise NightshiftError("services.stopped", f"nothing runs in {settings.home}", hint="make run, or make start")
     client = api(settings)
     try:
+        return _follow(settings, client, pipeline, run_id, say)
+    finally:
+        client.close()
+
+
+def _follow(settings: Settings, client: AirflowApi, pipeline: str, run_id: str | None, say: Say) -> int:
+    hint = f"make run PIPELINE={pipeline}, or make start"
+    with stopped_services_named(settings.home, f"{run_id or 'the newest run'} of {pipeline}", hint):
         if run_id is None:
             runs = client.get(f"/dags/{pipeline}/dagRuns", order_by="-run_after", limit=1)["dag_runs"]
             run_id = runs[0]["dag_run_id"] if runs else ""
@@ -93,8 +104,6 @@ def follow_run(settings: Settings, pipeline: str, run_id: str | None, *, say: Sa
                 "night.run", f"pipeline {shown(pipeline)} has no run {shown(run_id)}", hint=f"make run PIPELINE={pipeline}"
             )
         return 0 if _show(settings, client, pipeline, run_id, say) == "success" else 1
-    finally:
-        client.close()
 
 
 def find_spec(settings: Settings, pipeline: str) -> PipelineSpec:
@@ -107,8 +116,8 @@ def find_spec(settings: Settings, pipeline: str) -> PipelineSpec:
     return load_spec(path)
 
 
-def wait_parsed(client: AirflowApi, dag_id: str) -> None:
-    deadline = time.monotonic() + PARSE_SECONDS
+def wait_parsed(client: AirflowApi, dag_id: str, say: Say) -> None:
+    deadline, awaited = time.monotonic() + PARSE_SECONDS, Awaited(say)
     while client.find(f"/dags/{dag_id}") is None:
         errors = [error for error in client.get("/importErrors", limit=100)["import_errors"] if error["filename"].endswith(f"{dag_id}.py")]
         if errors:
@@ -117,6 +126,7 @@ def wait_parsed(client: AirflowApi, dag_id: str) -> None:
             raise NightshiftError(
                 "night.dag", f"Airflow knows no DAG {dag_id} after {PARSE_SECONDS:.0f} s", hint=f"is there a dags/{dag_id}.py?"
             )
+        awaited.look(f"Airflow to read dags/{dag_id}.py")
         time.sleep(0.3)
 
 

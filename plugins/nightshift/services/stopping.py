@@ -3,18 +3,48 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from nightshift.services.processes import kill_all, marked_by_home, wait_gone
 from nightshift.services.state import ServicesState, read_state, remove_state
 from nightshift.services.supervisor import GRACE_SECONDS
+from training.errors import NightshiftError, UnavailableError
+
+UNREACHABLE: Final = "airflow.unreachable"
 
 
 def running(home: Path) -> ServicesState | None:
     """Return the state of a living supervisor, None if there is none."""
     state = read_state(home)
     return state if state is not None and state.supervisor.alive() else None
+
+
+def serving(home: Path) -> bool:
+    """Return whether a supervisor keeps the services running: False as soon as it has been told to stop them."""
+    state = running(home)
+    return state is not None and not (state.components and all(entry.state == "stopped" for entry in state.components))
+
+
+@contextmanager
+def stopped_services_named(home: Path, what: str, hint: str) -> Iterator[None]:
+    """Name the reason if the body ends because another command stops the services.
+
+    Args:
+        what: is not finished then.
+        hint: what to do about it.
+
+    Raises:
+        NightshiftError: `services.stopped`.
+    """
+    try:
+        yield
+    except UnavailableError as err:
+        if err.code != UNREACHABLE or serving(home):
+            raise
+        raise NightshiftError("services.stopped", f"the services were stopped; {what} is not finished", hint=hint) from err
 
 
 def stop(home: Path, say: Callable[[str], None], *, grace_seconds: float = GRACE_SECONDS) -> None:

@@ -188,6 +188,10 @@ class Supervisor:
 
     def _stop_all(self) -> None:
         started = [entry for entry in self._running if entry.process is not None]
+        for entry in self._running:
+            entry.state = "stopped"
+        # Commands that use the services end now instead of waiting for a restart.
+        self._write_state([entry.described() for entry in self._running])
         for entry in started:
             if entry.identity is not None:
                 entry.identity.send(signal.SIGTERM)

@@ -21,6 +21,7 @@ import httpx
 
 from nightshift.holds import FOLDER, PAUSED_BEFORE, hold_path
 from nightshift.services.airflow_api import AirflowApi
+from nightshift.services.announcing import Awaited
 from training.errors import NightshiftError
 
 SOON: Final = timedelta(minutes=5)
@@ -66,7 +67,7 @@ def switched_on(client: AirflowApi, home: Path, dag_id: str, say: Say) -> Iterat
         try:
             if client.get(f"/dags/{dag_id}")["is_paused"]:
                 os.pwrite(descriptor, PAUSED_BEFORE, 0)
-                _hold_back_schedule(client, dag_id)
+                _hold_back_schedule(client, dag_id, say)
                 client.patch(f"/dags/{dag_id}", {"is_paused": False})
             yield
         finally:
@@ -101,7 +102,8 @@ def _pause_again(client: AirflowApi, descriptor: int, dag_id: str, say: Say) -> 
             os.ftruncate(descriptor, 0)  # the pipeline is gone
             return False
         # The command's own error counts; the note stays.
-        say(f"{dag_id} could not be paused again: {err}\nthe next make start or make run pauses it")
+        why = "Airflow does not answer" if err.code == "airflow.unreachable" else str(err)
+        say(f"{dag_id} could not be paused again: {why}; the next make start or make run pauses it")
         return False
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -122,9 +124,9 @@ def _noted(descriptor: int) -> bool:
     return os.pread(descriptor, len(PAUSED_BEFORE), 0) == PAUSED_BEFORE
 
 
-def _hold_back_schedule(client: AirflowApi, dag_id: str) -> None:
+def _hold_back_schedule(client: AirflowApi, dag_id: str, say: Say) -> None:
     """Return once Airflow will start no slot of a held DAG; at once if none is due soon."""
-    deadline = time.monotonic() + PARSE_SECONDS
+    deadline, awaited = time.monotonic() + PARSE_SECONDS, Awaited(say)
     asked = False
     while due := (dag := client.get(f"/dags/{dag_id}"))["next_dagrun_run_after"]:
         if datetime.fromisoformat(due) > datetime.now(UTC) + SOON:
@@ -138,4 +140,5 @@ def _hold_back_schedule(client: AirflowApi, dag_id: str) -> None:
             raise NightshiftError(
                 "night.dag", f"Airflow did not parse {dag_id} again within {PARSE_SECONDS:.0f} s", hint="make status shows the log files"
             )
+        awaited.look(f"Airflow to read dags/{dag_id}.py again")
         time.sleep(POLL_SECONDS)

@@ -61,6 +61,8 @@ class AirflowServer:
                 return 409, {"detail": "Unique constraint violation"}
             self.runs[body["dag_run_id"]] = body
             return 200, body
+        if path == "/dags/search_ranking/dagRuns" and method == "GET":
+            return 200, {"dag_runs": list(self.runs.values())}
         return 404, {"detail": "not found"}
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:

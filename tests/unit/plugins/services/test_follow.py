@@ -55,8 +55,16 @@ def test_failure_text_without_an_exception_is_the_last_error(settings: Settings)
     assert failure_text(settings, "search_ranking", RUN, view) == "last"
 
 
-def test_failure_without_a_log_says_so(settings: Settings) -> None:
-    assert failure_text(settings, "search_ranking", RUN, TaskView("validate", "failed", 1, 0.0)) == "no error in its log"
+def test_failure_before_the_first_line_of_log_gives_the_state_and_where_to_look(settings: Settings) -> None:
+    text = failure_text(settings, "search_ranking", RUN, TaskView("validate", "failed", 1, 0.0))
+    assert text == f"it ended before its first line of log (state failed); see {settings.home}/logs/scheduler.log"
+
+
+def test_failure_without_an_error_in_its_log_gives_the_state_and_the_log(settings: Settings) -> None:
+    view = TaskView("validate", "failed", 1, 0.0)
+    path = write_log(settings, view, {"level": "info", "event": "start"})
+    text = failure_text(settings, "search_ranking", RUN, view)
+    assert text == f"its log ends without an error, as after a kill (state failed): {path}"
 
 
 def test_long_log_is_read_from_its_end_and_a_half_written_line_is_left_out(settings: Settings) -> None:
@@ -114,6 +122,42 @@ def test_failed_try_is_told_with_its_reason(settings: Settings, monkeypatch: pyt
 
     Follower(settings, OneRun(*moments), "search_ranking", RUN, said.append).follow()
 
-    assert "try 1 failed, comes again" in said[0]
+    assert "try 1 failed, is retried" in said[0]
     assert said[1].strip() == "the store does not answer"
     assert said[2].split()[:2] == ["train", "done"]
+
+
+WAITS = [
+    ("queued", [], "waiting for an earlier run of this pipeline to end"),
+    ("running", [], "waiting for Airflow to end the run"),
+    ("running", [task("ingest", "success"), task("train", "queued", 0)], "train waits for a worker"),
+    ("running", [task("wait", "up_for_reschedule")], "wait waits"),
+    ("running", [task("train", "up_for_retry")], "train is retried soon"),
+    ("running", [task("ingest", "success")], "waiting for Airflow to end the run"),
+]
+
+
+@pytest.mark.parametrize(("run_state", "tasks", "words"), WAITS)
+def test_run_in_which_no_task_works_says_what_it_waits_for_and_for_how_long(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, run_state: str, tasks: list[dict[str, Any]], words: str
+) -> None:
+    monkeypatch.setattr("nightshift.services.follow.POLL_SECONDS", 0)
+    monkeypatch.setattr("nightshift.services.follow.PLAIN_PROGRESS_SECONDS", 0)
+    said: list[str] = []
+
+    Follower(settings, OneRun((run_state, tasks), ("success", [])), "search_ranking", RUN, said.append).follow()
+
+    spoken = [" ".join(line.split()) for line in said]
+    assert f"{words} 0 s" in spoken, spoken
+
+
+def test_running_task_is_shown_with_its_seconds_also_before_it_has_a_log(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nightshift.services.follow.POLL_SECONDS", 0)
+    monkeypatch.setattr("nightshift.services.follow.PLAIN_PROGRESS_SECONDS", 0)
+    said: list[str] = []
+    moments = ("running", [task("evaluate", "running")]), ("success", [])
+
+    Follower(settings, OneRun(*moments), "search_ranking", RUN, said.append).follow()
+
+    assert said[0].split()[:2] == ["evaluate", "running"]
+    assert said[0].endswith(" s")

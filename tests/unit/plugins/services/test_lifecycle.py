@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import os
 import socket
+import time
 from pathlib import Path
 
 import pytest
 
-from nightshift.services.lifecycle import changed_settings, start
+from nightshift.services import announcing, lifecycle
+from nightshift.services.lifecycle import changed_settings, start, wait_ready
 from nightshift.services.locking import START_LOCK
 from nightshift.services.processes import ProcessId
-from nightshift.services.state import ServicesState
+from nightshift.services.state import ComponentState, ServicesState
 from nightshift.settings import Settings
 from training.errors import NightshiftError
 
@@ -32,3 +35,59 @@ def test_busy_port_is_told_before_anything_is_made(tmp_path: Path) -> None:
             start(settings, lambda _text: None)
 
     assert [path.name for path in home.iterdir()] == [START_LOCK]
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    monkeypatch.setattr(lifecycle, "POLL_SECONDS", 0)
+    # Ports on which nothing listens.
+    return Settings.from_environment(
+        {"NIGHTSHIFT_HOME": str(tmp_path), "NIGHTSHIFT_AIRFLOW_PORT": "1", "NIGHTSHIFT_MLFLOW_PORT": "2", "MLFLOW_TRACKING_URI": ""}
+    )
+
+
+def write_state(home: Path, *components: ComponentState) -> None:
+    """Write the state of a supervisor that lives: this process."""
+    me = ProcessId.of(os.getpid())
+    assert me is not None
+    ServicesState(me, components).write(home)
+
+
+def test_wait_for_the_services_says_which_components_are_awaited_and_for_how_long(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(announcing, "EVERY_SECONDS", 0)
+    write_state(settings.home, ComponentState("scheduler", "waiting", None, 0, "/log"))
+    said: list[str] = []
+
+    def say(text: str) -> None:
+        said.append(text)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        wait_ready(settings, since=time.monotonic(), say=say)
+
+    assert said[0].startswith("  waiting for scheduler, Airflow's metadatabase, Airflow's scheduler")
+    assert said[0].endswith(", MLflow  0 s")
+
+
+def test_component_that_ends_again_and_again_ends_the_wait_early(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(announcing, "EVERY_SECONDS", 0)
+    log = settings.home / "mlflow.log"
+    log.write_text("address already in use\n")
+    write_state(settings.home, ComponentState("mlflow", "backoff", None, 3, str(log)))
+
+    def fail_again(_text: str) -> None:
+        write_state(settings.home, ComponentState("mlflow", "backoff", None, 8, str(log)))
+
+    with pytest.raises(NightshiftError, match=r"mlflow ended 5 times; missing: mlflow") as caught:
+        wait_ready(settings, since=time.monotonic(), say=fail_again)
+    assert "address already in use" in str(caught.value)
+
+
+def test_stop_by_another_command_ends_the_wait_with_that_reason(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(announcing, "EVERY_SECONDS", 0)
+    write_state(settings.home, ComponentState("mlflow", "waiting", None, 0, "/log"))
+
+    with pytest.raises(NightshiftError, match=r"services\.stopped.*another command stopped the services.*make start"):
+        wait_ready(settings, since=time.monotonic(), say=lambda _text: (settings.home / "services.json").unlink())

@@ -79,7 +79,7 @@ def test_reused_stage_names_the_run_that_did_the_work(settings: Settings) -> Non
 def test_failed_run_ends_with_task_reason_and_log(settings: Settings) -> None:
     text = text_of(settings, [TaskView("validate", "failed", 2, 3.0), TaskView("train", "upstream_failed", 0, 0.0)])
 
-    assert "validate failed: no error in its log" in text
+    assert "validate failed: it ended before its first line of log (state failed)" in text
     assert f"its log: {settings.home}/airflow/logs/dag_id={DAG}/run_id={RUN}/task_id=validate/attempt=2.log" in text
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from nightshift.services.processes import MARK, Mark, ProcessId, marked, marked_by_home
 from nightshift.services.state import ComponentState, read_state, take_lock
-from nightshift.services.stopping import end_leftovers, running, stop
+from nightshift.services.stopping import end_leftovers, running, serving, stop
 from nightshift.services.supervisor import Supervisor
 from training.errors import NightshiftError
 
@@ -165,6 +165,21 @@ def test_component_deaf_to_sigterm_is_killed_after_the_grace_time(installation: 
     stop(installation.home, lambda _text: None)
 
     assert not process.alive()
+
+
+def test_commands_see_that_the_services_are_being_stopped_before_the_last_one_has_ended(installation: Installation) -> None:
+    installation.start(python("deaf", DEAF), grace_seconds=60)
+    process = until(lambda: (installation.home / "deaf").exists() and installation.alive("deaf"))
+    assert serving(installation.home)
+
+    assert installation.process is not None
+    installation.process.send_signal(signal.SIGTERM)
+
+    until(lambda: not serving(installation.home))
+    assert process.alive()
+    process.send(signal.SIGKILL)
+    installation.process.wait(PATIENCE_SECONDS)
+    assert read_state(installation.home) is None
 
 
 def test_sigterm_goes_to_the_component_alone_and_not_to_its_children(installation: Installation) -> None:

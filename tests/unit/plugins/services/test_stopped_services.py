@@ -1,0 +1,84 @@
+"""`make stop` during `make run`: the command ends at once and says why, what is not finished, and what to do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from nightshift.services import night
+from nightshift.services.airflow_api import AirflowApi
+from nightshift.services.environment import note_places
+from nightshift.services.night import run_night
+from nightshift.services.processes import ProcessId
+from nightshift.services.state import ComponentState, ServicesState
+from nightshift.services.stopping import serving, stopped_services_named
+from nightshift.settings import Settings
+from tests.unit.plugins.services.airflow_server import AirflowServer, airflow_server
+from training.errors import NightshiftError, UnavailableError
+
+UNREACHABLE = UnavailableError("airflow.unreachable", "connection refused")
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    for name in [name for name in os.environ if name.endswith("_URI")]:
+        monkeypatch.delenv(name)
+    made = Settings.from_environment({"NIGHTSHIFT_HOME": str(tmp_path)})
+    write_state(made, "running")
+    note_places(made, print)
+    return made
+
+
+@pytest.fixture
+def server() -> Iterator[AirflowServer]:
+    with airflow_server() as made:
+        yield made
+
+
+def write_state(settings: Settings, state: str) -> None:
+    """Write the state of a supervisor that lives: this process."""
+    me = ProcessId.of(os.getpid())
+    assert me is not None
+    ServicesState(me, (ComponentState("api-server", state, None, 0, "/log"),)).write(settings.home)
+
+
+@pytest.mark.parametrize("is_gone", [True, False], ids=["supervisor gone", "supervisor stopping"])
+def test_run_ends_with_the_reason_when_another_command_stops_the_services(
+    settings: Settings, server: AirflowServer, monkeypatch: pytest.MonkeyPatch, is_gone: bool
+) -> None:
+    client = AirflowApi(server.url, "admin", "secret", is_running=lambda: serving(settings.home), retry_seconds=3600)
+    monkeypatch.setattr(night, "start", lambda *_arguments: None)
+    monkeypatch.setattr(night, "api", lambda _settings: client)
+    monkeypatch.setattr(night, "make_data", lambda *_arguments: None)
+    said: list[str] = []
+
+    def say(text: str) -> None:
+        said.append(text)
+        if text.startswith("search_ranking, run night-2026-02-01"):
+            write_state(settings, "stopped")
+            if is_gone:
+                (settings.home / "services.json").unlink()
+            server.stop()
+
+    with pytest.raises(NightshiftError) as caught:
+        run_night(settings, "search_ranking", night=date(2026, 2, 1), force=False, say=say)
+
+    assert caught.value.code == "services.stopped"
+    assert "the services were stopped; the night of search_ranking is not finished" in str(caught.value)
+    assert "make run PIPELINE=search_ranking" in caught.value.hint
+    assert "search_ranking could not be paused again: Airflow does not answer; the next make start or make run pauses it" in said
+
+
+def test_api_server_that_does_not_answer_while_the_services_run_stays_that_error(settings: Settings) -> None:
+    with pytest.raises(UnavailableError, match="connection refused"), stopped_services_named(settings.home, "the night", ""):
+        raise UNREACHABLE
+
+
+def test_store_that_does_not_answer_is_not_taken_for_stopped_services(settings: Settings) -> None:
+    (settings.home / "services.json").unlink()
+    with pytest.raises(UnavailableError, match="no route"), stopped_services_named(settings.home, "the night", ""):
+        raise UnavailableError("storage.unavailable", "no route")
