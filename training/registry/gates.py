@@ -202,7 +202,7 @@ def _improvement(evaluation: Mapping[str, Any], rules: Evaluate) -> Reason:
         gate="improvement",
         passed=gain > asked,
         severity=rules.severity_of("improvement"),
-        words=f"{rules.primary} better by {gain:+.6g}, more than {words} asked",
+        words=f"{rules.primary} better by {gain:+.6g}, required > {words}",
         numbers={"gain": gain, "champion": old, "asked": asked},
     )
 
@@ -305,10 +305,10 @@ def _canary_waits(
 ) -> Iterator[Reason]:
     """What has to be there before a canary can be judged at all; a reason that is not passed is still missing."""
     asked_seconds = canary_rules.for_.total_seconds()
-    words = f"canary for {elapsed_seconds / 3600:.1f} h, {asked_seconds / 3600:.1f} h asked"
+    words = f"canary for {elapsed_seconds / 3600:.1f} h, required >= {asked_seconds / 3600:.1f} h"
     numbers: dict[str, Any] = {"elapsed_seconds": elapsed_seconds, "asked_seconds": asked_seconds}
     yield Reason(gate="time", passed=elapsed_seconds >= asked_seconds, words=words, numbers=numbers)
-    words = f"judged on {num_rows} rows with labels, {canary_rules.support} asked"
+    words = f"judged on {num_rows} rows with labels, required >= {canary_rules.support}"
     numbers = {"num_rows": num_rows, "asked": canary_rules.support}
     yield Reason(gate="support", passed=num_rows >= canary_rules.support, words=words, numbers=numbers)
     needed = [_table(evaluation, "metrics").get(rules.primary)]
@@ -323,7 +323,7 @@ def _tolerated(evaluation: Mapping[str, Any], canary_rules: Canary, rules: Evalu
     gain = _number(_table(evaluation, "comparison").get("gain"))
     if gain is None:
         return Reason(gate="tolerance", passed=True, words="there is no champion to be worse than")
-    words = f"{rules.primary} better than the champion's by {gain:+.6g}, at least {0.0 - canary_rules.tolerance:+.6g} asked"
+    words = f"{rules.primary} better than the champion's by {gain:+.6g}, required >= {0.0 - canary_rules.tolerance:+.6g}"
     numbers = {"gain": gain, "tolerance": canary_rules.tolerance}
     return Reason(gate="tolerance", passed=gain >= -canary_rules.tolerance, words=words, numbers=numbers)
 
@@ -332,7 +332,7 @@ def _at_most(gate: str, value: Any, limit: float, what: str, rules: Evaluate, *,
     number = _number(value)
     if number is None:
         return _missing(gate, what)
-    words = f"{what} {number:.6g}{unit}, at most {limit:.6g}{unit} asked"
+    words = f"{what} {number:.6g}{unit}, required <= {limit:.6g}{unit}"
     return Reason(
         gate=gate, passed=number <= limit, severity=rules.severity_of(gate), words=words, numbers={"value": number, "limit": limit}
     )

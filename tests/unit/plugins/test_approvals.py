@@ -63,7 +63,7 @@ def request_for(
         "champion_metrics": {"ndcg@10": 0.6},
         "as_of": "2026-02-01",
     }
-    reasons = [{"gate": "minimum", "passed": True, "words": "ndcg@10 0.61, at least 0.3 asked | fine"}]
+    reasons = [{"gate": "minimum", "passed": True, "words": "ndcg@10 0.61, required >= 0.3 | fine"}]
     return record_candidate(ledger, holder, model=MODEL, outcome=outcome, reasons=reasons, evidence=evidence, decided_by="night")
 
 
@@ -91,7 +91,7 @@ def test_the_question_shows_the_decision_and_links_the_report(ledger: Ledger, as
         ask(spec_with("approvers: [ann, eve]"))._ask(context())
     (question,) = asked
     assert question["subject"] == "May search_ranking 1.0.1 be promoted?"
-    assert "| minimum | yes | ndcg@10 0.61, at least 0.3 asked \\| fine |" in question["body"]
+    assert "| minimum | yes | ndcg@10 0.61, required >= 0.3 \\| fine |" in question["body"]
     assert "| ndcg@10 | 0.61 | 0.6 |" in question["body"]
     assert "/nightshift/reports/search_ranking/abc" in question["body"]
     assert [user["id"] for user in question["assigned_users"]] == ["ann", "eve"]

@@ -168,11 +168,11 @@ def _decision(evaluation: dict[str, Any]) -> dict[str, Any]:
     auc, gain = evaluation["metrics"]["auc"], evaluation["comparison"]["gain"]
     reasons = [
         {"gate": "finite", "passed": True, "severity": "fail", "words": f"auc is {auc:.6g}"},
-        {"gate": "minimum", "passed": True, "severity": "fail", "words": f"auc {auc:.6g}, at least 0.6 asked"},
-        {"gate": "improvement", "passed": True, "severity": "fail", "words": f"auc better by {gain:+.6g}, more than 0 asked"},
-        {"gate": "significance", "passed": True, "severity": "fail", "words": "95% interval of the gain, lower end above zero asked"},
-        {"gate": "leakage", "passed": True, "severity": "fail", "words": "the strongest feature alone reaches 0.641, below 0.98 asked"},
+        {"gate": "minimum", "passed": True, "severity": "fail", "words": f"auc {auc:.6g}, required >= 0.6"},
+        {"gate": "improvement", "passed": True, "severity": "fail", "words": f"auc better by {gain:+.6g}, required > 0"},
+        {"gate": "significance", "passed": True, "severity": "fail", "words": "95% interval of the gain, lower end > 0 required"},
+        {"gate": "leakage", "passed": True, "severity": "fail", "words": "the strongest feature alone reaches 0.641, required < 0.98"},
         {"gate": "overlap", "passed": False, "severity": "warn", "words": "87.3 % of the test rows' tailnum are in the training rows"},
-        {"gate": "fairness", "passed": False, "severity": "approve", "words": "origin: calibration gap 0.041, at most 0.03 asked"},
+        {"gate": "fairness", "passed": False, "severity": "approve", "words": "origin: calibration gap 0.041, required <= 0.03"},
     ]
     return {"outcome": "needs_approval", "reasons": reasons}

@@ -65,7 +65,7 @@ def evaluation(**changes: Any) -> dict[str, Any]:
 
 
 def decided(outcome: str, **reason: Any) -> dict[str, Any]:
-    told = {"gate": "improvement", "passed": True, "severity": "fail", "words": "auc better by +0.02, more than 0 asked", **reason}
+    told = {"gate": "improvement", "passed": True, "severity": "fail", "words": "auc better by +0.02, required > 0", **reason}
     return {"outcome": outcome, "reasons": [told]}
 
 

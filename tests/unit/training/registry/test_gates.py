@@ -137,7 +137,7 @@ def test_better_candidate_is_accepted_with_every_gates_words_and_numbers() -> No
     assert by_gate["improvement"].numbers == {"gain": 0.01, "champion": 0.7, "asked": 0.0}
     assert by_gate["slices"].numbers["columns"] == {"origin": "JFK"}
     assert by_gate["slices"].numbers["drop"] == pytest.approx(0.01)
-    assert by_gate["latency"].words == "p99 of one prediction 3 ms, at most 20 ms asked"
+    assert by_gate["latency"].words == "p99 of one prediction 3 ms, required <= 20 ms"
     assert by_gate["overlap"].severity == "warn"
     assert json.loads(canonical_json(decision.reasons_json()))[-1]["numbers"] == {"low": 0.001, "high": 0.02, "confidence": 0.95}
     assert "\n" not in decision.summary

@@ -44,7 +44,7 @@ def test_canary_that_is_no_worse_is_promoted_after_the_time_and_the_support() ->
     found = verdict(days=3.0, num_rows=1000)
     assert found.outcome == "promote"
     assert words(found) == set()
-    assert "judged on 1000 rows with labels, 1000 asked" in found.summary
+    assert "judged on 1000 rows with labels, required >= 1000" in found.summary
     assert canonical_json(found.reasons_json())
 
 
