@@ -11,9 +11,11 @@ import shutil
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote, urlsplit
 
+from training.errors import DataError
 from training.models.predictor import NamedPredictor, Predictor, load_predictor
-from training.registry.model_files import check_files, has_list
+from training.registry.model_files import check_files, check_kinds, has_list
 
 if TYPE_CHECKING:
     from mlflow.pyfunc import PyFuncModel
@@ -51,14 +53,32 @@ def load_verified(uri: str, *, digest: str) -> PyFuncModel:
     # The model may read its files as long as this process uses it.
     scratch = Path(tempfile.mkdtemp(prefix="nightshift-model-"))
     atexit.register(shutil.rmtree, scratch, ignore_errors=True)
-    with registry_faults():
-        fetched = Path(mlflow.artifacts.download_artifacts(artifact_uri=uri, dst_path=str(scratch)))
-    if not fetched.resolve().is_relative_to(scratch.resolve()):
-        # A local folder is handed back as it is; what is checked must not change before it is loaded.
-        fetched = Path(shutil.copytree(fetched, scratch / "model", symlinks=True))
+    local = _local_path(uri)
+    if local is not None:
+        # What is checked must not change before it is loaded.
+        fetched = _copied(local, scratch / "model")
+    else:
+        with registry_faults():
+            fetched = Path(mlflow.artifacts.download_artifacts(artifact_uri=uri, dst_path=str(scratch)))
     (fetched / CLIENT_FILE).unlink(missing_ok=True)
     check_files(fetched, digest=digest)
     return mlflow.pyfunc.load_model(str(fetched))
+
+
+def _local_path(uri: str) -> Path | None:
+    """Return the path of a folder on this machine, None for what MLflow has to find."""
+    parts = urlsplit(uri)
+    if parts.scheme == "file":
+        return Path(unquote(parts.path))
+    return None if parts.scheme else Path(uri)
+
+
+def _copied(folder: Path, target: Path) -> Path:
+    check_kinds(folder)
+    try:
+        return Path(shutil.copytree(folder, target, symlinks=True))
+    except OSError as err:
+        raise DataError("model.altered", f"{folder} could not be copied: {err}", hint="nothing of it was loaded") from err
 
 
 def _load_pyfunc(path: str) -> Predictor | NamedPredictor:

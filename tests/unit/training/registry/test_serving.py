@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -104,7 +106,71 @@ def test_a_missing_file_and_all_others_that_differ_are_named_at_once(model: Path
 def test_a_link_in_place_of_a_file_is_refused(model: Path, saved: tuple[Path, str]) -> None:
     path = next((model / "data").rglob("model.json"))
     path.symlink_to(path.rename(model.parent / "model.json"))
-    with pytest.raises(DataError, match=r"model\.json is missing"):
+    with pytest.raises(DataError, match=r"model\.json is a symbolic link"):
+        check_files(model, digest=saved[1])
+
+
+def fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def unix_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(path))
+
+
+def endless_device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def loop(path: Path) -> None:
+    path.symlink_to(path.parent)
+
+
+def deep(path: Path) -> None:
+    for _ in range(200):
+        path = path / "n"
+    path.mkdir(parents=True)
+
+
+@pytest.mark.parametrize("place", ["MLmodel", "more", "data/more", LIST_NAME])
+@pytest.mark.parametrize("make", [fifo, unix_socket, endless_device, loop, deep])
+def test_what_is_no_regular_file_is_refused_without_being_opened(
+    model: Path, saved: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], None], place: str
+) -> None:
+    (model / place).unlink(missing_ok=True)
+    monkeypatch.chdir(model)  # A socket's path is short.
+    make(Path(place))
+    monkeypatch.setattr(Path, "open", lambda *_args, **_named: pytest.fail("opened"))
+    monkeypatch.setattr(shutil, "copytree", lambda *_args, **_named: pytest.fail("copied"))
+    for uri in (str(model), model.as_uri()):
+        with pytest.raises(DataError, match=r"a symbolic link|a FIFO|a socket|folders deep") as caught:
+            load_verified(uri, digest=saved[1])
+        assert caught.value.code == "model.altered"
+
+
+def test_file_in_place_of_the_models_folder_is_refused(model: Path, saved: tuple[Path, str]) -> None:
+    for path in (model / "MLmodel", model / "missing"):
+        with pytest.raises(DataError, match="is not a folder") as caught:
+            load_verified(str(path), digest=saved[1])
+        assert caught.value.code == "model.unlisted"
+
+
+LISTED_NAMES = ["n" * 300, "n/" * 3000, "/etc/hostname", "data/../../model.json", "nul\\u0000"]
+
+
+@pytest.mark.parametrize("name", LISTED_NAMES, ids=["long", "deep", "absolute", "outside", "NUL"])
+def test_listed_name_that_is_none_below_the_model_is_missing(model: Path, name: str) -> None:
+    (model / LIST_NAME).write_text(f'{{"files": {{"{name}": {{"sha256": "0"}}}}, "format_version": 1}}', encoding="utf-8")
+    with pytest.raises(DataError, match=" is missing") as caught:
+        check_files(model, digest=None, below=name[:1])
+    assert caught.value.code == "model.altered"
+
+
+def test_file_of_another_size_is_refused_without_being_read(model: Path, saved: tuple[Path, str]) -> None:
+    with (model / "MLmodel").open("r+b") as file:
+        file.truncate(1 << 40)  # sparse
+    with pytest.raises(DataError, match="MLmodel has other content"):
         check_files(model, digest=saved[1])
 
 
