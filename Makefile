@@ -23,6 +23,9 @@ INSTALLED := $(VENV)/.installed-$(HASH)
 DEV_INSTALLED := $(VENV)/.installed-dev-$(DEV_HASH)
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input --constraint constraints.txt
 SERVICES := $(BIN)/python -m nightshift.services
+# pip says nothing for minutes. The loop ends with the shell of its recipe, after Ctrl-C at its next turn; sleep keeps no pipe of ours open.
+TICK_SECONDS ?= 30
+TICK := ( while sleep $(TICK_SECONDS) >/dev/null 2>&1 && kill -0 $$$$ 2>/dev/null; do echo "  still installing"; done ) & trap "kill $$! 2>/dev/null" EXIT;
 
 # What users give reaches the program as one argument: in quotes for the shell, on one line, and `$` means nothing to make.
 define newline
@@ -109,14 +112,14 @@ $(BIN)/python:
 
 $(INSTALLED): | $(BIN)/python
 	echo "installing torch (once)"
-	$(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) "$$(grep '^torch==' requirements.txt)"
+	$(TICK) $(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) "$$(grep '^torch==' requirements.txt)"
 	echo "installing the other requirements (once)"
-	$(PIP) --requirement requirements.txt
+	$(TICK) $(PIP) --requirement requirements.txt
 	rm -f $(VENV)/.installed-[0-9a-f]*
 	touch $@
 
 $(DEV_INSTALLED): $(INSTALLED)
 	echo "installing what tests and checks need (once)"
-	$(PIP) --requirement requirements-dev.txt
+	$(TICK) $(PIP) --requirement requirements-dev.txt
 	rm -f $(VENV)/.installed-dev-*
 	touch $@

@@ -44,3 +44,25 @@ def test_second_line_of_a_value_is_no_command(tmp_path: Path) -> None:
     done = subprocess.run([*command, f"CONF={value}", "run"], env=OWN, cwd=tmp_path, capture_output=True, text=True, check=False)
 
     assert done.stdout.splitlines() == ["run", "search_ranking", "--conf", '{"train": {"epochs": 5}}'], done.stderr
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_installation_says_that_it_goes_on_and_ends_with_the_code_of_pip(tmp_path: Path, code: int) -> None:
+    for name in ("requirements.txt", "requirements-dev.txt", "constraints.txt"):
+        (tmp_path / name).write_text("torch==1\n")
+    fake = tmp_path / "pip"
+    # Ends once it has been announced twice: its caller's output is the file.
+    fake.write_text(f"#!/bin/sh\nuntil [ $(grep -c still said) -ge 2 ]; do sleep 0.05; done\nexit {code}\n")
+    fake.chmod(0o755)
+    arguments = ["INSTALLED=installed", "HASH=", "DEV_HASH=", "PYTHON=false", f"PIP={fake}", "TICK_SECONDS=0.05", "BIN=bin"]
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").touch()
+
+    command = ["make", "--file", str(ROOT / "Makefile"), *arguments, "install"]
+    with (tmp_path / "said").open("w") as said:
+        done = subprocess.run(command, env=OWN, cwd=tmp_path, stdout=said, stderr=said, check=False)
+
+    lines = (tmp_path / "said").read_text().splitlines()
+    assert lines[:3] == ["installing torch (once)", "  still installing", "  still installing"]
+    assert (done.returncode == 0) == (code == 0)
+    assert (tmp_path / "installed").exists() == (code == 0)
