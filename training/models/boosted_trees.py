@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 SCORING_THREADS: Final = 2
 """A row's score does not depend on it."""
 LOG_EVERY_ROUNDS: Final = 10
+TREE_METHOD: Final = "hist"
 OBJECTIVES: Final = {
     "binary": ("binary:logistic", "logloss"),
     "ranking": ("rank:ndcg", "ndcg@10"),
@@ -40,18 +41,17 @@ class BoostedTrees(Family):
         training, validation = _matrix(context, "train"), _matrix(context, "validation")
         parameters = _parameters(context, training, validation)
         run = _Rounds(context)
-        booster = run.resume()
-        callback = _Callback(run)
-        if booster is None or (run.num_rounds < train.epochs and not run.is_over):
-            booster = xgboost.train(
-                parameters,
-                training,
-                num_boost_round=train.epochs - run.num_rounds,
-                evals=[(training, "train"), (validation, "validation")],
-                xgb_model=booster,
-                callbacks=[callback],
-                verbose_eval=False,
-            )
+        matrices = [(training, "train"), (validation, "validation")]
+        booster = xgboost.Booster(parameters, [training, validation], model_file=run.resume())
+        while run.num_rounds < train.epochs and not run.is_over:
+            _forget_random_numbers(booster)
+            # Not xgboost.train: it counts the rounds from 0 again when it goes on with a model, and seeds them so.
+            booster.update(training, run.num_rounds)
+            run.record(*_losses(booster.eval_set(matrices, run.num_rounds)))
+            if run.checkpoint_due:
+                run.save(booster)
+            if context.stop.requested:
+                break
         if context.stop.requested and run.num_rounds < train.epochs and not run.is_over:
             run.save(booster, wait=True)
             raise PreemptedError("train.preempted", f"stopped after round {run.num_rounds}, which is committed")
@@ -93,7 +93,8 @@ class _Rounds:
         patience = self._context.spec.train.early_stopping
         return self._given_up or (patience is not None and self.num_rounds - self.best_round >= patience)
 
-    def resume(self) -> xgboost.Booster | None:
+    def resume(self) -> bytearray | None:
+        """Return the model of the newest usable checkpoint, None where there is none."""
         checkpoints = self._context.checkpoints
         entry = checkpoints.newest_entry()
         if entry == 0:
@@ -102,9 +103,7 @@ class _Rounds:
         self.num_rounds, self.best_round = restored.meta["step"], restored.meta["best_round"]
         self.best_loss, self.history = restored.meta["best_loss"], restored.meta["history"]
         logger.info("resuming after round %d", self.num_rounds)
-        booster = xgboost.Booster()
-        booster.load_model(bytearray(restored.state["booster"].numpy().tobytes()))
-        return booster
+        return bytearray(restored.state["booster"].numpy().tobytes())
 
     def record(self, train_loss: float, validation_loss: float) -> None:
         if not np.isfinite([train_loss, validation_loss]).all():
@@ -136,27 +135,25 @@ class _Rounds:
     def checkpoint_due(self) -> bool:
         return self._context.checkpoints.due
 
-    @property
-    def stop_requested(self) -> bool:
-        return self._context.stop.requested
+
+def _losses(evaluated: str) -> list[float]:
+    """Return the training and the validation loss from the text of `Booster.eval_set`: its entries are `train-logloss:0.5`."""
+    losses = []
+    for entry in evaluated.split()[1:]:
+        name, _, value = entry.rpartition(":")
+        # Of a gain, more is better; everything here goes by losses.
+        losses.append(-float(value) if "-ndcg" in name else float(value))
+    return losses
 
 
-class _Callback(xgboost.callback.TrainingCallback):  # type: ignore[misc]
-    def __init__(self, rounds: _Rounds) -> None:
-        super().__init__()
-        self._rounds = rounds
+def _forget_random_numbers(booster: xgboost.Booster) -> None:
+    """Make the booster's updater of trees again: it draws columns by a generator of its own, which no model file holds.
 
-    def after_iteration(self, model: xgboost.Booster, epoch: int, evals_log: Mapping[str, Any]) -> bool:
-        """Return True to stop."""
-        losses = []
-        for name in ("train", "validation"):
-            metric, values = next(iter(evals_log[name].items()))
-            # Of a gain, more is better; everything here goes by losses.
-            losses.append(-float(values[-1]) if metric.startswith("ndcg") else float(values[-1]))
-        self._rounds.record(*losses)
-        if self._rounds.checkpoint_due:
-            self._rounds.save(model)
-        return self._rounds.is_over or self._rounds.stop_requested
+    With `seed_per_iteration` a new one begins with numbers of (seed, round), as it does after a resumption.
+    """
+    booster.set_param({"tree_method": "approx"})
+    booster.save_config()
+    booster.set_param({"tree_method": TREE_METHOD})
 
 
 def _parameters(context: FitContext, *matrices: xgboost.DMatrix) -> dict[str, Any]:
@@ -171,7 +168,7 @@ def _parameters(context: FitContext, *matrices: xgboost.DMatrix) -> dict[str, An
         "objective": objective,
         "eval_metric": metric,
         **({"num_class": _num_classes(matrices)} if task == "multiclass" else {}),
-        "tree_method": "hist",
+        "tree_method": TREE_METHOD,
         "learning_rate": train.learning_rate,
         "colsample_bytree": settings.pop("colsample"),
         **settings,
