@@ -1,0 +1,241 @@
+"""Metrics on their way to MLflow: sent in batches, kept while it is away, sent once by the next attempt."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.unit.training.engine.loop_bench import FINGERPRINT, LoopBench
+from training.engine import tracking
+from training.engine.tracking import Parent, Tracker, finish_parent, parent_run
+from training.errors import UnavailableError
+
+
+class Server:
+    """What a tracking server was sent, by the calls of its client; `away` makes each call fail."""
+
+    def __init__(self) -> None:
+        self.away = False
+        self.runs: dict[str, dict[str, Any]] = {}
+        self.numbers = itertools.count(1)
+
+    def set_experiment(self, name: str) -> SimpleNamespace:
+        self._answer()
+        return SimpleNamespace(experiment_id=f"experiment of {name}")
+
+    def create_run(self, experiment_id: str, run_name: str, tags: dict[str, str]) -> SimpleNamespace:
+        self._answer()
+        run_id = f"run-{next(self.numbers)}"
+        self.runs[run_id] = {"experiment": experiment_id, "name": run_name, "tags": dict(tags), "points": [], "params": {}, "batches": []}
+        return SimpleNamespace(info=SimpleNamespace(run_id=run_id))
+
+    def delete_run(self, run_id: str) -> None:
+        self._answer()
+        del self.runs[run_id]
+
+    def log_batch(self, run_id: str, metrics: Any = (), params: Any = ()) -> None:
+        self._answer()
+        self.runs[run_id]["points"] += [(metric.key, metric.value, metric.step, metric.timestamp) for metric in metrics]
+        self.runs[run_id]["params"] |= {param.key: param.value for param in params}
+        self.runs[run_id]["batches"].append(len(metrics))
+
+    def log_metric(self, run_id: str, name: str, value: float) -> None:
+        self._answer()
+        self.runs[run_id]["points"].append((name, value, 0, 0))
+
+    def set_tag(self, run_id: str, name: str, value: str) -> None:
+        self._answer()
+        self.runs[run_id]["tags"][name] = value
+
+    def set_terminated(self, run_id: str, status: str) -> None:
+        self._answer()
+        self.runs[run_id]["status"] = status
+
+    def _answer(self) -> None:
+        if self.away:
+            raise ConnectionError("connection refused\nat 127.0.0.1")
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Server:
+    made = Server()
+    entities = SimpleNamespace(
+        Metric=lambda key, value, timestamp, step: SimpleNamespace(key=key, value=value, timestamp=timestamp, step=step),
+        Param=lambda key, value: SimpleNamespace(key=key, value=value),
+    )
+    module: Any = SimpleNamespace(MlflowClient=lambda: made, set_experiment=made.set_experiment, entities=entities)
+    monkeypatch.setitem(sys.modules, "mlflow", module)
+    monkeypatch.setitem(sys.modules, "mlflow.entities", entities)
+    monkeypatch.setattr(tracking, "FLUSH_SECONDS", 0.001)
+    # Only what a test asks for by name is tried again while the server is away.
+    monkeypatch.setattr(tracking, "RETRY_SECONDS", 1e9)
+    return made
+
+
+def tracker_of(bench: LoopBench, *, rank: int = 0, parent: Parent | None = None, **parameters: Any) -> Tracker:
+    return Tracker(bench.context(rank=rank), tags={"mine": "yes"}, parameters={"epochs": 3, **parameters}, parent=parent)
+
+
+def names_and_steps(points: list[tuple[str, float, int, int]]) -> list[tuple[str, float, int]]:
+    return [(name, value, step) for name, value, step, _at in points]
+
+
+def spooled(bench: LoopBench) -> list[Any]:
+    data = bench.store.bucket.find(f"stages/p/train/{FINGERPRINT}/tracking-pending.jsonl")
+    return [json.loads(line) for line in data.decode().splitlines()] if data else []
+
+
+def test_metrics_parameters_tags_and_status_reach_the_run(bench: LoopBench, server: Server) -> None:
+    tracker = tracker_of(bench, long="x" * 501)
+    tracker.log(1, loss=0.5, norm=1.5)
+    tracker.log(2, loss=0.25)
+    assert tracker.close()
+    tracker.finish("FINISHED", {"late": "tag"})
+    ((run_id, run),) = server.runs.items()
+    assert tracker.run_id == run_id
+    assert names_and_steps(run["points"]) == [("loss", 0.5, 1), ("norm", 1.5, 1), ("loss", 0.25, 2)]
+    assert all(at > 1.7e12 for *_, at in run["points"]), "milliseconds since the epoch"
+    assert run["params"] == {"epochs": "3", "long": "x" * 500}
+    assert run["name"] == "r"
+    assert run["experiment"] == "experiment of p"
+    assert run["status"] == "FINISHED"
+    tags = run["tags"]
+    assert (tags["mine"], tags["late"], tags["nightshift.pipeline"], tags["nightshift.fingerprint"]) == ("yes", "tag", "p", FINGERPRINT)
+    assert tags["nightshift.as_of"] == "2026-01-01T00:00:00+00:00"
+    assert tags["nightshift.git_dirty"] in ("true", "false")
+    assert spooled(bench) == []
+
+
+def test_many_points_go_in_batches_of_a_thousand(bench: LoopBench, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracking, "FLUSH_SECONDS", 1e6)
+    tracker = tracker_of(bench)
+    for step in range(2500):
+        tracker.log(step, loss=1.0)
+    assert tracker.close()
+    (run,) = server.runs.values()
+    assert run["batches"] == [0, 1000, 1000, 500], "the first has the parameters"
+    assert [step for _name, _value, step in names_and_steps(run["points"])] == list(range(2500))
+
+
+def test_points_that_cannot_be_sent_go_to_the_store_and_the_next_attempt_sends_them_once_to_the_same_run(
+    bench: LoopBench, server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = tracker_of(bench)
+    first.log(1, loss=4.0)
+    assert first.close()
+    server.away = True
+    second = tracker_of(bench)
+    second.log(2, loss=3.0)
+    second.log(3, loss=2.0)
+    assert not second.close()
+    second.finish("FAILED", {})
+    assert [entry[:3] for entry in spooled(bench)] == [["loss", 3.0, 2], ["loss", 2.0, 3]]
+    assert "tracking delayed: 2 points wait in the store for MLflow (connection refused)" in caplog.text
+    assert caplog.text.count("MLflow is away, metrics are kept: connection refused") == 1
+    server.away = False
+    third = tracker_of(bench)
+    third.log(4, loss=1.0)
+    assert third.close()
+    ((run_id, run),) = server.runs.items()
+    assert third.run_id == run_id == first.run_id
+    assert sorted(names_and_steps(run["points"]), key=lambda point: point[2]) == [("loss", float(5 - step), step) for step in range(1, 5)]
+    assert spooled(bench) == []
+
+
+def test_server_that_comes_back_gets_what_was_kept_without_another_attempt(
+    bench: LoopBench, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.away = True
+    tracker = tracker_of(bench)
+    tracker.log(1, loss=1.0)
+    while not tracker._away_reason:
+        tracker._closing.wait(0.01)
+    server.away = False
+    assert tracker.close(), "the last try does not wait for the pause to end"
+    (run,) = server.runs.values()
+    assert names_and_steps(run["points"]) == [("loss", 1.0, 1)]
+
+
+def test_points_above_the_limit_are_dropped_and_counted(
+    bench: LoopBench, server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tracking, "MAX_PENDING", 3)
+    server.away = True
+    tracker = tracker_of(bench)
+    for step in range(6):
+        tracker.log(step, loss=1.0, norm=2.0)
+    assert not tracker.close()
+    assert [entry[2] for entry in spooled(bench)] == [0, 0, 1, 1]
+    assert "8 points were dropped" in caplog.text
+
+
+def test_ranks_other_than_the_first_track_nothing(bench: LoopBench, server: Server) -> None:
+    tracker = tracker_of(bench, rank=1)
+    tracker.log(1, loss=1.0)
+    assert tracker.close()
+    tracker.finish("FINISHED", {})
+    assert server.runs == {}
+    assert not tracker._thread.is_alive()
+
+
+def test_storage_that_fails_while_the_server_is_away_ends_nothing(
+    bench: LoopBench, server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(key: str, data: bytes) -> None:
+        raise UnavailableError("storage.unavailable", "the storage is away")
+
+    server.away = True
+    tracker = tracker_of(bench)
+    monkeypatch.setattr(bench.store.bucket, "put", fail)
+    tracker.log(1, loss=1.0)
+    assert not tracker.close()
+    assert "metrics could not be kept in the store" in caplog.text
+
+
+def test_run_that_cannot_be_closed_ends_nothing(bench: LoopBench, server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    tracker = tracker_of(bench)
+    assert tracker.close()
+    server.away = True
+    tracker.finish("FINISHED", {})
+    assert "could not be closed: connection refused" in caplog.text
+
+
+PARENT = Parent(key="studies/s.json", name="study", child_name="trial 3", tags={"of": "study"})
+
+
+def test_trial_is_nested_in_the_run_of_its_study_which_is_made_once(bench: LoopBench, server: Server) -> None:
+    tracker = tracker_of(bench, parent=PARENT)
+    assert tracker.close()
+    (study, trial) = server.runs.values()
+    assert (study["name"], study["tags"]) == ("study", {"of": "study"})
+    assert trial["name"] == "trial 3"
+    assert trial["tags"]["mlflow.parentRunId"] == "run-1"
+    assert parent_run(server, bench.store.bucket, "e", PARENT) == "run-1"
+    assert len(server.runs) == 2
+
+
+def test_of_two_that_make_a_study_at_once_the_second_takes_its_own_back(
+    bench: LoopBench, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent_run(server, bench.store.bucket, "e", PARENT)
+    find, looks = bench.store.bucket.find, itertools.count()
+    monkeypatch.setattr(bench.store.bucket, "find", lambda key: find(key) if next(looks) else None)
+    assert parent_run(server, bench.store.bucket, "e", PARENT) == "run-1"
+    assert list(server.runs) == ["run-1"]
+
+
+def test_finished_study_has_its_metrics_and_parameters(bench: LoopBench, server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    finish_parent(bench.store.bucket, PARENT.key, {"lr": "1"}, {"best": 0.5})
+    assert server.runs == {}, "there is no study"
+    parent_run(server, bench.store.bucket, "e", PARENT)
+    finish_parent(bench.store.bucket, PARENT.key, {"lr": "x" * 501}, {"best": 0.5})
+    (study,) = server.runs.values()
+    assert (study["points"], study["params"], study["status"]) == ([("best", 0.5, 0, 0)], {"lr": "x" * 500}, "FINISHED")
+    server.away = True
+    finish_parent(bench.store.bucket, PARENT.key, {}, {"best": 0.5})
+    assert "MLflow run of studies/s.json could not be closed: connection refused" in caplog.text
