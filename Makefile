@@ -10,6 +10,9 @@ TORCH_INDEX ?=
 # Tests mostly wait for the services that they start: two files at a time fit two cores.
 TEST_WORKERS ?= 2
 
+# Of `make mutants`: how many of all mutants are run, drawn with a fixed seed.
+MUTANTS ?= 400
+
 # For images: their tag, their base (any Debian bookworm), and what builds them.
 VERSION ?= 0.2.0
 BASE ?=
@@ -37,7 +40,7 @@ unexport PIPELINE NIGHT FROM TO CONF
 
 export PYTHONPATH := $(CURDIR):$(CURDIR)/plugins$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-.PHONY: help run backfill start stop status shell env install install-dev test test-cluster images image-stage image-mlflow image-airflow image-worker lint format schema bench clean
+.PHONY: help run backfill start stop status shell env install install-dev test quick chaos mutants test-cluster images image-stage image-mlflow image-airflow image-worker lint format schema bench clean
 .SILENT:
 .DEFAULT_GOAL := help
 
@@ -65,8 +68,17 @@ shell: $(INSTALLED)  ## a shell in which airflow and python know this installati
 env: $(INSTALLED)  ## the same for your own shell: eval "$(make env)"
 	$(SERVICES) env
 
-test: $(DEV_INSTALLED)  ## all tests, files side by side on TEST_WORKERS processes
-	$(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile
+test: $(DEV_INSTALLED)  ## the whole suite without the longest cases of `make chaos`, files side by side on TEST_WORKERS processes
+	$(BIN)/python -m pytest -m "not long" --numprocesses $(TEST_WORKERS) --dist loadfile
+
+quick: $(DEV_INSTALLED)  ## unit tests that need no service and little time: a few minutes
+	$(BIN)/python -m pytest tests/unit -m "not slow" -k "not postgresql" --numprocesses $(TEST_WORKERS) --dist loadfile
+
+chaos: $(DEV_INSTALLED)  ## every kill and sleep of a real installation, the longest included
+	$(BIN)/python -m pytest tests/chaos
+
+mutants: $(DEV_INSTALLED)  ## mutation test: a sample of MUTANTS=400 changes to the code, each of which a unit test must notice; Ctrl-C, and it goes on later
+	nice -n 19 $(BIN)/python -m tools.mutants --sample $(MUTANTS)
 
 test-cluster: $(DEV_INSTALLED)  ## tests on the cluster that KUBECONFIG names (docs/kubernetes.md)
 	$(BIN)/python -m pytest tests/kubernetes

@@ -66,7 +66,7 @@ def kill_scheduler(installation: Installation, run_id: str) -> None:
     assert scheduler_log(installation)[before:].partition(RESET)[0].count(ORPHAN_CHECK) == 1
 
 
-@pytest.mark.parametrize("kill", [kill_rank, kill_launcher, kill_task, kill_worker, kill_scheduler])
+@pytest.mark.parametrize("kill", [kill_rank, kill_launcher, kill_task, pytest.param(kill_worker, marks=pytest.mark.long), kill_scheduler])
 def test_training_survives_a_kill_with_the_same_weights(
     installation: Installation, undisturbed: str, kill: Callable[[Installation, str], None]
 ) -> None:

@@ -238,6 +238,7 @@ def test_serialising_twice_gives_the_same_bytes(ranking: DAG) -> None:
     assert " at 0x" not in serialised(ranking)
 
 
+@pytest.mark.slow
 def test_two_processes_serialise_the_same_bytes(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(CHECKOUT), str(CHECKOUT / "plugins")])}
     command = [sys.executable, "-c", SERIALISED, str(DAGS / "search_ranking.py")]

@@ -37,6 +37,7 @@ def started_by(timetable: CronTriggerTimetable, first: date = FIRST, last_day: d
         yield datetime.fromisoformat(info.logical_date.isoformat()).astimezone(UTC)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zone", ZONES)
 @pytest.mark.parametrize("schedule", NIGHTLY)
 def test_every_night_of_two_years_has_one_as_of_however_it_is_started(schedule: str, zone: str) -> None:

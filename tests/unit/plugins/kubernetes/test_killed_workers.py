@@ -18,6 +18,8 @@ from training.contracts import StageResult
 from training.store import Bucket
 from training.store.leases import Lease
 
+pytestmark = pytest.mark.slow
+
 Nights = Callable[..., Night]
 POD = {"nodes": 1, "processes_per_node": 1}
 GANG = {"nodes": 2, "processes_per_node": 1}

@@ -85,6 +85,7 @@ REGISTRY = ("training.registry",)
 CASES = [(command, wrong) for wrong in WRONG for command in STARTS] + [(REGISTRY, wrong) for wrong in WRONG if "database" in wrong]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("command", "wrong"), CASES, ids=lambda value: value if isinstance(value, str) else value[-1])
 def test_wrong_place_ends_a_command_with_its_code_before_anything_is_started(tmp_path: Path, command: tuple[str, ...], wrong: str) -> None:
     home = tmp_path / "home"
@@ -100,6 +101,7 @@ def test_wrong_place_ends_a_command_with_its_code_before_anything_is_started(tmp
     assert not (home / "services.json").exists()
 
 
+@pytest.mark.slow
 def test_stage_whose_store_is_a_file_ends_with_the_code_of_a_wrong_setting(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     request = f"file://{tmp_path}/file/stages/p/ingest/{'f' * 64}/attempts/{'a' * 32}/_REQUEST.json"
@@ -109,6 +111,7 @@ def test_stage_whose_store_is_a_file_ends_with_the_code_of_a_wrong_setting(tmp_p
     assert "Traceback" not in done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o1755])
 def test_home_that_every_user_may_write_to_is_refused_and_stays_as_it_is(tmp_path: Path, mode: int) -> None:
     home = tmp_path / "shared"

@@ -85,6 +85,7 @@ def test_dag_is_paused_after_an_error_although_the_server_fails_at_first(
     assert server.is_paused
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_dag_is_paused_again_when_a_signal_ends_the_command(server: AirflowServer, home: Path, number: signal.Signals) -> None:
     command = holding(server, home)
@@ -97,6 +98,7 @@ def test_dag_is_paused_again_when_a_signal_ends_the_command(server: AirflowServe
     assert server.is_paused
 
 
+@pytest.mark.slow
 def test_last_of_two_commands_pauses_the_dag(server: AirflowServer, home: Path) -> None:
     first, second = holding(server, home), holding(server, home)
 

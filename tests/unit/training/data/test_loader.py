@@ -192,6 +192,7 @@ def test_fault_in_the_thread_reaches_the_caller(plain: tuple[Path, dict[str, Any
         next(load.batches(0))
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_epochs(tmp_path: Path) -> None:
     folder, meta = make(tmp_path, 200_000, shard_rows=100_000)
     load = loader(folder, meta, batch_size=4096)

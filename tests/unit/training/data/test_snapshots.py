@@ -183,6 +183,7 @@ def test_equal_sources_give_one_digest_whatever_their_order_age_and_place(tmp_pa
     assert len(digests) == 1
 
 
+@pytest.mark.slow
 def test_hash_seed_makes_no_difference(tmp_path: Path) -> None:
     (tmp_path / "sales.csv").write_text(SALES)
     script = (

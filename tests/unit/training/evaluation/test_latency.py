@@ -17,6 +17,8 @@ from training.data.transforms import FeaturePlan, FittedTransforms
 from training.evaluation import latency
 from training.evaluation.latency import NUM_CALLS, NUM_WARM_UPS, measure, timed_calls
 
+pytestmark = pytest.mark.slow
+
 FRAME = pd.DataFrame({"value": np.arange(60.0), "search": np.arange(60) // 4})
 
 
@@ -72,7 +74,6 @@ def model_folder(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.slow
 def test_model_is_measured_in_a_process_of_its_own(tmp_path: Path) -> None:
     found = measure(model_folder(tmp_path / "model"), FRAME, tmp_path, None)
     assert found is not None

@@ -35,6 +35,7 @@ def all_plots(num_rows: int) -> dict[str, str]:
     return found | {f"multiclass {name}": svg for name, svg in task_plots("multiclass", numbers, {"candidate": classes}).items()}
 
 
+@pytest.mark.slow
 def test_each_task_has_its_curves() -> None:
     assert list(all_plots(500)) == [
         *("binary ROC", "binary Precision and recall", "binary Calibration", "binary Predictions"),
@@ -45,6 +46,7 @@ def test_each_task_has_its_curves() -> None:
     assert task_plots("language", np.ones(3), {"candidate": np.ones(3)}) == {}
 
 
+@pytest.mark.slow
 def test_a_hundred_times_the_rows_make_no_larger_picture() -> None:
     few, many = all_plots(1_000), all_plots(100_000)
     assert max(map(len, many.values())) < 40_000
@@ -62,6 +64,7 @@ def test_pictures_are_well_formed_have_words_for_a_screen_reader_and_no_colour_o
         assert set(re.findall(r'(?:url\(|href=")#([\w.-]+)', svg)) == set(ids), name
 
 
+@pytest.mark.slow
 def test_pictures_are_the_same_every_time() -> None:
     assert all_plots(500) == all_plots(500)
 
@@ -74,6 +77,7 @@ def test_curves_name_every_model() -> None:
     assert ">canary<" not in both
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_model_with_scores_that_are_not_finite_is_not_drawn(bad: float) -> None:
     labels, scores = night(500)

@@ -68,6 +68,7 @@ def fast(name: str, rows: Scored, **more: Any) -> Comparison:
     return compare(name, labels, new, old, groups, confidence=ONE_DEVIATION, seed=5, **more)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("task", "name"), [(task, name) for task, names in METRICS.items() for name in names])
 def test_interval_of_every_metric_is_that_of_a_plain_bootstrap(task: str, name: str) -> None:
     rows = scored(task)

@@ -104,6 +104,7 @@ def test_columns_of_many_values_keep_the_largest() -> None:
     assert next(part for part in found if "b" in part.columns).columns == {"b": "300"}
 
 
+@pytest.mark.slow
 def test_a_million_rows_are_sliced_by_three_columns_and_their_pairs_in_seconds() -> None:
     num_rows = 1_000_000
     big = pd.DataFrame({name: RNG.integers(0, 30, num_rows) for name in ("a", "b", "c")})

@@ -16,6 +16,8 @@ from training.registry.decisions import answer_request, roll_back, settle_canary
 from training.registry.follow import differences, follow
 from training.registry.ledger import Ledger
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:

@@ -8,10 +8,11 @@ import pytest
 
 from benchmarks.gates import Trial, binary_trial, count_promoted, ranking_trial, upper_bound
 
+pytestmark = pytest.mark.slow
+
 NUM_TRIALS = 1000
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("draw", "size"), [(binary_trial, 300), (ranking_trial, 200)], ids=["auc", "ndcg"])
 def test_equal_models_are_promoted_in_less_than_one_of_twenty_nights(draw: Callable[[int, float, int], Trial], size: int) -> None:
     """At the default setting; the bound is Clopper and Pearson's 95 %."""

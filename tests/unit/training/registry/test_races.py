@@ -15,6 +15,8 @@ from training.registry.decisions import answer_request, roll_back, settle_canary
 from training.registry.ledger import Entry, Ledger
 from training.registry.semantic import Recipe, semantic_version
 
+pytestmark = pytest.mark.slow
+
 ROUNDS = 100
 RIVALS = 8
 

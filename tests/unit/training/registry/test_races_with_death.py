@@ -15,6 +15,8 @@ from tests.unit.training.registry.scenes import rows, seats
 from training.registry.follow import differences, follow
 from training.registry.ledger import Ledger
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[4]
 LEAST_POINTS = {"promotion": 24}
 
@@ -67,7 +69,6 @@ def dies_everywhere(url: str, registry: mlflow.MlflowClient, story: str) -> int:
     return len(points)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("story", STORIES)
 def test_a_death_at_any_point_leaves_the_aliases_to_the_next_look_and_the_retry(
     story: str, tmp_path: Path, registry: mlflow.MlflowClient
@@ -75,14 +76,12 @@ def test_a_death_at_any_point_leaves_the_aliases_to_the_next_look_and_the_retry(
     assert dies_everywhere(f"sqlite:///{tmp_path}/ledger.db", registry, story) >= LEAST_POINTS.get(story, 8)
 
 
-@pytest.mark.slow
 def test_a_death_at_any_point_of_an_approval_on_postgresql_is_repaired(empty_database: str, registry: mlflow.MlflowClient) -> None:
     if empty_database.startswith("sqlite"):
         pytest.skip("among the stories above")
     assert dies_everywhere(empty_database, registry, "approval approved") >= 8
 
 
-@pytest.mark.slow
 def test_a_process_that_is_really_gone_leaves_its_work_to_the_next_one(
     tmp_path: Path, registry: mlflow.MlflowClient, registry_uri: str
 ) -> None:

@@ -14,6 +14,8 @@ import pytest
 from tests.unit.training.stages.evaluate_bench import AS_OF, NUM_ROWS, EvaluateBench
 from training.contracts import ExitCode, StageResult
 
+pytestmark = pytest.mark.slow
+
 BLIND = {"    value: {transform: number}\n": ""}
 
 

@@ -20,6 +20,8 @@ from training.models.boosted_trees import _num_classes
 from training.registry.versions import Registered
 from training.spec.evaluation import METRICS
 
+pytestmark = pytest.mark.slow
+
 LATENCY = {str(batch): {"p50_ms": 1.0, "p95_ms": 2.0, "p99_ms": 3.0, "rows_per_second": 9.0} for batch in (1, 256)}
 BLIND = {"    value: {transform: number}\n": ""}
 RULES = "primary: auc, slices: [country, channel], sensitive: [country], entities: [customer], slice_support: 50"

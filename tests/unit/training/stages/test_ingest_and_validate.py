@@ -132,6 +132,7 @@ def test_a_healthy_night_passes_and_becomes_the_one_to_compare_with(night: Night
     assert previous_snapshot(night.store, "search_ranking", AS_OF) is None
 
 
+@pytest.mark.slow
 def test_doing_it_again_gives_equal_digests_and_one_row(night: Night) -> None:
     first, second = night.ingest("r1"), night.ingest("r2")
     assert first.digest == second.digest
@@ -344,6 +345,7 @@ def read_table(night: Night, snapshot: Outcome, table: str) -> pa.Table:
     return pq.ParquetFile(folder / table / "all-00000.parquet").read()
 
 
+@pytest.mark.slow
 def test_day_without_rows_of_a_source_without_partitions_warns_unless_it_may_be_empty(flights: Night) -> None:
     path = flights.folder / "flights" / "flights.csv"
     lines = path.read_text().splitlines(keepends=True)

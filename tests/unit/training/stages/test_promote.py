@@ -16,6 +16,8 @@ from training.registry.decisions import answer_request, approved_findings
 from training.registry.ledger import Ledger
 from training.registry.versions import Registered
 
+pytestmark = pytest.mark.slow
+
 DIGEST = "f" * 64
 LATENCY = {str(batch): {"p50_ms": 1.0, "p95_ms": 2.0, "p99_ms": 3.0, "rows_per_second": 9.0} for batch in (1, 256)}
 BLIND = {"    value: {transform: number}\n": ""}

@@ -98,6 +98,7 @@ def test_binary_names_reach_dataset_model_report_and_served_answer(binary: Evalu
     assert answer["yes"][rows["value"] > 1].mean() > 0.7
 
 
+@pytest.mark.slow
 def test_names_change_no_metric(binary: EvaluateBench, multiclass: EvaluateBench, tmp_path: Path) -> None:
     for task, bench in (("binary", binary), ("multiclass", multiclass)):
         frame = orders()

@@ -139,6 +139,7 @@ def test_diverged_training_stops_before_the_optimizer_and_says_at_which_step(ben
     assert len(calls) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("cpus", "threads", "identity"), [(None, 1, {}), (2, 2, {"threads": 2})])
 def test_cpus_set_the_threads_and_what_a_checkpoint_must_agree_on(
     bench: Bench,

@@ -432,6 +432,7 @@ def test_an_upload_that_was_finished_without_an_answer_is_there(
     assert store.objects.fetch(digest, tmp_path / "back").read_bytes() == path.read_bytes()
 
 
+@pytest.mark.slow
 def test_an_upload_that_breaks_off_is_unavailable_and_leaves_nothing_to_be_seen(
     store: Store, proxy: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,6 +26,8 @@ from training.tuning.records import TrialRecord, best_of
 from training.tuning.storage import open_storage
 from training.tuning.study import SLOT, Search
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StudyBench]:
