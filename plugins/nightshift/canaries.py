@@ -19,6 +19,7 @@ from nightshift.promotion import CanaryDecisionOperator
 from nightshift.resolve import RESOLVE, WAIT, ResolveOperator, WaitForData
 from nightshift.settings import Settings
 from nightshift.stages import StageOperator
+from nightshift.trigger_params import set_params
 from training.spec import PipelineSpec
 from training.spec.names import CANARY_SUFFIX
 from training.spec.trigger_form import as_of_schema
@@ -49,9 +50,6 @@ def canary_dag(spec: PipelineSpec, spec_path: Path, common: Mapping[str, Any]) -
         max_active_runs=1,
         is_paused_upon_creation=False,
         tags=[*spec.tags, "canary"],
-        params={
-            "as_of": Param(**{**as_of_schema(), "description": "The instant whose past may be seen; empty: now."}),
-        },
     )
     with dag:
         previous: Any = ResolveCanary(task_id=RESOLVE, spec_path=str(spec_path), model=spec.promote.model, pool=CPU.name, **common)
@@ -60,6 +58,7 @@ def canary_dag(spec: PipelineSpec, spec_path: Path, common: Mapping[str, Any]) -
         for stage in STAGES:
             previous = previous >> StageOperator(task_id=stage, stage=stage, pool=pool_of(spec, stage), **common)
         previous >> CanaryDecisionOperator(task_id="promote", model=spec.promote.model, alerts=spec.alerts, pool=CPU.name, **common)
+    set_params(dag, {"as_of": Param(**{**as_of_schema(), "description": "The instant whose past may be seen; empty: now."})})
     return dag
 
 

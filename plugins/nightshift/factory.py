@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from airflow.sdk import DAG, Param
+from airflow.sdk import DAG
 from airflow.sdk.definitions.callback import SyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert
 
@@ -20,9 +20,10 @@ from nightshift.resolve import RESOLVE, WAIT, ResolveOperator, WaitForData
 from nightshift.retries import BudgetRetryPolicy
 from nightshift.stages import StageOperator
 from nightshift.timetables import Nights
+from nightshift.trigger_params import params_of, set_params
 from nightshift.tuning import TUNE, study_tasks, tune_dag
 from training.errors import SpecError
-from training.spec import PipelineSpec, load_spec, params_schema
+from training.spec import PipelineSpec, load_spec
 
 
 def pipeline_dag(dag_file: str) -> DAG:
@@ -64,7 +65,6 @@ def build_dag(spec: PipelineSpec, spec_path: Path) -> DAG:
         catchup=False,
         max_active_runs=1,
         tags=list(spec.tags),
-        params=_params(spec),
         deadline=_deadline(spec),
         on_success_callback=run_succeeded(alerts) if "success" in alerts.on else None,
     )
@@ -78,6 +78,7 @@ def build_dag(spec: PipelineSpec, spec_path: Path) -> DAG:
                 previous = study_tasks(spec, common, after=previous)
             else:
                 previous = previous >> _stage(spec, stage, common)
+    set_params(dag, params_of(spec))
     return dag
 
 
@@ -94,7 +95,7 @@ def decision_dags(spec: PipelineSpec, spec_path: Path) -> list[DAG]:
 
         found.append(canary_dag(spec, spec_path, common))
     if spec.tune is not None:
-        found.append(tune_dag(spec, spec_path, common, _params(spec)))
+        found.append(tune_dag(spec, spec_path, common, params_of(spec)))
     return found
 
 
@@ -124,14 +125,6 @@ def _of_all_tasks(spec: PipelineSpec) -> dict[str, Any]:
         "retry_policy": BudgetRetryPolicy(failures=retries.failures, backoff=retries.backoff),
         "on_failure_callback": task_failed(alerts) if "failure" in alerts.on else None,
     }
-
-
-def _params(spec: PipelineSpec) -> dict[str, Param]:
-    params = {}
-    for name, schema in params_schema(spec).items():
-        rest = {key: value for key, value in schema.items() if key not in ("default", "description")}
-        params[name] = Param(schema["default"], description=schema.get("description"), **rest)
-    return params
 
 
 def _deadline(spec: PipelineSpec) -> list[DeadlineAlert] | None:

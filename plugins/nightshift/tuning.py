@@ -20,6 +20,7 @@ from nightshift.pools import CPU, pool_of
 from nightshift.resolve import RESOLVE, WAIT, Frozen, ResolveOperator, WaitForData
 from nightshift.settings import Settings
 from nightshift.stages import StageOperator, task_errors
+from nightshift.trigger_params import set_params
 from nightshift.work import Work, seats_of, version_of
 from training.contracts import TRIAL, ContractError, RunIdentity, StageResult, fingerprint, require_result
 from training.spec import PipelineSpec, spec_part
@@ -60,7 +61,6 @@ def tune_dag(spec: PipelineSpec, spec_path: Path, common: Mapping[str, Any], par
         catchup=False,
         max_active_runs=1,
         tags=[*spec.tags, "tune"],
-        params=dict(params),
     )
     with dag:
         previous: Any = ResolveOperator(task_id=RESOLVE, spec_path=str(spec_path), pool=CPU.name, **common)
@@ -69,6 +69,7 @@ def tune_dag(spec: PipelineSpec, spec_path: Path, common: Mapping[str, Any], par
         for stage in BEFORE:
             previous = previous >> StageOperator(task_id=stage, stage=stage, pool=pool_of(spec, stage), **common)
         study_tasks(spec, common, after=previous)
+    set_params(dag, params)
     return dag
 
 
