@@ -30,6 +30,7 @@ from nightshift.links import report_url
 from nightshift.pools import CPU
 from nightshift.promotion import FollowOperator
 from nightshift.settings import Settings
+from nightshift.verdicts import verdict
 from training.errors import DeniedError, shown
 from training.spec import PipelineSpec
 from training.spec.names import APPROVAL_SUFFIX
@@ -221,10 +222,10 @@ class AskOperator(HITLOperator):
             f"**{request.model} {version}**, as of {evidence.get('as_of')}, weights `{str(evidence['weights_digest'])[:12]}`, "
             f"evaluation `{str(evidence['evaluation_digest'])[:12]}`.",
             "",
-            "| gate | passed | what it says |",
+            "| gate | verdict | what it says |",
             "| --- | --- | --- |",
         ]
-        lines += [f"| {_cell(r['gate'])} | {'yes' if r['passed'] else '**no**'} | {_cell(r['words'])} |" for r in request.reasons]
+        lines += [f"| {_cell(r['gate'])} | {verdict(r)} | {_cell(r['words'])} |" for r in request.reasons]
         lines += ["", "| metric | candidate | champion |", "| --- | --- | --- |"]
         champion = evidence.get("champion_metrics") or {}
         lines += [

@@ -12,6 +12,7 @@ from nightshift.services.approval_page import approval_lines
 from nightshift.services.environment import USERNAME, airflow_url, credentials, owns_mlflow
 from nightshift.services.follow import Follower, TaskView, failure_text, log_path
 from nightshift.settings import Settings
+from nightshift.verdicts import verdict
 from training.contracts import STAGES, StageResult, require_result
 from training.spec.evaluation import LOWER_IS_BETTER
 from training.store import Store
@@ -122,7 +123,7 @@ def _decision(store: Store, result: StageResult) -> list[str]:
     return [
         f"decision  {meta['outcome'].replace('_', ' ')}",
         f"version   {meta['version']}{semantic} of {result.scalars['model']}, {seats}",
-        *[f"  {'pass' if reason['passed'] else 'FAIL'} {reason['gate']}: {reason['words']}" for reason in meta["reasons"]],
+        *[f"  {verdict(reason)} {reason['gate']}: {reason['words']}" for reason in meta["reasons"]],
     ]
 
 
