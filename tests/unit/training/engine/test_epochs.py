@@ -132,8 +132,10 @@ def test_training_loss_of_a_resumed_epoch_counts_the_steps_before_the_stop(bench
     assert bench.train(epochs=1).progress.history == undisturbed.progress.history
 
 
-def test_training_loss_decides_where_there_are_no_validation_rows(bench: LoopBench) -> None:
-    loop = bench.train(validation=None)
+@pytest.mark.parametrize("has_split", [True, False])
+def test_training_loss_decides_where_there_are_no_validation_rows(bench: LoopBench, has_split: bool) -> None:
+    bench.meta["shards"]["validation"] = []
+    loop = bench.train(validation=bench.loader("validation") if has_split else None)
     assert loop.progress.best_epoch > 0
     for entry in loop.progress.history:
         assert entry["validation_loss"] == entry["train_loss"]

@@ -131,9 +131,11 @@ def test_random_numbers_of_a_step_depend_on_seed_step_and_rank_alone(bench: Loop
     assert len(set(drawn)) == 36, "no two steps, seeds or ranks share their numbers"
 
 
-def test_random_numbers_are_those_that_models_of_before_were_trained_with(bench: LoopBench) -> None:
-    expected = [float(torch.rand(1, generator=torch.Generator().manual_seed((3 * 1_000_003 + step) * 4099))) for step in range(12)]
-    assert random_numbers(bench) == expected
+@pytest.mark.parametrize("rank", [0, 1])
+def test_random_numbers_are_those_that_models_of_before_were_trained_with(bench: LoopBench, rank: int) -> None:
+    seeds = [(3 * 1_000_003 + step) * 4099 + rank for step in range(12)]
+    expected = [float(torch.rand(1, generator=torch.Generator().manual_seed(seed))) for seed in seeds]
+    assert random_numbers(bench, rank=rank) == expected
 
 
 def test_weight_decay_makes_weights_smaller_where_the_loss_has_no_gradient(bench: LoopBench) -> None:
