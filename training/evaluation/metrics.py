@@ -13,19 +13,10 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.metrics import (
-    accuracy_score,
-    average_precision_score,
-    brier_score_loss,
-    f1_score,
-    log_loss,
-    mean_absolute_error,
-    median_absolute_error,
-    roc_auc_score,
-    root_mean_squared_error,
-)
 
 from training.evaluation import ranking
+from training.evaluation.areas import roc_area
+from training.evaluation.curves import average_precision
 from training.spec.evaluation import METRICS, Gain
 
 Floats = NDArray[np.float64]
@@ -179,7 +170,7 @@ def _binary(name: str, labels: Floats, scores: Floats, threshold: float) -> floa
     if len(np.unique(labels)) < 2:
         return NAN
     if name == "f1":
-        return float(f1_score(labels > 0, scores >= threshold))
+        return _f1(labels > 0, scores >= threshold)
     if name == "calibration_error":
         return calibration_error(labels, scores)
     return float(_PROBABILITIES[name](labels, scores))
@@ -189,12 +180,13 @@ def _multiclass(name: str, labels: Floats, scores: Floats) -> float:
     if len(np.unique(labels)) < 2:
         return NAN
     if name in ("auc", "pr_auc"):
-        area = roc_auc_score if name == "auc" else average_precision_score
-        return float(np.mean([area(labels == number, scores[:, number]) for number in classes_of(labels)]))
+        area = roc_area if name == "auc" else average_precision
+        return float(np.mean([area((labels == number).astype(np.float64), scores[:, number]) for number in classes_of(labels)]))
     if name == "f1":
-        return float(f1_score(labels, predicted_class(scores), average="macro", zero_division=0))
+        predicted = predicted_class(scores)
+        return float(np.mean([_f1(labels == number, predicted == number) for number in np.union1d(classes_of(labels), predicted)]))
     if name == "accuracy":
-        return float(accuracy_score(labels, predicted_class(scores)))
+        return float(np.mean(predicted_class(scores) == labels))
     if name == "calibration_error":
         return calibration_error(labels, scores)
     values = unit_values(name, labels, scores, None)
@@ -227,6 +219,17 @@ def _group_values(name: str, labels: Floats, scores: Floats, groups: Groups, gai
     return ranking.group_recall(labels, scores, groups, cut_of(name))
 
 
+def _f1(positive: NDArray[np.bool_], predicted: NDArray[np.bool_]) -> float:
+    """Return the harmonic mean of precision and recall, 0 where nothing is positive and nothing is predicted so."""
+    hits, total = int((positive & predicted).sum()), int(positive.sum()) + int(predicted.sum())
+    return 2 * hits / total if total else 0.0
+
+
+def _log_loss(labels: Floats, probabilities: Floats) -> float:
+    likely = np.clip(probabilities, EPSILON, 1 - EPSILON)
+    return float(-np.mean(np.where(labels > 0, np.log(likely), np.log1p(-likely))))
+
+
 def _absolute_quantile(labels: Floats, scores: Floats, *, share: float) -> float:
     return float(np.quantile(np.abs(labels - scores), share))
 
@@ -239,15 +242,15 @@ def _mean(values: Floats) -> float:
 QUANTILES: Final[Mapping[str, float]] = {"median_absolute_error": 0.5, "absolute_error_p90": 0.9, "absolute_error_p99": 0.99}
 """Metric to the share of absolute errors that lie below it."""
 _PROBABILITIES: Final[Mapping[str, Callable[[Floats, Floats], float]]] = {
-    "auc": roc_auc_score,
-    "pr_auc": average_precision_score,
-    "log_loss": lambda labels, scores: log_loss(labels, np.clip(scores, EPSILON, 1 - EPSILON)),
-    "brier": lambda labels, scores: brier_score_loss(labels, np.clip(scores, 0, 1)),
+    "auc": roc_area,
+    "pr_auc": average_precision,
+    "log_loss": _log_loss,
+    "brier": lambda labels, scores: float(np.mean((np.clip(scores, 0, 1) - labels) ** 2)),
 }
 _NUMBERS: Final[Mapping[str, Callable[[Floats, Floats], float]]] = {
-    "rmse": root_mean_squared_error,
-    "mae": mean_absolute_error,
-    "median_absolute_error": median_absolute_error,
+    "rmse": lambda labels, scores: float(np.sqrt(np.mean((labels - scores) ** 2))),
+    "mae": lambda labels, scores: float(np.mean(np.abs(labels - scores))),
+    "median_absolute_error": lambda labels, scores: float(np.median(np.abs(labels - scores))),
     "absolute_error_p90": partial(_absolute_quantile, share=0.9),
     "absolute_error_p99": partial(_absolute_quantile, share=0.99),
     "loss": lambda _num_bytes, losses: float(losses.mean()),

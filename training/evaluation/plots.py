@@ -16,8 +16,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
-from sklearn.metrics import precision_recall_curve, roc_curve
 
+from training.evaluation.curves import precision_recall_curve, roc_curve
 from training.evaluation.metrics import calibration_bins
 from training.evaluation.ranking import group_ndcg
 from training.spec.evaluation import Gain
@@ -89,11 +89,11 @@ def binary_plots(labels: Floats, models: Models) -> dict[str, str]:
         return {}
 
     def roc(axes: Any, name: str, scores: Floats) -> None:
-        false_rate, true_rate, _ = roc_curve(labels, scores)
+        false_rate, true_rate = roc_curve(labels, scores)
         axes.plot(*thin(false_rate, true_rate), label=name, **_LOOKS[name])
 
     def precision_recall(axes: Any, name: str, scores: Floats) -> None:
-        precision, recall, _ = precision_recall_curve(labels, scores)
+        precision, recall = precision_recall_curve(labels, scores)
         # Before the first positive is found, precision is of nothing: a fall from 1 to 0 that only draws a wall.
         found = recall[::-1] > 0
         axes.plot(*thin(recall[::-1][found], precision[::-1][found]), label=name, **_LOOKS[name])

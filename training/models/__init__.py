@@ -17,16 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.data.transforms import Matrix
-from training.engine.checkpoint import Checkpoints
-from training.engine.distributed import Gang
 from training.errors import Problem, SpecError, shown
 from training.spec import PipelineSpec
 from training.spec.families import is_allowed, known_families
-from training.stages.context import StageContext, StopFlag
 
 if TYPE_CHECKING:
-    # What only scores loads models and opens no MLflow: the stage table says so of `canary`, and a test follows the imports.
+    # What only scores loads models: it opens no MLflow (the stage table says so of `canary`), and scoring trees imports no torch.
+    # Tests follow the imports.
+    from training.engine.checkpoint import Checkpoints
+    from training.engine.distributed import Gang
     from training.engine.tracking import Tracker
+    from training.stages.context import StageContext, StopFlag
 
 Scorer = Callable[[Matrix], NDArray[np.float64]]
 """A model's input, [n, features], to one score per row, [n] float64; for several classes [n, classes] probabilities."""

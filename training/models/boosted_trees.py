@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import torch
 import xgboost
 from numpy.typing import NDArray
 
 from training.data.classes import check_class_numbers
-from training.data.loader import ShardSet
 from training.data.transforms import Matrix
 from training.errors import DivergedError, PreemptedError, Problem, SpecError
 from training.models import Family, FitContext, FitResult, Scorer
@@ -119,6 +117,9 @@ class _Rounds:
         self._context.stage.progress(self.num_rounds, self._context.spec.train.epochs, "rounds", validation_loss=validation_loss)
 
     def save(self, booster: xgboost.Booster, *, wait: bool = False) -> None:
+        # Checkpoints hold tensors. Imported here and in `_matrix`: scoring needs no torch, whose import takes 1.9 s of CPU.
+        import torch
+
         state = {"booster": torch.frombuffer(bytearray(booster.save_raw("ubj")), dtype=torch.uint8)}
         meta = {
             "step": self.num_rounds,
@@ -187,6 +188,10 @@ def _num_classes(matrices: Sequence[xgboost.DMatrix]) -> int:
 
 
 def _matrix(context: FitContext, split: str) -> xgboost.DMatrix:
+    import torch
+
+    from training.data.loader import ShardSet
+
     shards = ShardSet(context.dataset_path, context.dataset_meta, split)
     units = [(number, np.arange(count, dtype=np.int64)) for number, count in enumerate(shards.shard_units)]
     batch = shards.gather(units)
