@@ -10,7 +10,7 @@ import re
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -23,6 +23,7 @@ from obstore.store import LocalStore
 
 from training.contracts import sha256_hex
 from training.errors import DataError, DeniedError, NightshiftError, Problem, SpecError, UnavailableError, shown
+from training.store.local_files import LocalFiles
 from training.store.s3 import MAX_PARTS, MULTIPART_BYTES, NUM_PARTS_AT_ONCE, PART_BYTES, RANGE_BYTES, open_bucket
 
 CHUNK_BYTES: Final = 8 * 1024 * 1024
@@ -64,6 +65,7 @@ class Bucket:
             path = Path(unquote(parts.path))
             self._make_folder(path)
             self._store = LocalStore(path, mkdir=True)
+            self._files = LocalFiles(path)
         else:
             self._store = open_bucket(self.root_uri)
 
@@ -85,6 +87,11 @@ class Bucket:
             hint = "choose a folder that this user may write, or let it"
             kind, code = (DeniedError, "storage.denied") if isinstance(err, PermissionError) else (UnavailableError, "storage.unavailable")
             raise kind(code, f"could not make the folder {self.root_uri}: {err.strerror}", hint=hint) from err
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a folder of this machine."""
+        return self._is_local
 
     def uri(self, key: str) -> str:
         return f"{self.root_uri}/{key}"
@@ -133,7 +140,10 @@ class Bucket:
     def put(self, key: str, data: bytes) -> None:
         """Write `key`, over what is there. Only for what no reader trusts: heartbeats, logs, pages."""
         with self._faults("write", key):
-            obstore.put(self._store, key, data)
+            if self._is_local:
+                self._files.replace(key, data, is_durable=False)
+            else:
+                obstore.put(self._store, key, data)
 
     def create(self, key: str, data: bytes) -> bool:
         """Write `key` if nothing is there; say whether this call did. The one primitive that every commit rests on.
@@ -160,6 +170,8 @@ class Bucket:
 
     def _try_create(self, key: str, data: bytes) -> bool:
         with self._faults("create", key):
+            if self._is_local:
+                return self._files.create(key, data)
             try:
                 obstore.put(self._store, key, data, mode="create")
             except obstore_errors.AlreadyExistsError:
@@ -179,8 +191,7 @@ class Bucket:
         size_bytes = path.stat().st_size
         with self._faults("write", key):
             if self._is_local:
-                with suppress(obstore_errors.AlreadyExistsError):
-                    obstore.put(self._store, key, path, mode="create")
+                self._files.create(key, path)
                 return
             part_bytes = max(PART_BYTES, -(-size_bytes // MAX_PARTS))
             try:
@@ -200,6 +211,9 @@ class Bucket:
 
     def delete(self, key: str) -> None:
         with self._faults("delete", key):
+            if self._is_local:
+                self._files.delete(key)
+                return
             try:
                 obstore.delete(self._store, key)
             except FileNotFoundError:
@@ -300,7 +314,7 @@ class Objects:
     def put_file(self, path: Path) -> str:
         """Store a file if its content is not there yet; return its SHA-256."""
         digest = file_digest(path)
-        if not self._bucket.exists(self.key(digest)):
+        if self._bucket.is_local or not self._bucket.exists(self.key(digest)):
             self._bucket.upload(self.key(digest), path)
         return digest
 
