@@ -1,0 +1,148 @@
+"""Which heavy modules each stage's process imports: a list, since imports were two thirds of a small night's CPU.
+
+A stage runs as it ships, in a process of its own; a `sitecustomize` notes what it and its children had imported when they ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests import training_bench
+from tests.training_bench import Bench
+from tests.unit.training.stages import evaluate_bench
+from tests.unit.training.stages.evaluate_bench import EvaluateBench
+from training.contracts import ExitCode, StageResult
+from training.provenance import CHECKOUT
+
+pytestmark = pytest.mark.slow
+
+HEAVY: Final = frozenset(
+    "altair duckdb fastapi great_expectations matplotlib mlflow optuna pandas pyarrow scipy sklearn sqlalchemy torch xgboost".split()
+)
+TABLES: Final = frozenset({"duckdb", "pyarrow"})
+FRAMES: Final = TABLES | {"pandas"}
+MLFLOW: Final = frozenset({"mlflow", "fastapi", "scipy", "pandas", "pyarrow"})
+"""MLflow's own import: its module of judges brings FastAPI, its signatures pandas and scipy.sparse."""
+XGBOOST: Final = frozenset({"xgboost", "sklearn", "scipy", "pandas", "pyarrow"})
+"""XGBoost's own import: it derives classes of scikit-learn's where that is installed."""
+LATENCY: Final = "training.evaluation.latency"
+
+ALLOWED: Final = {
+    "ranker": {
+        "ingest": TABLES | {"sqlalchemy"},
+        "validate": FRAMES | {"great_expectations", "altair", "scipy", "sqlalchemy"},
+        "prepare": FRAMES,
+        "train": FRAMES | MLFLOW | {"torch"},
+        "evaluate": FRAMES | MLFLOW | {"torch", "scipy", "matplotlib"},
+        LATENCY: FRAMES | {"torch"},
+        "promote": FRAMES | MLFLOW | {"sqlalchemy"},
+    },
+    "boosted_trees": {
+        # PyArrow imports pandas where it converts a Python value, as the bounds of the window of a CSV file.
+        "ingest": FRAMES | {"sqlalchemy"},
+        "validate": TABLES,
+        "prepare": FRAMES,
+        # Checkpoints hold tensors.
+        "train": FRAMES | MLFLOW | XGBOOST | {"torch"},
+        "evaluate": FRAMES | MLFLOW | XGBOOST | {"matplotlib"},
+        LATENCY: FRAMES | XGBOOST,
+        "promote": FRAMES | MLFLOW | {"sqlalchemy"},
+    },
+}
+"""Family to stage to what its process may have imported when it ends. The suite of Great Expectations is the shop's; the orders have none."""
+
+NOTES_IMPORTS = '''
+import atexit, json, os, sys
+HEAVY = {heavy!r}
+def note():
+    name = " ".join(sys.orig_argv)
+    with open(os.path.join({folder!r}, f"{{os.getpid()}}.json"), "w") as file:
+        json.dump([name, sorted(HEAVY & set(sys.modules))], file)
+atexit.register(note)
+leave = os._exit
+def leave_noted(code):
+    note()
+    leave(code)
+os._exit = leave_noted
+'''
+
+
+class Imports:
+    """Runs stages as processes; `found` has the heavy modules of each process by stage."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._notes = folder / "notes"
+        self._notes.mkdir(parents=True)
+        code = NOTES_IMPORTS.format(heavy=set(HEAVY), folder=str(self._notes))
+        (folder / "sitecustomize.py").write_text(code, encoding="utf-8")
+
+    def run(self, work: Any, uri: str, **_options: Any) -> ExitCode:
+        """Run an attempt as the runner's `run` does, in a new process."""
+        environment = {
+            **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
+            "PYTHONPATH": os.pathsep.join([str(self._folder), str(CHECKOUT)]),
+            "NIGHTSHIFT_DATABASE": f"sqlite:///{self._folder}/nightshift.db",
+            # Files, as quickly made as thrown away: a server's client imports no more than theirs.
+            "MLFLOW_TRACKING_URI": (self._folder / "mlruns").as_uri(),
+            "MLFLOW_ALLOW_FILE_STORE": "true",
+            "OMP_NUM_THREADS": "1",
+        }
+        command = [sys.executable, "-m", work.__module__, uri]
+        done = subprocess.run(command, env=environment, cwd=self._folder, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+        return ExitCode(done.returncode)
+
+    def found(self) -> dict[str, set[str]]:
+        """Return stage (or module) to the heavy modules that its processes had imported."""
+        found: dict[str, set[str]] = {}
+        for note in self._notes.glob("*.json"):
+            command, modules = json.loads(note.read_text(encoding="utf-8"))
+            for name in ALLOWED["ranker"]:
+                if f"-m {name} " in command or f"-m training.stages.{name} " in command:
+                    found.setdefault(name, set()).update(modules)
+        return found
+
+
+def night(bench: Any, dataset: StageResult, snapshot_uri: str, train: StageResult, **more: Any) -> None:
+    """Evaluate and decide, with what a first night's tasks hand over."""
+    inputs = {"model": train.artifact_uri, "dataset": dataset.artifact_uri}
+    evaluation = bench.stage("evaluate", inputs, {"champion": None, "canary": None, **more})
+    bench.stage("promote", {**inputs, "snapshot": snapshot_uri, "evaluation": evaluation.artifact_uri}, {})
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[str, set[str]]]]:
+    """Family to stage to the heavy modules of its process, of a night each."""
+    folder = tmp_path_factory.mktemp("imports")
+    by_family = {}
+    with pytest.MonkeyPatch.context() as patch:
+        imports = Imports(folder / "ranker")
+        patch.setattr(training_bench, "run", imports.run)
+        shop = Bench(folder / "shop")
+        ingest = shop.stage("ingest", {}, {})
+        shop.stage("validate", {"snapshot": ingest.artifact_uri}, {})
+        train = shop.stage("train", {"dataset": shop.dataset_uri}, {"world_size": 1})
+        night(shop, shop.stage("prepare", {}, {}), ingest.artifact_uri, train)
+        by_family["ranker"] = imports.found()
+        imports = Imports(folder / "boosted_trees")
+        patch.setattr(evaluate_bench, "run", imports.run)
+        orders = EvaluateBench(folder / "orders", "binary")
+        orders.stage("validate", {"snapshot": orders.snapshot_uri}, {})
+        train = orders.stage("train", {"dataset": orders.dataset_uri}, {"world_size": 1})
+        night(orders, orders.stage("prepare", {}, {}), orders.snapshot_uri, train)
+        by_family["boosted_trees"] = imports.found()
+    yield by_family
+
+
+@pytest.mark.parametrize(("family", "stage"), [(family, stage) for family, stages in ALLOWED.items() for stage in stages])
+def test_a_stage_imports_no_heavy_module_but_those_of_its_list(found: dict[str, dict[str, set[str]]], family: str, stage: str) -> None:
+    assert found[family][stage] <= ALLOWED[family][stage]
