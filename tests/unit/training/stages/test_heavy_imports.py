@@ -9,7 +9,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -57,9 +56,9 @@ ALLOWED: Final = {
         "promote": FRAMES | MLFLOW | {"sqlalchemy"},
     },
 }
-"""Family to stage to what its process may have imported when it ends. The suite of Great Expectations is the shop's; the orders have none."""
+"""Family to stage to what its process may have imported when it ends; the orders have no suite of Great Expectations."""
 
-NOTES_IMPORTS = '''
+NOTES_IMPORTS = """
 import atexit, json, os, sys
 HEAVY = {heavy!r}
 def note():
@@ -72,7 +71,7 @@ def leave_noted(code):
     note()
     leave(code)
 os._exit = leave_noted
-'''
+"""
 
 
 class Imports:
@@ -120,7 +119,7 @@ def night(bench: Any, dataset: StageResult, snapshot_uri: str, train: StageResul
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[str, set[str]]]]:
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, set[str]]]:
     """Family to stage to the heavy modules of its process, of a night each."""
     folder = tmp_path_factory.mktemp("imports")
     by_family = {}
@@ -140,7 +139,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[s
         train = orders.stage("train", {"dataset": orders.dataset_uri}, {"world_size": 1})
         night(orders, orders.stage("prepare", {}, {}), orders.snapshot_uri, train)
         by_family["boosted_trees"] = imports.found()
-    yield by_family
+    return by_family
 
 
 @pytest.mark.parametrize(("family", "stage"), [(family, stage) for family, stages in ALLOWED.items() for stage in stages])

@@ -64,3 +64,36 @@ def test_constants_and_the_event_time_have_no_drift(tmp_path: Path) -> None:
     statistics = column_statistics(opened)
     add_drift(opened, statistics, SPAN_US)
     assert all("psi" not in numbers for numbers in statistics.values())
+
+
+def test_number_columns_are_read_in_two_passes_whatever_their_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = {f"c{number}": pa.array([float(row * number % 7) for row in range(100)]) for number in range(1, 6)}
+    opened = view(tmp_path, columns)
+    statistics = column_statistics(opened)
+    queries: list[str] = []
+    ask = TableView.rows
+    monkeypatch.setattr(TableView, "rows", lambda self, query: queries.append(query) or ask(self, query))
+    add_drift(opened, statistics, SPAN_US)
+    assert all("psi" in statistics[name] for name in columns)
+    assert len(queries) == 2
+
+
+def test_nulls_are_in_no_bin_nan_has_its_own_and_infinity_is_in_the_last(tmp_path: Path) -> None:
+    older = [1.0, 2.0, 3.0] * 29 + [None, float("nan"), float("inf")]
+    newer = [1.0, 2.0, 3.0] * 2 + [None, float("nan"), float("nan"), float("-inf")]
+    opened = view(tmp_path, {"x": pa.array(older + newer)})
+    statistics = column_statistics(opened)
+    add_drift(opened, statistics, SPAN_US)
+    # Bins: NaN, up to 1 (with -inf), up to 2, up to 3, above (inf).
+    shares = [([1, 29, 29, 29, 1], 89), ([2, 3, 2, 2, 0], 9)]
+    p, q = ([max(count / total, 1e-4) for count in counts] for counts, total in shares)
+    assert statistics["x"]["psi"] == pytest.approx(sum((b - a) * math.log(b / a) for a, b in zip(p, q, strict=True)))
+    assert statistics["x"]["mean_shift"] == pytest.approx(0)
+
+
+def test_a_column_without_newer_rows_has_no_drift(tmp_path: Path) -> None:
+    opened = view(tmp_path, {"x": pa.array([float(row) for row in range(90)] + [None] * 10)})
+    statistics = column_statistics(opened)
+    add_drift(opened, statistics, SPAN_US)
+    assert "psi" not in statistics["x"]
+    assert "mean_shift" not in statistics["x"]
