@@ -27,8 +27,15 @@ BLOCK_BYTES: Final = 4 * 1024 * 1024
 ALIGNMENT_BYTES: Final = 8
 MAX_FAILED_SAVES: Final = 3
 DTYPES: Final = {
-    str(d).removeprefix("torch."): d for d in (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int32, torch.uint8)
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (
+        *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
+        *(torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz),
+        *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint64, torch.uint32, torch.uint16, torch.uint8),
+        *(torch.bool, torch.complex64),
+    )
 }
+"""What a checkpoint can hold: the types that safetensors can, since the best weights become a safetensors file."""
 
 State = Mapping[str, torch.Tensor]
 
@@ -39,6 +46,30 @@ class Restored:
 
     state: dict[str, torch.Tensor]
     meta: dict[str, Any]
+
+
+def check_savable(state: State) -> None:
+    """Refuse tensors that no checkpoint can be restored with; their values are not looked at.
+
+    Raises:
+        SpecError: `checkpoint.dtype` or `checkpoint.layout`, one problem for each tensor.
+    """
+    problems = []
+    for name, tensor in sorted(state.items()):
+        if tensor.layout is not torch.strided or tensor.device.type == "meta":
+            message = f"tensor {name} has layout {tensor.layout} on device {tensor.device}; a checkpoint holds dense tensors with values"
+            hint = "use a dense tensor in the module's state, or compute it from parameters"
+            problems.append(Problem(code="checkpoint.layout", field="train.model", message=message, hint=hint))
+        elif DTYPES.get(_dtype_name(tensor)) is not tensor.dtype:
+            message = f"tensor {name} has dtype {_dtype_name(tensor)}, which a checkpoint cannot hold"
+            hint = f"use one of {', '.join(DTYPES)}, or register the buffer with persistent=False"
+            problems.append(Problem(code="checkpoint.dtype", field="train.model", message=message, hint=hint))
+    if problems:
+        raise SpecError("checkpoint", problems)
+
+
+def _dtype_name(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 class Checkpoints:
@@ -79,6 +110,7 @@ class Checkpoints:
             name: ref below the run's `checkpoints/` that shall lead to it.
 
         Raises:
+            SpecError: `checkpoint.dtype`, `checkpoint.layout`: a tensor that could not be restored; nothing is written.
             LeaseLostError: a newer attempt took over.
             UnavailableError: three saves in a row failed.
         """
@@ -86,6 +118,7 @@ class Checkpoints:
             if not self.due:
                 return
             name = None
+        check_savable(state)
         self.wait()
         index, view = self._copy(state)
         self._saved_at = time.monotonic()
@@ -155,12 +188,12 @@ class Checkpoints:
         offset = 0
         for name in sorted(state):
             tensor = state[name]
-            index[name] = {"dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape), "offset": offset}
+            index[name] = {"dtype": _dtype_name(tensor), "shape": list(tensor.shape), "offset": offset}
             offset += -(-tensor.numel() * tensor.element_size() // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         if self._buffer is None or self._buffer.numel() < offset:
             self._buffer = torch.zeros(offset, dtype=torch.uint8, pin_memory=torch.cuda.is_available())
         for name, entry in index.items():
-            tensor = state[name].detach().contiguous()
+            tensor = state[name].detach().resolve_conj().resolve_neg().contiguous()
             size = tensor.numel() * tensor.element_size()
             if size:
                 self._buffer[entry["offset"] : entry["offset"] + size].copy_(tensor.reshape(-1).view(torch.uint8))
@@ -182,17 +215,30 @@ class Checkpoints:
     def _read(self, uri: str) -> Restored:
         manifest = self._store.manifests.get(uri, kind="checkpoint")
         meta = dict(manifest.meta)
-        if not self._agrees(meta["identity"]):
-            message = f"checkpoint was made with {meta['identity']}, this attempt has {self._identity}"
+        identity = meta.get("identity")
+        if not isinstance(identity, dict):
+            raise DataError("checkpoint.unreadable", f"{uri} does not name the training that it is of")
+        if not self._agrees(identity):
+            message = f"checkpoint was made with {identity}, this attempt has {self._identity}"
             hint = "start it with the same settings, or trigger the run with force to train from the start"
             raise SpecError("checkpoint", [Problem(code="checkpoint.mismatch", message=message, hint=hint)])
         data = bytearray().join(self._store.objects.get_bytes(manifest.files[name].digest) for name in sorted(manifest.files))
-        state = {}
-        for name, entry in meta.pop("tensors").items():
-            dtype = DTYPES[entry["dtype"]]
-            num_items = int(np.prod(entry["shape"], dtype=np.int64))
-            flat = (
-                torch.frombuffer(data, dtype=dtype, count=num_items, offset=entry["offset"]) if num_items else torch.empty(0, dtype=dtype)
-            )
-            state[name] = flat.reshape(entry["shape"]).clone()
-        return Restored(state, meta)
+        try:
+            return Restored({name: _tensor(data, **entry) for name, entry in meta.pop("tensors").items()}, meta)
+        except (KeyError, TypeError, ValueError) as err:
+            message = f"{uri} cannot be restored: {type(err).__name__}: {err}"
+            raise DataError("checkpoint.unreadable", message, hint="the checkpoint before it is used where there is one") from err
+
+
+def _tensor(data: bytearray, *, dtype: str, shape: list[int], offset: int) -> torch.Tensor:
+    """Return a copy of one tensor of a checkpoint's bytes.
+
+    Raises:
+        ValueError: the dtype is unknown, or the bytes are too few.
+    """
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
+    num_items = int(np.prod(shape, dtype=np.int64))
+    if not num_items:
+        return torch.empty(shape, dtype=DTYPES[dtype])
+    return torch.frombuffer(data, dtype=DTYPES[dtype], count=num_items, offset=offset).reshape(shape).clone()

@@ -12,6 +12,7 @@ from torch import nn
 from tests.unit.training.engine.loop_bench import BATCH_SIZE, Line, LoopBench, outcome, recorded_steps, squares
 from training.data.loader import Batch
 from training.engine.distributed import Gang
+from training.engine.loop import _seed
 
 CPU = torch.device("cpu")
 
@@ -136,6 +137,38 @@ def test_random_numbers_are_those_that_models_of_before_were_trained_with(bench:
     seeds = [(3 * 1_000_003 + step) * 4099 + rank for step in range(12)]
     expected = [float(torch.rand(1, generator=torch.Generator().manual_seed(seed))) for seed in seeds]
     assert random_numbers(bench, rank=rank) == expected
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**32 + 5, (2**31 * 1_000_003 + 9) * 4099 + 7, 2**64 - 1, -3])
+def test_step_draws_the_numbers_that_manual_seed_gives(seed: int) -> None:
+    def drawn() -> list[Any]:
+        dropped = nn.functional.dropout(torch.ones(100), p=0.5)
+        return [torch.rand(1000).tolist(), torch.randn(1000).tolist(), torch.randperm(500).tolist(), dropped.tolist()]
+
+    torch.manual_seed(seed)
+    expected = drawn()
+    _seed(seed, CPU)
+    assert drawn() == expected
+
+
+def test_step_on_cuda_seeds_its_device_and_the_cpu_with_the_same_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds: list[int] = []
+    monkeypatch.setattr(torch.cuda, "manual_seed", seeds.append)
+    _seed(11, torch.device("cuda", 1))
+    assert seeds == [11]
+    assert torch.initial_seed() == 11
+    _seed(12, CPU)
+    assert seeds == [11]
+
+
+def test_step_formats_no_stack_trace_to_seed_devices_that_are_not_there(bench: LoopBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(seed: int) -> torch.Generator:
+        pytest.fail("torch.manual_seed in a step")
+
+    loop = bench.loop(epochs=1)
+    monkeypatch.setattr(torch, "manual_seed", refuse)
+    loop.train()
+    loop._parts.checkpoints.close()
 
 
 def test_weight_decay_makes_weights_smaller_where_the_loss_has_no_gradient(bench: LoopBench) -> None:
