@@ -1,7 +1,8 @@
 """How fast a registered model answers, in a process of its own: nothing of the evaluation's is in its caches or threads.
 
 It has one thread (for what heeds OMP_NUM_THREADS, unless that is set): several on a busy machine wait for each other, and the
-figure would be the neighbours'.
+figure would be the neighbours'. The time that a call is ready to run and waits for a CPU (Linux's run delay, proc(5), `schedstat`) is not
+the model's: it is taken off the call's time, and its share is recorded. Where it is large the measurement is repeated.
 
 python -m training.evaluation.latency MODEL_FOLDER FRAME.parquet [GROUP_COLUMN]
 """
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,12 +33,16 @@ BATCHES: Final = (1, 256)
 """Rows of a call; groups, for rankers."""
 NUM_CALLS: Final = 200
 NUM_WARM_UPS: Final = 10
-SECONDS: Final = 3.0
-"""For each batch size; with slower models there are fewer calls."""
+SECONDS: Final = {1: 3.0, 256: 1.0}
+"""Batch size to the limit of its calls; with slower models there are fewer. The gate judges batch 1."""
 WARM_UP_SECONDS: Final = 1.0
 """The same for the calls before, which are not counted."""
-TIMEOUT_SECONDS: Final = 120.0
-"""Imports and loading included."""
+TIMEOUT_SECONDS: Final = 600.0
+"""Imports and loading included: on an overloaded machine they alone take a minute, and a latency that is missing rejects."""
+MAX_MEASUREMENTS: Final = 3
+CALM_SHARE: Final = 0.1
+"""Share of waiting for a CPU up to which a measurement is not repeated."""
+RUN_DELAY: Final = Path("/proc/thread-self/schedstat")
 
 
 def measure(folder: Path, frame: pd.DataFrame, scratch: Path, group: str | None) -> dict[str, dict[str, float]] | None:
@@ -49,7 +55,7 @@ def measure(folder: Path, frame: pd.DataFrame, scratch: Path, group: str | None)
         group: column whose rows are asked about together.
 
     Returns:
-        `{"1": {"p50_ms", "p95_ms", "p99_ms", "rows_per_second"}, "256": ...}`, of calls from a raw frame to scores.
+        `{"1": {"p50_ms", "p95_ms", "p99_ms", "rows_per_second", "waited_share"}, "256": ...}`, of calls from a raw frame to scores.
     """
     path = scratch / "latency.parquet"
     frame.to_parquet(path)
@@ -75,26 +81,59 @@ def measure(folder: Path, frame: pd.DataFrame, scratch: Path, group: str | None)
 
 
 def timed_calls(predictor: Predictor, frame: pd.DataFrame, group: str | None, batch: int) -> dict[str, float]:
-    """Return the percentiles of calls of `batch` rows (groups), in milliseconds, and the rows of a second."""
+    """Return the percentiles of calls of `batch` rows (groups) in milliseconds, the rows of a second, and the share of waiting for a CPU.
+
+    A measurement of which more than `CALM_SHARE` was waiting is repeated; the calmest one counts.
+    """
     parts = _batches(frame, group, batch)
     _called(predictor, parts, NUM_WARM_UPS, WARM_UP_SECONDS)
-    seconds, num_rows = _called(predictor, parts, NUM_CALLS, SECONDS)
-    p50, p95, p99 = (float(value) for value in np.percentile(seconds, [50, 95, 99]) * 1000)
-    return {"p50_ms": p50, "p95_ms": p95, "p99_ms": p99, "rows_per_second": num_rows / sum(seconds)}
+    calmest = _called(predictor, parts, NUM_CALLS, SECONDS[batch])
+    for _ in range(MAX_MEASUREMENTS - 1):
+        if calmest.waited_share <= CALM_SHARE:
+            break
+        calmest = min(calmest, _called(predictor, parts, NUM_CALLS, SECONDS[batch]), key=lambda calls: calls.waited_share)
+    p50, p95, p99 = (float(value) for value in np.percentile(calmest.seconds, [50, 95, 99]) * 1000)
+    rows_per_second = calmest.num_rows / sum(calmest.seconds)
+    return {"p50_ms": p50, "p95_ms": p95, "p99_ms": p99, "rows_per_second": rows_per_second, "waited_share": calmest.waited_share}
 
 
-def _called(predictor: Predictor, parts: Iterator[pd.DataFrame], num_calls: int, limit_seconds: float) -> tuple[list[float], int]:
-    """Return the seconds of each call, at least one, and the rows of all."""
-    seconds: list[float] = []
-    num_rows = 0
+@dataclass(kw_only=True)
+class _Calls:
+    """Calls one after the other."""
+
+    seconds: list[float] = field(default_factory=list)
+    """Of each call, without its waiting for a CPU."""
+    waited_seconds: float = 0.0
+    num_rows: int = 0
+
+    @property
+    def waited_share(self) -> float:
+        """Share of the calls' time that was waiting for a CPU, 0 to 1."""
+        return self.waited_seconds / (self.waited_seconds + sum(self.seconds))
+
+
+def _called(predictor: Predictor, parts: Iterator[pd.DataFrame], num_calls: int, limit_seconds: float) -> _Calls:
+    """Time calls, at least one."""
+    calls = _Calls()
     began_at = time.perf_counter()
-    while len(seconds) < num_calls and (not seconds or time.perf_counter() - began_at < limit_seconds):
+    while len(calls.seconds) < num_calls and (not calls.seconds or time.perf_counter() - began_at < limit_seconds):
         part = next(parts)
-        started_at = time.perf_counter()
+        delay_before, started_at = run_delay_seconds(), time.perf_counter()
         predictor.predict(part)
-        seconds.append(time.perf_counter() - started_at)
-        num_rows += len(part)
-    return seconds, num_rows
+        wall_seconds = time.perf_counter() - started_at
+        waited = min(max(run_delay_seconds() - delay_before, 0.0), 0.99 * wall_seconds)
+        calls.seconds.append(wall_seconds - waited)
+        calls.waited_seconds += waited
+        calls.num_rows += len(part)
+    return calls
+
+
+def run_delay_seconds() -> float:
+    """Return how long this thread has been ready to run without a CPU since it began; 0 where the kernel does not say."""
+    try:
+        return int(RUN_DELAY.read_text(encoding="ascii").split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0
 
 
 def _batches(frame: pd.DataFrame, group: str | None, batch: int) -> Iterator[pd.DataFrame]:

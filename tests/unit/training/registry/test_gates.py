@@ -387,3 +387,25 @@ def test_summary_is_one_line_whatever_a_slice_is_called() -> None:
     hostile = changed(("slices", 0, "columns"), {"carrier": "U\nA\r\n<script>"})
     hostile["slices"][0]["candidate"] = 0.1
     assert judged(hostile).summary == "of 2 slices none may be worse by more than 0.02: carrier = U A <script> by +0.6"
+
+
+@pytest.mark.parametrize(
+    ("p95_ms", "waited_share", "outcome"),
+    [
+        (10.1, None, "rejected"),
+        (10.1, 0.05, "rejected"),
+        (10.1, 0.4, "accepted"),
+        (20.0, 0.4, "accepted"),
+        (20.1, 0.4, "rejected"),
+        (None, 0.4, "rejected"),
+    ],
+)
+def test_a_latency_above_its_limit_is_inconclusive_on_a_loaded_machine(
+    p95_ms: float | None, waited_share: float | None, outcome: str
+) -> None:
+    measured = {"p50_ms": 1.0, "p95_ms": p95_ms, "p99_ms": 3.0, "waited_share": waited_share}
+    decision = judged({**GOOD, "latency": {"1": measured}})
+    assert decision.outcome == outcome
+    words = [reason.words for reason in decision.reasons if reason.gate == "latency" and not reason.passed]
+    assert len(words) == 1
+    assert ("inconclusive, its calls waited 40% of their time for a CPU" in words[0]) == (outcome == "accepted")
