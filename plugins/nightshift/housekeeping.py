@@ -90,7 +90,7 @@ class RepairOperator(FollowOperator):
         """Return the newest decision: following one is following all."""
         from training.registry.ledger import Ledger
 
-        return Ledger(Settings.from_environment().database_url).history(self.model)[-1]
+        return next(Ledger(Settings.from_environment().database_url).newest_first(self.model))
 
     def has_decided(self, found: StageResult, run: RunIdentity) -> bool:
         """Say no: nothing was decided, so nothing is announced."""

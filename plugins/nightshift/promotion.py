@@ -120,7 +120,7 @@ class FollowOperator(PromoteOperator):
         from training.registry.ledger import Ledger
 
         entry = getattr(self, "_entry", None) or self.decision(context)
-        known = [entry, *reversed(Ledger(Settings.from_environment().database_url).history(self.model))]
+        known = itertools.chain([entry], Ledger(Settings.from_environment().database_url).newest_first(self.model))
         return next(found.evidence for found in known if "spec_uri" in found.evidence)
 
 
@@ -143,6 +143,6 @@ def _is_past(found: StageResult) -> bool:
     from training.registry.ledger import Ledger
 
     key = found.scalars.get("key")
-    history = Ledger(Settings.from_environment().database_url).history(str(found.scalars.get("model")))
+    history = Ledger(Settings.from_environment().database_url).outline(str(found.scalars.get("model")))
     since = itertools.dropwhile(lambda entry: entry.key != key, history)
     return any(entry.key != key and (entry.revision is not None or entry.request_key == key) for entry in since)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, Param
@@ -66,7 +66,7 @@ class RollbackOperator(FollowOperator):
         self.model = str(conf["model"])
         ledger = Ledger(Settings.from_environment().database_url)
         mark = f"{run.dag_id}/{run.run_id}"
-        self.alerts = _alerts_of(ledger.history(self.model))
+        self.alerts = _alerts_of(ledger.newest_first(self.model))
         by = getattr(run, "triggering_user_name", None) or "somebody in Airflow"
         try:
             return roll_back(ledger, self.model, by=by, reason=str(conf["reason"]), to=conf.get("version"), order=mark)
@@ -74,12 +74,12 @@ class RollbackOperator(FollowOperator):
             raise AirflowFailException(str(err)) from err
 
 
-def _alerts_of(history: Sequence[Entry]) -> Alerts:
+def _alerts_of(newest_first: Iterable[Entry]) -> Alerts:
     """Return whom the model's pipeline tells; nobody where its YAML is gone or broken: a rollback waits for no YAML."""
-    pipelines = [str(entry.evidence["pipeline"]) for entry in history if "pipeline" in entry.evidence]
-    if not pipelines:
+    pipeline = next((str(entry.evidence["pipeline"]) for entry in newest_first if "pipeline" in entry.evidence), None)
+    if pipeline is None:
         return Alerts()
     try:
-        return load_spec(Settings.from_environment().pipelines_path / f"{pipelines[-1]}.yaml").alerts
+        return load_spec(Settings.from_environment().pipelines_path / f"{pipeline}.yaml").alerts
     except SpecError:
         return Alerts()

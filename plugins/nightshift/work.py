@@ -165,8 +165,10 @@ def nights_of(spec: PipelineSpec, settings: Settings) -> list[dict[str, Any]]:
     """Return how champions did on the test rows of later nights, as the ledger's evaluations say: what advice on retraining rests on."""
     from training.registry.ledger import Ledger
 
-    found = []
-    for entry in Ledger(settings.database_url).history(spec.promote.model):
+    found: list[dict[str, Any]] = []
+    for entry in Ledger(settings.database_url).newest_first(spec.promote.model):
+        if len(found) == MAX_NIGHTS:
+            break
         evidence = entry.evidence
         champion, old, new = (evidence.get(name) or {} for name in ("champion", "champion_metrics", "metrics"))
         value = old.get(spec.evaluate.primary)
@@ -182,7 +184,7 @@ def nights_of(spec: PipelineSpec, settings: Settings) -> list[dict[str, Any]]:
                 "version": str(champion["version"]),
             }
         )
-    return found[-MAX_NIGHTS:]
+    return found[::-1]
 
 
 def _seat(holder: Holder | None, revision: int) -> dict[str, Any] | None:

@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 ALIASES: Final = ("champion", "canary")
 MAX_TAG_CHARS: Final = 5000
 ABANDONED_AFTER: Final = timedelta(hours=1)
+PAGE_VERSIONS: Final = 2000
 MAX_ROUNDS: Final = 20
 """Of looking and setting right: two suffice alone, some more among others who write."""
 
@@ -74,7 +75,7 @@ def differences(ledger: Ledger, model: str) -> list[Difference]:
     Raises:
         UnavailableError: `database.unavailable`, `mlflow.unavailable`.
     """
-    standing, history = ledger.standing(model), ledger.history(model)
+    standing, history = ledger.standing(model), ledger.outline(model)
     with registry_faults():
         client = mlflow.MlflowClient()
         try:
@@ -174,7 +175,7 @@ def _call(function: Callable[..., object], *arguments: object) -> Callable[[], o
 def _versions(client: Any, model: str) -> list[Any]:
     found, token = [], None
     while True:
-        page = client.search_model_versions(f"name = '{model}'", max_results=200, page_token=token)
+        page = client.search_model_versions(f"name = '{model}'", max_results=PAGE_VERSIONS, page_token=token)
         found += list(page)
         token = page.token
         if not token:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import Row, delete, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
@@ -25,6 +25,7 @@ OUTCOMES: Final = (
     "rolled_back",
 )
 """Of a candidate or a canary; of a request for approval; of somebody's order."""
+PAGE_ROWS: Final = 100
 REQUEST: Final = "needs_approval"
 SEATED: Final[Mapping[str, str]] = {"promoted": "became champion", "canary": "became canary", "rolled_back": "is champion again"}
 """Actions that seat a version, in words."""
@@ -131,6 +132,26 @@ class Ledger:
         with database_faults(), Session(self._engine) as session:
             rows = session.scalars(select(LedgerDecision).where(LedgerDecision.model == model).order_by(LedgerDecision.id))
             return [_entry(row) for row in rows]
+
+    def outline(self, model: str) -> list[Entry]:
+        """Return all decisions about `model`, oldest first, without their evidence: 3 KB of JSON each, most of the time of `history`."""
+        columns = [column for column in LedgerDecision.__table__.columns if column.key not in ("id", "evidence")]
+        asked = select(*columns).where(LedgerDecision.model == model).order_by(LedgerDecision.id)
+        with database_faults(), Session(self._engine) as session:
+            return [_entry(row, evidence={}) for row in session.execute(asked)]
+
+    def newest_first(self, model: str) -> Iterator[Entry]:
+        """Yield the decisions about `model`, newest first, read in pages: whoever stops early reads little of a long history."""
+        below: int | None = None
+        while True:
+            asked = select(LedgerDecision).where(LedgerDecision.model == model).order_by(LedgerDecision.id.desc()).limit(PAGE_ROWS)
+            with database_faults(), Session(self._engine) as session:
+                rows = list(session.scalars(asked if below is None else asked.where(LedgerDecision.id < below)))
+                page = [_entry(row) for row in rows]
+                below = rows[-1].id if rows else None
+            yield from page
+            if len(page) < PAGE_ROWS:
+                return
 
     def models(self) -> list[str]:
         """Return the names of all models that anything was decided about, sorted."""
@@ -373,7 +394,7 @@ def _json(value: Any) -> Any:
     return value.replace("\0", "\N{REPLACEMENT CHARACTER}") if isinstance(value, str) else value
 
 
-def _entry(row: LedgerDecision) -> Entry:
+def _entry(row: LedgerDecision | Row[Any], evidence: Mapping[str, Any] | None = None) -> Entry:
     return Entry(
         model=row.model,
         key=row.decision_key,
@@ -381,7 +402,7 @@ def _entry(row: LedgerDecision) -> Entry:
         action=row.action,
         outcome=row.outcome,
         reasons=row.reasons,
-        evidence=row.evidence,
+        evidence=row.evidence if evidence is None else evidence,
         decided_by=row.decided_by,
         decided_at=_with_zone(row.decided_at),
         semantic_version=row.semantic_version,

@@ -189,9 +189,9 @@ def test_a_rollback_to_nowhere_is_an_error_that_is_not_tried_again(ledger: Ledge
 
 def test_a_rollback_tells_those_whom_the_pipeline_tells(ledger: Ledger) -> None:
     candidate(ledger, 1, pipeline=MODEL)
-    assert rollbacks._alerts_of(ledger.history(MODEL)) == load_spec(CHECKOUT / "dags" / "pipelines" / f"{MODEL}.yaml").alerts
+    assert rollbacks._alerts_of(ledger.newest_first(MODEL)) == load_spec(CHECKOUT / "dags" / "pipelines" / f"{MODEL}.yaml").alerts
     candidate(ledger, 2, pipeline="gone")
-    assert rollbacks._alerts_of(ledger.history(MODEL)) == Alerts()
+    assert rollbacks._alerts_of(ledger.newest_first(MODEL)) == Alerts()
 
 
 def test_a_canary_run_without_a_canary_is_skipped(ledger: Ledger, execute: Any) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sqlalchemy import event
 
 from training.errors import DeniedError
 from training.registry.ledger import Entry, Holder, Ledger, Move, Standing, decision_key
+from training.tables.schema import LedgerDecision
 
 
 @pytest.fixture
@@ -96,3 +99,41 @@ def test_rejection_is_kept_and_changes_nothing(ledger: Ledger) -> None:
     ledger.record(entry(1, action="recorded"))
     assert ledger.standing("m").champion is None
     assert [row.outcome for row in ledger.history("m")] == ["rejected"]
+
+
+def long_history(ledger: Ledger, rows: int) -> list[Entry]:
+    for number in range(1, rows + 1):
+        ledger.record(entry(number, action="recorded"))
+    return ledger.history("m")
+
+
+def test_the_outline_of_a_history_has_all_of_it_but_the_evidence(ledger: Ledger) -> None:
+    ledger.record(entry(1), seat(1))
+    history = long_history(ledger, 3)
+    assert all(row.evidence for row in history)
+    assert ledger.outline("m") == [replace(row, evidence={}) for row in history]
+
+
+def test_newest_first_is_the_whole_history_backwards_over_all_pages(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert list(ledger.newest_first("m")) == []
+    monkeypatch.setattr("training.registry.ledger.PAGE_ROWS", 3)
+    for rows in (2, 3, 4, 7):
+        history = long_history(ledger, rows)
+        assert len(history) == rows
+        assert list(ledger.newest_first("m")) == history[::-1]
+
+
+def test_the_newest_decision_of_a_long_history_is_read_with_one_page(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("training.registry.ledger.PAGE_ROWS", 3)
+    long_history(ledger, 10)
+    loaded: list[str] = []
+
+    def note(target: LedgerDecision, _context: object) -> None:
+        loaded.append(target.version)
+
+    event.listen(LedgerDecision, "load", note)
+    try:
+        assert next(ledger.newest_first("m")).version == "10"
+    finally:
+        event.remove(LedgerDecision, "load", note)
+    assert loaded == ["10", "9", "8"]
