@@ -3,6 +3,7 @@
     NightshiftError                      code, message, hint, details
     ├── SpecError                 64     the YAML, a trigger's conf or a request is wrong; carries every problem at once
     ├── DataError                 65     the data is wrong or not what was promised
+    │   └── StoreError            65     an object or record of the store is missing, altered or unreadable
     ├── DivergedError             70     loss or weights are not finite, or exploded
     ├── OutOfMemoryError          71     the kernel, the pod's status or CUDA says so
     ├── UnavailableError          74     storage or another service does not answer, own retries spent
@@ -92,6 +93,10 @@ class SpecError(NightshiftError):
 
 class DataError(NightshiftError):
     exit_code = ExitCode.BAD_DATA
+
+
+class StoreError(DataError):
+    """An object or record of the store cannot be used; the message names it, the hint says how to go on."""
 
 
 class DivergedError(NightshiftError):

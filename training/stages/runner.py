@@ -51,7 +51,7 @@ LOG_UPLOAD_BEATS: Final = 5
 MAX_LOG_LINES: Final = 5000
 MAX_MESSAGE_CHARS: Final = 4000
 MAX_TRACEBACK_CHARS: Final = 8000
-REQUEST_PATTERN: Final = re.compile(r"(?P<root>.+)/stages/[^/]+/[^/]+/[0-9a-f]{64}/attempts/[^/]+/_REQUEST\.json")
+REQUEST_PATTERN: Final = re.compile(r"(?P<root>.+)/stages/([^/]+)/([^/]+)/([0-9a-f]{64})/attempts/([^/]+)/_REQUEST\.json")
 QUIET_LOGGERS: Final = ("alembic", "great_expectations", "matplotlib", "mlflow", "urllib3", "git", "h5py")
 
 
@@ -92,9 +92,14 @@ def run(work: Work, request_uri: str, *, stop: StopFlag, tail: deque[str] | None
     lines = tail if tail is not None else deque(maxlen=MAX_LOG_LINES)
     try:
         store = Store(match["root"])
-        request = store.read_request(request_uri)
     except NightshiftError as err:
         logger.error("%s", err)
+        return err.exit_code
+    try:
+        request = store.read_request(request_uri)
+    except NightshiftError as err:
+        # Without the error's record, torchrun's exit code 1 would look like a lost process, and be relaunched.
+        _report(store.address(*match.groups()[1:4]), match.groups()[4], err, err)
         return err.exit_code
     address = store.address(request.pipeline, request.stage, request.fingerprint)
     try:

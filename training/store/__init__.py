@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from training.contracts import StageRequest, canonical_json
-from training.store.addresses import StageAddress
+from training.store.addresses import StageAddress, read_request
 from training.store.manifests import Manifest, Manifests
 from training.store.objects import Bucket, Objects
 from training.store.refs import Ref
@@ -36,7 +36,12 @@ class Store:
         return StageAddress(self.bucket, pipeline, stage, fingerprint)
 
     def read_request(self, uri: str) -> StageRequest:
-        return StageRequest.from_json(self.bucket.get(self.bucket.key(uri)))
+        """Return the request at `uri`.
+
+        Raises:
+            StoreError: missing, damaged, newer, or not the request of the address that `uri` names.
+        """
+        return read_request(self.bucket, uri)
 
     def put_json(self, value: Mapping[str, Any]) -> str:
         """Store a JSON object by content; return its URI."""

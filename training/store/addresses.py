@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import json
+import dataclasses
 import secrets
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from training.contracts import StageRequest, StageResult, canonical_json
+from training.errors import StoreError, shown
+from training.store import records
 from training.store.objects import Bucket
 from training.store.refs import Ref
+
+RESULT_HINT: Final = "delete this file: the stage's next run does the work again"
+REQUEST_HINT: Final = "clear the task: it writes a new request"
+NOTE_HINT: Final = "delete this file"
 
 
 def new_attempt_id() -> str:
@@ -35,21 +41,40 @@ class StageAddress:
         self.uri = bucket.uri(self._prefix)
 
     def journal(self) -> Ref:
-        return Ref(self._bucket, f"{self._prefix}/journal")
+        return Ref(self._bucket, f"{self._prefix}/journal", check=_check_entry, hint=self._chain_hint)
+
+    @property
+    def _chain_hint(self) -> str:
+        return f"delete the folder {self.uri}: the stage's next run does the work again, from the start"
 
     def result(self) -> StageResult | None:
-        """Return the committed result, or None while there is none."""
-        data = self._bucket.find(f"{self._prefix}/_RESULT.json")
-        return None if data is None else StageResult.from_json(data)
+        """Return the committed result, or None while there is none.
+
+        Raises:
+            StoreError: `record.damaged`, `record.newer`, or `result.mismatch` for the result of other work.
+        """
+        value, uri = self._find("_RESULT.json", RESULT_HINT), self._bucket.uri(f"{self._prefix}/_RESULT.json")
+        if value is None:
+            return None
+        with records.readable(uri, hint=RESULT_HINT):
+            records.require(value, "result", artifact_uri=str, digest=str, attempt_id=str, attempts=int, committed_at=str, run=dict)
+            records.require_readable_format(uri, value)
+            result = StageResult.from_json(canonical_json(value))
+        found = f"stages/{result.pipeline}/{result.stage}/{result.fingerprint}"
+        if found != self._prefix:
+            raise StoreError("result.mismatch", f"{uri} is the result of other work: {shown(found)}", hint=RESULT_HINT)
+        return result
 
     def create_result(self, result: StageResult) -> bool:
         """Commit; say whether this call did (False: another attempt's result stands)."""
-        return self._bucket.create_own(f"{self._prefix}/_RESULT.json", result.to_json())
+        result.to_json()  # refuses one that is too large
+        key = f"{self._prefix}/_RESULT.json"
+        return self._bucket.create_own(key, records.encode(key, result.to_xcom()))
 
     def write_request(self, request: StageRequest) -> str:
         """Write an attempt's request; return its URI, the stage process's only argument."""
         key = f"{self._prefix}/attempts/{request.attempt_id}/_REQUEST.json"
-        self._bucket.create(key, request.to_json())
+        self._bucket.create(key, records.encode(key, dataclasses.asdict(request)))
         return self._bucket.uri(key)
 
     def attempts(self) -> list[str]:
@@ -57,34 +82,51 @@ class StageAddress:
         return self._bucket.folders(f"{self._prefix}/attempts")
 
     def request(self, attempt_id: str) -> StageRequest:
-        return StageRequest.from_json(self._bucket.get(f"{self._prefix}/attempts/{attempt_id}/_REQUEST.json"))
+        """Return an attempt's request.
+
+        Raises:
+            StoreError: `object.missing`, `record.damaged`, `record.newer`, or `request.mismatch` for one that belongs elsewhere.
+        """
+        key = f"{self._prefix}/attempts/{attempt_id}/_REQUEST.json"
+        uri = self._bucket.uri(key)
+        value = records.decode(key, self._bucket.get(key), uri=uri, hint=REQUEST_HINT)
+        with records.readable(uri, hint=REQUEST_HINT):
+            texts = dict.fromkeys(("pipeline", "stage", "fingerprint", "attempt_id", "store_uri", "spec_uri", "as_of"), str)
+            records.require(value, "request", **texts, inputs=dict, run=dict)
+            records.require_readable_format(uri, value)
+            request = StageRequest.from_json(canonical_json(value))
+        found = f"stages/{request.pipeline}/{request.stage}/{request.fingerprint}/attempts/{request.attempt_id}"
+        if f"{found}/_REQUEST.json" != key:
+            raise StoreError("request.mismatch", f"{uri} is the request of other work: {shown(found)}", hint=REQUEST_HINT)
+        return request
 
     def write_error(self, attempt_id: str, error: Mapping[str, Any]) -> bool:
         """Write how an attempt failed; the first writer's word stands (later ones are consequences)."""
-        return self._bucket.create(f"{self._prefix}/attempts/{attempt_id}/_ERROR.json", canonical_json(error))
+        return self._create_note(f"attempts/{attempt_id}/_ERROR.json", error)
 
     def error(self, attempt_id: str) -> dict[str, Any] | None:
-        data = self._bucket.find(f"{self._prefix}/attempts/{attempt_id}/_ERROR.json")
-        if data is None:
-            return None
-        loaded: dict[str, Any] = json.loads(data)
-        return loaded
+        """Return how an attempt failed, or None.
+
+        Raises:
+            StoreError: `record.damaged` or `record.newer`.
+        """
+        return self._note(f"attempts/{attempt_id}/_ERROR.json", exit_code=int)
 
     def launches(self) -> Ref:
         """Return the chain of launches: what was asked of a cluster, one after the other."""
-        return Ref(self._bucket, f"{self._prefix}/launches")
+        return Ref(self._bucket, f"{self._prefix}/launches", check=_check_launch, hint=self._chain_hint)
 
     def write_ended(self, attempt_id: str, record: Mapping[str, Any]) -> bool:
         """Write how the cluster says an attempt ended; the first observer's word stands."""
-        return self._bucket.create(f"{self._prefix}/attempts/{attempt_id}/_ENDED.json", canonical_json(record))
+        return self._create_note(f"attempts/{attempt_id}/_ENDED.json", record)
 
     def ended(self, attempt_id: str) -> dict[str, Any] | None:
-        """Return how an attempt ended in the cluster, or None: as far as anyone noted, it has not."""
-        data = self._bucket.find(f"{self._prefix}/attempts/{attempt_id}/_ENDED.json")
-        if data is None:
-            return None
-        loaded: dict[str, Any] = json.loads(data)
-        return loaded
+        """Return how an attempt ended in the cluster, or None: as far as anyone noted, it has not.
+
+        Raises:
+            StoreError: `record.damaged` or `record.newer`.
+        """
+        return self._note(f"attempts/{attempt_id}/_ENDED.json", phase=str)
 
     def write_heartbeat(self, attempt_id: str, beat: Mapping[str, Any]) -> None:
         self._bucket.put(f"{self._prefix}/attempts/{attempt_id}/heartbeat.json", canonical_json(beat))
@@ -97,3 +139,43 @@ class StageAddress:
 
     def log_uri(self, attempt_id: str) -> str:
         return self._bucket.uri(f"{self._prefix}/attempts/{attempt_id}/log.txt")
+
+    def _find(self, name: str, hint: str) -> Any:
+        key = f"{self._prefix}/{name}"
+        data = self._bucket.find(key)
+        return None if data is None else records.decode(key, data, uri=self._bucket.uri(key), hint=hint)
+
+    def _create_note(self, name: str, note: Mapping[str, Any]) -> bool:
+        key = f"{self._prefix}/{name}"
+        return self._bucket.create(key, records.encode(key, dict(note)))
+
+    def _note(self, name: str, **types: type) -> dict[str, Any] | None:
+        value = self._find(name, NOTE_HINT)
+        if value is None:
+            return None
+        with records.readable(self._bucket.uri(f"{self._prefix}/{name}"), hint=NOTE_HINT):
+            return records.require(value, "note", **{field: wanted for field, wanted in types.items() if field in value})
+
+
+def read_request(bucket: Bucket, uri: str) -> StageRequest:
+    """Return the request at `uri`, which names its address and its attempt.
+
+    Raises:
+        StoreError: as `StageAddress.request`; `request.mismatch` where `uri` is not the place of a request.
+    """
+    parts = bucket.key(uri).split("/")
+    if len(parts) != 7 or (parts[0], parts[4], parts[6]) != ("stages", "attempts", "_REQUEST.json"):
+        raise StoreError("request.mismatch", f"{shown(uri)} is not the place of a request")
+    return StageAddress(bucket, *parts[1:4]).request(parts[5])
+
+
+def _check_entry(value: Any) -> None:
+    records.require(value, "journal entry", kind=str, epoch=int)
+    if value["kind"] == "lease":
+        records.require(value, "lease entry", owner=str, attempt_id=str)
+    elif value["kind"] != "release":
+        records.require(value, "journal entry", payload=dict)
+
+
+def _check_launch(value: Any) -> None:
+    records.require(value, "launch", attempt_id=str, request_uri=str, name=str, nodes=int, owner=str)

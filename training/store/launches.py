@@ -13,6 +13,8 @@ from typing import Any, Final, Literal
 
 from training.store.addresses import StageAddress
 from training.store.leases import holder_of
+from training.store.records import readable
+from training.store.refs import Revision
 
 Cause = Literal["first", "again", "infrastructure", "memory"]
 
@@ -54,7 +56,12 @@ class Launches:
 
     def all(self) -> list[LaunchEntry]:
         """Return all launches, oldest first."""
-        return [LaunchEntry(**{**revision.value, "number": revision.number}) for revision in self._ref.history()]
+        return [self._entry(revision) for revision in self._ref.history()]
+
+    def _entry(self, revision: Revision) -> LaunchEntry:
+        uri = f"{self._address.uri}/launches, revision {revision.number}"
+        with readable(uri, hint=f"delete the folder {self._address.uri}/launches"):
+            return LaunchEntry(**{**revision.value, "number": revision.number})
 
     def claim(self, entry: LaunchEntry, *, after: int) -> bool:
         """Make `entry` the launch `after + 1`; say whether it was us (False: another operator was faster)."""

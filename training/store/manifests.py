@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from training.contracts import canonical_json, sha256_hex
-from training.errors import DataError, shown
-from training.store.objects import Bucket, Objects
+from training.errors import DataError, StoreError, shown
+from training.store.objects import REMAKE_HINT, Bucket, Objects
 
 FORMAT_VERSION: Final = 1
 
@@ -73,7 +73,9 @@ class Manifests:
         """Store a manifest, whose files are stored already; return its URI."""
         digest = manifest.digest
         key = f"manifests/sha256/{digest[:2]}/{digest}.json"
-        self._bucket.create(key, manifest.to_json())
+        data = manifest.to_json()
+        if not self._bucket.create(key, data) and self._bucket.find(key) != data:
+            self._bucket.replace(key, data)
         return self._bucket.uri(key)
 
     def put_files(self, kind: str, files: Mapping[str, Path | bytes], meta: Mapping[str, Any]) -> tuple[str, Manifest]:
@@ -97,7 +99,7 @@ class Manifests:
         wanted = uri.rsplit("/", 1)[-1].removesuffix(".json")
         actual = sha256_hex(data)
         if actual != wanted:
-            raise DataError("object.altered", f"{uri} holds other bytes than its name says: SHA-256 {actual}")
+            raise StoreError("object.altered", f"{uri} holds other bytes than its name says: SHA-256 {actual}", hint=REMAKE_HINT)
         manifest = Manifest.from_json(data, uri=uri)
         if kind is not None and manifest.kind != kind:
             raise DataError("manifest.kind", f"{uri} is a {shown(manifest.kind)}, expected a {kind!r}")

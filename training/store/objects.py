@@ -10,7 +10,7 @@ import re
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -22,7 +22,7 @@ from obstore import exceptions as obstore_errors
 from obstore.store import LocalStore
 
 from training.contracts import sha256_hex
-from training.errors import DataError, DeniedError, NightshiftError, Problem, SpecError, UnavailableError, shown
+from training.errors import DataError, DeniedError, NightshiftError, Problem, SpecError, StoreError, UnavailableError, shown
 from training.store.local_files import LocalFiles
 from training.store.s3 import MAX_PARTS, MULTIPART_BYTES, NUM_PARTS_AT_ONCE, PART_BYTES, RANGE_BYTES, open_bucket
 
@@ -33,6 +33,9 @@ CREATE_SECONDS: Final = 90.0
 CONFLICT_WAIT_SECONDS: Final = 0.1
 """Mean wait after the first refusal of a create that nothing stands in the way of; doubles each time."""
 NO_BUCKET_CODES: Final = ("NoSuchBucket", "ContainerNotFound")
+REMAKE_HINT: Final = "trigger the run again with force: the stage that makes it replaces it; or restore it from a backup"
+CONTENT: Final = ("objects/", "manifests/")
+"""What is named by its content."""
 REGION_HINT: Final = "set AWS_REGION to the bucket's region"
 HINTS: Final = {
     "AuthorizationHeaderMalformed": REGION_HINT,
@@ -116,7 +119,7 @@ class Bucket:
         """
         found = self.find(key)
         if found is None:
-            raise DataError("object.missing", f"{self.uri(key)} does not exist")
+            raise self._missing(key)
         return found
 
     def find(self, key: str) -> bytes | None:
@@ -127,15 +130,20 @@ class Bucket:
             except FileNotFoundError as err:
                 if _is_no_bucket(err):
                     raise
+                self._refuse_folder(key)
                 return None
 
     def exists(self, key: str) -> bool:
+        return self.size_bytes(key) is not None
+
+    def size_bytes(self, key: str) -> int | None:
+        """Return the size of what is stored at `key`, or None where nothing is."""
         with self._faults("look up", key):
             try:
-                obstore.head(self._store, key)
+                size: int = obstore.head(self._store, key)["size"]
             except FileNotFoundError:
-                return False
-            return True
+                return None
+            return size
 
     def put(self, key: str, data: bytes) -> None:
         """Write `key`, over what is there. Only for what no reader trusts: heartbeats, logs, pages."""
@@ -185,6 +193,17 @@ class Bucket:
         without the second look, the winner of a race would be told that it lost.
         """
         return self.create(key, data) or (not self._is_local and self.find(key) == data)
+
+    def replace(self, key: str, content: bytes | Path) -> None:
+        """Write `key` over what is there, durably: for an object or a manifest that no longer holds what its name says."""
+        if isinstance(content, Path) and not self._is_local:
+            self.upload(key, content)
+            return
+        with self._faults("write", key):
+            if self._is_local:
+                self._files.replace(key, content)
+            else:
+                obstore.put(self._store, key, content)
 
     def upload(self, key: str, path: Path) -> None:
         """Write a file's content to `key`; it appears whole or not at all. For what its content names: written twice, it is the same."""
@@ -252,7 +271,18 @@ class Bucket:
             except FileNotFoundError as err:
                 if _is_no_bucket(err):
                     raise
-                raise DataError("object.missing", f"{self.uri(key)} does not exist") from err
+                self._refuse_folder(key)
+                raise self._missing(key) from err
+
+    def _missing(self, key: str) -> StoreError:
+        return StoreError("object.missing", f"{self.uri(key)} does not exist", hint=REMAKE_HINT if key.startswith(CONTENT) else "")
+
+    def _refuse_folder(self, key: str) -> None:
+        if self._is_local and self._files.path(key).is_dir():
+            raise self._folder_in_place(key)
+
+    def _folder_in_place(self, key: str) -> StoreError:
+        return StoreError("record.damaged", f"{self.uri(key)} is a folder, expected a file", hint="move the folder out of the store")
 
     def _chunks(self, key: str, etag: str | None = None) -> Iterator[bytes]:
         """Yield the bytes of `key`, all of one version (the one that `etag` names, if given), in chunks of 8 MiB.
@@ -276,6 +306,8 @@ class Bucket:
     def _faults(self, verb: str, key: str) -> Iterator[None]:
         try:
             yield
+        except IsADirectoryError as err:
+            raise self._folder_in_place(key) from err
         except (OSError, obstore_errors.BaseError) as err:
             raise self._fault(err, verb, key) from err
 
@@ -308,15 +340,38 @@ class Objects:
     def put_bytes(self, data: bytes) -> str:
         """Store `data` if it is not there yet; return its SHA-256."""
         digest = sha256_hex(data)
-        self._bucket.create(self.key(digest), data)
+        if not self._bucket.create(self.key(digest), data):
+            self._mend(digest, data, len(data))
         return digest
 
     def put_file(self, path: Path) -> str:
         """Store a file if its content is not there yet; return its SHA-256."""
         digest = file_digest(path)
-        if self._bucket.is_local or not self._bucket.exists(self.key(digest)):
+        size_bytes = self._bucket.size_bytes(self.key(digest))
+        # A local one that is there is made durable by that.
+        if self._bucket.is_local or size_bytes is None:
             self._bucket.upload(self.key(digest), path)
+        if size_bytes is not None:
+            self._mend(digest, path, path.stat().st_size)
         return digest
+
+    def _mend(self, digest: str, content: bytes | Path, size_bytes: int) -> None:
+        """Replace an object that holds other bytes than `content`: its size says so, or a reader found it altered.
+
+        To read each object that is there already would be too much: the same files come every night.
+        """
+        key, mark = self.key(digest), _mark(digest)
+        if self._bucket.size_bytes(key) == size_bytes:
+            if not self._bucket.exists(mark):
+                return
+            hasher = hashlib.sha256()
+            for chunk in self._bucket.stream(key):
+                hasher.update(chunk)
+            if hasher.hexdigest() == digest:
+                self._bucket.delete(mark)
+                return
+        self._bucket.replace(key, content)
+        self._bucket.delete(mark)
 
     def get_bytes(self, digest: str) -> bytes:
         """Return the object's bytes.
@@ -353,12 +408,16 @@ class Objects:
             raise self._altered(digest, actual)
         return data
 
-    def _altered(self, wanted: str, actual: str) -> DataError:
-        return DataError(
-            "object.altered",
-            f"{self.uri(wanted)} holds other bytes than its name says: SHA-256 {actual}",
-            hint="delete the object and run the stage that made it again, or restore it from a backup",
-        )
+    def _altered(self, wanted: str, actual: str) -> StoreError:
+        # The next writer of the same content reads the object first, and replaces it. Not to be able to leave the mark is no further fault.
+        with suppress(NightshiftError):
+            self._bucket.create(_mark(wanted), b"")
+        message = f"{self.uri(wanted)} holds other bytes than its name says: SHA-256 {actual}"
+        return StoreError("object.altered", message, hint=REMAKE_HINT)
+
+
+def _mark(digest: str) -> str:
+    return f"altered/{digest}"
 
 
 def file_digest(path: Path) -> str:

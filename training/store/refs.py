@@ -7,14 +7,18 @@ has conditional create, so one mechanism serves all of them; and a ref's history
 
 from __future__ import annotations
 
-import json
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from training.contracts import canonical_json
+from training.errors import StoreError
+from training.store import records
 from training.store.objects import Bucket
 
-REVISION_DIGITS = 10
+REVISION_DIGITS: Final = 10
+_REVISION: Final = re.compile(rf"(\d{{{REVISION_DIGITS}}})\.json")
+HINT: Final = "restore it from a backup, or delete it: the revision before it is then the current one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +32,25 @@ class Revision:
 class Ref:
     """A named, moving value. Nothing there is revision 0."""
 
-    def __init__(self, bucket: Bucket, prefix: str) -> None:
+    def __init__(self, bucket: Bucket, prefix: str, *, check: Callable[[Any], object] | None = None, hint: str = HINT) -> None:
+        """Open a ref.
+
+        Args:
+            check: raises ValueError, KeyError or TypeError for a value that has not the fields of this ref's.
+            hint: what to do about a damaged revision.
+        """
         self._bucket = bucket
         self._prefix = prefix
+        self._check = check
+        self._hint = hint
 
     def head_number(self) -> int:
-        """Return the newest revision's number, 0 where there is none."""
-        entries = self._bucket.list(self._prefix)
-        return int(entries[-1].key.rsplit("/", 1)[-1].removesuffix(".json")) if entries else 0
+        """Return the newest revision's number, 0 where there is none.
+
+        Raises:
+            StoreError: `record.foreign`, something else is among the revisions.
+        """
+        return max(self._numbers(), default=0)
 
     def read(self) -> Revision | None:
         """Return the newest revision, or None."""
@@ -46,21 +61,37 @@ class Ref:
         """Return one revision.
 
         Raises:
-            DataError: `object.missing`.
+            StoreError: `object.missing`, `record.damaged` or `record.newer`.
         """
-        return Revision(number, json.loads(self._bucket.get(self._key(number))))
+        key = self._key(number)
+        uri = self._bucket.uri(key)
+        value = records.decode(key, self._bucket.get(key), uri=uri, hint=self._hint)
+        if self._check is not None:
+            with records.readable(uri, hint=self._hint):
+                self._check(value)
+        return Revision(number, value)
 
     def history(self) -> list[Revision]:
         """Return all revisions, oldest first."""
-        numbers = (int(e.key.rsplit("/", 1)[-1].removesuffix(".json")) for e in self._bucket.list(self._prefix))
-        return [self.at(number) for number in numbers]
+        return [self.at(number) for number in self._numbers()]
 
     def move(self, value: Any, *, expected: int) -> bool:
         """Make revision `expected + 1` with this JSON value; say whether it was us (False: someone moved it first).
 
         Two writers of equal values may both be told that it was them: a value that must have one writer says who wrote it.
         """
-        return self._bucket.create_own(self._key(expected + 1), canonical_json(value))
+        key = self._key(expected + 1)
+        return self._bucket.create_own(key, records.encode(key, value))
+
+    def _numbers(self) -> list[int]:
+        numbers = []
+        for entry in self._bucket.list(self._prefix):
+            found = _REVISION.fullmatch(entry.key.removeprefix(f"{self._prefix}/"))
+            if found is None:
+                message = f"{self._bucket.uri(entry.key)} is not a revision of {self._bucket.uri(self._prefix)}"
+                raise StoreError("record.foreign", message, hint="move it out of the store")
+            numbers.append(int(found[1]))
+        return sorted(numbers)
 
     def _key(self, number: int) -> str:
         return f"{self._prefix}/{number:0{REVISION_DIGITS}d}.json"

@@ -120,7 +120,7 @@ class StudyStore:
             if not fresh and not left:
                 return None
             slot = (fresh or left)[0]
-            if self._claims.move({"slot": slot, "owner": owner, "at": clock.isoformat()}, expected=len(claims)):
+            if self._claims.move({"slot": slot, "owner": owner, "at": clock.isoformat()}, expected=claims[-1].number if claims else 0):
                 return slot
 
     def _key(self, slot: int) -> str:
