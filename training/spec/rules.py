@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any, Final
 
+from training.errors import shown
 from training.spec.data import Data, Derived, FeatureTable, Prepare, Validate
 from training.spec.documents import Path
 from training.spec.evaluation import Evaluate
@@ -29,7 +30,7 @@ from training.spec.problems import nearest
 from training.spec.promotion import Promote
 from training.spec.resources import resources_fit
 from training.spec.schedule import schedule_faults
-from training.spec.sql import cycle, objection, words
+from training.spec.sql import cycle, objection, unknown_columns, words
 from training.spec.training_rules import elastic_fits, family_fits, metrics_exist, placement_fits, task_fits
 from training.spec.tuning_rules import conditions_fit, grid_is_finite, objective_exists, parameters_fit, study_fits_its_gpus
 from training.spec.uris import forbidden_uris, forbidden_webhook, partition_fault
@@ -179,7 +180,7 @@ def label_delays_fit(data: Data, validate: Validate) -> Iterator[Finding]:
 def derived_columns_fit(data: Data) -> Iterator[Finding]:
     source = data.source
     taken = {name.lower(): Taken(name, source.table, ("data", "source", "columns", name)) for name in source.columns}
-    yield from _derived(("data", "source", "derive"), source.derive, taken)
+    yield from _derived(("data", "source", "derive"), source.derive, taken, [*source.columns, *source.ignore], source.table)
     yield from _both_declared_and_ignored(("data", "source"), source.columns, source.ignore)
 
 
@@ -187,7 +188,7 @@ def prepared_columns_fit(data: Data, prepare: Prepare) -> Iterator[Finding]:
     """Yield a finding for each derived column or feature of `prepare` that cannot be made."""
     frame = data.frame_types()
     taken = {name.lower(): Taken(name, "the joined frame") for name in (*frame, "label")}
-    yield from _derived(("prepare", "derive"), prepare.derive, taken)
+    yield from _derived(("prepare", "derive"), prepare.derive, taken, [*frame, "label"], "the joined frame")
     yield from _constants(prepare.derive, frame)
     if "label" in frame and data.label.column != "label":
         yield Finding(
@@ -208,7 +209,8 @@ def prepared_columns_fit(data: Data, prepare: Prepare) -> Iterator[Finding]:
             )
 
 
-def _derived(path: Path, derive: Mapping[str, Any], taken: Mapping[str, Taken]) -> Iterator[Finding]:
+def _derived(path: Path, derive: Mapping[str, Any], taken: Mapping[str, Taken], known: Iterable[str], owner: str) -> Iterator[Finding]:
+    columns = [*known, *derive]
     for name, column in derive.items():
         if name.lower() in taken:
             yield clash((*path, name), name, taken[name.lower()], "give the derived column another name")
@@ -217,6 +219,9 @@ def _derived(path: Path, derive: Mapping[str, Any], taken: Mapping[str, Taken]) 
             yield Finding(
                 (*path, name, "sql"), "sql.forbidden", f"the SQL of {name} {fault}", "write one expression over the row's columns"
             )
+        for word in [] if fault else unknown_columns(column.sql, columns):
+            message = f"the SQL of {name} mentions {shown(word)}, which is not a column of {owner}"
+            yield Finding((*path, name, "sql"), "column.unknown", message, nearest(word, columns))
     circle = cycle(derive)
     if circle:
         message = f"derived columns go in a circle: {' -> '.join([*circle, circle[0]])}"

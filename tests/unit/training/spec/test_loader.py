@@ -262,12 +262,6 @@ CASES: list[tuple[str, str, str, str]] = [
     ),
     (
         F,
-        ", as: built_year",
-        "",
-        "data.features[1].columns.year: [column.clash] year is a column of flights already (give it another name: {type: int64, as: planes_year})",
-    ),
-    (
-        F,
         "ignore: [rownames]",
         "ignore: [rownames, year]",
         "data.source.ignore: [column.clash] year is declared and ignored (keep one of the two)",

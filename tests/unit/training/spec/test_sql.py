@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import duckdb
 import pytest
 
+from training.errors import SpecError
+from training.spec import parse_spec
 from training.spec.sql import unknown_columns
 
+ROOT = Path(__file__).resolve().parents[4]
 COLUMNS = ("temp", "visib", "sched", "carrier")
 
 
@@ -56,3 +61,42 @@ def test_types_of_duckdb_are_no_unknown_columns() -> None:
 )
 def test_words_that_can_only_be_columns_and_are_not_known_are_returned_in_order(sql: str, unknown: list[str]) -> None:
     assert unknown_columns(sql, COLUMNS) == unknown
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "old", "new", "expected"),
+    [
+        (
+            "flight_delay",
+            'sql: "year - built_year"',
+            'sql: "year - built_yaer"',
+            "prepare.derive.aircraft_age.sql: [column.unknown] the SQL of aircraft_age mentions 'built_yaer', which is not a column of "
+            "the joined frame (did you mean built_year?)",
+        ),
+        (
+            "search_ranking",
+            "    columns:\n",
+            '    derive:\n      cheap: {type: boolean, sql: "prise < 10"}\n    columns:\n',
+            "data.source.derive.cheap.sql: [column.unknown] the SQL of cheap mentions 'prise', which is not a column of "
+            "clicks (did you mean price?)",
+        ),
+    ],
+)
+def test_derived_column_that_mentions_an_unknown_column_is_refused_with_the_nearest_name(
+    pipeline: str, old: str, new: str, expected: str
+) -> None:
+    text = (ROOT / "dags" / "pipelines" / f"{pipeline}.yaml").read_text(encoding="utf-8")
+    assert old in text
+    with pytest.raises(SpecError) as caught:
+        parse_spec(text.replace(old, new, 1).encode(), "p.yaml")
+    assert expected in [problem.render("p.yaml").split(": ", 1)[1] for problem in caught.value.problems]
+
+
+def test_name_of_a_feature_column_that_clashes_leaves_the_derived_column_without_its_column() -> None:
+    text = (ROOT / "dags" / "pipelines" / "flight_delay.yaml").read_text(encoding="utf-8")
+    with pytest.raises(SpecError) as caught:
+        parse_spec(text.replace(", as: built_year", "").encode(), "p.yaml")
+    assert sorted((problem.field, problem.code) for problem in caught.value.problems) == [
+        ("data.features[1].columns.year", "column.clash"),
+        ("prepare.derive.aircraft_age.sql", "column.unknown"),
+    ]
