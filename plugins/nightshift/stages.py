@@ -213,11 +213,15 @@ class StageOperator(BaseOperator):
         """Wait while an attempt of another run is alive; return (the epoch that may be taken over, a result that appeared)."""
         watch = HolderWatch(address, owner=run.owner)
         said_at = -SAY_EVERY_SECONDS
+        known = -1
         while True:
-            found = address.result()
             holder, takeover_epoch = watch.poll()
-            if found is not None or holder is None:
-                return takeover_epoch, found
+            # A result is committed between two entries of the journal: while none is new, there is none to look for.
+            if holder is None or watch.known != known:
+                known = watch.known
+                found = address.result()
+                if found is not None or holder is None:
+                    return takeover_epoch, found
             if time.monotonic() - said_at >= SAY_EVERY_SECONDS:
                 said_at = time.monotonic()
                 self.log.info("%s is at the same work (attempt %s); waiting for its result", holder.owner, holder.attempt_id)

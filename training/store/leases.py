@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from training.awake import AwakeClock
-from training.errors import LeaseHeldError, LeaseLostError
+from training.errors import LeaseHeldError, LeaseLostError, UnavailableError
 from training.store.addresses import StageAddress
 from training.store.refs import Ref, Revision
 
@@ -41,6 +41,7 @@ class Lease:
 
     def __init__(self, address: StageAddress, *, epoch: int, owner: str, attempt_id: str, head: int) -> None:
         self._address = address
+        self._journal = address.journal()
         self._head = head
         # The heartbeat checks while a checkpoint thread commits: a commit seen between its two halves looks foreign.
         self._lock = threading.Lock()
@@ -82,19 +83,37 @@ class Lease:
         """
         entry = {"kind": kind, "epoch": self.epoch, "attempt_id": self.attempt_id, "payload": dict(payload)}
         with self._lock:
-            if not self._address.journal().move(entry, expected=self._head):
-                self._raise_lost()
+            while not self._journal.move(entry, expected=self._head):
+                head = self._head
+                if entry in self._adopt_own():
+                    return
+                if self._head == head:
+                    message = f"{self._address.uri}/journal refuses entry {head + 1} as existing, and does not list it"
+                    raise UnavailableError("storage.conflict", message)
             self._head += 1
 
     def check(self) -> None:
         """Raise LeaseLostError if a newer attempt took over. Cheap while nothing happened: one listing."""
         with self._lock:
-            if self._address.journal().head_number() > self._head:
-                self._raise_lost()
+            self._adopt_own()
 
-    def _raise_lost(self) -> NoReturn:
-        journal = self._address.journal()
-        holder = _holder_of([journal.at(number) for number in range(self._head + 1, journal.head_number() + 1)])
+    def _adopt_own(self) -> list[Any]:
+        """Go on after entries of this lease that were made although their writer was told that the storage does not answer.
+
+        An epoch has one holder, so what is in this one's name was written by it.
+
+        Raises:
+            LeaseLostError: `lease.lost`, there is another writer's entry.
+        """
+        entries = self._journal.history(after=self._head)
+        for entry in entries:
+            if entry.value["epoch"] != self.epoch or entry.value["kind"] == "lease":
+                self._raise_lost(entries)
+            self._head = entry.number
+        return [entry.value for entry in entries]
+
+    def _raise_lost(self, entries: list[Revision]) -> NoReturn:
+        holder = _holder_of(entries)
         who = f"{holder.owner} (attempt {holder.attempt_id}, epoch {holder.epoch})" if holder else "another writer"
         raise LeaseLostError(
             "lease.lost", f"{self._address.uri} was taken over from epoch {self.epoch} by {who}; this attempt's commits are refused"
@@ -124,15 +143,26 @@ class HolderWatch:
         clock: Callable[[], float] | None = None,
     ) -> None:
         self._address = address
+        self._journal = address.journal()
         self._owner = owner
         self._ttl_seconds = ttl_seconds
         self._clock = clock or AwakeClock()
         self._seen: tuple[int, bytes | None] | None = None
         self._seen_at = 0.0
+        self._holder: Holder | None = None
+        self._known = 0
+
+    @property
+    def known(self) -> int:
+        """Number of the newest journal entry that the last poll saw, 0 for none."""
+        return self._known
 
     def poll(self) -> tuple[Holder | None, int]:
         """Return (the live foreign holder or None, the epoch that may be taken over or 0)."""
-        holder = _holder_of(self._address.journal().history())
+        # Revisions never change: what was read once is known, and a poll lists what is new.
+        for entry in self._journal.history(after=self._known):
+            self._holder, self._known = _holder_after(self._holder, entry), entry.number
+        holder = self._holder
         if holder is None or holder.released or holder.owner == self._owner:
             return None, 0
         beat = (holder.epoch, self._address.heartbeat(holder.attempt_id))
@@ -152,9 +182,14 @@ def holder_of(journal: Ref) -> Holder | None:
 def _holder_of(entries: list[Revision]) -> Holder | None:
     holder: Holder | None = None
     for entry in entries:
-        value = entry.value
-        if value["kind"] == "lease":
-            holder = Holder(value["epoch"], value["owner"], value["attempt_id"], released=False)
-        elif value["kind"] == "release" and holder is not None and value["epoch"] == holder.epoch:
-            holder = Holder(holder.epoch, holder.owner, holder.attempt_id, released=True)
+        holder = _holder_after(holder, entry)
+    return holder
+
+
+def _holder_after(holder: Holder | None, entry: Revision) -> Holder | None:
+    value = entry.value
+    if value["kind"] == "lease":
+        return Holder(value["epoch"], value["owner"], value["attempt_id"], released=False)
+    if value["kind"] == "release" and holder is not None and value["epoch"] == holder.epoch:
+        return Holder(holder.epoch, holder.owner, holder.attempt_id, released=True)
     return holder

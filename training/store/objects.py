@@ -28,8 +28,9 @@ from training.store.s3 import MAX_PARTS, MULTIPART_BYTES, NUM_PARTS_AT_ONCE, PAR
 
 CHUNK_BYTES: Final = 8 * 1024 * 1024
 CREATE_ATTEMPTS: Final = 8
-CREATE_SECONDS: Final = 90.0
-"""After which a create without an answer is not tried again; the last one's own retries included, it fails within five minutes."""
+CREATE_SECONDS: Final = 150.0
+"""After which a create without an answer is not tried again: longer than two answers that hang until the read time-out. The last one's own
+retries included, it fails within seven minutes."""
 CONFLICT_WAIT_SECONDS: Final = 0.1
 """Mean wait after the first refusal of a create that nothing stands in the way of; doubles each time."""
 NO_BUCKET_CODES: Final = ("NoSuchBucket", "ContainerNotFound")
@@ -238,8 +239,8 @@ class Bucket:
             except FileNotFoundError:
                 return
 
-    def list(self, prefix: str) -> list[Listed]:
-        """List everything below the folder `prefix`, sorted by key; keys are relative to the bucket's root."""
+    def list(self, prefix: str, *, after: str | None = None) -> list[Listed]:
+        """List everything below the folder `prefix`, or only keys after `after`, sorted; keys are relative to the bucket's root."""
         with self._faults("list", prefix):
             found = [
                 Listed(
@@ -248,7 +249,7 @@ class Bucket:
                     version=meta["e_tag"] or f"{meta['last_modified'].isoformat()}-{meta['size']}",
                     modified=meta["last_modified"],
                 )
-                for page in obstore.list(self._store, prefix or None)
+                for page in obstore.list(self._store, prefix or None, offset=after)
                 for meta in page
             ]
         return sorted(found, key=lambda entry: entry.key)

@@ -71,9 +71,9 @@ class Ref:
                 self._check(value)
         return Revision(number, value)
 
-    def history(self) -> list[Revision]:
-        """Return all revisions, oldest first."""
-        return [self.at(number) for number in self._numbers()]
+    def history(self, *, after: int = 0) -> list[Revision]:
+        """Return all revisions, or those after the revision `after`, oldest first."""
+        return [self.at(number) for number in self._numbers(after)]
 
     def move(self, value: Any, *, expected: int) -> bool:
         """Make revision `expected + 1` with this JSON value; say whether it was us (False: someone moved it first).
@@ -83,9 +83,9 @@ class Ref:
         key = self._key(expected + 1)
         return self._bucket.create_own(key, records.encode(key, value))
 
-    def _numbers(self) -> list[int]:
+    def _numbers(self, after: int = 0) -> list[int]:
         numbers = []
-        for entry in self._bucket.list(self._prefix):
+        for entry in self._bucket.list(self._prefix, after=self._key(after) if after else None):
             found = _REVISION.fullmatch(entry.key.removeprefix(f"{self._prefix}/"))
             if found is None:
                 message = f"{self._bucket.uri(entry.key)} is not a revision of {self._bucket.uri(self._prefix)}"

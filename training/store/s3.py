@@ -18,15 +18,15 @@ REQUEST_TIMEOUT: Final = timedelta(minutes=5)
 """Of one request, its whole body included: no answer carries more than `RANGE_BYTES`, which fit from 110 kB/s on."""
 READ_TIMEOUT: Final = timedelta(seconds=60)
 """Without a byte from the storage, the sending of one's own body included: a body that hangs is asked for again."""
-MAX_RETRIES: Final = 14
-"""With these waits a minute in the median: a server that is started again costs no stage."""
+MAX_RETRIES: Final = 1000
+"""More than fit into `RETRY_TIMEOUT`: time decides."""
 FIRST_WAIT: Final = timedelta(milliseconds=250)
 """Before the first retry; later ones wait longer, up to `LONGEST_WAIT`."""
 LONGEST_WAIT: Final = timedelta(seconds=15)
 WAIT_GROWTH: Final = 3
 """A wait is drawn between the first one and so many times the last one."""
-RETRY_TIMEOUT: Final = timedelta(minutes=2)
-"""After which a storage that answers nothing, or 503, is unavailable."""
+RETRY_TIMEOUT: Final = timedelta(minutes=3)
+"""After which a storage that answers nothing, or 503, is unavailable: two minutes without it cost no stage."""
 MULTIPART_BYTES: Final = 16 * 2**20
 """Larger objects are uploaded in parts, and appear when the last one is there."""
 PART_BYTES: Final = 8 * 2**20
