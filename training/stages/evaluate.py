@@ -85,7 +85,11 @@ def work(context: StageContext) -> Outcome:
         evaluation |= {"checks": _checks(context, data, predictor, measures, scored), "importance": measures.importance(predictor)}
     with context.timed("latency"):
         evaluation["latency"] = latency.measure(
-            context.folder / "candidate", rows.frame.head(LATENCY_ROWS), context.folder, dataset.meta["group"]
+            context.folder / "candidate",
+            rows.frame.head(LATENCY_ROWS),
+            context.folder,
+            dataset.meta["group"],
+            {f"{name}_ms": limit for name, limit in context.spec.evaluate.latency_ms.model_dump().items() if limit is not None},
         )
     advice = advice_of(context.spec, request.parameters, data.frame, data.test, predictor.inputs)
     evaluation = plain(evaluation | {"advice": advice.as_json()})

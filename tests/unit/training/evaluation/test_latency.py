@@ -78,15 +78,21 @@ def test_waiting_for_a_cpu_is_not_in_the_latency_and_its_share_is_recorded(monke
     recorder.waits = [0.5]
     found = timed_calls(recorder, FRAME, None, 1)
     assert found == pytest.approx({"p50_ms": 1, "p95_ms": 1, "p99_ms": 1, "rows_per_second": 1000, "waited_share": 0.5})
-    assert len(recorder.asked) == NUM_WARM_UPS + 3 * NUM_CALLS
 
 
-def test_a_measurement_on_a_loaded_machine_is_repeated_until_it_is_calm(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("limit_ms", "later_share", "num_measurements", "waited_share"),
+    [(2, 0.5, 1, 0.5), (0.5, 0.5, 3, 0.5), (0.5, 0.05, 2, 0.05), (0.5, 0.2, 3, 0.2)],
+    ids=["the limit is met", "loaded all the time", "calm later", "less loaded later"],
+)
+def test_a_limit_missed_on_a_loaded_machine_is_measured_again(
+    monkeypatch: pytest.MonkeyPatch, limit_ms: float, later_share: float, num_measurements: int, waited_share: float
+) -> None:
     recorder: Any = Recorder(monkeypatch)
-    recorder.waits = [0.5] * (NUM_WARM_UPS + NUM_CALLS) + [0.05]
-    found = timed_calls(recorder, FRAME, None, 1)
-    assert found["waited_share"] == pytest.approx(0.05)
-    assert len(recorder.asked) == NUM_WARM_UPS + 2 * NUM_CALLS
+    recorder.waits = [0.5] * (NUM_WARM_UPS + NUM_CALLS) + [later_share]
+    found = timed_calls(recorder, FRAME, None, 1, {"p95_ms": limit_ms})
+    assert len(recorder.asked) == NUM_WARM_UPS + num_measurements * NUM_CALLS
+    assert found["waited_share"] == pytest.approx(waited_share)
 
 
 def test_a_process_that_shares_its_cpu_sees_its_run_delay() -> None:
