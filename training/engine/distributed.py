@@ -1,9 +1,15 @@
-"""The gang: the processes of one training, and how a broken collective is told from a bug."""
+"""The gang: the processes of one training, and how a broken collective is told from a bug.
+
+There are two groups of the same processes. The gradients of a step go through the default one: there all ranks do the same
+work, and the collective time-out is short. What happens between steps (validation, reading a checkpoint, waiting for an
+upload, asking a study) can take long on one rank alone: it goes through the patient group, whose limit is its own. A process
+that ends breaks a collective of either group at once; only a process that hangs is found by a time-out.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,6 +23,8 @@ from training.errors import PeerLostError
 
 TIMEOUT_VARIABLE: Final = "NIGHTSHIFT_COLLECTIVE_TIMEOUT_SECONDS"
 COLLECTIVE_SECONDS: Final = 120.0
+SLOW_WORK_VARIABLE: Final = "NIGHTSHIFT_SLOW_WORK_TIMEOUT_SECONDS"
+SLOW_WORK_SECONDS: Final = 3600.0
 
 BROKEN_COLLECTIVE: Final = (
     "gloo",
@@ -30,12 +38,21 @@ BROKEN_COLLECTIVE: Final = (
 
 
 def collective_timeout() -> timedelta:
-    """Return how long a collective may hang before it ends the gang.
+    """Return how long a collective of a training step may hang before it ends the gang.
 
     Raises:
         SpecError: `settings.number`, the variable is not a number of seconds.
     """
     return timedelta(seconds=seconds(TIMEOUT_VARIABLE, COLLECTIVE_SECONDS))
+
+
+def slow_work_timeout() -> timedelta:
+    """Return how long a rank waits for the work of another one between steps; never less than for a collective.
+
+    Raises:
+        SpecError: `settings.number`, the variable is not a number of seconds.
+    """
+    return max(timedelta(seconds=seconds(SLOW_WORK_VARIABLE, SLOW_WORK_SECONDS)), collective_timeout())
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +62,8 @@ class Gang:
     rank: int
     world_size: int
     device: torch.device
+    patient: dist.ProcessGroup | None = None
+    """Gloo group of all ranks with the limit of slow work, for numbers on the CPU; None: the default group."""
 
     @classmethod
     def join(cls, *, threads_per_process: int = 1) -> Self:
@@ -64,10 +83,11 @@ class Gang:
         torch.set_num_threads(threads_per_process)
         torch.use_deterministic_algorithms(True)
         gang = cls(rank, world_size, device)
-        if world_size > 1:
-            with gang.collectives():
-                dist.init_process_group("nccl" if cuda else "gloo", timeout=collective_timeout())
-        return gang
+        if world_size == 1:
+            return gang
+        with gang.collectives():
+            dist.init_process_group("nccl" if cuda else "gloo", timeout=collective_timeout())
+            return cls(rank, world_size, device, dist.new_group(backend="gloo", timeout=slow_work_timeout()))
 
     @property
     def is_first(self) -> bool:
@@ -78,34 +98,61 @@ class Gang:
             dist.destroy_process_group()
 
     def from_first(self, number: int) -> int:
-        """Return rank 0's number on every rank."""
+        """Return rank 0's number on every rank; rank 0 may be late by the limit of slow work."""
         if self.world_size == 1:
             return number
-        cell = torch.tensor([number], dtype=torch.int64, device=self.device)
+        cell = torch.tensor([number], dtype=torch.int64, device=self._numbers_device)
         with self.collectives():
-            dist.broadcast(cell, src=0)
+            dist.broadcast(cell, src=0, group=self.patient)
         return int(cell.item())
 
     def text_from_first(self, text: str) -> str:
-        """Return rank 0's text on every rank."""
+        """Return rank 0's text on every rank; rank 0 may be late by the limit of slow work."""
         if self.world_size == 1:
             return text
         data = text.encode()
         num_bytes = self.from_first(len(data))
-        cells = torch.zeros(num_bytes, dtype=torch.uint8, device=self.device)
+        cells = torch.zeros(num_bytes, dtype=torch.uint8, device=self._numbers_device)
         if self.is_first:
             cells.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
         with self.collectives():
-            dist.broadcast(cells, src=0)
+            dist.broadcast(cells, src=0, group=self.patient)
         return bytes(cells.cpu().numpy()).decode()
 
     def sum(self, *numbers: float) -> list[float]:
-        """Return the sums over all ranks, in float64."""
-        cells = torch.tensor(numbers, dtype=torch.float64, device=self.device)
-        if self.world_size > 1:
-            with self.collectives():
-                dist.all_reduce(cells)
-        return [float(cell) for cell in cells.tolist()]
+        """Return the sums over all ranks, in float64 and in the order of ranks: the same bits on each, whoever is late.
+
+        Any rank may be late by the limit of slow work.
+        """
+        if self.world_size == 1:
+            return [float(number) for number in numbers]
+        cells = torch.tensor(numbers, dtype=torch.float64, device=self._numbers_device)
+        with self.collectives():
+            by_rank = [torch.empty_like(cells) for _ in range(dist.get_world_size(self.patient))]
+            dist.all_gather(by_rank, cells, group=self.patient)
+        total = by_rank[0]
+        for others in by_rank[1:]:
+            total = total + others
+        return [float(cell) for cell in total.tolist()]
+
+    def wait_for_all(self) -> None:
+        """Return once every rank is here; any may be late by the limit of slow work."""
+        self.sum(0.0)
+
+    def copy_from_first(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Give tensors, the same number with the same shapes on every rank, the values of rank 0."""
+        if self.world_size == 1:
+            return
+        with self.collectives(), torch.no_grad():
+            for tensor in tensors:
+                # As bytes: not every backend broadcasts every dtype.
+                cells = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+                dist.broadcast(cells, src=0)
+                tensor.copy_(cells.view(tensor.dtype).reshape(tensor.shape))
+
+    @property
+    def _numbers_device(self) -> torch.device:
+        return self.device if self.patient is None else torch.device("cpu")
 
     @contextmanager
     def collectives(self) -> Iterator[None]:

@@ -74,7 +74,7 @@ class Parts:
     loss: SumLoss
     loader: Loader
     validation: Loader | None
-    """Read by rank 0 alone."""
+    """This rank's share of the validation rows: on every rank, or None on every rank."""
     gang: Gang
     checkpoints: Checkpoints
     tracker: Tracker
@@ -116,6 +116,8 @@ class Loop:
         check_savable(self._state())
         self._resume()
         parts = self._parts
+        # Ranks read a checkpoint at their own speed; what follows has the limit of a step.
+        parts.gang.wait_for_all()
         wrapped = self._module if parts.gang.world_size == 1 else DistributedDataParallel(self._module, gradient_as_bucket_view=True)
         self._module.train()
         try:
@@ -132,6 +134,8 @@ class Loop:
 
     def _epoch(self, wrapped: nn.Module) -> None:
         parts, progress = self._parts, self.progress
+        # The first rank may still wait for an upload: not in the collective of a step, whose limit is short.
+        parts.gang.wait_for_all()
         first = progress.step - progress.epoch * parts.loader.steps_per_epoch
         for number, batch in enumerate(parts.loader.batches(progress.epoch, first), start=first):
             self._step(wrapped, batch, parts.loader.num_global_units(number))
@@ -171,7 +175,7 @@ class Loop:
     def _finish_epoch(self) -> None:
         parts, progress = self._parts, self.progress
         train_loss = progress.epoch_loss / parts.loader.num_units
-        validation_loss = self._validate() if parts.gang.is_first else 0.0
+        validation_loss = self._validate()
         given_up = parts.gang.is_first and parts.judge is not None and parts.judge(progress.epoch + 1, validation_loss)
         # One rank judges, all act on it: early stopping and pruning must be the same everywhere.
         told = (train_loss, validation_loss, float(given_up)) if parts.gang.is_first else (0.0, 0.0, 0.0)
@@ -189,17 +193,24 @@ class Loop:
             self._save(name=f"epoch_{progress.epoch}")
 
     def _validate(self) -> float:
-        """Return the loss per unit over the validation rows; the training loss where there are none."""
+        """Return the loss per unit over all validation rows, the same on every rank; the training loss where there are none.
+
+        Each rank sums its share with the bare module; ranks meet only when all are done, in the patient group. With buffers,
+        every rank uses those of rank 0, which are also the ones that are saved.
+        """
         parts = self._parts
         if parts.validation is None or parts.validation.num_units == 0:
             return self.progress.epoch_loss / parts.loader.num_units
+        parts.gang.copy_from_first(self._module.buffers())
         self._module.eval()
         total = 0.0
         with torch.no_grad(), autocast(parts.precision, parts.gang.device):
             for batch in parts.validation.batches(0):
-                total += float(parts.loss(self._module, {n: c.to(parts.gang.device) for n, c in batch.items()}))
+                # A batch of fewer units than ranks leaves nothing for some; a mean over no rows would not be a number.
+                if len(batch["label"]):
+                    total += float(parts.loss(self._module, {n: c.to(parts.gang.device) for n, c in batch.items()}))
         self._module.train()
-        return total / parts.validation.num_units
+        return parts.gang.sum(total)[0] / parts.validation.num_units
 
     def _stopped_early(self) -> bool:
         patience = self._parts.early_stopping

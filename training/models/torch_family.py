@@ -59,7 +59,7 @@ class TorchFamily(Family):
                 module=module,
                 loss=self.loss,
                 loader=loader,
-                validation=self._loader(context, "validation") if gang.is_first else None,
+                validation=self._loader(context, "validation"),
                 gang=gang,
                 checkpoints=context.checkpoints,
                 tracker=context.tracker,
@@ -106,13 +106,13 @@ class TorchFamily(Family):
 
     @staticmethod
     def _loader(context: FitContext, split: str) -> Loader:
-        is_training = split == "train"
+        """Return the loader of this rank's share; a group's rows are never divided between ranks."""
         return Loader(
             ShardSet(context.dataset_path, context.dataset_meta, split),
             dataset_digest=context.dataset_digest,
             seed=context.spec.train.seed,
             batch_size=context.spec.train.batch_size or DEFAULT_BATCH_SIZE,
-            rank=context.gang.rank if is_training else 0,
-            world_size=context.gang.world_size if is_training else 1,
-            shuffle=is_training,
+            rank=context.gang.rank,
+            world_size=context.gang.world_size,
+            shuffle=split == "train",
         )

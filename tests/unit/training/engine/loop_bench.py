@@ -180,7 +180,7 @@ class LoopBench:
             "module": module or Line(),
             "loss": squares,
             "loader": self.loader("train", seed=seed),
-            "validation": self.loader("validation") if rank == 0 else None,
+            "validation": self.loader("validation"),
             "gang": Gang(rank, 1, torch.device("cpu")),
             "checkpoints": self.checkpoints(context, every_seconds=every_seconds),
             "tracker": RecordingTracker(),

@@ -149,8 +149,12 @@ def test_other_ranks_neither_judge_nor_track_nor_save_and_act_on_what_the_first_
         pytest.fail("a rank other than the first judges")
 
     given: list[tuple[float, ...]] = []
+    shares: list[float] = []
 
     def from_first(self: Gang, *numbers: float) -> list[float]:
+        if len(numbers) == 1:
+            shares.append(numbers[0])
+            return [9.0]
         given.append(numbers)
         return [0.5, 0.25, float(len(given) == 2)]
 
@@ -159,6 +163,7 @@ def test_other_ranks_neither_judge_nor_track_nor_save_and_act_on_what_the_first_
     loop = bench.train(rank=1, judge=judge, tracker=tracker, gang=Gang(1, 2, torch.device("cpu")), epochs=5, every_seconds=0)
     assert loop.progress.epoch == 2, "the first one gave it up"
     assert given == [(0.0, 0.0, 0.0)] * 2, "only the first one's losses count"
+    assert sum(share > 0 for share in shares) == 2, "it validates its share of each epoch"
     assert [entry["train_loss"] for entry in loop.progress.history] == [0.5, 0.5]
     assert [entry["validation_loss"] for entry in loop.progress.history] == [0.25, 0.25]
     assert not any("epoch" in metrics for _step, metrics in tracker.logged)

@@ -8,8 +8,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from training.engine.distributed import Gang, collective_timeout
-from training.errors import PeerLostError
+from training.engine.distributed import Gang, collective_timeout, slow_work_timeout
+from training.errors import PeerLostError, SpecError
 
 CPU = torch.device("cpu")
 
@@ -30,10 +30,47 @@ def test_rank_and_world_size_are_those_that_torchrun_gives(monkeypatch: pytest.M
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setattr(dist, "init_process_group", lambda backend, timeout: joined.append((backend, timeout)))
+    monkeypatch.setattr(dist, "new_group", lambda backend, timeout: joined.append((backend, timeout)))
     gang = Gang.join()
     assert (gang.rank, gang.world_size, gang.is_first) == (3, 4, False)
     assert torch.get_num_threads() == 1
-    assert joined == [("gloo", collective_timeout())]
+    assert joined == [("gloo", timedelta(seconds=120)), ("gloo", timedelta(hours=1))]
+
+
+def test_limits_are_those_that_the_environment_sets_and_slow_work_never_has_less_time_than_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NIGHTSHIFT_COLLECTIVE_TIMEOUT_SECONDS", "30")
+    monkeypatch.setenv("NIGHTSHIFT_SLOW_WORK_TIMEOUT_SECONDS", "600")
+    assert (collective_timeout(), slow_work_timeout()) == (timedelta(seconds=30), timedelta(minutes=10))
+    monkeypatch.setenv("NIGHTSHIFT_COLLECTIVE_TIMEOUT_SECONDS", "900")
+    assert (collective_timeout(), slow_work_timeout()) == (timedelta(minutes=15), timedelta(minutes=15))
+    monkeypatch.setenv("NIGHTSHIFT_SLOW_WORK_TIMEOUT_SECONDS", "soon")
+    with pytest.raises(SpecError, match="NIGHTSHIFT_SLOW_WORK_TIMEOUT_SECONDS"):
+        slow_work_timeout()
+
+
+@pytest.mark.usefixtures("process_group")
+def test_numbers_are_summed_in_the_order_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    shares = [1e16, 1.0, -1e16, 1.0]
+
+    def all_gather(by_rank: list[torch.Tensor], cells: torch.Tensor, group: object) -> None:
+        for rank, share in enumerate(shares):
+            by_rank[rank].fill_(share)
+
+    monkeypatch.setattr(dist, "all_gather", all_gather)
+    monkeypatch.setattr(dist, "get_world_size", lambda group: 4)
+    assert Gang(2, 4, CPU).sum(-1e16) == [((1e16 + 1.0) + -1e16) + 1.0] == [1.0]
+
+
+@pytest.mark.usefixtures("process_group")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool, torch.int16, torch.bfloat16], ids=str)
+def test_tensors_of_the_first_rank_are_copied_whatever_their_dtype_and_strides(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = torch.tensor([[1, 0, 1], [0, 0, 1]]).to(dtype)
+    tensors = [torch.zeros(3, 2, dtype=dtype).t(), torch.tensor(0).to(dtype)]
+    sent = iter([first.reshape(-1).view(torch.uint8), torch.tensor([1]).to(dtype).view(torch.uint8)])
+    monkeypatch.setattr(dist, "broadcast", lambda cells, src: cells.copy_(next(sent)))
+    Gang(1, 2, CPU).copy_from_first(tensors)
+    assert torch.equal(tensors[0], first)
+    assert tensors[1].item() == 1
 
 
 def test_rank_whose_peers_never_come_is_told_that_a_peer_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
