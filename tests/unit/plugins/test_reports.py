@@ -84,7 +84,7 @@ def test_an_altered_report_is_not_shown(client: TestClient, ada: dict[str, str],
 
 
 def test_a_store_that_does_not_answer_is_said_to_be_away(client: TestClient, ada: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def away(*_arguments: object) -> list[Listed]:
+    def away(*_arguments: object, **_options: object) -> list[Listed]:
         raise UnavailableError("storage.unavailable", "connection refused at 10.0.0.1")
 
     read: Callable[..., list[Listed]] = away
