@@ -55,9 +55,12 @@ def copy(files: list[tuple[str, Path]], folder: Path, timed: TimedOs) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("store", type=Path)
+    parser.add_argument("store", type=Path, nargs="?", help="folder of a local store")
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
+    if arguments.store is None:
+        print("skipped: name the folder of a store, as .local/store is after a night")
+        return
     paths = sorted(
         (path for path in arguments.store.rglob("*") if path.is_file() and "#" not in path.name), key=lambda path: path.stat().st_mtime
     )

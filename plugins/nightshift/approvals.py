@@ -30,10 +30,10 @@ from nightshift.links import report_url
 from nightshift.pools import CPU
 from nightshift.promotion import FollowOperator
 from nightshift.settings import Settings
-from nightshift.verdicts import verdict
 from training.errors import DeniedError, shown
 from training.spec import PipelineSpec
 from training.spec.names import APPROVAL_SUFFIX
+from training.verdicts import verdict
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context

@@ -15,7 +15,7 @@ from training.spec.train import Placement
 
 LOCAL: Final = "local"
 KUBERNETES: Final = "kubernetes"
-LOCALLY_IGNORED: Final = ("nodes", "memory", "gpus", "accelerator", "shared_memory", "min_nodes", "spot", "topology", "priority")
+LOCALLY_IGNORED: Final = ("memory", "gpus", "accelerator", "shared_memory", "min_nodes", "spot", "topology", "priority")
 """Keys of `train.placement` that place nothing on one machine: its processes use what the machine has."""
 
 

@@ -175,7 +175,7 @@ def _against_champion(evaluation: Mapping[str, Any], rules: Evaluate) -> Iterato
     """What the candidate must be beside the champion, where there is one."""
     baseline, champion = evaluation.get("baseline"), evaluation.get("champion")
     if baseline == "no champion" and champion is None:
-        yield Reason(gate="baseline", passed=True, words="there is no champion yet: what the candidate is by itself decides alone")
+        yield Reason(gate="baseline", passed=True, words="no champion yet: only absolute gates apply")
         return
     if baseline != "champion" or not isinstance(champion, Mapping):
         words = f"the champion is no baseline: {baseline}; nothing is promoted backwards"
@@ -204,7 +204,7 @@ def _improvement(evaluation: Mapping[str, Any], rules: Evaluate) -> Reason:
         gate="improvement",
         passed=gain > asked,
         severity=rules.severity_of("improvement"),
-        words=f"{rules.primary} better by {gain:+.6g}, required > {words}",
+        words=f"{rules.primary} gain {gain:+.6g}, required > {words}",
         numbers={"gain": gain, "champion": old, "asked": asked},
     )
 
@@ -340,7 +340,7 @@ def _tolerated(evaluation: Mapping[str, Any], canary_rules: Canary, rules: Evalu
     gain = _number(_table(evaluation, "comparison").get("gain"))
     if gain is None:
         return Reason(gate="tolerance", passed=True, words="there is no champion to be worse than")
-    words = f"{rules.primary} better than the champion's by {gain:+.6g}, required >= {0.0 - canary_rules.tolerance:+.6g}"
+    words = f"{rules.primary} gain over the champion {gain:+.6g}, required >= {0.0 - canary_rules.tolerance:+.6g}"
     numbers = {"gain": gain, "tolerance": canary_rules.tolerance}
     return Reason(gate="tolerance", passed=gain >= -canary_rules.tolerance, words=words, numbers=numbers)
 

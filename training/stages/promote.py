@@ -25,6 +25,7 @@ from training.registry.semantic import Recipe, semantic_version
 from training.spec import spec_part
 from training.stages.runner import Outcome, StageContext, main
 from training.store import Manifest
+from training.verdicts import verdict
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ def work(context: StageContext) -> Outcome:
     if kept is None:
         return _waiting(context, standing)
     for reason in kept.reasons:
-        logger.info("%s %s: %s", "passed" if reason["passed"] else "FAILED", reason["gate"], reason["words"])
+        logger.info("%s %s: %s", verdict(reason), reason["gate"], reason["words"])
     logger.info("version %s of %s: %s, %s", _named(kept), model, kept.outcome, kept.action)
     return _outcome(context, kept, standing)
 

@@ -43,7 +43,7 @@ def open_storage(study: str, *, shared: bool, environ: Mapping[str, str] = os.en
         return _in_postgres(url)
     if shared:
         message = "the trials of a study run in pods, which share no file"
-        hint = "set it to PostgreSQL's URL, in a Secret of the stages `trial` and `tune` (docs/kubernetes.md)"
+        hint = "set it to PostgreSQL's URL, in a Secret of the stage `trial` (docs/kubernetes.md)"
         raise SpecError("environment", [Problem(code="tuning.database", field="NIGHTSHIFT_DATABASE", message=message, hint=hint)])
     home = Path(environ.get("NIGHTSHIFT_HOME") or CHECKOUT / ".local")
     folder = home / "tuning"

@@ -12,10 +12,10 @@ from nightshift.services.approval_page import approval_lines
 from nightshift.services.environment import USERNAME, airflow_url, credentials, owns_mlflow
 from nightshift.services.follow import Follower, TaskView, failure_text, log_path
 from nightshift.settings import Settings
-from nightshift.verdicts import verdict
 from training.contracts import STAGES, StageResult, require_result
 from training.spec.evaluation import LOWER_IS_BETTER
 from training.store import Store
+from training.verdicts import verdict
 
 LABEL_WIDTH: Final = 20
 REMARKS: Final[Mapping[str, tuple[str, ...]]] = {

@@ -158,7 +158,7 @@ def test_keys_that_the_local_backend_ignores_are_one_log_line(
     placed = "nodes: 2, processes_per_node: 2, cpus: 4, memory: 8GiB, gpus: 2, accelerator: a100, spot: true, topology: zone, priority: p"
     resolve = spec_file(tmp_path, "nodes: 1, processes_per_node: 2", placed)
     execute(resolve, context_of("resolve"))
-    named = [f"train.placement.{key}" for key in ("nodes", "memory", "gpus", "accelerator", "spot", "topology", "priority")]
+    named = [f"train.placement.{key}" for key in ("memory", "gpus", "accelerator", "spot", "topology", "priority")]
     assert lines_of(capsys) == [f"the backend local ignores {', '.join(named)}"]
 
 

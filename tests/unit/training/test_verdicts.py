@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nightshift.verdicts import verdict
+from training.verdicts import verdict
 
 
 @pytest.mark.parametrize(

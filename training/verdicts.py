@@ -1,4 +1,4 @@
-"""How the outcome of one gate is written, on the terminal and in an approval's question."""
+"""How the outcome of one gate is written, on the terminal, in the log and in an approval's question."""
 
 from __future__ import annotations
 
