@@ -37,8 +37,18 @@ class SingleWriter:
         async def again() -> Message:
             return read.pop(0) if read else await receive()
 
-        async with self._writing:
-            await self._app(scope, again, send)
+        answer: list[Message] = []
+
+        async def keep(message: Message) -> None:
+            answer.append(message)
+
+        try:
+            async with self._writing:
+                await self._app(scope, again, keep)
+        finally:
+            # A client that does not read its answer must not keep others from writing either.
+            for message in answer:
+                await send(message)
 
 
 async def _body(receive: Receive) -> list[Message]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from training.registry.reasons import Reason, missing, number, table
 from training.spec.evaluation import LOWER_IS_BETTER, Evaluate
+
+APPROVED_MISS: Final = 2.0
+"""Other rows measure other values: so many times the approved miss is still what a person approved. A broken model is not."""
 
 
 def bounds(evaluation: Mapping[str, Any], rules: Evaluate) -> Iterator[Reason]:
@@ -43,7 +46,8 @@ def bounds(evaluation: Mapping[str, Any], rules: Evaluate) -> Iterator[Reason]:
 def canary_bounds(evaluation: Mapping[str, Any], rules: Evaluate, approved: Sequence[Mapping[str, Any]]) -> Iterator[Reason]:
     """Yield the same for a canary. What a person approved about it only warns: the canary is held to the champion by its other gates.
 
-    An approval covers the same gate, metric and bound. A metric that was not measured is never covered.
+    An approval covers the same gate, metric and bound, and a miss of up to `APPROVED_MISS` times the one that was approved. A metric
+    that was not measured is never covered.
 
     Args:
         evaluation, rules: as `bounds`.
@@ -60,9 +64,14 @@ def canary_bounds(evaluation: Mapping[str, Any], rules: Evaluate, approved: Sequ
 def _covers(found: Mapping[str, Any], reason: Reason) -> bool:
     named = table(found, "numbers")
     # Reasons without numbers say that the metric is missing.
-    return found.get("gate") == reason.gate and all(
+    is_same = found.get("gate") == reason.gate and all(
         name in reason.numbers and named.get(name, reason.numbers[name]) == reason.numbers[name] for name in ("metric", "bound")
     )
+    approved = number(named.get("value"))
+    if not is_same or approved is None:
+        return is_same
+    value, bound = reason.numbers["value"], reason.numbers["bound"]
+    return bool(abs(value - bound) <= APPROVED_MISS * abs(approved - bound) * (1 + 1e-9))
 
 
 def _worse_champion(evaluation: Mapping[str, Any], name: str, value: float, *, at_most: bool) -> float | None:

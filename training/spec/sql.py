@@ -49,6 +49,9 @@ _TYPES: Final = frozenset(
 _NAMES_OF_THEIR_OWN: Final = ("->", ":=", "=>", "[", "{")
 """Parameters of lambdas, named arguments, fields: where one occurs, which words are columns takes a parser."""
 
+_NESTED_TYPE: Final = re.compile(r"\b(struct|union|enum|map)\s*\(", re.IGNORECASE)
+"""A type whose parentheses hold names of fields."""
+
 
 class _HasSql(Protocol):
     @property
@@ -75,18 +78,27 @@ def unknown_columns(sql: str, known: Iterable[str]) -> list[str]:
     No word of the SQL syntax, no type and no part of a dotted name is returned, so an unknown column that has such a name is not
     found here; the stages find it, with a parser.
     """
-    if any(mark in sql for mark in _NAMES_OF_THEIR_OWN) or "lambda" in words(sql):
+    if any(mark in sql for mark in _NAMES_OF_THEIR_OWN) or "lambda" in words(sql) or _NESTED_TYPE.search(sql):
         return []
     names = {name.lower() for name in known} | _SYNTAX | _TYPES
     tokens = [match for match in _TOKEN.finditer(sql) if not match[0].isspace()]
     found: dict[str, None] = {}
     for before, match, after in zip([None, *tokens], tokens, [*tokens[1:], None], strict=False):
         word = match["word"] if match["word"] is not None else match["quoted"]
+        if _names_a_unit_or_collation(tokens, match):
+            continue
         # `e'\n'` and `date '2026-01-01'` are literals.
         is_part = (before is not None and before[0] == ".") or (after is not None and (after[0] == "." or after["literal"] is not None))
         if word is not None and match["call"] is None and not is_part and word.replace('""', '"').lower() not in names:
             found[word.replace('""', '"')] = None
     return list(found)
+
+
+def _names_a_unit_or_collation(tokens: list[re.Match[str]], match: re.Match[str]) -> bool:
+    """Say whether a word is the unit of `extract(unit FROM …)`, of which there are dozens, or a collation."""
+    index = tokens.index(match)
+    before = [token[0].strip().lower() for token in tokens[max(0, index - 2) : index]]
+    return before == ["extract", "("] or before[-1:] == ["collate"]
 
 
 @functools.lru_cache(maxsize=4096)

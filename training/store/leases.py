@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from training.awake import AwakeClock
-from training.errors import LeaseHeldError, LeaseLostError, UnavailableError
+from training.errors import LeaseHeldError, LeaseLostError, StoreError, UnavailableError
 from training.store.addresses import StageAddress
 from training.store.refs import Ref, Revision
 
@@ -105,7 +105,12 @@ class Lease:
         Raises:
             LeaseLostError: `lease.lost`, there is another writer's entry.
         """
-        entries = self._journal.history(after=self._head)
+        try:
+            entries = self._journal.history(after=self._head)
+        except StoreError as err:
+            # Written by another process: what it says cannot be read, perhaps because a later version wrote it.
+            message = f"{self._address.uri}/journal has an entry after {self._head} that cannot be read, so this attempt stops: {err}"
+            raise LeaseLostError("lease.lost", message) from err
         for entry in entries:
             if entry.value["epoch"] != self.epoch or entry.value["kind"] == "lease":
                 self._raise_lost(entries)

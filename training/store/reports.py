@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator
 from typing import Final
 
+from training.errors import StoreError
 from training.store import Store
 from training.store.refs import Ref
+
+logger = logging.getLogger(__name__)
 
 INDEXED: Final = "indexed"
 _REVISION: Final = re.compile(r"/reports/[^/]+/\d+\.json")
@@ -39,7 +43,12 @@ def _reports_of_runs(store: Store, pipeline: str) -> Iterator[str]:
     for entry in store.bucket.list(f"runs/{pipeline}"):
         if _REVISION.search(entry.key) is not None:
             prefix, name = entry.key.rsplit("/", 1)
-            uri = Ref(store.bucket, prefix).at(int(name.removesuffix(".json"))).value
+            try:
+                uri = Ref(store.bucket, prefix).at(int(name.removesuffix(".json"))).value
+            except StoreError as err:
+                # One old page that cannot be found any more is no reason to fail every night after it.
+                logger.warning("left out of the index of reports: %s", err)
+                continue
             yield str(uri).rsplit("/", 1)[-1]
 
 

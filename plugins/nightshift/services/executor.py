@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -37,6 +38,8 @@ SILENCE_SECONDS: Final = 90.0
 """A task whose heartbeat did not change for so long, while the scheduler was awake, is lost. Tasks send one every 5 s, to the api-server:
 while that is started again, which on a loaded machine takes longer than half a minute, no task can, and all of them would be failed."""
 LOOK_SECONDS: Final = 5.0
+RESPAWN_SECONDS: Final = 1.0
+"""Dead workers are replaced at most so often."""
 KEY_COLUMNS: Final = (TaskInstance.dag_id, TaskInstance.task_id, TaskInstance.run_id, TaskInstance.try_number, TaskInstance.map_index)
 MAX_LOST_WORKERS: Final = 2
 """A workload that has lost so many workers before it began is failed."""
@@ -66,6 +69,7 @@ class SleepTolerantLocalExecutor(LocalExecutor):
     def start(self) -> None:
         """Start the workers, and end the job of the scheduler before this one: its tasks are then reset by the first check."""
         self._waiting: deque[ExecutorWorkload] = deque()
+        self._spawn_at = 0.0
         self._interrupted: dict[WorkloadKey, tuple[ExecutorWorkload, float]] = {}
         """What dead workers were to run, and when that was seen, until a look into the database shows whether it had begun."""
         self._lost_workers: Counter[WorkloadKey] = Counter()
@@ -139,7 +143,9 @@ class SleepTolerantLocalExecutor(LocalExecutor):
                 self._lost_workers[worker.workload.key] += 1
                 self._interrupted[worker.workload.key] = (worker.workload, self._clock())
             worker.close()
-        if len(self.workers) < self.parallelism:
+        if len(self.workers) < self.parallelism and time.monotonic() >= self._spawn_at:
+            # On a full disk a worker may die at its first line.
+            self._spawn_at = time.monotonic() + RESPAWN_SECONDS
             self._spawn_workers_with_gc_freeze(self.parallelism - len(self.workers))  # type: ignore[no-untyped-call]
         for worker in self.workers.values():
             if self._waiting and worker.workload is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import stat
+from pathlib import Path
 from typing import Final
 
 from nightshift.settings import SOURCE, Settings
@@ -44,10 +45,16 @@ def require_home(settings: Settings) -> None:
     if settings.home.exists() and not settings.home.is_dir():
         message, hint = f"{str(settings.home)!r} is a file", "name a folder, or move the file away"
         raise SpecError(SOURCE, [Problem(code="settings.path", field="NIGHTSHIFT_HOME", message=message, hint=hint)])
-    if not settings.home.exists():
+    if not settings.home.exists() or _is_installation(settings.home):
         return
     found = settings.home.stat()
     if found.st_uid != os.geteuid():
         raise DeniedError("home.owner", f"{settings.home} belongs to another user (uid {found.st_uid})", hint=ANOTHER_HOME)
     if found.st_mode & (stat.S_IWOTH | stat.S_ISVTX):
         raise DeniedError("home.shared", f"{settings.home} is a folder that every user may write to", hint=ANOTHER_HOME)
+
+
+def _is_installation(home: Path) -> bool:
+    """Say whether this user's services have been started here: mounts of a Windows or network disk show owners and modes of their own."""
+    secrets = home / "credentials.json"
+    return secrets.is_file() and not secrets.is_symlink() and secrets.stat().st_uid == os.geteuid()

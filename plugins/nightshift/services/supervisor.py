@@ -190,8 +190,9 @@ class Supervisor:
         started = [entry for entry in self._running if entry.process is not None]
         for entry in self._running:
             entry.state = "stopped"
-        # Commands that use the services end now instead of waiting for a restart.
-        self._write_state([entry.described() for entry in self._running])
+        # Commands that use the services end now instead of waiting for a restart. A full disk must not keep the services running.
+        with contextlib.suppress(OSError):
+            self._write_state([entry.described() for entry in self._running])
         for entry in started:
             if entry.identity is not None:
                 entry.identity.send(signal.SIGTERM)

@@ -6,6 +6,7 @@ releases: no other worker takes a task after that. A dead worker's task is also 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import multiprocessing
 from collections.abc import Iterator
@@ -39,22 +40,34 @@ class Worker(multiprocessing.Process):
             },
         )
 
+    def start(self) -> None:
+        """Start the process. It alone keeps its ends of the queues, so that its death ends a read or write that would wait for ever."""
+        super().start()
+        self._output._writer.close()  # type: ignore[attr-defined]
+        self._input._reader.close()  # type: ignore[attr-defined]
+
     def take(self, workload: ExecutorWorkload) -> None:
-        """Run a workload; only if this worker is idle."""
+        """Run a workload; only if this worker is idle. A worker that has died keeps it, and is found dead by the next look."""
         self.workload = workload
-        self._input.put(workload)
+        with contextlib.suppress(OSError):
+            self._input.put(workload)
 
     def results(self) -> Iterator[tuple[WorkloadKey, WorkloadState]]:
         """Yield what this worker has reported since the last call, also if it is dead by now."""
         while not self._output.empty():
-            key, state, _error = self._output.get()
+            try:
+                key, state, _error = self._output.get()
+            except (EOFError, OSError):
+                # It died, perhaps in the middle of a report.
+                return
             if self.workload is not None and state != self.workload.running_state:
                 self.workload = None
             yield key, state
 
     def finish(self) -> None:
         """End after the workload that runs now."""
-        self._input.put(None)
+        with contextlib.suppress(OSError):
+            self._input.put(None)
 
     def close(self) -> None:
         """Release the queues and the handle of an ended process."""

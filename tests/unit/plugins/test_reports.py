@@ -1,6 +1,7 @@
 """The one page that the plugin serves."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from airflow.api_fastapi.app import create_auth_manager, get_auth_manager
@@ -9,6 +10,7 @@ from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 
 from nightshift.reports import app
+from nightshift.settings import Settings
 from training.errors import UnavailableError
 from training.store import Store
 from training.store.objects import Bucket, Listed, Objects
@@ -129,6 +131,19 @@ def test_a_pipelines_first_new_report_indexes_those_of_earlier_versions(client: 
     assert store.ref(f"reports/search_ranking/{digest}").read() is not None
     assert store.ref("reports/search_ranking/indexed").read() is not None
     assert client.get(f"/reports/search_ranking/{digest}", headers=ada).status_code == 200
+
+
+def test_an_old_report_whose_record_is_damaged_is_left_out_and_fails_no_later_night(store: Store, settings: Settings) -> None:
+    for night in ("night-2026-02-01", "night-2026-02-02"):
+        digest = store.objects.put_bytes(night.encode())
+        store.run_ref("search_ranking", night, "reports/evaluation").move(store.objects.uri(digest), expected=0)
+    (damaged,) = Path(settings.store_uri.removeprefix("file://")).rglob("night-2026-02-01/reports/evaluation/*.json")
+    damaged.write_bytes(b"")
+
+    add_report(store, "search_ranking", "1" * 64)
+
+    assert store.ref(f"reports/search_ranking/{digest}").read() is not None
+    assert store.ref(f"reports/search_ranking/{'1' * 64}").read() is not None
 
 
 @pytest.mark.parametrize("dag_id", ["search_ranking", "no_such_dag", "search_ranking.canary"])

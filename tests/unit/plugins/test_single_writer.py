@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -102,6 +102,34 @@ def test_body_that_arrives_slowly_keeps_no_other_request_waiting(monkeypatch: py
     asyncio.run(run())
 
     assert bodies == [b"quick", b"slow body"]
+
+
+def test_client_that_does_not_read_its_answer_keeps_no_other_request_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "sqlite:////nowhere/airflow.db")
+
+    async def app(_scope: object, _receive: object, send: Callable[[dict[str, object]], Awaitable[None]]) -> None:
+        await send({"type": "http.response.start"})
+
+    async def whole() -> dict[str, object]:
+        return {"type": "http.request", "body": b""}
+
+    async def run() -> None:
+        one = SingleWriter(app)  # type: ignore[arg-type]
+        reads, sent = asyncio.Event(), asyncio.Event()
+
+        async def stuck(_message: object) -> None:
+            sent.set()
+            await reads.wait()
+
+        async def quick(_message: object) -> None: ...
+
+        waiting = asyncio.create_task(one({"type": "http", "method": "POST"}, whole, stuck))  # type: ignore[arg-type]
+        await sent.wait()
+        await asyncio.wait_for(one({"type": "http", "method": "POST"}, whole, quick), 30)  # type: ignore[arg-type]
+        reads.set()
+        await waiting
+
+    asyncio.run(run())
 
 
 def test_airflow_gets_the_middleware_from_the_plugin() -> None:

@@ -45,10 +45,6 @@ DAMAGED = {
     "list": "[]",
     "cut": '{"A_URI"',
     "number": '{"A_URI": 3}',
-    "no place": '{"A_URI": "somewhere"}',
-    "another machine's place": '{"A_URI": "//host/share"}',
-    "line end in the path": '{"A_URI": "/a\\nb"}',
-    "no path at all": '{"A_URI": ""}',
     "name that is none of a place": '{"PATH": "/evil"}',
     "name that Airflow reads": '{"AIRFLOW__CORE__X_URI": "/evil"}',
     "nested": "[" * 100_000,
@@ -62,6 +58,13 @@ def test_damaged_file_is_an_error_that_names_it(tmp_path: Path, text: str) -> No
     with pytest.raises(NightshiftError, match=r"sources\.damaged.*sources\.json is damaged") as caught:
         with_noted_places(tmp_path, {})
     assert caught.value.hint
+
+
+@pytest.mark.parametrize("value", ["somewhere", "//host/share", "/a\nb", "", "/"])
+def test_value_that_names_no_data_is_left_out_as_earlier_versions_noted_such(tmp_path: Path, value: str) -> None:
+    (tmp_path / "sources.json").write_text(json.dumps({"BASE_URI": value, "SHOP_URI": "/shop"}))
+
+    assert with_noted_places(tmp_path, {}) == {"SHOP_URI": "/shop"}
 
 
 def test_what_is_no_readable_file_is_an_error_that_names_it(tmp_path: Path) -> None:

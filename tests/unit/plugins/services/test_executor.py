@@ -10,12 +10,13 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from multiprocessing import SimpleQueue
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.executors.base_executor import BaseExecutor
+from airflow.executors.base_executor import BaseExecutor, ExecutorConf
 from airflow.jobs.job import Job
 from airflow.models import import_all_models  # noqa: TID251 - a part of the scheduler, no DAG
 from airflow.models.taskinstance import TaskInstance  # noqa: TID251
@@ -25,6 +26,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from nightshift.services import executor as module
 from nightshift.services.executor import SILENCE_SECONDS, HeartbeatWatch, SleepTolerantLocalExecutor
+from nightshift.services.workers import Worker
 from training.awake import AwakeClock
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -284,3 +286,22 @@ def test_end_waits_for_the_running_workload_and_reports_it(executor: SleepTolera
     executor.end()
     assert states_of(executor) == {"one": "success", "two": "success"}
     assert not executor.workers
+
+
+def test_report_that_a_kill_cuts_in_the_middle_does_not_block_the_scheduler() -> None:
+    worker = Worker("test", ExecutorConf())
+    worker._target, worker._kwargs = report_for_ever, {"output": worker._output}  # type: ignore[attr-defined]
+    worker.start()
+    try:
+        assert worker._output._reader.poll(30)  # type: ignore[attr-defined]
+    finally:
+        worker.kill()
+        worker.join()
+
+    # The pipe holds the beginning of a message that nobody will end.
+    assert list(worker.results()) == []
+    worker.close()
+
+
+def report_for_ever(output: SimpleQueue[object]) -> None:
+    output.put(("key", "state", ValueError("x" * 10_000_000)))

@@ -126,6 +126,14 @@ def test_home_that_every_user_may_write_to_is_refused_and_stays_as_it_is(tmp_pat
     assert list(home.iterdir()) == []
 
 
+def test_installation_on_a_disk_that_shows_modes_of_its_own_is_accepted_again(tmp_path: Path) -> None:
+    home = tmp_path / "mounted"
+    home.mkdir()
+    (home / "credentials.json").write_text("{}")
+    home.chmod(0o777)
+    require_places(settings_of(home))
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
 def test_home_of_another_user_is_refused_even_for_root(tmp_path: Path) -> None:
     home = tmp_path / "other"

@@ -187,6 +187,12 @@ def test_bound_that_a_person_approved_does_not_roll_the_canary_back(numbers: dic
     assert reason.words == "auc 0.58, required >= 0.6; eve approved a candidate that misses this bound"
 
 
+@pytest.mark.parametrize(("value", "outcome"), [(0.59, "waiting"), (0.585, "roll_back")], ids=["twice the miss", "more than twice"])
+def test_approval_of_a_small_miss_covers_no_large_one(value: float, outcome: str) -> None:
+    allowed = approved(metric="auc", bound=0.6, value=value)
+    assert verdict(days=1.0, rules=ASKING, metrics={"auc": 0.58 if value == 0.59 else 0.3}, approved=allowed).outcome == outcome
+
+
 @pytest.mark.parametrize(
     "numbers", [{"metric": "f1", "bound": 0.6}, {"metric": "auc", "bound": 0.5}], ids=["another metric", "another bound"]
 )

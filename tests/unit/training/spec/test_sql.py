@@ -29,6 +29,8 @@ COLUMNS = ("temp", "visib", "sched", "carrier")
         "list_sum(list_transform([temp, visib], lambda v: v + 1))",
         "struct_pack(a := temp).a",
         "temp IS DISTINCT FROM visib AND temp ISNULL AND temp NOTNULL",
+        "extract(dayofweek FROM sched) + extract ( dayofyear FROM sched)",
+        "(CAST(row(temp) AS struct(x double))).x",
     ],
 )
 def test_words_of_the_syntax_and_known_columns_are_no_unknown_columns(sql: str) -> None:
