@@ -56,7 +56,7 @@ class LocalFiles:
             try:
                 os.link(temporary, path)
             except FileExistsError:
-                pass
+                pass  # Another writer was first: below, its folder is synced, which it may not have done yet.
             else:
                 os.unlink(temporary)
                 self._sync_folder(path.parent)

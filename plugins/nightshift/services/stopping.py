@@ -23,7 +23,7 @@ def running(home: Path) -> ServicesState | None:
 
 
 def serving(home: Path) -> bool:
-    """Return whether a supervisor keeps the services running: False as soon as it has been told to stop them."""
+    """Return whether a supervisor keeps the services running: False as soon as it begins to stop them."""
     state = running(home)
     return state is not None and not (state.components and all(entry.state == "stopped" for entry in state.components))
 
