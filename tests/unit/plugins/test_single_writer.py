@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -18,9 +19,10 @@ from nightshift_plugin import NightshiftPlugin
 
 NUM_REQUESTS = 24
 LOCK_TIMEOUT_SECONDS = 2
+WAIT_SECONDS = 60
 
 
-def server(folder: Path) -> FastAPI:
+def server(folder: Path, after_write: Callable[[], object] = lambda: None, before_log: Callable[[], object] = lambda: None) -> FastAPI:
     """Return an application with the two ways in which Airflow's API server writes: in a thread, and on the event loop."""
     engine = create_engine(f"sqlite:///{folder / 'airflow.db'}", connect_args={"timeout": LOCK_TIMEOUT_SECONDS})
     with engine.begin() as connection:
@@ -34,6 +36,7 @@ def server(folder: Path) -> FastAPI:
     opened_by_request = Depends(session, scope="function")
 
     async def log_action(opened: Session = opened_by_request) -> None:
+        before_log()
         opened.execute(text("INSERT INTO log VALUES ('by the event loop')"))
         opened.commit()
 
@@ -46,12 +49,17 @@ def server(folder: Path) -> FastAPI:
     @app.patch("/state")
     def state(opened: Session = opened_by_request) -> None:
         opened.execute(text("INSERT INTO log VALUES ('by a thread')"))
+        after_write()
 
     return app
 
 
+def client_of(app: object) -> httpx.AsyncClient:
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app=app, raise_app_exceptions=False), base_url="http://airflow")  # type: ignore[arg-type]
+
+
 async def answers(app: object) -> list[int]:
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app, raise_app_exceptions=False), base_url="http://airflow") as client:  # type: ignore[arg-type]
+    async with client_of(app) as client:
         requests = [client.post("/logged") if number % 2 else client.patch("/state") for number in range(NUM_REQUESTS)]
         return [answer.status_code for answer in await asyncio.gather(*requests)]
 
@@ -66,8 +74,23 @@ def test_requests_that_write_at_the_same_time_are_all_answered(tmp_path: Path, m
 
 
 def test_without_it_such_requests_wait_for_each_other_until_one_fails(tmp_path: Path) -> None:
-    # If this fails, Airflow's way of writing may have become safe, and the middleware is not needed any more.
-    assert 500 in asyncio.run(answers(server(tmp_path)))
+    # The thread has the lock and commits once the event loop calls it; the event loop stops to wait for that lock.
+    written, reached = threading.Event(), threading.Event()
+
+    def hold_the_lock() -> None:
+        written.set()
+        reached.wait(WAIT_SECONDS)
+
+    app = server(tmp_path, after_write=hold_the_lock, before_log=reached.set)
+
+    async def both() -> list[int]:
+        async with client_of(app) as client:
+            by_thread = asyncio.create_task(client.patch("/state"))
+            await asyncio.to_thread(written.wait, WAIT_SECONDS)
+            by_loop = await client.post("/logged")
+            return [(await by_thread).status_code, by_loop.status_code]
+
+    assert asyncio.run(both()) == [200, 500]
 
 
 def test_body_that_arrives_slowly_keeps_no_other_request_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
