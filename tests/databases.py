@@ -14,10 +14,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
 
 BINARIES = Path("/usr/lib/postgresql")
+READY_SECONDS = 120.0
+"""Longer than a start or an end takes, on a busy machine too."""
 
 
 def why_no_postgres() -> str:
@@ -68,11 +71,41 @@ def postgres_cluster() -> Iterator[str]:
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], binaries: Path, folder: Path) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + READY_SECONDS
     while subprocess.run([str(binaries / "pg_isready"), "-q", "-h", str(folder)], check=False).returncode != 0:
         if process.poll() is not None or time.monotonic() > deadline:
             raise AssertionError(f"PostgreSQL did not start: {(folder / 'log').read_text()[-2000:]}")
         time.sleep(0.05)
+
+
+class KillablePostgres:
+    """The server of a `postgres_cluster`, which a test may kill and start again."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._folder = Path(str(make_url(url).query["host"]))
+        self._restarted: subprocess.Popen[bytes] | None = None
+
+    def kill(self) -> None:
+        """kill -9 of the server and of all that it has started."""
+        server = psutil.Process(int((self._folder / "data" / "postmaster.pid").read_text().splitlines()[0]))
+        processes = [server, *server.children(recursive=True)]
+        for process in processes:
+            process.send_signal(signal.SIGKILL)
+        psutil.wait_procs(processes, timeout=READY_SECONDS)
+
+    def start(self) -> None:
+        (self._folder / "data" / "postmaster.pid").unlink()
+        binaries = sorted(BINARIES.glob("*/bin"))[-1]
+        command = [str(binaries / "postgres"), "-D", str(self._folder / "data"), "-k", str(self._folder), "-c", "listen_addresses="]
+        user: dict[str, Any] = {"user": "postgres", "group": "postgres", "extra_groups": []} if os.geteuid() == 0 else {}
+        self._restarted = subprocess.Popen(command, **user, cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        _wait_until_ready(self._restarted, binaries, self._folder)
+
+    def stop(self) -> None:
+        if self._restarted is not None:
+            self._restarted.send_signal(signal.SIGINT)
+            self._restarted.wait(READY_SECONDS)
 
 
 def new_database(cluster_url: str, name: str) -> str:

@@ -31,6 +31,7 @@ from nightshift.pools import CPU
 from nightshift.promotion import FollowOperator
 from nightshift.settings import Settings
 from training.errors import DeniedError, shown
+from training.patience import waiting_for_database
 from training.spec import PipelineSpec
 from training.spec.names import APPROVAL_SUFFIX
 from training.verdicts import verdict
@@ -121,6 +122,7 @@ class AskOperator(HITLOperator):
         self.template_fields = ()
         self.spec = spec
 
+    @waiting_for_database()
     def execute(self, context: Context) -> None:
         """Ask, unless the request has ended.
 
@@ -150,6 +152,7 @@ class AskOperator(HITLOperator):
         watch = WatchRequest(model=request.model, key=request.key, until=until.isoformat(), ti_id=str(context["ti"].id))
         self.defer(trigger=watch, method_name="execute_complete")
 
+    @waiting_for_database()
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """Record what was answered, or that nothing was.
 

@@ -20,6 +20,7 @@ from nightshift.resolve import RESOLVE, WAIT, ResolveOperator, WaitForData
 from nightshift.settings import Settings
 from nightshift.stages import StageOperator
 from nightshift.trigger_params import set_params
+from training.patience import waiting_for_database
 from training.spec import PipelineSpec
 from training.spec.names import CANARY_SUFFIX
 from training.spec.trigger_form import as_of_schema
@@ -69,6 +70,7 @@ class ResolveCanary(ResolveOperator):
         super().__init__(**kwargs)
         self.model = model
 
+    @waiting_for_database()
     def execute(self, context: Context) -> dict[str, Any]:
         from training.registry.ledger import Ledger
 

@@ -15,6 +15,7 @@ from nightshift.pools import CPU
 from nightshift.promotion import FollowOperator
 from nightshift.settings import Settings
 from training.errors import DataError, DeniedError, SpecError
+from training.patience import waiting_for_database
 from training.spec import PipelineSpec
 from training.spec.models import Alerts
 from training.spec.names import HOUSEKEEPING
@@ -49,6 +50,7 @@ def housekeeping_dag() -> DAG:
 class ExpireOperator(BaseOperator):
     """Ends the requests whose time is over; returns the models that anything was decided about."""
 
+    @waiting_for_database()
     def execute(self, context: Context) -> list[str]:
         from training.registry.ledger import Ledger
 

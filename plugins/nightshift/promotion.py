@@ -16,6 +16,7 @@ from nightshift.settings import Settings
 from nightshift.stages import StageOperator
 from nightshift.work import Work
 from training.contracts import RunIdentity, StageResult, fingerprint, require_result
+from training.patience import waiting_for_database
 from training.spec.models import Alerts
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ class FollowOperator(PromoteOperator):
         """Return the decision to follow; subclasses know which it is."""
         raise NotImplementedError
 
+    @waiting_for_database()
     def execute(self, context: Context) -> dict[str, Any]:
         self._entry = self.decision(context)
         return super().execute(context)

@@ -16,6 +16,7 @@ from nightshift.settings import Settings
 from nightshift.sources import with_noted_places
 from training.contracts import ContractError
 from training.errors import NightshiftError, UnavailableError
+from training.patience import waiting_for_database
 from training.spec import PipelineSpec, apply_overrides, check_not_future, freeze, load_spec, resolve_uris, settle_as_of
 from training.spec.uris import unset_webhook
 from training.spec.values import duration_text
@@ -43,6 +44,7 @@ class ResolveOperator(BaseOperator):
         super().__init__(**kwargs)
         self.spec_path = spec_path
 
+    @waiting_for_database()
     def execute(self, context: Context) -> dict[str, Any]:
         """Freeze this run's spec.
 
@@ -97,6 +99,7 @@ class WaitForData(BaseSensorOperator):
         super().__init__(mode="reschedule", poke_interval=poke, timeout=wait, **kwargs)
         self.longest_wait = wait
 
+    @waiting_for_database()
     def execute(self, context: Context) -> None:
         """Return once every partition of the window is there.
 

@@ -20,6 +20,7 @@ from nightshift.settings import Settings
 from nightshift.work import Work, needs_of, work_of
 from training.contracts import TRAININGS, ContractError, ExitCode, RunIdentity, StageRequest, StageResult, require_result
 from training.errors import NightshiftError
+from training.patience import waiting_for_database
 from training.spec import PipelineSpec
 from training.spec.values import size_text
 from training.store import StageAddress
@@ -78,6 +79,7 @@ class StageOperator(BaseOperator):
         self._launcher: Stoppable | None = None
         self._stopped = False
 
+    @waiting_for_database()
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the stage's result for XCom.
 

@@ -23,6 +23,7 @@ from nightshift.stages import StageOperator, task_errors
 from nightshift.trigger_params import set_params
 from nightshift.work import Work, seats_of, version_of
 from training.contracts import TRIAL, ContractError, RunIdentity, StageResult, fingerprint, require_result
+from training.patience import waiting_for_database
 from training.spec import PipelineSpec, spec_part
 from training.spec.names import TUNE_SUFFIX
 from training.spec.tuning import Tune
@@ -117,6 +118,7 @@ class PlanOperator(BaseOperator):
 
     ui_color = "#e8eef7"
 
+    @waiting_for_database()
     def execute(self, context: Context) -> list[int]:
         """Return `[0, 1, …]`.
 
@@ -141,6 +143,7 @@ class TrialsOperator(StageOperator):
         super().__init__(stage=TRIAL, **kwargs)
         self.lane = lane
 
+    @waiting_for_database()
     def execute(self, context: Context) -> dict[str, Any]:
         """Return `{study, lane, trials}`: the trials that this lane did.
 

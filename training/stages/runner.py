@@ -32,6 +32,7 @@ from training.errors import (
     UnavailableError,
     shown,
 )
+from training.patience import waiting_for_database
 from training.processes import bind_to_parent
 from training.provenance import code_version
 from training.scratch import scratch_folder
@@ -103,7 +104,8 @@ def run(work: Work, request_uri: str, *, stop: StopFlag, tail: deque[str] | None
         return err.exit_code
     address = store.address(request.pipeline, request.stage, request.fingerprint)
     try:
-        _attempt(work, store, request, address, stop=stop, lines=lines, started_at=started_at)
+        with waiting_for_database():
+            _attempt(work, store, request, address, stop=stop, lines=lines, started_at=started_at)
     except (Exception, KeyboardInterrupt) as caught:
         error = _classify(caught)
         _report(address, request.attempt_id, error, caught)

@@ -17,6 +17,7 @@ from sqlalchemy.exc import DBAPIError, NotSupportedError, OperationalError, Prog
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from training.errors import DataError, Problem, SpecError, UnavailableError, shown
+from training.tables.outages import wait_on_connect
 
 MIGRATIONS: Final = Path(__file__).resolve().parent / "migrations"
 CHECKOUT: Final = Path(__file__).resolve().parent.parent.parent
@@ -122,6 +123,7 @@ def _engine(url: str) -> Engine:
         if parsed.get_backend_name() != "sqlite":
             engine = create_engine(parsed, pool_pre_ping=True)
             event.listen(engine, "handle_error", _note_place)
+            wait_on_connect(engine)
             return engine
         engine = create_engine(parsed, connect_args={"timeout": SQLITE_BUSY_SECONDS})
     except (SQLAlchemyError, ImportError) as err:

@@ -19,6 +19,7 @@ from sqlalchemy.exc import OperationalError
 
 from training.errors import Problem, SpecError, UnavailableError
 from training.tables.connect import CHECKOUT, database_url
+from training.tables.outages import wait_on_connect
 
 SCHEMA: Final = "nightshift_tuning"
 """Optuna's tables are its own: their names and migrations must not meet ours."""
@@ -94,12 +95,14 @@ def _mend(path: Path) -> None:
 def _in_postgres(url: str) -> BaseStorage:
     try:
         engine = create_engine(url)
+        wait_on_connect(engine)
         with engine.begin() as connection:
             # Many trials begin at once, and Optuna makes its tables without a lock.
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": ADVISORY_LOCK})
             with engine.begin() as making:
                 making.execute(text(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}"))
             storage = RDBStorage(_with_schema(url), engine_kwargs={"pool_pre_ping": True})
+            wait_on_connect(storage.engine)
         engine.dispose()
     except OperationalError as err:
         words = str(err.orig).splitlines()[0]

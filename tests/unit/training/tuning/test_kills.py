@@ -9,14 +9,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-import psutil
 import pytest
 from sqlalchemy import create_engine, text
-from sqlalchemy.engine import make_url
 
-from tests.databases import BINARIES, postgres_cluster, why_no_postgres
+from tests.databases import KillablePostgres, postgres_cluster, why_no_postgres
 from tests.unit.training.tuning.study_bench import StudyBench, study_name
 from training.provenance import CHECKOUT
 from training.spec import PipelineSpec
@@ -35,43 +32,12 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> StudyBench:
     return StudyBench(tmp_path_factory.mktemp("kills"))
 
 
-class Postgres:
-    """A server of this test's own, which may be killed."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self._folder = Path(str(make_url(url).query["host"]))
-        self._restarted: subprocess.Popen[bytes] | None = None
-
-    def kill(self) -> None:
-        """kill -9 of the server and of all that it has started."""
-        server = psutil.Process(int((self._folder / "data" / "postmaster.pid").read_text().splitlines()[0]))
-        processes = [server, *server.children(recursive=True)]
-        for process in processes:
-            process.send_signal(signal.SIGKILL)
-        psutil.wait_procs(processes, timeout=WAIT_SECONDS)
-
-    def start(self) -> None:
-        (self._folder / "data" / "postmaster.pid").unlink()
-        binaries = sorted(BINARIES.glob("*/bin"))[-1]
-        command = [str(binaries / "postgres"), "-D", str(self._folder / "data"), "-k", str(self._folder), "-c", "listen_addresses="]
-        user: dict[str, Any] = {"user": "postgres", "group": "postgres", "extra_groups": []} if os.geteuid() == 0 else {}
-        self._restarted = subprocess.Popen(command, **user, cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        ready = [str(binaries / "pg_isready"), "-q", "-h", str(self._folder)]
-        until(lambda: subprocess.run(ready, check=False).returncode == 0, "PostgreSQL")
-
-    def stop(self) -> None:
-        if self._restarted is not None:
-            self._restarted.send_signal(signal.SIGINT)
-            self._restarted.wait(WAIT_SECONDS)
-
-
 @pytest.fixture
-def postgres() -> Iterator[Postgres]:
+def postgres() -> Iterator[KillablePostgres]:
     if reason := why_no_postgres():
         pytest.skip(reason)
     with postgres_cluster() as url:
-        server = Postgres(url)
+        server = KillablePostgres(url)
         try:
             yield server
         finally:
@@ -125,7 +91,7 @@ def spec_of(bench: StudyBench) -> PipelineSpec:
     return bench.spec(trials=3, pruner="none").model_copy(update={"train": often})
 
 
-def test_killed_trials_and_a_killed_storage_cost_no_finished_trial(bench: StudyBench, postgres: Postgres, tmp_path: Path) -> None:
+def test_killed_trials_and_a_killed_storage_cost_no_finished_trial(bench: StudyBench, postgres: KillablePostgres, tmp_path: Path) -> None:
     spec, name = spec_of(bench), "on postgres"
     lane = Lane(bench, spec, name, tmp_path, NIGHTSHIFT_DATABASE=postgres.url)
     lane.finish(0)
