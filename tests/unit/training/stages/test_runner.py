@@ -8,6 +8,7 @@ import pytest
 
 from training.contracts import ExitCode, RunIdentity, StageRequest
 from training.errors import DataError, PreemptedError
+from training.patience import database_wait_seconds
 from training.provenance import CHECKOUT, code_version
 from training.spec import freeze, load_spec
 from training.stages import runner
@@ -55,6 +56,17 @@ def make(content: bytes = b"data") -> Callable[[StageContext], Outcome]:
         return Outcome(artifact_uri=uri, digest=manifest.digest, scalars={"rows": 1})
 
     return work
+
+
+def test_work_that_opens_the_database_may_wait_for_it(store: Store) -> None:
+    allowed: list[float] = []
+
+    def work(context: StageContext) -> Outcome:
+        allowed.append(database_wait_seconds())
+        return make()(context)
+
+    assert run(work, ask(store, "a1"), stop=StopFlag()) == ExitCode.DONE
+    assert allowed == [180.0]
 
 
 def fail_with(error: BaseException) -> Callable[[StageContext], Outcome]:

@@ -31,11 +31,9 @@ def postgres() -> Iterator[KillablePostgres]:
 
 
 class Clock:
-    """Time that passes in pauses alone; what comes back at a given second may be started by them."""
+    """Time that passes in pauses alone; `server` is started again after so many seconds of them."""
 
-    def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, *, back_after_seconds: float = float("inf"), server: KillablePostgres | None = None
-    ) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, back_after_seconds: float = 0.0, server: KillablePostgres | None = None) -> None:
         self.now, self._back_after, self._server = 0.0, back_after_seconds, server
         monkeypatch.setattr(outages, "time", self)
 
