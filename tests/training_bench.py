@@ -24,6 +24,8 @@ NUM_DAYS = 6
 class Bench:
     """A store with one prepared dataset in it."""
 
+    attempt_id = "a1"
+
     def __init__(self, folder: Path, **train: Any) -> None:
         """Make the dataset.
 
@@ -75,7 +77,7 @@ class Bench:
 
     def stage(self, stage: str, inputs: dict[str, str], parameters: dict[str, Any]) -> StageResult:
         work = importlib.import_module(f"training.stages.{stage}").work
-        uri = self.ask(stage, "only", "a1", inputs, parameters)
+        uri = self.ask(stage, "only", self.attempt_id, inputs, parameters)
         assert run(work, uri, stop=StopFlag()) is ExitCode.DONE
         result = self.address(stage, "only").result()
         assert result is not None
