@@ -55,6 +55,12 @@ class AirflowApi:
     def close(self) -> None:
         self._client.close()
 
+    def keep_up(self) -> None:
+        """Ask `is_running`, which may start again what serves the answers, while requests still succeed: without a supervisor
+        nobody restarts the scheduler either, and a run that is followed would never end.
+        """
+        self._is_running()
+
     def health(self) -> dict[str, str]:
         """Return each part's status (`healthy`, `unhealthy` or None as text); empty while nobody answers."""
         try:

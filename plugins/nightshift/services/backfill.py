@@ -14,6 +14,7 @@ from zoneinfo import ZoneInfo
 
 from nightshift.services.airflow_api import AirflowApi
 from nightshift.services.environment import require_noted_places
+from nightshift.services.keeping import Keeper
 from nightshift.services.lifecycle import api, start
 from nightshift.services.night import Say, checked_spec, past_runs, run_one, wait_parsed
 from nightshift.services.nights import BadDayError, next_night
@@ -68,12 +69,13 @@ def run_backfill(settings: Settings, pipeline: str, order: Order, *, say: Say) -
     start(settings, say)
     say(f"{len(days)} nights of {spec.name}, {days[0]} to {days[-1]}, one after the other")
     _say_what_is_before_the_champion(settings, spec, days, say)
-    client, rows = api(settings), list[Row]()
+    keeper = Keeper(settings, say)
+    client, rows = api(settings, is_running=keeper), list[Row]()
     try:
         hint = "the same command starts them again and goes on with the nights that are left"
         with stopped_services_named(settings.home, f"the backfill of {spec.name}", hint):
             wait_parsed(client, spec.name, say)
-            with switched_on(client, settings.home, spec.name, say):
+            with switched_on(client, settings.home, spec.name, say), keeper:
                 require_noted_places(settings, spec)
                 for row in _run(settings, client, spec, days, order, say):
                     rows.append(row)

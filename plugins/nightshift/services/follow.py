@@ -70,6 +70,7 @@ class Follower:
     def follow(self) -> str:
         """Return the run's final state, `success` or `failed`."""
         while True:
+            self._client.keep_up()
             run = self._client.get(f"/dags/{self._dag_id}/dagRuns/{self._run_id}")
             views = self.tasks()
             for view in views:

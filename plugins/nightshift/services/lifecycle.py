@@ -21,10 +21,10 @@ from nightshift.services.environment import USERNAME, airflow_url, credentials, 
 from nightshift.services.locking import START_LOCK, locked
 from nightshift.services.places import require_home, require_places
 from nightshift.services.ports import require_free
-from nightshift.services.processes import MARK, Mark
-from nightshift.services.state import ServicesState, read_state
-from nightshift.services.stopping import end_leftovers, running, serving, stop, stopped_services_named
-from nightshift.services.supervisor import Supervisor
+from nightshift.services.processes import MARK, Mark, wait_gone
+from nightshift.services.state import ServicesState, forget_stop, is_stop_noted, read_state
+from nightshift.services.stopping import UNREACHABLE, end_leftovers, running, serving, stop, stopped_services_named
+from nightshift.services.supervisor import GRACE_SECONDS, Supervisor
 from nightshift.services.switching import pause_leftovers
 from nightshift.settings import Settings
 from training.errors import NightshiftError, SpecError, UnavailableError
@@ -38,21 +38,34 @@ SHORT_DAGS: Final = frozenset({"housekeeping"})
 READY_SECONDS: Final = 600.0
 """A loaded machine needs minutes. A component that cannot start ends the wait earlier, by its failures."""
 MAX_START_FAILURES: Final = 5
+MAX_STARTS: Final = 3
+"""So often a start begins again whose supervisor was killed."""
+SUPERVISOR_GONE: Final = "services.supervisor"
 POLL_SECONDS: Final = 0.25
 AIRFLOW_PARTS: Final = ("metadatabase", "scheduler", "dag_processor", "triggerer")
 MAX_LOG_LINES: Final = 15
 
 
-def api(settings: Settings) -> AirflowApi:
-    """Return a client of this installation's Airflow; it repeats requests only while a supervisor would restart the server."""
+def api(settings: Settings, *, is_running: Callable[[], bool] | None = None) -> AirflowApi:
+    """Return a client of this installation's Airflow; it repeats requests only while a supervisor would restart the server.
+
+    Args:
+        is_running: of a command that keeps the services up; its requests are repeated for as long as a start may take.
+    """
     password = credentials(settings)["airflow_password"]
+    if is_running is not None:
+        return AirflowApi(airflow_url(settings), USERNAME, password, is_running=is_running, retry_seconds=READY_SECONDS)
     return AirflowApi(airflow_url(settings), USERNAME, password, is_running=lambda: serving(settings.home))
 
 
-def start(settings: Settings, say: Callable[[str], None]) -> None:
-    """Start the services unless they run, anew if they run old code or settings, and wait until everything is ready to work.
+def start(settings: Settings, say: Callable[[str], None], *, unless_stopped: bool = False) -> None:
+    """Start the services unless they run, again if they run old code or settings, and wait until everything is ready to work.
 
-    One command starts at a time; a second one waits for it, and finds the services running.
+    One command starts at a time; a second one waits for it, and finds the services running. A start whose supervisor is killed
+    begins again.
+
+    Args:
+        unless_stopped: start nothing if a command has stopped the services.
 
     Raises:
         NightshiftError: `services.port_busy`; `services.not_ready` with the last lines of the log that says why; `services.busy`, a
@@ -64,11 +77,29 @@ def start(settings: Settings, say: Callable[[str], None]) -> None:
         settings.home / START_LOCK, lambda pid: say(f"another command (pid {pid or 'unknown'}) is starting the services; waiting for it")
     ):
         with stopped_services_named(settings.home, "their start", "make start"):
-            _start(settings, say)
+            for attempt in range(1, MAX_STARTS + 1):
+                if unless_stopped and is_stop_noted(settings.home):
+                    raise stopped_by_command()
+                try:
+                    _start(settings, say)
+                    return
+                except NightshiftError as err:
+                    lost = err.code == SUPERVISOR_GONE or (err.code == UNREACHABLE and not serving(settings.home))
+                    if not lost or is_stop_noted(settings.home) or attempt == MAX_STARTS:
+                        raise
+                    say(f"{err.message.splitlines()[0]}; starting the services again")
+
+
+def stopped_by_command() -> NightshiftError:
+    return NightshiftError("services.stopped", "another command stopped the services while they started", hint="make start")
 
 
 def _start(settings: Settings, say: Callable[[str], None]) -> None:
     state = running(settings.home)
+    if state is not None and not serving(settings.home) and not is_stop_noted(settings.home):
+        # A signal ends it.
+        wait_gone([state.supervisor], timeout_seconds=2 * GRACE_SECONDS)
+        state = running(settings.home)
     if state is not None:
         # Before anything that runs is stopped for settings that cannot work.
         require_places(settings)
@@ -85,6 +116,7 @@ def _start(settings: Settings, say: Callable[[str], None]) -> None:
         require_places(settings)
         prepare_home(settings)
         note_places(settings, say)
+        forget_stop(settings.home)
         say("starting MLflow and Airflow")
         _launch_supervisor(settings)
     started_at = time.monotonic()
@@ -207,17 +239,16 @@ def _launch_supervisor(settings: Settings) -> None:
         )
     while running(settings.home) is None:
         if process.poll() is not None:
-            raise NightshiftError("services.supervisor", f"the supervisor ended with {process.returncode}\n{_tail(log_path)}")
+            raise NightshiftError(SUPERVISOR_GONE, f"the supervisor ended with {process.returncode}\n{_tail(log_path)}")
         time.sleep(POLL_SECONDS)
 
 
 def _missing(settings: Settings, client: AirflowApi) -> list[str]:
     state = running(settings.home)
     if state is None:
-        if read_state(settings.home) is None:
-            # A supervisor that was killed leaves its file behind.
-            raise NightshiftError("services.stopped", "another command stopped the services while they started", hint="make start")
-        raise NightshiftError("services.supervisor", f"the supervisor is gone\n{_tail(settings.home / 'logs' / 'supervisor.log')}")
+        if is_stop_noted(settings.home):
+            raise stopped_by_command()
+        raise NightshiftError(SUPERVISOR_GONE, f"the supervisor is gone\n{_tail(settings.home / 'logs' / 'supervisor.log')}")
     missing = [entry.name for entry in state.components if entry.state not in ("running", "done")]
     health = client.health()
     missing += [f"Airflow's {part}" for part in AIRFLOW_PARTS if health.get(part) != "healthy"]

@@ -12,6 +12,7 @@ from nightshift.services.announcing import Awaited
 from nightshift.services.demo import make_data
 from nightshift.services.environment import environment, require_noted_places
 from nightshift.services.follow import Follower
+from nightshift.services.keeping import Keeper
 from nightshift.services.lifecycle import api, start
 from nightshift.services.nights import RUN_ID_PREFIX, Night, PastRun, next_night
 from nightshift.services.places import require_home
@@ -45,13 +46,14 @@ def run_night(
     apply_overrides(find_spec(settings, pipeline), conf)
     spec = checked_spec(settings, pipeline)
     start(settings, say)
-    client = api(settings)
+    keeper = Keeper(settings, say)
+    client = api(settings, is_running=keeper)
     hint = f"make run PIPELINE={spec.name} starts them again and goes on with it: finished stages are reused"
     try:
         with stopped_services_named(settings.home, f"the night of {spec.name}", hint):
             wait_parsed(client, spec.name, say)
             chosen = next_night(spec, past_runs(client, spec.name), wanted=night, now=datetime.now(UTC))
-            with switched_on(client, settings.home, spec.name, say):
+            with switched_on(client, settings.home, spec.name, say), keeper:
                 require_noted_places(settings, spec)
                 return 0 if run_one(settings, client, spec, chosen, force=force, say=say, overrides=conf) == "success" else 1
     finally:

@@ -16,6 +16,7 @@ from training.errors import NightshiftError
 
 STATE_FILE: Final = "services.json"
 LOCK_FILE: Final = "services.lock"
+STOP_FILE: Final = "services.stopped"
 MAX_PID: Final = 2**22
 """The kernel's own limit."""
 
@@ -83,6 +84,21 @@ def _process(entry: dict[str, Any]) -> ProcessId:
 
 def remove_state(home: Path) -> None:
     (home / STATE_FILE).unlink(missing_ok=True)
+
+
+def note_stop(home: Path) -> None:
+    """Note that a command stops the services, so that no command in progress starts them again."""
+    if home.is_dir():
+        (home / STOP_FILE).touch()
+
+
+def forget_stop(home: Path) -> None:
+    (home / STOP_FILE).unlink(missing_ok=True)
+
+
+def is_stop_noted(home: Path) -> bool:
+    """Return whether a command has stopped the services since their last start. If not, and they are gone, a signal ended them."""
+    return (home / STOP_FILE).exists()
 
 
 def take_lock(home: Path) -> IO[str] | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from nightshift.services.processes import kill_all, marked_by_home, wait_gone
-from nightshift.services.state import ServicesState, read_state, remove_state
+from nightshift.services.state import ServicesState, note_stop, read_state, remove_state
 from nightshift.services.supervisor import GRACE_SECONDS
 from training.errors import NightshiftError, UnavailableError
 
@@ -53,6 +53,7 @@ def stop(home: Path, say: Callable[[str], None], *, grace_seconds: float = GRACE
     Raises:
         TimeoutError: a process is still there after SIGKILL.
     """
+    note_stop(home)
     state = running(home)
     if state is not None:
         say("stopping")

@@ -25,6 +25,7 @@ class AirflowServer:
         """Of the DAG's next run by schedule."""
         self.on_pause: list[bool] = []
         self.runs: dict[str, Any] = {}
+        self.run_state = "running"
         self.closing = threading.Event()
         self._server: ThreadingHTTPServer | None = None
         self.port = 0
@@ -63,6 +64,10 @@ class AirflowServer:
             return 200, body
         if path == "/dags/search_ranking/dagRuns" and method == "GET":
             return 200, {"dag_runs": list(self.runs.values())}
+        if path.startswith("/dags/search_ranking/dagRuns/") and method == "GET":
+            run_id, _, rest = path.removeprefix("/dags/search_ranking/dagRuns/").partition("/")
+            if run_id in self.runs:
+                return 200, {"task_instances": []} if rest == "taskInstances" else {"dag_run_id": run_id, "state": self.run_state}
         return 404, {"detail": "not found"}
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:

@@ -87,6 +87,9 @@ class OneRun:
     def __init__(self, *moments: tuple[str, list[dict[str, Any]]]) -> None:
         self._moments = list(moments)
 
+    def keep_up(self) -> None:
+        pass
+
     def get(self, path: str, **_query: object) -> Any:
         if path.endswith("/taskInstances"):
             tasks = self._moments[0][1]

@@ -11,9 +11,9 @@ from nightshift.services import announcing, lifecycle
 from nightshift.services.lifecycle import changed_settings, start, wait_ready
 from nightshift.services.locking import START_LOCK
 from nightshift.services.processes import ProcessId
-from nightshift.services.state import ComponentState, ServicesState
+from nightshift.services.state import ComponentState, ServicesState, note_stop
 from nightshift.settings import Settings
-from training.errors import NightshiftError
+from training.errors import NightshiftError, UnavailableError
 
 
 def test_services_are_old_when_a_setting_is_new_or_another_but_not_when_it_is_missing() -> None:
@@ -89,5 +89,61 @@ def test_stop_by_another_command_ends_the_wait_with_that_reason(settings: Settin
     monkeypatch.setattr(announcing, "EVERY_SECONDS", 0)
     write_state(settings.home, ComponentState("mlflow", "waiting", None, 0, "/log"))
 
+    def stop_by_command(_text: str) -> None:
+        note_stop(settings.home)
+        (settings.home / "services.json").unlink()
+
     with pytest.raises(NightshiftError, match=r"services\.stopped.*another command stopped the services.*make start"):
-        wait_ready(settings, since=time.monotonic(), say=lambda _text: (settings.home / "services.json").unlink())
+        wait_ready(settings, since=time.monotonic(), say=stop_by_command)
+
+
+@pytest.fixture
+def startable(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """Settings under which a start does nothing but what a test puts in place of `_start`."""
+    monkeypatch.setattr(lifecycle, "require_home", lambda _settings: None)
+    return settings
+
+
+def test_start_begins_again_when_its_supervisor_is_killed(startable: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = [
+        NightshiftError("services.supervisor", "the supervisor ended with -9"),
+        UnavailableError("airflow.unreachable", "connection refused"),
+    ]
+    said: list[str] = []
+
+    def start_once(_settings: Settings, _say: object) -> None:
+        if failures:
+            raise failures.pop(0)
+
+    monkeypatch.setattr(lifecycle, "_start", start_once)
+    start(startable, said.append)
+
+    assert said == [
+        "the supervisor ended with -9; starting the services again",
+        "connection refused; starting the services again",
+    ]
+
+
+def test_start_whose_supervisor_always_dies_ends_with_its_last_words(startable: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    starts: list[int] = []
+
+    def fail(_settings: Settings, _say: object) -> None:
+        starts.append(1)
+        raise NightshiftError("services.supervisor", "the supervisor ended with 1\nImportError")
+
+    monkeypatch.setattr(lifecycle, "_start", fail)
+    with pytest.raises(NightshiftError, match="ImportError"):
+        start(startable, lambda _text: None)
+    assert len(starts) == lifecycle.MAX_STARTS
+
+
+def test_start_that_a_command_stops_does_not_begin_again(startable: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(settings: Settings, _say: object) -> None:
+        note_stop(settings.home)
+        raise NightshiftError("services.supervisor", "the supervisor is gone")
+
+    monkeypatch.setattr(lifecycle, "_start", fail)
+    with pytest.raises(NightshiftError, match="the supervisor is gone"):
+        start(startable, lambda _text: None)
+    with pytest.raises(NightshiftError, match=r"services\.stopped"):
+        start(startable, lambda _text: None, unless_stopped=True)

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from nightshift.services.processes import MARK, Mark, ProcessId, marked, marked_by_home
-from nightshift.services.state import ComponentState, read_state, take_lock
+from nightshift.services.state import ComponentState, is_stop_noted, read_state, take_lock
 from nightshift.services.stopping import end_leftovers, running, serving, stop
 from nightshift.services.supervisor import Supervisor
 from training.errors import NightshiftError
@@ -206,6 +206,24 @@ def test_after_the_supervisor_was_killed_stop_still_ends_what_it_started(install
     assert said == ["ending 2 processes that an earlier supervisor left"]
     assert marked_by_home(installation.home) == []
     assert read_state(installation.home) is None
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_supervisor_that_a_signal_ended_is_not_noted_as_stopped_by_a_command(installation: Installation, number: signal.Signals) -> None:
+    installation.start(python("sleeper", SLEEP))
+    assert installation.process is not None
+    installation.process.send_signal(number)
+    installation.process.wait(PATIENCE_SECONDS)
+    assert not is_stop_noted(installation.home)
+
+    stop(installation.home, lambda _text: None)
+
+    assert is_stop_noted(installation.home)
+
+
+def test_stop_of_an_installation_that_was_never_made_makes_no_folder(tmp_path: Path) -> None:
+    stop(tmp_path / "none", lambda _text: None)
+    assert not (tmp_path / "none").exists()
 
 
 def test_stale_state_file_never_leads_to_another_process_with_a_used_pid(tmp_path: Path) -> None:
