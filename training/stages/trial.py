@@ -11,8 +11,10 @@ from __future__ import annotations
 import json
 import logging
 import math
+from dataclasses import asdict
 from typing import Any
 
+from training.contracts import canonical_json
 from training.engine.tracking import Parent, Tracker
 from training.errors import DivergedError, NightshiftError
 from training.models import FitResult
@@ -98,7 +100,7 @@ class _Trial:
             raise ValueError("the trial has no record")
         record, store = self._record, self._context.store
         meta = {"study": self._context.request.parameters["study"], "slot": record.slot, "state": record.state, "value": record.value}
-        uri, manifest = store.manifests.put_files("trial", {"trial.json": record.to_json()}, meta)
+        uri, manifest = store.manifests.put_files("trial", {"trial.json": canonical_json(asdict(record))}, meta)
         scalars = {"slot": record.slot, "state": record.state, "value": record.value, "epochs": record.epochs, "steps": record.steps}
         return Outcome(artifact_uri=uri, digest=manifest.digest, scalars=scalars)
 

@@ -5,8 +5,8 @@ python -m training.stages.tune REQUEST_URI
 
 from __future__ import annotations
 
-import json
 import logging
+from dataclasses import asdict
 from typing import Any
 
 from training.contracts import canonical_json
@@ -51,7 +51,7 @@ def work(context: StageContext) -> Outcome:
         "steps": sum(record.steps for record in records),
         "importance": importance,
     }
-    files = {"report.html": page, "trials.json": canonical_json([json.loads(record.to_json()) for record in records])}
+    files = {"report.html": page, "trials.json": canonical_json([asdict(record) for record in records])}
     uri, manifest = store.manifests.put_files("tuning", files, meta)
     point_run_at(store, request, "tuning", uri)
     finish_parent(store.bucket, study.tracking_key, _parameters(tune, best), {"best_value": best.value, "trials": float(len(records))})

@@ -9,20 +9,20 @@ Everything that decides how a study goes on is here, so that the storage of the 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, Self
 
-from training.contracts import TRIAL, canonical_json, fingerprint
+from training.contracts import TRIAL, fingerprint
 from training.spec.train import Placement
 from training.spec.tuning import Tune
-from training.store import Store
+from training.store import Store, records
 from training.tuning.settings import num_trials
 
 SLOT_DIGITS: Final = 5
+HINT: Final = "delete it: its trial is run again"
 
 State = Literal["complete", "pruned", "failed"]
 
@@ -45,14 +45,11 @@ class TrialRecord:
     reason: str = ""
     """Why it failed."""
 
-    def to_json(self) -> bytes:
-        return canonical_json(asdict(self))
-
     @classmethod
-    def from_json(cls, data: bytes) -> Self:
-        values = json.loads(data)
-        values["losses"] = tuple((int(epoch), float(loss)) for epoch, loss in values["losses"])
-        return cls(**values)
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """Return the trial of a record's fields."""
+        losses = tuple((int(epoch), float(loss)) for epoch, loss in values["losses"])
+        return cls(**{**values, "losses": losses})
 
 
 class StudyStore:
@@ -75,13 +72,19 @@ class StudyStore:
     def add(self, record: TrialRecord) -> TrialRecord:
         """Record a finished trial; return the record that stands: there is one for each slot."""
         key = self._key(record.slot)
-        if self._bucket.create(key, record.to_json()):
+        if self._bucket.create(key, records.encode(key, asdict(record))):
             return record
-        return TrialRecord.from_json(self._bucket.get(key))
+        return self._read(key, self._bucket.get(key))
 
     def find(self, slot: int) -> TrialRecord | None:
-        data = self._bucket.find(self._key(slot))
-        return None if data is None else TrialRecord.from_json(data)
+        """Return the finished trial of a slot, None while it is not finished.
+
+        Raises:
+            StoreError: `record.damaged`, `record.newer`.
+        """
+        key = self._key(slot)
+        data = self._bucket.find(key)
+        return None if data is None else self._read(key, data)
 
     def slots(self) -> list[int]:
         """Return the slots of the finished trials, in order."""
@@ -90,7 +93,7 @@ class StudyStore:
 
     def records(self) -> list[TrialRecord]:
         """Return the finished trials, by slot."""
-        return [TrialRecord.from_json(self._bucket.get(self._key(slot))) for slot in self.slots()]
+        return [self._read(key, self._bucket.get(key)) for key in map(self._key, self.slots())]
 
     def take(self, owner: str, run: str, tune: Tune, *, now: datetime | None = None) -> int | None:
         """Return a slot for `owner` to work on: the one that it has begun, a fresh one, or one whose run is another; None: all is done.
@@ -122,6 +125,12 @@ class StudyStore:
             slot = (fresh or left)[0]
             if self._claims.move({"slot": slot, "owner": owner, "at": clock.isoformat()}, expected=claims[-1].number if claims else 0):
                 return slot
+
+    def _read(self, key: str, data: bytes) -> TrialRecord:
+        uri = self._bucket.uri(key)
+        values = records.decode(key, data, uri=uri, hint=HINT)
+        with records.readable(uri, hint=HINT):
+            return TrialRecord.of(values)
 
     def _key(self, slot: int) -> str:
         return f"{self._prefix}/trials/{slot:0{SLOT_DIGITS}d}.json"

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from training.contracts import canonical_json
+from training.errors import StoreError
 from training.spec.train import Placement
 from training.spec.tuning import Tune
 from training.store import Store
@@ -31,6 +34,35 @@ def tune(**more: Any) -> Tune:
 def record(slot: int, value: float | None = 1.0) -> TrialRecord:
     state: Any = "complete" if value is not None else "pruned"
     return TrialRecord(slot=slot, state=state, value=value, settings={"learning_rate": 0.1}, epochs=2, steps=8, losses=((1, 2.0), (2, 1.0)))
+
+
+@pytest.mark.parametrize("change", [b"", b"{}", b"null", b"[1]", b"\xff", b'{"slot": 0}'])
+def test_a_damaged_trial_is_an_error_that_names_its_file_and_the_remedy(study: StudyStore, tmp_path: Path, change: bytes) -> None:
+    study.add(record(0))
+    [path] = tmp_path.rglob("00000.json")
+    path.write_bytes(change)
+
+    for read in (study.records, lambda: study.find(0), lambda: study.add(record(0))):
+        with pytest.raises(StoreError, match=r"00000\.json is damaged.*delete it") as caught:
+            read()
+        assert caught.value.code == "record.damaged"
+
+
+def test_a_changed_value_of_a_trial_is_found_by_its_digest(study: StudyStore, tmp_path: Path) -> None:
+    study.add(record(0, value=0.5))
+    [path] = tmp_path.rglob("00000.json")
+    path.write_bytes(path.read_bytes().replace(b"0.5", b"0.4"))
+
+    with pytest.raises(StoreError, match="does not have the digest"):
+        study.records()
+
+
+def test_a_trial_recorded_before_records_had_digests_is_read(study: StudyStore, tmp_path: Path) -> None:
+    study.add(record(0))
+    [path] = tmp_path.rglob("00000.json")
+    path.write_bytes(canonical_json(asdict(record(0))))
+
+    assert study.records() == [record(0)]
 
 
 def test_a_lane_that_comes_again_goes_on_with_what_it_had_begun(study: StudyStore) -> None:
