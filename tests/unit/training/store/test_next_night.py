@@ -110,10 +110,12 @@ def check(night: Night, pool: Path, count: int, seed: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_next_run_after_a_power_loss_at_a_commit_of_each_stage_ends_with_the_same_bytes(night: Night, tmp_path: Path) -> None:
     check(night, tmp_path / "pool", len(STAGES), seed=7)
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3 * 3600)
 def test_next_run_after_a_power_loss_at_30_points_near_commits_ends_with_the_same_bytes(night: Night, tmp_path: Path) -> None:
     check(night, tmp_path / "pool", 30, seed=8)
