@@ -182,6 +182,19 @@ def test_commands_see_that_the_services_are_being_stopped_before_the_last_one_ha
     assert read_state(installation.home) is None
 
 
+def test_services_are_ended_even_if_the_state_file_cannot_be_written(installation: Installation) -> None:
+    installation.start(python("sleeper", SLEEP))
+    process = until(lambda: installation.alive("sleeper"))
+    assert installation.process is not None
+    # As on a full disk: the draft of the state cannot be made.
+    (installation.home / f"services.{installation.process.pid}").mkdir()
+
+    installation.process.send_signal(signal.SIGTERM)
+
+    assert installation.process.wait(PATIENCE_SECONDS) == 0
+    assert not process.alive()
+
+
 def test_sigterm_goes_to_the_component_alone_and_not_to_its_children(installation: Installation) -> None:
     installation.start(python("parent", WITH_LISTENING_CHILD))
     until(lambda: (installation.home / "child-listens").exists())

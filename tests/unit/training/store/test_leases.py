@@ -48,6 +48,17 @@ def test_fence_holds_even_if_the_old_writer_never_looked(address: StageAddress) 
         old.commit("commit", {})
 
 
+def test_entry_of_a_later_version_is_the_end_of_the_lease_and_not_a_fault_of_the_storage(tmp_path: Path, address: StageAddress) -> None:
+    lease = Lease.acquire(address, owner="one", attempt_id="a")
+    [entry] = tmp_path.rglob("0000000001.json")
+    entry.with_name("0000000002.json").write_text('{"_record":{"digest":"","version":99}}\n')
+
+    with pytest.raises(LeaseLostError, match="cannot be read, so this attempt stops"):
+        lease.check()
+    with pytest.raises(LeaseLostError, match="cannot be read"):
+        lease.commit("checkpoint", {"step": 1})
+
+
 def test_released_lease_is_free_for_another_owner(address: StageAddress) -> None:
     Lease.acquire(address, owner="one", attempt_id="a").release()
     assert Lease.acquire(address, owner="two", attempt_id="b").epoch == 2
