@@ -27,7 +27,7 @@ from tests.chaos.test_kills import (
 from tests.integration.installation import Installation
 from training.store.leases import LEASE_TTL_SECONDS
 
-pytestmark = [pytest.mark.integration, pytest.mark.chaos, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.chaos, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(3600)]
 
 NIGHT = timedelta(hours=10)
 TORCHRUN_KEEP_ALIVE_SECONDS = 15.0

@@ -21,7 +21,7 @@ from training.provenance import CHECKOUT
 pytestmark = pytest.mark.distributed
 
 EPOCHS = 8
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 240.0
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nnodes=1", "--nproc-per-node=2", "--max-restarts=0")
 
 Kill = Callable[[int], None]

@@ -35,7 +35,7 @@ FIRST_DAY = date(2026, 1, 1)
 NUM_DAYS = 36
 NUM_SEARCHES = 300
 POLL_SECONDS = 0.2
-RUN_SECONDS = 400.0
+RUN_SECONDS = 1500.0
 ENDED = frozenset({"success", "failed"})
 
 

@@ -19,7 +19,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.slow,
-    pytest.mark.timeout(1800),
+    pytest.mark.timeout(3600),
     pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on the PATH (Debian's package: chromium)"),
 ]
 ONCE_A_YEAR = "0 2 1 2 *"

@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.integration,
     pytest.mark.slow,
     pytest.mark.skipif(bool(why_no_postgres()), reason=why_no_postgres()),
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(3600),
 ]
 
 URL, ARGUMENTS = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "AIRFLOW__DATABASE__SQL_ALCHEMY_CONNECT_ARGS"
@@ -56,7 +56,7 @@ def supervised(installation: Installation, url: str) -> Iterator[None]:
             yield
         finally:
             installation.stop()
-            supervisor.wait(60)
+            supervisor.wait(240)
 
 
 def test_airflows_own_backfill_runs_each_night_as_of_its_slot(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from nightshift.services.state import read_state
 from nightshift.sources import noted_places
 from tests.integration.installation import ROOT, Installation
 
-HANG_SECONDS = 1500
+HANG_SECONDS = 3600
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.slow,

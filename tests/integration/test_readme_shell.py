@@ -21,7 +21,7 @@ from tests.integration.installation import FIRST_DAY, FLIGHTS, ROOT, free_ports
 from training.contracts import sha256_hex
 from training.data.shop import write_day
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 README = ROOT / "README.md"
 BASH = "/bin/bash"

@@ -14,7 +14,7 @@ from mlflow import MlflowClient
 from tests.integration.installation import Installation
 from training.data.shop import write_day
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 MODEL = "story"
 NUM_DAYS = 9

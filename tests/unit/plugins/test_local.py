@@ -21,7 +21,7 @@ from training.provenance import CHECKOUT
 from training.spec import load_spec
 from training.stage_table import ALL_STAGES, STAGE_NEEDS, Need
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 240.0
 SPEC = load_spec(CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml")
 LONER = """
 import os, signal, time
@@ -88,7 +88,7 @@ def test_lines_come_while_the_process_runs(launcher: LocalLauncher, tmp_path: Pa
     program = """
 import pathlib, sys, time
 print("one", flush=True)
-end = time.monotonic() + 20
+end = time.monotonic() + 240
 while not pathlib.Path(sys.argv[1]).exists() and time.monotonic() < end: time.sleep(0.01)
 print("two" if pathlib.Path(sys.argv[1]).exists() else "unheard", file=sys.stderr, flush=True)
 """

@@ -105,7 +105,7 @@ def test_secrets_made_by_several_commands_at_once_are_the_same(settings: Setting
         assert command.stdin is not None
         command.stdin.write("\n")
         command.stdin.flush()
-    seen = [json.loads(command.communicate(timeout=60)[0]) for command in commands]
+    seen = [json.loads(command.communicate(timeout=240)[0]) for command in commands]
 
     assert seen == [credentials(settings)] * len(commands)
     assert not list(settings.home.glob(".credentials*"))

@@ -208,7 +208,7 @@ def queue(executor: SleepTolerantLocalExecutor, *task_ids: str) -> None:
 
 
 def sync_until(executor: SleepTolerantLocalExecutor, is_done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while not is_done():
         executor.sync()
         assert time.monotonic() < deadline, f"not done; event buffer {executor.event_buffer}"

@@ -49,14 +49,14 @@ def test_lock_of_a_killed_command_is_free_although_what_it_started_lives(tmp_pat
 
         thread = threading.Thread(target=second)
         thread.start()
-        assert asked.wait(20)
+        assert asked.wait(240)
         assert waited_for == [str(holder.pid)]
         assert not entered.is_set()
 
         holder.kill()
 
-        assert entered.wait(20)
-        thread.join(20)
+        assert entered.wait(240)
+        thread.join(240)
         assert path.read_text() == ""
     finally:
         os.killpg(holder.pid, 9)

@@ -22,7 +22,7 @@ from nightshift.services.supervisor import Supervisor
 from training.errors import NightshiftError
 
 ROOT = Path(__file__).resolve().parents[4]
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 240.0
 
 SUPERVISE = """
 import json, logging, os, sys

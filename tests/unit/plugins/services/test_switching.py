@@ -93,7 +93,7 @@ def test_dag_is_paused_again_when_a_signal_ends_the_command(server: AirflowServe
 
     command.send_signal(number)
 
-    command.communicate(timeout=60)
+    command.communicate(timeout=240)
     assert command.returncode != 0
     assert server.is_paused
 
@@ -103,11 +103,11 @@ def test_last_of_two_commands_pauses_the_dag(server: AirflowServer, home: Path) 
     first, second = holding(server, home), holding(server, home)
 
     first.terminate()
-    first.communicate(timeout=60)
+    first.communicate(timeout=240)
     assert not server.is_paused
 
     second.terminate()
-    second.communicate(timeout=60)
+    second.communicate(timeout=240)
     assert server.is_paused
     assert server.on_pause == [False, True]
 
@@ -116,11 +116,11 @@ def test_dag_that_a_killed_command_left_on_is_paused_by_the_next_start(server: A
     command = holding(server, home)
     other = holding(server, home)
     command.kill()
-    command.communicate(timeout=60)
+    command.communicate(timeout=240)
     pause_leftovers(client, home, print)
     assert not server.is_paused, "another command still needs it"
     other.kill()
-    other.communicate(timeout=60)
+    other.communicate(timeout=240)
     assert not server.is_paused
     assert is_held(DAG), "the schedule of a DAG that was left on would start a run between two nights"
 
@@ -141,7 +141,7 @@ def test_note_of_a_killed_command_expires_and_that_of_a_running_one_does_not(ser
     assert is_held(DAG)
 
     command.kill()
-    command.communicate(timeout=60)
+    command.communicate(timeout=240)
 
     assert not is_held(DAG)
     assert not server.is_paused, "a user may keep it on"

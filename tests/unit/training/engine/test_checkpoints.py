@@ -47,7 +47,7 @@ class Gate:
         put = bench.store.objects.put_bytes
 
         def held(data: bytes) -> str:
-            assert self.opened.wait(60)
+            assert self.opened.wait(240)
             return put(data)
 
         patch.setattr(bench.store.objects, "put_bytes", held)

@@ -17,7 +17,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-ANSWER_SECONDS = 60.0
+ANSWER_SECONDS = 240.0
 FLAGS = (
     *("--headless=new", "--hide-scrollbars", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"),
     *("--no-first-run", "--disable-background-networking"),
@@ -101,7 +101,7 @@ class Browser:
     def close(self) -> None:
         os.close(self._write)
         try:
-            self._process.wait(timeout=10)
+            self._process.wait(timeout=120)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

@@ -49,13 +49,13 @@ def rival(url: str, place: int, rounds: int, barrier: Any, results: Any) -> None
     """One process: promotes its own candidate in every round."""
     ledger, outcomes = Ledger(url), []
     for revision in range(rounds):
-        barrier.wait(60)
+        barrier.wait(240)
         try:
             decide_on(ledger, revision * RIVALS + place + 1, revision=revision)
             outcomes.append("won")
         except DeniedError as err:
             outcomes.append(err.code)
-        barrier.wait(60)
+        barrier.wait(240)
     results.put((place, outcomes))
 
 
@@ -65,7 +65,7 @@ def test_of_eight_processes_at_once_one_wins_in_each_of_a_hundred_rounds(empty_d
     processes = [context.Process(target=rival, args=(empty_database, place, ROUNDS, barrier, queue)) for place in range(RIVALS)]
     for process in processes:
         process.start()
-    found = dict(queue.get(timeout=120) for _ in processes)
+    found = dict(queue.get(timeout=240) for _ in processes)
     for process in processes:
         process.join()
     by_round = list(zip(*found.values(), strict=True))

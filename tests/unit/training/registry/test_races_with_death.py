@@ -95,7 +95,7 @@ def test_a_process_that_is_really_gone_leaves_its_work_to_the_next_one(
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "MLFLOW_DISABLE_TELEMETRY": "true"}
         started.append((model, subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)))
     for model, process in started:
-        assert process.wait(120) == 9
+        assert process.wait(240) == 9
         check_repaired(ledger, registry, model)
         tell(ledger, model, "promotion")
         assert seats(ledger, model) == aliases(registry, model) == ("2", None)

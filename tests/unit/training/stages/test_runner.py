@@ -159,7 +159,7 @@ def test_fenced_process_ends_at_its_next_heartbeat(store: Store, address: StageA
         Lease.acquire(address, owner=context.request.run.owner, attempt_id="newer")
         for thread in threading.enumerate():
             if thread.name == "heartbeat":
-                thread.join(10)
+                thread.join(240)
         raise PreemptedError("test.over", "over")
 
     run(work, ask(store, "a1"), stop=StopFlag())
