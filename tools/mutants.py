@@ -48,6 +48,7 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
     "training/engine/checkpoint.py": (f"{ENGINE}/test_checkpoints.py", f"{ENGINE}/test_resume.py"),
     "training/engine/distributed.py": (f"{ENGINE}/test_gang.py", f"{ENGINE}/test_steps.py"),
     "training/engine/tracking.py": (f"{ENGINE}/test_tracking.py",),
+    "training/engine/tracking_journal.py": (f"{ENGINE}/test_tracking_journal.py",),
     "training/registry/gates.py": (
         f"{REGISTRY}/test_gates.py",
         f"{REGISTRY}/test_gates_outcomes.py",

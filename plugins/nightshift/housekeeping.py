@@ -1,10 +1,12 @@
-"""What nobody else looks at: requests for approval whose time is over, and MLflow where it says otherwise than the ledger.
+"""What no other task looks at: requests for approval whose time is over, MLflow where it differs from the ledger, and metrics of
+trainings that MLflow was away for.
 
 `python -m training.registry check` shows the same by hand.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,8 @@ from training.store import Store
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
+    from nightshift.resolve import Frozen
+    from nightshift.work import Work
     from training.contracts import RunIdentity, StageResult
     from training.registry.ledger import Entry, Ledger
 
@@ -83,7 +87,7 @@ class ExpireOperator(BaseOperator):
 
 
 class RepairOperator(FollowOperator):
-    """Lets MLflow say what the ledger says; what it had to set right is in the log."""
+    """Lets MLflow say what the ledger says, and delivers metrics that still wait for it; what it did is in the log."""
 
     def __init__(self, *, model: str, **kwargs: Any) -> None:
         super().__init__(model=model, alerts=Alerts(on=()), afresh=True, **kwargs)
@@ -93,6 +97,10 @@ class RepairOperator(FollowOperator):
         from training.registry.ledger import Ledger
 
         return next(Ledger(Settings.from_environment().database_url).newest_first(self.model))
+
+    def work(self, context: Context, frozen: Frozen, settings: Settings, *, nonce: str) -> Work:
+        found = super().work(context, frozen, settings, nonce=nonce)
+        return replace(found, parameters={**found.parameters, "deliver_metrics": True})
 
     def has_decided(self, found: StageResult, run: RunIdentity) -> bool:
         """Say no: nothing was decided, so nothing is announced."""

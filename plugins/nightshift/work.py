@@ -95,7 +95,7 @@ def _looked_up(stage: str, frozen: Frozen, results: Mapping[str, StageResult], s
     if stage == "evaluate":
         trained = results["model"]
         hours = trained.timings.get("total", 0.0) / 3600 * spec.train.placement.world_size
-        facts = {"mlflow_run_id": trained.scalars.get("mlflow_run_id"), "process_hours": hours, "nights": nights_of(spec, settings)}
+        facts = {**_tracking_of(frozen.store, trained), "process_hours": hours, "nights": nights_of(spec, settings)}
         return {**seats_of(spec, settings), **facts}, {}
     if stage == "canary":
         seats, since = seats_of(spec, settings), canary_since(spec, settings)
@@ -104,12 +104,18 @@ def _looked_up(stage: str, frozen: Frozen, results: Mapping[str, StageResult], s
     weights = results["model"].scalars["weights_digest"]
     key: dict[str, Any] = {"model": spec.promote.model, "weights": weights, "evaluation": results["evaluation"].digest}
     report_uri = results["evaluation"].reports.get("evaluation")
-    parameters = {"mlflow_run_id": results["model"].scalars.get("mlflow_run_id"), "report_uri": report_uri}
+    parameters = {**_tracking_of(frozen.store, results["model"]), "report_uri": report_uri}
     if frozen.overrides:
         parameters["overrides"] = dict(frozen.overrides)
         # Other thresholds are another decision, also about the same model and the same evaluation.
         key |= {name: value for name, value in frozen.overrides.items() if name.startswith("evaluate.")}
     return parameters, key
+
+
+def _tracking_of(store: Store, trained: StageResult) -> dict[str, Any]:
+    """Return where a stage finds the MLflow run of a training: its result cannot name a run that was made after it was committed."""
+    address = store.address(trained.pipeline, trained.stage, trained.fingerprint)
+    return {"mlflow_run_id": trained.scalars.get("mlflow_run_id"), "training_uri": address.uri}
 
 
 def _evaluation(

@@ -1,11 +1,11 @@
 """Metrics to MLflow, never in the step: an append to a list; a thread sends one batch each 500 ms.
 
-What cannot be sent stays in the list, and goes to the store beside the attempt, from where the next attempt sends it.
+What cannot be sent goes to the run's journal in the store, from where this thread, a later stage or housekeeping delivers it
+(`training.engine.tracking_journal`).
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import threading
@@ -14,7 +14,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from training.contracts import canonical_json
+from training.engine.tracking_journal import (
+    MAX_BATCH,
+    MAX_PARAM_CHARS,
+    QUICK,
+    End,
+    Point,
+    RunDescription,
+    RunJournal,
+    deliver,
+    deliver_if_reachable,
+    first_line,
+    open_run,
+    send,
+)
 from training.errors import NightshiftError
 from training.provenance import environment, git_state
 from training.stages.context import StageContext
@@ -24,13 +37,10 @@ logger = logging.getLogger(__name__)
 
 FLUSH_SECONDS: Final = 0.5
 RETRY_SECONDS: Final = 5.0
+MAX_RETRY_SECONDS: Final = 60.0
 CLOSE_SECONDS: Final = 10.0
-MAX_BATCH: Final = 1000
 MAX_PENDING: Final = 1_000_000
-MAX_PARAM_CHARS: Final = 500
-
-Point = tuple[str, float, int, int]
-"""Name, value, step, milliseconds since the epoch."""
+RECORD_NAME: Final = "/tracking.json"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,41 +48,25 @@ class Parent:
     """The MLflow run that others are nested in: a study's."""
 
     key: str
-    """Of the bucket, where the first to make it says which it is."""
+    """Of the record of its run's id, in the bucket: `…/tracking.json`."""
     name: str
     child_name: str
     tags: Mapping[str, str]
 
 
-def parent_run(client: Any, bucket: Bucket, experiment_id: str, parent: Parent) -> str:
-    """Return the id of the parent's run; of two that make it at once one is told, and takes its own back."""
-    known = bucket.find(parent.key)
-    if known is not None:
-        return str(json.loads(known)["run_id"])
-    made = client.create_run(experiment_id, run_name=parent.name, tags=dict(parent.tags)).info.run_id
-    if bucket.create(parent.key, canonical_json({"run_id": made})):
-        return str(made)
-    client.delete_run(made)
-    return str(json.loads(bucket.get(parent.key))["run_id"])
-
-
 def finish_parent(bucket: Bucket, key: str, parameters: Mapping[str, str], metrics: Mapping[str, float]) -> None:
-    """Log what came of the runs that are nested in the parent's, and close it; whatever MLflow does, the work stands."""
-    known = bucket.find(key)
-    if known is None:
-        return
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
-    try:
-        import mlflow
+    """Log what came of the runs that are nested in the parent's, and close it; what MLflow cannot take now is delivered later.
 
-        client, run_id = mlflow.MlflowClient(), str(json.loads(known)["run_id"])
-        for name, value in metrics.items():
-            client.log_metric(run_id, name, value)
-        client.log_batch(run_id, params=[mlflow.entities.Param(name, value[:MAX_PARAM_CHARS]) for name, value in parameters.items()])
-        client.set_terminated(run_id, "FINISHED")
-    except Exception as err:
-        logger.warning("MLflow run of %s could not be closed: %s", key, str(err).splitlines()[0][:200])
+    Args:
+        key: as `Parent.key`.
+    """
+    journal = RunJournal(bucket, key.removesuffix(RECORD_NAME))
+    if journal.run_id() is None and journal.description() is None:
+        return
+    now = _now_ms()
+    journal.append("finished", 0, [(name, value, 0, now) for name, value in metrics.items()])
+    journal.end("finished", End(status="FINISHED", ended_at_ms=now, parameters=parameters))
+    deliver_if_reachable(journal)
 
 
 class Tracker:
@@ -87,28 +81,36 @@ class Tracker:
         self._tags = dict(tags)
         self._parameters = {name: str(value)[:MAX_PARAM_CHARS] for name, value in parameters.items()}
         self._parent = parent
+        self._started_at_ms = _now_ms()
         self._pending: list[Point] = []
         self._lost = 0
+        self._num_kept = 0
+        """Parts of the journal that this attempt wrote."""
+        self._is_described = False
+        self._has_kept = True
+        """The journal may hold points: those of the attempt before, until they were sent."""
         self._client: Any = None
         self._away_until = 0.0
         self._away_reason = ""
+        self._pause_seconds = RETRY_SECONDS
         self._closing = threading.Event()
+        self._keeping = threading.Lock()
         self.run_id: str | None = None
         """Of MLflow, once it is known."""
         request = context.request
-        self._prefix = context.store.bucket.key(context.store.address(request.pipeline, request.stage, request.fingerprint).uri)
+        key = context.store.bucket.key(context.store.address(request.pipeline, request.stage, request.fingerprint).uri)
+        self._journal = RunJournal(context.store.bucket, key)
         self._thread = threading.Thread(target=self._run, name="tracking", daemon=True)
         if self._enabled:
-            # In the thread an unreachable server may take its time, but not the default's four minutes.
-            os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
-            os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
+            for name, value in QUICK.items():
+                os.environ.setdefault(name, value)
             self._thread.start()
 
     def log(self, step: int, **metrics: float) -> None:
         """Queue metrics of a step; takes about a microsecond."""
         if not self._enabled:
             return
-        now = int(time.time() * 1000)
+        now = _now_ms()
         if len(self._pending) > MAX_PENDING:
             self._lost += len(metrics)
             return
@@ -121,11 +123,13 @@ class Tracker:
         self._closing.set()
         self._thread.join(CLOSE_SECONDS)
         if self._pending:
-            self._spool()
-            logger.warning("tracking delayed: %d points wait in the store for MLflow (%s)", len(self._pending), self._away_reason)
+            self._keep()
+        is_complete = self.run_id is not None and not self._has_kept and not self._pending
+        if not is_complete:
+            logger.warning("tracking delayed: metrics wait in the store for MLflow (%s)", self._away_reason or "it answers slowly")
         if self._lost:
-            logger.warning("tracking: %d points were dropped, MLflow was away too long", self._lost)
-        return not self._pending
+            logger.warning("tracking: %d points were dropped, MLflow and the store were away too long", self._lost)
+        return is_complete
 
     def _run(self) -> None:
         while not self._closing.wait(FLUSH_SECONDS):
@@ -139,54 +143,80 @@ class Tracker:
         try:
             if self.run_id is None:
                 self._open()
+            if self._has_kept:
+                deliver(self._client, self._journal, is_running=True)
+                self._has_kept = False
             while self._pending:
-                self._send(self._pending[:MAX_BATCH])
-                del self._pending[:MAX_BATCH]
+                batch = self._pending[:MAX_BATCH]
+                send(self._client, str(self.run_id), batch)
+                del self._pending[: len(batch)]
+            self._away_reason, self._pause_seconds = "", RETRY_SECONDS
         except Exception as err:
             # Whatever a tracking server or its client does, training goes on.
             if not self._away_reason:
-                logger.warning("MLflow is away, metrics are kept: %s", str(err).splitlines()[0][:200])
-            self._away_reason = str(err).splitlines()[0][:200]
-            self._away_until = time.monotonic() + RETRY_SECONDS
-            self._spool()
+                logger.warning("MLflow is away, metrics are kept: %s", first_line(err))
+            self._away_reason = first_line(err)
+            self._away_until = time.monotonic() + self._pause_seconds
+            self._pause_seconds = min(2 * self._pause_seconds, MAX_RETRY_SECONDS)
+            self._keep()
 
     def _open(self) -> None:
+        self._describe()
         import mlflow  # two seconds: in the thread, beside the first steps
 
         self._client = mlflow.MlflowClient()
-        known = self._context.store.bucket.find(f"{self._prefix}/tracking.json")
-        if known is not None:
-            self.run_id = json.loads(known)["run_id"]
-        else:
-            experiment = mlflow.set_experiment(self._context.request.pipeline)
-            tags = self._all_tags()
-            name = f"{self._context.request.run.run_id}"
-            if self._parent is not None:
-                tags["mlflow.parentRunId"] = parent_run(self._client, self._context.store.bucket, experiment.experiment_id, self._parent)
-                name = self._parent.child_name
-            run = self._client.create_run(experiment.experiment_id, run_name=name, tags=tags)
-            self._context.store.bucket.create(f"{self._prefix}/tracking.json", canonical_json({"run_id": run.info.run_id}))
-            self.run_id = run.info.run_id
-            params = [mlflow.entities.Param(name, value) for name, value in self._parameters.items()]
-            self._client.log_batch(self.run_id, params=params)
-        self._away_reason = ""
-        self._pending[:0] = self._unspool()
+        self.run_id = open_run(self._client, self._journal)
 
-    def _send(self, points: list[Point]) -> None:
-        from mlflow.entities import Metric
-
-        self._client.log_batch(self.run_id, metrics=[Metric(name, value, at, step) for name, value, step, at in points])
-
-    def finish(self, status: str, tags: Mapping[str, str]) -> None:
-        """Set final tags and the run's status (`FINISHED`, `FAILED`), if MLflow is there."""
-        if not self._enabled or self.run_id is None or self._client is None:
+    def _describe(self) -> None:
+        """Say in the store how the run is made, before it is: whoever reaches MLflow first then makes the same one."""
+        if self._is_described:
             return
+        pipeline, name, parent = self._context.request.pipeline, self._context.request.run.run_id, None
+        if self._parent is not None:
+            name, parent = self._parent.child_name, self._parent.key.removesuffix(RECORD_NAME)
+            study = RunDescription(experiment=pipeline, name=self._parent.name, tags=self._parent.tags, started_at_ms=self._started_at_ms)
+            RunJournal(self._journal.bucket, parent).describe(study)
+        self._journal.describe(
+            RunDescription(
+                experiment=pipeline,
+                name=name,
+                tags=self._all_tags(),
+                parameters=self._parameters,
+                started_at_ms=self._started_at_ms,
+                parent=parent,
+            )
+        )
+        self._is_described = True
+
+    def _keep(self) -> None:
+        """Move the points that wait from memory to the store."""
+        with self._keeping:
+            points = self._pending[:]
+            try:
+                self._describe()
+                if points:
+                    self._has_kept = True
+                    self._journal.append(self._context.request.attempt_id, self._num_kept, points)
+                    self._num_kept += 1
+                    del self._pending[: len(points)]
+            except NightshiftError as err:
+                logger.warning("metrics could not be kept in the store: %s", err)
+
+    def finish(self, status: str) -> None:
+        """Set the run's status (`FINISHED`, `FAILED`); where MLflow is away, it is delivered with the metrics."""
+        if not self._enabled:
+            return
+        ended_at_ms = _now_ms()
         try:
-            for name, value in tags.items():
-                self._client.set_tag(self.run_id, name, value)
-            self._client.set_terminated(self.run_id, status)
+            if self.run_id is not None and not self._has_kept:
+                self._client.set_terminated(self.run_id, status, ended_at_ms)
+                return
         except Exception as err:
-            logger.warning("MLflow run %s could not be closed: %s", self.run_id, str(err).splitlines()[0][:200])
+            logger.warning("MLflow run %s could not be closed: %s", self.run_id, first_line(err))
+        try:
+            self._journal.end(self._context.request.attempt_id, End(status=status, ended_at_ms=ended_at_ms))
+        except NightshiftError as err:
+            logger.warning("the status of the MLflow run could not be kept in the store: %s", err)
 
     def _all_tags(self) -> dict[str, str]:
         request = self._context.request
@@ -202,17 +232,6 @@ class Tracker:
             **self._tags,
         }
 
-    def _spool(self) -> None:
-        data = "\n".join(json.dumps(point) for point in self._pending)
-        try:
-            self._context.store.bucket.put(f"{self._prefix}/tracking-pending.jsonl", data.encode())
-        except NightshiftError as err:
-            logger.warning("metrics could not be kept in the store: %s", err)
 
-    def _unspool(self) -> list[Point]:
-        data = self._context.store.bucket.find(f"{self._prefix}/tracking-pending.jsonl")
-        if not data:
-            return []
-        self._context.store.bucket.delete(f"{self._prefix}/tracking-pending.jsonl")
-        mine = set(self._pending)
-        return [point for line in data.decode().splitlines() if (point := tuple(json.loads(line))) not in mine]
+def _now_ms() -> int:
+    return int(time.time() * 1000)

@@ -24,6 +24,7 @@ from training.data.classes import Classes, align_scores
 from training.data.joins import LABEL
 from training.data.label_delay import META_KEY
 from training.data.splits import SPLITS
+from training.engine.tracking_journal import tracked_run
 from training.evaluation import checks, latency
 from training.evaluation.baselines import Splits, best_entry, log_record, naive_record, named_entries
 from training.evaluation.measures import FORMAT_VERSION, Measures, Rows, plain, rows_of
@@ -72,8 +73,10 @@ def work(context: StageContext) -> Outcome:
         rows = data.test_rows(context.spec)
         measures = Measures(context.spec.evaluate, rows, seed=context.spec.train.seed)
         predictor = load_predictor(store.manifests.fetch(model, context.folder / "candidate"))
+    with context.timed("tracking"):
+        run_id = tracked_run(store.bucket, request.parameters)
     with context.timed("register"):
-        registered = _register(context, model, predictor, rows)
+        registered = _register(context, model, predictor, rows, run_id)
     baseline = _baseline(context, request.parameters.get("champion"), dataset)
     with context.timed("score"):
         scored = _score(context, dataset, rows, predictor)
@@ -94,8 +97,8 @@ def work(context: StageContext) -> Outcome:
     advice = advice_of(context.spec, request.parameters, data.frame, data.test, predictor.inputs)
     evaluation = plain(evaluation | {"advice": advice.as_json()})
     with context.timed("report"):
-        page = _report(context, rows, scored, evaluation, model)
-    return _store(context, evaluation, page)
+        page = _report(context, rows, scored, evaluation, model, run_id)
+    return _store(context, evaluation, page, run_id)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +177,7 @@ def _checks(context: StageContext, data: Dataset, predictor: Predictor, measures
     return {"leakage": leakage, "overlap": overlap, **measures.checks(scored.candidate, scored.champion)}
 
 
-def _register(context: StageContext, model: Manifest, predictor: Predictor, rows: Rows) -> Registered:
+def _register(context: StageContext, model: Manifest, predictor: Predictor, rows: Rows, run_id: str | None) -> Registered:
     inputs = {name: str(rows.frame[name].dtype) for name in predictor.inputs}
     request = context.request
     tags = {"nightshift.pipeline": request.pipeline, "nightshift.as_of": request.as_of, "nightshift.model": model.digest}
@@ -183,7 +186,7 @@ def _register(context: StageContext, model: Manifest, predictor: Predictor, rows
         context.spec.promote.model,
         model,
         inputs=inputs,
-        run_id=request.parameters.get("mlflow_run_id"),
+        run_id=run_id,
         tags=tags,
     )
 
@@ -225,14 +228,14 @@ def _facts(context: StageContext, model: Manifest, dataset: Manifest, registered
     }
 
 
-def _report(context: StageContext, rows: Rows, scored: Scored, evaluation: Mapping[str, Any], model: Manifest) -> bytes:
+def _report(context: StageContext, rows: Rows, scored: Scored, evaluation: Mapping[str, Any], model: Manifest, run_id: str | None) -> bytes:
     rules = context.spec.evaluate
     classes: list[str] = evaluation["classes"] or []
     named = {"candidate": scored.candidate, "champion": scored.champion, "canary": scored.canary}
     plots = task_plots(rules.task, rows.labels, named, groups=rows.groups, gain=rules.gain, classes=classes)
     history = json.loads((context.folder / "candidate" / "history.json").read_bytes())
     champion = evaluation["champion"] or {}
-    tracking_uri, run_id = os.environ.get("MLFLOW_TRACKING_URI", ""), context.request.parameters.get("mlflow_run_id")
+    tracking_uri = os.environ.get("MLFLOW_TRACKING_URI", "")
     facts = {
         **mlflow_facts(tracking_uri, run_id=run_id, model=context.spec.promote.model, version=evaluation["version"]),
         "candidate weights": model.meta["weights_digest"],
@@ -262,11 +265,11 @@ def _report(context: StageContext, rows: Rows, scored: Scored, evaluation: Mappi
     )
 
 
-def _store(context: StageContext, evaluation: Mapping[str, Any], page: bytes) -> Outcome:
+def _store(context: StageContext, evaluation: Mapping[str, Any], page: bytes, run_id: str | None) -> Outcome:
     store = context.store
     finite = {name: value for name, value in evaluation["metrics"].items() if isinstance(value, float)}
     with context.timed("log"):
-        log_evaluation(context.request.parameters.get("mlflow_run_id"), finite, page)
+        log_evaluation(run_id, finite, page)
     files = {"metrics.json": canonical_json(evaluation), "report.html": page}
     meta = {name: evaluation[name] for name in ("candidate", "champion", "metrics", "champion_metrics", "comparison", "baseline")}
     meta["naive_baseline"] = best_entry(evaluation["baselines"])

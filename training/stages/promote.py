@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from training.contracts import canonical_json, sha256_hex
 from training.data.transforms import FittedTransforms
+from training.engine.tracking_journal import deliver_all, tracked_run
 from training.errors import DeniedError, UnavailableError
 from training.registry.decisions import approved_findings, holder_of, record_candidate, settle_canary, settlement
 from training.registry.follow import follow
@@ -46,6 +47,9 @@ def work(context: StageContext) -> Outcome:
         kept = _DECIDERS[order["kind"]](context, ledger, order)
     with context.timed("registry"):
         standing = _followed(ledger, model, kept, is_order=order["kind"] == "follow")
+    if context.request.parameters.get("deliver_metrics"):
+        with context.timed("tracking"):
+            deliver_all(context.store.bucket)
     if kept is None:
         return _waiting(context, standing)
     for reason in kept.reasons:
@@ -94,7 +98,7 @@ def _candidate(context: StageContext, ledger: Ledger, order: Mapping[str, Any]) 
         "output_schema": dict(recipe.output_schema),
         "framework": recipe.framework,
         "has_canary": spec.promote.canary is not None,
-        "mlflow_run_id": request.parameters.get("mlflow_run_id"),
+        "mlflow_run_id": tracked_run(context.store.bucket, request.parameters),
         "overrides": request.parameters.get("overrides", {}),
     }
     return record_candidate(

@@ -106,7 +106,7 @@ def fit_dataset(
             checkpoints.close()
         finally:
             is_tracked = tracker.close()
-            tracker.finish(status, {})
+            tracker.finish(status)
     return result, is_tracked
 
 

@@ -77,6 +77,11 @@ def ask(shop: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> WorkOf:
     return make
 
 
+@pytest.mark.parametrize("stage", ["evaluate", "promote"])
+def test_stages_after_a_training_know_its_address_where_its_mlflow_run_is_recorded(stage: str, ask: WorkOf, store: Store) -> None:
+    assert ask(stage).parameters["training_uri"] == f"{store.root_uri}/stages/search_ranking/train/{'f' * 64}"
+
+
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_same_work_has_the_same_name_and_a_forced_one_its_own(stage: str, ask: WorkOf) -> None:
     assert ask(stage).fingerprint == ask(stage).fingerprint

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +11,8 @@ import pytest
 
 from tests.unit.training.engine.loop_bench import FINGERPRINT, LoopBench
 from training.engine import tracking
-from training.engine.tracking import Parent, Tracker, finish_parent, parent_run
+from training.engine.tracking import Parent, Tracker, finish_parent
+from training.engine.tracking_journal import RunJournal, deliver_all, deliver_if_reachable, open_run
 from training.errors import UnavailableError
 
 
@@ -28,11 +28,18 @@ class Server:
         self._answer()
         return SimpleNamespace(experiment_id=f"experiment of {name}")
 
-    def create_run(self, experiment_id: str, run_name: str, tags: dict[str, str]) -> SimpleNamespace:
+    def create_run(self, experiment_id: str, start_time: int, run_name: str, tags: dict[str, str]) -> SimpleNamespace:
         self._answer()
+        assert start_time > 1.7e12
         run_id = f"run-{next(self.numbers)}"
         self.runs[run_id] = {"experiment": experiment_id, "name": run_name, "tags": dict(tags), "points": [], "params": {}, "batches": []}
         return SimpleNamespace(info=SimpleNamespace(run_id=run_id))
+
+    def search_runs(self, experiment_ids: list[str], filter_string: str) -> list[SimpleNamespace]:
+        self._answer()
+        _tag, name, _equal, value = filter_string.replace("`", "'").split("'")[:4]
+        found = [run_id for run_id, run in self.runs.items() if run["experiment"] in experiment_ids and run["tags"].get(name) == value]
+        return [SimpleNamespace(info=SimpleNamespace(run_id=run_id)) for run_id in found]
 
     def delete_run(self, run_id: str) -> None:
         self._answer()
@@ -44,16 +51,9 @@ class Server:
         self.runs[run_id]["params"] |= {param.key: param.value for param in params}
         self.runs[run_id]["batches"].append(len(metrics))
 
-    def log_metric(self, run_id: str, name: str, value: float) -> None:
+    def set_terminated(self, run_id: str, status: str, end_time: int) -> None:
         self._answer()
-        self.runs[run_id]["points"].append((name, value, 0, 0))
-
-    def set_tag(self, run_id: str, name: str, value: str) -> None:
-        self._answer()
-        self.runs[run_id]["tags"][name] = value
-
-    def set_terminated(self, run_id: str, status: str) -> None:
-        self._answer()
+        assert end_time > 1.7e12
         self.runs[run_id]["status"] = status
 
     def _answer(self) -> None:
@@ -85,9 +85,13 @@ def names_and_steps(points: list[tuple[str, float, int, int]]) -> list[tuple[str
     return [(name, value, step) for name, value, step, _at in points]
 
 
+def journal_of(bench: LoopBench) -> RunJournal:
+    return RunJournal(bench.store.bucket, f"stages/p/train/{FINGERPRINT}")
+
+
 def spooled(bench: LoopBench) -> list[Any]:
-    data = bench.store.bucket.find(f"stages/p/train/{FINGERPRINT}/tracking-pending.jsonl")
-    return [json.loads(line) for line in data.decode().splitlines()] if data else []
+    journal = journal_of(bench)
+    return [point for key in journal.files() if key.endswith(".jsonl") for point in journal.points(key)]
 
 
 def test_metrics_parameters_tags_and_status_reach_the_run(bench: LoopBench, server: Server) -> None:
@@ -95,7 +99,7 @@ def test_metrics_parameters_tags_and_status_reach_the_run(bench: LoopBench, serv
     tracker.log(1, loss=0.5, norm=1.5)
     tracker.log(2, loss=0.25)
     assert tracker.close()
-    tracker.finish("FINISHED", {"late": "tag"})
+    tracker.finish("FINISHED")
     ((run_id, run),) = server.runs.items()
     assert tracker.run_id == run_id
     assert names_and_steps(run["points"]) == [("loss", 0.5, 1), ("norm", 1.5, 1), ("loss", 0.25, 2)]
@@ -105,7 +109,7 @@ def test_metrics_parameters_tags_and_status_reach_the_run(bench: LoopBench, serv
     assert run["experiment"] == "experiment of p"
     assert run["status"] == "FINISHED"
     tags = run["tags"]
-    assert (tags["mine"], tags["late"], tags["nightshift.pipeline"], tags["nightshift.fingerprint"]) == ("yes", "tag", "p", FINGERPRINT)
+    assert (tags["mine"], tags["nightshift.pipeline"], tags["nightshift.fingerprint"]) == ("yes", "p", FINGERPRINT)
     assert tags["nightshift.as_of"] == "2026-01-01T00:00:00+00:00"
     assert tags["nightshift.git_dirty"] in ("true", "false")
     assert spooled(bench) == []
@@ -133,9 +137,9 @@ def test_points_that_cannot_be_sent_go_to_the_store_and_the_next_attempt_sends_t
     second.log(2, loss=3.0)
     second.log(3, loss=2.0)
     assert not second.close()
-    second.finish("FAILED", {})
-    assert [entry[:3] for entry in spooled(bench)] == [["loss", 3.0, 2], ["loss", 2.0, 3]]
-    assert "tracking delayed: 2 points wait in the store for MLflow (connection refused)" in caplog.text
+    second.finish("FAILED")
+    assert names_and_steps(spooled(bench)) == [("loss", 3.0, 2), ("loss", 2.0, 3)]
+    assert "tracking delayed: metrics wait in the store for MLflow (connection refused)" in caplog.text
     assert caplog.text.count("MLflow is away, metrics are kept: connection refused") == 1
     server.away = False
     third = tracker_of(bench)
@@ -144,7 +148,30 @@ def test_points_that_cannot_be_sent_go_to_the_store_and_the_next_attempt_sends_t
     ((run_id, run),) = server.runs.items()
     assert third.run_id == run_id == first.run_id
     assert sorted(names_and_steps(run["points"]), key=lambda point: point[2]) == [("loss", float(5 - step), step) for step in range(1, 5)]
-    assert spooled(bench) == []
+    assert journal_of(bench).files() == []
+    assert "status" not in run, "the end of the attempt before says nothing about the one that runs"
+
+
+def test_an_attempt_keeps_what_the_one_before_could_not_send(bench: LoopBench, server: Server) -> None:
+    server.away = True
+    for step in (1, 2):
+        tracker = tracker_of(bench)
+        tracker.log(step, loss=float(step))
+        assert not tracker.close()
+    assert names_and_steps(spooled(bench)) == [("loss", 1.0, 1), ("loss", 2.0, 2)]
+
+
+def test_points_that_wait_are_moved_from_memory_to_the_store_while_the_training_runs(
+    bench: LoopBench, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracking, "RETRY_SECONDS", 0.0)
+    server.away = True
+    tracker = tracker_of(bench)
+    tracker.log(1, loss=1.0)
+    while tracker._pending:
+        tracker._closing.wait(0.01)
+    assert names_and_steps(spooled(bench)) == [("loss", 1.0, 1)], "a process that is killed now loses nothing"
+    assert not tracker.close()
 
 
 def test_server_that_comes_back_gets_what_was_kept_without_another_attempt(
@@ -165,6 +192,7 @@ def test_points_above_the_limit_are_dropped_and_counted(
     bench: LoopBench, server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(tracking, "MAX_PENDING", 3)
+    monkeypatch.setattr(tracking, "FLUSH_SECONDS", 1e6)
     server.away = True
     tracker = tracker_of(bench)
     for step in range(6):
@@ -178,7 +206,7 @@ def test_ranks_other_than_the_first_track_nothing(bench: LoopBench, server: Serv
     tracker = tracker_of(bench, rank=1)
     tracker.log(1, loss=1.0)
     assert tracker.close()
-    tracker.finish("FINISHED", {})
+    tracker.finish("FINISHED")
     assert server.runs == {}
     assert not tracker._thread.is_alive()
 
@@ -189,53 +217,61 @@ def test_storage_that_fails_while_the_server_is_away_ends_nothing(
     def fail(key: str, data: bytes) -> None:
         raise UnavailableError("storage.unavailable", "the storage is away")
 
+    def refuse(key: str, data: bytes) -> bool:
+        raise UnavailableError("storage.unavailable", "the storage is away")
+
     server.away = True
     tracker = tracker_of(bench)
     monkeypatch.setattr(bench.store.bucket, "put", fail)
+    monkeypatch.setattr(bench.store.bucket, "create", refuse)
     tracker.log(1, loss=1.0)
     assert not tracker.close()
+    tracker.finish("FINISHED")
     assert "metrics could not be kept in the store" in caplog.text
+    assert "the status of the MLflow run could not be kept in the store" in caplog.text
+    assert names_and_steps(tracker._pending) == [("loss", 1.0, 1)], "what is not in the store stays in memory"
 
 
-def test_run_that_cannot_be_closed_ends_nothing(bench: LoopBench, server: Server, caplog: pytest.LogCaptureFixture) -> None:
+def test_run_that_cannot_be_closed_is_closed_later(bench: LoopBench, server: Server, caplog: pytest.LogCaptureFixture) -> None:
     tracker = tracker_of(bench)
     assert tracker.close()
     server.away = True
-    tracker.finish("FINISHED", {})
+    tracker.finish("FINISHED")
     assert "could not be closed: connection refused" in caplog.text
+    server.away = False
+    assert deliver_if_reachable(journal_of(bench)) == tracker.run_id
+    (run,) = server.runs.values()
+    assert run["status"] == "FINISHED"
+    assert journal_of(bench).files() == []
 
 
-PARENT = Parent(key="studies/s.json", name="study", child_name="trial 3", tags={"of": "study"})
+PARENT = Parent(key="studies/s/tracking.json", name="study", child_name="trial 3", tags={"of": "study"})
 
 
 def test_trial_is_nested_in_the_run_of_its_study_which_is_made_once(bench: LoopBench, server: Server) -> None:
     tracker = tracker_of(bench, parent=PARENT)
     assert tracker.close()
     (study, trial) = server.runs.values()
-    assert (study["name"], study["tags"]) == ("study", {"of": "study"})
+    assert study["name"] == "study"
+    assert study["tags"]["of"] == "study"
     assert trial["name"] == "trial 3"
     assert trial["tags"]["mlflow.parentRunId"] == "run-1"
-    assert parent_run(server, bench.store.bucket, "e", PARENT) == "run-1"
+    assert open_run(server, RunJournal(bench.store.bucket, "studies/s")) == "run-1"
     assert len(server.runs) == 2
 
 
-def test_of_two_that_make_a_study_at_once_the_second_takes_its_own_back(
-    bench: LoopBench, server: Server, monkeypatch: pytest.MonkeyPatch
+def test_finished_study_has_its_metrics_and_parameters_also_when_mlflow_was_away(
+    bench: LoopBench, server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    parent_run(server, bench.store.bucket, "e", PARENT)
-    find, looks = bench.store.bucket.find, itertools.count()
-    monkeypatch.setattr(bench.store.bucket, "find", lambda key: find(key) if next(looks) else None)
-    assert parent_run(server, bench.store.bucket, "e", PARENT) == "run-1"
-    assert list(server.runs) == ["run-1"]
-
-
-def test_finished_study_has_its_metrics_and_parameters(bench: LoopBench, server: Server, caplog: pytest.LogCaptureFixture) -> None:
     finish_parent(bench.store.bucket, PARENT.key, {"lr": "1"}, {"best": 0.5})
     assert server.runs == {}, "there is no study"
-    parent_run(server, bench.store.bucket, "e", PARENT)
-    finish_parent(bench.store.bucket, PARENT.key, {"lr": "x" * 501}, {"best": 0.5})
-    (study,) = server.runs.values()
-    assert (study["points"], study["params"], study["status"]) == ([("best", 0.5, 0, 0)], {"lr": "x" * 500}, "FINISHED")
+    assert tracker_of(bench, parent=PARENT).close()
     server.away = True
-    finish_parent(bench.store.bucket, PARENT.key, {}, {"best": 0.5})
-    assert "MLflow run of studies/s.json could not be closed: connection refused" in caplog.text
+    finish_parent(bench.store.bucket, PARENT.key, {"lr": "x" * 501}, {"best": 0.5})
+    assert "metrics of studies/s still wait for MLflow: connection refused" in caplog.text
+    server.away = False
+    deliver_all(bench.store.bucket)
+    study = server.runs["run-1"]
+    assert names_and_steps(study["points"]) == [("best", 0.5, 0)]
+    assert (study["params"], study["status"]) == ({"lr": "x" * 500}, "FINISHED")
+    assert bench.store.bucket.list("tracking") == []

@@ -12,6 +12,7 @@ import torch
 
 from tests.training_bench import Bench
 from training.contracts import ExitCode
+from training.engine.tracking_journal import RunJournal
 from training.models.ranker import Ranker
 from training.stages.context import StageContext, StopFlag
 
@@ -60,8 +61,12 @@ def test_training_goes_on_without_its_tracking_server_and_keeps_the_metrics(benc
     assert result is not None
     assert undisturbed
     assert result.scalars["tracking"] == "delayed"
-    prefix = bench.store.bucket.key(bench.address("train", "undisturbed").uri)
-    assert b'"validation_loss"' in bench.store.bucket.get(f"{prefix}/tracking-pending.jsonl")
+    journal = RunJournal(bench.store.bucket, bench.store.bucket.key(bench.address("train", "undisturbed").uri))
+    points, end = journal.files()
+    assert {name for name, *_ in journal.points(points)} >= {"train_loss", "validation_loss"}
+    last = journal.last_end(end)
+    assert last is not None
+    assert last.status == "FINISHED"
 
 
 @pytest.mark.parametrize("step", [1, 7, 12])

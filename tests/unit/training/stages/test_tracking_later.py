@@ -1,0 +1,93 @@
+"""A training whose MLflow server is away until it is committed: later stages deliver its metrics and show its run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import pytest
+
+from tests.unit.training.stages.evaluate_bench import EvaluateBench
+from training.contracts import StageResult
+from training.engine.tracking_journal import pending_journals
+from training.evaluation import latency
+from training.registry.ledger import Ledger
+
+pytestmark = pytest.mark.slow
+
+LATENCY = {str(batch): {"p50_ms": 1.0, "p95_ms": 2.0, "p99_ms": 3.0, "rows_per_second": 9.0} for batch in (1, 256)}
+EPOCHS = 20
+
+
+class Night:
+    """A night's chain; `back` is the URI of an MLflow database, which nobody reached during the trainings."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        patch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+        patch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+        patch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{folder}/nightshift.db")
+        patch.setattr("training.engine.tracking.CLOSE_SECONDS", 0.5)
+        patch.setattr(latency, "measure", lambda *_args, **_named: LATENCY)
+        patch.chdir(folder)
+        self.bench = EvaluateBench(folder / "bench", "binary")
+        self.first = self.bench.train(work="first")
+        self.alone = self.bench.train({"epochs: 20": "epochs: 19"}, work="alone")
+        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder}/mlflow.db")
+
+    def parameters(self, train: StageResult) -> dict[str, Any]:
+        """Return what a task hands over of a training."""
+        address = self.bench.store.address(train.pipeline, train.stage, train.fingerprint)
+        return {"mlflow_run_id": train.scalars["mlflow_run_id"], "training_uri": address.uri}
+
+    def promote(self, order: dict[str, Any], work: str, **more: Any) -> StageResult:
+        return self.bench.stage("promote", {}, {"order": order, **more}, work=work)
+
+
+@pytest.fixture(scope="module")
+def night(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Night]:
+    with pytest.MonkeyPatch.context() as patch:
+        yield Night(tmp_path_factory.mktemp("later"), patch)
+
+
+def points_of(train: StageResult, night: Night) -> list[tuple[int, int]]:
+    """Return (step, milliseconds) of each validation loss that MLflow has of a training."""
+    fingerprint = train.fingerprint
+    (run,) = mlflow.search_runs(
+        search_all_experiments=True, filter_string=f"tags.`nightshift.fingerprint` = '{fingerprint}'", output_format="list"
+    )
+    assert run.info.status == "FINISHED"
+    found = mlflow.MlflowClient().get_metric_history(run.info.run_id, "validation_loss")
+    assert all(run.info.start_time <= point.timestamp <= run.info.end_time for point in found), "the training's own times"
+    return [(point.step, point.timestamp) for point in found]
+
+
+def test_evaluation_delivers_the_metrics_and_shows_the_run_and_so_does_the_decision(night: Night) -> None:
+    train, bench = night.first, night.bench
+    assert (train.scalars["mlflow_run_id"], train.scalars["tracking"]) == (None, "delayed")
+    evaluation, _ = bench.evaluate(train, work="first", champion=None, canary=None, **night.parameters(train))
+    assert sorted(step for step, _at in points_of(train, night)) == list(range(1, EPOCHS + 1))
+    (version,) = mlflow.MlflowClient().search_model_versions("name = 'orders'")
+    assert version.run_id
+    run = mlflow.MlflowClient().get_run(version.run_id)
+    assert run.data.tags["nightshift.fingerprint"] == train.fingerprint
+    assert "test_auc" in run.data.metrics
+    report = bench.store.objects.get_bytes(evaluation.reports["evaluation"].rsplit("/", 1)[-1])
+    assert version.run_id.encode() in report
+
+    inputs = {"model": train.artifact_uri, "evaluation": evaluation.artifact_uri}
+    inputs |= {"dataset": bench.dataset_uri, "snapshot": bench.snapshot_uri}
+    bench.stage("promote", inputs, night.parameters(train), work="first")
+    (entry,) = Ledger().history("orders")
+    assert entry.evidence["mlflow_run_id"] == version.run_id
+
+
+def test_housekeeping_delivers_what_no_later_stage_delivered(night: Night) -> None:
+    (entry,) = Ledger().history("orders")
+    order = {"kind": "follow", "key": entry.key}
+    night.promote(order, "follow")
+    assert [journal.key.rsplit("/", 1)[-1] for journal in pending_journals(night.bench.store.bucket)] == [night.alone.fingerprint]
+    night.promote(order, "repair", deliver_metrics=True)
+    assert pending_journals(night.bench.store.bucket) == []
+    assert sorted(step for step, _at in points_of(night.alone, night)) == list(range(1, EPOCHS))

@@ -1,0 +1,311 @@
+"""Metrics that MLflow does not have yet: kept in the store, delivered once by the next process that reaches the server.
+
+Of one MLflow run, `key` being a training's address or a study's prefix:
+
+    <key>/tracking-run.json            how to make the run, and a token that its tags carry; the first attempt's word stands
+    <key>/tracking.json                the run's id; `_RESULT.json` cannot get it later, so evaluate and promote read it here
+    tracking/<key>/<attempt>-<n>-<random>.jsonl points, [name, value, step, milliseconds since the epoch] a line
+    tracking/<key>/<attempt>-end.json  how the attempt ended
+
+A file below `tracking/` is deleted after MLflow has its content. If the deliverer is killed in between, the next one sends it again:
+MLflow's table of metrics has run, name, step, time and value as its primary key, and its server keeps one of two equal points. The token
+is looked up before a run is made, so that a run whose maker was killed is found; of two made at the same time one is deleted.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from training.contracts import canonical_json
+from training.errors import NightshiftError
+from training.store import Bucket
+
+logger = logging.getLogger(__name__)
+
+PENDING: Final = "tracking"
+MAX_BATCH: Final = 1000
+MAX_PARAMS: Final = 100
+MAX_PARAM_CHARS: Final = 500
+ID_TAG: Final = "nightshift.tracking_id"
+QUICK: Final = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
+"""Beside the work an unreachable server may take its time, but not the default's four minutes."""
+
+Point = tuple[str, float, int, int]
+"""Name, value, step, milliseconds since the epoch."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunDescription:
+    """How to make an MLflow run, by whichever process reaches the server first."""
+
+    experiment: str
+    name: str
+    tags: Mapping[str, str]
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    started_at_ms: int
+    parent: str | None = None
+    """Key of the run that this one is nested in."""
+    token: str = field(default_factory=lambda: secrets.token_hex(16))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class End:
+    """How an attempt ended, for the run's page."""
+
+    status: str
+    """`FINISHED` or `FAILED`."""
+    ended_at_ms: int
+    parameters: Mapping[str, str] = field(default_factory=dict)
+
+
+class RunJournal:
+    """What the store holds of one MLflow run."""
+
+    def __init__(self, bucket: Bucket, key: str) -> None:
+        self.bucket = bucket
+        self.key = key
+        self._folder = f"{PENDING}/{key}"
+
+    def describe(self, description: RunDescription) -> None:
+        """Settle how the run is made; a later description changes nothing."""
+        self.bucket.create(f"{self.key}/tracking-run.json", canonical_json(asdict(description)))
+
+    def description(self) -> RunDescription | None:
+        data = self.bucket.find(f"{self.key}/tracking-run.json")
+        return None if data is None else RunDescription(**json.loads(data))
+
+    def run_id(self) -> str | None:
+        """Return the MLflow run's id, None until it is made."""
+        data = self.bucket.find(f"{self.key}/tracking.json")
+        return None if data is None else str(json.loads(data)["run_id"])
+
+    def settle(self, run_id: str) -> str:
+        """Record the run's id; return the one that stands: the first."""
+        self.bucket.create(f"{self.key}/tracking.json", canonical_json({"run_id": run_id}))
+        return str(json.loads(self.bucket.get(f"{self.key}/tracking.json"))["run_id"])
+
+    def append(self, attempt_id: str, number: int, points: Sequence[Point]) -> None:
+        """Keep points, in a file of their own: an attempt may be two processes for a while, a pod and its replacement."""
+        data = "\n".join(json.dumps(point) for point in points)
+        self.bucket.create(f"{self._folder}/{attempt_id}-{number:06d}-{secrets.token_hex(4)}.jsonl", data.encode())
+
+    def end(self, attempt_id: str, end: End) -> None:
+        self.bucket.put(f"{self._folder}/{attempt_id}-end.json", canonical_json(asdict(end)))
+
+    def files(self) -> list[str]:
+        """Return the keys of what MLflow has not got, points first, by attempt."""
+        keys = [entry.key for entry in self.bucket.list(self._folder)]
+        # Written by versions before this one, beside the address's result.
+        older = f"{self.key}/tracking-pending.jsonl"
+        return [older] * self.bucket.exists(older) + sorted(keys, key=lambda key: (key.endswith("-end.json"), key))
+
+    def points(self, key: str) -> list[Point]:
+        data = self.bucket.find(key)
+        return [tuple(json.loads(line)) for line in data.decode().splitlines()] if data else []
+
+    def last_end(self, key: str) -> End | None:
+        data = self.bucket.find(key)
+        return None if data is None else End(**json.loads(data))
+
+
+def pending_journals(bucket: Bucket, below: str = "") -> list[RunJournal]:
+    """Return the journals of runs of which MLflow has not got everything, those whose key begins with `below`."""
+    prefix = f"{PENDING}/{below}".rstrip("/")
+    keys = {entry.key.removeprefix(f"{PENDING}/").rpartition("/")[0] for entry in bucket.list(prefix)}
+    return [RunJournal(bucket, key) for key in sorted(keys)]
+
+
+def open_run(client: Any, journal: RunJournal) -> str:
+    """Return the id of the journal's MLflow run, which is made where there is none.
+
+    Raises:
+        LookupError: nothing says how to make it; what MLflow's client raises.
+    """
+    known = journal.run_id()
+    if known is not None:
+        return known
+    description = journal.description()
+    if description is None:
+        raise LookupError(f"{journal.key} has no description of an MLflow run")
+    experiment_id = _experiment(description.experiment)
+    tags = {**description.tags, ID_TAG: description.token}
+    if description.parent is not None:
+        tags["mlflow.parentRunId"] = open_run(client, RunJournal(journal.bucket, description.parent))
+    made = _made(client, experiment_id, description)
+    if made:
+        run_id = made[0]
+    else:
+        info = client.create_run(experiment_id, start_time=description.started_at_ms, run_name=description.name, tags=tags).info
+        run_id = str(info.run_id)
+    _log_parameters(client, run_id, description.parameters)
+    settled = journal.settle(run_id)
+    if settled != run_id:
+        client.delete_run(run_id)
+    return settled
+
+
+def deliver(client: Any, journal: RunJournal, *, is_running: bool = False) -> int:
+    """Send MLflow what the journal keeps; return the number of points.
+
+    Args:
+        is_running: the caller is the training itself: the end of an attempt before it says nothing about this one.
+
+    Raises:
+        LookupError: as `open_run`; what MLflow's client raises. What was not sent stays.
+    """
+    run_id, num_points, ends = open_run(client, journal), 0, []
+    for key in journal.files():
+        if key.endswith("-end.json"):
+            ends.append(key)
+            continue
+        points = journal.points(key)
+        for start in range(0, len(points), MAX_BATCH):
+            send(client, run_id, points[start : start + MAX_BATCH])
+        num_points += len(points)
+        journal.bucket.delete(key)
+    end = journal.last_end(ends[-1]) if ends and not is_running else None
+    if end is not None:
+        _log_parameters(client, run_id, end.parameters)
+        client.set_terminated(run_id, end.status, end.ended_at_ms)
+        _delete_twins(client, journal, run_id)
+    for key in ends:
+        journal.bucket.delete(key)
+    return num_points
+
+
+def send(client: Any, run_id: str, points: Sequence[Point]) -> None:
+    """Send at most `MAX_BATCH` points. A point that MLflow refuses, for its name, is left out; the others are sent."""
+    from mlflow.entities import Metric
+
+    try:
+        client.log_batch(run_id, metrics=[Metric(name, value, at, step) for name, value, step, at in points])
+    except Exception as err:
+        if getattr(err, "error_code", "") != "INVALID_PARAMETER_VALUE" or _is_deleted(client, run_id):
+            raise
+        if len(points) == 1:
+            logger.warning("MLflow refuses the metric %r of step %d, which is dropped: %s", points[0][0], points[0][2], first_line(err))
+            return
+        middle = len(points) // 2
+        send(client, run_id, points[:middle])
+        send(client, run_id, points[middle:])
+
+
+def tracked_run(bucket: Bucket, parameters: Mapping[str, Any]) -> str | None:
+    """Return the id of the MLflow run of the training that a request's parameters name; what waits for it is delivered first.
+
+    Args:
+        parameters: `training_uri`, the training's address; requests of earlier versions have only what the training knew, `mlflow_run_id`.
+    """
+    known: str | None = parameters.get("mlflow_run_id")
+    training_uri = parameters.get("training_uri")
+    if training_uri is None:
+        return known
+    return deliver_if_reachable(RunJournal(bucket, bucket.key(training_uri))) or known
+
+
+def deliver_all(bucket: Bucket, *, below: str = "") -> None:
+    """Send MLflow what all journals keep whose key begins with `below`; what cannot be sent stays, with a warning."""
+    for journal in pending_journals(bucket, below):
+        deliver_if_reachable(journal)
+
+
+def deliver_if_reachable(journal: RunJournal) -> str | None:
+    """Send MLflow what a journal keeps; return its run's id, None while there is none. Never fails a stage."""
+    try:
+        run_id = journal.run_id()
+        if run_id is not None and not journal.files():
+            return run_id
+        if run_id is None and journal.description() is None:
+            _drop(journal, "nothing says which run they are of")
+            return None
+        with quick_requests():
+            _deliver_or_drop(journal)
+    except Exception as err:
+        logger.warning("metrics of %s still wait for MLflow: %s", journal.key, first_line(err))
+    with suppress(NightshiftError):
+        return journal.run_id()
+    return None
+
+
+def _deliver_or_drop(journal: RunJournal) -> None:
+    import mlflow
+
+    client = mlflow.MlflowClient()
+    try:
+        num_points = deliver(client, journal)
+        logger.info("MLflow now has %d points of %s that waited for it", num_points, journal.key)
+    except Exception:
+        if not _is_deleted(client, journal.run_id()):
+            raise
+        _drop(journal, "a user deleted their run from MLflow")
+
+
+@contextmanager
+def quick_requests() -> Iterator[None]:
+    """Let MLflow's client give up soon in the block, unless the installation sets its patience."""
+    added = {name: value for name, value in QUICK.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
+
+
+def first_line(err: BaseException) -> str:
+    return (str(err).splitlines() or [type(err).__name__])[0][:200]
+
+
+def _experiment(name: str) -> str:
+    import mlflow
+
+    return str(mlflow.set_experiment(name).experiment_id)
+
+
+def _made(client: Any, experiment_id: str, description: RunDescription) -> list[str]:
+    """Return the runs that carry the description's token, in an order that all who look agree on."""
+    found = client.search_runs([experiment_id], filter_string=f"tags.`{ID_TAG}` = '{description.token}'")
+    return sorted(str(run.info.run_id) for run in found)
+
+
+def _delete_twins(client: Any, journal: RunJournal, run_id: str) -> None:
+    """Delete runs whose makers were killed before they could see that another one's stands."""
+    description = journal.description()
+    if description is None:
+        return
+    for twin in _made(client, _experiment(description.experiment), description):
+        if twin != run_id:
+            client.delete_run(twin)
+
+
+def _log_parameters(client: Any, run_id: str, parameters: Mapping[str, str]) -> None:
+    from mlflow.entities import Param
+
+    values = [Param(name, value[:MAX_PARAM_CHARS]) for name, value in parameters.items()]
+    for start in range(0, len(values), MAX_PARAMS):
+        client.log_batch(run_id, params=values[start : start + MAX_PARAMS])
+
+
+def _is_deleted(client: Any, run_id: str | None) -> bool:
+    """Say whether MLflow answers that it has no such run, or that a user deleted it."""
+    if run_id is None:
+        return False
+    try:
+        return str(client.get_run(run_id).info.lifecycle_stage) == "deleted"
+    except Exception as err:
+        return getattr(err, "error_code", "") == "RESOURCE_DOES_NOT_EXIST"
+
+
+def _drop(journal: RunJournal, why: str) -> None:
+    files = journal.files()
+    for key in files:
+        journal.bucket.delete(key)
+    if files:
+        logger.warning("metrics of %s are dropped: %s", journal.key, why)
