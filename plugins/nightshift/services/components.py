@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from importlib.metadata import version
+from pathlib import Path
+from typing import Final
 
 from nightshift.services.environment import (
     HOST,
+    MLFLOW_ACCOUNTS_DATABASE,
     MLFLOW_ACCOUNTS_FILE,
+    MLFLOW_DATABASE,
     airflow_home,
     credentials,
     mlflow_home,
@@ -18,12 +23,22 @@ from nightshift.services.ports import Port
 from nightshift.services.supervisor import Component
 from nightshift.settings import Settings
 
+MAKE_MLFLOW_DATABASES: Final = """
+import sys
+from mlflow.server.auth.sqlalchemy_store import SqlAlchemyStore as Accounts
+from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore as Runs
+Runs(sys.argv[1], "mlflow-artifacts:/")
+Accounts().init_db(sys.argv[2])
+"""
+"""What MLflow's server does at its first start, without the accounts."""
+
 
 def components(settings: Settings) -> list[Component]:
     """Return MLflow's server (unless the tracking URI is another's) and Airflow's four, which wait for their database's migration."""
     shared = service_environment(settings)
     airflow = (sys.executable, "-m", "airflow")
-    migration = Component(name="airflow-database", command=(*airflow, "db", "migrate"), environment=shared, once=True)
+    migrate = _in_drafts([airflow_home(settings) / "airflow.db"], (*airflow, "db", "migrate"))
+    migration = Component(name="airflow-database", command=migrate, environment=shared, once=True)
     first = [] if database_is_current(settings) else [migration]
     # Tasks run on this machine, so the API reads their logs from disk: no log servers, which would listen on every interface.
     arguments = {
@@ -33,7 +48,7 @@ def components(settings: Settings) -> list[Component]:
         "triggerer": ("triggerer", "--skip-serve-logs"),
     }
     return [
-        *([_mlflow_server(settings)] if owns_mlflow(settings) else []),
+        *(_mlflow(settings) if owns_mlflow(settings) else []),
         *first,
         *(
             Component(name=name, command=(*airflow, *rest), environment=shared, needs=migration.name if first else "")
@@ -53,12 +68,29 @@ def note_database_is_current(settings: Settings) -> None:
     (airflow_home(settings) / f"migrated-{version('apache-airflow')}").touch()
 
 
+def _in_drafts(databases: list[Path], command: tuple[str, ...]) -> tuple[str, ...]:
+    return (sys.executable, "-m", "nightshift.services.drafts", *map(str, databases), "--", *command)
+
+
+def _mlflow(settings: Settings) -> list[Component]:
+    """Return MLflow's server, after a step that makes the databases that are missing."""
+    folder = mlflow_home(settings)
+    databases = [folder / MLFLOW_DATABASE, folder / MLFLOW_ACCOUNTS_DATABASE]
+    server = _mlflow_server(settings)
+    missing = [path for path in databases if not path.exists()]
+    if not missing:
+        return [server]
+    make = (sys.executable, "-c", MAKE_MLFLOW_DATABASES, *(f"sqlite:///{path}" for path in databases))
+    first = Component(name="mlflow-databases", command=_in_drafts(missing, make), environment=server.environment, once=True)
+    return [first, replace(server, needs=first.name)]
+
+
 def _mlflow_server(settings: Settings) -> Component:
     folder = mlflow_home(settings)
     command = (
         *(sys.executable, "-m", "mlflow", "server", "--app-name", "basic-auth"),
         *("--host", HOST, "--port", str(settings.mlflow_port), "--workers", "1"),
-        *("--backend-store-uri", f"sqlite:///{folder / 'mlflow.db'}"),
+        *("--backend-store-uri", f"sqlite:///{folder / MLFLOW_DATABASE}"),
         *("--artifacts-destination", (folder / "artifacts").as_uri()),
     )
     # Its job runner is eight processes for features that nothing here uses.

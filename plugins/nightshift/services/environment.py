@@ -52,6 +52,8 @@ SECRETS: Final[Mapping[str, Callable[[], str]]] = {
 SERVICE_PREFIXES: Final = ("NIGHTSHIFT_", "AWS_", "AZURE_", "GOOGLE_")
 
 MLFLOW_ACCOUNTS_FILE: Final = "accounts.ini"
+MLFLOW_ACCOUNTS_DATABASE: Final = "accounts.db"
+MLFLOW_DATABASE: Final = "mlflow.db"
 SET_BY_MAKE: Final = frozenset({"PYTHONPATH"})
 """What the Makefile exports to its own commands: `make env` runs with it, and the shell that evaluates its lines does not."""
 NEVER_SECONDS: Final = 10 * 365 * 86_400
@@ -158,7 +160,7 @@ def make_private_folder(path: Path) -> None:
 def _write_mlflow_accounts(settings: Settings, password: str) -> None:
     """Write what MLflow's server makes its account from. It does so in a new database only, so another password starts a new one."""
     folder = mlflow_home(settings)
-    path, database = folder / MLFLOW_ACCOUNTS_FILE, folder / "accounts.db"
+    path, database = folder / MLFLOW_ACCOUNTS_FILE, folder / MLFLOW_ACCOUNTS_DATABASE
     text = f"""[mlflow]
 default_permission = NO_PERMISSIONS
 database_uri = sqlite:///{database}

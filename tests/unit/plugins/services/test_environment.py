@@ -12,7 +12,16 @@ import pytest
 
 from nightshift.local import stage_environment
 from nightshift.services.components import components, note_database_is_current, ports
-from nightshift.services.environment import airflow_home, credentials, digests, environment, note_places, prepare_home, shell_lines
+from nightshift.services.environment import (
+    airflow_home,
+    credentials,
+    digests,
+    environment,
+    mlflow_home,
+    note_places,
+    prepare_home,
+    shell_lines,
+)
 from nightshift.services.status import addresses
 from nightshift.services.stopping import running
 from nightshift.settings import Settings
@@ -369,16 +378,21 @@ def test_clean_shell_finds_the_packages_although_make_has_set_their_path_for_its
     assert seen.stdout == "found\n", seen.stderr
 
 
-def test_first_start_migrates_airflows_database_and_later_ones_do_not(settings: Settings) -> None:
+def test_first_start_makes_the_databases_of_airflow_and_mlflow_in_drafts_and_later_ones_do_not(settings: Settings) -> None:
     prepare_home(settings)
     first = {component.name: component for component in components(settings)}
     assert first["scheduler"].needs == "airflow-database"
+    assert first["mlflow"].needs == "mlflow-databases"
+    for step in ("airflow-database", "mlflow-databases"):
+        assert "nightshift.services.drafts" in first[step].command, "a killed migration leaves a database that none accepts"
 
     (airflow_home(settings) / "airflow.db").touch()
+    for name in ("mlflow.db", "accounts.db"):
+        (mlflow_home(settings) / name).touch()
     note_database_is_current(settings)
     later = {component.name: component for component in components(settings)}
 
-    assert "airflow-database" not in later
+    assert not {"airflow-database", "mlflow-databases"} & later.keys()
     assert {component.needs for component in later.values()} == {""}
 
 
