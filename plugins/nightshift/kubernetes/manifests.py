@@ -318,6 +318,8 @@ def _environment(launch: Launch, cluster: Cluster) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "PYTHONHASHSEED": "0",
         "OMP_NUM_THREADS": "1",
+        # As in `nightshift.local`: waiting threads sleep instead of using up the pod's CPU.
+        "OMP_WAIT_POLICY": "PASSIVE",
         "HOME": SCRATCH_PATH,
         "TMPDIR": SCRATCH_PATH,
         "MPLCONFIGDIR": f"{SCRATCH_PATH}/matplotlib",

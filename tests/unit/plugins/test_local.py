@@ -201,6 +201,13 @@ def test_the_environment_is_an_allow_list(installation: Path) -> None:
     assert "secret" not in passed.values()
 
 
+def test_waiting_threads_of_a_stage_sleep_unless_the_installation_says_otherwise(installation: Path) -> None:
+    del installation
+    settings = Settings.from_environment()
+    assert stage_environment(settings, "train", {})["OMP_WAIT_POLICY"] == "PASSIVE"
+    assert stage_environment(settings, "train", {"OMP_WAIT_POLICY": "ACTIVE"})["OMP_WAIT_POLICY"] == "ACTIVE"
+
+
 @pytest.mark.parametrize("stage", ALL_STAGES)
 def test_a_stage_sees_the_database_and_mlflow_only_where_the_stage_table_lists_them(installation: Path, stage: str) -> None:
     del installation

@@ -101,6 +101,7 @@ def test_a_pod_of_one_process_is_this() -> None:
                         {"name": "MLFLOW_ALLOW_PICKLE_DESERIALIZATION", "value": "false"},
                         {"name": "MPLCONFIGDIR", "value": "/tmp/matplotlib"},
                         {"name": "OMP_NUM_THREADS", "value": "1"},
+                        {"name": "OMP_WAIT_POLICY", "value": "PASSIVE"},
                         {"name": "PYTHONHASHSEED", "value": "0"},
                         {"name": "PYTHONUNBUFFERED", "value": "1"},
                         {"name": "TMPDIR", "value": "/tmp"},
