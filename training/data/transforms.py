@@ -7,7 +7,6 @@ A model's input is a row-major matrix of 4-byte cells, floats first, then ids, e
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Self
@@ -22,9 +21,9 @@ from training.contracts import canonical_json
 from training.data.derived import Derived, check_derived, derive
 from training.data.encoders import ENCODERS, CellType, Encoder, EncoderSettings, ScaledNumber, fit_encoder
 from training.data.expressions import hardened
+from training.data.transforms_file import FORMAT_VERSION, malformed, raw_columns, read_transforms
 from training.errors import DataError, shown
 
-FORMAT_VERSION: Final = 1
 CELL_BYTES: Final = 4
 
 
@@ -109,8 +108,7 @@ class FittedTransforms:
     def inputs(self, *, serving: bool) -> tuple[str, ...]:
         """Return the raw columns that `apply` reads, sorted; when serving, not those that a constant stands for."""
         used = {feature.name for feature in self._features if not (serving and feature.serve_as is not None)}
-        made = {column.name for column in self.derived}
-        return tuple(sorted(used - made | (self._derive_from if used & made else frozenset())))
+        return raw_columns(used, [column.name for column in self.derived], self._derive_from)
 
     @classmethod
     def fit(cls, frame: pd.DataFrame, *, derived: Sequence[Derived], features: Sequence[FeaturePlan]) -> Self:
@@ -176,17 +174,13 @@ class FittedTransforms:
         Raises:
             DataError: `transforms.newer`, `transforms.malformed` or `derive.*`.
         """
+        values = read_transforms(data)
         try:
-            values = json.loads(data)
-            version = values["format_version"]
-            if version > FORMAT_VERSION:
-                message = f"transforms.json has format {version}, this version reads up to {FORMAT_VERSION}"
-                raise DataError("transforms.newer", message, hint="upgrade Nightshift")
             derived = [Derived(**column) for column in values["derive"]]
             features = [_Feature(e["name"], ENCODERS[e["transform"]](**e["parameters"]), e["serve_as"]) for e in values["features"]]
             derive_from = check_derived(derived, values["derive_from"])
         except (KeyError, TypeError, ValueError) as err:
-            raise DataError("transforms.malformed", f"transforms.json cannot be read: {type(err).__name__}: {err}") from err
+            raise malformed(err) from err
         return cls(derived=derived, derive_from=derive_from, features=features)
 
     def _columns(self, frame: pd.DataFrame, *, serving: bool) -> dict[str, pd.Series[Any]]:

@@ -8,13 +8,17 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import xgboost
 from numpy.typing import NDArray
 
 from training.data.classes import check_class_numbers
 from training.data.transforms import Matrix
 from training.errors import DivergedError, PreemptedError, Problem, SpecError
+from training.lazy_imports import lean_imports
 from training.models import Family, FitContext, FitResult, Scorer
+
+with lean_imports(absent=["sklearn"]):
+    # A second of CPU, for classes that look like scikit-learn's.
+    import xgboost
 
 logger = logging.getLogger(__name__)
 

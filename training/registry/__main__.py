@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from training.errors import DeniedError, NightshiftError, UnavailableError, shown
+from training.lazy_imports import MLFLOW_OPTIONAL, lean_imports
 from training.registry.decisions import champions, find_version, roll_back
 from training.registry.ledger import Holder, Ledger, Standing
 from training.registry.table import history_lines
@@ -103,7 +104,8 @@ def _rollback(ledger: Ledger, options: argparse.Namespace) -> int:
             to, expected = target.version, standing.revision
     kept = roll_back(ledger, options.model, by=options.by or _user(), reason=options.reason, to=to, expected_revision=expected)
     sys.stdout.write(f"{options.model}: champion is version {_named(kept.version, kept.semantic_version)}; the ledger has it\n")
-    from training.registry.follow import follow  # MLflow: two seconds that the ledger need not wait for
+    with lean_imports(absent=MLFLOW_OPTIONAL):
+        from training.registry.follow import follow  # MLflow: a second that the ledger need not wait for
 
     try:
         follow(ledger, options.model)
@@ -137,7 +139,8 @@ def _is_agreed(question: str) -> bool:
 
 def _check(ledger: Ledger, options: argparse.Namespace) -> int:
     names = _names(ledger, options.model)
-    from training.registry.follow import differences, follow
+    with lean_imports(absent=MLFLOW_OPTIONAL):
+        from training.registry.follow import differences, follow
 
     found = left = 0
     for name in names:

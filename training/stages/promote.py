@@ -15,11 +15,11 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from training.contracts import canonical_json, sha256_hex
-from training.data.transforms import FittedTransforms
+from training.data.transforms_file import serving_inputs
 from training.engine.tracking_journal import deliver_all, tracked_run
 from training.errors import DeniedError, UnavailableError
+from training.lazy_imports import MLFLOW_OPTIONAL, lean_imports
 from training.registry.decisions import approved_findings, holder_of, record_candidate, settle_canary, settlement
-from training.registry.follow import follow
 from training.registry.gates import decide, judge_canary
 from training.registry.ledger import Entry, Holder, Ledger, Standing
 from training.registry.semantic import Recipe, semantic_version
@@ -27,6 +27,9 @@ from training.spec import spec_part
 from training.stages.runner import Outcome, StageContext, main
 from training.store import Manifest
 from training.verdicts import verdict
+
+with lean_imports(absent=MLFLOW_OPTIONAL):
+    from training.registry.follow import follow
 
 logger = logging.getLogger(__name__)
 
@@ -212,12 +215,12 @@ def _shared_evidence(context: StageContext, evaluation: Manifest, facts: Mapping
 def _recipe(context: StageContext, model: Manifest, snapshot_digest: str) -> Recipe:
     spec = context.spec
     facts = json.loads(context.store.objects.get_bytes(model.files["model.json"].digest))
-    transforms = FittedTransforms.from_json(context.store.objects.get_bytes(model.files["transforms.json"].digest))
+    inputs = serving_inputs(context.store.objects.get_bytes(model.files["transforms.json"].digest))
     types, label = spec.data.frame_types(), spec.data.label
     library = FRAMEWORK_OF.get(facts["family"], "torch")
     parts = [spec_part(spec, "prepare"), spec_part(spec, "train"), facts["code_version"]]
     return Recipe(
-        input_schema={name: types[name] for name in sorted(transforms.inputs(serving=True)) if name in types},
+        input_schema={name: types[name] for name in inputs if name in types},
         output_schema={
             **{"label": label.column, "rule": label.rule, "task": spec.evaluate.task},
             # A caller reads the columns of the answer by these names.

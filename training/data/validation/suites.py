@@ -18,6 +18,7 @@ import numpy as np
 
 from training.data.validation.results import CheckResult, Status
 from training.errors import Problem, SpecError, shown
+from training.lazy_imports import lean_imports
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,6 +30,10 @@ CODE: Final = "expectation.failed"
 BLOCKING_SEVERITIES: Final = frozenset({"critical", "error"})
 COLUMN_ARGUMENTS: Final = ("column", "column_A", "column_B", "column_list")
 MAX_VALUES_SHOWN: Final = 3
+DEFERRED: Final = ("altair", "scipy.spatial", "scipy.stats")
+"""Great Expectations needs them for distributions and for the charts of its own pages."""
+ABSENT: Final = ("boto3", "botocore", "cryptography", "google.cloud", "psycopg2", "sqlalchemy")
+"""What it can do without: it judges data frames here, no databases and clouds."""
 
 
 def suites_folder(environ: Mapping[str, str] = os.environ) -> Path:
@@ -63,10 +68,11 @@ def run_suite(suite: Mapping[str, Any], frame: pd.DataFrame, *, name: str, table
     Raises:
         SpecError: `suite.invalid`, Great Expectations does not know an expectation, or refuses its arguments.
     """
-    # 2 s of import that a suite-less pipeline does not pay.
-    import great_expectations as gx
-    from great_expectations.data_context.types.base import ProgressBarsConfig
-    from great_expectations.validator.v1_validator import Validator
+    with lean_imports(deferred=DEFERRED, absent=ABSENT):
+        # A second of CPU even so, which a pipeline without suites does not pay.
+        import great_expectations as gx
+        from great_expectations.data_context.types.base import ProgressBarsConfig
+        from great_expectations.validator.v1_validator import Validator
 
     context = gx.get_context(mode="ephemeral")
     context.variables.progress_bars = ProgressBarsConfig(globally=False)

@@ -16,6 +16,7 @@ import pytest
 from training.data.derived import Derived
 from training.data.encoders import EncoderSettings
 from training.data.transforms import FeaturePlan, FittedTransforms, Matrix
+from training.data.transforms_file import serving_inputs
 from training.errors import DataError
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -177,6 +178,7 @@ def test_constant_replaces_a_feature_only_when_serving_and_its_column_may_be_abs
     assert fitted.apply(FRAME.drop(columns="position"), serving=True).ints[:, 1].tolist() == [2, 2, 2, 2]
     assert fitted.inputs(serving=False) == ("built", "carrier", "departure", "position", "year")
     assert fitted.inputs(serving=True) == ("built", "carrier", "departure", "year")
+    assert serving_inputs(fitted.to_json()) == fitted.inputs(serving=True)
 
 
 def test_json_holds_everything(fitted: FittedTransforms) -> None:

@@ -1,0 +1,62 @@
+"""What `transforms.json` says of the columns that a model reads, without pandas and DuckDB: `training.data.transforms` applies it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from typing import Any, Final
+
+from training.errors import DataError
+
+FORMAT_VERSION: Final = 1
+
+
+def read_transforms(data: bytes) -> dict[str, Any]:
+    """Return the values of a `transforms.json`.
+
+    Raises:
+        DataError: `transforms.newer` or `transforms.malformed`.
+    """
+    try:
+        values: dict[str, Any] = json.loads(data)
+        version = values["format_version"]
+        is_newer = version > FORMAT_VERSION
+    except (KeyError, TypeError, ValueError) as err:
+        raise malformed(err) from err
+    if is_newer:
+        message = f"transforms.json has format {version}, this version reads up to {FORMAT_VERSION}"
+        raise DataError("transforms.newer", message, hint="upgrade Nightshift")
+    return values
+
+
+def malformed(err: Exception) -> DataError:
+    return DataError("transforms.malformed", f"transforms.json cannot be read: {type(err).__name__}: {err}")
+
+
+def raw_columns(used: Collection[str], derived: Collection[str], derive_from: Collection[str]) -> tuple[str, ...]:
+    """Return the raw columns behind the columns of features, sorted.
+
+    Args:
+        used: raw and derived columns of the features.
+        derived: names of all derived columns.
+        derive_from: raw columns that these are computed from.
+    """
+    found = set(used) - set(derived)
+    return tuple(sorted(found | set(derive_from) if set(used) & set(derived) else found))
+
+
+def serving_inputs(data: bytes) -> tuple[str, ...]:
+    """Return the raw columns that scoring reads, sorted: not those that a constant stands for.
+
+    Args:
+        data: a `transforms.json` that a model was made with.
+
+    Raises:
+        DataError: `transforms.newer` or `transforms.malformed`.
+    """
+    values = read_transforms(data)
+    try:
+        used = [feature["name"] for feature in values["features"] if feature["serve_as"] is None]
+        return raw_columns(used, [column["name"] for column in values["derive"]], values["derive_from"])
+    except (KeyError, TypeError) as err:
+        raise malformed(err) from err
