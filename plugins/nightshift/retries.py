@@ -12,17 +12,26 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import RetryAction
 from airflow.sdk.definitions.retry_policy import RetryDecision, RetryPolicy
-from airflow.sdk.exceptions import AirflowException
+from airflow.sdk.exceptions import AirflowException, AirflowRuntimeError, ErrorType
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
 MAX_BACKOFF: Final = timedelta(hours=1)
 MAX_DOUBLINGS: Final = 12
+SERVER_FAULTS_START: Final = 500
 
 
 class InfrastructureError(AirflowException):
     """An attempt was lost through no fault of the pipeline's: Airflow tries again, and the user's budget is untouched."""
+
+
+def _api_server_is_away(exception: BaseException) -> bool:
+    """Return whether Airflow's own api-server did not answer a task, or answered with a fault of its own."""
+    if not isinstance(exception, AirflowRuntimeError) or exception.error.error is not ErrorType.API_SERVER_ERROR:
+        return False
+    status = (exception.error.detail or {}).get("status_code")
+    return status is None or int(status) >= SERVER_FAULTS_START
 
 
 class BudgetRetryPolicy(RetryPolicy):
@@ -36,7 +45,7 @@ class BudgetRetryPolicy(RetryPolicy):
     def evaluate(self, exception: BaseException, try_number: int, max_tries: int, context: Context | None = None) -> RetryDecision:
         """Return FAIL once the user's budget is spent, else RETRY after the backoff, which doubles with each failure."""
         del try_number
-        if isinstance(exception, InfrastructureError):
+        if isinstance(exception, InfrastructureError) or _api_server_is_away(exception):
             return RetryDecision(action=RetryAction.RETRY, retry_delay=self.backoff, reason=f"lost, not failed: {exception}")
         spent = self._count(max_tries, context)
         if spent > self.failures:

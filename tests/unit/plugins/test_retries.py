@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from airflow.sdk import RetryAction
 from airflow.sdk.definitions.retry_policy import RetryDecision
+from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+from airflow.sdk.execution_time.comms import ErrorResponse
 
 from nightshift.retries import BudgetRetryPolicy, InfrastructureError
 from nightshift.stages import StageFailedError
@@ -42,6 +44,26 @@ def test_lost_attempts_do_not_count(context: Any) -> None:
         assert ask(policy, context, InfrastructureError("a newer attempt has the work")).action is RetryAction.RETRY
     assert ask(policy, context).action is RetryAction.RETRY
     assert ask(policy, context).action is RetryAction.FAIL
+
+
+def api_server_error(status: int | None) -> AirflowRuntimeError:
+    detail = {"status_code": status, "message": "[Errno 111] Connection refused", "exception_type": "ConnectError"}
+    return AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR, detail=detail))
+
+
+@pytest.mark.parametrize("status", [None, 500, 503])
+def test_outages_of_the_api_server_do_not_count(context: Any, status: int | None) -> None:
+    policy = BudgetRetryPolicy(failures=0, backoff=timedelta(seconds=10))
+    decisions = [ask(policy, context, api_server_error(status)) for _ in range(3)]
+    assert [decision.action for decision in decisions] == [RetryAction.RETRY] * 3
+    assert ask(policy, context).action is RetryAction.FAIL
+
+
+def test_request_that_the_api_server_refuses_counts(context: Any) -> None:
+    policy = BudgetRetryPolicy(failures=0, backoff=timedelta(seconds=10))
+    assert ask(policy, context, api_server_error(403)).action is RetryAction.FAIL
+    other = AirflowRuntimeError(ErrorResponse(error=ErrorType.VARIABLE_NOT_FOUND, detail={"key": "x"}))
+    assert ask(policy, context, other).action is RetryAction.FAIL
 
 
 def test_a_clear_starts_anew(context: Any) -> None:
