@@ -15,6 +15,7 @@ from nightshift.services.follow import Follower
 from nightshift.services.keeping import Keeper
 from nightshift.services.lifecycle import api, start
 from nightshift.services.nights import RUN_ID_PREFIX, Night, PastRun, next_night
+from nightshift.services.parsing import ParseLimit
 from nightshift.services.places import require_home
 from nightshift.services.stopping import running, stopped_services_named
 from nightshift.services.summary import summary
@@ -23,7 +24,6 @@ from nightshift.settings import Settings
 from training.errors import NightshiftError, shown
 from training.spec import PipelineSpec, apply_overrides, check_not_future, load_spec, resolve_uris
 
-PARSE_SECONDS: Final = 90.0
 MAX_PAST_RUNS: Final = 100
 
 Say = Callable[[str], None]
@@ -119,14 +119,14 @@ def find_spec(settings: Settings, pipeline: str) -> PipelineSpec:
 
 
 def wait_parsed(client: AirflowApi, dag_id: str, say: Say) -> None:
-    deadline, awaited = time.monotonic() + PARSE_SECONDS, Awaited(say)
+    limit, awaited = ParseLimit(client), Awaited(say)
     while client.find(f"/dags/{dag_id}") is None:
         errors = [error for error in client.get("/importErrors", limit=100)["import_errors"] if error["filename"].endswith(f"{dag_id}.py")]
         if errors:
             raise NightshiftError("night.dag", f"the DAG of {dag_id} does not load:\n{errors[0]['stack_trace'][-3000:]}")
-        if time.monotonic() > deadline:
+        if limit.is_spent():
             raise NightshiftError(
-                "night.dag", f"Airflow knows no DAG {dag_id} after {PARSE_SECONDS:.0f} s", hint=f"is there a dags/{dag_id}.py?"
+                "night.dag", f"Airflow knows no DAG {dag_id} after {awaited.seconds:.0f} s", hint=f"is there a dags/{dag_id}.py?"
             )
         awaited.look(f"Airflow to read dags/{dag_id}.py")
         time.sleep(0.3)

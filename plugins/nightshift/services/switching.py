@@ -22,10 +22,10 @@ import httpx
 from nightshift.holds import FOLDER, PAUSED_BEFORE, hold_path
 from nightshift.services.airflow_api import AirflowApi
 from nightshift.services.announcing import Awaited
+from nightshift.services.parsing import ParseLimit
 from training.errors import NightshiftError
 
 SOON: Final = timedelta(minutes=5)
-PARSE_SECONDS: Final = 90.0
 POLL_SECONDS: Final = 0.3
 LAST_LOOKS: Final = 20
 LOOK_SECONDS: Final = 0.05
@@ -126,7 +126,7 @@ def _noted(descriptor: int) -> bool:
 
 def _hold_back_schedule(client: AirflowApi, dag_id: str, say: Say) -> None:
     """Return once Airflow will start no slot of a held DAG; at once if none is due soon."""
-    deadline, awaited = time.monotonic() + PARSE_SECONDS, Awaited(say)
+    limit, awaited = ParseLimit(client), Awaited(say)
     asked = False
     while due := (dag := client.get(f"/dags/{dag_id}"))["next_dagrun_run_after"]:
         if datetime.fromisoformat(due) > datetime.now(UTC) + SOON:
@@ -136,9 +136,9 @@ def _hold_back_schedule(client: AirflowApi, dag_id: str, say: Say) -> None:
             with contextlib.suppress(NightshiftError):
                 client.put(f"/parseDagFile/{dag['file_token']}")
             asked = True
-        if time.monotonic() > deadline:
+        if limit.is_spent():
             raise NightshiftError(
-                "night.dag", f"Airflow did not parse {dag_id} again within {PARSE_SECONDS:.0f} s", hint="make status shows the log files"
+                "night.dag", f"Airflow did not parse {dag_id} again within {awaited.seconds:.0f} s", hint="make status shows the log files"
             )
         awaited.look(f"Airflow to read dags/{dag_id}.py again")
         time.sleep(POLL_SECONDS)
