@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -283,6 +284,20 @@ def test_training_without_a_checkpoint_has_none_to_resume_from(bench: LoopBench)
     checkpoints = bench.checkpoints(bench.context())
     assert checkpoints.newest_entry() == 0
     checkpoints.close()
+
+
+def test_checkpoint_that_does_not_name_its_training_is_passed_over_for_the_one_before(bench: LoopBench) -> None:
+    context = bench.context()
+    checkpoints = bench.checkpoints(context)
+    for step in (1, 2):
+        checkpoints.save(state(step), meta(step))
+    checkpoints.close()
+    manifest = bench.store.manifests.get(bench.saved[-1]["uri"])
+    nameless = replace(manifest, meta={name: value for name, value in manifest.meta.items() if name != "identity"})
+    assert context.lease is not None
+    context.lease.commit("checkpoint", {"uri": bench.store.manifests.put(nameless), "step": 3, "epoch": 0})
+
+    assert checkpoints.restore(checkpoints.newest_entry()).meta["step"] == 2
 
 
 def damage(bench: LoopBench, number: int) -> None:
