@@ -46,8 +46,6 @@ class Settings:
     mlflow_uri: str
     airflow_port: int
     mlflow_port: int
-    log_port: int
-    """Of the scheduler's log server; the triggerer's is the next one."""
 
     def cluster(self) -> Cluster:
         """Return what the installation says of its cluster.
@@ -106,7 +104,6 @@ class Settings:
             ),
             airflow_port=reader.port("NIGHTSHIFT_AIRFLOW_PORT", 8080),
             mlflow_port=mlflow_port,
-            log_port=reader.port("NIGHTSHIFT_LOG_PORT", 8793),
         )
         if reader.problems:
             raise SpecError(SOURCE, reader.problems)

@@ -58,14 +58,6 @@ class ShardSet:
         """Units (groups, or else rows) of each shard."""
         return self.shard_rows if self._starts is None else [len(starts) - 1 for starts in self._starts]
 
-    @property
-    def group_rows(self) -> int | None:
-        """Rows of a group where all have as many; None: no groups, or of different sizes."""
-        if self._starts is None:
-            return None
-        sizes = np.unique(np.concatenate([np.diff(starts) for starts in self._starts]))
-        return int(sizes[0]) if len(sizes) == 1 else None
-
     def gather(self, pieces: Sequence[tuple[int, NDArray[np.int64]]]) -> Batch:
         """Return units as a batch, in the order given; no pieces make an empty batch.
 

@@ -24,7 +24,6 @@ logger = logging.getLogger(__name__)
 
 SCORING_THREADS: Final = 2
 """A row's score does not depend on it."""
-LOG_EVERY_ROUNDS: Final = 10
 TREE_METHOD: Final = "hist"
 OBJECTIVES: Final = {
     "binary": ("binary:logistic", "logloss"),

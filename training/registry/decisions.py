@@ -295,10 +295,6 @@ def holder_of(entry: Entry) -> Holder:
     )
 
 
-def is_request(entry: Entry) -> bool:
-    return entry.outcome == REQUEST
-
-
 def _is_later(request: Entry, holder: Holder) -> bool:
     asked = datetime.fromisoformat(holder_of(request).as_of)
     # A night that has not come yet holds up nobody.

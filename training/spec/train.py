@@ -43,11 +43,6 @@ class Placement(Section):
         """Threads of each process where `cpus` is given, at least 1; None: the family's own number."""
         return None if self.cpus is None else max(1, int(self.cpus / self.processes_per_node))
 
-    @property
-    def launcher(self) -> Literal["torchrun", "python"]:
-        """torchrun starts training exactly where there is more than one process."""
-        return "torchrun" if self.world_size > 1 else "python"
-
 
 class Checkpoint(Section):
     every: PositiveDuration = Field(default="10m", validate_default=True)

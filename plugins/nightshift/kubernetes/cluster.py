@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field, ValidationError
 
@@ -181,8 +181,3 @@ def _broken_rules(cluster: Cluster, document: Document) -> list[Problem]:
             message = f"{name} looks like a secret; this file is none"
             found.append(problem_at(document, ("environment", name), "environment.secret", message, hint="put it into a Secret: secrets"))
     return found
-
-
-def described(cluster: Cluster) -> dict[str, Any]:
-    """Return the file's content with all defaults filled in, as JSON, for people."""
-    return cluster.model_dump(mode="json")

@@ -9,8 +9,6 @@ from nightshift.kubernetes.cluster import Cluster
 from nightshift.kubernetes.observe import Seen, seconds_since
 from training.spec.values import duration_text
 
-NO_PLACE = frozenset({"pod.unschedulable", "pod.queued", "gang.queued", "gang.forming", ""})
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:

@@ -18,7 +18,7 @@ def test_nothing_set_means_the_documented_defaults() -> None:
     assert settings.database_url == f"sqlite:///{home}/nightshift.db"
     assert settings.pipelines_path == CHECKOUT / "dags" / "pipelines"
     assert settings.expectations_path == CHECKOUT / "expectations"
-    assert (settings.airflow_port, settings.mlflow_port, settings.log_port) == (8080, 5000, 8793)
+    assert (settings.airflow_port, settings.mlflow_port) == (8080, 5000)
     assert (settings.backend, settings.model_packages, settings.mlflow_uri) == ("local", (), "http://127.0.0.1:5000")
 
 

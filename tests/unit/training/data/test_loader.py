@@ -131,11 +131,6 @@ def test_batch_size_counts_rows_and_a_batch_of_groups_has_about_as_many(grouped:
     assert loader(*grouped, batch_size=1).units_per_batch == 1
 
 
-def test_groups_of_one_size_are_known_as_such(tmp_path: Path) -> None:
-    folder, meta = make(tmp_path, 48, [12] * 4)
-    assert ShardSet(folder, meta, "train").group_rows == 12
-
-
 def test_last_batch_is_kept_and_shared_even_when_a_rank_gets_nothing(tmp_path: Path) -> None:
     folder, meta = make(tmp_path, 33)
     ranks = [list(loader(folder, meta, rank=rank, world_size=2).batches(0)) for rank in range(2)]

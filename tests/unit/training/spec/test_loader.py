@@ -490,9 +490,8 @@ def test_defaults_of_the_family_are_filled_in(flights: PipelineSpec) -> None:
     }
 
 
-def test_more_than_one_process_is_started_by_torchrun_and_one_is_not(ranking: PipelineSpec, flights: PipelineSpec) -> None:
-    assert (ranking.train.placement.launcher, ranking.train.placement.world_size) == ("torchrun", 2)
-    assert (flights.train.placement.launcher, flights.train.placement.world_size) == ("python", 1)
+def test_the_world_size_is_the_number_of_all_processes(ranking: PipelineSpec, flights: PipelineSpec) -> None:
+    assert (ranking.train.placement.world_size, flights.train.placement.world_size) == (2, 1)
 
 
 def test_class_of_an_allowed_package_is_accepted_and_its_settings_are_its_own(
