@@ -92,6 +92,7 @@ class Checkpoints:
         self._identity = dict(identity)
         self._saved_at = time.monotonic()
         self._buffer: torch.Tensor | None = None
+        self._reserving: Future[torch.Tensor] | None = None
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._in_flight: Future[None] | None = None
         self._num_failed = 0
@@ -100,6 +101,16 @@ class Checkpoints:
     def due(self) -> bool:
         """Whether the interval is over and no save is under way."""
         return time.monotonic() - self._saved_at >= self._every_seconds and (self._in_flight is None or self._in_flight.done())
+
+    def reserve(self, state: State) -> None:
+        """Begin to allocate, in the background, what a save of such a state is copied to: in the first save it would stop the training.
+
+        Args:
+            state: tensors as they will be saved, by name; their values are not read.
+        """
+        _, num_bytes = _layout(state)
+        if num_bytes:
+            self._reserving = self._pool.submit(_allocated, num_bytes)
 
     def save(self, state: State, meta: Mapping[str, Any], *, name: str | None = None) -> None:
         """Copy the state, then write and commit it in the background; waits for a save that is still under way.
@@ -184,20 +195,22 @@ class Checkpoints:
         return {**identity, "world_size": 0} == {**self._identity, "world_size": 0}
 
     def _copy(self, state: State) -> tuple[dict[str, Any], memoryview]:
-        index: dict[str, Any] = {}
-        offset = 0
-        for name in sorted(state):
-            tensor = state[name]
-            index[name] = {"dtype": _dtype_name(tensor), "shape": list(tensor.shape), "offset": offset}
-            offset += -(-tensor.numel() * tensor.element_size() // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-        if self._buffer is None or self._buffer.numel() < offset:
-            self._buffer = torch.zeros(offset, dtype=torch.uint8, pin_memory=torch.cuda.is_available())
+        index, num_bytes = _layout(state)
+        buffer = self._buffer_of(num_bytes)
         for name, entry in index.items():
             tensor = state[name].detach().resolve_conj().resolve_neg().contiguous()
             size = tensor.numel() * tensor.element_size()
             if size:
-                self._buffer[entry["offset"] : entry["offset"] + size].copy_(tensor.reshape(-1).view(torch.uint8))
-        return index, memoryview(self._buffer.numpy().data)[:offset]
+                buffer[entry["offset"] : entry["offset"] + size].copy_(tensor.reshape(-1).view(torch.uint8))
+        return index, memoryview(buffer.numpy().data)[:num_bytes]
+
+    def _buffer_of(self, num_bytes: int) -> torch.Tensor:
+        if self._reserving is not None:
+            reserving, self._reserving = self._reserving, None
+            self._buffer = reserving.result()
+        if self._buffer is None or self._buffer.numel() < num_bytes:
+            self._buffer = _allocated(num_bytes)
+        return self._buffer
 
     def _write(self, index: Mapping[str, Any], view: memoryview, meta: Mapping[str, Any], name: str | None) -> None:
         files = {}
@@ -228,6 +241,22 @@ class Checkpoints:
         except (KeyError, TypeError, ValueError) as err:
             message = f"{uri} cannot be restored: {type(err).__name__}: {err}"
             raise DataError("checkpoint.unreadable", message, hint="the checkpoint before it is used where there is one") from err
+
+
+def _layout(state: State) -> tuple[dict[str, Any], int]:
+    """Return where each tensor of a state lies among its bytes, and how many these are."""
+    index: dict[str, Any] = {}
+    offset = 0
+    for name in sorted(state):
+        tensor = state[name]
+        index[name] = {"dtype": _dtype_name(tensor), "shape": list(tensor.shape), "offset": offset}
+        offset += -(-tensor.numel() * tensor.element_size() // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    return index, offset
+
+
+def _allocated(num_bytes: int) -> torch.Tensor:
+    """Return a buffer whose pages are all in memory: the kernel gives them out at the first write."""
+    return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=torch.cuda.is_available()).fill_(0)
 
 
 def _tensor(data: bytearray, *, dtype: str, shape: list[int], offset: int) -> torch.Tensor:

@@ -114,6 +114,8 @@ class Loop:
         """
         # Before the first step: the first save may be due after hours.
         check_savable(self._state())
+        if self._parts.gang.is_first:
+            self._parts.checkpoints.reserve(self._largest_state())
         self._resume()
         parts = self._parts
         # Ranks read a checkpoint at their own speed; what follows has the limit of a step.
@@ -231,6 +233,16 @@ class Loop:
         for name, parameter in self._names.items():
             for key, value in self._optimizer.state.get(parameter, {}).items():
                 state[f"optimizer/{key}/{name}"] = value
+        return state
+
+    def _largest_state(self) -> dict[str, torch.Tensor]:
+        """Return tensors shaped as the state is after the first epoch, with the optimizer's moments and the best weights."""
+        state = {name: tensor.detach() for name, tensor in self._state().items()}
+        for name, tensor in self._module.state_dict().items():
+            state[f"best/{name}"] = tensor
+        for name, parameter in self._names.items():
+            moments = {"exp_avg": parameter, "exp_avg_sq": parameter, "step": torch.empty((), dtype=torch.float32)}
+            state |= {f"optimizer/{key}/{name}": value.detach() for key, value in moments.items()}
         return state
 
     def _save(self, *, name: str | None = None, wait: bool = False) -> None:
