@@ -79,7 +79,7 @@ def fingerprint(stage: str, *, spec_part: Any, code_version: str, inputs: Mappin
     Args:
         stage: one of `STAGES`, or `TRIAL`.
         spec_part: the part of the frozen spec that the stage's work depends on, as JSON.
-        code_version: hash of training/, or the image's digest.
+        code_version: digest of the files that the stage imports and reads (`training.code`), or of the image.
         inputs: digests (and `as_of`, source listing, world size …) that the work depends on, as JSON.
         nonce: empty, or the run's id when the run was forced to do its work again.
     """
@@ -124,11 +124,18 @@ class StageRequest:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     """What the operator looked up before the start: the source listing, the champion, the previous snapshot."""
     code_version: str = ""
-    """The code that the fingerprint stands for, where the process may have another: in an image; empty: whatever runs."""
+    """The code that the fingerprint stands for; empty: what acts on the world, and requests of earlier versions."""
+    code_files: Mapping[str, str] = field(default_factory=dict)
+    """File to SHA-256, all that the code version is made of: the process has these very files, and uses no others; empty: the version
+    is the digest of an image."""
     format_version: int = FORMAT_VERSION
 
     def to_json(self) -> bytes:
-        return canonical_json(dataclasses.asdict(self))
+        values = dataclasses.asdict(self)
+        if not self.code_files:
+            # An image of before, pinned by its digest, knows no such field.
+            del values["code_files"]
+        return canonical_json(values)
 
     @classmethod
     def from_json(cls, data: bytes) -> Self:

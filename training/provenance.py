@@ -1,4 +1,4 @@
-"""Which code, which libraries, which commit: what a result is tied to. Light enough for operators."""
+"""Which libraries, which commit, which image: what a result is tied to. Light enough for operators."""
 
 from __future__ import annotations
 
@@ -26,19 +26,20 @@ LIBRARIES = (
 )
 
 
-@functools.cache
-def code_version() -> str:
-    """Return what stands for the code in a fingerprint: `NIGHTSHIFT_CODE_VERSION` (an image's digest), else a hash of the source.
+def given_code_version() -> str | None:
+    """Return `NIGHTSHIFT_CODE_VERSION`, which stands for the code of every stage: the digest of the image; None where it is not set."""
+    return os.environ.get("NIGHTSHIFT_CODE_VERSION") or None
 
-    The source is every .py and .html file of training/, and of the packages named by `NIGHTSHIFT_MODEL_PACKAGES`.
+
+@functools.cache
+def source_version() -> str:
+    """Return a SHA-256 over every .py file of training/ and of the packages of `NIGHTSHIFT_MODEL_PACKAGES`: what a service has in memory.
+
+    The code of a stage's work is another thing, `training.code`.
     """
-    given = os.environ.get("NIGHTSHIFT_CODE_VERSION")
-    if given:
-        return given
     hasher = hashlib.sha256()
     for root in [CHECKOUT / "training", *_model_package_paths()]:
-        files = sorted(p for suffix in ("*.py", "*.html") for p in ([root] if root.is_file() else root.rglob(suffix)))
-        for path in files:
+        for path in [root] if root.is_file() else sorted(root.rglob("*.py")):
             name = path.name if root.is_file() else path.relative_to(root.parent).as_posix()
             hasher.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
     return hasher.hexdigest()

@@ -196,6 +196,8 @@ class StageOperator(BaseOperator):
             parameters=work.parameters,
             run=run,
             takeover_epoch=takeover_epoch,
+            code_version=work.code_version,
+            code_files=work.code_files,
         )
         uri = address.write_request(request)
         self.log.info("again by hand: python -m training.stages.%s %s", self.stage, uri)

@@ -21,7 +21,8 @@ from nightshift.resolve import RESOLVE, WAIT, Frozen, ResolveOperator, WaitForDa
 from nightshift.settings import Settings
 from nightshift.stages import StageOperator, task_errors
 from nightshift.trigger_params import set_params
-from nightshift.work import Work, seats_of, version_of
+from nightshift.work import Work, code_of, seats_of
+from training.code.closure import Code
 from training.contracts import TRIAL, ContractError, RunIdentity, StageResult, fingerprint, require_result
 from training.patience import waiting_for_database
 from training.spec import PipelineSpec, spec_part
@@ -84,7 +85,8 @@ class StudyWork:
     world_size: int
     shared: bool
     """Its trials share no disk."""
-    version: str
+    code: Code
+    """Of its trials."""
 
     @classmethod
     def of(cls, context: Context, frozen: Frozen, settings: Settings) -> StudyWork:
@@ -96,12 +98,12 @@ class StudyWork:
         tune_of(frozen.spec)
         dataset = require_result(context["ti"].xcom_pull(task_ids="prepare"), stage="prepare")
         world_size = frozen.spec.train.placement.world_size
-        version = version_of(frozen.spec, TRIAL, settings)
+        code = code_of(frozen.spec, TRIAL, settings)
         covered = {"dataset": dataset.digest, "world_size": world_size}
         nonce = str(context["ti"].run_id) if frozen.force else ""
-        name = fingerprint(TRIAL, spec_part=spec_part(frozen.spec, TRIAL), code_version=version, inputs=covered, nonce=nonce)
+        name = fingerprint(TRIAL, spec_part=spec_part(frozen.spec, TRIAL), code_version=code.version, inputs=covered, nonce=nonce)
         shared = settings.backend == KUBERNETES
-        return cls(name=name, dataset_uri=dataset.artifact_uri, world_size=world_size, shared=shared, version=version)
+        return cls(name=name, dataset_uri=dataset.artifact_uri, world_size=world_size, shared=shared, code=code)
 
     def store(self, frozen: Frozen) -> StudyStore:
         return StudyStore(frozen.store, frozen.spec.name, self.name)
@@ -110,7 +112,8 @@ class StudyWork:
         """Return the work of one trial."""
         parameters = {"study": self.name, "slot": slot, "shared": self.shared, "world_size": self.world_size, "champion": champion}
         inputs = {"dataset": self.dataset_uri}
-        return Work(fingerprint=slot_fingerprint(self.name, slot), inputs=inputs, parameters=parameters, code_version=self.version)
+        name = slot_fingerprint(self.name, slot)
+        return Work(fingerprint=name, inputs=inputs, parameters=parameters, code_version=self.code.version, code_files=self.code.files)
 
 
 class PlanOperator(BaseOperator):
@@ -203,9 +206,10 @@ class TuneOperator(StageOperator):
         """Return the work that this task asks for."""
         study = StudyWork.of(context, frozen, settings)
         part = spec_part(frozen.spec, TUNE)
-        name = fingerprint(TUNE, spec_part=part, code_version=study.version, inputs={"study": study.name}, nonce=nonce)
+        code = code_of(frozen.spec, TUNE, settings)
+        name = fingerprint(TUNE, spec_part=part, code_version=code.version, inputs={"study": study.name}, nonce=nonce)
         inputs, parameters = {"dataset": study.dataset_uri}, {"study": study.name}
-        return Work(fingerprint=name, inputs=inputs, parameters=parameters, code_version=study.version)
+        return Work(fingerprint=name, inputs=inputs, parameters=parameters, code_version=code.version, code_files=code.files)
 
 
 def tune_of(spec: PipelineSpec) -> Tune:

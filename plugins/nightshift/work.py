@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from nightshift.placement import KUBERNETES
 from nightshift.resolve import Frozen
 from nightshift.settings import Settings
+from training.code.closure import Code
+from training.code.stages import stage_code
 from training.contracts import TRAININGS, StageResult, canonical_json, fingerprint, sha256_hex
-from training.provenance import code_version
+from training.errors import DataError, DeniedError
+from training.provenance import given_code_version
 from training.spec import PipelineSpec, spec_part
 from training.store import Store
 from training.store.listing import listing_for, previous_snapshot
@@ -32,6 +36,8 @@ class Work:
     parameters: Mapping[str, Any]
     code_version: str = ""
     """What stands for the code in the fingerprint; empty for what acts on the world."""
+    code_files: Mapping[str, str] = field(default_factory=dict)
+    """File to SHA-256: what the code version is made of; empty where it is the digest of an image."""
 
 
 NEEDS: Mapping[str, Mapping[str, str]] = {
@@ -64,13 +70,15 @@ def work_of(stage: str, frozen: Frozen, results: Mapping[str, StageResult], *, n
     """
     spec = frozen.spec
     parameters, covered = _looked_up(stage, frozen, results, settings)
-    part = {} if stage == "promote" else spec_part(spec, stage)
-    version = "" if stage == "promote" else version_of(spec, stage, settings)
     inputs = {name: result.artifact_uri for name, result in results.items()}
+    if stage == "promote":
+        name = fingerprint(stage, spec_part={}, code_version="", inputs=covered, nonce=nonce)
+        return Work(fingerprint=name, inputs=inputs, parameters=parameters)
     if stage == "evaluate":
-        return _evaluation(spec, frozen.store, results, parameters, version=version, nonce=nonce)
-    print_ = fingerprint(stage, spec_part=part, code_version=version, inputs=covered, nonce=nonce)
-    return Work(fingerprint=print_, inputs=inputs, parameters=parameters, code_version=version)
+        return _evaluation(spec, frozen.store, results, parameters, settings=settings, nonce=nonce)
+    code = code_of(spec, stage, settings, families=families_of(frozen.store, parameters))
+    print_ = fingerprint(stage, spec_part=spec_part(spec, stage), code_version=code.version, inputs=covered, nonce=nonce)
+    return Work(fingerprint=print_, inputs=inputs, parameters=parameters, code_version=code.version, code_files=code.files)
 
 
 def _looked_up(stage: str, frozen: Frozen, results: Mapping[str, StageResult], settings: Settings) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -104,7 +112,8 @@ def _looked_up(stage: str, frozen: Frozen, results: Mapping[str, StageResult], s
     weights = results["model"].scalars["weights_digest"]
     key: dict[str, Any] = {"model": spec.promote.model, "weights": weights, "evaluation": results["evaluation"].digest}
     report_uri = results["evaluation"].reports.get("evaluation")
-    parameters = {**_tracking_of(frozen.store, results["model"]), "report_uri": report_uri}
+    prepare_code = code_of(spec, "prepare", settings).version
+    parameters = {**_tracking_of(frozen.store, results["model"]), "report_uri": report_uri, "prepare_code": prepare_code}
     if frozen.overrides:
         parameters["overrides"] = dict(frozen.overrides)
         # Other thresholds are another decision, also about the same model and the same evaluation.
@@ -119,13 +128,15 @@ def _tracking_of(store: Store, trained: StageResult) -> dict[str, Any]:
 
 
 def _evaluation(
-    spec: PipelineSpec, store: Store, results: Mapping[str, StageResult], parameters: dict[str, Any], *, version: str, nonce: str
+    spec: PipelineSpec, store: Store, results: Mapping[str, StageResult], parameters: dict[str, Any], *, settings: Settings, nonce: str
 ) -> Work:
     """An evaluation's address contains the champion. Once the candidate itself is champion, the work is the one that made it so."""
     part = spec_part(spec, "evaluate")
     weights, dataset = results["model"].scalars["weights_digest"], results["dataset"].digest
     covered = {"weights": weights, "dataset": dataset}
-    ref = store.ref(f"evaluations/{fingerprint('evaluate', spec_part=part, code_version=version, inputs=covered)}")
+    # By the candidate alone: which champion it was measured against is what is looked up here.
+    own = code_of(spec, "evaluate", settings).version
+    ref = store.ref(f"evaluations/{fingerprint('evaluate', spec_part=part, code_version=own, inputs=covered)}")
     seats = {name: parameters[name] for name in ("champion", "canary")}
     head = ref.read()
     if head is not None and weights in {seat["weights_digest"] for seat in seats.values() if seat is not None}:
@@ -137,9 +148,11 @@ def _evaluation(
     }
     # Without a canary as before there were any: what is done stays done.
     covered_seats = against if against["canary"] else {"champion": against["champion"]}
-    print_ = fingerprint("evaluate", spec_part=part, code_version=version, inputs={**covered, **covered_seats}, nonce=nonce)
+    parameters = {**parameters, **seats}
+    code = code_of(spec, "evaluate", settings, families=families_of(store, parameters))
+    print_ = fingerprint("evaluate", spec_part=part, code_version=code.version, inputs={**covered, **covered_seats}, nonce=nonce)
     inputs = {name: result.artifact_uri for name, result in results.items()}
-    return Work(fingerprint=print_, inputs=inputs, parameters={**parameters, **seats}, code_version=version)
+    return Work(fingerprint=print_, inputs=inputs, parameters=parameters, code_version=code.version, code_files=code.files)
 
 
 def seats_of(spec: PipelineSpec, settings: Settings) -> dict[str, Any]:
@@ -206,12 +219,29 @@ def _seat(holder: Holder | None, revision: int) -> dict[str, Any] | None:
     }
 
 
-def version_of(spec: PipelineSpec, stage: str, settings: Settings) -> str:
-    """Return what stands for the code of a stage: the digest that its image is pinned to, else a hash of the source."""
-    if settings.backend != KUBERNETES:
-        return code_version()
-    gpus = spec.train.placement.gpus if stage in TRAININGS else 0
-    return settings.cluster().code_version(gpus=gpus) or code_version()
+def code_of(spec: PipelineSpec, stage: str, settings: Settings, *, families: Iterable[str] = ()) -> Code:
+    """Return what stands for the code of a stage: its image's digest where that is pinned, else the files that it imports and reads.
+
+    Args:
+        families: of champion and canary, where the stage loads them.
+
+    Raises:
+        SpecError: `code.missing`, `code.syntax`.
+    """
+    pinned = given_code_version()
+    if settings.backend == KUBERNETES:
+        gpus = spec.train.placement.gpus if stage in TRAININGS else 0
+        pinned = settings.cluster().code_version(gpus=gpus) or pinned
+    return Code(version=pinned) if pinned else stage_code(stage, spec, families=families, cache=settings.home / "cache" / "imports.json")
+
+
+def families_of(store: Store, parameters: Mapping[str, Any]) -> set[str]:
+    """Return the families of champion and canary, as their models say; one that cannot be read is the stage's to report."""
+    found = set()
+    for seat in filter(None, (parameters.get(name) for name in ("champion", "canary"))):
+        with contextlib.suppress(DataError, DeniedError):
+            found.add(str(store.manifests.get(seat["model_uri"], kind="model").meta["family"]))
+    return found
 
 
 def stored_suites(spec: PipelineSpec, settings: Settings, store: Store) -> dict[str, str]:

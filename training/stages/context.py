@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from training.code.loaded import LoadedCode
 from training.contracts import Scalar, StageRequest
 from training.spec import PipelineSpec
 from training.store import Store
@@ -58,6 +59,8 @@ class StageContext:
     world_size: int = 1
     lease: Lease | None = None
     """The right to commit; rank 0 only."""
+    code: LoadedCode | None = None
+    """What the work is named after; None: nothing is compared."""
     timings: dict[str, float] = field(default_factory=dict)
     last_progress: dict[str, Scalar] = field(default_factory=dict)
     """What the heartbeat carries."""
@@ -89,6 +92,15 @@ class StageContext:
             yield
         finally:
             self.timings[name] = round(self.timings.get(name, 0.0) + time.monotonic() - started_at, 3)
+
+    def check_code(self) -> None:
+        """Call it before anything is recorded under the work's name.
+
+        Raises:
+            SpecError: `code.outside`, `code.changed`: the name does not cover what this process has used.
+        """
+        if self.code is not None:
+            self.code.check()
 
     def publish_page(self, name: str, html: bytes) -> str:
         """Store a self-contained page by content, let the run's ref `reports/<name>` lead to it; return its URI."""

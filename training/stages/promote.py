@@ -218,7 +218,9 @@ def _recipe(context: StageContext, model: Manifest, snapshot_digest: str) -> Rec
     inputs = serving_inputs(context.store.objects.get_bytes(model.files["transforms.json"].digest))
     types, label = spec.data.frame_types(), spec.data.label
     library = FRAMEWORK_OF.get(facts["family"], "torch")
-    parts = [spec_part(spec, "prepare"), spec_part(spec, "train"), facts["code_version"]]
+    # A dataset's manifest says nothing of the code that made it: equal rows made by other code are the same dataset.
+    prepare_code = str(context.request.parameters.get("prepare_code", ""))
+    parts = [spec_part(spec, "prepare"), spec_part(spec, "train"), facts["code_version"], prepare_code]
     return Recipe(
         input_schema={name: types[name] for name in inputs if name in types},
         output_schema={

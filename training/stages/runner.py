@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from types import FrameType
 from typing import Final, NoReturn
 
+from training.code.loaded import LoadedCode
 from training.contracts import ExitCode, StageRequest, StageResult
 from training.environment_numbers import whole_number
 from training.errors import (
@@ -34,7 +35,7 @@ from training.errors import (
 )
 from training.patience import waiting_for_database
 from training.processes import bind_to_parent
-from training.provenance import code_version
+from training.provenance import given_code_version
 from training.scratch import scratch_folder
 from training.spec import PipelineSpec
 from training.stages.context import Outcome, StageContext, StopFlag
@@ -122,10 +123,12 @@ def _attempt(
     if address.result() is not None:
         logger.info("already done: %s", address.uri)
         return
-    _check_startable(request, address)
+    code = _check_startable(request, address)
     spec = PipelineSpec.thaw(store.get_json(request.spec_uri))
     with scratch_folder() as folder:
-        context = StageContext(store=store, request=request, spec=spec, folder=folder, stop=stop, rank=rank, world_size=world_size)
+        context = StageContext(
+            store=store, request=request, spec=spec, folder=folder, stop=stop, rank=rank, world_size=world_size, code=code
+        )
         if rank != 0:
             work(context)
             return
@@ -134,23 +137,29 @@ def _attempt(
         logger.info("%s of %s, attempt %d, as of %s", request.stage, request.pipeline, lease.epoch, request.as_of)
         with _Heartbeat(address, context, lease, lines):
             outcome = work(context)
+        context.check_code()
         context.timings["total"] = round(time.monotonic() - started_at, 3)
         _commit(address, request, lease, outcome, context)
 
 
-def _check_startable(request: StageRequest, address: StageAddress) -> None:
+def _check_startable(request: StageRequest, address: StageAddress) -> LoadedCode:
     """Refuse to work with other code than the work is named after, and in an attempt that is known to have ended.
 
     Raises:
-        SpecError: `code.mismatch`.
+        SpecError: `code.mismatch`, `code.outside`.
         LeaseLostError: `attempt.over`, this process was submitted by somebody who was long taken for dead.
     """
-    if request.code_version and request.code_version != code_version():
-        message = f"this process runs code {shown(code_version())}, the work is that of code {shown(request.code_version)}"
+    given = given_code_version()
+    if request.code_version and not request.code_files and request.code_version != given:
+        message = f"this process runs code {shown(given or 'without a digest')}, the work is that of code {shown(request.code_version)}"
         hint = "build Airflow's image and the stages' from the same commit, or pin the stages' by its digest"
         raise SpecError("request", [Problem(code="code.mismatch", message=message, hint=hint)])
+    code = LoadedCode(request.code_files)
+    # Before hours of work: what the stage's own module imports is loaded by now.
+    code.check()
     if address.ended(request.attempt_id) is not None:
         raise LeaseLostError("attempt.over", f"attempt {request.attempt_id} of {address.uri} was seen to end; a newer one has the work")
+    return code
 
 
 def _commit(address: StageAddress, request: StageRequest, lease: Lease, outcome: Outcome, context: StageContext) -> None:

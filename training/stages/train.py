@@ -19,7 +19,7 @@ from training.engine.loop import Judge
 from training.engine.tracking import Tracker
 from training.models import FitContext, FitResult, load_family
 from training.models.predictor import FORMAT_VERSION
-from training.provenance import code_version, environment
+from training.provenance import environment, source_version
 from training.spec import PipelineSpec
 from training.spec.tuning_rules import with_settings
 from training.stages.runner import Outcome, StageContext, main
@@ -117,7 +117,7 @@ def _store(context: StageContext, dataset: Manifest, result: FitResult, seconds:
         "family": context.spec.train.model,
         "task": context.spec.evaluate.task,
         "architecture": dict(result.architecture),
-        "code_version": code_version(),
+        "code_version": code_version_of(context),
         "environment": environment(),
         **_classes(dataset),
     }
@@ -173,8 +173,13 @@ def tags_of(context: StageContext, dataset: Manifest) -> dict[str, str]:
     return {
         "nightshift.dataset": dataset.digest,
         "nightshift.snapshot": str(context.request.parameters.get("snapshot_digest", dataset.meta["snapshot"])),
-        "nightshift.code_version": code_version(),
+        "nightshift.code_version": code_version_of(context),
     }
+
+
+def code_version_of(context: StageContext) -> str:
+    """Return the code that the work is named after; a request of an earlier version has none, and whatever runs is what it means."""
+    return context.request.code_version or source_version()
 
 
 def parameters_as_made(spec: PipelineSpec) -> dict[str, Any]:

@@ -116,6 +116,7 @@ class _Trial:
             losses=losses,
             reason=reason[:500],
         )
+        self._context.check_code()
         if self._context.lease is not None:
             # Refused where a newer attempt has the slot: what that one measures is what counts.
             self._context.lease.commit("trial", {"slot": self._slot, "state": state})

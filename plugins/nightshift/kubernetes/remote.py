@@ -180,6 +180,7 @@ class RemoteWork:
             # Whoever held the work is known to have ended: the cluster says so.
             takeover_epoch=self._launches.holder_epoch(),
             code_version=self._work.code_version,
+            code_files=self._work.code_files,
         )
         entry = LaunchEntry(
             attempt_id=attempt_id,
@@ -281,7 +282,11 @@ def work_at(address: StageAddress) -> Work:
         raise StageEndedError(verdict)
     request = address.request(launches[-1].attempt_id)
     return Work(
-        fingerprint=request.fingerprint, inputs=request.inputs, parameters=_plain(request.parameters), code_version=request.code_version
+        fingerprint=request.fingerprint,
+        inputs=request.inputs,
+        parameters=_plain(request.parameters),
+        code_version=request.code_version,
+        code_files=request.code_files,
     )
 
 

@@ -27,7 +27,7 @@ from nightshift.sources import FILE as SOURCES_FILE
 from nightshift.sources import is_source_name, noted_places, places_in, with_noted_places
 from training.contracts import sha256_hex
 from training.errors import DeniedError, NightshiftError, shown
-from training.provenance import code_version
+from training.provenance import source_version
 from training.spec import PipelineSpec
 from training.spec.uris import PLACEHOLDER_RULE, names_of_places
 
@@ -345,7 +345,7 @@ def digests(settings: Settings) -> dict[str, str]:
     wanted = {name: value for name, value in values.items() if name.startswith(SERVICE_PREFIXES) or name in named}
     # The services find the users' packages by PYTHONPATH: the user's command must find the same ones, or it sees other code.
     sys.path += [folder for folder in values.get("NIGHTSHIFT_MODEL_PATH", "").split(os.pathsep) if folder and folder not in sys.path]
-    wanted["code"] = code_version() + _plugins_version(settings.checkout_path / "plugins")
+    wanted["code"] = source_version() + _plugins_version(settings.checkout_path / "plugins")
     return {name: sha256_hex(value.encode("utf-8", "surrogateescape"))[:16] for name, value in wanted.items() if name != MARK}
 
 

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from training.contracts import ExitCode, RunIdentity, StageRequest
+from training.code.loaded import LoadedCode
+from training.contracts import ExitCode, RunIdentity, StageRequest, sha256_hex
 from training.errors import DataError, PreemptedError
 from training.patience import database_wait_seconds
-from training.provenance import CHECKOUT, code_version
+from training.provenance import CHECKOUT
 from training.spec import freeze, load_spec
 from training.stages import runner
 from training.stages.context import Outcome, StageContext, StopFlag
@@ -205,13 +206,32 @@ def test_unknown_pipeline_version_of_request_is_an_error_not_a_crash(store: Stor
     assert run(make(), uri, stop=StopFlag()) is ExitCode.BAD_DATA
 
 
-def test_a_process_with_other_code_than_the_work_is_named_after_refuses_it(store: Store, address: StageAddress) -> None:
+def test_a_process_with_other_code_than_the_work_is_named_after_refuses_it(
+    store: Store, address: StageAddress, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert run(make(), ask(store, "a1", code="0" * 64), stop=StopFlag()) is ExitCode.BAD_SPEC
     error = address.error("a1")
     assert error is not None
     assert error["code"] == "code.mismatch"
     assert address.result() is None
-    assert run(make(), ask(store, "a2", code=code_version()), stop=StopFlag()) is ExitCode.DONE
+    monkeypatch.setenv("NIGHTSHIFT_CODE_VERSION", "sha256:1")
+    assert run(make(), ask(store, "a2", code="sha256:1"), stop=StopFlag()) is ExitCode.DONE
+
+
+def test_work_that_used_a_file_that_its_name_does_not_cover_is_not_committed(store: Store, address: StageAddress) -> None:
+    def work(context: StageContext) -> Outcome:
+        # This process has loaded all of the tests: each module but those of the request is one too many.
+        assert context.code is not None
+        context.code = LoadedCode({"training/contracts.py": sha256_hex((CHECKOUT / "training/contracts.py").read_bytes())})
+        return make()(context)
+
+    assert run(work, ask(store, "a1"), stop=StopFlag()) is ExitCode.BAD_SPEC
+    error = address.error("a1")
+    assert error is not None
+    assert error["code"] == "code.outside"
+    assert "training/__init__.py" in error["message"]
+    assert address.result() is None
+    assert "commit" not in [entry.value["kind"] for entry in address.journal().history()]
 
 
 def test_a_process_that_was_submitted_by_one_long_taken_for_dead_does_nothing(store: Store, address: StageAddress) -> None:

@@ -1,0 +1,58 @@
+"""Where a stage's imports begin. The one place that knows what is imported by a name in the spec, which no syntax tree shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from training.code.closure import Code, Sources, closure
+from training.code.imports import ImportsCache
+from training.contracts import TRAININGS, TRIAL
+from training.spec.families import is_allowed, is_own
+from training.spec.models import PipelineSpec
+from training.stage_table import CANARY
+
+LOADERS: Final = {
+    "training.models": "load_family",
+    "training.evaluation.own_metrics": "load_own_metrics",
+}
+"""Module to the function of it that imports by a name in the spec, or in a model's files: the roots below stand for them. A test holds
+the list complete."""
+
+
+def stage_code(
+    stage: str, spec: PipelineSpec, *, families: Iterable[str] = (), cache: Path | None = None, sources: Sources | None = None
+) -> Code:
+    """Return what stands for the code of a stage's work: the digest of each file that it imports or reads.
+
+    Args:
+        stage: one of `ALL_STAGES`.
+        spec: names the model's family and the metrics of the user's own.
+        families: of other models that the stage loads: champion and canary.
+        cache: file for what is known of unchanged files.
+        sources: where training/ and users' packages are; absent: those of this process.
+
+    Raises:
+        SpecError: `code.missing`, `code.syntax`.
+    """
+    return closure(code_roots(stage, spec, families), sources=sources, cache=ImportsCache(cache))
+
+
+def code_roots(stage: str, spec: PipelineSpec, families: Iterable[str] = ()) -> tuple[str, ...]:
+    """Return the modules at which the closure of a stage begins, sorted.
+
+    A family of `families` that this installation does not have is left out: the stage says so, if it loads that model at all.
+    """
+    roots = {f"training.stages.{stage}"}
+    if stage in (*TRAININGS, "evaluate"):
+        roots.add(_family_module(spec.train.model))
+    if stage in ("evaluate", CANARY):
+        roots |= {_family_module(family) for family in families if is_allowed(family)}
+    if stage in ("evaluate", CANARY, TRIAL):
+        roots |= {place.partition(":")[0] for place in spec.evaluate.metrics.values() if is_own(place)}
+    return tuple(sorted(roots))
+
+
+def _family_module(family: str) -> str:
+    return family.partition(":")[0] if ":" in family else f"training.models.{family}"
