@@ -9,6 +9,7 @@
     ├── UnavailableError          74     storage or another service does not answer, own retries spent
     ├── PreemptedError            75     told to stop, after a commit where there was time for one
     │   ├── PeerLostError         75     another rank is gone
+    │   ├── HungError             75     a process made no progress for the limit of its phase, and was ended
     │   └── LeaseError            75     this attempt may not write (any more)
     │       ├── LeaseHeldError    75     someone else is at the same work right now
     │       └── LeaseLostError    75     a newer attempt took the work over
@@ -117,6 +118,10 @@ class PreemptedError(NightshiftError):
 
 class PeerLostError(PreemptedError):
     """Another rank of the gang is gone; the collective broke."""
+
+
+class HungError(PreemptedError):
+    """A process of the stage made no progress for the limit of its phase; its guard ended it."""
 
 
 class LeaseError(PreemptedError):

@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from training import liveness
 from training.errors import DataError, LeaseLostError, NightshiftError, NoUsableCheckpointError, Problem, SpecError, UnavailableError
 from training.stages.context import StageContext
 from training.store import Manifest, point_run_at
@@ -131,7 +132,8 @@ class Checkpoints:
             name = None
         check_savable(state)
         self.wait()
-        index, view = self._copy(state)
+        with liveness.phase("checkpoint", "copy"):
+            index, view = self._copy(state)
         self._saved_at = time.monotonic()
         self._in_flight = self._pool.submit(self._write, index, view, dict(meta), name)
 
@@ -141,7 +143,8 @@ class Checkpoints:
             return
         in_flight, self._in_flight = self._in_flight, None
         try:
-            in_flight.result()
+            with liveness.phase("checkpoint", "wait for the upload"):
+                in_flight.result()
         except LeaseLostError:
             raise
         except (NightshiftError, OSError) as err:
@@ -163,7 +166,8 @@ class Checkpoints:
         reasons = []
         for entry in reversed(entries):
             try:
-                self._read(entry.value["payload"]["uri"])
+                with liveness.phase("checkpoint", "read"):
+                    self._read(entry.value["payload"]["uri"])
             except DataError as err:
                 reasons.append(f"step {entry.value['payload']['step']}: {err.message}")
                 logger.warning("checkpoint of step %s is unusable, trying the one before: %s", entry.value["payload"]["step"], err)
@@ -179,7 +183,8 @@ class Checkpoints:
 
     def restore(self, entry_number: int) -> Restored:
         """Return the checkpoint that a journal entry names."""
-        return self._read(self._address.journal().at(entry_number).value["payload"]["uri"])
+        with liveness.phase("checkpoint", "read"):
+            return self._read(self._address.journal().at(entry_number).value["payload"]["uri"])
 
     def close(self) -> None:
         """Wait for the save under way and end the thread, whatever the save came to."""

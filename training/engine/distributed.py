@@ -18,6 +18,7 @@ from typing import Final, Self
 import torch
 import torch.distributed as dist
 
+from training import liveness
 from training.environment_numbers import seconds, whole_number
 from training.errors import PeerLostError
 
@@ -102,7 +103,7 @@ class Gang:
         if self.world_size == 1:
             return number
         cell = torch.tensor([number], dtype=torch.int64, device=self._numbers_device)
-        with self.collectives():
+        with self._meeting():
             dist.broadcast(cell, src=0, group=self.patient)
         return int(cell.item())
 
@@ -115,7 +116,7 @@ class Gang:
         cells = torch.zeros(num_bytes, dtype=torch.uint8, device=self._numbers_device)
         if self.is_first:
             cells.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
-        with self.collectives():
+        with self._meeting():
             dist.broadcast(cells, src=0, group=self.patient)
         return bytes(cells.cpu().numpy()).decode()
 
@@ -127,7 +128,7 @@ class Gang:
         if self.world_size == 1:
             return [float(number) for number in numbers]
         cells = torch.tensor(numbers, dtype=torch.float64, device=self._numbers_device)
-        with self.collectives():
+        with self._meeting():
             by_rank = [torch.empty_like(cells) for _ in range(dist.get_world_size(self.patient))]
             dist.all_gather(by_rank, cells, group=self.patient)
         total = by_rank[0]
@@ -153,6 +154,12 @@ class Gang:
     @property
     def _numbers_device(self) -> torch.device:
         return self.device if self.patient is None else torch.device("cpu")
+
+    @contextmanager
+    def _meeting(self) -> Iterator[None]:
+        """A collective between steps: the wait is not this rank's hang, whose own guard ends the one that does not come."""
+        with liveness.phase("peers"), self.collectives():
+            yield
 
     @contextmanager
     def collectives(self) -> Iterator[None]:

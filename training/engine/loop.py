@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from training import liveness
 from training.data.loader import Batch, Loader
 from training.engine.checkpoint import Checkpoints, check_savable
 from training.engine.distributed import Gang
@@ -123,8 +124,9 @@ class Loop:
         wrapped = self._module if parts.gang.world_size == 1 else DistributedDataParallel(self._module, gradient_as_bucket_view=True)
         self._module.train()
         try:
-            while self.progress.epoch < parts.epochs and not self._given_up and not self._stopped_early():
-                self._epoch(wrapped)
+            with liveness.phase("step"):
+                while self.progress.epoch < parts.epochs and not self._given_up and not self._stopped_early():
+                    self._epoch(wrapped)
         except PeerLostError:
             self._rescue()
             raise
@@ -177,8 +179,10 @@ class Loop:
     def _finish_epoch(self) -> None:
         parts, progress = self._parts, self.progress
         train_loss = progress.epoch_loss / parts.loader.num_units
-        validation_loss = self._validate()
-        given_up = parts.gang.is_first and parts.judge is not None and parts.judge(progress.epoch + 1, validation_loss)
+        with liveness.phase("validation", f"epoch {progress.epoch + 1}"):
+            validation_loss = self._validate()
+        with liveness.phase("part", "judge"):
+            given_up = parts.gang.is_first and parts.judge is not None and parts.judge(progress.epoch + 1, validation_loss)
         # One rank judges, all act on it: early stopping and pruning must be the same everywhere.
         told = (train_loss, validation_loss, float(given_up)) if parts.gang.is_first else (0.0, 0.0, 0.0)
         train_loss, validation_loss, is_over = parts.gang.sum(*told)
@@ -208,6 +212,7 @@ class Loop:
         total = 0.0
         with torch.no_grad(), autocast(parts.precision, parts.gang.device):
             for batch in parts.validation.batches(0):
+                liveness.moved()
                 # A batch of fewer units than ranks leaves nothing for some; a mean over no rows would not be a number.
                 if len(batch["label"]):
                     total += float(parts.loss(self._module, {n: c.to(parts.gang.device) for n, c in batch.items()}))

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from training import liveness
 from training.engine.tracking_journal import (
     MAX_BATCH,
     MAX_PARAM_CHARS,
@@ -132,6 +133,8 @@ class Tracker:
         return is_complete
 
     def _run(self) -> None:
+        # It sends while the work hangs: no progress of the work's.
+        liveness.in_background()
         while not self._closing.wait(FLUSH_SECONDS):
             self._flush()
         self._away_until = 0.0

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from training import liveness
 from training.data.transforms import Matrix
 from training.errors import Problem, SpecError, shown
 from training.spec import PipelineSpec
@@ -96,12 +97,13 @@ def load_family(name: str) -> Family:
     if not is_allowed(name):
         known = ", ".join(known_families())
         raise SpecError("train.model", [Problem(code="model.unknown", message=f"there is no model {shown(name)}", hint=f"known: {known}")])
-    if ":" in name:
-        module_name, _, class_name = name.partition(":")
-        found = getattr(importlib.import_module(module_name), class_name, None)
-        family = found() if isinstance(found, type) else found
-    else:
-        family = getattr(importlib.import_module(f"training.models.{name}"), "FAMILY", None)
+    with liveness.phase("start", f"import of {name}"):
+        if ":" in name:
+            module_name, _, class_name = name.partition(":")
+            found = getattr(importlib.import_module(module_name), class_name, None)
+            family = found() if isinstance(found, type) else found
+        else:
+            family = getattr(importlib.import_module(f"training.models.{name}"), "FAMILY", None)
     if not isinstance(family, Family):
         message = f"{shown(name)} is a {type(family).__name__}, not a Family"
         raise SpecError("train.model", [Problem(code="model.not_a_family", message=message, hint="derive it from training.models.Family")])

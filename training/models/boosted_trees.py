@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from training import liveness
 from training.data.classes import check_class_numbers
 from training.data.transforms import Matrix
 from training.errors import DivergedError, PreemptedError, Problem, SpecError
@@ -45,10 +46,11 @@ class BoostedTrees(Family):
         matrices = [(training, "train"), (validation, "validation")]
         booster = xgboost.Booster(parameters, [training, validation], model_file=run.resume())
         while run.num_rounds < train.epochs and not run.is_over:
-            _forget_random_numbers(booster)
-            # Not xgboost.train: it counts the rounds from 0 again when it goes on with a model, and seeds them so.
-            booster.update(training, run.num_rounds)
-            run.record(*_losses(booster.eval_set(matrices, run.num_rounds)))
+            with liveness.phase("step", f"round {run.num_rounds + 1}"):
+                _forget_random_numbers(booster)
+                # Not xgboost.train: it counts the rounds from 0 again when it goes on with a model, and seeds them so.
+                booster.update(training, run.num_rounds)
+                run.record(*_losses(booster.eval_set(matrices, run.num_rounds)))
             if run.checkpoint_due:
                 run.save(booster)
             if context.stop.requested:

@@ -16,6 +16,7 @@ from training.spec.families import FAMILIES
 from training.spec.findings import Finding
 from training.spec.models import Alerts, Costs
 from training.spec.promotion import Promote
+from training.spec.timeout import Timeout
 from training.spec.train import Train
 from training.spec.tuning import Tune
 
@@ -62,6 +63,13 @@ def _placement_is_used(train: Train) -> Iterator[Finding]:
         yield _unused((*path, "shared_memory"), message, "remove it: it counts as memory")
 
 
+def _limits_are_of_what_is_done(timeout: Timeout, train: Train) -> Iterator[Finding]:
+    facts = FAMILIES.get(train.model)
+    if "validation" in timeout.model_fields_set and facts is not None and "batch_size" in facts.takes_not:
+        message = f"validation has no effect on {train.model}, which validates within a boosting round"
+        yield _unused(("timeout", "validation"), message, "set timeout.step, or remove the key")
+
+
 def _study_is_limited(tune: Tune | None, train: Train) -> Iterator[Finding]:
     if tune is None:
         return
@@ -85,6 +93,7 @@ _RULES: Final = (
     (("alerts",), _channels_have_events),
     (("promote", "evaluate"), _approvals_are_asked_for),
     (("train",), _placement_is_used),
+    (("timeout", "train"), _limits_are_of_what_is_done),
     (("tune", "train"), _study_is_limited),
     (("costs",), _costs_are_known),
 )

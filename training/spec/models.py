@@ -14,6 +14,7 @@ from training.spec.data import Data, Prepare, Validate
 from training.spec.evaluation import Evaluate
 from training.spec.promotion import Promote
 from training.spec.resources import StageResources
+from training.spec.timeout import Timeout
 from training.spec.train import Train
 from training.spec.tuning import Tune
 from training.spec.values import FROZEN, ONE_LINE, PLAIN_TEXT, Day, Line, Name, PositiveDuration, Section, TimeOfDay, refusal, told
@@ -98,6 +99,7 @@ class PipelineSpec(Section):
     deadline: TimeOfDay | None = None
     """An alert goes out when a night is not done by then."""
     retries: Retries = Field(default_factory=Retries)
+    timeout: Timeout = Field(default_factory=Timeout)
     alerts: Alerts = Field(default_factory=Alerts)
     data: Data
     validate_: Validate = Field(default_factory=Validate, alias="validate")

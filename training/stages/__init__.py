@@ -1,1 +1,16 @@
 """The stages: each is `python -m training.stages.<name> REQUEST_URI`."""
+
+from __future__ import annotations
+
+import sys
+
+if sys.argv[:1] == ["-m"] and len(sys.argv) == 2:
+    # This is the first code of such a process: the guard is there before the imports that follow, which can hang too.
+    from training import liveness
+    from training.errors import SpecError
+
+    try:
+        liveness.watch(sys.argv[1])
+    except SpecError:
+        # `main` calls it again, and reports the error.
+        pass

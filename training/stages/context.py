@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from training import liveness
 from training.code.loaded import LoadedCode
 from training.contracts import Scalar, StageRequest
 from training.spec import PipelineSpec
@@ -65,10 +66,17 @@ class StageContext:
     last_progress: dict[str, Scalar] = field(default_factory=dict)
     """What the heartbeat carries."""
     _started: dict[str, tuple[float, int]] = field(default_factory=dict)
+    _done: dict[str, int] = field(default_factory=dict)
     _logged_at: float = -PROGRESS_INTERVAL_SECONDS
 
     def progress(self, done: int, total: int, unit: str, **more: Scalar) -> None:
-        """Log done/total, rate and ETA at most every 2 s, and feed the heartbeat; rank 0 alone speaks."""
+        """Log done/total, rate and ETA at most every 2 s, and feed the heartbeat; rank 0 alone speaks.
+
+        A number that changes is progress: see `training.liveness`.
+        """
+        if self._done.get(unit) != done:
+            self._done[unit] = done
+            liveness.moved()
         if self.rank != 0:
             return
         now = time.monotonic()
@@ -85,11 +93,12 @@ class StageContext:
         logger.info("%s of %s %s, %s/s%s%s", f"{done:,}", f"{total:,}", unit, f"{rate:,.0f}", eta, extras)
 
     @contextmanager
-    def timed(self, name: str) -> Iterator[None]:
-        """Add the block's seconds to the result's timings under `name`."""
+    def timed(self, name: str, *, kind: liveness.Kind = "part") -> Iterator[None]:
+        """Add the block's seconds to the result's timings under `name`; `kind` says which limit it has where it reports no progress."""
         started_at = time.monotonic()
         try:
-            yield
+            with liveness.phase(kind, name):
+                yield
         finally:
             self.timings[name] = round(self.timings.get(name, 0.0) + time.monotonic() - started_at, 3)
 

@@ -73,9 +73,9 @@ def work(context: StageContext) -> Outcome:
         rows = data.test_rows(context.spec)
         measures = Measures(context.spec.evaluate, rows, seed=context.spec.train.seed)
         predictor = load_predictor(store.manifests.fetch(model, context.folder / "candidate"))
-    with context.timed("tracking"):
+    with context.timed("tracking", kind="mlflow"):
         run_id = tracked_run(store.bucket, request.parameters)
-    with context.timed("register"):
+    with context.timed("register", kind="mlflow"):
         registered = _register(context, model, predictor, rows, run_id)
     baseline = _baseline(context, request.parameters.get("champion"), dataset)
     with context.timed("score"):
@@ -268,7 +268,7 @@ def _report(context: StageContext, rows: Rows, scored: Scored, evaluation: Mappi
 def _store(context: StageContext, evaluation: Mapping[str, Any], page: bytes, run_id: str | None) -> Outcome:
     store = context.store
     finite = {name: value for name, value in evaluation["metrics"].items() if isinstance(value, float)}
-    with context.timed("log"):
+    with context.timed("log", kind="mlflow"):
         log_evaluation(run_id, finite, page)
     files = {"metrics.json": canonical_json(evaluation), "report.html": page}
     meta = {name: evaluation[name] for name in ("candidate", "champion", "metrics", "champion_metrics", "comparison", "baseline")}

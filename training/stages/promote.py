@@ -48,7 +48,7 @@ def work(context: StageContext) -> Outcome:
     ledger, model = Ledger(), context.spec.promote.model
     with context.timed("ledger"):
         kept = _DECIDERS[order["kind"]](context, ledger, order)
-    with context.timed("registry"):
+    with context.timed("registry", kind="mlflow"):
         standing = _followed(ledger, model, kept, is_order=order["kind"] == "follow")
     if context.request.parameters.get("deliver_metrics"):
         with context.timed("tracking"):

@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from types import FrameType
 from typing import Final, NoReturn
 
+from training import liveness
 from training.code.loaded import LoadedCode
 from training.contracts import ExitCode, StageRequest, StageResult
 from training.environment_numbers import whole_number
@@ -38,6 +39,7 @@ from training.processes import bind_to_parent
 from training.provenance import given_code_version
 from training.scratch import scratch_folder
 from training.spec import PipelineSpec
+from training.spec.timeout import Timeout
 from training.stages.context import Outcome, StageContext, StopFlag
 from training.store import StageAddress, Store
 from training.store.leases import Lease
@@ -66,6 +68,7 @@ def main(work: Work, *, polls_stop: bool = False) -> NoReturn:
     """
     try:
         rank = whole_number("RANK", 0)
+        liveness.watch(sys.argv[-1])
     except SpecError as err:
         logger.error("%s", err)
         sys.exit(int(err.exit_code))
@@ -112,7 +115,8 @@ def run(work: Work, request_uri: str, *, stop: StopFlag, tail: deque[str] | None
         _report(address, request.attempt_id, error, caught)
         return error.exit_code
     finally:
-        _upload_log(address, request.attempt_id, lines)
+        with liveness.phase("transfer", "log"):
+            _upload_log(address, request.attempt_id, lines)
     return ExitCode.DONE
 
 
@@ -125,7 +129,8 @@ def _attempt(
         return
     code = _check_startable(request, address)
     spec = PipelineSpec.thaw(store.get_json(request.spec_uri))
-    with scratch_folder() as folder:
+    liveness.limit(_limits(spec.timeout))
+    with liveness.phase("part", request.stage), scratch_folder() as folder:
         context = StageContext(
             store=store, request=request, spec=spec, folder=folder, stop=stop, rank=rank, world_size=world_size, code=code
         )
@@ -140,6 +145,20 @@ def _attempt(
         context.check_code()
         context.timings["total"] = round(time.monotonic() - started_at, 3)
         _commit(address, request, lease, outcome, context)
+
+
+def _limits(timeout: Timeout) -> dict[str, float]:
+    """Return the longest time without progress by phase, in seconds; waiting for other ranks (`peers`) has none."""
+    limits = {
+        "start": timeout.start,
+        "transfer": timeout.transfer,
+        "part": timeout.part,
+        "step": timeout.step,
+        "validation": timeout.validation,
+        "checkpoint": timeout.checkpoint,
+        "mlflow": timeout.mlflow,
+    }
+    return {kind: longest.total_seconds() for kind, longest in limits.items()}
 
 
 def _check_startable(request: StageRequest, address: StageAddress) -> LoadedCode:
@@ -205,6 +224,8 @@ class _Heartbeat:
         self._thread.join()
 
     def _run(self) -> None:
+        # It beats while the work hangs: no progress of the work's.
+        liveness.in_background()
         beats = 0
         while not self._done.wait(HEARTBEAT_SECONDS):
             beats += 1
@@ -245,19 +266,28 @@ def _report(address: StageAddress, attempt_id: str, error: NightshiftError, caug
         logger.error("%s\n%s", error, trace)
     else:
         logger.error("%s", error)
+    try:
+        write_error(address, attempt_id, error, trace, rank=whole_number("RANK", 0))
+    except NightshiftError as err:
+        logger.warning("could not write _ERROR.json: %s", err)
+
+
+def write_error(address: StageAddress, attempt_id: str, error: NightshiftError, trace: str, *, rank: int) -> bool:
+    """Write an attempt's `_ERROR.json`, texts cut at their limits; say whether it is the attempt's first error, which is the one kept.
+
+    Raises:
+        NightshiftError: the store cannot be written.
+    """
     record = {
         "code": error.code,
         "exit_code": int(error.exit_code),
         "message": error.message[:MAX_MESSAGE_CHARS],
         "hint": error.hint,
         "details": {name: str(value)[:MAX_MESSAGE_CHARS] for name, value in error.details.items()},
-        "rank": whole_number("RANK", 0),
-        "traceback": trace,
+        "rank": rank,
+        "traceback": trace[:MAX_TRACEBACK_CHARS],
     }
-    try:
-        address.write_error(attempt_id, record)
-    except NightshiftError as err:
-        logger.warning("could not write _ERROR.json: %s", err)
+    return address.write_error(attempt_id, record)
 
 
 def _upload_log(address: StageAddress, attempt_id: str, lines: deque[str]) -> None:

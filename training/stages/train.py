@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from training import liveness
 from training.contracts import TRIAL, canonical_json
 from training.data.classes import Classes
 from training.engine.checkpoint import Checkpoints
@@ -105,8 +106,9 @@ def fit_dataset(
         try:
             checkpoints.close()
         finally:
-            is_tracked = tracker.close()
-            tracker.finish(status)
+            with liveness.phase("mlflow", "metrics"):
+                is_tracked = tracker.close()
+                tracker.finish(status)
     return result, is_tracked
 
 

@@ -9,6 +9,7 @@ import logging
 from dataclasses import asdict
 from typing import Any
 
+from training import liveness
 from training.contracts import canonical_json
 from training.engine.tracking import finish_parent
 from training.errors import DataError
@@ -54,7 +55,8 @@ def work(context: StageContext) -> Outcome:
     files = {"report.html": page, "trials.json": canonical_json([asdict(record) for record in records])}
     uri, manifest = store.manifests.put_files("tuning", files, meta)
     point_run_at(store, request, "tuning", uri)
-    finish_parent(store.bucket, study.tracking_key, _parameters(tune, best), {"best_value": best.value, "trials": float(len(records))})
+    with liveness.phase("mlflow", "study"):
+        finish_parent(store.bucket, study.tracking_key, _parameters(tune, best), {"best_value": best.value, "trials": float(len(records))})
     logger.info("best of %d trials (%s) is %d: %s %.6g with %s", len(records), counts, best.slot, tune.objective, best.value, best.settings)
     scalars: dict[str, Any] = {"best_slot": best.slot, "best_value": best.value, "trials": len(records), **counts, "steps": meta["steps"]}
     return Outcome(artifact_uri=uri, digest=manifest.digest, scalars=scalars, reports={"tuning": context.publish_page("tuning", page)})

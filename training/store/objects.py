@@ -21,6 +21,7 @@ import obstore
 from obstore import exceptions as obstore_errors
 from obstore.store import LocalStore
 
+from training import liveness
 from training.contracts import sha256_hex
 from training.errors import DataError, DeniedError, NightshiftError, Problem, SpecError, StoreError, UnavailableError, shown
 from training.store.local_files import LocalFiles
@@ -178,7 +179,7 @@ class Bucket:
         )
 
     def _try_create(self, key: str, data: bytes) -> bool:
-        with self._faults("create", key):
+        with self._faults("create", key, size_bytes=len(data)):
             if self._is_local:
                 return self._files.create(key, data)
             try:
@@ -209,7 +210,7 @@ class Bucket:
     def upload(self, key: str, path: Path) -> None:
         """Write a file's content to `key`; it appears whole or not at all. For what its content names: written twice, it is the same."""
         size_bytes = path.stat().st_size
-        with self._faults("write", key):
+        with self._faults("write", key, size_bytes=size_bytes):
             if self._is_local:
                 self._files.create(key, path)
                 return
@@ -295,18 +296,21 @@ class Bucket:
         size_bytes, version = response.meta["size"], response.meta["e_tag"]
         if self._is_local or version is None or size_bytes <= RANGE_BYTES:
             for chunk in response.stream(min_chunk_size=CHUNK_BYTES):
+                liveness.moved()
                 yield bytes(chunk)
             return
         del response
         for start in range(0, size_bytes, RANGE_BYTES):
             wanted = (start, min(start + RANGE_BYTES, size_bytes))
             for chunk in obstore.get(self._store, key, options={"if_match": version, "range": wanted}).stream(min_chunk_size=CHUNK_BYTES):
+                liveness.moved()
                 yield bytes(chunk)
 
     @contextmanager
-    def _faults(self, verb: str, key: str) -> Iterator[None]:
+    def _faults(self, verb: str, key: str, *, size_bytes: int = 0) -> Iterator[None]:
         try:
-            yield
+            with liveness.phase("transfer", f"{verb} {key}", size_bytes=size_bytes):
+                yield
         except IsADirectoryError as err:
             raise self._folder_in_place(key) from err
         except (OSError, obstore_errors.BaseError) as err:

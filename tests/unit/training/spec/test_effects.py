@@ -28,6 +28,7 @@ WARNINGS: list[tuple[str, str, str, str]] = [
     (R, "approval: automatic", "approve_within: 7d", "promote.approve_within: [key.unused] approve_within has no effect: approval is automatic and no gate has the severity approve (set approval: required, or remove the key)"),
     (R, PLACEMENT, PLACEMENT + ", topology: zone", "train.placement.topology: [key.unused] topology has no effect on one node: it is the domain that several nodes share (remove it)"),
     (F, "early_stopping: 20", "placement: {shared_memory: 1GiB}", "train.placement.shared_memory: [key.unused] shared_memory has no effect on boosted_trees, which trains in one process (remove it: it counts as memory)"),
+    (F, "train:\n  model", "timeout: {step: 1h, validation: 1h}\ntrain:\n  model", "timeout.validation: [key.unused] validation has no effect on boosted_trees, which validates within a boosting round (set timeout.step, or remove the key)"),
     (R, STUDY, "tune:\n  trials: 2\n  gpus: 4\n  space: {epochs: {int: [1, 3]}}\n\ntrain:\n  model", "tune.gpus: [key.unused] gpus limits nothing: a trial has no GPUs (train.placement.gpus is 0) (remove it; tune.parallel limits trials at a time)"),
     (R, "promote:", "costs: {currency: EUR}\npromote:", "costs.currency: [key.unused] currency has no effect without an amount (set costs.run or costs.hour)"),
 ]  # fmt: skip
@@ -50,6 +51,7 @@ USED: list[tuple[str, tuple[tuple[str, str], ...]]] = [
     (R, ((PLACEMENT, "nodes: 2, processes_per_node: 2, topology: zone, shared_memory: 1GiB, gpus: 2, accelerator: a100"),)),
     (R, (("promote:", "costs: {currency: EUR, hour: 2}\npromote:"),)),
     (R, (("timezone: UTC", "timezone: UTC\nstart: 2026-01-01"),)),
+    (R, (("timezone: UTC", "timezone: UTC\ntimeout: {validation: 1h, step: 90s}"),)),
     (R, (("price: {transform: log}", "price: {transform: category, max_categories: 9}"),)),
     (R, ((STUDY, "tune:\n  trials: 2\n  sampler: grid\n  seed: 7\n  space: {epochs: {choices: [1, 2, 3]}}\n\ntrain:\n  model"),)),
 ]

@@ -19,6 +19,7 @@ CHANGES: list[tuple[str, str, str, set[str]]] = [
     (R, "owner: search-relevance", "owner: other", set()),
     (R, '"0 2 * * *"', '"0 3 * * *"', set()),
     (R, "failures: 2", "failures: 3", set()),
+    (R, "timezone: UTC", "timezone: UTC\ntimeout: {step: 1h, part: 2h}", set()),
     (R, 'deadline: "07:00"', 'deadline: "08:00"', set()),
     (R, "wait: 2h", "wait: 3h", set()),
     (R, "every: 10m", "every: 1m", set()),
