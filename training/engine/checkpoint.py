@@ -7,6 +7,7 @@ is not written again. The commit is an entry of the address's journal, so a fenc
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -27,6 +28,8 @@ logger = logging.getLogger(__name__)
 BLOCK_BYTES: Final = 4 * 1024 * 1024
 ALIGNMENT_BYTES: Final = 8
 MAX_FAILED_SAVES: Final = 3
+DEFAULT_KEEP: Final = 3
+_EPOCH: Final = re.compile(r"epoch_(\d+)")
 DTYPES: Final = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (
@@ -76,15 +79,19 @@ def _dtype_name(tensor: torch.Tensor) -> str:
 class Checkpoints:
     """Saves and restores one training's state at its address. Rank 0 saves; every rank restores the same one."""
 
-    def __init__(self, context: StageContext, *, every_seconds: float, identity: Mapping[str, Any], by_name: bool = True) -> None:
+    def __init__(
+        self, context: StageContext, *, every_seconds: float, identity: Mapping[str, Any], by_name: bool = True, keep: int = DEFAULT_KEEP
+    ) -> None:
         """Open the checkpoints of an address.
 
         Args:
             every_seconds: least time between two saves that are due by time.
+            keep: how many of the newest checkpoints stay, besides that of the best epoch (`train.checkpoint.keep`).
             identity: what a checkpoint must agree on to be resumed from, as JSON: world size, batch size, dataset.
             by_name: a save with a name is made also where none is due, and the run's refs lead to it; False: there is none to look at.
         """
         self._by_name = by_name
+        self._keep = keep
         self._context = context
         self._store = context.store
         request = context.request
@@ -225,10 +232,22 @@ class Checkpoints:
         manifest = Manifest(kind="checkpoint", files=files, meta={"tensors": index, "identity": self._identity, **meta})
         uri = self._store.manifests.put(manifest)
         if self._context.lease is not None:
-            self._context.lease.commit("checkpoint", {"uri": uri, "step": meta["step"], "epoch": meta["epoch"]})
+            # What stays is decided when the store is collected: by what the training's newest entry says.
+            kept = {"keep": self._keep, "best_epoch": meta.get("best_epoch")}
+            self._context.lease.commit("checkpoint", {"uri": uri, "step": meta["step"], "epoch": meta["epoch"], **kept})
         if name is not None:
             point_run_at(self._store, self._context.request, f"checkpoints/{name}", uri)
+            self._drop_old_names(meta.get("best_epoch"))
         logger.info("checkpoint of step %s committed (%.1f MB)", meta["step"], len(view) / 1e6)
+
+    def _drop_old_names(self, best_epoch: int | None) -> None:
+        """Delete the run's refs to epochs other than the newest ones and the best one; refs with other names stay."""
+        request = self._context.request
+        folder = f"runs/{request.pipeline}/{request.run.run_id}/checkpoints"
+        found = {int(match[1]): match[0] for name in self._store.bucket.folders(folder) if (match := _EPOCH.fullmatch(name))}
+        for epoch in sorted(found)[: -self._keep]:
+            if epoch != best_epoch:
+                self._store.run_ref(request.pipeline, request.run.run_id, f"checkpoints/{found[epoch]}").delete()
 
     def _read(self, uri: str) -> Restored:
         manifest = self._store.manifests.get(uri, kind="checkpoint")

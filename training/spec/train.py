@@ -47,6 +47,7 @@ class Placement(Section):
 class Checkpoint(Section):
     every: PositiveDuration = Field(default="10m", validate_default=True)
     keep: Annotated[int, Field(ge=1, le=1000)] = 3
+    """The newest checkpoints that stay, besides that of the best epoch."""
 
 
 class Train(Section):

@@ -84,7 +84,13 @@ def fit_dataset(
         # Only where the spec sets them: checkpoints of families with their own number stay usable.
         identity["threads"] = train.placement.threads_per_process
     every_seconds = train.checkpoint.every.total_seconds()
-    checkpoints = Checkpoints(context, every_seconds=every_seconds, identity=identity, by_name=context.request.stage != TRIAL)
+    checkpoints = Checkpoints(
+        context,
+        every_seconds=every_seconds,
+        identity=identity,
+        by_name=context.request.stage != TRIAL,
+        keep=train.checkpoint.keep,
+    )
     fit = FitContext(
         spec=context.spec,
         dataset_path=context.folder,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import secrets
 import time
 from collections.abc import Mapping
@@ -11,8 +12,11 @@ from typing import Any, Final
 from training.contracts import StageRequest, StageResult, canonical_json
 from training.errors import StoreError, shown
 from training.store import records
+from training.store.condemned import Condemned
 from training.store.objects import Bucket
 from training.store.refs import Ref
+
+logger = logging.getLogger(__name__)
 
 RESULT_HINT: Final = "delete this file: the stage's next run does the work again"
 REQUEST_HINT: Final = "clear the task: it writes a new request"
@@ -39,6 +43,11 @@ class StageAddress:
         self._bucket = bucket
         self._prefix = f"stages/{pipeline}/{stage}/{fingerprint}"
         self.uri = bucket.uri(self._prefix)
+        self._condemned = Condemned(bucket)
+
+    def claim(self) -> bool:
+        """Keep the collector from dropping this address for a grace period; return whether it was about to."""
+        return self._condemned.claim(self._prefix)
 
     def journal(self) -> Ref:
         return Ref(self._bucket, f"{self._prefix}/journal", check=_check_entry, hint=self._chain_hint)
@@ -48,11 +57,30 @@ class StageAddress:
         return f"delete the folder {self.uri}: the stage's next run does the work again, from the start"
 
     def result(self) -> StageResult | None:
-        """Return the committed result, or None while there is none.
+        """Return the committed result, or None while there is none whose artifact is in the store.
+
+        Who asks may rely on the artifact, so the collector does not drop the address in the grace period after this.
 
         Raises:
             StoreError: `record.damaged`, `record.newer`, or `result.mismatch` for the result of other work.
         """
+        result = self._result()
+        if result is None:
+            return None
+        if self.claim():
+            # The collector was about to drop the address, and may have done so.
+            result = self._result()
+        if result is not None and not self._has_artifact(result):
+            logger.warning("%s is done, but its artifact %s is gone: the work is done again", self.uri, result.artifact_uri)
+            return None
+        return result
+
+    def _has_artifact(self, result: StageResult) -> bool:
+        """Return whether the manifest of a result is there: one request. Its objects are deleted after it."""
+        root = self._bucket.uri("")
+        return not result.artifact_uri.startswith(f"{root}manifests/") or self._bucket.exists(self._bucket.key(result.artifact_uri))
+
+    def _result(self) -> StageResult | None:
         value, uri = self._find("_RESULT.json", RESULT_HINT), self._bucket.uri(f"{self._prefix}/_RESULT.json")
         if value is None:
             return None
@@ -66,14 +94,25 @@ class StageAddress:
         return result
 
     def create_result(self, result: StageResult) -> bool:
-        """Commit; say whether this call did (False: another attempt's result stands)."""
+        """Commit; say whether this call did (False: another attempt's result stands).
+
+        A result whose artifact is gone does not stand: it is replaced.
+        """
         result.to_json()  # refuses one that is too large
         key = f"{self._prefix}/_RESULT.json"
-        return self._bucket.create_own(key, records.encode(key, result.to_xcom()))
+        data = records.encode(key, result.to_xcom())
+        if self._bucket.create_own(key, data):
+            return True
+        found = self._result()
+        if found is not None and self._has_artifact(found):
+            return False
+        self._bucket.replace(key, data)
+        return True
 
     def write_request(self, request: StageRequest) -> str:
         """Write an attempt's request; return its URI, the stage process's only argument."""
         key = f"{self._prefix}/attempts/{request.attempt_id}/_REQUEST.json"
+        self.claim()
         self._bucket.create(key, records.encode(key, dataclasses.asdict(request)))
         return self._bucket.uri(key)
 

@@ -60,6 +60,7 @@ class Lease:
         Raises:
             LeaseHeldError: `lease.held`, another owner's attempt is alive as far as anyone knows.
         """
+        address.claim()
         journal = address.journal()
         while True:
             entries = journal.history()

@@ -12,6 +12,7 @@ import errno
 import os
 import re
 import secrets
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Final
 COPY_BYTES: Final = 1024 * 1024
 NO_FOLDER_SYNC: Final = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES, errno.EPERM})
 """What a file system answers that cannot fsync a folder, or a folder that this user may not open."""
+_LEFTOVER: Final = re.compile(r".+#\d+", re.DOTALL)
 _NO_PART: Final = re.compile(r"\.{0,2}|.*[\x00-\x1f\x7f].*|.*#\d+", re.DOTALL)
 
 
@@ -88,10 +90,47 @@ class LocalFiles:
         if is_durable:
             self._sync_folder(path.parent)
 
-    def delete(self, key: str) -> None:
-        """Delete a file; a no-op where there is none."""
+    def delete(self, key: str, *, prune: bool = False) -> None:
+        """Delete a file; a no-op where there is none.
+
+        Args:
+            prune: also remove the folders above it, up to the root's own folders, that are empty now.
+        """
+        path = self.path(key)
         with suppress(FileNotFoundError):
-            os.unlink(self.path(key))
+            os.unlink(path)
+        if prune:
+            self._prune(path.parent)
+
+    def _prune(self, folder: Path) -> None:
+        while folder not in (self._root, *self._root.parents) and folder.parent != self._root:
+            try:
+                os.rmdir(folder)
+            except FileNotFoundError:
+                pass
+            except OSError:
+                return
+            self._durable.discard(str(folder))
+            folder = folder.parent
+
+    def delete_leftovers(self, older_than_seconds: float, *, dry_run: bool = False) -> tuple[int, int]:
+        """Delete temporary files of writers that were killed; return (how many, their bytes).
+
+        Args:
+            older_than_seconds: by the clock of the file system, which has to be this machine's: longer than any write takes.
+        """
+        count, size_bytes, newest = 0, 0, time.time() - older_than_seconds
+        for folder, _, names in os.walk(self._root):
+            for name in names:
+                path = os.path.join(folder, name)
+                with suppress(FileNotFoundError):
+                    found = os.lstat(path)
+                    if _LEFTOVER.fullmatch(name) is None or found.st_mtime > newest:
+                        continue
+                    if not dry_run:
+                        os.unlink(path)
+                    count, size_bytes = count + 1, size_bytes + found.st_size
+        return count, size_bytes
 
     def _write_temporary(self, path: Path, content: bytes | Path, *, is_durable: bool) -> str:
         self._prepare(path.parent)

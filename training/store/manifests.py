@@ -10,6 +10,7 @@ from typing import Any, Final, Self
 
 from training.contracts import canonical_json, sha256_hex
 from training.errors import DataError, StoreError, shown
+from training.store.condemned import Condemned
 from training.store.objects import REMAKE_HINT, Bucket, Objects
 
 FORMAT_VERSION: Final = 1
@@ -68,12 +69,17 @@ class Manifests:
     def __init__(self, bucket: Bucket, objects: Objects) -> None:
         self._bucket = bucket
         self._objects = objects
+        self._condemned = Condemned(bucket)
+
+    @staticmethod
+    def key(digest: str) -> str:
+        return f"manifests/sha256/{digest[:2]}/{digest}.json"
 
     def put(self, manifest: Manifest) -> str:
         """Store a manifest, whose files are stored already; return its URI."""
-        digest = manifest.digest
-        key = f"manifests/sha256/{digest[:2]}/{digest}.json"
+        key = self.key(manifest.digest)
         data = manifest.to_json()
+        self._condemned.claim(key)
         if not self._bucket.create(key, data) and self._bucket.find(key) != data:
             self._bucket.replace(key, data)
         return self._bucket.uri(key)

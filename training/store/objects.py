@@ -24,6 +24,7 @@ from obstore.store import LocalStore
 from training import liveness
 from training.contracts import sha256_hex
 from training.errors import DataError, DeniedError, NightshiftError, Problem, SpecError, StoreError, UnavailableError, shown
+from training.store.condemned import Condemned
 from training.store.local_files import LocalFiles
 from training.store.s3 import MAX_PARTS, MULTIPART_BYTES, NUM_PARTS_AT_ONCE, PART_BYTES, RANGE_BYTES, open_bucket
 
@@ -230,10 +231,15 @@ class Bucket:
                 if _is_no_bucket(err) or not self.exists(key):
                     raise
 
-    def delete(self, key: str) -> None:
+    def delete(self, key: str, *, prune: bool = False) -> None:
+        """Delete `key`; a no-op where nothing is.
+
+        Args:
+            prune: in a local folder, also remove the folders above it that are empty now. A bucket has none.
+        """
         with self._faults("delete", key):
             if self._is_local:
-                self._files.delete(key)
+                self._files.delete(key, prune=prune)
                 return
             try:
                 obstore.delete(self._store, key)
@@ -254,6 +260,14 @@ class Bucket:
                 for meta in page
             ]
         return sorted(found, key=lambda entry: entry.key)
+
+    def delete_leftovers(self, older_than_seconds: float, *, dry_run: bool = False) -> tuple[int, int]:
+        """Delete temporary files that writers of a local folder left when they were killed; return (how many, their bytes).
+
+        Of a bucket, unfinished uploads in parts are removed by a lifecycle rule of the bucket (AbortIncompleteMultipartUpload).
+        """
+        with self._faults("clean", ""):
+            return self._files.delete_leftovers(older_than_seconds, dry_run=dry_run) if self._is_local else (0, 0)
 
     def folders(self, prefix: str) -> builtins.list[str]:
         """List the names of the folders directly below `prefix`, sorted."""
@@ -334,6 +348,7 @@ class Objects:
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
+        self._condemned = Condemned(bucket)
 
     @staticmethod
     def key(digest: str) -> str:
@@ -345,6 +360,7 @@ class Objects:
     def put_bytes(self, data: bytes) -> str:
         """Store `data` if it is not there yet; return its SHA-256."""
         digest = sha256_hex(data)
+        self._condemned.claim(self.key(digest))
         if not self._bucket.create(self.key(digest), data):
             self._mend(digest, data, len(data))
         return digest
@@ -352,6 +368,7 @@ class Objects:
     def put_file(self, path: Path) -> str:
         """Store a file if its content is not there yet; return its SHA-256."""
         digest = file_digest(path)
+        self._condemned.claim(self.key(digest))
         size_bytes = self._bucket.size_bytes(self.key(digest))
         # A local one that is there is made durable by that.
         if self._bucket.is_local or size_bytes is None:

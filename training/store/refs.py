@@ -83,6 +83,12 @@ class Ref:
         key = self._key(expected + 1)
         return self._bucket.create_own(key, records.encode(key, value))
 
+    def delete(self, *, before: int | None = None) -> None:
+        """Delete the ref, or its revisions before a number. The oldest goes first, so that no earlier value becomes current."""
+        for number in self._numbers():
+            if before is None or number < before:
+                self._bucket.delete(self._key(number), prune=True)
+
     def _numbers(self, after: int = 0) -> list[int]:
         numbers = []
         for entry in self._bucket.list(self._prefix, after=self._key(after) if after else None):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ import torch
 from tests.unit.training.engine.loop_bench import LoopBench
 from training.engine.checkpoint import ALIGNMENT_BYTES, BLOCK_BYTES, MAX_FAILED_SAVES, Checkpoints
 from training.errors import LeaseLostError, NoUsableCheckpointError, SpecError, UnavailableError
+from training.store.collector import Collector
 from training.store.leases import Lease
+from training.store.marking import Rules
 
 META = {"step": 1, "epoch": 0}
 
@@ -204,6 +207,38 @@ def test_named_save_is_what_the_ref_of_the_run_leads_to(bench: LoopBench) -> Non
     checkpoints.save(state(2.0), meta(4))
     checkpoints.close()
     assert bench.named == {"epoch_1": bench.saved[0]["uri"]}
+
+
+@pytest.mark.parametrize(
+    ("keep", "best", "expected"),
+    [(1, {}, {8}), (3, {}, {6, 7, 8}), (1, {2: 2, 8: 2}, {2, 8}), (2, {8: 7}, {7, 8}), (9, {}, {1, 2, 3, 4, 5, 6, 7, 8})],
+    ids=["one", "three", "one and the best epoch", "the best epoch is among the newest", "more than there are"],
+)
+def test_run_keeps_refs_to_its_newest_checkpoints_and_the_best(
+    bench: LoopBench, keep: int, best: dict[int, int], expected: set[int]
+) -> None:
+    checkpoints = bench.checkpoints(bench.context(), keep=keep)
+    for epoch in range(1, 9):
+        checkpoints.save(state(float(epoch)), {**meta(epoch), "epoch": epoch, "best_epoch": best.get(8, epoch)}, name=f"epoch_{epoch}")
+    checkpoints.save(state(9.0), {**meta(9), "epoch": 8, "best_epoch": best.get(8, 8)}, name="by_hand")
+    checkpoints.close()
+    assert set(bench.named) == {"by_hand", *(f"epoch_{epoch}" for epoch in expected)}
+    assert bench.saved[-1]["keep"] == keep
+
+
+def test_collected_training_resumes_from_a_kept_checkpoint(bench: LoopBench) -> None:
+    rules = Rules(runs=timedelta(days=1), attempts=timedelta(days=1), grace=timedelta(0))
+    checkpoints = bench.checkpoints(bench.context(), keep=1)
+    for epoch in range(1, 9):
+        checkpoints.save(state(float(epoch)), {**meta(epoch), "epoch": epoch, "best_epoch": 2}, name=f"epoch_{epoch}")
+    checkpoints.close()
+    for _ in range(2):
+        Collector(bench.store, rules).collect()
+    again = bench.checkpoints(bench.context(), keep=1)
+    assert again.restore(again.newest_entry()).meta["epoch"] == 8
+    again.close()
+    left = [entry.key for entry in bench.store.bucket.list("manifests")]
+    assert left == sorted(bench.store.bucket.key(bench.saved[epoch - 1]["uri"]) for epoch in (2, 8))
 
 
 def test_trial_saves_by_time_alone_and_under_no_name(bench: LoopBench, clock: Clock) -> None:

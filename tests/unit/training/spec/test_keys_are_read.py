@@ -40,7 +40,6 @@ PARSE_TIME_ONLY = {
 
 WITHOUT_READER = {
     "data.split.by": "one value; it says in the file how rows are split",
-    "train.checkpoint.keep": "old checkpoints are not removed yet",
 }
 """Keys that nothing reads, with the reason why they are still there. One that is read must leave this list."""
 

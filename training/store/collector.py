@@ -1,0 +1,331 @@
+"""Deletes what nothing needs any more: mark and sweep, one collector at a time, safe to kill at any step.
+
+Expired runs, refs and studies go at once, attempts likewise: nobody takes them up again by name. Addresses, manifests and objects are first
+condemned (`training.store.condemned`) and deleted by a later collection. What leads somewhere goes before what it leads to: an address
+before its artifacts, a manifest before its objects.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Protocol
+
+from training.errors import LeaseHeldError, LeaseLostError, StoreError
+from training.store import Store
+from training.store.condemned import TAKEOVER_SECONDS, Condemned, Mark
+from training.store.marking import Marked, Marking, Rules, Unit, units
+from training.store.objects import Listed
+from training.store.refs import Ref
+
+logger = logging.getLogger(__name__)
+
+CLOCK_KEY: Final = "collector/clock"
+LEASE: Final = "collector/runs"
+BEAT_SECONDS: Final = 60.0
+DEAD_SECONDS: Final = 900.0
+"""A collector whose last sign of life is older counts as dead."""
+KEPT_LEASE_ENTRIES: Final = 20
+PROBE_AGE: Final = timedelta(days=1)
+SHOWN_PROBLEMS: Final = 20
+
+
+class Roots(Protocol):
+    """What has to stay by the ledger."""
+
+    def uris(self) -> Collection[str]:
+        """Return the URIs that the ledger needs."""
+
+    def release(self, uris: Collection[str]) -> Collection[str]:
+        """Note that these manifests are deleted next; return those that must stay after all."""
+
+
+class NoRoots:
+    """For a store without a ledger."""
+
+    def uris(self) -> Collection[str]:
+        return ()
+
+    def release(self, uris: Collection[str]) -> Collection[str]:
+        del uris
+        return ()
+
+
+@dataclass(slots=True)
+class Tally:
+    """Bytes of one kind."""
+
+    kept: int = 0
+    condemned: int = 0
+    """Nothing reaches them; deleted by a later collection, after the grace period."""
+    deleted: int = 0
+
+
+@dataclass(slots=True)
+class CollectionReport:
+    """What a collection did, or would do."""
+
+    by_kind: dict[str, Tally] = field(default_factory=dict)
+
+    def add(self, kind: str, verdict: str, size_bytes: int) -> None:
+        tally = self.by_kind.setdefault(kind, Tally())
+        setattr(tally, verdict, getattr(tally, verdict) + size_bytes)
+
+    def total(self, verdict: str) -> int:
+        return sum(int(getattr(tally, verdict)) for tally in self.by_kind.values())
+
+
+class Collector:
+    """Collections of one store."""
+
+    def __init__(self, store: Store, rules: Rules, roots: Roots | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store = store
+        self._bucket = store.bucket
+        self._rules = rules
+        self._roots: Roots = roots or NoRoots()
+        self._condemned = Condemned(store.bucket)
+        self._lease = Ref(store.bucket, LEASE)
+        self._clock = clock
+        self._head = 0
+        self._beat_at = 0.0
+        self._report = CollectionReport()
+        self._now = datetime.now(UTC)
+
+    def last_done(self) -> datetime | None:
+        """Return when the last collection ended well, by the storage's clock."""
+        entries = self._bucket.list(LEASE)
+        for entry in reversed(entries):
+            if self._lease.at(int(entry.key[-15:-5])).value.get("state") == "done":
+                return entry.modified
+        return None
+
+    def collect(self, *, dry_run: bool = False) -> CollectionReport:
+        """Delete what the rules let go, and mark what goes next; return bytes by kind.
+
+        Args:
+            dry_run: write and delete nothing.
+
+        Raises:
+            LeaseHeldError: `retention.running`, another collector is at work.
+            LeaseLostError: `retention.lost`, another one took this one for dead.
+            StoreError: `retention.unreadable`, a record cannot be read and might lead to anything: nothing was deleted.
+        """
+        self._report = CollectionReport()
+        if dry_run:
+            self._look_and_sweep(dry_run=True)
+            return self._report
+        self._begin()
+        try:
+            self._look_and_sweep(dry_run=False)
+        except StoreError:
+            self._end("failed")
+            raise
+        self._end("done")
+        return self._report
+
+    def _look_and_sweep(self, *, dry_run: bool) -> None:
+        # The marks first: whoever relied on something before it was marked has committed by now, and the look below sees that.
+        marks = self._condemned.list()
+        found = Marking(self._store, self._rules, now=self._now, roots=self._roots.uris()).look()
+        if found.problems:
+            lines = [f"{err}" for err in found.problems[:SHOWN_PROBLEMS]]
+            message = f"{len(found.problems)} records cannot be read, so nothing was deleted: " + "; ".join(lines)
+            raise StoreError("retention.unreadable", message, hint="repair, restore or delete the named files")
+        contents = [*self._bucket.list("manifests"), *self._bucket.list("objects")]
+        self._note_kinds(found, contents)
+        sweep = _Sweep(self, found, marks, dry_run=dry_run)
+        # Refs go before anything that they lead to is condemned.
+        for unit in found.kept:
+            self._report.add(_kind_of_unit(unit), "kept", unit.size_bytes)
+        for unit in [*found.expired, *found.expired_attempts]:
+            sweep.drop(unit, _kind_of_unit(unit))
+        spared = sum(unit.size_bytes for unit in found.expired_attempts)
+        for unit in found.kept_addresses:
+            sweep.keep(unit.key, "stages", unit.size_bytes)
+        self._report.add("stages", "kept", -spared)
+        sweep.condemned([(unit.key, "stages", unit.entries) for unit in found.expired_addresses])
+        for prefix in ("manifests/", "objects/"):
+            entries = [entry for entry in contents if entry.key.startswith(prefix)]
+            for entry in entries:
+                if entry.key in found.reached:
+                    sweep.keep(entry.key, _kind_of(found, entry), entry.size_bytes)
+            sweep.condemned([(entry.key, _kind_of(found, entry), [entry]) for entry in entries if entry.key not in found.reached])
+        sweep.rest()
+        self._sweep_small({entry.key for entry in contents}, dry_run=dry_run)
+
+    def release(self, keys: Iterable[str]) -> set[str]:
+        """Return which of these manifests must stay after all."""
+        return {self._bucket.key(uri) for uri in self._roots.release([self._bucket.uri(key) for key in keys])}
+
+    def _note_kinds(self, found: Marked, contents: Iterable[Listed]) -> None:
+        """Also find the kinds of what nothing reaches, for the report alone."""
+        for entry in contents:
+            if not entry.key.startswith("manifests/") or entry.key in found.reached:
+                continue
+            try:
+                manifest = self._store.manifests.get(self._bucket.uri(entry.key))
+            except (StoreError, ValueError, KeyError, TypeError):
+                continue
+            for file in manifest.files.values():
+                found.kind_of.setdefault(self._store.objects.key(file.digest), manifest.kind)
+
+    def _sweep_small(self, contents: set[str], *, dry_run: bool) -> None:
+        """Delete marks of altered objects and entries of reports whose object is gone, old probes, and files that killed writers left."""
+        digests = {key.rsplit("/", 1)[-1] for key in contents}
+        altered = [Unit(entry.key, [entry]) for entry in self._bucket.list("altered")]
+        gone = [unit for unit in altered if unit.key.rsplit("/", 1)[-1] not in digests]
+        gone += [unit for unit in units(self._bucket.list("probe"), 2) if unit.newest < self._now - PROBE_AGE]
+        gone += [
+            unit
+            for unit in units(self._bucket.list("refs/reports"), 4)
+            if (digest := unit.key.rsplit("/", 1)[-1]) != "indexed"
+            and digest not in digests
+            and unit.newest < self._now - self._rules.grace
+            and not self._bucket.exists(self._store.objects.key(digest))
+        ]
+        for unit in gone:
+            self.drop(unit, "marks", dry_run=dry_run)
+        _, size_bytes = self._bucket.delete_leftovers(self._rules.grace.total_seconds(), dry_run=dry_run)
+        self._report.add("leftovers of killed writers", "deleted", size_bytes)
+
+    def drop(self, unit: Unit, kind: str, *, dry_run: bool) -> None:
+        """Delete files that stay or go together; `_RESULT.json` first, and revisions oldest first."""
+        self._report.add(kind, "deleted", unit.size_bytes)
+        if dry_run:
+            return
+        for key in sorted((entry.key for entry in unit.entries), key=lambda key: (not key.endswith("/_RESULT.json"), key)):
+            self.check()
+            self._bucket.delete(key, prune=True)
+
+    def add(self, kind: str, verdict: str, size_bytes: int) -> None:
+        self._report.add(kind, verdict, size_bytes)
+
+    def is_due(self, mark: Mark) -> bool:
+        """Say whether a mark is older than the grace period."""
+        return mark.condemned_at is not None and mark.condemned_at <= self._now - self._rules.grace
+
+    def is_abandoned(self, mark: Mark) -> bool:
+        """Say whether the collector that began to delete a key died long ago."""
+        return mark.moved_at <= self._now - timedelta(seconds=TAKEOVER_SECONDS)
+
+    @property
+    def marks(self) -> Condemned:
+        return self._condemned
+
+    def _begin(self) -> None:
+        self._bucket.put(CLOCK_KEY, b"")
+        self._now = max(entry.modified for entry in self._bucket.list(CLOCK_KEY.split("/", 1)[0]) if entry.key == CLOCK_KEY)
+        head = self._lease.read()
+        if head is not None and head.value.get("state") in ("begun", "alive"):
+            age = self._now - max((entry.modified for entry in self._bucket.list(LEASE)), default=self._now)
+            if age < timedelta(seconds=DEAD_SECONDS):
+                seconds = round(DEAD_SECONDS - age.total_seconds())
+                message = f"another collection of {self._bucket.root_uri} is under way"
+                raise LeaseHeldError("retention.running", message, hint=f"wait until it ends; if it died, for {seconds} s")
+        self._head = head.number if head else 0
+        self._move("begun")
+
+    def check(self) -> None:
+        """Show a sign of life where it is time for one; before each deletion.
+
+        Raises:
+            LeaseLostError: `retention.lost`.
+        """
+        if self._clock() - self._beat_at >= BEAT_SECONDS:
+            self._move("alive")
+
+    def _move(self, state: str, **facts: Any) -> None:
+        if not self._lease.move({"state": state, "nonce": secrets.token_hex(8), **facts}, expected=self._head):
+            if state == "begun":
+                raise LeaseHeldError("retention.running", f"another collection of {self._bucket.root_uri} has just begun")
+            raise LeaseLostError("retention.lost", f"another collection of {self._bucket.root_uri} took this one for dead")
+        self._head += 1
+        self._beat_at = self._clock()
+
+    def _end(self, state: str) -> None:
+        self._move(state, deleted_bytes=self._report.total("deleted"))
+        self._lease.delete(before=self._head - KEPT_LEASE_ENTRIES)
+
+
+class _Sweep:
+    """Goes through what has to go; knows which marks are left over."""
+
+    def __init__(self, collector: Collector, found: Marked, marks: dict[str, Mark], *, dry_run: bool) -> None:
+        self._collector = collector
+        self._found = found
+        self._marks = dict(marks)
+        self._dry_run = dry_run
+
+    def keep(self, key: str, kind: str, size_bytes: int) -> None:
+        self._collector.add(kind, "kept", size_bytes)
+        mark = self._marks.pop(key, None)
+        if mark is not None:
+            self._clear(mark)
+
+    def drop(self, unit: Unit, kind: str) -> None:
+        self._collector.drop(unit, kind, dry_run=self._dry_run)
+
+    def condemned(self, items: list[tuple[str, str, list[Listed]]]) -> None:
+        """Condemn keys that nothing reaches, and delete those whose grace period is over.
+
+        Args:
+            items: [(key or folder, kind, its files)].
+        """
+        due = {key for key, _, _ in items if (mark := self._marks.get(key)) is not None and self._collector.is_due(mark)}
+        manifests = [key for key in due if key.startswith("manifests/")]
+        stay = self._collector.release(manifests) if manifests and not self._dry_run else set()
+        for key, kind, entries in items:
+            mark = self._marks.pop(key, None)
+            size_bytes = sum(entry.size_bytes for entry in entries)
+            if key in due and key not in stay and mark is not None and self._delete(mark, kind, entries):
+                continue
+            self._collector.add(kind, "condemned", size_bytes)
+            if self._dry_run:
+                continue
+            self._collector.check()
+            if mark is None:
+                self._collector.marks.condemn(key)
+            elif mark.condemned_at is None or self._collector.marks.state(mark) == "kept":
+                # A writer has claimed it: if nothing reaches it at the next collection either, it is condemned again.
+                self._clear(mark)
+
+    def rest(self) -> None:
+        """Clear the marks of what is not there any more."""
+        for mark in self._marks.values():
+            if mark.head == 1 or self._collector.is_abandoned(mark):
+                self._clear(mark)
+
+    def _delete(self, mark: Mark, kind: str, entries: list[Listed]) -> bool:
+        """Delete a key whose grace period is over, unless a writer has claimed it; return whether it is gone."""
+        unit = Unit(mark.key, entries)
+        if self._dry_run:
+            self._collector.drop(unit, kind, dry_run=True)
+            return True
+        self._collector.check()
+        state = self._collector.marks.state(mark)
+        if state == "kept" or (state == "deleting" and not self._collector.is_abandoned(mark)):
+            return False
+        taken = self._collector.marks.take(mark)
+        if taken is None:
+            return False
+        self._collector.drop(unit, kind, dry_run=False)
+        self._collector.marks.clear(taken)
+        return True
+
+    def _clear(self, mark: Mark) -> None:
+        if not self._dry_run:
+            self._collector.check()
+            self._collector.marks.clear(mark)
+
+
+def _kind_of(found: Marked, entry: Listed) -> str:
+    return "manifests" if entry.key.startswith("manifests/") else found.kind_of.get(entry.key, "reports and specs")
+
+
+def _kind_of_unit(unit: Unit) -> str:
+    parts = unit.key.split("/")
+    return {"stages": "attempts", "runs": "runs", "studies": "studies"}.get(parts[0], "refs")

@@ -1,0 +1,272 @@
+"""What of a store has to stay: from roots, over records and manifests, to objects. Reads only.
+
+Roots are the URIs that the caller names (the ledger's), the refs of young runs, the refs of the store, marks of users (`refs/kept/…`), and
+every work address that is there: a result can be reused for as long as its address exists, so addresses go before what they lead to.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from training.errors import DataError, NightshiftError, StoreError
+from training.store import Store, records
+from training.store.objects import Listed
+
+DEFAULT_KEEP: Final = 3
+"""Checkpoints of a training whose journal does not say how many it keeps."""
+HINT: Final = "restore it from a backup, or delete it if nothing needs it; until then nothing is deleted"
+NO_RECORD: Final = ("heartbeat.json", "tracking.json")
+"""JSON files of an address that lead to nothing."""
+_CONTENT: Final = re.compile(r"(?:^|/)((?:objects/sha256/[0-9a-f]{2}/[0-9a-f]{64})|(?:manifests/sha256/[0-9a-f]{2}/[0-9a-f]{64}\.json))$")
+_REVISION: Final = re.compile(r"(?P<ref>.+)/\d{10}\.json")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rules:
+    """How long things stay."""
+
+    runs: timedelta
+    """After its last change: a run's refs, and a piece of work."""
+    attempts: timedelta
+    """Attempts of finished work other than the one that finished it."""
+    grace: timedelta
+    """Between the mark and the deletion. Longer than a stage takes from its first write to its commit."""
+
+
+@dataclass(slots=True)
+class Unit:
+    """Files that stay or go together: a run, an address, a ref, a study."""
+
+    key: str
+    entries: list[Listed] = field(default_factory=list)
+
+    @property
+    def newest(self) -> datetime:
+        return max(entry.modified for entry in self.entries)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(entry.size_bytes for entry in self.entries)
+
+    def has(self, name: str) -> bool:
+        return any(entry.key == f"{self.key}/{name}" for entry in self.entries)
+
+
+@dataclass(slots=True)
+class Marked:
+    """What a look at the store found."""
+
+    reached: set[str] = field(default_factory=set)
+    """Keys of objects and manifests that have to stay."""
+    kind_of: dict[str, str] = field(default_factory=dict)
+    """Key of an object to the kind of a manifest that lists it."""
+    expired_addresses: list[Unit] = field(default_factory=list)
+    kept_addresses: list[Unit] = field(default_factory=list)
+    expired: list[Unit] = field(default_factory=list)
+    """Runs, refs and studies."""
+    expired_attempts: list[Unit] = field(default_factory=list)
+    kept: list[Unit] = field(default_factory=list)
+    problems: list[NightshiftError] = field(default_factory=list)
+    """What could not be read: it might reach anything, so nothing may be deleted."""
+
+
+class Marking:
+    """One look at a store."""
+
+    def __init__(self, store: Store, rules: Rules, *, now: datetime, roots: Collection[str]) -> None:
+        """Prepare the look.
+
+        Args:
+            now: by the storage's clock.
+            roots: URIs of objects and manifests that stay whatever the rules say.
+        """
+        self._store = store
+        self._bucket = store.bucket
+        self._oldest = now - rules.runs
+        self._oldest_attempt = now - rules.attempts
+        self._now = now
+        self._found = Marked(reached=set(content_keys(list(roots))))
+        self._live_runs: set[str] = set()
+        self._live_studies: set[str] = set()
+
+    def look(self) -> Marked:
+        """Look at everything; what cannot be read is in `problems`."""
+        # Addresses first: an attempt that is alive keeps its run and its study.
+        for unit in units(self._bucket.list("stages"), 4):
+            self._address(unit)
+        for unit in units(self._bucket.list("runs"), 3):
+            self._refs_of(unit, is_kept=unit.newest >= self._oldest or unit.key in self._live_runs)
+        self._refs()
+        for key in sorted(self._found.reached):
+            if key.startswith("manifests/"):
+                self._manifest(key)
+        return self._found
+
+    def _address(self, unit: Unit) -> None:
+        attempts = units([entry for entry in unit.entries if entry.key.startswith(f"{unit.key}/attempts/")], 6)
+        result = self._record(f"{unit.key}/_RESULT.json") if unit.has("_RESULT.json") else None
+        is_expired = unit.newest < self._oldest
+        (self._found.expired_addresses if is_expired else self._found.kept_addresses).append(unit)
+        gone: set[str] = set()
+        if isinstance(result, dict) and not is_expired:
+            old = [found for found in attempts if found.newest < self._oldest_attempt]
+            spare = [found for found in old if found.key.rsplit("/", 1)[-1] != result.get("attempt_id")]
+            self._found.expired_attempts += spare
+            gone = {entry.key for found in spare for entry in found.entries}
+        self._reach(result)
+        journal: list[Any] = []
+        for entry in unit.entries:
+            name = entry.key.rsplit("/", 1)[-1]
+            if not name.endswith(".json") or name in (*NO_RECORD, "_RESULT.json") or entry.key in gone:
+                continue
+            value = self._record(entry.key)
+            if entry.key.startswith(f"{unit.key}/journal/"):
+                journal.append(value)
+            else:
+                self._reach(value)
+                if name == "_REQUEST.json" and result is None and not is_expired and isinstance(value, dict):
+                    self._note_live(value)
+        self._reach([value for value in journal if not _is_checkpoint(value)])
+        self._reach(kept_checkpoints(journal))
+
+    def _note_live(self, request: dict[str, Any]) -> None:
+        run_id = (request.get("run") or {}).get("run_id")
+        self._live_runs.add(f"runs/{request.get('pipeline')}/{run_id}")
+        study = (request.get("parameters") or {}).get("study")
+        if study:
+            self._live_studies.add(f"{request.get('pipeline')}/{study}")
+
+    def _refs(self) -> None:
+        groups: dict[str, list[Unit]] = {}
+        for unit in _by_ref(self._bucket.list("refs")):
+            groups.setdefault(unit.key.split("/")[1], []).append(unit)
+        for name, found in groups.items():
+            if name == "snapshots":
+                self._snapshots(found)
+            elif name == "evaluations":
+                for unit in found:
+                    self._refs_of(unit, is_kept=unit.newest >= self._oldest)
+            elif name == "studies":
+                pass
+            else:
+                for unit in found:
+                    self._refs_of(unit, is_kept=True)
+        self._studies(groups.get("studies", []))
+
+    def _snapshots(self, found: list[Unit]) -> None:
+        """The newest snapshot of each pipeline stays: the next night is compared with it."""
+        newest: dict[str, str] = {}
+        for unit in sorted(found, key=lambda unit: unit.key):
+            newest[unit.key.rsplit("/", 1)[0]] = unit.key
+        for unit in found:
+            self._refs_of(unit, is_kept=unit.newest >= self._oldest or unit.key in newest.values())
+
+    def _studies(self, refs: list[Unit]) -> None:
+        """A study is one unit: its refs and the records of its trials."""
+        both: dict[str, Unit] = {}
+        for unit in [*units(self._bucket.list("studies"), 3), *refs]:
+            parts = unit.key.removeprefix("refs/").split("/")
+            study = "/".join(parts[1:3])
+            both.setdefault(study, Unit(f"studies/{study}")).entries += unit.entries
+        for study, unit in both.items():
+            is_kept = unit.newest >= self._oldest or study in self._live_studies
+            (self._found.kept if is_kept else self._found.expired).append(unit)
+            if is_kept:
+                for ref in _by_ref([entry for entry in unit.entries if entry.key.startswith("refs/")]):
+                    self._reach_head(ref)
+
+    def _refs_of(self, unit: Unit, *, is_kept: bool) -> None:
+        (self._found.kept if is_kept else self._found.expired).append(unit)
+        if is_kept:
+            for ref in _by_ref(unit.entries):
+                self._reach_head(ref)
+
+    def _reach_head(self, ref: Unit) -> None:
+        self._reach(self._record(max(entry.key for entry in ref.entries)))
+
+    def _record(self, key: str) -> Any:
+        """Return a record's value; None for one that is gone meanwhile, or that cannot be read, which is then a problem."""
+        data = self._bucket.find(key)
+        if data is None:
+            return None
+        try:
+            return records.decode(key, data, uri=self._bucket.uri(key), hint=HINT)
+        except StoreError as err:
+            self._found.problems.append(err)
+            return None
+
+    def _reach(self, value: Any) -> None:
+        self._found.reached.update(content_keys(value))
+
+    def _manifest(self, key: str) -> None:
+        try:
+            manifest = self._store.manifests.get(self._bucket.uri(key))
+        except DataError as err:
+            # One that is gone leads nowhere. What is there and cannot be read might lead anywhere.
+            if err.code != "object.missing":
+                self._found.problems.append(err)
+            return
+        except (ValueError, KeyError, TypeError, AttributeError) as err:
+            self._found.problems.append(records.damaged(self._bucket.uri(key), str(err), hint=HINT))
+            return
+        for entry in manifest.files.values():
+            found = self._store.objects.key(entry.digest)
+            self._found.reached.add(found)
+            self._found.kind_of.setdefault(found, manifest.kind)
+
+
+def content_keys(value: Any) -> Iterator[str]:
+    """Yield the keys of objects and manifests whose URIs are anywhere in a JSON value.
+
+    The root of a URI does not count: records of a store that was moved name its earlier place.
+    """
+    waiting = [value]
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, str):
+            match = _CONTENT.search(found)
+            if match is not None:
+                yield match[1]
+        elif isinstance(found, dict):
+            waiting += found.values()
+        elif isinstance(found, list | tuple):
+            waiting += found
+
+
+def kept_checkpoints(journal: Iterable[Any]) -> list[str]:
+    """Return the URIs of the checkpoints that a training keeps: the newest ones, as many as it says, and that of its best epoch."""
+    made = [value["payload"] for value in journal if _is_checkpoint(value)]
+    if not made:
+        return []
+    last = made[-1]
+    keep = last.get("keep", DEFAULT_KEEP)
+    best = [payload for payload in made if payload.get("epoch") == last.get("best_epoch")][:1]
+    return [str(payload["uri"]) for payload in [*best, *made[-keep:]]]
+
+
+def units(entries: Iterable[Listed], depth: int) -> list[Unit]:
+    """Group files by the first `depth` parts of their keys."""
+    found: dict[str, Unit] = {}
+    for entry in entries:
+        parts = entry.key.split("/")
+        if len(parts) > depth:
+            key = "/".join(parts[:depth])
+            found.setdefault(key, Unit(key)).entries.append(entry)
+    return list(found.values())
+
+
+def _by_ref(entries: Iterable[Listed]) -> list[Unit]:
+    found: dict[str, Unit] = {}
+    for entry in entries:
+        match = _REVISION.fullmatch(entry.key)
+        if match is not None:
+            found.setdefault(match["ref"], Unit(match["ref"])).entries.append(entry)
+    return list(found.values())
+
+
+def _is_checkpoint(value: Any) -> bool:
+    return isinstance(value, dict) and value.get("kind") == "checkpoint" and isinstance(value.get("payload"), dict)
