@@ -36,6 +36,15 @@ def scratch_folder() -> Iterator[Path]:
         _sweep(place)
 
 
+def node_folder(name: str) -> Path:
+    """Return the path of a temporary folder that all children of one process have in common, as torchrun's ranks on one node.
+
+    One of them makes and removes it. What it leaves when it is killed is removed by the next process after the parent's end.
+    """
+    parent = os.getppid()
+    return Path(tempfile.gettempdir()) / f"{PREFIX}{pid_namespace()}-{parent}-{_start_of(parent) or 0}-{name}"
+
+
 def pid_namespace() -> str:
     """Return 16 hex digits that name the place in which this process's pids mean something, `unknown` where that is not known."""
     try:

@@ -17,6 +17,7 @@ from training.data.classes import Classes
 from training.engine.checkpoint import Checkpoints
 from training.engine.distributed import Gang
 from training.engine.loop import Judge
+from training.engine.staging import fetch_for_node
 from training.engine.tracking import Tracker
 from training.models import FitContext, FitResult, load_family
 from training.models.predictor import FORMAT_VERSION
@@ -33,13 +34,13 @@ FETCHED = ("shards/", "transforms.json")
 
 def work(context: StageContext) -> Outcome:
     """Train `request.inputs["dataset"]`; on ranks other than the first the outcome is of no account."""
-    dataset = fetch_dataset(context)
+    gang = join_gang(context.spec)
+    dataset = fetch_dataset(context, gang)
     tuning_uri = context.request.inputs.get("tuning")
     if tuning_uri is not None:
         tuning = context.store.manifests.get(tuning_uri, kind="tuning")
         logger.info("with the settings of trial %s: %s", tuning.meta["slot"], tuning.meta["settings"])
         context.spec = tuned(context.spec, tuning.meta["settings"])
-    gang = join_gang(context.spec)
     tracker = Tracker(context, tags=tags_of(context, dataset), parameters=parameters_of(context.spec))
     started_at = time.monotonic()
     result, is_tracked = fit_dataset(context, dataset, gang, tracker)
@@ -48,12 +49,12 @@ def work(context: StageContext) -> Outcome:
     return _store(context, dataset, result, time.monotonic() - started_at, tracker, is_tracked=is_tracked)
 
 
-def fetch_dataset(context: StageContext) -> Manifest:
-    """Fetch what trainings read of `inputs["dataset"]`: the shards of its training and validation rows, never the test rows."""
+def fetch_dataset(context: StageContext, gang: Gang) -> Manifest:
+    """Fetch what trainings read of `inputs["dataset"]`, once per node: the shards of its training and validation rows, no test rows."""
     dataset = context.store.manifests.get(context.request.inputs["dataset"], kind="dataset")
     with context.timed("fetch"):
         names = [name for name in sorted(dataset.files) if name.startswith(FETCHED)]
-        context.store.manifests.fetch(dataset, context.folder, names)
+        fetch_for_node(context.store.manifests, dataset, context.folder, names, gang)
     return dataset
 
 

@@ -40,8 +40,8 @@ def work(context: StageContext) -> Outcome:
         SpecError: `tuning.database`, pods need PostgreSQL.
         PreemptedError: asked to stop; the next attempt goes on from the last checkpoint.
     """
-    dataset = fetch_dataset(context)
     gang = join_gang(context.spec)
+    dataset = fetch_dataset(context, gang)
     trial = _Trial(context) if gang.is_first else None
     # One rank asks the study, all train with its answer.
     told = json.loads(gang.text_from_first(json.dumps(trial.settings if trial is not None else None)))
