@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import duckdb
 import pyarrow as pa
 
 from training.data.expressions import columns_of, quoted
 from training.errors import DataError, shown
-from training.spec import PipelineSpec
+
+if TYPE_CHECKING:
+    # A registered model carries this file, and no spec.
+    from training.spec import PipelineSpec
 
 SQL_TYPES: Final[Mapping[str, str]] = {
     "int8": "TINYINT",

@@ -16,18 +16,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from training import liveness
 from training.data.transforms import Matrix
 from training.errors import Problem, SpecError, shown
-from training.spec import PipelineSpec
-from training.spec.families import is_allowed, known_families
 
 if TYPE_CHECKING:
+    # A registered model carries what is imported above, and nothing else: scoring needs neither spec nor store.
     # What only scores loads models: it opens no MLflow (the stage table says so of `canary`), and scoring trees imports no torch.
     # Tests follow the imports.
     from training.engine.checkpoint import Checkpoints
     from training.engine.distributed import Gang
     from training.engine.tracking import Tracker
+    from training.spec import PipelineSpec
     from training.stages.context import StageContext, StopFlag
 
 Scorer = Callable[[Matrix], NDArray[np.float64]]
@@ -94,6 +93,9 @@ def load_family(name: str) -> Family:
     Raises:
         SpecError: `model.unknown`; `model.not_a_family`, the name leads to something else.
     """
+    from training import liveness
+    from training.spec.families import is_allowed, known_families
+
     if not is_allowed(name):
         known = ", ".join(known_families())
         raise SpecError("train.model", [Problem(code="model.unknown", message=f"there is no model {shown(name)}", hint=f"known: {known}")])

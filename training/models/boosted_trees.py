@@ -10,8 +10,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from training import liveness
-from training.data.classes import check_class_numbers
 from training.data.transforms import Matrix
 from training.errors import DivergedError, PreemptedError, Problem, SpecError
 from training.lazy_imports import lean_imports
@@ -39,6 +37,9 @@ class BoostedTrees(Family):
     """One boosting round is one epoch."""
 
     def fit(self, context: FitContext) -> FitResult:
+        # Imported here: a registered model carries what this file imports above, and serves no training.
+        from training import liveness
+
         train = context.spec.train
         training, validation = _matrix(context, "train"), _matrix(context, "validation")
         parameters = _parameters(context, training, validation)
@@ -187,6 +188,8 @@ def _parameters(context: FitContext, *matrices: xgboost.DMatrix) -> dict[str, An
 
 def _num_classes(matrices: Sequence[xgboost.DMatrix]) -> int:
     """Return how many classes the labels name: whole numbers from 0, of which the training rows may lack some."""
+    from training.data.classes import check_class_numbers
+
     labels = np.concatenate([matrix.get_label() for matrix in matrices])
     check_class_numbers(labels)
     return int(labels.max()) + 1

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from training.data.transforms import FittedTransforms
 from training.errors import DataError
-from training.models import Scorer, load_family
+from training.models import Family, Scorer
 
 FORMAT_VERSION: Final = 1
 
@@ -65,8 +65,11 @@ class NamedPredictor:
         return pd.DataFrame(table, columns=list(self._predictor.classes), index=raw_frame.index)
 
 
-def load_predictor(folder: Path) -> Predictor:
+def load_predictor(folder: Path, family: Family | None = None) -> Predictor:
     """Load the model whose files (digests checked) are in the local `folder`.
+
+    Args:
+        family: what scores; absent: the family that the model names, as this installation has it.
 
     Raises:
         DataError: `model.newer`.
@@ -77,4 +80,8 @@ def load_predictor(folder: Path) -> Predictor:
         message = f"model has format {facts['format_version']}, this version reads up to {FORMAT_VERSION}"
         raise DataError("model.newer", message, hint="upgrade Nightshift")
     transforms = FittedTransforms.from_json((folder / "transforms.json").read_bytes())
-    return Predictor(transforms, load_family(facts["family"]).load(folder, facts["architecture"]), facts)
+    if family is None:
+        from training.models import load_family
+
+        family = load_family(facts["family"])
+    return Predictor(transforms, family.load(folder, facts["architecture"]), facts)

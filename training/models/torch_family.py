@@ -15,8 +15,6 @@ from torch import nn
 
 from training.data.loader import Batch, Loader, ShardSet
 from training.data.transforms import Matrix
-from training.engine.loop import Loop, Parts
-from training.engine.precision import choose_precision
 from training.models import Family, FitContext, FitResult, Scorer
 
 DEFAULT_BATCH_SIZE: Final = 1024
@@ -43,6 +41,10 @@ class TorchFamily(Family):
         """Return the loss summed over the batch's units: rows, or groups where the dataset has groups."""
 
     def fit(self, context: FitContext) -> FitResult:
+        # Imported here: a registered model carries this file, and scoring needs no loop, store or spec.
+        from training.engine.loop import Loop, Parts
+        from training.engine.precision import choose_precision
+
         train, gang = context.spec.train, context.gang
         features = context.dataset_meta["layout"]["features"]
         plans = context.spec.prepare.features

@@ -1,12 +1,8 @@
-"""Registered models, loaded: by MLflow, which calls `_load_pyfunc` by name, and by `load_verified`, which trusts no registry.
-
-Nothing is unpickled. The class is the one that evaluation uses.
-"""
+"""Registered models, loaded by `load_verified`, which trusts no registry. Nothing is unpickled."""
 
 from __future__ import annotations
 
 import atexit
-import logging
 import shutil
 import tempfile
 from pathlib import Path
@@ -14,15 +10,13 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
 from training.errors import DataError
-from training.models.predictor import NamedPredictor, Predictor, load_predictor
-from training.registry.model_files import check_files, check_kinds, has_list
+from training.models.predictor import NamedPredictor, Predictor
+from training.registry.model_files import check_files, check_kinds
+from training.registry.scoring import load_checked
 
 if TYPE_CHECKING:
     from mlflow.pyfunc import PyFuncModel
 
-logger = logging.getLogger(__name__)
-
-DATA_FOLDER: Final = "data/"
 CLIENT_FILE: Final = "registered_model_meta"
 """What MLflow's client adds to a model that it has downloaded."""
 
@@ -31,8 +25,9 @@ def load_verified(uri: str, *, digest: str) -> PyFuncModel:
     """Load a registered model, all of whose files are those that were registered.
 
     MLflow's own `load_model` imports code that is part of the model, so a user who can write to the registry or to its artifacts runs code
-    where the model is loaded. Here every file is compared with its digest before anything of the model is imported. The model is scored by
-    the `training` package that this process has; it should be of the version that made the model.
+    where the model is loaded. Here every file is compared with its digest before anything of the model is imported. Then the model's own
+    code scores, as it was registered. A model of an earlier version has its code under the name `training`; if this process has imported
+    another `training` package, that one scores, and should be of the version that made the model.
 
     Args:
         uri: as MLflow takes it, `models:/flight_delay@champion` or `models:/flight_delay/7`; or a folder that was downloaded.
@@ -82,17 +77,5 @@ def _copied(folder: Path, target: Path) -> Path:
 
 
 def _load_pyfunc(path: str) -> Predictor | NamedPredictor:
-    """Return the predictor of a model's folder; its `predict(raw_frame)` includes the preprocessing.
-
-    Where the label's classes have names, the answer has a column for each of them, else it is an array.
-
-    The files of the folder are compared with the list that came with them: a damaged model is refused. One that was replaced together with
-    its list is not seen here, see `load_verified`.
-    """
-    model = next((folder for folder in Path(path).parents[:2] if has_list(folder)), None)
-    if model is None:
-        logger.warning("the model was registered without a list of its files: they are not checked")
-    else:
-        check_files(model, digest=None, below=DATA_FOLDER)
-    predictor = load_predictor(Path(path))
-    return NamedPredictor(predictor) if predictor.classes else predictor
+    """Load a model that was registered before models carried their code under a name of their own; MLflow calls it by name."""
+    return load_checked(path)

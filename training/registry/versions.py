@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -13,7 +14,7 @@ import mlflow
 from mlflow.exceptions import MlflowException
 
 from training.errors import UnavailableError
-from training.provenance import CHECKOUT, environment
+from training.registry.model_code import model_code, write_code
 from training.registry.model_files import write_list
 from training.store import Manifest, Ref, Store
 
@@ -21,8 +22,6 @@ logger = logging.getLogger(__name__)
 
 WEIGHTS_TAG: Final = "nightshift.weights_digest"
 LIFECYCLE_TAG: Final = "lifecycle"
-SERVING_LIBRARIES: Final = ("torch", "xgboost-cpu", "numpy", "pandas", "pyarrow", "duckdb")
-SERVING_PLAIN: Final = ("safetensors", "obstore", "pydantic", "PyYAML")
 
 
 class Registered(NamedTuple):
@@ -56,6 +55,7 @@ def register_candidate(
         tags: further tags of the version.
 
     Raises:
+        SpecError: `model.not_isolated`, the model's class imports what a registered model cannot carry.
         UnavailableError: `mlflow.unavailable`.
     """
     weights = str(manifest.meta["weights_digest"])
@@ -119,13 +119,14 @@ def _ensure_model(client: Any, model: str) -> None:
 def _log_model(store: Store, client: Any, model: str, manifest: Manifest, inputs: Mapping[str, str], run_id: str | None) -> str:
     with tempfile.TemporaryDirectory() as folder:
         data = store.manifests.fetch(manifest, Path(folder) / "data")
+        code = model_code(json.loads((data / "model.json").read_bytes())["family"])
         saved = Path(folder) / "saved"
         mlflow.pyfunc.save_model(
             path=str(saved),
-            loader_module="training.registry.serving",
+            loader_module=code.name,
             data_path=str(data),
-            code_paths=[str(CHECKOUT / "training")],
-            pip_requirements=_requirements(),
+            code_paths=[str(write_code(code, Path(folder) / "code"))],
+            pip_requirements=code.requirements,
             metadata={"inputs": dict(inputs), "model_digest": manifest.digest},
         )
         for compiled in sorted(saved.rglob("*.pyc")):
@@ -148,9 +149,3 @@ def _artifact_digest(store: Store, client: Any, model: str, version: str) -> str
 
 def _artifact_ref(store: Store, model_id: str) -> Ref:
     return store.ref(f"registered/{model_id}")
-
-
-def _requirements() -> list[str]:
-    known = environment()
-    pinned = [f"{name}=={known[name].split('+')[0]}" for name in SERVING_LIBRARIES if known.get(name, "absent") != "absent"]
-    return [*pinned, *SERVING_PLAIN]

@@ -16,7 +16,10 @@ from pathlib import Path
 
 from training.contracts import ExitCode
 from training.errors import Problem, SpecError
+from training.spec.carried_code import own_class_problems
+from training.spec.documents import read_document
 from training.spec.loader import CheckedSpec, check_file
+from training.spec.problems import problem_at
 
 logger = logging.getLogger("training.spec.check")
 
@@ -30,7 +33,7 @@ def check_files(paths: Iterable[str]) -> tuple[dict[str, CheckedSpec], list[Spec
         # The same file name in two folders is one pipeline twice: the name is the DAG's id.
         owners.setdefault(Path(path).stem, []).append(path)
         try:
-            specs[path] = check_file(path)
+            specs[path] = _checked(path)
         except SpecError as err:
             errors.append(err)
     for name, files in owners.items():
@@ -42,6 +45,20 @@ def check_files(paths: Iterable[str]) -> tuple[dict[str, CheckedSpec], list[Spec
             errors.append(SpecError(path, [problem]))
             specs.pop(path, None)
     return specs, errors
+
+
+def _checked(path: str) -> CheckedSpec:
+    """Return a valid file's spec. A class of one's own must be one that registered models can carry.
+
+    Not a rule of the spec: DAG files are parsed every few seconds, and this reads the text of all that the class imports.
+    """
+    found = check_file(path)
+    problems = own_class_problems(found.spec.train.model)
+    if problems:
+        document = read_document(Path(path).read_bytes(), path)
+        placed = [problem_at(document, ("train", "model"), problem.code, problem.message, hint=problem.hint) for problem in problems]
+        raise SpecError(path, placed)
+    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -23,6 +23,7 @@ from training.models import FitContext, FitResult, load_family
 from training.models.predictor import FORMAT_VERSION
 from training.provenance import environment, source_version
 from training.spec import PipelineSpec
+from training.spec.carried_code import check_own_class
 from training.spec.tuning_rules import with_settings
 from training.stages.runner import Outcome, StageContext, main
 from training.store import Manifest, point_run_at
@@ -34,6 +35,8 @@ FETCHED = ("shards/", "transforms.json")
 
 def work(context: StageContext) -> Outcome:
     """Train `request.inputs["dataset"]`; on ranks other than the first the outcome is of no account."""
+    # Before hours of training, not when the model is registered.
+    check_own_class(context.spec.train.model)
     gang = join_gang(context.spec)
     dataset = fetch_dataset(context, gang)
     tuning_uri = context.request.inputs.get("tuning")

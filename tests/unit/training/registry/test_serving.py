@@ -17,6 +17,7 @@ from tests.unit.training.evaluation.test_latency import FRAME, model_folder
 from training.errors import DataError
 from training.models.predictor import load_predictor
 from training.registry import serving
+from training.registry.model_code import PREFIX
 from training.registry.model_files import LIST_NAME, check_files, write_list
 from training.registry.serving import load_verified
 from training.registry.versions import register_candidate
@@ -59,7 +60,7 @@ def test_a_model_as_it_was_registered_scores_as_the_stores_files_do(saved: tuple
 
 
 def in_code(model: Path, canary: Path) -> None:
-    path = model / "code" / "training" / "registry" / "serving.py"
+    (path,) = model.glob("code/*/__init__.py")
     path.write_text(CANARY.format(path=str(canary)) + path.read_text(encoding="utf-8"), encoding="utf-8")
 
 
@@ -70,7 +71,9 @@ def as_a_new_module(model: Path, canary: Path) -> None:
 def in_mlmodel(model: Path, canary: Path) -> None:
     (model / "evil.py").write_text(CANARY.format(path=str(canary)), encoding="utf-8")
     text = (model / "MLmodel").read_text(encoding="utf-8")
-    (model / "MLmodel").write_text(text.replace("training.registry.serving", "evil").replace("code: code", "code: ."), encoding="utf-8")
+    (model / "MLmodel").write_text(
+        text.replace(f"loader_module: {PREFIX}", "loader_module: evil # ").replace("code: code", "code: ."), encoding="utf-8"
+    )
 
 
 def with_a_list_of_its_own(model: Path, canary: Path) -> None:
