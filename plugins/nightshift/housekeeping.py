@@ -1,5 +1,5 @@
 """What no other task looks at: requests for approval whose time is over, MLflow where it differs from the ledger, and metrics of
-trainings that MLflow was away for.
+trainings that MLflow was away for. It also deletes what retention lets go (docs/retention.md).
 
 `python -m training.registry check` shows the same by hand.
 """
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import DAG, BaseOperator, CronTriggerTimetable
 from airflow.sdk.exceptions import AirflowSkipException
 
+from nightshift.cleaning import CleanHomeOperator, CollectOperator
 from nightshift.pools import CPU
 from nightshift.promotion import FollowOperator
 from nightshift.settings import Settings
@@ -36,7 +37,7 @@ def housekeeping_dag() -> DAG:
     """Return the DAG `housekeeping`."""
     dag = DAG(
         dag_id=HOUSEKEEPING,
-        description="Ends forgotten requests, and sets MLflow right where it differs from the ledger",
+        description="Ends forgotten requests, sets MLflow right where it differs from the ledger, deletes what retention lets go",
         doc_md=__doc__,
         schedule=CronTriggerTimetable("17 * * * *", timezone="UTC"),
         catchup=False,
@@ -48,6 +49,8 @@ def housekeeping_dag() -> DAG:
         models = ExpireOperator(task_id="expire", pool=CPU.name, retries=2)
         repair = RepairOperator.partial(task_id="repair", pool=CPU.name, retries=2)
         repair.expand(model=models.output)
+        CollectOperator(task_id="collect", pool=CPU.name, retries=2)
+        CleanHomeOperator(task_id="clean", pool=CPU.name, retries=2)
     return dag
 
 

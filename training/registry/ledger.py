@@ -91,6 +91,8 @@ class Entry:
     """Key of the request for approval that this one ends."""
     revision: int | None = None
     """Of the standing after the move; None where this decision moved nothing. The ledger fills it in."""
+    deleted_at: datetime | None = None
+    """When retention let the version's weights go; None while they are kept."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -173,7 +175,7 @@ class Ledger:
     def open_requests(self, model: str) -> list[Entry]:
         """Return the requests for approval that nothing has ended, oldest first."""
         with database_faults(), Session(self._engine) as session:
-            return [_entry(row) for row in _open_requests(session, model)]
+            return [_entry(row) for row in open_request_rows(session, model)]
 
     def add_note(self, model: str) -> int:
         """Note in the outbox that somebody tells MLflow about `model`; return the note's number."""
@@ -212,7 +214,8 @@ class Ledger:
         Raises:
             DeniedError: `promotion.conflict`, the standing moved after the candidate was measured against it, for a move as for a request
                 for approval; `as_of.future`, a move seats a version of a night that has not come; `approval.ended`, the request that the
-                entry answers has ended otherwise; `approval.unknown`, there is no such request. Nothing is recorded.
+                entry answers has ended otherwise; `approval.unknown`, there is no such request; `version.deleted`, a rollback to a
+                version whose weights retention has let go. Nothing is recorded.
             UnavailableError: `database.unavailable`.
         """
         with database_faults(), Session(self._engine) as session, session.begin():
@@ -226,6 +229,8 @@ class Ledger:
                 # No question about what an approval could not move any more.
                 _check_revision(standing, int(entry.evidence.get("revision", 0)), entry)
             before = _holder(standing.canary)
+            if entry.action == "rolled_back":
+                _check_kept(session, entry)
             if move is not None:
                 _move(standing, move, entry)
             added = LedgerDecision(**_columns(entry), revision=None if move is None else standing.revision)
@@ -285,6 +290,21 @@ def _check_revision(standing: ModelStanding, expected: int, entry: Entry) -> Non
         )
 
 
+def _check_kept(session: Session, entry: Entry) -> None:
+    """Refuse to go back to weights that are deleted. Who deletes holds the standing's row, too, so none of the two is late."""
+    rows = select(LedgerDecision).where(LedgerDecision.model == entry.model, LedgerDecision.version == entry.version)
+    newest = session.scalars(rows.order_by(LedgerDecision.id.desc())).first()
+    if newest is None or newest.deleted_at is None:
+        return
+    as_of = (entry.evidence.get("holder") or {}).get("as_of")
+    message = f"the weights of version {entry.semantic_version or entry.version} of {entry.model} were deleted by retention"
+    raise DeniedError(
+        "version.deleted",
+        f"{message} on {_with_zone(newest.deleted_at):%Y-%m-%d}",
+        hint=f"name a version that is kept (python -m training.registry {entry.model}), or trigger the run as of {as_of} again",
+    )
+
+
 def _known(session: Session, model: str, key: str) -> LedgerDecision | None:
     return session.scalar(select(LedgerDecision).where(LedgerDecision.model == model, LedgerDecision.decision_key == key))
 
@@ -295,7 +315,8 @@ def _endings(model: str, request_key: str) -> Any:
     )
 
 
-def _open_requests(session: Session, model: str) -> list[LedgerDecision]:
+def open_request_rows(session: Session, model: str) -> list[LedgerDecision]:
+    """Return the rows of the requests for approval that nothing has ended, oldest first."""
     ended = select(LedgerDecision.request_key).where(LedgerDecision.model == model, LedgerDecision.request_key.is_not(None))
     asked = select(LedgerDecision).where(
         LedgerDecision.model == model, LedgerDecision.outcome == REQUEST, LedgerDecision.decision_key.not_in(ended)
@@ -338,7 +359,7 @@ def _displace(session: Session, canary: Holder, move: Move, entry: Entry) -> Non
 def _supersede(session: Session, entry: Entry) -> None:
     by = f"version {entry.semantic_version or entry.version}"
     words = f"{by} asks now" if entry.outcome == REQUEST else f"{by} {MOVED[entry.action]} meanwhile"
-    for request in _open_requests(session, entry.model):
+    for request in open_request_rows(session, entry.model):
         if request.decision_key in (entry.key, entry.request_key):
             continue
         ending = Entry(
@@ -408,6 +429,7 @@ def _entry(row: LedgerDecision | Row[Any], evidence: Mapping[str, Any] | None = 
         semantic_version=row.semantic_version,
         request_key=row.request_key,
         revision=row.revision,
+        deleted_at=None if row.deleted_at is None else _with_zone(row.deleted_at),
     )
 
 

@@ -34,6 +34,7 @@ def history_lines(history: Sequence[Entry], width: int | None = None) -> list[st
 
 def _cells(entry: Entry) -> tuple[str, ...]:
     version = f"{entry.version} ({entry.semantic_version})" if entry.semantic_version else entry.version
+    version += ", deleted" if entry.deleted_at is not None else ""
     return f"{entry.decided_at:%Y-%m-%d %H:%M}", version, entry.outcome, entry.action.replace("_", " "), _one_line(entry.decided_by)
 
 

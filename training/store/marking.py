@@ -21,6 +21,8 @@ DEFAULT_KEEP: Final = 3
 HINT: Final = "restore it from a backup, or delete it if nothing needs it; until then nothing is deleted"
 NO_RECORD: Final = ("heartbeat.json", "tracking.json")
 """JSON files of an address that lead to nothing."""
+UNDELIVERED: Final = "tracking"
+"""Prefix of metrics that MLflow does not have yet, followed by the key of their training."""
 _CONTENT: Final = re.compile(r"(?:^|/)((?:objects/sha256/[0-9a-f]{2}/[0-9a-f]{64})|(?:manifests/sha256/[0-9a-f]{2}/[0-9a-f]{64}\.json))$")
 _REVISION: Final = re.compile(r"(?P<ref>.+)/\d{10}\.json")
 
@@ -90,12 +92,14 @@ class Marking:
         self._oldest_attempt = now - rules.attempts
         self._now = now
         self._found = Marked(reached=set(content_keys(list(roots))))
+        self._undelivered: set[str] = set()
         self._live_runs: set[str] = set()
         self._live_studies: set[str] = set()
 
     def look(self) -> Marked:
         """Look at everything; what cannot be read is in `problems`."""
         # Addresses first: an attempt that is alive keeps its run and its study.
+        self._undelivered = {"/".join(entry.key.split("/")[1:5]) for entry in self._bucket.list(UNDELIVERED)}
         for unit in units(self._bucket.list("stages"), 4):
             self._address(unit)
         for unit in units(self._bucket.list("runs"), 3):
@@ -109,7 +113,7 @@ class Marking:
     def _address(self, unit: Unit) -> None:
         attempts = units([entry for entry in unit.entries if entry.key.startswith(f"{unit.key}/attempts/")], 6)
         result = self._record(f"{unit.key}/_RESULT.json") if unit.has("_RESULT.json") else None
-        is_expired = unit.newest < self._oldest
+        is_expired = unit.newest < self._oldest and unit.key not in self._undelivered
         (self._found.expired_addresses if is_expired else self._found.kept_addresses).append(unit)
         gone: set[str] = set()
         if isinstance(result, dict) and not is_expired:
@@ -244,7 +248,8 @@ def kept_checkpoints(journal: Iterable[Any]) -> list[str]:
         return []
     last = made[-1]
     keep = last.get("keep", DEFAULT_KEEP)
-    best = [payload for payload in made if payload.get("epoch") == last.get("best_epoch")][:1]
+    best_epoch = last.get("best_epoch")
+    best = [payload for payload in made if best_epoch is not None and payload.get("epoch") == best_epoch][:1]
     return [str(payload["uri"]) for payload in [*best, *made[-keep:]]]
 
 

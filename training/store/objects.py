@@ -357,10 +357,14 @@ class Objects:
     def uri(self, digest: str) -> str:
         return self._bucket.uri(self.key(digest))
 
+    def claim(self, digest: str) -> None:
+        """Keep the collector from deleting an object for a grace period."""
+        self._condemned.claim(self.key(digest))
+
     def put_bytes(self, data: bytes) -> str:
         """Store `data` if it is not there yet; return its SHA-256."""
         digest = sha256_hex(data)
-        self._condemned.claim(self.key(digest))
+        self.claim(digest)
         if not self._bucket.create(self.key(digest), data):
             self._mend(digest, data, len(data))
         return digest
@@ -368,7 +372,7 @@ class Objects:
     def put_file(self, path: Path) -> str:
         """Store a file if its content is not there yet; return its SHA-256."""
         digest = file_digest(path)
-        self._condemned.claim(self.key(digest))
+        self.claim(digest)
         size_bytes = self._bucket.size_bytes(self.key(digest))
         # A local one that is there is made durable by that.
         if self._bucket.is_local or size_bytes is None:

@@ -41,7 +41,7 @@ class DatasetVersion(Base):
 
 
 class LedgerDecision(Base):
-    """One decision about a model version. Rows are only ever added: triggers refuse what would change one or take one away."""
+    """One decision about a model version. Rows are only ever added: triggers refuse to delete one, or to change it but for `deleted_at`."""
 
     __tablename__ = "ledger_decision"
     __table_args__ = (
@@ -69,6 +69,8 @@ class LedgerDecision(Base):
     """Key of the request for approval that this decision ends: one ending each."""
     revision: Mapped[int | None] = mapped_column(BigInteger)
     """Of the standing after the move, one decision each; absent where this decision moved nothing."""
+    deleted_at: Mapped[datetime | None] = mapped_column(DateTime(timezone=True))
+    """When retention let the version's weights go: the one field that is set later, once."""
 
 
 class ModelStanding(Base):

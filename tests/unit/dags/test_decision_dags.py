@@ -114,7 +114,7 @@ def test_a_rollback_asks_for_a_model_and_a_reason() -> None:
 
 
 def test_housekeeping_expires_and_then_repairs_each_model() -> None:
-    assert chain_of(housekeeping_dag()) == {"expire": {"repair"}, "repair": set()}
+    assert chain_of(housekeeping_dag()) == {"expire": {"repair"}, "repair": set(), "collect": set(), "clean": set()}
 
 
 def test_one_file_still_gives_its_pipelines_dag() -> None:

@@ -9,7 +9,7 @@ import pytest
 from airflow.sdk import DAG, BaseOperator
 from airflow.sdk.definitions.mappedoperator import MappedOperator
 
-from nightshift import approvals, canaries, housekeeping, promotion, resolve, rollbacks, stages, tuning
+from nightshift import approvals, canaries, cleaning, housekeeping, promotion, resolve, rollbacks, stages, tuning
 from nightshift.assets import DECISIONS
 from nightshift.factory import build_dag, decision_dags
 from nightshift.housekeeping import RepairOperator, housekeeping_dag
@@ -19,7 +19,7 @@ from training.provenance import CHECKOUT
 from training.spec import load_spec
 from training.spec.models import Alerts
 
-MODULES = (approvals, canaries, housekeeping, promotion, resolve, rollbacks, stages, tuning)
+MODULES = (approvals, canaries, cleaning, housekeeping, promotion, resolve, rollbacks, stages, tuning)
 TUNE = "\ntune: {trials: 2, space: {learning_rate: {float: [1e-3, 1e-1], log: true}}}\n"
 SPEC_PATH = CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml"
 SPEC = load_spec(SPEC_PATH)
@@ -37,6 +37,8 @@ OWN: dict[type[BaseOperator], dict[str, Any]] = {
     approvals.AnswerOperator: {**PROMOTES, "spec": SPEC},
     canaries.ResolveCanary: {"spec_path": str(SPEC_PATH), "model": "search_ranking"},
     rollbacks.RollbackOperator: {},
+    cleaning.CollectOperator: {},
+    cleaning.CleanHomeOperator: {},
     housekeeping.ExpireOperator: {},
     housekeeping.RepairOperator: {"model": "search_ranking"},
 }

@@ -108,6 +108,16 @@ def test_the_database_refuses_to_change_or_delete_a_decision(empty_database: str
     assert [entry.decided_by for entry in ledger.history("m")] == ["m/1", "m/2", "m/3"]
 
 
+def test_the_database_lets_a_decision_note_once_that_its_weights_are_deleted(empty_database: str) -> None:
+    ledger = migrated(empty_database)
+    with connect(empty_database).begin() as connection:
+        connection.execute(text("UPDATE ledger_decision SET deleted_at = '2026-02-01 00:00:00+00:00' WHERE version = '2'"))
+    assert [entry.deleted_at is not None for entry in ledger.history("m")] == [False, True, False]
+    for again in ("'2027-01-01 00:00:00+00:00'", "NULL"):
+        with pytest.raises(DBAPIError, match="append-only"), connect(empty_database).begin() as connection:
+            connection.execute(text(f"UPDATE ledger_decision SET deleted_at = {again} WHERE version = '2'"))  # noqa: S608
+
+
 @pytest.mark.parametrize("promise", [{"request_key": "r"}, {"revision": 7}, {"decision_key": "k1"}])
 def test_the_database_refuses_a_second_ending_a_second_winner_and_a_second_row_of_one_key(
     empty_database: str, promise: dict[str, Any]

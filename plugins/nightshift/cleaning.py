@@ -1,0 +1,169 @@
+"""Deletes what retention lets go: from the store, and from what a laptop installation writes beside it. docs/retention.md."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+
+from nightshift.settings import Settings
+from training.errors import LeaseHeldError, NightshiftError, UnavailableError
+from training.patience import waiting_for_database
+from training.store import Store
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.context import Context
+
+    from training.retention.settings import Retention
+
+AIRFLOW_SECONDS: Final = 600
+STAMP: Final = "airflow-cleaned"
+"""File of the installation whose time is that of the last cleaning of Airflow's database."""
+_TASK_LOGS: Final = re.compile(r"dag_id=.+")
+
+
+class CollectOperator(BaseOperator):
+    """Collects the store once in `retention.every`; the log has bytes by kind."""
+
+    @waiting_for_database()
+    def execute(self, context: Context) -> dict[str, int]:
+        """Return the bytes of each verdict: kept, condemned, deleted.
+
+        Raises:
+            AirflowSkipException: the last collection is not long ago, or another one is under way.
+            AirflowFailException: the settings are wrong, or a record that might lead to anything cannot be read: nothing was deleted.
+            UnavailableError: store or database do not answer; Airflow tries again.
+        """
+        from training.registry.retention import LedgerRoots
+        from training.retention.report import report_lines
+        from training.retention.settings import load_retention
+        from training.store.collector import Collector
+
+        settings = Settings.from_environment()
+        try:
+            retention = load_retention()
+            roots = LedgerRoots(settings.database_url, champions=retention.champions)
+            collector = Collector(Store(settings.store_uri), retention.rules(), roots)
+            last = collector.last_done()
+            if last is not None and datetime.now(UTC) - last < retention.every:
+                raise AirflowSkipException(f"the last collection ended at {last:%Y-%m-%d %H:%M} UTC (retention every)")
+            report = collector.collect()
+        except UnavailableError:
+            raise
+        except LeaseHeldError as err:
+            raise AirflowSkipException(str(err)) from err
+        except NightshiftError as err:
+            raise AirflowFailException(str(err)) from err
+        for line in report_lines(report, dry_run=False):
+            self.log.info("%s", line)
+        return {verdict: report.total(verdict) for verdict in ("kept", "condemned", "deleted")}
+
+
+class CleanHomeOperator(BaseOperator):
+    """On a laptop: old runs in Airflow's database, old task logs, copies of reports, journals of studies."""
+
+    def execute(self, context: Context) -> int:
+        """Return the bytes of the files that were deleted.
+
+        Raises:
+            AirflowSkipException: Airflow is not this installation's own, as in a cluster.
+            AirflowException: Airflow's own command failed; its output is in the log.
+        """
+        from training.retention.settings import load_retention
+
+        settings = Settings.from_environment()
+        try:
+            retention = load_retention()
+        except NightshiftError as err:
+            raise AirflowFailException(str(err)) from err
+        if not is_laptop(settings):
+            raise AirflowSkipException("Airflow's database and logs are not this installation's own: docs/retention.md")
+        deleted = clean_home(settings.home, retention, now=time.time())
+        self.log.info("deleted files of %.2f MB below %s", deleted / 1e6, settings.home)
+        if is_due(settings.home / STAMP, retention.every):
+            self._clean_database(settings, retention)
+            (settings.home / STAMP).touch()
+        return deleted
+
+    def _clean_database(self, settings: Settings, retention: Retention) -> None:
+        from nightshift.services.environment import environment
+
+        before = datetime.now(UTC) - retention.airflow
+        # Not in this process: Airflow keeps tasks away from its database.
+        done = subprocess.run(
+            clean_command(before),
+            env=environment(settings),
+            capture_output=True,
+            text=True,
+            timeout=AIRFLOW_SECONDS,
+            check=False,
+        )
+        if done.returncode:
+            raise AirflowException(f"airflow db clean ended with {done.returncode}: {(done.stderr or done.stdout)[-2000:]}")
+        self.log.info("Airflow's database has no runs from before %s", before)
+
+
+def clean_command(before: datetime) -> list[str]:
+    """Return Airflow's own command that deletes what is older than `before` from its database, without an archive."""
+    command = [sys.executable, "-m", "airflow", "db", "clean", "--clean-before-timestamp", before.isoformat(timespec="seconds")]
+    return [*command, "--skip-archive", "--yes"]
+
+
+def is_laptop(settings: Settings) -> bool:
+    """Return whether Airflow's database and logs are in the installation's own folder."""
+    home = settings.home / "airflow"
+    return os.environ.get("AIRFLOW_HOME") == str(home) and (home / "airflow.db").is_file()
+
+
+def is_due(stamp: Path, every: timedelta) -> bool:
+    return not stamp.exists() or time.time() - stamp.stat().st_mtime >= every.total_seconds()
+
+
+def clean_home(home: Path, retention: Retention, *, now: float) -> int:
+    """Delete old task logs, copies of reports and journals of studies; return their bytes.
+
+    A run's folder goes when everything in it is old.
+    """
+    old_logs, old_runs = now - retention.airflow.total_seconds(), now - retention.runs.total_seconds()
+    deleted = 0
+    for logs in (home / "airflow" / "logs", home / "logs"):
+        for dag in _folders(logs):
+            if _TASK_LOGS.fullmatch(dag.name):
+                deleted += sum(_delete_if_old(run, old_logs) for run in _folders(dag))
+        deleted += sum(_delete_if_old(day, old_logs) for day in _folders(logs / "dag_processor"))
+    for dag in _folders(home / "reports"):
+        deleted += sum(_delete_if_old(run, old_runs) for run in _folders(dag))
+    for journal in sorted((home / "tuning").glob("*.journal")):
+        files = [file for file in (journal, journal.with_suffix(".lock")) if file.exists()]
+        if max(_newest(file) for file in files) < old_runs:
+            deleted += journal.stat().st_size
+            for file in files:
+                file.unlink(missing_ok=True)
+    return deleted
+
+
+def _folders(folder: Path) -> Iterator[Path]:
+    if folder.is_dir():
+        yield from sorted(found for found in folder.iterdir() if found.is_dir() and not found.is_symlink())
+
+
+def _newest(path: Path) -> float:
+    return max([path.lstat().st_mtime, *(found.lstat().st_mtime for found in path.rglob("*"))])
+
+
+def _delete_if_old(folder: Path, before: float) -> int:
+    if _newest(folder) >= before:
+        return 0
+    size_bytes = sum(found.lstat().st_size for found in folder.rglob("*") if found.is_file())
+    shutil.rmtree(folder, ignore_errors=True)
+    return size_bytes

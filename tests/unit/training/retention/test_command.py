@@ -1,0 +1,81 @@
+"""The settings of retention, and its command."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from training.errors import SpecError
+from training.retention.__main__ import main
+from training.retention.settings import Retention, load_retention
+from training.store import Store
+from training.store.collector import Collector
+from training.store.marking import Rules
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path}/nightshift.db")
+    monkeypatch.setenv("NIGHTSHIFT_STORE", str(tmp_path / "store"))
+    monkeypatch.delenv("NIGHTSHIFT_RETENTION", raising=False)
+    return Store(str(tmp_path / "store"))
+
+
+def test_defaults_hold_without_a_file() -> None:
+    assert load_retention({}) == Retention()
+    assert Retention().rules() == Rules(runs=timedelta(days=30), attempts=timedelta(days=14), grace=timedelta(days=2))
+
+
+def test_file_is_read_and_each_key_has_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "retention.yaml"
+    path.write_text("runs: 7d\nattempts: 2d\ngrace: 3h\nchampions: 2\nairflow: 5d\nevery: 6h\n", encoding="utf-8")
+    found = load_retention({"NIGHTSHIFT_RETENTION": str(path)})
+    assert found.rules() == Rules(runs=timedelta(days=7), attempts=timedelta(days=2), grace=timedelta(hours=3))
+    assert (found.champions, found.airflow, found.every) == (2, timedelta(days=5), timedelta(hours=6))
+
+
+def test_everything_that_is_wrong_with_the_file_is_reported_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "retention.yaml"
+    path.write_text("runs: soon\ngrace: 5m\nchampion: 3\n", encoding="utf-8")
+    with pytest.raises(SpecError) as caught:
+        load_retention({"NIGHTSHIFT_RETENTION": str(path)})
+    assert [(problem.line, problem.code) for problem in caught.value.problems] == [
+        (1, "duration.invalid"),
+        (2, "field.range"),
+        (3, "spec.unknown_key"),
+    ]
+    with pytest.raises(SpecError, match="absent"):
+        load_retention({"NIGHTSHIFT_RETENTION": str(tmp_path / "absent")})
+
+
+def test_dry_run_prints_bytes_by_kind_and_deletes_nothing(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    store.manifests.put_files("snapshot", {"t": b"x" * 20_000}, {})
+    assert main(["--dry-run"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["kind", "kept", "to", "be", "deleted", "later", "would", "be", "deleted", "now"]
+    assert [line.split() for line in lines if line.startswith("snapshot")] == [["snapshot", "0.00", "MB", "0.02", "MB", "0.00", "MB"]]
+    assert store.bucket.list("condemned") == []
+
+
+def test_artifact_that_is_kept_stays_until_it_is_released(store: Store) -> None:
+    rules = Rules(runs=timedelta(days=1), attempts=timedelta(days=1), grace=timedelta(0))
+    uri, _ = store.manifests.put_files("snapshot", {"t": b"rows"}, {})
+    Collector(store, rules).collect()
+    assert main(["--keep", uri]) == 0
+    for _ in range(3):
+        Collector(store, rules).collect()
+    assert store.manifests.get(uri)
+    assert main(["--release", uri]) == 0
+    for _ in range(3):
+        Collector(store, rules).collect()
+    assert store.bucket.list("objects") == []
+
+
+def test_command_names_what_is_wrong_and_ends_with_its_code(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--keep", f"{store.root_uri}/manifests/sha256/aa/{'a' * 64}.json"]) == 65
+    assert "does not exist" in capsys.readouterr().err
+    Collector(store, Rules(runs=timedelta(1), attempts=timedelta(1), grace=timedelta(1)))._begin()
+    assert main([]) == 75
+    assert "another collection" in capsys.readouterr().err

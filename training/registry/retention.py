@@ -1,0 +1,118 @@
+"""What the ledger needs of the store, and what it notes of weights that are deleted. SQLAlchemy only: operators import it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from training.registry.decisions import CHAMPIONS, HOLDER
+from training.registry.ledger import Entry, Ledger, locked_standing, open_request_rows
+from training.store.marking import content_keys
+from training.tables.connect import connect, database_faults
+from training.tables.schema import DatasetVersion, LedgerDecision
+
+NAMED: Final = ("model_uri", "dataset_uri", "snapshot_uri", "evaluation_uri", "spec_uri", "report_uri")
+"""What a decision names of the run that made its version."""
+
+
+class LedgerRoots:
+    """Champion, canary, the former champions, and versions about which a person is asked: with all that their runs were made of."""
+
+    def __init__(self, database_url: str | None = None, *, champions: int) -> None:
+        """Open the ledger.
+
+        Args:
+            champions: how many former champions of each model stay.
+        """
+        self._url = database_url
+        self._ledger = Ledger(database_url)
+        self._champions = champions
+
+    def uris(self) -> list[str]:
+        """Return the URIs that have to stay.
+
+        Raises:
+            UnavailableError: `database.unavailable`.
+        """
+        return [uri for model in self._ledger.models() for uri in self._of_model(model)]
+
+    def _of_model(self, model: str) -> Iterator[str]:
+        standing, history = self._ledger.standing(model), self._ledger.history(model)
+        seats = [seat for seat in (standing.champion, standing.canary) if seat is not None]
+        kept = {seat.version for seat in seats} | former_champions(history, {seat.version for seat in seats}, self._champions)
+        yield from (seat.model_uri for seat in seats)
+        for entry in history:
+            if entry.version in kept:
+                yield from _named(entry)
+        for request in self._ledger.open_requests(model):
+            yield from _texts(request.evidence)
+
+    def release(self, uris: Collection[str]) -> set[str]:
+        """Note that these manifests are deleted next: in the decisions about their models, and in the index of snapshots.
+
+        Returns:
+            Those that have to stay: their version got a seat, or a person was asked about it, a moment ago.
+        """
+        gone = {key: uri for uri in uris for key in content_keys(uri)}
+        stay: set[str] = set()
+        for model in self._ledger.models():
+            with database_faults(), Session(connect(self._url)) as session, session.begin():
+                stay |= {gone[key] for key in _release(session, model, set(gone))}
+        with database_faults(), Session(connect(self._url)) as session, session.begin():
+            rows = session.scalars(select(DatasetVersion).where(DatasetVersion.deprecated_at.is_(None)))
+            for row in rows:
+                if any(key in gone and gone[key] not in stay for key in content_keys(row.storage_uri)):
+                    row.deprecated_at = datetime.now(UTC)
+        return stay
+
+
+def former_champions(history: list[Entry], seated: Collection[str], count: int) -> set[str]:
+    """Return the versions of the newest `count` champions that have no seat now, those that were rolled back included."""
+    found: list[str] = []
+    for entry in reversed(history):
+        if entry.action in CHAMPIONS and entry.version not in (*seated, *found):
+            found.append(entry.version)
+    return set(found[:count])
+
+
+def _release(session: Session, model: str, gone: set[str]) -> set[str]:
+    """Return the keys of `gone` that a seat or an open request of the model needs; note the deletion of its other versions."""
+    # From here to the commit no decision about the model moves anything.
+    standing = locked_standing(session, model)
+    seated = {seat["version"] for seat in (standing.champion, standing.canary) if seat}
+    needed = {key for seat in (standing.champion, standing.canary) if seat for key in content_keys(seat["model_uri"])}
+    asked = {request.version for request in open_request_rows(session, model)}
+    rows = session.scalars(select(LedgerDecision).where(LedgerDecision.model == model, LedgerDecision.deleted_at.is_(None))).all()
+    lost = set()
+    for row in rows:
+        found = set(content_keys([row.evidence.get("model_uri"), (row.evidence.get(HOLDER) or {}).get("model_uri")])) & gone
+        if row.version in seated or row.version in asked:
+            needed |= found
+        elif found:
+            lost.add(row.version)
+    if lost:
+        noted = update(LedgerDecision).where(LedgerDecision.model == model, LedgerDecision.version.in_(lost))
+        session.execute(noted.where(LedgerDecision.deleted_at.is_(None)).values(deleted_at=datetime.now(UTC)))
+    return needed & gone
+
+
+def _named(entry: Entry) -> Iterator[str]:
+    for values in (entry.evidence, entry.evidence.get(HOLDER) or {}):
+        yield from (str(values[name]) for name in NAMED if values.get(name))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield all texts of a JSON value: an open request keeps whatever it names."""
+    waiting = [value]
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, str):
+            yield found
+        elif isinstance(found, dict):
+            waiting += found.values()
+        elif isinstance(found, list):
+            waiting += found

@@ -1,0 +1,72 @@
+"""Deletes what retention lets go: python -m training.retention [--dry-run]; docs/retention.md.
+
+Exit code 0: done; 75: another collection is under way; else that of the error that it names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from training.errors import NightshiftError
+from training.registry.retention import LedgerRoots
+from training.retention.report import report_lines
+from training.retention.settings import load_retention
+from training.store import Store
+from training.store.collector import Collector
+from training.tables.connect import CHECKOUT
+
+KEPT = "kept/"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Collect, or mark what stays; print bytes by kind; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m training.retention", description=__doc__.splitlines()[0])
+    parser.add_argument("--dry-run", action="store_true", help="delete and write nothing: say what would be deleted")
+    parser.add_argument("--store", default=os.environ.get("NIGHTSHIFT_STORE"), help="root URI; default: NIGHTSHIFT_STORE")
+    marks = parser.add_mutually_exclusive_group()
+    marks.add_argument("--keep", metavar="URI", help="keep this snapshot, model or other artifact until it is released; collects nothing")
+    marks.add_argument("--release", metavar="URI", help="end the keeping of this artifact; collects nothing")
+    given = parser.parse_args(arguments)
+    home = os.environ.get("NIGHTSHIFT_HOME") or str(CHECKOUT / ".local")
+    try:
+        store = Store(given.store or f"{home}/store")
+        if given.keep or given.release:
+            sys.stdout.write(keep(store, given.keep) if given.keep else release(store, given.release))
+            return 0
+        retention = load_retention()
+        report = Collector(store, retention.rules(), LedgerRoots(champions=retention.champions)).collect(dry_run=given.dry_run)
+    except NightshiftError as err:
+        sys.stderr.write(f"{err}\n")
+        return int(err.exit_code)
+    sys.stdout.write("\n".join(report_lines(report, dry_run=given.dry_run)) + "\n")
+    return 0
+
+
+def keep(store: Store, uri: str) -> str:
+    """Let an artifact stay until it is released; it is a manifest, which is there and can be read.
+
+    Raises:
+        StoreError: `object.missing`, `object.altered`; DeniedError: `store.foreign_uri`.
+    """
+    manifest = store.manifests.get(uri)
+    # Put again, it is claimed: a deletion that was about to come does not.
+    store.manifests.put(manifest)
+    for entry in manifest.files.values():
+        store.objects.claim(entry.digest)
+    ref = store.ref(f"{KEPT}{manifest.digest}")
+    head = ref.read()
+    if head is None or head.value != uri:
+        ref.move(uri, expected=head.number if head else 0)
+    return f"kept: {manifest.kind} {uri}\n"
+
+
+def release(store: Store, uri: str) -> str:
+    """End the keeping of an artifact; a no-op where it is not kept."""
+    store.ref(f"{KEPT}{uri.rsplit('/', 1)[-1].removesuffix('.json')}").delete()
+    return f"released: {uri}\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+"""The file that `NIGHTSHIFT_RETENTION` names: how long an installation keeps what it writes. docs/retention.md has the table."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Final
+
+from pydantic import AfterValidator, Field, ValidationError
+
+from training.errors import Problem, SpecError
+from training.spec.documents import read_document
+from training.spec.problems import in_order, problems_of
+from training.spec.values import PositiveDuration, Section, refusal
+from training.store.marking import Rules
+
+VARIABLE: Final = "NIGHTSHIFT_RETENTION"
+LEAST_GRACE: Final = timedelta(hours=1)
+
+
+def _grace(value: timedelta) -> timedelta:
+    if value < LEAST_GRACE:
+        raise refusal("field.range", "must be at least 1h", hint="longer than any stage takes from its first write to its commit")
+    return value
+
+
+class Retention(Section):
+    """How long things stay; the checkpoints of a training are its pipeline's (`train.checkpoint.keep`)."""
+
+    runs: PositiveDuration = Field(default="30d", validate_default=True)
+    """Runs and their work after the last change: snapshots, datasets, models, evaluations, reports, studies."""
+    champions: Annotated[int, Field(ge=0, le=1000)] = 5
+    """Former champions of each model that stay, with what they were made of, however old they are."""
+    attempts: PositiveDuration = Field(default="14d", validate_default=True)
+    """Failed attempts of finished work: requests, logs, errors."""
+    airflow: PositiveDuration = Field(default="30d", validate_default=True)
+    """Runs in Airflow's database, and their task logs, on a laptop."""
+    grace: Annotated[PositiveDuration, AfterValidator(_grace)] = Field(default="2d", validate_default=True)
+    """Between the mark of what nothing needs and its deletion."""
+    every: PositiveDuration = Field(default="1d", validate_default=True)
+    """Housekeeping collects when the last collection is so long ago."""
+
+    def rules(self) -> Rules:
+        return Rules(runs=self.runs, attempts=self.attempts, grace=self.grace)
+
+
+def load_retention(environ: Mapping[str, str] = os.environ) -> Retention:
+    """Read the file, as strictly as a pipeline's; without one the defaults hold.
+
+    Raises:
+        SpecError: `retention.unreadable`, or every problem, in the order of its lines.
+    """
+    source = environ.get(VARIABLE, "").strip()
+    if not source:
+        return Retention()
+    try:
+        text = Path(source).read_bytes()
+    except OSError as err:
+        message = f"cannot be read: {err.strerror}"
+        raise SpecError(source, [Problem(code="retention.unreadable", message=message, hint=f"{VARIABLE} names the file")]) from err
+    document = read_document(text, source)
+    try:
+        found = Retention.model_validate(document.value)
+    except ValidationError as err:
+        raise SpecError(source, in_order([*document.problems, *problems_of(err, Retention, document)])) from err
+    if document.problems:
+        raise SpecError(source, in_order(document.problems))
+    return found
