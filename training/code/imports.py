@@ -18,6 +18,8 @@ FORMAT_VERSION: Final = 1
 _NAME: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", re.ASCII)
 _FILE: Final = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)*\.\w+", re.ASCII)
 MAX_STRING_CHARS: Final = 200
+MAX_CACHED_FILES: Final = 2_000
+"""Each edit adds an entry; with more, only those in use are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +100,17 @@ class ImportsCache:
         """Write the cache if there is anything new; a folder that cannot be written costs time and nothing else."""
         if self._path is None or not self._has_new:
             return
-        content = canonical_json([FORMAT_VERSION, self._known])
+        kept = self._known if len(self._known) <= MAX_CACHED_FILES else self._used
+        content = canonical_json([FORMAT_VERSION, kept])
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(dir=self._path.parent, prefix=f".{self._path.name}.", delete=False) as file:
-                file.write(sha256_hex(content).encode() + b"\n" + content)
-            Path(file.name).replace(self._path)
+                try:
+                    file.write(sha256_hex(content).encode() + b"\n" + content)
+                    file.flush()
+                    Path(file.name).replace(self._path)
+                finally:
+                    Path(file.name).unlink(missing_ok=True)
         except OSError:
             return
         self._has_new = False

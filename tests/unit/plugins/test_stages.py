@@ -15,6 +15,7 @@ from nightshift.placement import Ended
 from nightshift.resolve import ResolveOperator
 from nightshift.retries import InfrastructureError
 from nightshift.stages import StageFailedError, StageOperator
+from training.code.closure import Code
 from training.contracts import RunIdentity, StageRequest, StageResult
 from training.errors import UnavailableError
 from training.provenance import CHECKOUT
@@ -125,6 +126,20 @@ def test_an_attempt_that_commits_is_the_result(scripted: Scripted, run_ingest: A
     assert request.as_of == "2026-02-01T02:00:00+00:00"
     assert StageResult.from_mapping(values).reused_from is None
     assert links(operator) == ("", "", TASK_PAGE.format("r1", 1))
+
+
+def test_an_attempt_is_held_to_the_code_that_its_work_is_named_after(
+    scripted: Scripted, run_ingest: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_ingest()
+    monkeypatch.setenv("NIGHTSHIFT_CODE_VERSION", "sha256:1")
+    run_ingest(run_id="r2")
+    by_files, by_image = scripted.requests
+    assert by_files.code_version == Code.of(by_files.code_files).version
+    assert "training/stages/ingest.py" in by_files.code_files
+    assert "training/stages/train.py" not in by_files.code_files
+    assert (by_image.code_version, by_image.code_files) == ("sha256:1", {})
+    assert b"code_files" not in by_image.to_json(), "the image may be of an earlier version"
 
 
 def test_another_run_finds_the_work_done_and_starts_nothing(scripted: Scripted, run_ingest: Any) -> None:

@@ -12,6 +12,7 @@ from nightshift.resolve import ResolveOperator
 from nightshift.retries import InfrastructureError
 from nightshift.stages import StageFailedError, StageOperator
 from tests.unit.plugins.kubernetes.kubernetes_api import RUNNING, SUCCEEDED, KubernetesApi, failed
+from training.code.closure import Code
 from training.contracts import RunIdentity, StageResult
 from training.provenance import CHECKOUT
 from training.store import Store
@@ -136,4 +137,5 @@ def test_a_kill_while_the_task_is_at_work_ends_the_launch(task: Task, api: Kuber
 
 def test_the_code_that_a_pod_must_run_is_in_its_request(task: Task, api: KubernetesApi) -> None:
     _, request = task.request(task.start())
-    assert len(request.code_version) == 64
+    assert request.code_version == Code.of(request.code_files).version
+    assert "training/stages/ingest.py" in request.code_files

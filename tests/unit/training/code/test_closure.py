@@ -144,6 +144,17 @@ def test_a_damaged_cache_is_made_again(package: Path, tmp_path: Path, damage: by
         assert cache.read_bytes() == whole
 
 
+def test_a_cache_does_not_grow_with_each_edit(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = tmp_path / "imports.json"
+    monkeypatch.setattr("training.code.imports.MAX_CACHED_FILES", 10)
+    code(package, "training.stages.train", cache=cache)
+    size = cache.stat().st_size
+    for number in range(20):
+        write(package, {"training/late.py": f"import a_library_{number:03}"})
+        code(package, "training.stages.train", cache=cache)
+    assert cache.stat().st_size < 2 * size
+
+
 def test_a_cache_that_cannot_be_written_costs_nothing_but_time(package: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert code(package, "training.stages.train", cache=tmp_path / "file" / "imports.json").files
