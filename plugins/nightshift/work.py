@@ -135,8 +135,8 @@ def _evaluation(
     weights, dataset = results["model"].scalars["weights_digest"], results["dataset"].digest
     covered = {"weights": weights, "dataset": dataset}
     # By the candidate alone: which champion it was measured against is what is looked up here.
-    own = code_of(spec, "evaluate", settings).version
-    ref = store.ref(f"evaluations/{fingerprint('evaluate', spec_part=part, code_version=own, inputs=covered)}")
+    own = code_of(spec, "evaluate", settings)
+    ref = store.ref(f"evaluations/{fingerprint('evaluate', spec_part=part, code_version=own.version, inputs=covered)}")
     seats = {name: parameters[name] for name in ("champion", "canary")}
     head = ref.read()
     if head is not None and weights in {seat["weights_digest"] for seat in seats.values() if seat is not None}:
@@ -149,7 +149,8 @@ def _evaluation(
     # Without a canary as before there were any: what is done stays done.
     covered_seats = against if against["canary"] else {"champion": against["champion"]}
     parameters = {**parameters, **seats}
-    code = code_of(spec, "evaluate", settings, families=families_of(store, parameters))
+    others = families_of(store, parameters) - {spec.train.model}
+    code = code_of(spec, "evaluate", settings, families=others) if others else own
     print_ = fingerprint("evaluate", spec_part=part, code_version=code.version, inputs={**covered, **covered_seats}, nonce=nonce)
     inputs = {name: result.artifact_uri for name, result in results.items()}
     return Work(fingerprint=print_, inputs=inputs, parameters=parameters, code_version=code.version, code_files=code.files)
