@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.sdk import DAG, BaseOperator, Param
 from airflow.sdk.exceptions import AirflowFailException
 
+from nightshift.gpus import device_of
 from nightshift.placement import KUBERNETES
 from nightshift.pools import CPU, pool_of
 from nightshift.resolve import RESOLVE, WAIT, Frozen, ResolveOperator, WaitForData
@@ -87,6 +88,8 @@ class StudyWork:
     """Its trials share no disk."""
     code: Code
     """Of its trials."""
+    device: Mapping[str, str]
+    """`device_of` its trials."""
 
     @classmethod
     def of(cls, context: Context, frozen: Frozen, settings: Settings) -> StudyWork:
@@ -99,18 +102,26 @@ class StudyWork:
         dataset = require_result(context["ti"].xcom_pull(task_ids="prepare"), stage="prepare")
         world_size = frozen.spec.train.placement.world_size
         code = code_of(frozen.spec, TRIAL, settings)
-        covered = {"dataset": dataset.digest, "world_size": world_size}
+        device = device_of(frozen.spec, settings.backend)
+        covered = {"dataset": dataset.digest, "world_size": world_size, **device}
         nonce = str(context["ti"].run_id) if frozen.force else ""
         name = fingerprint(TRIAL, spec_part=spec_part(frozen.spec, TRIAL), code_version=code.version, inputs=covered, nonce=nonce)
         shared = settings.backend == KUBERNETES
-        return cls(name=name, dataset_uri=dataset.artifact_uri, world_size=world_size, shared=shared, code=code)
+        return cls(name=name, dataset_uri=dataset.artifact_uri, world_size=world_size, shared=shared, code=code, device=device)
 
     def store(self, frozen: Frozen) -> StudyStore:
         return StudyStore(frozen.store, frozen.spec.name, self.name)
 
     def trial(self, slot: int, champion: str | None) -> Work:
         """Return the work of one trial."""
-        parameters = {"study": self.name, "slot": slot, "shared": self.shared, "world_size": self.world_size, "champion": champion}
+        parameters = {
+            "study": self.name,
+            "slot": slot,
+            "shared": self.shared,
+            "world_size": self.world_size,
+            "champion": champion,
+            **self.device,
+        }
         inputs = {"dataset": self.dataset_uri}
         name = slot_fingerprint(self.name, slot)
         return Work(fingerprint=name, inputs=inputs, parameters=parameters, code_version=self.code.version, code_files=self.code.files)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from nightshift.gpus import device_of
 from nightshift.placement import KUBERNETES
 from nightshift.resolve import Frozen
 from nightshift.settings import Settings
@@ -95,9 +96,10 @@ def _looked_up(stage: str, frozen: Frozen, results: Mapping[str, StageResult], s
         return {}, {"snapshot": results["snapshot"].digest}
     if stage == "train":
         world_size = spec.train.placement.world_size
-        parameters = {"world_size": world_size, "snapshot_digest": results["snapshot"].digest}
+        device = device_of(spec, settings.backend)
+        parameters = {"world_size": world_size, "snapshot_digest": results["snapshot"].digest, **device}
         tuning = {"tuning": results["tuning"].digest} if "tuning" in results else {}
-        return parameters, {"dataset": results["dataset"].digest, "world_size": world_size, **tuning}
+        return parameters, {"dataset": results["dataset"].digest, "world_size": world_size, **tuning, **device}
     if stage == "tune":
         raise ValueError("the work of `tune` is nightshift.tuning's")
     if stage == "evaluate":

@@ -2,7 +2,8 @@
 
     torchrun --nproc-per-node=2 -m tests.distributed.slow_ranks FOLDER LAST_EPOCH SLOW_SECONDS SLOW...
 
-Each SLOW is `validation` (rank 1's first one), `upload` (rank 0's first wait for one) or `restore` (reading it, by rank 0).
+Each SLOW is `join` (rank 1 comes late), `validation` (rank 1's first one), `upload` (rank 0's first wait for one) or `restore` (reading it,
+by rank 0).
 It ends after LAST_EPOCH of three. Rank 0 writes FOLDER/outcome.json.
 """
 
@@ -75,13 +76,6 @@ def slow_once(function: Callable[..., Any], seconds: float) -> Callable[..., Any
     return slowly
 
 
-def meet(folder: Path, rank: int) -> None:
-    """Wait until both ranks have loaded everything: the time-out under test is for what comes after."""
-    (folder / f"ready-{rank}").touch()
-    while not all((folder / f"ready-{other}").exists() for other in (0, 1)):
-        time.sleep(0.02)
-
-
 def alone(family: SlowFamily, context: FitContext) -> float:
     """Return the validation loss as one rank alone finds it, with the module as it is."""
     shards = ShardSet(context.dataset_path, context.dataset_meta, "validation")
@@ -98,7 +92,8 @@ def main(folder: Path, last_epoch: int, seconds: float, slow: list[str]) -> None
     bench = FamilyBench(folder / f"rank-{rank}", "ranking")
     made = bench.fit_context("ranker", epochs=EPOCHS, batch_size=24, early_stopping=None, settings=SETTINGS)
     made.checkpoints.close()
-    meet(folder, rank)
+    if rank == 1 and "join" in slow:
+        time.sleep(seconds)
     gang = Gang.join()
     bench.store = Store(str(folder.parent / "store"))
     bench.num_attempts = last_epoch

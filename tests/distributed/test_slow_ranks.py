@@ -32,11 +32,12 @@ def train(folder: Path, last_epoch: int, *slow: str, collective_seconds: float =
     return outcome
 
 
-def test_slow_validation_upload_and_restore_outlast_the_collective_time_out_and_change_no_bit(tmp_path: Path) -> None:
+def test_late_rank_slow_validation_upload_and_restore_outlast_the_collective_time_out_and_change_no_bit(tmp_path: Path) -> None:
     undisturbed = train(tmp_path / "undisturbed" / "a1", 3, collective_seconds=120)
-    slow = train(tmp_path / "slow" / "a1", 2, "validation", "upload")
+    slow = train(tmp_path / "slow" / "a1", 2, "join", "validation", "upload")
     resumed = train(tmp_path / "slow" / "a2", 3, "restore")
     assert resumed["steps"][0] == slow["steps"][-1] + 1, "the second attempt began where the first one ended"
     assert slow["validation"] == undisturbed["validation"][:2]
+    assert resumed["weights"] == undisturbed["weights"]
     assert resumed["validation"] == undisturbed["validation"], "in all bits, though the ranks came in another order"
     assert undisturbed["validation"] == pytest.approx(undisturbed["alone"], rel=1e-6), "as one rank alone, but for the order of sums"

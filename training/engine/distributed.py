@@ -17,8 +17,10 @@ from typing import Final, Self
 
 import torch
 import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
 
 from training import liveness
+from training.engine.devices import Place, backend_of
 from training.environment_numbers import seconds, whole_number
 from training.errors import PeerLostError
 
@@ -34,6 +36,7 @@ BROKEN_COLLECTIVE: Final = (
     "connection reset",
     "connection refused",
     "timed out",
+    "wait timeout",
     "broken pipe",
 )
 
@@ -56,6 +59,18 @@ def slow_work_timeout() -> timedelta:
     return max(timedelta(seconds=seconds(SLOW_WORK_VARIABLE, SLOW_WORK_SECONDS)), collective_timeout())
 
 
+def _meet(rank: int, world_size: int, place: Place) -> tuple[torch._C._distributed_c10d.Store, list[Place]]:
+    """Wait until every rank is there; return their store and what each of them trains on.
+
+    What comes before can take one rank longer than a collective may: imports, the lease, fetching the shards.
+    """
+    limit = slow_work_timeout()
+    store, _, _ = next(rendezvous("env://", rank, world_size, timeout=limit))
+    store.set_timeout(limit)
+    store.set(f"nightshift/place/{rank}", place.to_text())
+    return store, [Place.from_text(store.get(f"nightshift/place/{other}").decode()) for other in range(world_size)]
+
+
 @dataclass(frozen=True, slots=True)
 class Gang:
     """This process's place among all of them."""
@@ -67,18 +82,19 @@ class Gang:
     """Gloo group of all ranks with the limit of slow work, for numbers on the CPU; None: the default group."""
 
     @classmethod
-    def join(cls, *, threads_per_process: int = 1) -> Self:
+    def join(cls, *, threads_per_process: int = 1, use_gpus: bool = True) -> Self:
         """Join the gang that torchrun started, or be a gang of one.
 
         Threads are pinned, and algorithms deterministic, because sums in another order have other bits.
 
         Raises:
-            SpecError: `settings.number`, a variable is not a number.
+            SpecError: `settings.number`, a variable is not a number; `device.mixed`.
+            PeerLostError: another rank does not come within the limit of slow work.
         """
         rank, world_size = whole_number("RANK", 0), whole_number("WORLD_SIZE", 1)
-        cuda = torch.cuda.is_available()
-        device = torch.device("cuda", whole_number("LOCAL_RANK", 0)) if cuda else torch.device("cpu")
-        if cuda:
+        place = Place.of_this_process() if use_gpus else Place(type="cpu")
+        device = place.device
+        if device.type == "cuda":
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             torch.cuda.set_device(device)
         torch.set_num_threads(threads_per_process)
@@ -86,8 +102,10 @@ class Gang:
         gang = cls(rank, world_size, device)
         if world_size == 1:
             return gang
-        with gang.collectives():
-            dist.init_process_group("nccl" if cuda else "gloo", timeout=collective_timeout())
+        with gang._meeting():
+            store, places = _meet(rank, world_size, place)
+            backend = backend_of(places)
+            dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=collective_timeout())
             return cls(rank, world_size, device, dist.new_group(backend="gloo", timeout=slow_work_timeout()))
 
     @property

@@ -279,7 +279,8 @@ class Loop:
         for name, tensor in sections["optimizer"].items():
             key, _, parameter_name = name.partition("/")
             parameter = self._names[parameter_name]
-            self._optimizer.state[parameter][key] = tensor if key == "step" else tensor.to(parameter.device)
+            # The step too: the fused kernel reads it where the parameter is.
+            self._optimizer.state[parameter][key] = tensor.to(parameter.device)
         logger.info("resuming after step %d (read in %.1f s)", self.progress.step, time.monotonic() - started_at)
 
 

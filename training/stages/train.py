@@ -15,6 +15,7 @@ from training import liveness
 from training.contracts import TRIAL, canonical_json
 from training.data.classes import Classes
 from training.engine.checkpoint import Checkpoints
+from training.engine.devices import check_expected, device_words
 from training.engine.distributed import Gang
 from training.engine.loop import Judge
 from training.engine.staging import fetch_for_node
@@ -24,6 +25,7 @@ from training.models.predictor import FORMAT_VERSION
 from training.provenance import environment, source_version
 from training.spec import PipelineSpec
 from training.spec.carried_code import check_own_class
+from training.spec.families import FAMILIES
 from training.spec.tuning_rules import with_settings
 from training.stages.runner import Outcome, StageContext, main
 from training.store import Manifest, point_run_at
@@ -37,19 +39,19 @@ def work(context: StageContext) -> Outcome:
     """Train `request.inputs["dataset"]`; on ranks other than the first the outcome is of no account."""
     # Before hours of training, not when the model is registered.
     check_own_class(context.spec.train.model)
-    gang = join_gang(context.spec)
+    gang = join_gang(context)
     dataset = fetch_dataset(context, gang)
     tuning_uri = context.request.inputs.get("tuning")
     if tuning_uri is not None:
         tuning = context.store.manifests.get(tuning_uri, kind="tuning")
         logger.info("with the settings of trial %s: %s", tuning.meta["slot"], tuning.meta["settings"])
         context.spec = tuned(context.spec, tuning.meta["settings"])
-    tracker = Tracker(context, tags=tags_of(context, dataset), parameters=parameters_of(context.spec))
+    tracker = Tracker(context, tags=tags_of(context, dataset, gang), parameters=parameters_of(context.spec))
     started_at = time.monotonic()
     result, is_tracked = fit_dataset(context, dataset, gang, tracker)
     if not gang.is_first:
         return Outcome(artifact_uri="", digest="")
-    return _store(context, dataset, result, time.monotonic() - started_at, tracker, is_tracked=is_tracked)
+    return _store(context, dataset, gang, result, time.monotonic() - started_at, tracker, is_tracked=is_tracked)
 
 
 def fetch_dataset(context: StageContext, gang: Gang) -> Manifest:
@@ -61,11 +63,20 @@ def fetch_dataset(context: StageContext, gang: Gang) -> Manifest:
     return dataset
 
 
-def join_gang(spec: PipelineSpec) -> Gang:
-    """Join the gang with the threads that the spec gives each process."""
-    gang = Gang.join(threads_per_process=spec.train.threads_per_process)
+def join_gang(context: StageContext) -> Gang:
+    """Join the gang with the threads that the spec gives each process, on the kind of device that the work is named after.
+
+    Raises:
+        SpecError: `device.missing`, `device.mixed`, `settings.number`.
+        PeerLostError: another rank does not come.
+    """
+    train = context.spec.train
+    facts = FAMILIES.get(train.model)
+    gang = Gang.join(threads_per_process=train.threads_per_process, use_gpus=facts is None or facts.uses_gpus)
+    check_expected(gang.device, context.request.parameters.get("device"))
     if gang.is_first:
-        logger.info("processes: %d, threads of each: %d", gang.world_size, spec.train.threads_per_process)
+        device = device_words(gang.device)
+        logger.info("processes: %d, threads of each: %d, device: %s", gang.world_size, train.threads_per_process, device)
     return gang
 
 
@@ -87,6 +98,9 @@ def fit_dataset(
     if train.placement.threads_per_process is not None:
         # Only where the spec sets them: checkpoints of families with their own number stay usable.
         identity["threads"] = train.placement.threads_per_process
+    if gang.device.type != "cpu":
+        # Not of the CPU, so that its checkpoints of before stay usable.
+        identity["device"] = gang.device.type
     every_seconds = train.checkpoint.every.total_seconds()
     checkpoints = Checkpoints(
         context,
@@ -122,7 +136,9 @@ def fit_dataset(
     return result, is_tracked
 
 
-def _store(context: StageContext, dataset: Manifest, result: FitResult, seconds: float, tracker: Tracker, *, is_tracked: bool) -> Outcome:
+def _store(
+    context: StageContext, dataset: Manifest, gang: Gang, result: FitResult, seconds: float, tracker: Tracker, *, is_tracked: bool
+) -> Outcome:
     world_size = context.world_size
     facts = {
         "format_version": FORMAT_VERSION,
@@ -131,6 +147,7 @@ def _store(context: StageContext, dataset: Manifest, result: FitResult, seconds:
         "architecture": dict(result.architecture),
         "code_version": code_version_of(context),
         "environment": environment(),
+        "device": device_words(gang.device),
         **_classes(dataset),
     }
     files: dict[str, Any] = {
@@ -168,6 +185,7 @@ def _store(context: StageContext, dataset: Manifest, result: FitResult, seconds:
             "rows": rows,
             "rows_per_second": round(rows / max(seconds, 1e-9)),
             "world_size": world_size,
+            "device": gang.device.type,
             "mlflow_run_id": tracker.run_id,
             "tracking": "complete" if is_tracked else "delayed",
             **result.scalars,
@@ -181,11 +199,12 @@ def _classes(dataset: Manifest) -> dict[str, list[str]]:
     return {} if classes is None else {"classes": list(classes.learned)}
 
 
-def tags_of(context: StageContext, dataset: Manifest) -> dict[str, str]:
+def tags_of(context: StageContext, dataset: Manifest, gang: Gang) -> dict[str, str]:
     return {
         "nightshift.dataset": dataset.digest,
         "nightshift.snapshot": str(context.request.parameters.get("snapshot_digest", dataset.meta["snapshot"])),
         "nightshift.code_version": code_version_of(context),
+        "nightshift.device": device_words(gang.device),
     }
 
 

@@ -40,7 +40,7 @@ def work(context: StageContext) -> Outcome:
         SpecError: `tuning.database`, pods need PostgreSQL.
         PreemptedError: asked to stop; the next attempt goes on from the last checkpoint.
     """
-    gang = join_gang(context.spec)
+    gang = join_gang(context)
     dataset = fetch_dataset(context, gang)
     trial = _Trial(context) if gang.is_first else None
     # One rank asks the study, all train with its answer.
@@ -48,7 +48,7 @@ def work(context: StageContext) -> Outcome:
     if told is None:
         return trial.outcome() if trial is not None else NOT_FIRST
     context.spec = tuned(context.spec, told)
-    tracker = Tracker(context, tags=tags_of(context, dataset), parameters=parameters_of(context.spec), parent=_parent(context))
+    tracker = Tracker(context, tags=tags_of(context, dataset, gang), parameters=parameters_of(context.spec), parent=_parent(context))
     try:
         result, _ = fit_dataset(context, dataset, gang, tracker, judge=None if trial is None else trial.judge)
     except DivergedError as err:

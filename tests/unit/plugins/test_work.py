@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from nightshift import work
+from nightshift import gpus, work
 from nightshift.resolve import Frozen
 from nightshift.settings import Settings
 from nightshift.work import NEEDS, Work, work_of
 from tests.unit.training.registry.scenes import decide_on
-from training.contracts import RunIdentity, StageResult
+from training.contracts import RunIdentity, StageResult, fingerprint
 from training.provenance import CHECKOUT
 from training.registry.decisions import answer_request
 from training.registry.ledger import Entry, Ledger
-from training.spec import PipelineSpec, freeze, load_spec, parse_spec, resolve_uris
+from training.spec import PipelineSpec, freeze, load_spec, parse_spec, resolve_uris, spec_part
 from training.store import Store
 
 SPEC_PATH = CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml"
@@ -174,6 +174,19 @@ def test_requests_carry_what_each_stage_is_promised(ask: WorkOf) -> None:
         "snapshot": "file:///store/ingest/1",
         "dataset": "file:///store/prepare/1",
     }
+
+
+def test_training_on_a_gpu_is_other_work_and_one_on_the_cpu_is_named_as_before(ask: WorkOf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpus, "local_gpus", lambda: False)
+    on_cpu = ask("train")
+    monkeypatch.setattr(gpus, "local_gpus", lambda: True)
+    on_gpu = ask("train")
+    assert on_gpu.fingerprint != on_cpu.fingerprint
+    assert on_gpu.parameters["device"] == "cuda"
+    assert "device" not in on_cpu.parameters
+    covered = {"dataset": "1", "world_size": 2}
+    part = spec_part(load_spec(SPEC_PATH), "train")
+    assert on_cpu.fingerprint == fingerprint("train", spec_part=part, code_version=on_cpu.code_version, inputs=covered)
 
 
 def test_overridden_thresholds_are_another_decision_and_travel_with_the_request(ask: WorkOf) -> None:

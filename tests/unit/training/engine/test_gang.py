@@ -8,6 +8,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from training.engine import distributed
+from training.engine.devices import Place
 from training.engine.distributed import Gang, collective_timeout, slow_work_timeout
 from training.errors import PeerLostError, SpecError
 
@@ -28,14 +30,45 @@ def test_process_that_torchrun_did_not_start_is_a_gang_of_one(monkeypatch: pytes
 
 def test_rank_and_world_size_are_those_that_torchrun_gives(monkeypatch: pytest.MonkeyPatch) -> None:
     joined: list[tuple[str, timedelta]] = []
+    met: list[tuple[str, int, int, timedelta]] = []
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "4")
-    monkeypatch.setattr(dist, "init_process_group", lambda backend, timeout: joined.append((backend, timeout)))
+    store = store_with(Place(type="cpu"), num_ranks=3)
+    monkeypatch.setattr(distributed, "rendezvous", lambda *where, timeout: met.append((*where, timeout)) or iter([(store, 3, 4)]))
+    monkeypatch.setattr(dist, "init_process_group", lambda backend, store, rank, world_size, timeout: joined.append((backend, timeout)))
     monkeypatch.setattr(dist, "new_group", lambda backend, timeout: joined.append((backend, timeout)))
     gang = Gang.join()
     assert (gang.rank, gang.world_size, gang.is_first) == (3, 4, False)
     assert torch.get_num_threads() == 1
+    assert met == [("env://", 3, 4, timedelta(hours=1))], "ranks may come as late as slow work takes"
     assert joined == [("gloo", timedelta(seconds=120)), ("gloo", timedelta(hours=1))]
+
+
+def store_with(place: Place, *, num_ranks: int) -> dist.HashStore:
+    """Return a store that the first ranks have come to."""
+    store = dist.HashStore()
+    for rank in range(num_ranks):
+        store.set(f"nightshift/place/{rank}", place.to_text())
+    return store
+
+
+def test_rank_that_another_one_does_not_come_to_meet_says_that_a_peer_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("NIGHTSHIFT_COLLECTIVE_TIMEOUT_SECONDS", "0.1")
+    monkeypatch.setenv("NIGHTSHIFT_SLOW_WORK_TIMEOUT_SECONDS", "0.1")
+    monkeypatch.setattr(distributed, "rendezvous", lambda *_, timeout: iter([(dist.HashStore(), 0, 2)]))
+    with pytest.raises(PeerLostError):
+        Gang.join()
+
+
+def test_gang_of_ranks_with_and_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    store = store_with(Place(type="cuda"), num_ranks=1)
+    monkeypatch.setattr(distributed, "rendezvous", lambda *_, timeout: iter([(store, 1, 2)]))
+    with pytest.raises(SpecError, match="1 of 2 ranks have a GPU; ranks without one: 1") as caught:
+        Gang.join()
+    assert caught.value.code == "device.mixed"
 
 
 def test_limits_are_those_that_the_environment_sets_and_slow_work_never_has_less_time_than_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,11 +108,11 @@ def test_tensors_of_the_first_rank_are_copied_whatever_their_dtype_and_strides(d
 
 
 def test_rank_whose_peers_never_come_is_told_that_a_peer_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(backend: str, timeout: timedelta) -> None:
+    def refuse(*_: object, timeout: timedelta) -> None:
         raise RuntimeError("The client socket has timed out after 120s while trying to connect")
 
     monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setattr(dist, "init_process_group", refuse)
+    monkeypatch.setattr(distributed, "rendezvous", refuse)
     with pytest.raises(PeerLostError):
         Gang.join()
 

@@ -63,6 +63,16 @@ def test_training_stopped_after_each_step_ends_in_the_same_bits(bench: LoopBench
     assert outcome(bench.train(MODULES[kind]())) == undisturbed(tmp_path, kind)
 
 
+def test_restored_optimizer_state_is_where_its_parameter_is_also_the_step(bench: LoopBench) -> None:
+    stopped(bench, "plain", 4)
+    loop = bench.loop(Line())
+    # A device that is not the CPU, as a GPU is: the fused kernel there refuses a step on the CPU.
+    loop._names = {name: nn.Parameter(parameter.detach().to("meta")) for name, parameter in loop._names.items()}
+    loop._resume()
+    places = {(key, tensor.device.type) for state in loop._optimizer.state.values() for key, tensor in state.items()}
+    assert places == {("step", "meta"), ("exp_avg", "meta"), ("exp_avg_sq", "meta")}
+
+
 def test_saves_in_between_change_no_bit(bench: LoopBench, tmp_path: Path, kind: str) -> None:
     assert outcome(bench.train(MODULES[kind](), every_seconds=0)) == undisturbed(tmp_path, kind)
 

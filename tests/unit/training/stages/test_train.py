@@ -161,7 +161,7 @@ def test_cpus_set_the_threads_and_what_a_checkpoint_must_agree_on(
     with caplog.at_level(logging.INFO, "training.stages.train"):
         assert bench.train(name) is ExitCode.DONE
     assert torch.get_num_threads() == threads
-    assert f"processes: 1, threads of each: {threads}" in caplog.messages
+    assert f"processes: 1, threads of each: {threads}, device: cpu" in caplog.messages
     manifest = bench.store.manifests.get(bench.checkpoints(name)[-1]["uri"], kind="checkpoint")
     assert set(manifest.meta["identity"]) - {"world_size", "batch_size", "dataset"} == set(identity)
     assert manifest.meta["identity"].items() >= identity.items()

@@ -1,0 +1,97 @@
+"""Which device a process trains on, and what all processes together can use for their gradients."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Final, Self
+
+import torch
+
+from training.environment_numbers import whole_number
+from training.errors import Problem, SpecError
+
+logger = logging.getLogger(__name__)
+
+WITHOUT_GPU: Final = "to train on CPUs, set CUDA_VISIBLE_DEVICES to nothing for the installation"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """What one process trains on."""
+
+    type: str
+    """`cpu` or `cuda`."""
+    index: int = 0
+    is_shared: bool = False
+    """Whether another process of the node may have the same GPU."""
+
+    @classmethod
+    def of_this_process(cls) -> Self:
+        """Return the place by LOCAL_RANK. Processes of a node take its GPUs in turn: with fewer GPUs than processes, they share them.
+
+        Raises:
+            SpecError: `settings.number`, a variable is not a number.
+        """
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if not count:
+            return cls(type="cpu")
+        local_rank, num_local = whole_number("LOCAL_RANK", 0), whole_number("LOCAL_WORLD_SIZE", 1)
+        return cls(type="cuda", index=local_rank % count, is_shared=max(num_local, local_rank + 1) > count)
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cuda", self.index) if self.type == "cuda" else torch.device("cpu")
+
+    def to_text(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        return cls(**json.loads(text))
+
+
+def backend_of(places: Sequence[Place]) -> str:
+    """Return the backend of the gradients for the places of all ranks, in their order.
+
+    NCCL takes one process for each GPU, so processes that share one use gloo, which copies through the CPU.
+
+    Raises:
+        SpecError: `device.mixed`, some ranks have a GPU and others have none: their steps would have other bits and other speeds.
+    """
+    without = [rank for rank, place in enumerate(places) if place.type != "cuda"]
+    if not without:
+        if any(place.is_shared for place in places):
+            logger.warning("processes share GPUs: gradients go through gloo, which is slower than NCCL with a GPU for each process")
+            return "gloo"
+        return "nccl"
+    if len(without) < len(places):
+        message = f"{len(places) - len(without)} of {len(places)} ranks have a GPU; ranks without one: {_listed(without)}"
+        hint = f"run all nodes of the training with GPUs and the same image; {WITHOUT_GPU}"
+        raise SpecError("train.placement", [Problem(code="device.mixed", field="train.placement", message=message, hint=hint)])
+    return "gloo"
+
+
+def check_expected(device: torch.device, expected: str | None) -> None:
+    """Compare the device with the one that the work is named after (`parameters["device"]`; None: the CPU).
+
+    Raises:
+        SpecError: `device.missing`, the work is a training on GPUs, and this process has none.
+    """
+    if expected is not None and device.type != expected:
+        message = f"the training is to run on {expected}, this process has only {device.type} (torch {torch.__version__})"
+        hint = f"check the GPU's driver, CUDA_VISIBLE_DEVICES and the image's build of torch; {WITHOUT_GPU}"
+        raise SpecError("train.placement", [Problem(code="device.missing", field="train.placement.gpus", message=message, hint=hint)])
+    if expected is None and device.type != "cpu":
+        logger.warning("training on %s, which is not part of this work's fingerprint", device.type)
+
+
+def device_words(device: torch.device) -> str:
+    """Return the device for a record: `cpu`, or `cuda (NVIDIA H100 80GB HBM3)`."""
+    return f"cuda ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else device.type
+
+
+def _listed(ranks: Sequence[int], most: int = 10) -> str:
+    return ", ".join(map(str, ranks[:most])) + (" …" if len(ranks) > most else "")
