@@ -30,7 +30,7 @@ from training.data.joins import LABEL
 from training.evaluation.metrics import score_metrics
 from training.evaluation.significance import compare
 from training.models.predictor import Predictor, load_predictor
-from training.registry.decisions import champions
+from training.registry.decisions import champions, holder_of
 from training.registry.ledger import Entry, Ledger
 from training.store import Store
 
@@ -126,7 +126,7 @@ def read_nights(history: list[Entry]) -> list[Night]:
     nights = []
     for number, entry in enumerate(history, start=1):
         uris = {
-            "gated champion": champions(history[:number])[-1].model_uri,
+            "gated champion": holder_of(champions(history[:number])[-1]).model_uri,
             "always promote": entry.evidence["model_uri"],
             "never retrain": history[0].evidence["model_uri"],
         }

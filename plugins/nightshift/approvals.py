@@ -339,16 +339,17 @@ def request_of(context: Context, ledger: Ledger, spec: PipelineSpec) -> Entry:
     asked = (run.conf or {}).get("request")
     # A run may have the events of several requests, in no order: the ledger's decides.
     named = [asked] if asked else keys
-    requests = [entry for entry in ledger.history(model) if entry.outcome == "needs_approval"]
+    requests = ledger.outline(model, outcome="needs_approval")
     found = [entry for entry in requests if entry.key in named] if named else [r for r in requests if r.decided_at <= run.run_after]
     if not found:
         what = f"no request {shown(named[-1])}" if named else "no request"
         raise AirflowFailException(f"the ledger has {what} for an approval of {model}")
-    asked_by = str(found[-1].evidence.get("pipeline", spec.name))
+    request = ledger.decision(model, found[-1].key) or found[-1]
+    asked_by = str(request.evidence.get("pipeline", spec.name))
     if asked_by != spec.name:
         # Two pipelines may make one model; each has its own approvers.
         raise AirflowSkipException(f"{asked_by}.approval asks about this candidate")
-    return found[-1]
+    return request
 
 
 def _said_ended(task: Any, ledger: Ledger, request: Entry) -> bool:

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from training.errors import DeniedError, NightshiftError, UnavailableError, shown
 from training.lazy_imports import MLFLOW_OPTIONAL, lean_imports
-from training.registry.decisions import champions, find_version, roll_back
+from training.registry.decisions import champions, find_version, holder_of, roll_back, with_evidence
 from training.registry.ledger import Holder, Ledger, Standing
 from training.registry.table import history_lines
 
@@ -85,7 +85,7 @@ def _show(ledger: Ledger, options: argparse.Namespace) -> int:
         if waiting:
             sys.stdout.write(f"  waits for an approval: version {', '.join(waiting)}\n")
         if options.model:
-            sys.stdout.write("".join(f"{line}\n" for line in ["", *history_lines(ledger.history(name))]))
+            sys.stdout.write("".join(f"{line}\n" for line in ["", *history_lines(ledger.outline(name))]))
     return 0
 
 
@@ -121,10 +121,15 @@ def _target(ledger: Ledger, options: argparse.Namespace, standing: Standing) -> 
     """Return the version to go back to; None where `roll_back` will say why there is none."""
     if standing.champion is None:
         return None
-    history = ledger.history(options.model)
+    history = ledger.outline(options.model)
     line = champions(history)
-    target = find_version(history, options.to, options.model) if options.to else line[-2] if len(line) > 1 else None
-    return None if target is None or target.version == standing.champion.version else target
+    if options.to:
+        target = find_version(ledger, history, options.to, options.model)
+    elif len(line) > 1:
+        target = holder_of(with_evidence(ledger, line[-2]))
+    else:
+        return None
+    return None if target.version == standing.champion.version else target
 
 
 def _is_agreed(question: str) -> bool:

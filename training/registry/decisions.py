@@ -214,14 +214,14 @@ def roll_back(
             `rollback.never_champion`;
             `promotion.conflict`, somebody else moved the standing at the same moment.
     """
-    standing, history = ledger.standing(model), ledger.history(model)
+    standing, history = ledger.standing(model), ledger.outline(model)
     # After the standing: what this order has moved already is then in sight.
     done = ledger.decision(model, _order_key(model, order)) if order else None
     if done is not None:
         return done
     if standing.champion is None:
         raise DeniedError("rollback.nothing", f"{shown(model)} has no champion", hint=f"models: {', '.join(ledger.models()) or 'none'}")
-    target = find_version(history, to, model) if to else _previous(history, model)
+    target = find_version(ledger, history, to, model) if to else _previous(ledger, history, model)
     if target.version == standing.champion.version:
         raise DeniedError("rollback.same", f"version {_named(target)} is the champion of {model} already")
     if not any(entry.version == target.version and entry.action in CHAMPIONS for entry in history):
@@ -249,32 +249,41 @@ def roll_back(
     return ledger.record(entry, Move(champion=seat, canary=None, expected_revision=expected))
 
 
-def champions(history: Sequence[Entry]) -> list[Holder]:
-    """Return the line of champions that a rollback goes back along, oldest first: what was rolled back is not in it."""
-    line: list[Holder] = []
+def champions(history: Sequence[Entry]) -> list[Entry]:
+    """Return the decisions that made the champions a rollback goes back along, oldest first: what was rolled back is not in it.
+
+    Args:
+        history: an outline suffices.
+    """
+    line: list[Entry] = []
     for entry in history:
         if entry.action not in CHAMPIONS:
             continue
-        holder = holder_of(entry)
         if entry.action == "rolled_back":
-            places = [place for place, earlier in enumerate(line) if earlier.version == holder.version]
+            places = [place for place, earlier in enumerate(line) if earlier.version == entry.version]
             line = line[: places[-1]] if places else line
         # A champion that is promoted again has no other one before it.
-        line = [*(line[:-1] if line and line[-1].version == holder.version else line), holder]
+        line = [*(line[:-1] if line and line[-1].version == entry.version else line), entry]
     return line
 
 
-def find_version(history: Sequence[Entry], name: str, model: str) -> Holder:
+def find_version(ledger: Ledger, history: Sequence[Entry], name: str, model: str) -> Holder:
     """Return the version of that number or semantic version which anything was decided about.
+
+    Args:
+        history: an outline suffices: the evidence of the version's own decisions alone is read.
 
     Raises:
         DeniedError: `version.unknown`.
     """
-    known = {entry.version: entry for entry in history if HOLDER in entry.evidence or "model_uri" in entry.evidence}
-    for entry in known.values():
-        if name in (entry.version, entry.semantic_version):
-            return holder_of(entry)
-    named = ", ".join(_named(holder_of(entry)) for entry in list(known.values())[-MAX_NAMED_VERSIONS:])
+    for outlined in reversed(history):
+        if name in (outlined.version, outlined.semantic_version):
+            entry = with_evidence(ledger, outlined)
+            # A decision that ends a canary or a request has no version of its own.
+            if HOLDER in entry.evidence or "model_uri" in entry.evidence:
+                return holder_of(entry)
+    known = {entry.version: entry for entry in history}
+    named = ", ".join(_named(entry) for entry in list(known.values())[-MAX_NAMED_VERSIONS:])
     raise DeniedError("version.unknown", f"{model} has no version {shown(name)} in the ledger", hint=f"known: {named or 'none'}")
 
 
@@ -324,14 +333,19 @@ def _order_key(model: str, order: str) -> str:
     return decision_key(model, "rollback", "order", order)
 
 
-def _previous(history: Sequence[Entry], model: str) -> Holder:
+def with_evidence(ledger: Ledger, outlined: Entry) -> Entry:
+    """Return an entry of an outline with its evidence."""
+    return ledger.decision(outlined.model, outlined.key) or outlined
+
+
+def _previous(ledger: Ledger, history: Sequence[Entry], model: str) -> Holder:
     line = champions(history)
     if len(line) < 2:
         raise DeniedError("rollback.nothing", f"{model} had no champion before this one", hint="name the version to go to")
-    return line[-2]
+    return holder_of(with_evidence(ledger, line[-2]))
 
 
-def _named(holder: Holder) -> str:
+def _named(holder: Holder | Entry) -> str:
     return f"{holder.version} ({holder.semantic_version})" if holder.semantic_version else holder.version
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -12,7 +12,8 @@ import mlflow
 from mlflow.exceptions import MlflowException
 
 from training.errors import DeniedError, UnavailableError
-from training.registry.ledger import Entry, Ledger, Standing
+from training.registry.decisions import CHAMPIONS
+from training.registry.ledger import Entry, Ledger, Pending, Standing
 from training.registry.versions import LIFECYCLE_TAG, registry_faults
 
 logger = logging.getLogger(__name__)
@@ -40,8 +41,11 @@ class Difference:
         return f"{self.model}: {self.what} is {self.found or 'not there'}, the ledger says {self.expected or 'nobody'}"
 
 
-def follow(ledger: Ledger, model: str) -> Standing:
+def follow(ledger: Ledger, model: str, *, whole: bool = True) -> Standing:
     """Set MLflow's aliases and tags of `model` to what the ledger says, and mark the outbox.
+
+    With `whole` all versions are compared. Without it only those that decisions in the outbox have touched and those that hold an alias:
+    what somebody else changed about the others is found by the next whole comparison, an hour later at most.
 
     A note in the outbox says that somebody is at it. Of two writers at once, one may overwrite what the other has just set to something
     newer; so each looks again after its last write, and ends on a look that found nothing to set right. One that died leaves its note,
@@ -53,9 +57,12 @@ def follow(ledger: Ledger, model: str) -> Standing:
     """
     note = ledger.add_note(model)
     found: list[Difference] = []
+    seen: dict[int, Pending] = {}
     for _ in range(MAX_ROUNDS):
         pending = ledger.pending(model)
-        found = differences(ledger, model)
+        # All that were seen: a faster writer may have marked some since, and this one may just have written something older over its work.
+        seen |= {entry.number: entry for entry in pending}
+        found = differences(ledger, model, pending=None if whole else list(seen.values()))
         if not found:
             # Other writers' notes are theirs to take away, unless they are long dead.
             abandoned = datetime.now(UTC) - ABANDONED_AFTER
@@ -69,8 +76,11 @@ def follow(ledger: Ledger, model: str) -> Standing:
     raise UnavailableError("mlflow.unavailable", message, hint="who else sets aliases and tags of this model?")
 
 
-def differences(ledger: Ledger, model: str) -> list[Difference]:
+def differences(ledger: Ledger, model: str, *, pending: Sequence[Pending] | None = None) -> list[Difference]:
     """Return what MLflow says otherwise than the ledger; empty where they agree. What cannot be set right comes last.
+
+    Args:
+        pending: only what these have touched is compared, and what holds an alias; None: everything.
 
     Raises:
         UnavailableError: `database.unavailable`, `mlflow.unavailable`.
@@ -84,7 +94,8 @@ def differences(ledger: Ledger, model: str) -> list[Difference]:
             if err.error_code != "RESOURCE_DOES_NOT_EXIST":
                 raise
             aliases = {}
-        versions = {str(version.version): dict(version.tags) for version in _versions(client, model)}
+        compared = None if pending is None else _touched(history, standing, pending) | {str(holder) for holder in aliases.values()}
+        versions = {str(version.version): dict(version.tags) for version in _versions(client, model, compared)}
     by_alias = _aliases(client, model, aliases, standing, versions)
     by_alias.sort(key=lambda difference: difference.expected not in (None, *versions))
     return [*_tags(client, model, versions, expected_tags(history, standing)), *by_alias]
@@ -172,7 +183,23 @@ def _call(function: Callable[..., object], *arguments: object) -> Callable[[], o
     return lambda: function(*arguments)
 
 
-def _versions(client: Any, model: str) -> list[Any]:
+def _touched(history: Sequence[Entry], standing: Standing, pending: Sequence[Pending]) -> set[str]:
+    """Return the versions that decisions have touched since the oldest pending one, itself included."""
+    keys = {entry.key for entry in pending}
+    start = next((place for place, entry in enumerate(history) if entry.key in keys), len(history))
+    touched = {entry.version for entry in history[start:]}
+    # Who held an alias before may have to be archived.
+    for actions in (CHAMPIONS, {"canary"}):
+        touched.update([entry.version for entry in history[:start] if entry.action in actions][-1:])
+    holders = (standing.champion, standing.canary)
+    return touched | {holder.version for holder in holders if holder is not None}
+
+
+def _versions(client: Any, model: str, compared: Collection[str] | None) -> list[Any]:
+    """Return MLflow's versions of a model, or those of `compared` that there are."""
+    if compared is not None:
+        one_by_one = [_version(client, model, version) for version in sorted(compared)]
+        return [version for version in one_by_one if version is not None]
     found, token = [], None
     while True:
         page = client.search_model_versions(f"name = '{model}'", max_results=PAGE_VERSIONS, page_token=token)
@@ -180,3 +207,12 @@ def _versions(client: Any, model: str) -> list[Any]:
         token = page.token
         if not token:
             return found
+
+
+def _version(client: Any, model: str, version: str) -> Any | None:
+    try:
+        return client.get_model_version(model, version)
+    except MlflowException as err:
+        if err.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        return None

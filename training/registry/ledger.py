@@ -103,6 +103,8 @@ class Pending:
     model: str
     is_note: bool
     since: datetime
+    key: str = ""
+    """Of the decision; empty for a note."""
 
 
 def decision_key(*parts: str) -> str:
@@ -135,10 +137,16 @@ class Ledger:
             rows = session.scalars(select(LedgerDecision).where(LedgerDecision.model == model).order_by(LedgerDecision.id))
             return [_entry(row) for row in rows]
 
-    def outline(self, model: str) -> list[Entry]:
-        """Return all decisions about `model`, oldest first, without their evidence: 3 KB of JSON each, most of the time of `history`."""
+    def outline(self, model: str, *, outcome: str | None = None) -> list[Entry]:
+        """Return all decisions about `model`, oldest first, without their evidence: 3 KB of JSON each, most of the time of `history`.
+
+        Args:
+            outcome: only those with this one.
+        """
         columns = [column for column in LedgerDecision.__table__.columns if column.key not in ("id", "evidence")]
         asked = select(*columns).where(LedgerDecision.model == model).order_by(LedgerDecision.id)
+        if outcome is not None:
+            asked = asked.where(LedgerDecision.outcome == outcome)
         with database_faults(), Session(self._engine) as session:
             return [_entry(row, evidence={}) for row in session.execute(asked)]
 
@@ -192,7 +200,9 @@ class Ledger:
             if model is not None:
                 rows = rows.where(RegistryOutbox.model == model)
             return [
-                Pending(number=row.id, model=row.model, is_note=not row.decision_key, since=_with_zone(row.created_at))
+                Pending(
+                    number=row.id, model=row.model, is_note=not row.decision_key, since=_with_zone(row.created_at), key=row.decision_key
+                )
                 for row in session.scalars(rows)
             ]
 

@@ -64,7 +64,7 @@ def work(context: StageContext) -> Outcome:
 def _followed(ledger: Ledger, model: str, kept: Entry | None, *, is_order: bool) -> Standing:
     """Let MLflow follow. Where no alias moved and MLflow is away, whoever follows next adds the tags: a question does not wait for them."""
     try:
-        return follow(ledger, model)
+        return follow(ledger, model, whole=is_order)
     except UnavailableError as err:
         if kept is None or kept.action != "recorded" or is_order:
             raise

@@ -6,11 +6,13 @@ import math
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.unit.training.registry.scenes import FINE, candidate, decide_on, rows, seats
 from training.errors import DeniedError
+from training.registry import ledger as ledger_module
 from training.registry.decisions import (
     answer_request,
     approved_findings,
@@ -313,7 +315,7 @@ def test_each_rollback_goes_further_back_and_a_promotion_starts_anew_from_there(
         back(ledger)
     assert code_of(caught) == "rollback.nothing"
     decide_on(ledger, 4)
-    assert [holder.version for holder in champions(ledger.history("m"))] == ["1", "4"]
+    assert [entry.version for entry in champions(ledger.outline("m"))] == ["1", "4"]
     assert back(ledger).version == "1"
 
 
@@ -328,7 +330,7 @@ def test_going_back_to_the_later_of_two_times_as_champion_leaves_the_earlier_one
     for place, number in enumerate([1, 2, 1, 3]):
         decide_on(ledger, number, evidence={"evaluation_digest": f"e{place}"})
     back(ledger)
-    assert [holder.version for holder in champions(ledger.history("m"))] == ["1", "2", "1"]
+    assert [entry.version for entry in champions(ledger.outline("m"))] == ["1", "2", "1"]
 
 
 @pytest.mark.parametrize("name", ["1", "1.1.0"])
@@ -339,7 +341,7 @@ def test_a_version_is_named_by_number_or_by_semantic_version(ledger: Ledger, nam
     assert (kept.version, kept.decided_by, kept.evidence["reason"]) == ("1", "ada", "late flights")
     assert kept.evidence["from"]["version"] == "3"
     assert seats(ledger) == ("1", None)
-    assert find_version(ledger.history("m"), name, "m").weights_digest == "w1"
+    assert find_version(ledger, ledger.outline("m"), name, "m").weights_digest == "w1"
 
 
 @pytest.mark.parametrize(
@@ -398,3 +400,22 @@ def test_numbers_that_are_none_and_characters_that_no_database_keeps_do_not_stop
     assert kept.evidence["metrics"] == {"auc": "nan", "loss": ["inf", 0.5]}
     assert (kept.evidence["note"], kept.evidence["pair"]) == ("a\N{REPLACEMENT CHARACTER}b", [1, 2])
     assert ledger.history("m") == [kept]
+
+
+@pytest.mark.parametrize("to", [None, "2", "1.2.0"])
+def test_a_rollback_reads_the_evidence_of_the_versions_that_it_is_about(
+    ledger: Ledger, to: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(1, 30):
+        decide_on(ledger, number)
+    read: list[str] = []
+    entry_of = ledger_module._entry
+
+    def counted(row: Any, evidence: Any = None) -> Entry:
+        if evidence is None:
+            read.append(row.version)
+        return entry_of(row, evidence)
+
+    monkeypatch.setattr(ledger_module, "_entry", counted)
+    assert back(ledger, to).version == ((to and "2") or "28")
+    assert len(read) <= 3

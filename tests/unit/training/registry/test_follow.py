@@ -118,8 +118,8 @@ def overtaken(monkeypatch: pytest.MonkeyPatch, meanwhile: Any) -> None:
     """Let `meanwhile` happen between the first look and the first write of whoever follows next."""
     look, has_happened = follow_module.differences, []
 
-    def slow(ledger: Ledger, model: str) -> Any:
-        found = look(ledger, model)
+    def slow(ledger: Ledger, model: str, **options: Any) -> Any:
+        found = look(ledger, model, **options)
         if found and not has_happened:
             has_happened.append(True)
             meanwhile()
@@ -128,18 +128,19 @@ def overtaken(monkeypatch: pytest.MonkeyPatch, meanwhile: Any) -> None:
     monkeypatch.setattr(follow_module, "differences", slow)
 
 
+@pytest.mark.parametrize("whole", [True, False])
 def test_a_slow_writer_overtaken_by_a_newer_champion_ends_with_the_newest(
-    ledger: Ledger, registry: mlflow.MlflowClient, model: str, monkeypatch: pytest.MonkeyPatch
+    ledger: Ledger, registry: mlflow.MlflowClient, model: str, monkeypatch: pytest.MonkeyPatch, whole: bool
 ) -> None:
     decide_on(ledger, 1, model=model)
 
     def newer() -> None:
         decide_on(ledger, 2, model=model)
-        follow(ledger, model)
+        follow(ledger, model, whole=whole)
         assert aliases(registry, model) == ("2", None)
 
     overtaken(monkeypatch, newer)
-    standing = follow(ledger, model)
+    standing = follow(ledger, model, whole=whole)
     assert standing.champion is not None
     assert standing.champion.version == "2"
     assert aliases(registry, model) == ("2", None)
@@ -147,18 +148,19 @@ def test_a_slow_writer_overtaken_by_a_newer_champion_ends_with_the_newest(
     assert ledger.pending(model) == []
 
 
+@pytest.mark.parametrize("whole", [True, False])
 def test_a_slow_writer_overtaken_by_an_answer_that_moves_nothing_leaves_the_newest_words(
-    ledger: Ledger, registry: mlflow.MlflowClient, model: str, monkeypatch: pytest.MonkeyPatch
+    ledger: Ledger, registry: mlflow.MlflowClient, model: str, monkeypatch: pytest.MonkeyPatch, whole: bool
 ) -> None:
     decide_on(ledger, 1, model=model)
     request = decide_on(ledger, 2, "needs_approval", model=model)
 
     def declined() -> None:
         answer_request(ledger, request, "declined", by="ada", words="no")
-        follow(ledger, model)
+        follow(ledger, model, whole=whole)
 
     overtaken(monkeypatch, declined)
-    follow(ledger, model)
+    follow(ledger, model, whole=whole)
     assert tags(registry, model, "2")["nightshift.decision"] == "declined"
     assert differences(ledger, model) == []
 
@@ -211,11 +213,76 @@ def test_somebody_who_keeps_setting_something_else_is_an_error_and_no_endless_lo
     decide_on(ledger, 1, model=model)
     look = follow_module.differences
 
-    def contrary(ledger: Ledger, model: str) -> Any:
+    def contrary(ledger: Ledger, model: str, **options: Any) -> Any:
         registry.set_registered_model_alias(model, "champion", "9")
-        return look(ledger, model)
+        return look(ledger, model, **options)
 
     monkeypatch.setattr(follow_module, "differences", contrary)
     with pytest.raises(UnavailableError, match="alias champion is 9, the ledger says 1"):
         follow(ledger, model)
     assert len([entry for entry in ledger.pending(model) if not entry.is_note]) == 1
+
+
+class Asked:
+    """Counts what a client asks MLflow for."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.searches = 0
+        self.versions: list[str] = []
+        search, get = mlflow.MlflowClient.search_model_versions, mlflow.MlflowClient.get_model_version
+
+        def counted_search(client: mlflow.MlflowClient, *arguments: Any, **options: Any) -> Any:
+            self.searches += 1
+            return search(client, *arguments, **options)
+
+        def counted_get(client: mlflow.MlflowClient, name: str, version: str) -> Any:
+            self.versions.append(version)
+            return get(client, name, version)
+
+        patch.setattr(mlflow.MlflowClient, "search_model_versions", counted_search)
+        patch.setattr(mlflow.MlflowClient, "get_model_version", counted_get)
+
+
+def test_a_decision_reads_the_versions_that_it_touches_however_many_there_are(
+    ledger: Ledger, registry: mlflow.MlflowClient, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(1, 7):
+        decide_on(ledger, number, model=model)
+    follow(ledger, model)
+    decide_on(ledger, 7, model=model)
+    asked = Asked(monkeypatch)
+    follow(ledger, model, whole=False)
+    assert asked.searches == 0
+    assert set(asked.versions) == {"6", "7"}
+    assert [tags(registry, model, number)["lifecycle"] for number in ("5", "6", "7")] == ["archived", "archived", "champion"]
+    assert differences(ledger, model) == []
+
+
+def test_what_a_dead_writer_left_of_several_decisions_is_set_right_by_the_next_decision(
+    ledger: Ledger, registry: mlflow.MlflowClient, model: str
+) -> None:
+    decide_on(ledger, 1, model=model)
+    decide_on(ledger, 2, model=model, canary=True)
+    follow(ledger, model)
+    # Nobody followed these three: the canary ended, two champions came and one went.
+    decide_on(ledger, 3, model=model)
+    decide_on(ledger, 4, "rejected", model=model)
+    decide_on(ledger, 5, model=model)
+    follow(ledger, model, whole=False)
+    assert differences(ledger, model) == []
+    assert ledger.pending(model) == []
+
+
+def test_what_somebody_else_set_on_an_old_version_is_left_to_the_whole_comparison(
+    ledger: Ledger, registry: mlflow.MlflowClient, model: str
+) -> None:
+    for number in (1, 2, 3):
+        decide_on(ledger, number, model=model)
+    follow(ledger, model)
+    registry.set_model_version_tag(model, "1", "lifecycle", "champion")
+    registry.set_registered_model_alias(model, "champion", "2")
+    follow(ledger, model, whole=False)
+    assert aliases(registry, model) == ("3", None)
+    assert [difference.what for difference in differences(ledger, model)] == ["tag lifecycle of version 1"]
+    follow(ledger, model)
+    assert differences(ledger, model) == []

@@ -35,7 +35,7 @@ def _nobody_else(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path_factory.mktemp('database')}/nightshift.db")
         patch.setattr("training.engine.tracking.CLOSE_SECONDS", 0.5)
         patch.setattr("training.stages.evaluate.register_candidate", lambda *_args, **_named: Registered(str(next(versions)), DIGEST))
-        patch.setattr("training.stages.promote.follow", lambda ledger, model: ledger.standing(model))
+        patch.setattr("training.stages.promote.follow", lambda ledger, model, **_options: ledger.standing(model))
         patch.setattr(latency, "measure", lambda *_args, **_named: LATENCY)
         yield
 
@@ -253,7 +253,7 @@ def test_a_candidate_measured_against_nobody_after_a_champion_exists_is_asked_ab
 def test_a_question_does_not_wait_for_mlflow_and_a_promotion_does(
     bench: EvaluateBench, models: dict[str, StageResult], ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(ledger: Ledger, model: str) -> None:
+    def away(ledger: Ledger, model: str, **_options: object) -> None:
         raise UnavailableError("mlflow.unavailable", "MLflow is away")
 
     asks = {"promote: {model: orders}": "promote: {model: orders, approval: required}"}

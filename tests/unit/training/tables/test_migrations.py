@@ -87,8 +87,8 @@ def test_a_ledger_of_before_canaries_keeps_its_champion_and_its_decisions(empty_
 
 def test_a_ledger_of_before_canaries_can_be_rolled_back(empty_database: str) -> None:
     ledger = migrated(empty_database)
-    assert [holder.version for holder in champions(ledger.history("m"))] == ["1", "3"]
-    assert find_version(ledger.history("m"), "2", "m").weights_digest == "w2"
+    assert [entry.version for entry in champions(ledger.outline("m"))] == ["1", "3"]
+    assert find_version(ledger, ledger.outline("m"), "2", "m").weights_digest == "w2"
     kept = roll_back(ledger, "m", by="ada", reason="late flights")
     champion = ledger.standing("m").champion
     assert champion is not None

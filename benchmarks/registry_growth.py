@@ -1,0 +1,93 @@
+"""CPU of what a decision reads of the ledger and of MLflow's registry, for models with many versions.
+
+    python benchmarks/registry_growth.py [--versions 2000]
+
+In process, MLflow on SQLite. A night's decision compares the versions that it touches; the hourly check compares all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+MODEL = "growth"
+EVIDENCE = {"slices": [{"slice": f"carrier {number}", "candidate": 0.7123, "champion": 0.7012, "rows": 1234} for number in range(40)]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--versions", type=int, default=2000)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="nightshift-bench-") as folder:
+        os.environ["MLFLOW_TRACKING_URI"] = f"sqlite:///{folder}/mlflow.db"
+        os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+        measure(Path(folder), options.versions)
+
+
+def measure(folder: Path, num_versions: int) -> None:
+    import mlflow
+
+    from training.registry.follow import differences, follow
+    from training.registry.ledger import Ledger
+
+    ledger, client = Ledger(f"sqlite:///{folder}/ledger.db"), mlflow.MlflowClient()
+    client.create_registered_model(MODEL)
+    for number in range(1, num_versions + 1):
+        client.create_model_version(MODEL, source=f"file:///models/{number}", tags={"nightshift.weights_digest": f"w{number}"})
+        ledger.record(*decision(ledger, number))
+        if number % 100 == 0:
+            ledger.mark_told([entry.number for entry in ledger.pending(MODEL)])
+    ledger.mark_told([entry.number for entry in ledger.pending(MODEL)])
+    follow(ledger, MODEL)
+    ledger.record(*decision(ledger, num_versions))
+    print(f"{num_versions} versions, CPU s, least of 5")
+    print("| what | CPU s |\n| --- | --- |")
+    print(f"| outline of all decisions | {least(lambda: ledger.outline(MODEL)):.3f} |")
+    print(f"| history with all evidence (`show --json`) | {least(lambda: ledger.history(MODEL)):.3f} |")
+    print(f"| differences of what a decision touches | {least(lambda: differences(ledger, MODEL, pending=ledger.pending(MODEL))):.3f} |")
+    print(f"| differences of all versions | {least(lambda: differences(ledger, MODEL)):.3f} |")
+
+
+def decision(ledger: Any, number: int) -> tuple[Any, Any]:
+    """Return a decision that makes version `number` champion, and its move."""
+    from training.registry.ledger import Entry, Holder, Move, decision_key
+
+    revision = ledger.standing(MODEL).revision
+    holder = Holder(
+        version=str(number),
+        semantic_version=f"1.{number}.0",
+        weights_digest=f"w{number}",
+        model_uri=f"store:///models/{number}",
+        as_of="2026-01-01T00:00:00+00:00",
+        bounds={},
+    )
+    entry = Entry(
+        model=MODEL,
+        key=decision_key(MODEL, f"w{number}", str(revision)),
+        version=str(number),
+        semantic_version=holder.semantic_version,
+        action="promoted",
+        outcome="accepted",
+        reasons=[{"gate": "improvement", "passed": True, "words": "auc gain 0.01, required > 0"}] * 6,
+        evidence=EVIDENCE,
+        decided_by=f"night/{number}",
+    )
+    return entry, Move(champion=holder, canary=None, expected_revision=revision)
+
+
+def least(work: Callable[[], object]) -> float:
+    found = []
+    for _ in range(5):
+        started_at = time.process_time()
+        work()
+        found.append(time.process_time() - started_at)
+    return min(found)
+
+
+if __name__ == "__main__":
+    main()
