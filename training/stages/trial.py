@@ -18,6 +18,7 @@ from training.contracts import canonical_json
 from training.engine.tracking import Parent, Tracker
 from training.errors import DivergedError, NightshiftError
 from training.models import FitResult
+from training.spec.carried_code import check_own_class
 from training.spec.tuning import Tune
 from training.stages.runner import Outcome, StageContext, main
 from training.stages.train import fetch_dataset, fit_dataset, join_gang, parameters_of, tags_of, tuned
@@ -37,9 +38,10 @@ def work(context: StageContext) -> Outcome:
 
     Raises:
         UnavailableError: `tuning.storage`, `database.unavailable`: the study's storage is away, and nothing is begun.
-        SpecError: `tuning.database`, pods need PostgreSQL.
+        SpecError: `tuning.database`, pods need PostgreSQL; `model.not_isolated`.
         PreemptedError: asked to stop; the next attempt goes on from the last checkpoint.
     """
+    check_own_class(context.spec.train.model)
     gang = join_gang(context)
     dataset = fetch_dataset(context, gang)
     trial = _Trial(context) if gang.is_first else None

@@ -33,6 +33,7 @@ from training.registry.model_files import LIST_NAME
 from training.registry.serving import load_verified
 from training.spec import check, known_families
 from training.stages.train import work as train
+from training.stages.trial import work as trial
 from training.store.objects import file_digest
 
 pytestmark = pytest.mark.slow
@@ -299,11 +300,12 @@ def test_the_check_of_pipelines_names_every_import_with_the_models_line(
     assert check.check_files([str(path)])[1] == []
 
 
-def test_training_of_a_class_that_cannot_be_registered_is_refused_before_it_begins(own: Path) -> None:
+@pytest.mark.parametrize("work", [train, trial])
+def test_training_of_a_class_that_cannot_be_registered_is_refused_before_it_begins(own: Path, work: Callable[[Any], object]) -> None:
     sibling(own)
     context: Any = SimpleNamespace(spec=SimpleNamespace(train=SimpleNamespace(model="acme.scaled:Scaled")))
     with pytest.raises(SpecError, match="sibling"):
-        train(context)
+        work(context)
 
 
 @pytest.mark.parametrize("family", known_families())
