@@ -90,7 +90,7 @@ class ExpireOperator(BaseOperator):
 
 
 class RepairOperator(FollowOperator):
-    """Lets MLflow say what the ledger says, and delivers metrics that still wait for it; what it did is in the log."""
+    """Lets MLflow say what the ledger says, delivers metrics that still wait for it, and deletes what retention let go; see the log."""
 
     def __init__(self, *, model: str, **kwargs: Any) -> None:
         super().__init__(model=model, alerts=Alerts(on=()), afresh=True, **kwargs)
@@ -102,8 +102,11 @@ class RepairOperator(FollowOperator):
         return next(Ledger(Settings.from_environment().database_url).newest_first(self.model))
 
     def work(self, context: Context, frozen: Frozen, settings: Settings, *, nonce: str) -> Work:
+        from training.retention.settings import load_retention
+
         found = super().work(context, frozen, settings, nonce=nonce)
-        return replace(found, parameters={**found.parameters, "deliver_metrics": True})
+        before = datetime.now(UTC) - load_retention().runs
+        return replace(found, parameters={**found.parameters, "deliver_metrics": True, "forget_before": before.date().isoformat()})
 
     def has_decided(self, found: StageResult, run: RunIdentity) -> bool:
         """Say no: nothing was decided, so nothing is announced."""

@@ -23,7 +23,7 @@ from training.errors import NightshiftError
 from training.patience import waiting_for_database
 from training.spec import PipelineSpec
 from training.spec.values import size_text
-from training.store import StageAddress
+from training.store import StageAddress, Store, point_at
 from training.store.addresses import new_attempt_id
 from training.store.leases import HolderWatch
 
@@ -238,6 +238,9 @@ class StageOperator(BaseOperator):
         self.result = found if is_own else found.reused_by(run)
         self.report_uri = next(iter(found.reports.values()), "")
         if not is_own:
+            # However old the work is: this run needs what it made.
+            reused = Store(Settings.from_environment().store_uri).run_ref(found.pipeline, run.run_id, f"reused/{self.stage}")
+            point_at(reused, found.artifact_uri)
             self.log.info("already done by %s (attempt %s), nothing started: %s", found.run.owner, found.attempt_id, task_url(found.run))
         if found.attempts > 1:
             self.log.info("it took %d attempts", found.attempts)

@@ -30,6 +30,7 @@ from training.verdicts import verdict
 
 with lean_imports(absent=MLFLOW_OPTIONAL):
     from training.registry.follow import follow
+    from training.registry.mlflow_retention import forget
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +54,10 @@ def work(context: StageContext) -> Outcome:
     if context.request.parameters.get("deliver_metrics"):
         with context.timed("tracking"):
             deliver_all(context.store.bucket)
+    if "forget_before" in context.request.parameters:
+        with context.timed("forget", kind="mlflow"):
+            before = datetime.fromisoformat(context.request.parameters["forget_before"]).replace(tzinfo=UTC)
+            forget(context.store, ledger, model, experiment=context.request.pipeline, before=before)
     if kept is None:
         return _waiting(context, standing)
     for reason in kept.reasons:

@@ -55,7 +55,11 @@ class Store:
 
 def point_run_at(store: Store, request: StageRequest, name: str, uri: str) -> None:
     """Let the run's ref `name` lead to `uri`; a no-op if it does already."""
-    ref = store.run_ref(request.pipeline, request.run.run_id, name)
+    point_at(store.run_ref(request.pipeline, request.run.run_id, name), uri)
+
+
+def point_at(ref: Ref, uri: str) -> None:
+    """Let a ref lead to `uri`; a no-op if it does already."""
     while True:
         head = ref.read()
         if head is not None and head.value == uri:

@@ -242,7 +242,9 @@ def test_housekeeping_follows_the_newest_decision_afresh_in_each_run_and_announc
         repair._entry = repair.decision(context)
         assert repair._entry.key == newest.key
         works.append(repair.work(context, repair.frozen(context), settings, nonce=""))
-    assert works[0].parameters == works[1].parameters == {"order": {"kind": "follow", "key": newest.key}, "deliver_metrics": True}
+    before = (datetime.now(UTC) - timedelta(days=30)).date().isoformat()
+    expected = {"order": {"kind": "follow", "key": newest.key}, "deliver_metrics": True, "forget_before": before}
+    assert works[0].parameters == works[1].parameters == expected
     assert works[0].fingerprint != works[1].fingerprint
     outlets = Outlets()
     repair.finish({"outlet_events": outlets}, result("accepted", "promoted"), RUN)

@@ -22,8 +22,8 @@ from training.store.condemned import TAKEOVER_SECONDS, Condemned
 from training.store.leases import Lease
 from training.store.marking import Rules, kept_checkpoints
 
-NOW = Rules(runs=timedelta(microseconds=1), attempts=timedelta(microseconds=1), grace=timedelta(0))
-"""Everything is old at once."""
+NOW = Rules(runs=timedelta(seconds=-5), attempts=timedelta(seconds=-5), grace=timedelta(0))
+"""Everything is old at once: S3 knows the time of a change by the second."""
 LONG = Rules(runs=timedelta(days=30), attempts=timedelta(days=14), grace=timedelta(days=2))
 KEYS = {"AWS_ACCESS_KEY_ID": "tests", "AWS_SECRET_ACCESS_KEY": "tests", "AWS_REGION": "us-east-1"}
 

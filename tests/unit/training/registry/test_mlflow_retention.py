@@ -1,0 +1,103 @@
+"""MLflow loses what retention has let go, files included, and nothing else; a death in between costs nothing."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import mlflow
+import pytest
+from mlflow.exceptions import MlflowException
+
+from tests.unit.training.evaluation.test_latency import model_folder
+from tests.unit.training.registry.scenes import decide_on
+from training.registry.ledger import Ledger
+from training.registry.mlflow_retention import forget
+from training.registry.retention import LedgerRoots
+from training.registry.versions import register_candidate
+from training.store import Store
+
+pytestmark = pytest.mark.slow
+FUTURE = datetime.now(UTC) + timedelta(days=1)
+PAST = FUTURE - timedelta(days=30)
+
+
+class Scene:
+    """Three versions of a model with runs; the third is champion, the weights of the first are deleted."""
+
+    def __init__(self, folder: Path, client: mlflow.MlflowClient, name: str) -> None:
+        self.store, self.name, self.client = Store(str(folder / "store")), name, client
+        url = f"sqlite:///{folder}/ledger.db"
+        self.ledger = Ledger(url)
+        files = {path.name: path.read_bytes() for path in model_folder(folder / "model").iterdir()}
+        experiment = client.create_experiment(name, artifact_location=str(folder / "artifacts"))
+        self.runs, uris = [], []
+        for number in (1, 2, 3):
+            uri, manifest = self.store.manifests.put_files("model", files, {"weights_digest": f"w{number}"})
+            uris.append(uri)
+            run = client.create_run(experiment)
+            client.log_text(run.info.run_id, "page", "evaluation.html")
+            client.set_terminated(run.info.run_id)
+            self.runs.append(run.info.run_id)
+            register_candidate(self.store, name, manifest, inputs={"value": "double"}, run_id=run.info.run_id, tags={})
+            decide_on(self.ledger, number, model=name, evidence={"model_uri": uri})
+        self.files = folder / "artifacts"
+        assert LedgerRoots(url, champions=0).release([uris[0]]) == set()
+
+    def forget(self, before: datetime) -> None:
+        forget(self.store, self.ledger, self.name, experiment=self.name, before=before)
+
+    def versions(self) -> set[str]:
+        return {str(found.version) for found in self.client.search_model_versions(f"name = '{self.name}'")}
+
+    def stages(self) -> list[str]:
+        return [self.client.get_run(run_id).info.lifecycle_stage for run_id in self.runs]
+
+
+@pytest.fixture
+def scene(tmp_path: Path, registry: mlflow.MlflowClient, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    monkeypatch.chdir(tmp_path)
+    # Logged models are made in the experiment of the environment.
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", f"m-{tmp_path.name}")
+    return Scene(tmp_path, registry, f"m-{tmp_path.name}")
+
+
+def test_version_without_weights_goes_with_its_files_its_run_and_its_note(scene: Scene) -> None:
+    gone = scene.client.get_model_version(scene.name, "1")
+    location = Path(scene.client.get_logged_model(str(gone.source).removeprefix("models:/")).artifact_location.removeprefix("file://"))
+    assert any(location.rglob("*"))
+    notes = len(scene.store.bucket.folders("refs/registered"))
+    scene.forget(PAST)
+    assert scene.versions() == {"2", "3"}
+    assert [path for path in location.rglob("*") if path.is_file()] == []
+    assert scene.stages() == ["deleted", "active", "active"]
+    assert len(list(scene.files.rglob("evaluation.html"))) == 2
+    assert len(scene.store.bucket.folders("refs/registered")) == notes - 1
+    assert mlflow.pyfunc.load_model(f"models:/{scene.name}/3")
+
+
+def test_old_runs_go_unless_a_version_that_stays_is_of_them(scene: Scene) -> None:
+    experiment = scene.client.get_experiment_by_name(scene.name)
+    assert experiment is not None
+    trial, alive = (scene.client.create_run(experiment.experiment_id).info.run_id for _ in range(2))
+    scene.client.set_terminated(trial)
+    scene.forget(FUTURE)
+    assert scene.client.get_run(trial).info.lifecycle_stage == "deleted"
+    assert scene.client.get_run(alive).info.lifecycle_stage == "active"
+    assert scene.stages() == ["deleted", "active", "active"]
+
+
+@pytest.mark.parametrize("step", ["delete_logged_model", "delete_run", "delete_model_version"])
+def test_deletion_that_was_interrupted_is_finished_by_the_next(scene: Scene, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def dies(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mlflow.MlflowClient, step, dies)
+        with pytest.raises(KeyboardInterrupt):
+            scene.forget(PAST)
+    scene.forget(PAST)
+    scene.forget(PAST)
+    assert scene.versions() == {"2", "3"}
+    with pytest.raises(MlflowException):
+        mlflow.pyfunc.load_model(f"models:/{scene.name}/1")
