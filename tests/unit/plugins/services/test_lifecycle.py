@@ -124,6 +124,27 @@ def test_start_begins_again_when_its_supervisor_is_killed(startable: Settings, m
     ]
 
 
+def test_start_waits_for_the_end_of_a_supervisor_that_a_signal_ends(startable: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_state(startable.home, ComponentState("scheduler", "stopped", None, 0, "/log"))
+    waited: list[ProcessId] = []
+
+    def wait_gone(processes: list[ProcessId], *, timeout_seconds: float) -> None:
+        waited.extend(processes)
+        (startable.home / "services.json").unlink()
+
+    def launch(_settings: Settings) -> None:
+        raise NightshiftError("test.launched", "the services are started")
+
+    monkeypatch.setattr(lifecycle, "wait_gone", wait_gone)
+    for step in ("require_free", "require_places", "prepare_home"):
+        monkeypatch.setattr(lifecycle, step, lambda _argument: None)
+    monkeypatch.setattr(lifecycle, "_launch_supervisor", launch)
+
+    with pytest.raises(NightshiftError, match="the services are started"):
+        start(startable, lambda _text: None)
+    assert [process.pid for process in waited] == [os.getpid()]
+
+
 def test_start_whose_supervisor_always_dies_ends_with_its_last_words(startable: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     starts: list[int] = []
 
