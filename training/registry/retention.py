@@ -9,6 +9,7 @@ from typing import Any, Final
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
+from training.contracts import sha256_hex
 from training.registry.decisions import CHAMPIONS, HOLDER
 from training.registry.ledger import Entry, Ledger, locked_standing, open_request_rows
 from training.store.marking import content_keys
@@ -31,6 +32,19 @@ class LedgerRoots:
         self._url = database_url
         self._ledger = Ledger(database_url)
         self._champions = champions
+
+    def identity(self) -> str | None:
+        """Return the SHA-256 of the first decision, None while there is none: rows are never deleted, and a backup has the same.
+
+        Raises:
+            UnavailableError: `database.unavailable`.
+        """
+        with database_faults(), Session(connect(self._url)) as session:
+            row = session.scalars(select(LedgerDecision).order_by(LedgerDecision.id).limit(1)).first()
+            if row is None:
+                return None
+            # Two installations may do the same work and come to the same decision, but not in the same microsecond.
+            return sha256_hex(f"{row.model}/{row.decision_key}/{_instant(row.decided_at)}".encode())
 
     def uris(self) -> list[str]:
         """Return the URIs that have to stay.
@@ -98,6 +112,12 @@ def _release(session: Session, model: str, gone: set[str]) -> set[str]:
         noted = update(LedgerDecision).where(LedgerDecision.model == model, LedgerDecision.version.in_(lost))
         session.execute(noted.where(LedgerDecision.deleted_at.is_(None)).values(deleted_at=datetime.now(UTC)))
     return needed & gone
+
+
+def _instant(instant: datetime) -> str:
+    # SQLite returns UTC without a zone, PostgreSQL with that of its session.
+    zoned = instant if instant.tzinfo else instant.replace(tzinfo=UTC)
+    return zoned.astimezone(UTC).isoformat(timespec="microseconds")
 
 
 def _named(entry: Entry) -> Iterator[str]:

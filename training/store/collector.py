@@ -25,6 +25,8 @@ from training.store.refs import Ref
 logger = logging.getLogger(__name__)
 
 CLOCK_KEY: Final = "collector/clock"
+LEDGER: Final = "collector/ledger"
+"""Ref to the identity of the one ledger whose models are in this store."""
 LEASE: Final = "collector/runs"
 BEAT_SECONDS: Final = 60.0
 DEAD_SECONDS: Final = 900.0
@@ -37,6 +39,9 @@ SHOWN_PROBLEMS: Final = 20
 class Roots(Protocol):
     """What has to stay by the ledger."""
 
+    def identity(self) -> str | None:
+        """Return what tells this ledger from all others, for as long as it exists; None while it has no decision."""
+
     def uris(self) -> Collection[str]:
         """Return the URIs that the ledger needs."""
 
@@ -46,6 +51,9 @@ class Roots(Protocol):
 
 class NoRoots:
     """For a store without a ledger."""
+
+    def identity(self) -> str | None:
+        return None
 
     def uris(self) -> Collection[str]:
         return ()
@@ -112,7 +120,8 @@ class Collector:
         Raises:
             LeaseHeldError: `retention.running`, another collector is at work.
             LeaseLostError: `retention.lost`, another one took this one for dead.
-            StoreError: `retention.unreadable`, a record cannot be read and might lead to anything: nothing was deleted.
+            StoreError: nothing was deleted: `retention.unreadable`, a record cannot be read and might lead to anything;
+                `retention.other_ledger`, the decisions about the models in this store are in another database.
         """
         self._report = CollectionReport()
         if dry_run:
@@ -129,6 +138,7 @@ class Collector:
 
     def _look_and_sweep(self, *, dry_run: bool) -> None:
         # The marks first: whoever relied on something before it was marked has committed by now, and the look below sees that.
+        self._check_ledger(dry_run=dry_run)
         marks = self._condemned.list()
         found = Marking(self._store, self._rules, now=self._now, roots=self._roots.uris()).look()
         if found.problems:
@@ -156,6 +166,30 @@ class Collector:
             sweep.condemned([(entry.key, _kind_of(found, entry), [entry]) for entry in entries if entry.key not in found.reached])
         sweep.rest()
         self._sweep_small({entry.key for entry in contents}, dry_run=dry_run)
+
+    def _check_ledger(self, *, dry_run: bool) -> None:
+        """Refuse to collect by a ledger that does not know the champions of this store: it would let all of them go."""
+        if isinstance(self._roots, NoRoots):
+            return
+        ref, identity = Ref(self._bucket, LEDGER), self._roots.identity()
+        owner = ref.read()
+        if owner is None and identity is not None:
+            if dry_run or ref.move(identity, expected=0):
+                return
+            owner = ref.read()
+        if owner.value == identity if owner else not self._has_promotions():
+            return
+        database = "is empty" if identity is None else "is another one"
+        message = f"the ledger with the decisions about the models in {self._bucket.root_uri} is required, this ledger {database}"
+        hint = "name that ledger (NIGHTSHIFT_DATABASE), or give each installation a store of its own (NIGHTSHIFT_STORE)"
+        if owner is not None:
+            hint += f"; if this ledger replaces that one for good, delete {self._bucket.uri(LEDGER)}"
+        raise StoreError("retention.other_ledger", f"{message}; nothing was deleted", hint=hint)
+
+    def _has_promotions(self) -> bool:
+        """Say whether a stage `promote` was done here: each leaves a decision in the ledger."""
+        found = (entry for pipeline in self._bucket.folders("stages") for entry in self._bucket.list(f"stages/{pipeline}/promote"))
+        return any(entry.key.endswith("/_RESULT.json") for entry in found)
 
     def release(self, keys: Iterable[str]) -> set[str]:
         """Return which of these manifests must stay after all."""

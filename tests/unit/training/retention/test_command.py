@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from training.errors import SpecError
+from tests.unit.training.registry.scenes import decide_on
+from training.errors import SpecError, StoreError
+from training.registry.ledger import Ledger
+from training.registry.retention import LedgerRoots
 from training.retention.__main__ import main
 from training.retention.settings import Retention, load_retention
 from training.store import Store
@@ -79,3 +84,42 @@ def test_command_names_what_is_wrong_and_ends_with_its_code(store: Store, capsys
     Collector(store, Rules(runs=timedelta(1), attempts=timedelta(1), grace=timedelta(1)))._begin()
     assert main([]) == 75
     assert "another collection" in capsys.readouterr().err
+
+
+def collect(store: Store, database: Path) -> None:
+    """Collect as an installation with this ledger does, long after everything was made."""
+    rules = Rules(runs=timedelta(seconds=-5), attempts=timedelta(seconds=-5), grace=timedelta(0))
+    Collector(store, rules, LedgerRoots(f"sqlite:///{database}", champions=0)).collect()
+
+
+def test_champion_stays_where_an_installation_with_another_ledger_collects_the_same_store(store: Store, tmp_path: Path) -> None:
+    uri, _ = store.manifests.put_files("model", {"w": b"weights"}, {})
+    for name in ("first", "second"):
+        decide_on(Ledger(f"sqlite:///{tmp_path}/{name}.db"), 1, evidence={"model_uri": uri if name == "first" else ""})
+    collect(store, tmp_path / "first.db")
+    for name in ("second", "empty"):
+        for _ in range(3):
+            with pytest.raises(StoreError, match=rf"retention\.other_ledger.*NIGHTSHIFT_DATABASE.*{store.root_uri}/collector/ledger"):
+                collect(store, tmp_path / f"{name}.db")
+    assert store.manifests.get(uri)
+    collect(store, tmp_path / "first.db")
+
+
+def test_empty_ledger_deletes_nothing_where_models_were_promoted(store: Store, tmp_path: Path) -> None:
+    uri, _ = store.manifests.put_files("model", {"w": b"weights"}, {})
+    collect(store, tmp_path / "empty.db")
+    store.bucket.put(f"stages/p/promote/{'f' * 64}/_RESULT.json", b"{}")
+    for _ in range(3):
+        with pytest.raises(StoreError, match=r"retention\.other_ledger.*is empty"):
+            collect(store, tmp_path / "empty.db")
+    assert store.manifests.get(uri)
+
+
+def test_ledger_that_was_restored_from_a_backup_is_the_same_one(store: Store, tmp_path: Path) -> None:
+    ledger = Ledger(f"sqlite:///{tmp_path}/first.db")
+    decide_on(ledger, 1)
+    collect(store, tmp_path / "first.db")
+    decide_on(ledger, 2)
+    with closing(sqlite3.connect(tmp_path / "first.db")) as database, closing(sqlite3.connect(tmp_path / "restored.db")) as backup:
+        database.backup(backup)
+    collect(store, tmp_path / "restored.db")

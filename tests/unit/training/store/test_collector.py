@@ -236,6 +236,9 @@ def test_roots_of_the_ledger_stay_and_one_that_is_seated_at_the_last_moment_too(
     late, _ = local.manifests.put_files("model", {"w": b"late"}, {})
 
     class Roots:
+        def identity(self) -> str | None:
+            return "ledger"
+
         def __init__(self) -> None:
             self.asked: list[str] = []
 
