@@ -53,15 +53,18 @@ class _Watched:
     thread: int = field(default_factory=threading.get_ident)
     """The thread whose phases count: the one that does the work."""
     limits: Mapping[str, float]
+    is_starting: bool = False
+    """Whether the spec is not known yet: all that is done until then, the requests to the store included, has the limit of the start."""
     phases: list[_Phase] = field(default_factory=lambda: [_Phase("start", "imports", 0)])
     movements: int = 0
 
     def show(self) -> None:
         """Write the present phase; that is a movement too."""
         phase = self.phases[-1]
-        limit = self.limits.get(phase.kind, 0.0)
+        kind = "start" if self.is_starting else phase.kind
+        limit = self.limits.get(kind, 0.0)
         seconds = limit + phase.size_bytes / SLOWEST_BYTES_PER_SECOND if limit else 0.0
-        text = f"{phase.kind}\n{phase.name}".encode()[: PAGE_BYTES - TEXT_AT - 1]
+        text = f"{kind}\n{phase.name}".encode()[: PAGE_BYTES - TEXT_AT - 1]
         self.page[TEXT_AT:] = text.ljust(PAGE_BYTES - TEXT_AT, b"\0")
         self.movements += 1
         NUMBERS.pack_into(self.page, 0, self.movements, seconds)
@@ -104,14 +107,14 @@ def watch(request_uri: str) -> None:
             pass_fds=(memory,),
         )
     os.write(writer, request_uri.encode() + b"\n")
-    _watched = _Watched(page=page, descriptors=(memory, stacks, writer), guard=guard, limits=limits)
+    _watched = _Watched(page=page, descriptors=(memory, stacks, writer), guard=guard, limits=limits, is_starting=True)
     _watched.show()
 
 
 def limit(by_kind: Mapping[str, float]) -> None:
-    """Set the limits in seconds, by kind; a kind without one has none."""
+    """Set the limits in seconds, by kind: the spec is known from here on. A kind without one has none."""
     if _watched is not None:
-        _watched.limits = dict(by_kind)
+        _watched.limits, _watched.is_starting = dict(by_kind), False
         _watched.show()
 
 

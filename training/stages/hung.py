@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from training.errors import HungError, NightshiftError
+from training.liveness import START_VARIABLE
 from training.stages.runner import REQUEST_PATTERN, write_error
 from training.store import Store
 
@@ -28,10 +29,14 @@ def report(facts: Mapping[str, Any]) -> bool:
     if match is None:
         raise ValueError(f"not a request URI: {facts['request']!r}")
     kind, part = facts["kind"], f" ({facts['name']})" if facts["name"] else ""
+    setting = f"timeout.{kind} in the pipeline's YAML"
+    if kind == "start":
+        # The guard does not know whether the process has read the spec.
+        setting += f", or {START_VARIABLE} where the process had not read it yet"
     error = HungError(
         "stage.hung",
         f"rank {facts['rank']}: no progress in {kind}{part} for {facts['seconds']:.0f} s, limit {facts['limit_seconds']:.0f} s",
-        hint=f"the stacks are in the log; if the work is that slow, raise timeout.{kind} in the pipeline's YAML",
+        hint=f"the stacks are in the log; if the work is that slow, raise {setting}",
     )
     address = Store(match["root"]).address(*match.groups()[1:4])
     return write_error(address, match.groups()[4], error, facts["stacks"], rank=int(facts["rank"]))

@@ -84,6 +84,15 @@ def test_phase_without_a_limit_is_never_ended_and_the_next_one_has_its_whole_tim
     assert alone.wait(2)
 
 
+def test_all_that_is_done_before_the_spec_is_known_has_the_limit_of_the_start(alone: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone.work.limits, alone.work.is_starting = {"start": 7.0}, True
+    monkeypatch.setattr(liveness, "_watched", alone.work)
+    with liveness.phase("transfer", "read a request"):
+        assert Seen.of(alone.page)[1:] == (7.0, "start", "read a request")
+        liveness.limit({"transfer": 9.0})
+        assert Seen.of(alone.page)[1:] == (9.0, "transfer", "read a request")
+
+
 def test_transfer_in_one_call_has_a_second_more_for_each_mebibyte(alone: Guarded) -> None:
     alone.work.phases.append(liveness._Phase("step", "", 100 * 2**20))
     alone.work.show()

@@ -102,6 +102,27 @@ def test_stage_whose_imports_hang_is_ended(tmp_path: Path, monkeypatch: pytest.M
     assert error is not None, output
     assert error["message"].startswith("rank 0: no progress in start (imports) for ")
     assert "duckdb.py" in error["traceback"]
+    assert "NIGHTSHIFT_START_TIMEOUT_SECONDS" in error["hint"]
+
+
+def test_stage_whose_request_cannot_be_read_to_its_end_is_ended_at_the_limit_of_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(str(tmp_path / "store"))
+    address = store.address("search_ranking", "prepare", "f" * 64)
+    # A pipe that nobody writes to: the storage hangs in C code.
+    pipe = Path(address.uri.removeprefix("file://")) / "attempts" / "a1" / "_REQUEST.json"
+    pipe.parent.mkdir(parents=True)
+    os.mkfifo(pipe)
+    monkeypatch.setenv("NIGHTSHIFT_START_TIMEOUT_SECONDS", "3")
+    command = [sys.executable, "-m", "tests.unit.training.stages.hanging_stage", f"{address.uri}/attempts/a1/_REQUEST.json"]
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    error = address.error("a1")
+    assert error is not None, done.stderr
+    assert error["message"].startswith("rank 0: no progress in start (")
+    assert "_REQUEST.json" in error["message"]
+    assert "read_request" in error["traceback"]
 
 
 def test_guard_ends_with_its_process(tmp_path: Path) -> None:
