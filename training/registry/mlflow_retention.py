@@ -13,6 +13,7 @@ from typing import Any, Final
 import mlflow
 from mlflow.exceptions import MlflowException
 
+from training import liveness
 from training.registry.ledger import Entry, Ledger
 from training.registry.versions import WEIGHTS_TAG, registry_faults
 from training.store import Store
@@ -27,8 +28,8 @@ GONE: Final = ("RESOURCE_DOES_NOT_EXIST", "NOT_FOUND")
 def forget(store: Store, ledger: Ledger, model: str, *, experiment: str, before: datetime) -> None:
     """Delete versions of `model` whose weights are deleted, and ended runs of `experiment` that began before an instant.
 
-    Runs of versions that stay, stay. A run is deleted as by a click in MLflow's page; its files are gone at once, its metrics when the
-    server's administrator runs `mlflow gc`.
+    Runs of versions that stay, stay, whatever model the versions are of: the model of a pipeline may have had another name. A run is
+    deleted as by a click in MLflow's page; its files are gone at once, its metrics when the server's administrator runs `mlflow gc`.
 
     Raises:
         UnavailableError: `mlflow.unavailable`, `database.unavailable`; the next call goes on.
@@ -42,7 +43,7 @@ def forget(store: Store, ledger: Ledger, model: str, *, experiment: str, before:
                 _delete_version(store, client, version)
         kept = {version.run_id for version in versions if str(version.version) not in deleted}
         for run_id in _old_runs(client, experiment, before):
-            if run_id not in kept:
+            if run_id not in kept and not _has_version(client, run_id):
                 _delete_run(client, run_id)
 
 
@@ -67,6 +68,10 @@ def _delete_version(store: Store, client: Any, version: Any) -> None:
     logger.info("version %s of %s is deleted from MLflow: its weights were deleted by retention", number, name)
 
 
+def _has_version(client: Any, run_id: str) -> bool:
+    return bool(client.search_model_versions(f"run_id = '{run_id}'", max_results=1))
+
+
 def _delete_logged_model(client: Any, model_id: str) -> None:
     try:
         location = client.get_logged_model(model_id).artifact_location
@@ -79,6 +84,8 @@ def _delete_logged_model(client: Any, model_id: str) -> None:
 
 
 def _delete_run(client: Any, run_id: str) -> None:
+    # The first time there may be years of them.
+    liveness.moved()
     try:
         run = client.get_run(run_id)
     except MlflowException as err:
@@ -97,6 +104,7 @@ def _delete_files(location: str) -> None:
     repository = get_artifact_repository(location)
     # A server refuses to delete a folder by the name of its root, so what is in it goes by name.
     for file in repository.list_artifacts():
+        liveness.moved()
         repository.delete_artifacts(file.path)
 
 

@@ -11,6 +11,7 @@ from mlflow.exceptions import MlflowException
 
 from tests.unit.training.evaluation.test_latency import model_folder
 from tests.unit.training.registry.scenes import decide_on
+from training import liveness
 from training.registry.ledger import Ledger
 from training.registry.mlflow_retention import forget
 from training.registry.retention import LedgerRoots
@@ -85,6 +86,29 @@ def test_old_runs_go_unless_a_version_that_stays_is_of_them(scene: Scene) -> Non
     assert scene.client.get_run(trial).info.lifecycle_stage == "deleted"
     assert scene.client.get_run(alive).info.lifecycle_stage == "active"
     assert scene.stages() == ["deleted", "active", "active"]
+
+
+def test_old_run_of_a_version_of_another_model_stays(scene: Scene) -> None:
+    experiment = scene.client.get_experiment_by_name(scene.name)
+    assert experiment is not None
+    run_id = scene.client.create_run(experiment.experiment_id).info.run_id
+    scene.client.set_terminated(run_id)
+    other = f"{scene.name}-before"
+    scene.client.create_registered_model(other)
+    scene.client.create_model_version(other, f"{scene.files}/model", run_id=run_id)
+    scene.forget(FUTURE)
+    assert scene.client.get_run(run_id).info.lifecycle_stage == "active"
+
+
+def test_each_run_that_is_looked_at_is_a_movement(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    moves: list[None] = []
+    monkeypatch.setattr(liveness, "moved", lambda: moves.append(None))
+    experiment = scene.client.get_experiment_by_name(scene.name)
+    assert experiment is not None
+    for _ in range(5):
+        scene.client.set_terminated(scene.client.create_run(experiment.experiment_id).info.run_id)
+    scene.forget(FUTURE)
+    assert len(moves) >= 5
 
 
 @pytest.mark.parametrize("step", ["delete_logged_model", "delete_run", "delete_model_version"])

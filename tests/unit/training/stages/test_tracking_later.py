@@ -91,3 +91,19 @@ def test_housekeeping_delivers_what_no_later_stage_delivered(night: Night) -> No
     night.promote(order, "repair", deliver_metrics=True)
     assert pending_journals(night.bench.store.bucket) == []
     assert sorted(step for step, _at in points_of(night.alone, night)) == list(range(1, EPOCHS))
+
+
+def test_housekeeping_deletes_old_runs_of_the_pipeline_and_those_of_versions_stay(night: Night) -> None:
+    (entry,) = Ledger().history("orders")
+    client = mlflow.MlflowClient()
+    experiment = client.get_experiment_by_name(night.first.pipeline)
+    assert experiment is not None
+    trial = client.create_run(experiment.experiment_id, start_time=0).info.run_id
+    client.set_terminated(trial)
+    order = {"kind": "follow", "key": entry.key}
+    night.promote(order, "before", forget_before="1960-01-01")
+    assert client.get_run(trial).info.lifecycle_stage == "active"
+    night.promote(order, "after", forget_before="2100-01-01")
+    assert client.get_run(trial).info.lifecycle_stage == "deleted"
+    (version,) = client.search_model_versions("name = 'orders'")
+    assert client.get_run(version.run_id).info.lifecycle_stage == "active"
