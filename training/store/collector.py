@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol
 
-from training.errors import LeaseHeldError, LeaseLostError, StoreError
+from training.errors import LeaseHeldError, LeaseLostError, StoreError, UnavailableError
 from training.store import Store
 from training.store.condemned import TAKEOVER_SECONDS, Condemned, Mark
 from training.store.marking import Marked, Marking, Rules, Unit, units
@@ -122,6 +122,7 @@ class Collector:
             LeaseLostError: `retention.lost`, another one took this one for dead.
             StoreError: nothing was deleted: `retention.unreadable`, a record cannot be read and might lead to anything;
                 `retention.other_ledger`, the decisions about the models in this store are in another database.
+            UnavailableError: the storage or the ledger does not answer.
         """
         self._report = CollectionReport()
         if dry_run:
@@ -130,7 +131,8 @@ class Collector:
         self._begin()
         try:
             self._look_and_sweep(dry_run=False)
-        except StoreError:
+        except (StoreError, UnavailableError):
+            # The lease is given back, so that the next try does not have to wait until it counts as dead.
             self._end("failed")
             raise
         self._end("done")

@@ -15,9 +15,9 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from training.contracts import RunIdentity, StageRequest, StageResult
-from training.errors import LeaseHeldError, StoreError
+from training.errors import LeaseHeldError, StoreError, UnavailableError
 from training.store import Store, point_run_at
-from training.store.collector import DEAD_SECONDS, Collector
+from training.store.collector import DEAD_SECONDS, Collector, NoRoots
 from training.store.condemned import TAKEOVER_SECONDS, Condemned
 from training.store.leases import Lease
 from training.store.marking import Rules, kept_checkpoints
@@ -354,3 +354,13 @@ def test_marks_reports_and_leftovers_whose_object_is_gone_go(local: Store) -> No
 def test_training_keeps_its_newest_checkpoints_and_the_best(journal: list[dict[str, Any]], expected: list[str]) -> None:
     entries = [{"kind": "checkpoint", "payload": {"uri": f"u{number}", **payload}} for number, payload in enumerate(journal)]
     assert sorted(set(kept_checkpoints([{"kind": "lease"}, *entries]))) == expected
+
+
+def test_collection_that_failed_because_the_ledger_is_away_can_be_repeated_at_once(local: Store) -> None:
+    class Away(NoRoots):
+        def uris(self) -> tuple[str, ...]:
+            raise UnavailableError("database.unavailable", "the ledger does not answer")
+
+    with pytest.raises(UnavailableError):
+        Collector(local, LONG, Away()).collect()
+    Collector(local, LONG).collect()
