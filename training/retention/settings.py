@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, Field, ValidationError
 
-from training.errors import Problem, SpecError
+from training.errors import Problem, SpecError, shown
 from training.spec.documents import read_document
 from training.spec.problems import in_order, problems_of
 from training.spec.values import PositiveDuration, Section, refusal
@@ -50,11 +50,15 @@ def load_retention(environ: Mapping[str, str] = os.environ) -> Retention:
     """Read the file, as strictly as a pipeline's; without one the defaults hold.
 
     Raises:
-        SpecError: `retention.unreadable`, or every problem, in the order of its lines.
+        SpecError: `settings.path`, `retention.unreadable`, or every problem, in the order of its lines.
     """
     source = environ.get(VARIABLE, "").strip()
     if not source:
         return Retention()
+    if not source.startswith("/"):
+        # Services, tasks and shells have different working folders.
+        message, hint = f"{shown(source)} is not absolute", "begin it with /"
+        raise SpecError("the environment", [Problem(code="settings.path", field=VARIABLE, message=message, hint=hint)])
     try:
         text = Path(source).read_bytes()
     except OSError as err:

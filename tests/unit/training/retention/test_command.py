@@ -55,6 +55,13 @@ def test_everything_that_is_wrong_with_the_file_is_reported_at_once(tmp_path: Pa
         load_retention({"NIGHTSHIFT_RETENTION": str(tmp_path / "absent")})
 
 
+def test_path_of_the_file_that_depends_on_the_working_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "retention.yaml").write_text("runs: 7d\n", encoding="utf-8")
+    with pytest.raises(SpecError, match=r"settings\.path.*NIGHTSHIFT_RETENTION|NIGHTSHIFT_RETENTION.*not absolute"):
+        load_retention({"NIGHTSHIFT_RETENTION": "retention.yaml"})
+
+
 def test_dry_run_prints_bytes_by_kind_and_deletes_nothing(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     store.manifests.put_files("snapshot", {"t": b"x" * 20_000}, {})
     assert main(["--dry-run"]) == 0
