@@ -102,6 +102,7 @@ class StageOperator(BaseOperator):
                 found = address.result() or self._make(run, frozen, work, address, settings)
         return self.finish(context, found, run)
 
+    @waiting_for_database()
     def resume(self, context: Context, event: dict[str, Any], fingerprint: str) -> dict[str, Any]:
         """Go on after the triggerer has seen the launch end; as `execute`."""
         from nightshift.kubernetes.observe import Seen

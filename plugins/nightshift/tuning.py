@@ -168,6 +168,7 @@ class TrialsOperator(StageOperator):
             settings = Settings.from_environment()
             return self._trials(context, Frozen.of(context), settings)
 
+    @waiting_for_database()
     def resume(self, context: Context, event: dict[str, Any], fingerprint: str) -> dict[str, Any]:
         """Go on after the triggerer has seen a trial's launch end; as `execute`."""
         from nightshift.kubernetes.observe import Seen
