@@ -90,11 +90,16 @@ class Sources:
         return self._listings[folder]
 
     def _find(self, top: str) -> Path | None:
-        for folder in self._path if top.isidentifier() else ():
-            if Path(folder, top).is_dir() or Path(folder, f"{top}.py").is_file():
-                return Path(folder)
-        found = PathFinder.find_spec(top) if top in self._packages else None
-        if found is None:
+        folders = [Path(folder) for folder in self._path] if top.isidentifier() else []
+        for folder in folders:
+            if (folder / top / "__init__.py").is_file() or (folder / f"{top}.py").is_file():
+                return folder
+        # A folder without `__init__.py` (`mlflow/` of a user's own files) is what Python imports only where no library has that name.
+        spaces = [folder for folder in folders if (folder / top).is_dir()]
+        found = PathFinder.find_spec(top) if spaces or top in self._packages else None
+        if spaces and (found is None or found.origin is None):
+            return spaces[0]
+        if found is None or top not in self._packages:
             return None
         if found.submodule_search_locations:
             return Path(next(iter(found.submodule_search_locations))).parent
@@ -122,6 +127,8 @@ class _Search:
         self.cache = cache
         self._sources = sources
         self._seen: set[str] = set()
+        self._packages: set[str] = set()
+        """Of users, whose data is in."""
 
     def add_root(self, root: str) -> None:
         if not any(name == root for name, _ in self._sources.modules(root)):
@@ -178,10 +185,17 @@ class _Search:
         read = [file for file in read if file.is_file()]
         if name in FOLDERS_READ:
             read += _files_below(path.parent / FOLDERS_READ[name])
-        if "." not in name and name != OURS and path.name == "__init__.py":
-            read += [file for file in _files_below(path.parent) if file.suffix != ".py"]
+        read += self._data_of(name.partition(".")[0])
         for file in read:
             self._add_file(name, file)
+
+    def _data_of(self, top: str) -> list[Path]:
+        """Return the files of a users' package that are not Python, the first time: a namespace package has no `__init__.py` to ask."""
+        folder = self._sources.folder_of(top)
+        if top == OURS or top in self._packages or folder is None:
+            return []
+        self._packages.add(top)
+        return [file for file in _files_below(folder / top) if file.suffix != ".py"]
 
 
 def _files_below(folder: Path) -> list[Path]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from types import ModuleType
 
-from training.code.closure import Sources
+from training.code.closure import PATH_VARIABLE, Sources
 from training.contracts import sha256_hex
 from training.errors import Problem, SpecError
 
@@ -40,7 +41,8 @@ class LoadedCode:
 
         Raises:
             SpecError: `code.outside`, a module is loaded whose file is not among those that the work is named after: later changes of it
-                would reuse this work; `code.changed`, a file was edited while the stage ran, and was read, or may have been, after that.
+                would reuse this work; `code.mismatch`, a module was loaded from another folder; `code.changed`, a file was edited while
+                the stage ran, and was read, or may have been, after that.
         """
         if not self._files:
             return
@@ -49,6 +51,10 @@ class LoadedCode:
             message = f"the stage imported what its name does not cover: {_listed(outside)}"
             hint = "write the import as a statement, in a function if it must be late; an import by a computed name is not found"
             raise SpecError("code", [Problem(code="code.outside", message=message, hint=hint)])
+        if elsewhere := sorted(path for name, file in loaded.items() if (path := self._elsewhere(file, sys.modules.get(name))) is not None):
+            message = f"this process imported other files than its work is named after: {_listed(elsewhere)}"
+            hint = f"rename or remove these: they come before {PATH_VARIABLE} on the path of imports"
+            raise SpecError("request", [Problem(code="code.mismatch", message=message, hint=hint)])
         early = {file for name, file in loaded.items() if name in self._at_start}
         if changed := self._different({name: digest for name, digest in self._files.items() if name not in early}):
             # What was loaded at the start is in memory as it was; the rest may be of before or after the edit.
@@ -63,6 +69,17 @@ class LoadedCode:
         try:
             return None if path is None else sha256_hex(path.read_bytes())
         except OSError:
+            return None
+
+    def _elsewhere(self, file: str, module: ModuleType | None) -> str | None:
+        """Return the path that a module was loaded from where that is not the one that `file` means."""
+        path, meant = str(getattr(module, "__file__", None) or ""), self._sources.file_of(file)
+        if meant is None or path == str(meant) or not path.endswith(".py"):
+            return None
+        try:
+            return None if os.path.samefile(path, meant) else path
+        except OSError:
+            # One that is gone: `_different` says so.
             return None
 
     def _file_of(self, name: str, module: ModuleType) -> str | None:

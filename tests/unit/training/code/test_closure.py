@@ -158,3 +158,9 @@ def test_a_cache_does_not_grow_with_each_edit(package: Path, tmp_path: Path, mon
 def test_a_cache_that_cannot_be_written_costs_nothing_but_time(package: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert code(package, "training.stages.train", cache=tmp_path / "file" / "imports.json").files
+
+
+def test_data_of_a_package_without_init_counts(tmp_path: Path) -> None:
+    write(tmp_path, {"acme/model.py": "import acme.parts", "acme/parts.py": "", "acme/words.txt": "a", "other/words.txt": "b"})
+    files = code(tmp_path, "acme.model", MODEL_PATH=str(tmp_path)).files
+    assert set(files) == {"acme/model.py", "acme/parts.py", "acme/words.txt"}

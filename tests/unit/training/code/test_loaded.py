@@ -81,3 +81,15 @@ def test_an_edit_of_what_was_loaded_at_the_start_spoils_nothing(folder: Path) ->
 
 def test_without_files_an_image_stands_for_everything(folder: Path) -> None:
     assert run(folder, "code = LoadedCode({}); importlib.import_module('acme.plugins.one'); code.check()") == "done"
+
+
+def test_a_package_of_the_same_name_that_comes_first_is_refused_with_its_path(folder: Path) -> None:
+    write(folder / "first", FILES | {"acme/late.py": "x = 2"})
+    steps = f"acme.__path__.insert(0, {str(folder / 'first/acme')!r}); code = LoadedCode(files); acme.model.fit(); code.check()"
+    answer = run(folder, steps)
+    assert f"[code.mismatch] this process imported other files than its work is named after: {folder}/first/acme/late.py" in answer
+
+
+def test_a_folder_of_files_with_the_name_of_a_library_is_no_code(folder: Path) -> None:
+    write(folder, {"yaml/notes.txt": "", "acme/model.py": "import yaml"})
+    assert run(folder, "code = LoadedCode(files); code.check(); assert 'site-packages' in sys.modules['yaml'].__file__") == "done"
