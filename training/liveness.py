@@ -120,7 +120,7 @@ def limit(by_kind: Mapping[str, float]) -> None:
 
 @contextmanager
 def phase(kind: Kind, name: str = "", *, size_bytes: int = 0) -> Iterator[None]:
-    """Say what is done in the block; beginning and end are movements. In a helper thread they are all that counts.
+    """Say what is done in the block; beginning and end are movements. In a helper thread or a forked child they are all that counts.
 
     Args:
         name: for people: the part of a stage, the key that is read.
@@ -130,7 +130,8 @@ def phase(kind: Kind, name: str = "", *, size_bytes: int = 0) -> Iterator[None]:
     if watched is None or getattr(_thread, "is_background", False):
         yield
         return
-    if threading.get_ident() != watched.thread:
+    # A forked child has the page of its parent, and its own phase says nothing about what the parent does.
+    if threading.get_ident() != watched.thread or watched.pid != os.getpid():
         watched.move()
         yield
         watched.move()

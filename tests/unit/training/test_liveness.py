@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 import threading
 import uuid
 from collections.abc import Callable
@@ -195,3 +196,18 @@ def test_long_name_of_a_phase_is_cut(alone: Guarded, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(liveness, "_watched", alone.work)
     with liveness.phase("transfer", "ä" * 1000):
         assert Seen.of(alone.page).name.startswith("ä" * 100)
+
+
+def test_forked_child_moves_its_parent_and_leaves_its_phase_and_limits(alone: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(liveness, "_watched", alone.work)
+    before = Seen.of(alone.page)
+    child = os.fork()
+    if child == 0:
+        liveness.limit({})
+        with liveness.phase("transfer", "key"):
+            # As one that is killed in the middle.
+            os._exit(0)
+    os.waitpid(child, 0)
+    after = Seen.of(alone.page)
+    assert (after.kind, after.name, after.limit_seconds) == (before.kind, before.name, LIMIT_SECONDS)
+    assert after.movements != before.movements
