@@ -113,7 +113,7 @@ def watch(request_uri: str) -> None:
 
 def limit(by_kind: Mapping[str, float]) -> None:
     """Set the limits in seconds, by kind: the spec is known from here on. A kind without one has none."""
-    if _watched is not None:
+    if _watched is not None and _watched.pid == os.getpid():
         _watched.limits, _watched.is_starting = dict(by_kind), False
         _watched.show()
 
