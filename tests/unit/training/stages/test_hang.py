@@ -114,7 +114,7 @@ def test_stage_whose_request_cannot_be_read_to_its_end_is_ended_at_the_limit_of_
     pipe = Path(address.uri.removeprefix("file://")) / "attempts" / "a1" / "_REQUEST.json"
     pipe.parent.mkdir(parents=True)
     os.mkfifo(pipe)
-    monkeypatch.setenv("NIGHTSHIFT_START_TIMEOUT_SECONDS", "3")
+    monkeypatch.setenv("NIGHTSHIFT_START_TIMEOUT_SECONDS", "8")
     command = [sys.executable, "-m", "tests.unit.training.stages.hanging_stage", f"{address.uri}/attempts/a1/_REQUEST.json"]
     done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
