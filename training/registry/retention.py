@@ -62,6 +62,8 @@ class LedgerRoots:
         for entry in history:
             if entry.version in kept:
                 yield from _named(entry)
+        # Housekeeping follows the newest decision by its spec, whatever became of the candidate.
+        yield from [str(entry.evidence["spec_uri"]) for entry in history if "spec_uri" in entry.evidence][-1:]
         for request in self._ledger.open_requests(model):
             yield from _texts(request.evidence)
 

@@ -71,6 +71,16 @@ def test_champion_that_was_rolled_back_counts_as_a_former_one(ledger: Ledger, em
     assert kept(empty_database, 1) == {1, 2}
 
 
+def test_spec_of_the_newest_decision_stays_because_housekeeping_reads_it(ledger: Ledger, empty_database: str) -> None:
+    specs = [f"file:///store/objects/sha256/c{number}/c{number:063x}" for number in (1, 2, 3)]
+    decide_on(ledger, 1, evidence={"spec_uri": specs[0]})
+    decide_on(ledger, 2, "rejected", evidence={"spec_uri": specs[1]})
+    decide_on(ledger, 3, "rejected", evidence={"spec_uri": specs[2]})
+    decide_on(ledger, 4, "rejected")
+    found = LedgerRoots(empty_database, champions=0).uris()
+    assert [spec in found for spec in specs] == [True, False, True]
+
+
 def test_deleted_version_keeps_its_digests_and_says_when_its_weights_went(ledger: Ledger, empty_database: str) -> None:
     for number in (1, 2, 3):
         decide(ledger, number)
