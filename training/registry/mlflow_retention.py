@@ -38,8 +38,10 @@ def forget(store: Store, ledger: Ledger, model: str, *, experiment: str, before:
     with registry_faults():
         client = mlflow.MlflowClient()
         versions = list(_versions(client, model))
+        # An alias of a user's own: MLflow has the version's files itself, so it serves without the store.
+        named = {str(number) for number in client.get_registered_model(model).aliases.values()} if versions else set()
         for version in versions:
-            if str(version.version) in deleted:
+            if str(version.version) in deleted - named:
                 _delete_version(store, client, version)
         kept = {version.run_id for version in versions if str(version.version) not in deleted}
         for run_id in _old_runs(client, experiment, before):

@@ -111,6 +111,17 @@ def test_each_run_that_is_looked_at_is_a_movement(scene: Scene, monkeypatch: pyt
     assert len(moves) >= 5
 
 
+def test_version_with_an_alias_that_a_user_set_stays_with_its_run(scene: Scene) -> None:
+    scene.client.set_registered_model_alias(scene.name, "shadow", "1")
+    scene.forget(FUTURE)
+    assert scene.versions() == {"1", "2", "3"}
+    assert scene.stages() == ["active"] * 3
+    assert mlflow.pyfunc.load_model(f"models:/{scene.name}@shadow")
+    scene.client.delete_registered_model_alias(scene.name, "shadow")
+    scene.forget(PAST)
+    assert scene.versions() == {"2", "3"}
+
+
 @pytest.mark.parametrize("step", ["delete_logged_model", "delete_run", "delete_model_version"])
 def test_deletion_that_was_interrupted_is_finished_by_the_next(scene: Scene, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def dies(*_: object) -> None:
