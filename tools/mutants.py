@@ -56,10 +56,13 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
         f"{REGISTRY}/test_gates_canary.py",
         f"{REGISTRY}/test_gate_naive_baseline.py",
     ),
-    "training/evaluation/significance.py": (f"{EVALUATION}/test_significance.py", f"{EVALUATION}/test_blocks.py"),
+    "training/evaluation/significance.py": tuple(f"{EVALUATION}/test_{name}.py" for name in ("significance", "influence", "blocks")),
     "training/store/leases.py": ("tests/unit/training/store/test_leases.py",),
 }
 """File to the tests that concern it, the nearest first; only tests that run in one process see a mutant."""
+
+WITH_SLOW_TESTS: Final = frozenset({"training/evaluation/significance.py"})
+"""Files of which a test that is marked `slow` sees most: every metric's interval beside a plain bootstrap."""
 
 LIBRARIES: Final = (
     "numpy",
@@ -240,9 +243,10 @@ def run_child(file: str, source: bytes, folder: str, limit_seconds: int) -> None
         sys.meta_path.insert(0, MutatedModule(file, source))
         import pytest
 
+        marks = "not long" if file in WITH_SLOW_TESTS else "not slow"
         code = int(
             pytest.main(
-                ["-x", "-q", "-m", "not slow", "-p", "no:cacheprovider", "-p", "no:randomly", f"--basetemp={folder}/pytest", *TESTS[file]]
+                ["-x", "-q", "-m", marks, "-p", "no:cacheprovider", "-p", "no:randomly", f"--basetemp={folder}/pytest", *TESTS[file]]
             )
         )
     finally:
