@@ -50,6 +50,8 @@ SECRETS: Final[Mapping[str, Callable[[], str]]] = {
 }
 """What is made once, by name, and how."""
 SERVICE_PREFIXES: Final = ("NIGHTSHIFT_", "AWS_", "AZURE_", "GOOGLE_")
+OF_TRAININGS: Final = ("CUDA_VISIBLE_DEVICES", "OMP_WAIT_POLICY")
+"""What stages get from the services' environment besides, and users are told to set."""
 
 MLFLOW_ACCOUNTS_FILE: Final = "accounts.ini"
 MLFLOW_ACCOUNTS_DATABASE: Final = "accounts.db"
@@ -340,7 +342,7 @@ def _require_unused(settings: Settings, changed: Iterable[str]) -> None:
 def digests(settings: Settings) -> dict[str, str]:
     """Return a digest, by name, of each setting and of the code that running services hold: where one differs, they are old."""
     # Of the variables that pipelines name, services hold those that are not a place of data: webhooks.
-    named = {"MLFLOW_TRACKING_URI"} | _named_in_pipelines(settings)
+    named = {"MLFLOW_TRACKING_URI", *OF_TRAININGS} | _named_in_pipelines(settings)
     values = service_environment(settings)
     wanted = {name: value for name, value in values.items() if name.startswith(SERVICE_PREFIXES) or name in named}
     # The services find the users' packages by PYTHONPATH: the user's command must find the same ones, or it sees other code.

@@ -290,6 +290,16 @@ def test_digests_tell_a_changed_setting_and_hide_its_value(settings: Settings, m
     assert "code" in before
 
 
+@pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "OMP_WAIT_POLICY", "NIGHTSHIFT_RETENTION"])
+def test_variable_that_users_are_told_to_set_makes_running_services_old(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.delenv(name, raising=False)
+    before = digests(settings)
+    monkeypatch.setenv(name, "")
+    assert digests(settings).keys() - before.keys() == {name}
+
+
 def test_places_of_data_and_variables_that_no_pipeline_names_need_no_restart(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     before = digests(settings)
     monkeypatch.setenv("FLIGHTS_URI", "file:///flights")
