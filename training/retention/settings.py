@@ -18,6 +18,7 @@ from training.store.marking import Rules
 
 VARIABLE: Final = "NIGHTSHIFT_RETENTION"
 LEAST_GRACE: Final = timedelta(hours=1)
+LEAST_KEPT: Final = timedelta(days=1)
 
 
 def _grace(value: timedelta) -> timedelta:
@@ -26,16 +27,23 @@ def _grace(value: timedelta) -> timedelta:
     return value
 
 
+def _kept(value: timedelta) -> timedelta:
+    # `30m` for thirty days is thirty minutes: runs under way would lose what their next stage reads.
+    if value < LEAST_KEPT:
+        raise refusal("field.range", "must be at least 1d", hint="d is for days; m is for minutes")
+    return value
+
+
 class Retention(Section):
     """How long things stay; the checkpoints of a training are its pipeline's (`train.checkpoint.keep`)."""
 
-    runs: PositiveDuration = Field(default="30d", validate_default=True)
+    runs: Annotated[PositiveDuration, AfterValidator(_kept)] = Field(default="30d", validate_default=True)
     """Runs and their work after the last change: snapshots, datasets, models, evaluations, reports, studies."""
     champions: Annotated[int, Field(ge=0, le=1000)] = 5
     """Former champions of each model that stay, with what they were made of, however old they are."""
     attempts: PositiveDuration = Field(default="14d", validate_default=True)
     """Failed attempts of finished work: requests, logs, errors."""
-    airflow: PositiveDuration = Field(default="30d", validate_default=True)
+    airflow: Annotated[PositiveDuration, AfterValidator(_kept)] = Field(default="30d", validate_default=True)
     """Runs in Airflow's database, and their task logs, on a laptop."""
     grace: Annotated[PositiveDuration, AfterValidator(_grace)] = Field(default="2d", validate_default=True)
     """Between the mark of what nothing needs and its deletion."""

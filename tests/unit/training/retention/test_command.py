@@ -62,6 +62,15 @@ def test_path_of_the_file_that_depends_on_the_working_folder_is_refused(tmp_path
         load_retention({"NIGHTSHIFT_RETENTION": "retention.yaml"})
 
 
+@pytest.mark.parametrize("key", ["runs", "airflow"])
+def test_minutes_for_days_are_refused(tmp_path: Path, key: str) -> None:
+    path = tmp_path / "retention.yaml"
+    path.write_text(f"{key}: 30m\n", encoding="utf-8")
+    with pytest.raises(SpecError, match=r"must be at least 1d.*m is for minutes") as caught:
+        load_retention({"NIGHTSHIFT_RETENTION": str(path)})
+    assert [(problem.line, problem.code) for problem in caught.value.problems] == [(1, "field.range")]
+
+
 def test_dry_run_prints_bytes_by_kind_and_deletes_nothing(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     store.manifests.put_files("snapshot", {"t": b"x" * 20_000}, {})
     assert main(["--dry-run"]) == 0
