@@ -193,6 +193,32 @@ def test_what_is_not_enough_rejects_by_its_own_gate(path: tuple[str | int, ...],
 
 
 @pytest.mark.parametrize(
+    ("path", "limit"),
+    [
+        (("metrics", "auc"), 0.6),
+        (("metrics", "log_loss"), 0.7),
+        (("fairness", "origin", "equal_opportunity_gap"), 0.1),
+        (("latency", "1", "p95_ms"), 10),
+        (("checks", "overlap", "share"), 0.2),
+        (("checks", "drift", "psi"), 0.25),
+    ],
+    ids=lambda value: value[-1] if isinstance(value, tuple) else None,
+)
+def test_value_exactly_at_its_limit_passes(path: tuple[str | int, ...], limit: float) -> None:
+    assert failed(judged(changed(path, limit))) == []
+
+
+def test_reason_about_the_canary_names_its_version() -> None:
+    [reason] = [reason for reason in judged(GOOD).reasons if reason.gate == "canary"]
+    assert "the canary, version 5," in reason.words
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_earlier_formats_are_judged(version: int) -> None:
+    assert failed(judged(changed(("format_version",), version))) == []
+
+
+@pytest.mark.parametrize(
     ("path", "value", "gate"), [(("checks", "overlap", "share"), 0.21, "overlap"), (("checks", "drift", "psi"), 0.26, "drift")]
 )
 def test_overlap_and_drift_are_only_said_unless_the_spec_is_stricter(path: tuple[str, ...], value: float, gate: str) -> None:
