@@ -132,7 +132,9 @@ class Marking:
                 journal.append(value)
             else:
                 self._reach(value)
-                if name == "_REQUEST.json" and result is None and not is_expired and isinstance(value, dict):
+                # Metrics of a trial are delivered into the run of its study, which the study's records describe.
+                is_live = result is None or unit.key in self._undelivered
+                if name == "_REQUEST.json" and is_live and not is_expired and isinstance(value, dict):
                     self._note_live(value)
         self._reach([value for value in journal if not _is_checkpoint(value)])
         self._reach(kept_checkpoints(journal))

@@ -321,6 +321,18 @@ def test_study_stays_whole_while_one_of_its_trials_is_alive(local: Store) -> Non
     assert local.manifests.get(champion)
 
 
+def test_study_stays_while_mlflow_does_not_have_the_metrics_of_its_trials(local: Store) -> None:
+    for study, fingerprint in (("s1", "a" * 64), ("s2", "b" * 64)):
+        local.bucket.create(f"studies/p/{study}/tracking-run.json", b"{}")
+        address = local.address("p", "trial", fingerprint)
+        address.write_request(request_of(local, fingerprint, stage="trial", parameters={"study": study}))
+        local.bucket.create(f"stages/p/trial/{fingerprint}/_RESULT.json", b'{"attempt_id": "a1"}')
+    local.bucket.create(f"tracking/stages/p/trial/{'a' * 64}/a1-000001-00.jsonl", b"[]")
+    age(local, "studies", "stages", "tracking", days=60)
+    Collector(local, LONG).collect()
+    assert keys(local, "studies") == ["studies/p/s1/tracking-run.json"]
+
+
 def test_marks_reports_and_leftovers_whose_object_is_gone_go(local: Store) -> None:
     gone, there = "a" * 64, local.objects.put_bytes(b"there")
     for digest in (gone, there):
