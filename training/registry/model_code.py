@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import ast
 import importlib.metadata
+import io
+import re
+import tokenize
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -18,6 +21,7 @@ from training.spec.carried_code import TRAINING, Closure, Module, absolute, carr
 PREFIX: Final = "nightshift_model_"
 NAME_DIGITS: Final = 16
 SCORING: Final = "training.registry.scoring"
+_ENCODING: Final = re.compile(r"^([ \t\f]*#.*?coding)[:=][ \t]*[-\w.]+", re.ASCII | re.MULTILINE)
 ENTRY: Final = '''"""A registered model's code, as it was when the model was registered: its class, and what it takes to score with it."""
 
 from .training.registry.scoring import load_checked
@@ -76,13 +80,13 @@ def _text_of(module: Module) -> str:
     if module.name == TRAINING:
         # It checks the interpreter of the installation's commands.
         return '"""The part of Nightshift that scores."""\n'
-    data = module.path.read_bytes()
+    data = _source(module.path)
     lines = data.splitlines(keepends=True)
     starts = [0]
     for line in lines:
         starts.append(starts[-1] + len(line))
     # From the end, so that the positions of what comes before stay right.
-    for found in sorted(module.imports, key=lambda found: -found.node.lineno):
+    for found in sorted(module.imports, key=lambda found: (-found.node.lineno, -found.node.col_offset)):
         node = found.node
         if found.is_in_function and not module.is_own:
             continue
@@ -92,6 +96,16 @@ def _text_of(module: Module) -> str:
             end = starts[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
             data = data[:start] + text.encode() + data[end:]
     return data.decode("utf-8")
+
+
+def _source(path: Path) -> bytes:
+    """Return a file in UTF-8, as the positions of its syntax tree count: no mark of byte order, and no other encoding's name."""
+    data = path.read_bytes()
+    encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+    text = io.TextIOWrapper(io.BytesIO(data), encoding).read()
+    if encoding not in ("utf-8", "utf-8-sig"):
+        text = _ENCODING.sub(r"\1", text, count=1)
+    return text.encode("utf-8")
 
 
 def _relative(module: Module, node: ast.Import | ast.ImportFrom) -> str | None:

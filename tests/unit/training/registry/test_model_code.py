@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
@@ -168,6 +169,7 @@ IMPORTS = {
     "as": ("import acme.parts as p", "p.two()"),
     "star": ("from acme.parts import *", "two()"),
     "in several lines": ("from acme.parts import (  # both\n    one,\n    two,\n)", "two() * one()"),
+    "two in a line": ("from acme.parts import two; import acme.parts", "two() * acme.parts.one()"),
     "nested": ("from acme.inner.deep import two", "two()"),
     "optional": ("try:\n    import fast_acme\nexcept ImportError:\n    from acme import parts as fast_acme", "fast_acme.two()"),
     "type checking": (
@@ -211,6 +213,17 @@ def test_every_form_of_import_of_ones_own_modules_is_carried(own: Path, tmp_path
     scores, modules = json.loads(done.stdout.splitlines()[-1])
     assert {form: scores[name] for form, name in names.items()} == {form: [2 * value for value in ROWS["value"]] for form in names}
     assert {name.partition(".")[0] for name in modules}.isdisjoint({"acme", "training", "mlflow"})
+
+
+@pytest.mark.parametrize(("cookie", "encoding"), [("", "utf-8-sig"), ("# -*- coding: latin-1 -*-\n", "latin-1")])
+def test_source_in_another_encoding_is_carried_as_python_reads_it(own: Path, cookie: str, encoding: str) -> None:
+    (own / "acme" / "parts.py").touch()
+    text = f"{cookie}from acme import parts; NAME = '\u00fc'; from acme import parts as again\nclass Scaled: pass\n"
+    (own / "acme" / "scaled.py").write_bytes(text.encode(encoding))
+    carried = model_code("acme.scaled:Scaled").files["acme/scaled.py"].encode()
+    names = [node.names[0].asname for node in ast.parse(carried).body if isinstance(node, ast.ImportFrom) and node.level == 2]
+    assert names == [None, "again"]
+    assert "NAME = '\u00fc'" in ast.unparse(ast.parse(carried))
 
 
 def sibling(own: Path) -> str:
