@@ -2,14 +2,16 @@
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from training.awake import AwakeClock
 from training.contracts import RunIdentity, StageResult
-from training.errors import LeaseHeldError, LeaseLostError
+from training.errors import LeaseHeldError, LeaseLostError, UnavailableError
 from training.store import StageAddress, Store
 from training.store.leases import HolderWatch, Lease, holder_of
+from training.store.refs import Ref
 
 
 @pytest.fixture
@@ -57,6 +59,39 @@ def test_entry_of_a_later_version_is_the_end_of_the_lease_and_not_a_fault_of_the
         lease.check()
     with pytest.raises(LeaseLostError, match="cannot be read"):
         lease.commit("checkpoint", {"step": 1})
+
+
+def test_entry_that_was_made_although_the_answer_was_lost_is_the_leases_own(address: StageAddress, monkeypatch: pytest.MonkeyPatch) -> None:
+    lease = Lease.acquire(address, owner="one", attempt_id="a")
+    move = Ref.move
+
+    def lose_the_answer(ref: Ref, value: Any, *, expected: int) -> bool:
+        assert move(ref, value, expected=expected)
+        raise UnavailableError("storage.unavailable", "the answer did not come")
+
+    with monkeypatch.context() as away:
+        away.setattr(Ref, "move", lose_the_answer)
+        with pytest.raises(UnavailableError):
+            lease.commit("checkpoint", {"step": 1})
+
+    # The same commit again finds its entry, another one goes after it, and a look finds nobody else.
+    lease.commit("checkpoint", {"step": 1})
+    lease.commit("checkpoint", {"step": 2})
+    lease.check()
+    lease.commit("checkpoint", {"step": 3})
+    assert [entry.value["payload"]["step"] for entry in address.journal().history()[1:]] == [1, 2, 3]
+
+
+def test_storage_that_refuses_an_entry_and_lists_none_is_an_error(address: StageAddress, monkeypatch: pytest.MonkeyPatch) -> None:
+    lease = Lease.acquire(address, owner="one", attempt_id="a")
+    monkeypatch.setattr(Ref, "move", lambda _ref, _value, *, expected: expected < 0)
+
+    with pytest.raises(UnavailableError, match="refuses entry 2 as existing, and does not list it"):
+        lease.commit("checkpoint", {"step": 1})
+
+
+def test_address_that_nobody_has_taken_has_no_holder(address: StageAddress) -> None:
+    assert HolderWatch(address, owner="one").poll() == (None, 0)
 
 
 def test_released_lease_is_free_for_another_owner(address: StageAddress) -> None:
