@@ -230,7 +230,7 @@ def test_housekeeping_ends_requests_whose_time_is_over_and_leaves_the_others(
 
 
 def test_housekeeping_follows_the_newest_decision_afresh_in_each_run_and_announces_nothing(
-    ledger: Ledger, store: Store, shop: Any, settings: Settings, told: list[dict[str, Any]]
+    ledger: Ledger, store: Store, shop: Any, settings: Settings, told: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec_uri = store.put_json(freeze(resolve_uris(load_spec(CHECKOUT / "dags" / "pipelines" / f"{MODEL}.yaml"))))
     candidate(ledger, 1, spec_uri=spec_uri)
@@ -246,6 +246,9 @@ def test_housekeeping_follows_the_newest_decision_afresh_in_each_run_and_announc
     expected = {"order": {"kind": "follow", "key": newest.key}, "deliver_metrics": True, "forget_before": before}
     assert works[0].parameters == works[1].parameters == expected
     assert works[0].fingerprint != works[1].fingerprint
+    monkeypatch.setenv("NIGHTSHIFT_RETENTION", "/nosuch/retention.yaml")
+    without_retention = repair.work({"run_id": "r3"}, repair.frozen({"run_id": "r3"}), settings, nonce="")
+    assert "forget_before" not in without_retention.parameters, "a wrong file deletes nothing, and MLflow is followed all the same"
     outlets = Outlets()
     repair.finish({"outlet_events": outlets}, result("accepted", "promoted"), RUN)
     assert outlets.added == []
