@@ -48,6 +48,6 @@ def _link(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(source, target)
-    except PermissionError:
-        # A file system without hard links.
+    except OSError:
+        # A file system without hard links says so in many ways.
         shutil.copyfile(source, target)

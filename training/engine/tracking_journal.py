@@ -107,8 +107,15 @@ class RunJournal:
         return [older] * self.bucket.exists(older) + sorted(keys, key=lambda key: (key.endswith("-end.json"), key))
 
     def points(self, key: str) -> list[Point]:
-        data = self.bucket.find(key)
-        return [tuple(json.loads(line)) for line in data.decode().splitlines()] if data else []
+        """Return the points of a file; a line that a power loss or a person has damaged is left out, with a warning."""
+        found: list[Point] = []
+        for number, line in enumerate((self.bucket.find(key) or b"").splitlines(), 1):
+            try:
+                name, value, step, at = json.loads(line)
+                found.append((str(name), float(value), int(step), int(at)))
+            except (ValueError, TypeError) as err:
+                logger.warning("line %d of %s is damaged, its point is left out: %s", number, self.bucket.uri(key), first_line(err))
+        return found
 
     def last_end(self, key: str) -> End | None:
         data = self.bucket.find(key)

@@ -15,12 +15,18 @@ import secrets
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
 COPY_BYTES: Final = 1024 * 1024
 NO_FOLDER_SYNC: Final = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES, errno.EPERM})
 """What a file system answers that cannot fsync a folder, or a folder that this user may not open."""
+TOP_FOLDERS: Final = (
+    *("objects", "manifests", "refs", "runs", "stages", "studies", "tracking"),
+    *("altered", "condemned", "collector", "probe"),
+)
+"""What a store makes in its root: anything else there is somebody else's."""
 _LEFTOVER: Final = re.compile(r".+#\d+", re.DOTALL)
 _NO_PART: Final = re.compile(r"\.{0,2}|.*[\x00-\x1f\x7f].*|.*#\d+", re.DOTALL)
 
@@ -114,13 +120,13 @@ class LocalFiles:
             folder = folder.parent
 
     def delete_leftovers(self, older_than_seconds: float, *, dry_run: bool = False) -> tuple[int, int]:
-        """Delete temporary files of writers that were killed; return (how many, their bytes).
+        """Delete temporary files of writers that were killed, in the folders that are the store's; return (how many, their bytes).
 
         Args:
             older_than_seconds: by the clock of the file system, which has to be this machine's: longer than any write takes.
         """
         count, size_bytes, newest = 0, 0, time.time() - older_than_seconds
-        for folder, _, names in os.walk(self._root):
+        for folder, _, names in chain.from_iterable(os.walk(self._root / top) for top in TOP_FOLDERS):
             for name in names:
                 path = os.path.join(folder, name)
                 with suppress(FileNotFoundError):

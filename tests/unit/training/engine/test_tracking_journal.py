@@ -167,6 +167,19 @@ def test_opening_that_is_killed_at_any_call_and_done_again_makes_one_run(tmp_pat
     assert 5 < die_at < 49, "each call had its turn"
 
 
+def test_damaged_line_of_a_kept_file_is_left_out_and_the_others_are_delivered(
+    journal: RunJournal, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = next(key for key in journal.files() if key.endswith(".jsonl"))
+    whole = journal.points(key)
+    data = journal.bucket.get(key)
+    journal.bucket.put(key, b'["torn", 1.0\n\xff\n[1]\n' + data)
+
+    assert journal.points(key) == whole
+    assert caplog.text.count("is damaged, its point is left out") == 3
+    assert key in caplog.text
+
+
 @pytest.fixture
 def together(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
     """Return `run(call)`: two threads call it, and both find no run before one of them makes one."""

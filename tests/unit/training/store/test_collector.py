@@ -342,6 +342,10 @@ def test_marks_reports_and_leftovers_whose_object_is_gone_go(local: Store) -> No
     left = Path(local.root_uri.removeprefix("file://")) / "objects" / "half#123"
     left.write_bytes(b"half")
     os.utime(left, (1, 1))
+    foreign = left.parent.parent / "notes" / "plan#2"
+    foreign.parent.mkdir()
+    foreign.write_bytes(b"of a user")
+    os.utime(foreign, (1, 1))
     age(local, "refs", days=5)
     report = Collector(local, LONG).collect()
     assert keys(local, "altered", "refs/reports") == [
@@ -350,6 +354,7 @@ def test_marks_reports_and_leftovers_whose_object_is_gone_go(local: Store) -> No
         "refs/reports/p/indexed/0000000001.json",
     ]
     assert not left.exists()
+    assert foreign.exists()
     assert report.by_kind["leftovers of killed writers"].deleted == 4
 
 

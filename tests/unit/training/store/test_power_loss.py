@@ -17,7 +17,7 @@ from training.errors import DataError
 from training.store import StageAddress, Store, local_files
 from training.store.launches import Launches
 from training.store.leases import HolderWatch, holder_of
-from training.store.local_files import LocalFiles
+from training.store.local_files import TOP_FOLDERS, LocalFiles
 from training.store.refs import Ref
 
 NUM_STATES = 200
@@ -157,6 +157,11 @@ def test_after_a_power_loss_at_each_call_of_a_night_every_committed_record_is_re
     night: Night, tmp_path: Path, seed: int
 ) -> None:
     check(night, tmp_path, list(range(1, len(night.calls) + 1)), seed)
+
+
+@pytest.mark.slow
+def test_a_night_writes_in_the_stores_own_folders_alone(night: Night) -> None:
+    assert {key.split("/")[1] for key in night.files} <= set(TOP_FOLDERS)
 
 
 @pytest.mark.slow
