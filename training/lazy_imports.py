@@ -20,7 +20,11 @@ from types import ModuleType
 from typing import Final
 
 MODEL_PACKAGES: Final = "NIGHTSHIFT_MODEL_PACKAGES"
-MLFLOW_OPTIONAL: Final = ("numpy", "pandas", "pyarrow", "scipy", "sklearn")
+MLFLOW_DEFERRED: Final = ("mlflow.genai",)
+"""MLflow's judges of language models, a third of its import."""
+MLFLOW_MODELS_OPTIONAL: Final = ("fastapi", "scipy", "sklearn")
+"""What MLflow does without when it saves and registers a model: its gateway and judges need FastAPI, examples of inputs the others."""
+MLFLOW_OPTIONAL: Final = (*MLFLOW_MODELS_OPTIONAL, "numpy", "pandas", "pyarrow")
 """What MLflow's client does without, as in the package mlflow-skinny; its models and data sets need it."""
 
 

@@ -9,6 +9,7 @@ that ends breaks a collective of either group at once; only a process that hangs
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ TIMEOUT_VARIABLE: Final = "NIGHTSHIFT_COLLECTIVE_TIMEOUT_SECONDS"
 COLLECTIVE_SECONDS: Final = 120.0
 SLOW_WORK_VARIABLE: Final = "NIGHTSHIFT_SLOW_WORK_TIMEOUT_SECONDS"
 SLOW_WORK_SECONDS: Final = 3600.0
+COMPILER_OPTIONS: Final = "torch._inductor.config"
+COMPILER_VARIABLE: Final = "TORCHINDUCTOR_DETERMINISTIC"
 
 BROKEN_COLLECTIVE: Final = (
     "gloo",
@@ -71,6 +74,18 @@ def _meet(rank: int, world_size: int, place: Place) -> tuple[torch._C._distribut
     return store, [Place.from_text(store.get(f"nightshift/place/{other}").decode()) for other in range(world_size)]
 
 
+def _use_deterministic_algorithms() -> None:
+    """Do what `torch.use_deterministic_algorithms(True)` does, without the compiler that it imports to set its option.
+
+    That import costs 1.4 CPU seconds. A model that is compiled imports it later, and it then reads the option from the variable.
+    """
+    if COMPILER_OPTIONS in sys.modules:
+        torch.use_deterministic_algorithms(True)
+        return
+    os.environ[COMPILER_VARIABLE] = "1"
+    torch.set_deterministic_debug_mode("error")
+
+
 @dataclass(frozen=True, slots=True)
 class Gang:
     """This process's place among all of them."""
@@ -98,7 +113,7 @@ class Gang:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             torch.cuda.set_device(device)
         torch.set_num_threads(threads_per_process)
-        torch.use_deterministic_algorithms(True)
+        _use_deterministic_algorithms()
         gang = cls(rank, world_size, device)
         if world_size == 1:
             return gang

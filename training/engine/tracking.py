@@ -30,6 +30,7 @@ from training.engine.tracking_journal import (
     send,
 )
 from training.errors import NightshiftError
+from training.lazy_imports import MLFLOW_DEFERRED, MLFLOW_OPTIONAL, lean_imports
 from training.provenance import environment, git_state
 from training.stages.context import StageContext
 from training.store import Bucket
@@ -165,7 +166,9 @@ class Tracker:
 
     def _open(self) -> None:
         self._describe()
-        import mlflow  # two seconds: in the thread, beside the first steps
+        # A second: in the thread, beside the first steps.
+        with lean_imports(deferred=MLFLOW_DEFERRED, absent=MLFLOW_OPTIONAL):
+            import mlflow
 
         self._client = mlflow.MlflowClient()
         self.run_id = open_run(self._client, self._journal)

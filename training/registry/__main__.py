@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from training.errors import DeniedError, NightshiftError, UnavailableError, shown
-from training.lazy_imports import MLFLOW_OPTIONAL, lean_imports
+from training.lazy_imports import MLFLOW_DEFERRED, MLFLOW_OPTIONAL, lean_imports
 from training.registry.decisions import champions, find_version, holder_of, roll_back, with_evidence
 from training.registry.ledger import Holder, Ledger, Standing
 from training.registry.table import history_lines
@@ -104,7 +104,7 @@ def _rollback(ledger: Ledger, options: argparse.Namespace) -> int:
             to, expected = target.version, standing.revision
     kept = roll_back(ledger, options.model, by=options.by or _user(), reason=options.reason, to=to, expected_revision=expected)
     sys.stdout.write(f"{options.model}: champion is version {_named(kept.version, kept.semantic_version)}; the ledger has it\n")
-    with lean_imports(absent=MLFLOW_OPTIONAL):
+    with lean_imports(deferred=MLFLOW_DEFERRED, absent=MLFLOW_OPTIONAL):
         from training.registry.follow import follow  # MLflow: a second that the ledger need not wait for
 
     try:
@@ -144,7 +144,7 @@ def _is_agreed(question: str) -> bool:
 
 def _check(ledger: Ledger, options: argparse.Namespace) -> int:
     names = _names(ledger, options.model)
-    with lean_imports(absent=MLFLOW_OPTIONAL):
+    with lean_imports(deferred=MLFLOW_DEFERRED, absent=MLFLOW_OPTIONAL):
         from training.registry.follow import differences, follow
 
     found = left = 0

@@ -34,12 +34,15 @@ from training.evaluation.report import render_report
 from training.evaluation.report_links import mlflow_facts
 from training.evaluation.report_words import moment
 from training.evaluation.staleness import advice_of
+from training.lazy_imports import MLFLOW_DEFERRED, MLFLOW_MODELS_OPTIONAL, lean_imports
 from training.models.predictor import Predictor, load_predictor
 from training.registry.gates import decide
-from training.registry.versions import Registered, log_evaluation, register_candidate
 from training.spec.models import PipelineSpec
 from training.stages.runner import Outcome, StageContext, main
 from training.store import Manifest, point_run_at
+
+with lean_imports(deferred=MLFLOW_DEFERRED, absent=MLFLOW_MODELS_OPTIONAL):
+    from training.registry.versions import Registered, log_evaluation, register_candidate
 
 logger = logging.getLogger(__name__)
 

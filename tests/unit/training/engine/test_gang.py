@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import subprocess
+import sys
 from datetime import timedelta
 
 import pytest
@@ -12,6 +15,7 @@ from training.engine import distributed
 from training.engine.devices import Place
 from training.engine.distributed import Gang, collective_timeout, slow_work_timeout
 from training.errors import PeerLostError, SpecError
+from training.provenance import CHECKOUT
 
 CPU = torch.device("cpu")
 
@@ -26,6 +30,31 @@ def test_process_that_torchrun_did_not_start_is_a_gang_of_one(monkeypatch: pytes
     assert torch.are_deterministic_algorithms_enabled()
     assert not dist.is_initialized()
     gang.leave()
+
+
+JOINS = """
+import sys
+import torch
+from training.engine.distributed import Gang
+Gang.join()
+print(torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled(), "torch._dynamo" in sys.modules)
+import torch._inductor.config
+print(torch._inductor.config.deterministic)
+"""
+
+
+def test_a_gang_is_deterministic_without_torchs_compiler_which_is_so_when_it_is_imported_later() -> None:
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(CHECKOUT), "HOME": "/nonexistent"}
+    done = subprocess.run([sys.executable, "-c", JOINS], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["True", "False", "False", "True"], done.stderr[-3000:]
+
+
+def test_a_gang_makes_a_compiler_deterministic_that_is_imported_already(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = importlib.import_module("torch._inductor.config")
+    monkeypatch.setattr(options, "deterministic", False)
+    Gang.join()
+    assert options.deterministic
+    assert torch.are_deterministic_algorithms_enabled()
 
 
 def test_rank_and_world_size_are_those_that_torchrun_gives(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,14 +28,12 @@ pytestmark = pytest.mark.slow
 
 HEAVY: Final = frozenset(
     "altair botocore duckdb fastapi great_expectations matplotlib mlflow optuna pandas pyarrow scipy scipy.stats sklearn sqlalchemy torch "
-    "xgboost".split()
+    "torch._dynamo xgboost".split()
 )
 TABLES: Final = frozenset({"duckdb", "pyarrow"})
 FRAMES: Final = TABLES | {"pandas"}
-MLFLOW: Final = frozenset({"mlflow", "fastapi", "scipy", "pandas", "pyarrow"})
-"""MLflow's own import: its module of judges brings FastAPI, its signatures pandas and scipy.sparse."""
-CLIENT: Final = frozenset({"mlflow", "fastapi"})
-"""The same where MLflow's client suffices (`training.lazy_imports`)."""
+MLFLOW: Final = frozenset({"mlflow"})
+"""MLflow without its judges, which bring FastAPI, and without scipy.sparse (`training.lazy_imports`)."""
 XGBOOST: Final = frozenset({"xgboost", "scipy", "pandas", "pyarrow"})
 """XGBoost's own import, which leaves out its classes for scikit-learn (`training.lazy_imports`)."""
 LATENCY: Final = "training.evaluation.latency"
@@ -45,10 +43,11 @@ ALLOWED: Final = {
         "ingest": TABLES | {"sqlalchemy"},
         "validate": FRAMES | {"great_expectations", "scipy"},
         "prepare": FRAMES,
-        "train": FRAMES | MLFLOW | {"torch"},
+        # torch's optimizers and DistributedDataParallel import its compiler.
+        "train": FRAMES | MLFLOW | {"torch", "torch._dynamo"},
         "evaluate": FRAMES | MLFLOW | {"torch", "scipy", "matplotlib"},
         LATENCY: FRAMES | {"torch"},
-        "promote": CLIENT | {"sqlalchemy"},
+        "promote": MLFLOW | {"sqlalchemy"},
     },
     "boosted_trees": {
         # PyArrow imports pandas where it converts a Python value, as the bounds of the window of a CSV file.
@@ -59,7 +58,7 @@ ALLOWED: Final = {
         "train": FRAMES | MLFLOW | XGBOOST | {"torch"},
         "evaluate": FRAMES | MLFLOW | XGBOOST | {"matplotlib"},
         LATENCY: FRAMES | XGBOOST,
-        "promote": CLIENT | {"sqlalchemy"},
+        "promote": MLFLOW | {"sqlalchemy"},
     },
 }
 """Family to stage to what its process may have imported when it ends; the orders have no suite of Great Expectations."""
