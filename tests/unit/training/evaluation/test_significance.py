@@ -169,6 +169,23 @@ def test_another_seed_gives_another_interval_and_the_same_seed_the_same() -> Non
     assert first.low != other.low
 
 
+@pytest.mark.parametrize(("task", "name"), [("regression", "rmse"), ("regression", "mae"), ("binary", "auc"), ("language", "perplexity")])
+def test_probability_is_the_share_of_resamples_in_which_the_candidate_is_better(task: str, name: str) -> None:
+    labels, new, old, groups = scored(task, num_rows=4_000)
+    assert compare(name, labels, new, old, groups, confidence=0.95, seed=5).probability == 1.0
+    assert compare(name, labels, old, new, groups, confidence=0.95, seed=5).probability == 0.0
+
+
+def test_interval_has_the_width_that_its_confidence_says() -> None:
+    generator = np.random.default_rng(3)
+    labels = generator.normal(size=5_000)
+    new, old = labels + generator.normal(size=5_000), labels + generator.normal(size=5_000)
+    deviation = float(np.std(np.abs(labels - new) - np.abs(labels - old)) / math.sqrt(5_000))
+    for confidence, quantile in ((0.8, 1.2816), (0.95, 1.9600)):
+        found = compare("mae", labels, new, old, None, confidence=confidence, seed=5)
+        assert (found.high - found.low) / 2 == pytest.approx(quantile * deviation, rel=0.08)
+
+
 def test_wider_confidence_has_a_wider_interval() -> None:
     labels, new, old, _ = scored("binary")
     narrow, wide = (compare("auc", labels, new, old, None, confidence=level, seed=1) for level in (0.8, 0.99))
