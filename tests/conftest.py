@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -17,3 +18,12 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installat
         yield made
     finally:
         made.stop()
+
+
+@pytest.fixture(autouse=True)
+def _no_experiment_of_another_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MLflow notes the experiment that was set last for the whole process; in the next test's database it does not exist."""
+    monkeypatch.delenv("MLFLOW_EXPERIMENT_ID", raising=False)
+    fluent = sys.modules.get("mlflow.tracking.fluent")
+    if fluent is not None:
+        monkeypatch.setattr(fluent, "_active_experiment_id", None, raising=False)
