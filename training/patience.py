@@ -32,6 +32,16 @@ def waiting_for_database() -> Iterator[None]:
         _wait_seconds.reset(token)
 
 
+@contextmanager
+def without_waiting() -> Iterator[None]:
+    """Let connections that are opened inside fail at once, also within `waiting_for_database`: for what can do without the database."""
+    token = _wait_seconds.set(0.0)
+    try:
+        yield
+    finally:
+        _wait_seconds.reset(token)
+
+
 def database_wait_seconds() -> float:
     """Return how long a connection that is opened now may wait; 0 outside of `waiting_for_database`."""
     return _wait_seconds.get()

@@ -19,6 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from training.contracts import sha256_hex
 from training.errors import UnavailableError
+from training.patience import without_waiting
 from training.spec.train import Train
 from training.spec.tuning import Tune
 from training.tuning.records import TrialRecord
@@ -166,7 +167,8 @@ class Search:
     def finish(self, trial: Trial, record: TrialRecord) -> None:
         """Tell the storage how the trial ended. The record in the store is there already: failing here is no harm."""
         try:
-            self._finish(trial._trial_id, record)
+            with without_waiting():
+                self._finish(trial._trial_id, record)
         except AWAY as err:
             logger.warning("the study's storage is away; the next trial tells it of trial %d: %s", self._slot, err)
 
@@ -211,10 +213,12 @@ class Judge:
             return False
         self._known[epoch] = self._lowest
         try:
-            self._trial.report(self._lowest, epoch)
-            if not self._trial.should_prune():
-                return False
-            self._trial.set_user_attr(PRUNED, True)
+            # The pruner saves time: waiting for it would cost more at every epoch than it can save.
+            with without_waiting():
+                self._trial.report(self._lowest, epoch)
+                if not self._trial.should_prune():
+                    return False
+                self._trial.set_user_attr(PRUNED, True)
         except AWAY as err:
             if not self._is_away:
                 logger.warning("the study's storage is away, this trial goes on without its pruner: %s", err)

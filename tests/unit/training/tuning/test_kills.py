@@ -93,7 +93,8 @@ def spec_of(bench: StudyBench) -> PipelineSpec:
 
 def test_killed_trials_and_a_killed_storage_cost_no_finished_trial(bench: StudyBench, postgres: KillablePostgres, tmp_path: Path) -> None:
     spec, name = spec_of(bench), "on postgres"
-    lane = Lane(bench, spec, name, tmp_path, NIGHTSHIFT_DATABASE=postgres.url)
+    # Longer than this test waits: a trial that is under way never waits for the storage of its study.
+    lane = Lane(bench, spec, name, tmp_path, NIGHTSHIFT_DATABASE=postgres.url, NIGHTSHIFT_DATABASE_WAIT_SECONDS="900")
     lane.finish(0)
     (finished,) = bench.study(name).records()
     killed, bereft = lane.start(1), lane.start(2)
