@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -29,7 +30,7 @@ from training.engine.tracking_journal import (
     open_run,
     send,
 )
-from training.errors import NightshiftError
+from training.errors import NightshiftError, StoreError
 from training.lazy_imports import MLFLOW_DEFERRED, MLFLOW_OPTIONAL, lean_imports
 from training.provenance import environment, git_state
 from training.stages.context import StageContext
@@ -63,8 +64,9 @@ def finish_parent(bucket: Bucket, key: str, parameters: Mapping[str, str], metri
         key: as `Parent.key`.
     """
     journal = RunJournal(bucket, key.removesuffix(RECORD_NAME))
-    if journal.run_id() is None and journal.description() is None:
-        return
+    with suppress(StoreError):  # A damaged record is named by the delivery below, which fails no stage.
+        if journal.run_id() is None and journal.description() is None:
+            return
     now = _now_ms()
     journal.append("finished", 0, [(name, value, 0, now) for name, value in metrics.items()])
     journal.end("finished", End(status="FINISHED", ended_at_ms=now, parameters=parameters))

@@ -7,6 +7,7 @@ Of one MLflow run, `key` being a training's address or a study's prefix:
     tracking/<key>/<attempt>-<n>-<random>.jsonl points, [name, value, step, milliseconds since the epoch] a line
     tracking/<key>/<attempt>-end.json  how the attempt ended
 
+The three JSON files are records with a digest (`training.store.records`): a changed one would send points to the wrong run.
 A file below `tracking/` is deleted after MLflow has its content. If the deliverer is killed in between, the next one sends it again:
 MLflow's table of metrics has run, name, step, time and value as its primary key, and its server keeps one of two equal points. The token
 is looked up before a run is made, so that a run whose maker was killed is found; of two made at the same time one is deleted.
@@ -18,14 +19,13 @@ import json
 import logging
 import os
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from training.contracts import canonical_json
-from training.errors import NightshiftError
-from training.store import Bucket
+from training.errors import NightshiftError, StoreError
+from training.store import Bucket, records
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +37,10 @@ ID_TAG: Final = "nightshift.tracking_id"
 QUICK: Final = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
 """Beside the work an unreachable server may take its time, but not the default's four minutes."""
 
+DESCRIPTION_HINT: Final = "delete it: metrics that still wait for MLflow are dropped, the training's result stays"
+RUN_HINT: Final = "delete it: the MLflow run is found again by its tag"
+
+T = TypeVar("T")
 Point = tuple[str, float, int, int]
 """Name, value, step, milliseconds since the epoch."""
 
@@ -75,21 +79,30 @@ class RunJournal:
 
     def describe(self, description: RunDescription) -> None:
         """Settle how the run is made; a later description changes nothing."""
-        self.bucket.create(f"{self.key}/tracking-run.json", canonical_json(asdict(description)))
+        key = f"{self.key}/tracking-run.json"
+        self.bucket.create(key, records.encode(key, asdict(description)))
 
     def description(self) -> RunDescription | None:
-        data = self.bucket.find(f"{self.key}/tracking-run.json")
-        return None if data is None else RunDescription(**json.loads(data))
+        """Return how the run is made, None where no attempt has said so.
+
+        Raises:
+            StoreError: `record.damaged`.
+        """
+        return self._read(f"{self.key}/tracking-run.json", lambda value: RunDescription(**value), hint=DESCRIPTION_HINT)
 
     def run_id(self) -> str | None:
-        """Return the MLflow run's id, None until it is made."""
-        data = self.bucket.find(f"{self.key}/tracking.json")
-        return None if data is None else str(json.loads(data)["run_id"])
+        """Return the MLflow run's id, None until it is made.
+
+        Raises:
+            StoreError: `record.damaged`.
+        """
+        return self._read(f"{self.key}/tracking.json", lambda value: str(value["run_id"]), hint=RUN_HINT)
 
     def settle(self, run_id: str) -> str:
         """Record the run's id; return the one that stands: the first."""
-        self.bucket.create(f"{self.key}/tracking.json", canonical_json({"run_id": run_id}))
-        return str(json.loads(self.bucket.get(f"{self.key}/tracking.json"))["run_id"])
+        key = f"{self.key}/tracking.json"
+        self.bucket.create(key, records.encode(key, {"run_id": run_id}))
+        return self.run_id() or run_id
 
     def append(self, attempt_id: str, number: int, points: Sequence[Point]) -> None:
         """Keep points, in a file of their own: an attempt may be two processes for a while, a pod and its replacement."""
@@ -97,7 +110,8 @@ class RunJournal:
         self.bucket.create(f"{self._folder}/{attempt_id}-{number:06d}-{secrets.token_hex(4)}.jsonl", data.encode())
 
     def end(self, attempt_id: str, end: End) -> None:
-        self.bucket.put(f"{self._folder}/{attempt_id}-end.json", canonical_json(asdict(end)))
+        key = f"{self._folder}/{attempt_id}-end.json"
+        self.bucket.put(key, records.encode(key, asdict(end)))
 
     def files(self) -> list[str]:
         """Return the keys of what MLflow has not got, points first, by attempt."""
@@ -118,8 +132,19 @@ class RunJournal:
         return found
 
     def last_end(self, key: str) -> End | None:
-        data = self.bucket.find(key)
-        return None if data is None else End(**json.loads(data))
+        """Return how an attempt ended; None, with a warning, where the file is damaged: it is only for the run's page."""
+        try:
+            return self._read(key, lambda value: End(**value), hint="")
+        except StoreError as err:
+            logger.warning("%s; the run's status stays as it is", err.message)
+            return None
+
+    def _read(self, key: str, parse: Callable[[Any], T], *, hint: str) -> T | None:
+        data, uri = self.bucket.find(key), self.bucket.uri(key)
+        if data is None:
+            return None
+        with records.readable(uri, hint=hint):
+            return parse(records.decode(key, data, uri=uri, hint=hint))
 
 
 def pending_journals(bucket: Bucket, below: str = "") -> list[RunJournal]:
@@ -267,6 +292,9 @@ def quick_requests() -> Iterator[None]:
 
 
 def first_line(err: BaseException) -> str:
+    """Return an error in one line, cut at 200 characters unless it is one of ours, which ends with the remedy."""
+    if isinstance(err, NightshiftError):
+        return " ".join(str(err).split())
     return (str(err).splitlines() or [type(err).__name__])[0][:200]
 
 

@@ -6,12 +6,14 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import mlflow
 import pytest
 
+from training.contracts import canonical_json
 from training.engine import tracking_journal
 from training.engine.tracking_journal import (
     End,
@@ -178,6 +180,62 @@ def test_damaged_line_of_a_kept_file_is_left_out_and_the_others_are_delivered(
     assert journal.points(key) == whole
     assert caplog.text.count("is damaged, its point is left out") == 3
     assert key in caplog.text
+
+
+@pytest.mark.parametrize("name", ["tracking.json", "tracking-run.json"])
+@pytest.mark.parametrize("change", [b"", b"{}", b"[1]", b"\xff", b'{"run_id": "another"}\n'])
+def test_damaged_record_of_a_run_keeps_its_points_and_is_named_with_a_remedy_that_works(
+    journal: RunJournal, experiment: str, caplog: pytest.LogCaptureFixture, name: str, change: bytes
+) -> None:
+    open_run(mlflow.MlflowClient(), journal)
+    if name == "tracking-run.json":
+        journal.bucket.delete(f"{KEY}/tracking.json")
+    waiting = journal.files()
+    journal.bucket.put(f"{KEY}/{name}", change)
+
+    assert tracked_run(journal.bucket, {"training_uri": journal.bucket.uri(KEY), "mlflow_run_id": "as it was"}) == "as it was"
+    assert f"{KEY}/{name} is damaged" in caplog.text
+    assert "delete it: " in caplog.text
+    assert journal.files() == waiting
+    journal.bucket.delete(f"{KEY}/{name}")
+    run_id = deliver_if_reachable(journal)
+    if name == "tracking.json":
+        assert run_id == runs_of(experiment)[0].info.run_id
+        assert_delivered_once(journal, experiment)
+    else:
+        assert journal.files() == []
+
+
+def test_run_id_that_was_changed_to_another_one_gets_no_points(journal: RunJournal, experiment: str) -> None:
+    known, other = open_run(mlflow.MlflowClient(), journal), mlflow.MlflowClient().create_run("0").info.run_id
+    key = f"{KEY}/tracking.json"
+    journal.bucket.put(key, journal.bucket.get(key).replace(known.encode(), other.encode()))
+
+    deliver_if_reachable(journal)
+
+    assert mlflow.MlflowClient().get_metric_history(other, "loss") == []
+    assert journal.files()
+
+
+def test_damaged_end_of_an_attempt_costs_only_the_status(journal: RunJournal, experiment: str, caplog: pytest.LogCaptureFixture) -> None:
+    journal.bucket.put(f"tracking/{KEY}/a2-end.json", b'{"status": "FIN')
+
+    assert deliver(mlflow.MlflowClient(), journal) == len(POINTS) + len(MORE)
+
+    assert "a2-end.json is damaged" in caplog.text
+    assert journal.files() == []
+
+
+def test_records_of_a_run_written_before_they_had_digests_are_read(journal: RunJournal) -> None:
+    journal.bucket.put(f"{KEY}/tracking.json", b'{"run_id":"r1"}')
+    journal.bucket.put(
+        f"{KEY}/tracking-run.json", canonical_json(asdict(RunDescription(experiment="e", name="r", tags={}, started_at_ms=1)))
+    )
+    journal.bucket.put(f"tracking/{KEY}/a2-end.json", canonical_json(asdict(End(status="FINISHED", ended_at_ms=7))))
+
+    assert journal.run_id() == "r1"
+    assert (journal.description() or pytest.fail("none")).experiment == "e"
+    assert journal.last_end(f"tracking/{KEY}/a2-end.json") == End(status="FINISHED", ended_at_ms=7)
 
 
 @pytest.fixture
