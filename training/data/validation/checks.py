@@ -141,7 +141,7 @@ def check_unique(view: TableView) -> list[CheckResult]:
         WITH repeated AS (SELECT {columns}, count(*) AS n FROM {{table}} WHERE {complete} GROUP BY {columns} HAVING count(*) > 1)
         SELECT coalesce(sum(n - 1), 0), (SELECT min({example}) FROM repeated) FROM repeated
     """  # noqa: S608 - quoted column names
-    extra, first = view.rows(query)[0]
+    extra, first = view.rows(query, key)[0]
     rows = view.facts["rows"]
     results.append(
         CheckResult(
@@ -160,24 +160,25 @@ def check_unique(view: TableView) -> list[CheckResult]:
 def check_partition_days(view: TableView, zone: ZoneInfo) -> list[CheckResult]:
     """`data.misplaced`: each row's event time is within the day of its partition."""
     event_time = view.contract.event_time
-    if not view.contract.partitioned or event_time not in view.sound_columns():
+    if not view.contract.partitioned or not event_time or event_time not in view.sound_columns():
         return []
-    days = {str(view.paths[part]): facts["partition"] for part, facts in view.facts["parts"].items()}
-    bounds = [_day_bounds(day, zone) for day in days.values()]
-    table = pa.table({"path": list(days), "begin": [b for b, _ in bounds], "finish": [f for _, f in bounds], "day": list(days.values())})
-    view.connection.register("partition_days", table)
-    moment = f"epoch_us(t.{quoted(event_time or '')})"
-    misplaced = view.rows(f"""
-        SELECT p.day, count(*) FROM {{table}} t JOIN partition_days p ON p.path = t.{PART_COLUMN}
+    days = [facts["partition"] for facts in view.facts["parts"].values()]
+    bounds = [_day_bounds(day, zone) for day in days]
+    begin, finish = ([bound[side] for bound in bounds] for side in (0, 1))
+    view.connection.register("partition_days", pa.table({"part": list(range(len(days))), "begin": begin, "finish": finish, "day": days}))
+    moment = f"epoch_us(t.{quoted(event_time)})"
+    query = f"""
+        SELECT p.day, count(*) FROM {{table}} t JOIN partition_days p ON p.part = t.{PART_COLUMN}
         WHERE {moment} < p.begin OR {moment} >= p.finish GROUP BY p.day ORDER BY p.day
-    """)  # noqa: S608 - quoted column names
+    """  # noqa: S608 - quoted column names
+    misplaced = view.rows(query, [event_time])
     view.connection.unregister("partition_days")
     return [
         CheckResult(
             code="data.misplaced",
             check="event times within the partition's day",
             table=view.name,
-            column=event_time or "",
+            column=event_time,
             status=verdict(not misplaced),
             observed=f"{sum(count for _, count in misplaced):,} rows outside",
             allowed="0",
@@ -220,16 +221,16 @@ def check_volume(view: TableView, previous: Mapping[str, Any] | None, limit: flo
 def check_freshness(view: TableView, limit: timedelta | None, as_of: datetime) -> list[CheckResult]:
     """`freshness.late`: the newest event is not older than `limit` at `as_of`."""
     event_time = view.contract.event_time
-    if limit is None or event_time not in view.sound_columns():
+    if limit is None or not event_time or event_time not in view.sound_columns():
         return []
-    newest_us = view.rows(f"SELECT epoch_us(max({quoted(event_time or '')})) FROM {{table}}")[0][0]  # noqa: S608 - quoted column name
+    newest_us = view.rows(f"SELECT epoch_us(max({quoted(event_time)})) FROM {{table}}", [event_time])[0][0]  # noqa: S608 - quoted column name
     age = None if newest_us is None else as_of - datetime.fromtimestamp(newest_us / 1e6, tz=as_of.tzinfo)
     return [
         CheckResult(
             code="freshness.late",
             check="age of the newest row",
             table=view.name,
-            column=event_time or "",
+            column=event_time,
             status=verdict(age is not None and age <= limit),
             observed="no event time" if age is None else hours(age),
             allowed=f"at most {hours(limit)}",

@@ -78,7 +78,7 @@ class Findings:
         raise DataError(
             failed[0].code,
             "\n".join(lines),
-            hint="repair the data and trigger the run again: the sources are listed anew, and only what depends on them is done again",
+            hint="repair the data and trigger the run again: sources are listed again, and only the stages that depend on them run again",
             details={"report_uri": report_uri, "failed": len(failed), "checks": len(self.checks)},
         )
 

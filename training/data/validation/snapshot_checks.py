@@ -10,17 +10,15 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from training.data.expressions import literal, quoted
-from training.data.tables import ARROW_TYPES
 from training.data.validation import checks
+from training.data.validation.column_statistics import profile
 from training.data.validation.day_checks import check_days
-from training.data.validation.drift import add_drift
 from training.data.validation.label_checks import check_unknown_labels
 from training.data.validation.results import CheckResult, Findings
-from training.data.validation.snapshot_view import TableView, column_statistics
-from training.data.validation.suites import CODE, load_suite, run_suite
+from training.data.validation.snapshot_view import TableView
+from training.data.validation.suites import CODE, SuiteJudge, load_suite
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,54 +63,65 @@ def validate_snapshot(
     # Before anything slow: a suite that cannot be read is wrong whatever the data are.
     suites = {view.name: load_suite(view.contract.suite, suites_path) for view in views if view.contract.suite}
     for number, view in enumerate(views):
-        is_main = number == 0
-        findings.checks += _always_checked(view, findings, rules, is_main=is_main)
-        if is_main:
-            findings.rows_per_day = _rows_per_day(view, rules.zone)
-            findings.unknown_labels = rules.unknown
-            findings.checks += check_days(
-                view,
-                (rules.start, rules.end),
-                rules.zone,
-                rows_per_day=findings.rows_per_day,
-                allowed=rules.empty_days,
-                unknown=rules.unknown,
-            )
-            findings.checks += check_unknown_labels(view, rules.unknown, rules.unknown_labels)
-            findings.checks += checks.check_volume(view, previous, rules.volume_change)
-            findings.checks += checks.check_freshness(view, rules.freshness, rules.as_of)
-        findings.checks += checks.check_schema_change(view, previous)
-        if view.name in suites:
-            findings.checks += _suite_checks(view, suites[view.name], findings)
+        findings.checks += _table_checks(view, suites.get(view.name), findings, rules, previous, is_main=number == 0)
+        view.release()
         on_table(number + 1, len(views))
     return findings
 
 
-def _always_checked(view: TableView, findings: Findings, rules: Rules, *, is_main: bool) -> list[CheckResult]:
-    found = [*checks.check_schema(view), checks.check_rows(view)]
-    if view.facts["rows"] == 0:
-        return found
-    statistics = column_statistics(view)
-    add_drift(view, statistics, (round(rules.start.timestamp() * 1e6), round(rules.end.timestamp() * 1e6)))
-    findings.statistics[view.name] = statistics
-    found += checks.check_complete(view, statistics, label=rules.label if is_main else None)
-    found += checks.check_unique(view)
-    found += checks.check_finite(view, statistics)
-    return found + checks.check_partition_days(view, rules.zone)
+def _table_checks(
+    view: TableView, suite: Mapping[str, Any] | None, findings: Findings, rules: Rules, previous: Mapping[str, Any] | None, *, is_main: bool
+) -> list[CheckResult]:
+    """Return the checks of a table; add its statistics to `findings`, and what is known of the main table's days."""
+    if view.contract.event_time in (sound := view.sound_columns()):
+        view.hold([view.contract.event_time])
+    always = [*checks.check_schema(view), checks.check_rows(view)]
+    asked = _main_checks(view, findings, rules, previous) if is_main else []
+    asked += checks.check_schema_change(view, previous)
+    blocker = next((c for c in [*always, *asked] if c.status == "failed" and c.code.startswith(("schema.", "data.empty"))), None)
+    judge = None
+    if suite and not blocker:
+        judge = SuiteJudge(suite, name=view.contract.suite or "", table=view.name, columns=sound)
+    if view.facts["rows"]:
+        span_us = (round(rules.start.timestamp() * 1e6), round(rules.end.timestamp() * 1e6))
+        statistics = findings.statistics[view.name] = profile(view, span_us, judge)
+        always += checks.check_complete(view, statistics, label=rules.label if is_main else None)
+        always += checks.check_unique(view)
+        always += checks.check_finite(view, statistics)
+        always += checks.check_partition_days(view, rules.zone)
+    return always + asked + (_suite_checks(view, judge, blocker) if suite else [])
 
 
-def _suite_checks(view: TableView, suite: Mapping[str, Any], findings: Findings) -> list[CheckResult]:
-    name = view.contract.suite or ""
-    if blocker := next((c for c in findings.failed if c.table == view.name and c.code.startswith(("schema.", "data.empty"))), None):
-        reason = f"[{blocker.code}] comes first"
-        verdict = CheckResult(
-            code=CODE, check=f"suite {name}", table=view.name, status="failed", observed="not evaluated", allowed="evaluated", detail=reason
+def _main_checks(view: TableView, findings: Findings, rules: Rules, previous: Mapping[str, Any] | None) -> list[CheckResult]:
+    findings.rows_per_day = _rows_per_day(view, rules.zone)
+    findings.unknown_labels = rules.unknown
+    found = check_days(
+        view,
+        (rules.start, rules.end),
+        rules.zone,
+        rows_per_day=findings.rows_per_day,
+        allowed=rules.empty_days,
+        unknown=rules.unknown,
+    )
+    found += check_unknown_labels(view, rules.unknown, rules.unknown_labels)
+    found += checks.check_volume(view, previous, rules.volume_change)
+    return found + checks.check_freshness(view, rules.freshness, rules.as_of)
+
+
+def _suite_checks(view: TableView, judge: SuiteJudge | None, blocker: CheckResult | None) -> list[CheckResult]:
+    if judge:
+        return judge.results(view.facts["rows"], lambda names: pa.table({name: view.column(name) for name in names}).to_pandas())
+    return [
+        CheckResult(
+            code=CODE,
+            check=f"suite {view.contract.suite}",
+            table=view.name,
+            status="failed",
+            observed="not evaluated",
+            allowed="evaluated",
+            detail=f"[{blocker.code if blocker else ''}] comes first",
         )
-        return [verdict]
-    parts = [pq.ParquetFile(path).read(columns=list(view.contract.types)) for path in view.paths.values()]
-    wanted = pa.schema([pa.field(column, ARROW_TYPES[kind]) for column, kind in view.contract.types.items()])
-    frame = pa.concat_tables([part.select(wanted.names).cast(wanted) for part in parts]).to_pandas()
-    return run_suite(suite, frame, name=name, table=view.name)
+    ]
 
 
 def _rows_per_day(view: TableView, zone: ZoneInfo) -> dict[str, int]:
@@ -121,8 +130,8 @@ def _rows_per_day(view: TableView, zone: ZoneInfo) -> dict[str, int]:
         for facts in view.facts["parts"].values():
             days[facts["partition"]] = days.get(facts["partition"], 0) + facts["rows"]
     elif view.contract.event_time in view.sound_columns():
-        event_time = quoted(view.contract.event_time or "")
-        local = f"timezone({literal(zone.key)}, {event_time})"
-        query = f"SELECT strftime({local}, '%Y-%m-%d') AS day, count(*) FROM {{table}} WHERE {event_time} IS NOT NULL GROUP BY 1"  # noqa: S608
-        days = dict(view.rows(query))
+        event_time = view.contract.event_time or ""
+        local = f"CAST(timezone({literal(zone.key)}, {quoted(event_time)}) AS DATE)"
+        query = f"SELECT {local} AS day, count(*) FROM {{table}} WHERE {quoted(event_time)} IS NOT NULL GROUP BY 1"  # noqa: S608
+        days = {day.isoformat(): count for day, count in view.rows(query, [event_time])}
     return dict(sorted(days.items()))

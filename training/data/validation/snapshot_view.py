@@ -1,38 +1,88 @@
-"""A snapshot as DuckDB sees it: one relation per table over its parts, and the numbers that the checks judge."""
+"""A snapshot as validation sees it: the columns of each table, read from its parts one at a time, and SQL over columns in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-from training.data.expressions import hardened, literal, quoted
-from training.data.tables import TableContract
+from training.data.expressions import hardened
+from training.data.tables import ARROW_TYPES, TableContract
 from training.store import Manifest
 
-PART_COLUMN: Final = "nightshift_part_path"
-NUMBERS: Final = frozenset({"TINYINT", "SMALLINT", "INTEGER", "BIGINT", "FLOAT", "DOUBLE"})
-FLOATS: Final = frozenset({"FLOAT", "DOUBLE"})
+PART_COLUMN: Final = "nightshift_part"
+RELATION: Final = "columns_in_memory"
+NUMBERS: Final = frozenset({"int8", "int16", "int32", "int64", "float", "double"})
+GROUP_BYTES: Final = 64 * 2**20
+"""Columns are read in groups of about this size, or one by one where a column is larger."""
+
+
+class ColumnSource(Protocol):
+    """Where the columns of a table come from."""
+
+    def read(self, column: str, kind: str) -> pa.ChunkedArray:
+        """Return a column over all parts, in their order, as the type that the YAML calls `kind`."""
+        ...
+
+    def part_rows(self) -> list[int]:
+        """Return the number of rows of each part."""
+        ...
+
+    def size_bytes(self, column: str) -> int:
+        """Return about how much memory a column takes."""
+        ...
+
+
+class ParquetParts:
+    """The Parquet files of a table."""
+
+    def __init__(self, paths: Iterable[Path]) -> None:
+        self._paths = list(paths)
+
+    @cached_property
+    def _metadata(self) -> list[pq.FileMetaData]:
+        return [pq.read_metadata(path) for path in self._paths]
+
+    def read(self, column: str, kind: str) -> pa.ChunkedArray:
+        parts = (
+            pq.ParquetFile(path, metadata=metadata).read(columns=[column]).column(column)
+            for path, metadata in zip(self._paths, self._metadata, strict=True)
+        )
+        wanted = ARROW_TYPES[kind]
+        return pa.chunked_array([chunk for part in parts for chunk in part.cast(wanted).chunks], wanted)
+
+    def part_rows(self) -> list[int]:
+        return [metadata.num_rows for metadata in self._metadata]
+
+    def size_bytes(self, column: str) -> int:
+        stored = 0
+        for metadata in self._metadata:
+            place = metadata.schema.names.index(column)
+            groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
+            stored += sum(group.column(place).total_uncompressed_size for group in groups)
+        # Great Expectations judges 64-bit numbers, whatever the width in the file.
+        return max(stored, 8 * sum(self.part_rows()))
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableView:
-    """One table of a snapshot on local disk. `relation` is its SQL name; `PART_COLUMN` holds the path of each row's part."""
+    """One table of a snapshot on local disk."""
 
     contract: TableContract
     facts: Mapping[str, Any]
     """The table's entry in the manifest."""
     digests: Mapping[str, str]
     """Part name to digest."""
-    paths: Mapping[str, Path]
-    """Part name to local file."""
+    source: ColumnSource
     connection: duckdb.DuckDBPyConnection
-    relation: str
-    sql_types: Mapping[str, str] = field(default_factory=dict)
-    """Column to DuckDB's type, over all parts."""
+    _held: dict[str, pa.ChunkedArray] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -48,9 +98,49 @@ class TableView:
         schemas = [self.part_schema(part) for part in self.facts["parts"]]
         return [name for name, kind in self.contract.types.items() if all(schema.get(name) == kind for schema in schemas)]
 
-    def rows(self, query: str) -> list[tuple[Any, ...]]:
-        """Run a query; `{table}` stands for the relation. Instants must be converted: the driver cannot return them."""
-        return self.connection.execute(query.replace("{table}", self.relation)).fetchall()
+    def hold(self, columns: Iterable[str]) -> None:
+        """Read columns, and keep them in memory until `release`."""
+        for column in columns:
+            self._held[column] = self.column(column)
+
+    def release(self) -> None:
+        """Free the columns that are held."""
+        self._held.clear()
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """Return a sound column; one that is not held is read from the files."""
+        return self._held[name] if name in self._held else self.source.read(name, self.contract.types[name])
+
+    def groups(self) -> Iterator[dict[str, pa.ChunkedArray]]:
+        """Yield all sound columns by name, as many at a time as `GROUP_BYTES` holds."""
+        group: list[str] = []
+        size_bytes = 0
+        for name in self.sound_columns():
+            column_bytes = self.source.size_bytes(name)
+            if group and size_bytes + column_bytes > GROUP_BYTES:
+                yield {member: self.column(member) for member in group}
+                group, size_bytes = [], 0
+            group.append(name)
+            size_bytes += column_bytes
+        if group:
+            yield {member: self.column(member) for member in group}
+
+    def rows(self, query: str, columns: Sequence[str]) -> list[tuple[Any, ...]]:
+        """Run a query over columns, which should be held; `{table}` stands for them, and `PART_COLUMN` is the number of the part.
+
+        Instants must be converted: the driver cannot return them.
+        """
+        part_rows = self.source.part_rows()
+        part = np.repeat(np.arange(len(part_rows), dtype=np.int32), part_rows)
+        return self.query(query, {**{name: self.column(name) for name in columns}, PART_COLUMN: pa.array(part)})
+
+    def query(self, query: str, columns: Mapping[str, pa.Array | pa.ChunkedArray]) -> list[tuple[Any, ...]]:
+        """Run a query over arrays of one length; `{table}` stands for them."""
+        self.connection.register(RELATION, pa.table(dict(columns)))
+        try:
+            return self.connection.execute(query.replace("{table}", RELATION)).fetchall()
+        finally:
+            self.connection.unregister(RELATION)
 
 
 def open_snapshot(manifest: Manifest, folder: Path, contracts: list[TableContract]) -> list[TableView]:
@@ -60,57 +150,9 @@ def open_snapshot(manifest: Manifest, folder: Path, contracts: list[TableContrac
     """
     connection = hardened([folder], threads=1)
     views = []
-    for number, contract in enumerate(contracts):
+    for contract in contracts:
         facts = manifest.meta["tables"][contract.name]
-        paths = {part: folder / part for part in facts["parts"]}
-        relation = quoted(f"table_{number}")
-        files = ", ".join(literal(str(path)) for path in paths.values())
-        read = f"read_parquet([{files}], union_by_name = true, hive_partitioning = false, filename = {literal(PART_COLUMN)})"
-        connection.execute(f"CREATE VIEW {relation} AS SELECT * FROM {read}")  # noqa: S608 - quoted names, paths as literals
-        described = connection.execute(f"DESCRIBE {relation}").fetchall()
-        views.append(
-            TableView(
-                contract=contract,
-                facts=facts,
-                digests={part: manifest.files[part].digest for part in paths},
-                paths=paths,
-                connection=connection,
-                relation=relation,
-                sql_types={row[0]: row[1] for row in described if row[0] != PART_COLUMN},
-            )
-        )
+        digests = {part: manifest.files[part].digest for part in facts["parts"]}
+        source = ParquetParts(folder / part for part in facts["parts"])
+        views.append(TableView(contract=contract, facts=facts, digests=digests, source=source, connection=connection))
     return views
-
-
-def column_statistics(view: TableView) -> dict[str, dict[str, Any]]:
-    """Return rows, nulls (NaN is one), infinite, minimum, maximum and for numbers mean and deviation, by sound column; in one pass."""
-    columns = view.sound_columns()
-    if not columns:
-        return {}
-    selected: list[str] = []
-    names: list[tuple[str, str]] = []
-    for column in columns:
-        expressions = _expressions(quoted(column), view.sql_types[column])
-        selected += expressions.values()
-        names += [(column, name) for name in expressions]
-    values = view.rows(f"SELECT {', '.join(selected)} FROM {{table}}")[0]  # noqa: S608 - quoted column names
-    statistics: dict[str, dict[str, Any]] = {column: {} for column in columns}
-    for (column, name), value in zip(names, values, strict=True):
-        statistics[column][name] = value
-    return statistics
-
-
-def _expressions(column: str, sql_type: str) -> dict[str, str]:
-    is_float = sql_type in FLOATS
-    expressions = {
-        "rows": "count(*)",
-        "nulls": f"count(*) FILTER ({column} IS NULL{f' OR isnan({column})' if is_float else ''})",
-        "infinite": f"count(*) FILTER (isinf({column}))" if is_float else "0",
-        "minimum": f"CAST(min({column}) AS VARCHAR)",
-        "maximum": f"CAST(max({column}) AS VARCHAR)",
-    }
-    if sql_type in NUMBERS:
-        number = f"CASE WHEN isfinite({column}) THEN {column} END" if is_float else column
-        expressions |= {"minimum": f"min({number})", "maximum": f"max({number})"}
-        expressions |= {"mean": f"avg(CAST({number} AS DOUBLE))", "deviation": f"stddev_pop(CAST({number} AS DOUBLE))"}
-    return expressions

@@ -1,4 +1,4 @@
-"""Great Expectations suites of the repository, run on the rows themselves. Each table's frame is validated whole, never a sample.
+"""Great Expectations suites of the repository, run on the rows themselves: all rows, never a sample, a few columns at a time.
 
 The validator is used below `ValidationDefinition.run`: that one stores its result, and cannot store one of an expectation on
 quantiles (numpy's booleans are not JSON); and `Batch.validate` hashes the whole frame twice. Numbers are widened to 64 bits
@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import pyarrow as pa
 
 from training.data.validation.results import CheckResult, Status
 from training.errors import Problem, SpecError, shown
@@ -34,6 +35,19 @@ DEFERRED: Final = ("altair", "scipy.spatial", "scipy.stats")
 """Great Expectations needs them for distributions and for the charts of its own pages."""
 ABSENT: Final = ("boto3", "botocore", "cryptography", "google.cloud", "psycopg2", "sqlalchemy")
 """What it can do without: it judges data frames here, no databases and clouds."""
+SHIPPED_EXPECTATIONS: Final = "great_expectations.expectations.core."
+WITHOUT_VALUES: Final = frozenset(
+    {
+        "expect_column_to_exist",
+        "expect_table_column_count_to_be_between",
+        "expect_table_column_count_to_equal",
+        "expect_table_columns_to_match_ordered_list",
+        "expect_table_columns_to_match_set",
+        "expect_table_row_count_to_be_between",
+        "expect_table_row_count_to_equal",
+    }
+)
+"""Types that read the names of columns or the number of rows, and no value; unless they have a row condition."""
 
 
 def suites_folder(environ: Mapping[str, str] = os.environ) -> Path:
@@ -62,37 +76,122 @@ def load_suite(name: str, folder: Path | None = None) -> dict[str, Any]:
 def run_suite(suite: Mapping[str, Any], frame: pd.DataFrame, *, name: str, table: str) -> list[CheckResult]:
     """Judge all rows of `frame` by a suite; return one result per expectation, in the suite's order.
 
+    Raises:
+        SpecError: `suite.invalid`, as `SuiteJudge`.
+    """
+    judge = SuiteJudge(suite, name=name, table=table, columns=list(frame.columns))
+    judge.judge_frame(frame)
+    return judge.results(len(frame), lambda columns: frame[columns])
+
+
+class SuiteJudge:
+    """Judges a table by a suite, a few columns at a time: each expectation once all that it reads is there.
+
     An expectation that could not be evaluated has failed, whatever its severity. One that was evaluated and not met has failed
     where its severity is critical (the default), and is a warning else.
 
     Raises:
         SpecError: `suite.invalid`, Great Expectations does not know an expectation, or refuses its arguments.
     """
-    with lean_imports(deferred=DEFERRED, absent=ABSENT):
-        # A second of CPU even so, which a pipeline without suites does not pay.
-        import great_expectations as gx
-        from great_expectations.data_context.types.base import ProgressBarsConfig
+
+    def __init__(self, suite: Mapping[str, Any], *, name: str, table: str, columns: Sequence[str]) -> None:
+        with lean_imports(deferred=DEFERRED, absent=ABSENT):
+            # A second of CPU even so, which a pipeline without suites does not pay.
+            import great_expectations as gx
+            from great_expectations.data_context.types.base import ProgressBarsConfig
+
+        self._given: Sequence[Mapping[str, Any]] = suite["expectations"]
+        self._name, self._table, self._columns = name, table, list(columns)
+        context = gx.get_context(mode="ephemeral")
+        context.variables.progress_bars = ProgressBarsConfig(globally=False)
+        asset = context.data_sources.add_pandas("snapshot").add_dataframe_asset(table)
+        self._definition = asset.add_batch_definition_whole_dataframe("rows")
+        self._results: dict[int, CheckResult] = {}
+        prepared = self._prepared([*enumerate(self._given)]).expectations
+        reads = {expectation.meta["position"]: _reads(expectation, self._columns) for expectation in prepared}
+        self._without_values = [number for number in sorted(reads) if not reads[number]]
+        self._waiting = {number: columns for number, columns in sorted(reads.items()) if columns}
+
+    @property
+    def compared(self) -> frozenset[str]:
+        """Columns that some expectation reads together with others: they must be in memory together."""
+        return frozenset(column for columns in self._waiting.values() if len(columns) > 1 for column in columns)
+
+    def judge(self, columns: Mapping[str, pa.ChunkedArray]) -> None:
+        """Judge what reads none but these columns, and has not been judged."""
+        ready = [number for number, reads in self._waiting.items() if reads <= columns.keys()]
+        if read := {column for number in ready for column in self._waiting[number]}:
+            self._run(ready, pa.table({name: values for name, values in columns.items() if name in read}).to_pandas())
+
+    def judge_frame(self, frame: pd.DataFrame) -> None:
+        """Judge all that reads a value, by a frame with all columns."""
+        self._run(list(self._waiting), frame)
+
+    def results(self, num_rows: int, frame_of: Callable[[list[str]], pd.DataFrame]) -> list[CheckResult]:
+        """Judge the rest; return one result per expectation, in the suite's order.
+
+        Args:
+            frame_of: returns the rows of some columns, all of them in `compared`.
+        """
+        for reads in sorted(set(self._waiting.values()), key=sorted):
+            numbers = [number for number, columns in self._waiting.items() if columns == reads]
+            self._run(numbers, frame_of([column for column in self._columns if column in reads]))
+        self._run(self._without_values, _without_values(self._columns, num_rows))
+        lost = [expectation["type"] for number, expectation in enumerate(self._given) if number not in self._results]
+        if lost:
+            raise _refused("suite.invalid", self._name, f"no result for {', '.join(lost)}", "an expectation without a result cannot pass")
+        return [self._results[number] for number in sorted(self._results)]
+
+    def _run(self, numbers: Sequence[int], frame: pd.DataFrame) -> None:
         from great_expectations.validator.v1_validator import Validator
 
-    context = gx.get_context(mode="ephemeral")
-    context.variables.progress_bars = ProgressBarsConfig(globally=False)
-    frame, judged = _widened(frame, suite["expectations"])
-    expectations = [{**e, "meta": {**(e.get("meta") or {}), "position": number}} for number, e in enumerate(judged)]
-    try:
-        prepared = gx.ExpectationSuite(name=name, expectations=expectations)
-    except Exception as err:  # Great Expectations and its pydantic raise a dozen classes here, each about the file
-        raise _refused("suite.invalid", name, str(err).splitlines()[0][:400], "correct the expectation") from err
-    definition = context.data_sources.add_pandas("snapshot").add_dataframe_asset(table).add_batch_definition_whole_dataframe("rows")
-    validator = Validator(definition, batch_parameters={"dataframe": frame}, result_format="SUMMARY")
-    results = validator.validate_expectation_suite(prepared).results
-    found = {}
-    for result in results:
-        number = result.expectation_config.meta["position"]
-        found[number] = _judge(result, suite["expectations"][number]["kwargs"], table=table)
-    if len(found) != len(expectations):
-        lost = [e["type"] for number, e in enumerate(expectations) if number not in found]
-        raise _refused("suite.invalid", name, f"no result for {', '.join(lost)}", "an expectation without a result cannot pass")
-    return [found[number] for number in sorted(found)]
+        if not numbers:
+            return
+        frame, judged = _widened(frame, [self._given[number] for number in numbers])
+        suite = self._prepared([*zip(numbers, judged, strict=True)])
+        validator = Validator(self._definition, batch_parameters={"dataframe": frame}, result_format="SUMMARY")
+        for result in validator.validate_expectation_suite(suite).results:
+            number = result.expectation_config.meta["position"]
+            self._results[number] = _judge(result, self._given[number]["kwargs"], table=self._table)
+        for number in numbers:
+            self._waiting.pop(number, None)
+
+    def _prepared(self, expectations: Sequence[tuple[int, Mapping[str, Any]]]) -> Any:
+        """Return a suite of Great Expectations; each expectation's meta holds its position in the file."""
+        import great_expectations as gx
+
+        placed = [{**given, "meta": {**(given.get("meta") or {}), "position": number}} for number, given in expectations]
+        try:
+            return gx.ExpectationSuite(name=self._name, expectations=placed)
+        except Exception as err:  # Great Expectations and its pydantic raise a dozen classes here, each about the file
+            raise _refused("suite.invalid", self._name, str(err).splitlines()[0][:400], "correct the expectation") from err
+
+
+def _reads(expectation: Any, columns: Sequence[str]) -> frozenset[str]:
+    """Return the columns whose values an expectation reads, empty for one that reads names and the number of rows only."""
+    from great_expectations.expectations import expectation as kinds
+
+    named = _named(expectation.configuration.kwargs)
+    of_its_columns = (
+        kinds.ColumnMapExpectation,
+        kinds.ColumnAggregateExpectation,
+        kinds.ColumnPairMapExpectation,
+        kinds.MulticolumnMapExpectation,
+    )
+    if expectation.configuration.type in WITHOUT_VALUES:
+        return frozenset()
+    is_shipped = type(expectation).__module__.startswith(SHIPPED_EXPECTATIONS)
+    if is_shipped and isinstance(expectation, of_its_columns) and not expectation.row_condition:
+        return frozenset(named) & frozenset(columns)
+    return frozenset(columns)
+
+
+def _without_values(columns: Sequence[str], num_rows: int) -> pd.DataFrame:
+    """Return a frame with these columns and rows whose values are one byte in all."""
+    import pandas as pd
+
+    zeros = np.broadcast_to(np.int8(0), num_rows)
+    return pd.DataFrame(dict.fromkeys(columns, zeros), index=pd.RangeIndex(num_rows), copy=False)
 
 
 def _widened(frame: pd.DataFrame, expectations: Sequence[Mapping[str, Any]]) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
@@ -131,7 +230,7 @@ def _judge(result: Any, given: Mapping[str, Any], *, table: str) -> CheckResult:
         code=CODE,
         check=config.type,
         table=table,
-        column=_columns(given),
+        column=", ".join(_named(given)),
         status=status,
         observed=f"not evaluated: {broken}" if broken else _observed(values),
         allowed=_told(arguments) or "as named",
@@ -164,9 +263,9 @@ def _examples(values: Mapping[str, Any]) -> str:
     return f"for example {', '.join(shown(_plain(value)) for value in examples[:MAX_VALUES_SHOWN])}" if examples else ""
 
 
-def _columns(arguments: Mapping[str, Any]) -> str:
+def _named(arguments: Mapping[str, Any]) -> list[str]:
     named = [arguments[name] for name in COLUMN_ARGUMENTS if arguments.get(name)]
-    return ", ".join(name for value in named for name in (value if isinstance(value, list) else [value]))
+    return [name for value in named for name in (value if isinstance(value, list) else [value])]
 
 
 def _told(value: Any) -> str:

@@ -1,0 +1,80 @@
+"""The numbers of a report's columns, each column in memory once: for drift, for the checks of completeness, and for a suite."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from training.data.validation.drift import can_drift, number_drift, sides_of, value_drift
+from training.data.validation.snapshot_view import NUMBERS, TableView
+from training.data.validation.suites import SuiteJudge
+
+
+def profile(view: TableView, span_us: tuple[int, int], judge: SuiteJudge | None = None) -> dict[str, dict[str, Any]]:
+    """Read each sound column once; return its statistics, and let `judge` have it.
+
+    The event time, the keys and what a suite compares with other columns stay in memory (`TableView.release`).
+
+    Args:
+        span_us: begin and end of the window, in microseconds since 1970.
+
+    Returns:
+        By column: rows, nulls (NaN is one), infinite, minimum, maximum, for numbers mean and deviation, for what can drift `psi`
+        and, of numbers, `mean_shift`.
+    """
+    sound = view.sound_columns()
+    held = {view.contract.event_time, *view.contract.key, *(judge.compared if judge else ())}
+    view.hold(name for name in sound if name in held)
+    event_time = view.contract.event_time
+    sides = sides_of(view.column(event_time), span_us) if event_time in sound and event_time else None
+    statistics = {}
+    for group in view.groups():
+        for name, values in group.items():
+            statistics[name] = _describe(view, name, values, sides)
+        if judge:
+            judge.judge(group)
+    return statistics
+
+
+def _describe(view: TableView, column: str, values: pa.ChunkedArray, sides: pa.Array | None) -> dict[str, Any]:
+    if view.contract.types[column] in NUMBERS:
+        return _describe_numbers(view, column, values, sides)
+    query = "SELECT CAST(min(bin) AS VARCHAR), CAST(max(bin) AS VARCHAR) FROM {table}"
+    minimum, maximum = view.query(query, {"bin": values})[0]
+    found = {"rows": len(values), "nulls": values.null_count, "infinite": 0, "minimum": minimum, "maximum": maximum}
+    return found | (value_drift(view, values, sides) if sides is not None and can_drift(view, column, found) else {})
+
+
+def _describe_numbers(view: TableView, column: str, values: pa.ChunkedArray, sides: pa.Array | None) -> dict[str, Any]:
+    stored = values.drop_null().to_numpy()
+    numbers = stored.astype(np.float64, copy=False)
+    is_finite = np.isfinite(numbers)
+    is_whole = bool(is_finite.all())
+    finite, exact = (numbers, stored) if is_whole else (numbers[is_finite], stored[is_finite])
+    num_nan = 0 if is_whole else int(np.count_nonzero(np.isnan(numbers)))
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = {
+            "rows": len(values),
+            "nulls": values.null_count + num_nan,
+            "infinite": len(numbers) - len(finite) - num_nan,
+            # Of the stored values: an integer of 64 bits may be no double.
+            "minimum": exact.min().item() if len(exact) else None,
+            "maximum": exact.max().item() if len(exact) else None,
+            **_moments(finite),
+        }
+        if sides is None or not can_drift(view, column, found):
+            return found
+        row_sides = sides.fill_null(-1).to_numpy()
+        return found | number_drift(numbers, row_sides[values.is_valid().to_numpy()] if values.null_count else row_sides)
+
+
+def _moments(values: npt.NDArray[np.float64]) -> dict[str, float | None]:
+    if not len(values):
+        return {"mean": None, "deviation": None}
+    # Differences to any of the values are exact, or nearly so, where all are large and close to each other: identifiers, epochs.
+    base = values[0]
+    differences = values - base
+    return {"mean": float(base + np.mean(differences)), "deviation": float(np.std(differences))}
