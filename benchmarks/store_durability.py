@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from training.store import local_files
-from training.store.objects import Bucket
+from training.store.bucket import Bucket
 
 
 class TimedOs:

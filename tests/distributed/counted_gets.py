@@ -15,7 +15,7 @@ from pathlib import Path
 
 from training.stages.runner import main
 from training.stages.train import work
-from training.store.objects import Bucket
+from training.store.bucket import Bucket
 
 read = Bucket.stream
 

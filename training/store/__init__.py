@@ -8,8 +8,9 @@ from typing import Any
 
 from training.contracts import StageRequest, canonical_json
 from training.store.addresses import StageAddress, read_request
+from training.store.bucket import Bucket
 from training.store.manifests import Manifest, Manifests
-from training.store.objects import Bucket, Objects
+from training.store.objects import Objects
 from training.store.refs import Ref
 
 __all__ = ["Bucket", "Manifest", "Ref", "StageAddress", "Store"]

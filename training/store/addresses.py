@@ -12,8 +12,8 @@ from typing import Any, Final
 from training.contracts import StageRequest, StageResult, canonical_json
 from training.errors import StoreError, shown
 from training.store import records
+from training.store.bucket import Bucket
 from training.store.condemned import Condemned
-from training.store.objects import Bucket
 from training.store.refs import Ref
 
 logger = logging.getLogger(__name__)

@@ -17,9 +17,9 @@ from typing import Any, Final, Protocol
 
 from training.errors import LeaseHeldError, LeaseLostError, StoreError, UnavailableError
 from training.store import Store
+from training.store.bucket import Listed
 from training.store.condemned import TAKEOVER_SECONDS, Condemned, Mark
 from training.store.marking import Marked, Marking, Rules, Unit, units
-from training.store.objects import Listed
 from training.store.refs import Ref
 
 logger = logging.getLogger(__name__)

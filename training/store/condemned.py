@@ -28,7 +28,7 @@ from training.errors import StoreError
 from training.store import records
 
 if TYPE_CHECKING:
-    from training.store.objects import Bucket
+    from training.store.bucket import Bucket
 
 PREFIX: Final = "condemned"
 TAKEOVER_SECONDS: Final = 900.0

@@ -17,8 +17,8 @@ from training.errors import DataError
 from training.spec import PipelineSpec
 from training.spec.schedule import partitions
 from training.store import Store
+from training.store.bucket import Bucket, as_uri
 from training.store.local_sources import check_local_source
-from training.store.objects import Bucket, as_uri
 
 logger = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ TOP_FOLDERS: Final = (
     *("objects", "manifests", "refs", "runs", "stages", "studies", "tracking"),
     *("altered", "condemned", "collector", "probe"),
 )
-"""What a store makes in its root: anything else there is somebody else's."""
+"""What a store creates in its root: anything else there is a foreign file, and is left alone."""
 _LEFTOVER: Final = re.compile(r".+#\d+", re.DOTALL)
 _NO_PART: Final = re.compile(r"\.{0,2}|.*[\x00-\x1f\x7f].*|.*#\d+", re.DOTALL)
 

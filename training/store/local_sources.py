@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from training.errors import DataError
-from training.store.objects import as_uri
+from training.store.bucket import as_uri
 
 
 def check_local_source(uri: str, root: str | None = None) -> None:

@@ -10,8 +10,9 @@ from typing import Any, Final, Self
 
 from training.contracts import canonical_json, sha256_hex
 from training.errors import DataError, StoreError, shown
+from training.store.bucket import REMAKE_HINT, Bucket
 from training.store.condemned import Condemned
-from training.store.objects import REMAKE_HINT, Bucket, Objects
+from training.store.objects import Objects
 
 FORMAT_VERSION: Final = 1
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from training.errors import DataError, NightshiftError, StoreError
 from training.store import Store, records
-from training.store.objects import Listed
+from training.store.bucket import Listed
 
 DEFAULT_KEEP: Final = 3
 """Checkpoints of a training whose journal does not say how many it keeps."""

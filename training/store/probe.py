@@ -16,7 +16,7 @@ from threading import Barrier
 from typing import Final
 
 from training.errors import NightshiftError
-from training.store.objects import Bucket
+from training.store.bucket import Bucket
 
 ROUNDS: Final = 20
 WRITERS: Final = 8

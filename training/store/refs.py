@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from training.errors import StoreError
 from training.store import records
-from training.store.objects import Bucket
+from training.store.bucket import Bucket
 
 REVISION_DIGITS: Final = 10
 _REVISION: Final = re.compile(rf"(\d{{{REVISION_DIGITS}}})\.json")

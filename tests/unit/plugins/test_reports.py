@@ -13,7 +13,8 @@ from nightshift.reports import app
 from nightshift.settings import Settings
 from training.errors import UnavailableError
 from training.store import Store
-from training.store.objects import Bucket, Listed, Objects
+from training.store.bucket import Bucket, Listed
+from training.store.objects import Objects
 from training.store.reports import add_report, has_report
 
 

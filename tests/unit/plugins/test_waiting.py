@@ -12,7 +12,7 @@ import pytest
 from nightshift import stages
 from nightshift.stages import StageOperator
 from training.contracts import RunIdentity
-from training.store import Store, leases, objects
+from training.store import Store, bucket, leases
 from training.store.leases import Lease
 
 PAGE_KEYS = 1000
@@ -37,7 +37,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
             seen["list"] += max(1, -(-sum(map(len, pages)) // PAGE_KEYS))
             return pages
 
-    monkeypatch.setattr(objects, "obstore", Counting())
+    monkeypatch.setattr(bucket, "obstore", Counting())
     return seen
 
 

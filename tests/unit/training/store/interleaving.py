@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from training.store import Bucket, Store
+from training.store.bucket import Listed
 from training.store.manifests import Manifests
-from training.store.objects import Listed, Objects
+from training.store.objects import Objects
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 HANG_SECONDS = 60

@@ -9,9 +9,16 @@ from __future__ import annotations
 import os
 import random
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import pytest
+
+from training.store import local_files
+from training.store.local_files import LocalFiles
 
 
 @dataclass(slots=True)
@@ -110,7 +117,7 @@ class Recorder:
             self.calls.append(("unlink", self._name(path)))
 
     def answered(self, key: str) -> None:
-        """Note that a writer was told that the file of `key` is there."""
+        """Record that a create of the file of `key` has returned to its writer."""
         self.calls.append(("answered", key))
 
     def _name(self, path: Any) -> str:
@@ -185,3 +192,19 @@ def _torn(node: File, chance: random.Random) -> bytes:
     num_kept = chance.choice((node.num_synced, chance.randint(node.num_synced, len(node.data)), len(node.data)))
     kept = bytes(node.data[:num_kept])
     return kept + bytes(len(node.data) - num_kept) if chance.random() < 0.3 else kept
+
+
+@contextmanager
+def recording(folder: Path) -> Iterator[Recorder]:
+    """Record the system calls that a local store below `folder` makes, and when its creates return."""
+    recorder, create = Recorder(folder), LocalFiles.create
+
+    def answered(self: LocalFiles, key: str, content: Any) -> bool:
+        is_made = create(self, key, content)
+        recorder.answered(key)
+        return is_made
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local_files, "os", recorder)
+        patch.setattr(LocalFiles, "create", answered)
+        yield recorder

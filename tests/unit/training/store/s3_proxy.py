@@ -147,3 +147,31 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing."""
+
+
+CONFLICT = (409, "ConditionalRequestConflict")
+
+
+def race(write: Callable[[int], bool]) -> list[int]:
+    """Let eight writers write at once; return those whose write returned True."""
+    barrier, winners = threading.Barrier(8), []
+
+    def run(writer: int) -> None:
+        barrier.wait()
+        if write(writer):
+            winners.append(writer)
+
+    threads = [threading.Thread(target=run, args=(writer,)) for writer in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return winners
+
+
+def answers(
+    *given: tuple[int, str] | None, method: str = "PUT", then: tuple[int, str] | None = None
+) -> Callable[..., tuple[int, str] | None]:
+    """Answer requests of a method with these, one after the other (None: carry it out), and all later ones with `then`."""
+    left = iter(given)
+    return lambda asked, path: next(left, then) if asked == method else None

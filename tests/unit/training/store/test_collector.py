@@ -132,9 +132,9 @@ def test_dry_run_writes_nothing_and_names_the_bytes_that_a_collection_then_delet
     store.objects.put_bytes(b"x" * 1000)
     Collector(store, NOW).collect()
     before = [(entry.key, entry.modified) for entry in store.bucket.list("")]
-    told = Collector(store, NOW).collect(dry_run=True)
+    planned = Collector(store, NOW).collect(dry_run=True)
     assert [(entry.key, entry.modified) for entry in store.bucket.list("")] == before
-    assert told.by_kind["reports and specs"].deleted == 1000
+    assert planned.by_kind["reports and specs"].deleted == 1000
     done = Collector(store, NOW).collect()
     assert done.by_kind["reports and specs"].deleted == 1000
     assert keys(store, "objects") == []

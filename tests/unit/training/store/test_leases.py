@@ -82,6 +82,16 @@ def test_entry_that_was_made_although_the_answer_was_lost_is_the_leases_own(addr
     assert [entry.value["payload"]["step"] for entry in address.journal().history()[1:]] == [1, 2, 3]
 
 
+def test_entry_of_another_epoch_ends_the_lease_although_its_take_over_is_not_seen(address: StageAddress) -> None:
+    lease = Lease.acquire(address, owner="one", attempt_id="a")
+    assert address.journal().move({"kind": "checkpoint", "epoch": 7, "attempt_id": "b", "payload": {}}, expected=1)
+
+    with pytest.raises(LeaseLostError, match="by another writer"):
+        lease.check()
+    with pytest.raises(LeaseLostError, match="by another writer"):
+        lease.commit("checkpoint", {"step": 1})
+
+
 def test_storage_that_refuses_an_entry_and_lists_none_is_an_error(address: StageAddress, monkeypatch: pytest.MonkeyPatch) -> None:
     lease = Lease.acquire(address, owner="one", attempt_id="a")
     monkeypatch.setattr(Ref, "move", lambda _ref, _value, *, expected: expected < 0)
@@ -149,14 +159,14 @@ def test_of_racing_owners_exactly_one_acquires(address: StageAddress) -> None:
             Lease.acquire(address, owner=f"owner-{number}", attempt_id=f"a{number}")
             outcomes.append("won")
         except LeaseHeldError:
-            outcomes.append("told")
+            outcomes.append("refused")
 
     threads = [threading.Thread(target=race, args=(n,)) for n in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(outcomes) == ["told"] * 7 + ["won"]
+    assert sorted(outcomes) == ["refused"] * 7 + ["won"]
     holder = holder_of(address.journal())
     assert holder is not None
     assert holder.epoch == 1

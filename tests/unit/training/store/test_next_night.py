@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 
 from tests.training_bench import Bench
-from tests.unit.training.store.power_loss import Disk, Recorder
+from tests.unit.training.store.power_loss import Disk, Recorder, recording
 from training.contracts import ExitCode, StageResult
-from training.store import local_files
-from training.store.local_files import LocalFiles
 
 NEAR_CALLS = 3
 STAGES = ("ingest", "validate", "prepare", "train", "evaluate")
@@ -53,7 +51,7 @@ class Night:
         self.calls = recorder.calls
 
     def commits(self) -> list[int]:
-        """Return the calls after which a writer was told that a result, a ref or an entry of a journal is there."""
+        """Return the calls at which the create of a result, a ref or an entry of a journal has returned to its writer."""
         names = ("_RESULT.json", "/journal/", "/refs/")
         return [number for number, call in enumerate(self.calls) if call[0] == "answered" and any(name in f"/{call[1]}" for name in names)]
 
@@ -82,20 +80,11 @@ class Night:
 @pytest.fixture(scope="module")
 def night(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Night]:
     folder = tmp_path_factory.mktemp("night")
-    recorder, create = Recorder(folder / "store"), LocalFiles.create
-
-    def answered(self: LocalFiles, key: str, content: Any) -> bool:
-        is_made = create(self, key, content)
-        recorder.answered(key)
-        return is_made
-
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder / 'mlflow.db'}")
         # Without a server, MLflow puts artifacts below the working directory.
         environment.chdir(folder)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(local_files, "os", recorder)
-            patch.setattr(LocalFiles, "create", answered)
+        with recording(folder / "store") as recorder:
             recorded = Night(folder, recorder)
         yield recorded
 

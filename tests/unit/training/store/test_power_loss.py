@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from tests.training_bench import Bench
-from tests.unit.training.store.power_loss import Disk, Recorder
+from tests.unit.training.store.power_loss import Disk, Recorder, recording
 from training.contracts import ExitCode
 from training.errors import DataError
-from training.store import StageAddress, Store, local_files
+from training.store import StageAddress, Store
 from training.store.launches import Launches
 from training.store.leases import HolderWatch, holder_of
-from training.store.local_files import TOP_FOLDERS, LocalFiles
+from training.store.local_files import TOP_FOLDERS
 from training.store.refs import Ref
 
 NUM_STATES = 200
@@ -34,7 +34,7 @@ class Night:
         self.files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in (folder / "store").rglob("*") if path.is_file()}
 
     def states(self, folder: Path, points: list[int], seed: int) -> Iterator[tuple[int, Store, list[str]]]:
-        """Yield each point, the store as a power loss there may leave it, and the keys that writers had been told to be there."""
+        """Yield each point, the store as a power loss there may leave it, and the keys whose creates had returned."""
         disk, chance, done = Disk("store"), random.Random(seed), 0  # noqa: S311 - the same states in every run
         pool, crashed = folder / "pool", folder / "crashed"
         pool.mkdir()
@@ -51,17 +51,8 @@ class Night:
 @pytest.fixture(scope="module")
 def night(tmp_path_factory: pytest.TempPathFactory) -> Night:
     folder = tmp_path_factory.mktemp("night")
-    recorder, create = Recorder(folder / "store"), LocalFiles.create
-
-    def answered(self: LocalFiles, key: str, content: Any) -> bool:
-        is_made = create(self, key, content)
-        recorder.answered(key)
-        return is_made
-
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, recording(folder / "store") as recorder:
         patch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-        patch.setattr(local_files, "os", recorder)
-        patch.setattr(LocalFiles, "create", answered)
         return Night(folder, recorder)
 
 
@@ -139,7 +130,7 @@ def check(night: Night, folder: Path, points: list[int], seed: int) -> None:
         try:
             root = Path(store.root_uri.removeprefix("file://"))
             for key in answered:
-                assert (root / key).read_bytes() == night.files[f"store/{key}"], f"a writer was told that {key} is there"
+                assert (root / key).read_bytes() == night.files[f"store/{key}"], f"the create of {key} had returned"
             Reader(store).read_all()
         except Exception as err:
             raise AssertionError(f"seed {seed}, after call {point} of {len(night.calls)}: {night.calls[point - 1][:2]}") from err

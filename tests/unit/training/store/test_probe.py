@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from training.store.objects import Bucket
+from training.store.bucket import Bucket
 from training.store.probe import problems_of
 
 

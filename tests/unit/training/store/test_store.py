@@ -7,7 +7,7 @@ import pytest
 
 from training.errors import DataError, DeniedError, SpecError
 from training.store import Manifest, Store
-from training.store.objects import as_uri
+from training.store.bucket import as_uri
 
 
 @pytest.fixture
