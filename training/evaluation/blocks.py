@@ -103,38 +103,22 @@ def block_interval(
         least_seconds: the shortest block.
     """
     series = _series(influence, origins)
-    num_bins = len(series.sums)
-    automatic = automatic_length(series.sums)
-    if not math.isfinite(automatic):
-        # The squares of the sums overflowed: the length is unknown, so no interval is bounded.
-        automatic = float(num_bins)
-    automatic *= LONGER if automatic >= BINS_TO_SEE else 1.0
-    num_blocks = _fitting(num_bins, max(automatic, least_seconds / series.bin_seconds if series.bin_seconds else 1.0))
-    # A length that is measured too short by chance does more harm among few blocks.
-    enough = FEW_BLOCKS if num_blocks >= FEW_BLOCKS else FEW_BLOCKS + 2
-    reaches_far = num_bins >= FEW_BLOCKS and _fitting(num_bins, automatic) < enough
+    time = _time_blocks(series, influence, confidence, least_seconds)
+    half, num_clusters = time.half, time.num_clusters
     clusters: Clusters = "time"
-    columns, num_clusters, half = "", 0, 0.0
-    while num_blocks >= FEW_BLOCKS and not reaches_far:
-        half, left, num_clusters = _of_blocks(series, influence, num_blocks, confidence)
-        if left <= (0.4 if num_bins < BINS_TO_SEE * num_blocks else 0.5):
-            break
-        # Blocks that are correlated by chance, far above the length that the bins ask for, still have their few degrees of freedom.
-        reaches_far = num_blocks < 2 * FEW_BLOCKS and num_bins < max(BINS_TO_SEE, 2 * automatic) * num_blocks
-        num_blocks //= 2
-    is_by_time = num_blocks >= FEW_BLOCKS and not reaches_far
-    # Time without units is no block.
-    too_few = not is_by_time or num_clusters < FEW_BLOCKS
-    if is_by_time:
+    columns = ""
+    # A block of time without units does not count.
+    too_few = not time.is_enough or num_clusters < FEW_BLOCKS
+    if time.is_enough:
         by_entities = _of_entities(influence, origins, confidence, of_time=half)
         if by_entities is not None and by_entities[0] > half:
             half, columns, num_clusters = by_entities
             clusters = "entity"
     if too_few:
         clusters, columns, codes = entity_codes(influence, origins, groups)
-        few = _of_few_blocks(series, influence, num_blocks, confidence, has_entities=codes is not None, reaches_far=reaches_far)
+        few = _of_few_blocks(series, influence, time.num_blocks, confidence, has_entities=codes is not None, reaches_far=time.reaches_far)
         # Blocks with time between them only widen the interval of few blocks.
-        half = max(half, few) if is_by_time else few
+        half = max(half, few) if time.is_enough else few
         num_clusters = 0
         if codes is not None:
             of_entities, num_clusters = _of_clusters(influence, codes, confidence)
@@ -146,14 +130,54 @@ def block_interval(
         clusters=clusters,
         columns=columns,
         num_clusters=num_clusters,
-        num_blocks=int(np.count_nonzero(_merged(series, num_blocks)[1])),
-        block_seconds=num_bins * series.bin_seconds / num_blocks,
-        automatic_seconds=automatic * series.bin_seconds,
+        num_blocks=int(np.count_nonzero(_merged(series, time.num_blocks)[1])),
+        block_seconds=len(series.sums) * series.bin_seconds / time.num_blocks,
+        automatic_seconds=time.automatic * series.bin_seconds,
         lag1=_lag1(series.sums),
         bin_seconds=series.bin_seconds,
         too_few_blocks=too_few,
         bounded=math.isfinite(half),
     )
+
+
+class _TimeBlocks(NamedTuple):
+    """The blocks of time that an interval is made from."""
+
+    num_blocks: int
+    automatic: float
+    """Block length that the bins ask for, in bins."""
+    half: float
+    """Half of the interval's width by these blocks."""
+    num_clusters: int
+    reaches_far: bool
+    """Whether too few blocks are left because neighbouring ones are correlated."""
+
+    @property
+    def is_enough(self) -> bool:
+        return self.num_blocks >= FEW_BLOCKS and not self.reaches_far
+
+
+def _time_blocks(series: _Series, influence: Influence, confidence: float, least_seconds: float) -> _TimeBlocks:
+    """Return blocks so long that neighbouring ones are hardly correlated: from the automatic length on, twice as long each time."""
+    num_bins = len(series.sums)
+    automatic = automatic_length(series.sums)
+    if not math.isfinite(automatic):
+        # The squares of the sums overflowed: the length is unknown, so no interval is bounded.
+        automatic = float(num_bins)
+    automatic *= LONGER if automatic >= BINS_TO_SEE else 1.0
+    num_blocks = _fitting(num_bins, max(automatic, least_seconds / series.bin_seconds if series.bin_seconds else 1.0))
+    # A length that is measured too short by chance does more harm among few blocks.
+    enough = FEW_BLOCKS if num_blocks >= FEW_BLOCKS else FEW_BLOCKS + 2
+    reaches_far = num_bins >= FEW_BLOCKS and _fitting(num_bins, automatic) < enough
+    num_clusters, half = 0, 0.0
+    while num_blocks >= FEW_BLOCKS and not reaches_far:
+        half, left, num_clusters = _of_blocks(series, influence, num_blocks, confidence)
+        if left <= (0.4 if num_bins < BINS_TO_SEE * num_blocks else 0.5):
+            break
+        # Blocks that are correlated by chance, far above the length that the bins ask for, still have their few degrees of freedom.
+        reaches_far = num_blocks < 2 * FEW_BLOCKS and num_bins < max(BINS_TO_SEE, 2 * automatic) * num_blocks
+        num_blocks //= 2
+    return _TimeBlocks(num_blocks, automatic, half, num_clusters, reaches_far)
 
 
 def automatic_length(sums: Floats) -> float:
