@@ -15,24 +15,19 @@ import os
 import tempfile
 import time
 from collections import Counter
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tests.unit.training.stages.evaluate_bench import LABELS, SPEC, orders
-from training.contracts import RunIdentity, StageRequest, StageResult
+from tests.unit.training.stages.evaluate_bench import AS_OF, SPEC, orders, run_stage, spec_for
+from training.contracts import StageResult
 from training.registry.decisions import record_candidate
 from training.registry.ledger import Holder, Ledger
 from training.registry.retention import LedgerRoots
 from training.retention.settings import Retention
-from training.spec import PipelineSpec, freeze, parse_spec, resolve_uris
-from training.stages.context import StopFlag
-from training.stages.runner import run
 from training.store import Store
 from training.store.collector import Collector
 from training.store.listing import listing_for
 
-AS_OF = datetime(2026, 2, 1, 2, tzinfo=UTC)
 DAY_SECONDS = 86_400
 PROMOTED_EVERY = 4
 SHOWN_EVERY = 10
@@ -46,26 +41,10 @@ class Nights:
         (folder / "orders").mkdir()
         self.store = Store(str(folder / "store"))
         self.ledger = Ledger(os.environ["NIGHTSHIFT_DATABASE"])
-        label, primary = LABELS["binary"]
-        text = SPEC.replace("LABEL", label).replace("TASK", "binary").replace("PRIMARY", primary)
-        self.spec: PipelineSpec = resolve_uris(parse_spec(text.encode()), {"ORDERS_URI": (folder / "orders").as_uri()})
+        self.spec = spec_for(SPEC, "binary", (folder / "orders").as_uri())
 
     def stage(self, name: str, night: int, inputs: dict[str, str], parameters: dict[str, Any]) -> StageResult:
-        print_ = f"{night:064x}"
-        address = self.store.address("orders", name, print_)
-        request = StageRequest(
-            pipeline="orders",
-            stage=name,
-            fingerprint=print_,
-            attempt_id="a1",
-            store_uri=self.store.root_uri,
-            spec_uri=self.store.put_json(freeze(self.spec)),
-            as_of=AS_OF.isoformat(),
-            inputs=inputs,
-            parameters=parameters,
-            run=RunIdentity(dag_id="orders", run_id=f"night-{night}", task_id=name),
-        )
-        code = run(importlib.import_module(f"training.stages.{name}").work, address.write_request(request), stop=StopFlag())
+        code, address = run_stage(self.store, self.spec, name, inputs, parameters, fingerprint=f"{night:064x}", run_id=f"night-{night}")
         result = address.result()
         if result is None:
             raise SystemExit(f"{name} of night {night} ended with {code}: {address.error('a1')}")

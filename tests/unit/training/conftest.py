@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.databases import new_database, postgres_cluster, why_no_postgres
+from tests.databases import KillablePostgres, new_database, postgres_cluster, why_no_postgres
 
 
 @pytest.fixture(scope="session")
@@ -18,6 +18,19 @@ def postgres() -> Iterator[str]:
         pytest.skip(reason)
     with postgres_cluster() as url:
         yield url
+
+
+@pytest.fixture
+def killable_postgres() -> Iterator[KillablePostgres]:
+    """A server of the test's own, which it may kill and start again; skips where there can be none."""
+    if reason := why_no_postgres():
+        pytest.skip(reason)
+    with postgres_cluster() as url:
+        server = KillablePostgres(url)
+        try:
+            yield server
+        finally:
+            server.stop()
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

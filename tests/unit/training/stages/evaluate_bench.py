@@ -86,6 +86,37 @@ def orders(seed: int = 0) -> pd.DataFrame:
     )
 
 
+def spec_for(text: str, task: str, orders_uri: str, replaced: Mapping[str, str] | None = None) -> PipelineSpec:
+    """Return the spec of a text like `SPEC` for a task, with some of its text replaced."""
+    label, primary = LABELS[task]
+    text = text.replace("LABEL", label).replace("TASK", task).replace("PRIMARY", primary)
+    for old, new in (replaced or {}).items():
+        assert old in text, old
+        text = text.replace(old, new)
+    return resolve_uris(parse_spec(text.encode()), {"ORDERS_URI": orders_uri})
+
+
+def run_stage(
+    store: Store, spec: PipelineSpec, name: str, inputs: dict[str, str], parameters: dict[str, Any], *, fingerprint: str, run_id: str
+) -> tuple[ExitCode, StageAddress]:
+    """Run a stage in this process, or find it done; return how it ended and where."""
+    address = store.address("orders", name, fingerprint)
+    request = StageRequest(
+        pipeline="orders",
+        stage=name,
+        fingerprint=fingerprint,
+        attempt_id="a1",
+        store_uri=store.root_uri,
+        spec_uri=store.put_json(freeze(spec)),
+        as_of=AS_OF.isoformat(),
+        inputs=inputs,
+        parameters=parameters,
+        run=RunIdentity(dag_id="orders", run_id=run_id, task_id=name),
+    )
+    work = importlib.import_module(f"training.stages.{name}").work
+    return run(work, address.write_request(request), stop=StopFlag()), address
+
+
 class EvaluateBench:
     """A store with a prepared dataset of one task."""
 
@@ -108,31 +139,12 @@ class EvaluateBench:
         self.dataset_uri = self.prepare()
 
     def spec_of(self, replaced: Mapping[str, str]) -> PipelineSpec:
-        label, primary = LABELS[self.task]
-        text = self.text.replace("LABEL", label).replace("TASK", self.task).replace("PRIMARY", primary)
-        for old, new in replaced.items():
-            assert old in text, old
-            text = text.replace(old, new)
-        return resolve_uris(parse_spec(text.encode()), {"ORDERS_URI": self.orders_uri})
+        return spec_for(self.text, self.task, self.orders_uri, replaced)
 
     def attempt(self, name: str, inputs: dict[str, str], parameters: dict[str, Any], work: str) -> tuple[ExitCode, StageAddress]:
         """Run a stage, or find it done; return how it ended and where."""
         fingerprint = work.encode().hex().rjust(64, "0")
-        address = self.store.address("orders", name, fingerprint)
-        request = StageRequest(
-            pipeline="orders",
-            stage=name,
-            fingerprint=fingerprint,
-            attempt_id="a1",
-            store_uri=self.store.root_uri,
-            spec_uri=self.store.put_json(freeze(self.spec)),
-            as_of=AS_OF.isoformat(),
-            inputs=inputs,
-            parameters=parameters,
-            run=RunIdentity(dag_id="orders", run_id="r", task_id=name),
-        )
-        module = importlib.import_module(f"training.stages.{name}").work
-        return run(module, address.write_request(request), stop=StopFlag()), address
+        return run_stage(self.store, self.spec, name, inputs, parameters, fingerprint=fingerprint, run_id="r")
 
     def stage(self, name: str, inputs: dict[str, str], parameters: dict[str, Any], *, work: str = "only") -> StageResult:
         """Run a stage to its good end, or find it done."""

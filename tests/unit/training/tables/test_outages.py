@@ -4,30 +4,17 @@ from __future__ import annotations
 
 import ast
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from sqlalchemy.engine import make_url
 
-from tests.databases import KillablePostgres, postgres_cluster, why_no_postgres
+from tests.databases import KillablePostgres
 from training.errors import SpecError, UnavailableError
 from training.patience import WAIT_VARIABLE, database_wait_seconds, waiting_for_database
 from training.provenance import CHECKOUT
 from training.registry.ledger import Ledger
 from training.tables import outages
-
-
-@pytest.fixture
-def postgres() -> Iterator[KillablePostgres]:
-    if reason := why_no_postgres():
-        pytest.skip(reason)
-    with postgres_cluster() as url:
-        server = KillablePostgres(url)
-        try:
-            yield server
-        finally:
-            server.stop()
 
 
 class Clock:
@@ -48,12 +35,12 @@ class Clock:
 
 
 def test_a_connection_waits_two_minutes_for_a_killed_server_where_waiting_is_allowed(
-    postgres: KillablePostgres, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    killable_postgres: KillablePostgres, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ledger = Ledger(postgres.url)
+    ledger = Ledger(killable_postgres.url)
     assert ledger.standing("m").champion is None
-    postgres.kill()
-    clock = Clock(monkeypatch, back_after_seconds=120, server=postgres)
+    killable_postgres.kill()
+    clock = Clock(monkeypatch, back_after_seconds=120, server=killable_postgres)
 
     with waiting_for_database():
         # The connection of the pool is broken, and new ones are refused.
@@ -63,12 +50,12 @@ def test_a_connection_waits_two_minutes_for_a_killed_server_where_waiting_is_all
     assert "the database does not answer" in caplog.text
 
 
-def test_the_first_connection_of_a_process_waits_too(postgres: KillablePostgres, monkeypatch: pytest.MonkeyPatch) -> None:
-    postgres.kill()
-    Clock(monkeypatch, back_after_seconds=1, server=postgres)
+def test_the_first_connection_of_a_process_waits_too(killable_postgres: KillablePostgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    killable_postgres.kill()
+    Clock(monkeypatch, back_after_seconds=1, server=killable_postgres)
 
     with waiting_for_database():
-        assert Ledger(postgres.url).standing("m").champion is None
+        assert Ledger(killable_postgres.url).standing("m").champion is None
 
 
 def test_a_server_that_stays_away_is_an_error_after_the_limit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -91,9 +78,9 @@ def test_outside_of_stages_and_tasks_the_error_comes_at_once(monkeypatch: pytest
     assert clock.now == 0
 
 
-def test_a_database_that_does_not_exist_is_not_waited_for(postgres: KillablePostgres, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_that_does_not_exist_is_not_waited_for(killable_postgres: KillablePostgres, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
-    url = make_url(postgres.url).set(database="nosuch").render_as_string(hide_password=False)
+    url = make_url(killable_postgres.url).set(database="nosuch").render_as_string(hide_password=False)
 
     with waiting_for_database(), pytest.raises(UnavailableError, match="nosuch"):
         Ledger(url)

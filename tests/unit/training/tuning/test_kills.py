@@ -7,13 +7,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from sqlalchemy import create_engine, text
 
-from tests.databases import KillablePostgres, postgres_cluster, why_no_postgres
+from tests.databases import KillablePostgres
 from tests.unit.training.tuning.study_bench import StudyBench, study_name
 from training.provenance import CHECKOUT
 from training.spec import PipelineSpec
@@ -30,18 +30,6 @@ EPOCHS = 40
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> StudyBench:
     return StudyBench(tmp_path_factory.mktemp("kills"))
-
-
-@pytest.fixture
-def postgres() -> Iterator[KillablePostgres]:
-    if reason := why_no_postgres():
-        pytest.skip(reason)
-    with postgres_cluster() as url:
-        server = KillablePostgres(url)
-        try:
-            yield server
-        finally:
-            server.stop()
 
 
 def until(look: Callable[[], object], what: str) -> None:
@@ -91,24 +79,26 @@ def spec_of(bench: StudyBench) -> PipelineSpec:
     return bench.spec(trials=3, pruner="none").model_copy(update={"train": often})
 
 
-def test_killed_trials_and_a_killed_storage_cost_no_finished_trial(bench: StudyBench, postgres: KillablePostgres, tmp_path: Path) -> None:
+def test_killed_trials_and_a_killed_storage_cost_no_finished_trial(
+    bench: StudyBench, killable_postgres: KillablePostgres, tmp_path: Path
+) -> None:
     spec, name = spec_of(bench), "on postgres"
     # Longer than this test waits: a trial that is under way never waits for the storage of its study.
-    lane = Lane(bench, spec, name, tmp_path, NIGHTSHIFT_DATABASE=postgres.url, NIGHTSHIFT_DATABASE_WAIT_SECONDS="900")
+    lane = Lane(bench, spec, name, tmp_path, NIGHTSHIFT_DATABASE=killable_postgres.url, NIGHTSHIFT_DATABASE_WAIT_SECONDS="900")
     lane.finish(0)
     (finished,) = bench.study(name).records()
     killed, bereft = lane.start(1), lane.start(2)
     try:
         until(lambda: lane.checkpoints(1) and lane.checkpoints(2), "a checkpoint of each")
         killed.send_signal(signal.SIGKILL)
-        postgres.kill()
+        killable_postgres.kill()
         assert bereft.wait(WAIT_SECONDS) == 0, "a trial goes on without its storage"
     finally:
         for process in (killed, bereft):
             process.kill()
             process.wait()
     assert [record.slot for record in bench.study(name).records()] == [0, 2]
-    postgres.start()
+    killable_postgres.start()
     lane.finish(1, "a2")
     records = bench.study(name).records()
     assert [(record.slot, record.state, record.epochs) for record in records] == [(slot, "complete", EPOCHS) for slot in range(3)]
@@ -117,11 +107,11 @@ def test_killed_trials_and_a_killed_storage_cost_no_finished_trial(bench: StudyB
     assert resumed is not None
     assert resumed.attempts == 2
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NIGHTSHIFT_DATABASE", postgres.url)
+        patch.setenv("NIGHTSHIFT_DATABASE", killable_postgres.url)
         search = Search(spec.tune, spec.train, name=study_name(name), slot=0, storage=open_storage(study_name(name), shared=True))  # type: ignore[arg-type]
-        told = {trial.user_attrs[SLOT]: (trial.state.name, trial.value) for trial in search.study.get_trials()}
-    assert told == {record.slot: ("COMPLETE", record.value) for record in records}
-    engine = create_engine(postgres.url)
+        stored = {trial.user_attrs[SLOT]: (trial.state.name, trial.value) for trial in search.study.get_trials()}
+    assert stored == {record.slot: ("COMPLETE", record.value) for record in records}
+    engine = create_engine(killable_postgres.url)
     with engine.connect() as connection:
         schemas = (
             connection.execute(text("SELECT DISTINCT schemaname FROM pg_tables WHERE tablename IN ('studies', 'trials')")).scalars().all()
