@@ -40,9 +40,9 @@ Floats = NDArray[np.float64]
 Groups = NDArray[np.int64]
 
 FEW_ROWS: Final = 1_000
-"""Up to which areas are computed anew for each resample; above, from influences, of which little is left out."""
+"""Up to which areas are computed for each resample; above, from influences, of which little is left out."""
 FEW_OF_A_CLASS: Final = 200
-"""Rows of the rarer class below which areas are computed anew however many rows there are."""
+"""Rows of the rarer class below which areas are computed for each resample, however many rows there are."""
 OWN_CELLS: Final = 200_000_000
 """Rows that a metric of the spec's own may see over all resamples; above, there are fewer than 1,000, and never below 100."""
 LEAST_OWN: Final = 100

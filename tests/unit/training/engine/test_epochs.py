@@ -168,3 +168,11 @@ def test_other_ranks_neither_judge_nor_track_nor_save_and_act_on_what_the_first_
     assert [entry["validation_loss"] for entry in loop.progress.history] == [0.25, 0.25]
     assert not any("epoch" in metrics for _step, metrics in tracker.logged)
     assert bench.store.bucket.list("") == [], "no blocks of a checkpoint either"
+
+
+def test_every_validation_begins_with_the_buffers_of_the_first_rank(bench: LoopBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    copied: list[int] = []
+    monkeypatch.setattr(Gang, "copy_from_first", lambda _self, tensors: copied.append(len(list(tensors))))
+    module = Normalized()
+    bench.train(module, epochs=2)
+    assert copied == [len(list(module.buffers()))] * 2

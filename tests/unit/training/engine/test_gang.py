@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import os
 import subprocess
 import sys
 from datetime import timedelta
+from typing import Any
 
 import pytest
 import torch
@@ -130,7 +132,12 @@ def test_tensors_of_the_first_rank_are_copied_whatever_their_dtype_and_strides(d
     first = torch.tensor([[1, 0, 1], [0, 0, 1]]).to(dtype)
     tensors = [torch.zeros(3, 2, dtype=dtype).t(), torch.tensor(0).to(dtype)]
     sent = iter([first.reshape(-1).view(torch.uint8), torch.tensor([1]).to(dtype).view(torch.uint8)])
-    monkeypatch.setattr(dist, "broadcast", lambda cells, src: cells.copy_(next(sent)))
+
+    def broadcast(cells: torch.Tensor, src: int) -> None:
+        assert src == 0
+        cells.copy_(next(sent))
+
+    monkeypatch.setattr(dist, "broadcast", broadcast)
     Gang(1, 2, CPU).copy_from_first(tensors)
     assert torch.equal(tensors[0], first)
     assert tensors[1].item() == 1
@@ -159,6 +166,40 @@ def test_first_rank_gives_its_numbers_and_text_by_collectives() -> None:
     assert gang.from_first(2**40) == 2**40
     assert gang.text_from_first("läuft") == "läuft"
     assert gang.sum(1.5, 1e-12) == [1.5, 1e-12], "in float64"
+
+
+@pytest.mark.usefixtures("process_group")
+def test_other_ranks_get_the_number_and_the_text_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "läuft".encode()
+    sent = iter([torch.tensor([2**40]), torch.tensor([len(text)]), torch.frombuffer(bytearray(text), dtype=torch.uint8)])
+
+    def broadcast(cells: torch.Tensor, src: int, group: object) -> None:
+        assert src == 0
+        cells.copy_(next(sent))
+
+    monkeypatch.setattr(dist, "broadcast", broadcast)
+    gang = Gang(1, 2, CPU)
+    assert gang.from_first(7) == 2**40
+    assert gang.text_from_first("mine") == "läuft"
+
+
+def test_numbers_between_steps_are_on_the_device_unless_a_group_of_the_cpu_carries_them() -> None:
+    patient: Any = object()
+    assert Gang(0, 2, torch.device("meta"))._numbers_device == torch.device("meta")
+    assert Gang(0, 2, torch.device("meta"), patient)._numbers_device == CPU
+
+
+def test_rank_with_a_gpu_has_cublas_use_a_workspace_that_is_deterministic(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[torch.device] = []
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.setattr(Place, "of_this_process", classmethod(lambda cls: cls(type="cuda")))
+    monkeypatch.setattr(torch.cuda, "set_device", used.append)
+    gang = Gang.join()
+    assert used == [gang.device]
+    assert gang.device.type == "cuda"
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
 
 
 @pytest.mark.usefixtures("process_group")

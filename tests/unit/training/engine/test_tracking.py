@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -209,6 +210,12 @@ def test_ranks_other_than_the_first_track_nothing(bench: LoopBench, server: Serv
     tracker.finish("FINISHED")
     assert server.runs == {}
     assert not tracker._thread.is_alive()
+
+
+def test_process_that_ends_without_closing_its_tracker_is_not_held_by_it(bench: LoopBench, server: Server) -> None:
+    tracker = tracker_of(bench)
+    assert [thread.daemon for thread in threading.enumerate() if thread.name == "tracking"] == [True]
+    tracker.close()
 
 
 def test_storage_that_fails_while_the_server_is_away_ends_nothing(

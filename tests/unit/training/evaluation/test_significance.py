@@ -1,4 +1,4 @@
-"""Intervals of every metric against a plain bootstrap that computes the metric anew for each resample."""
+"""Intervals of every metric against a plain bootstrap that computes the metric again for each resample."""
 
 from __future__ import annotations
 
@@ -81,18 +81,18 @@ def test_interval_of_every_metric_is_that_of_a_plain_bootstrap(task: str, name: 
 
 
 @pytest.mark.parametrize(("task", "name"), [("binary", "auc"), ("binary", "pr_auc"), ("multiclass", "auc"), ("multiclass", "pr_auc")])
-def test_many_rows_have_nearly_the_interval_that_areas_computed_anew_have(monkeypatch: pytest.MonkeyPatch, task: str, name: str) -> None:
+def test_many_rows_have_nearly_the_interval_that_areas_of_each_resample_have(monkeypatch: pytest.MonkeyPatch, task: str, name: str) -> None:
     rows = scored(task, num_rows=6000)
     by_influence = fast(name, rows)
     monkeypatch.setattr(significance, "FEW_ROWS", 10**9)
-    anew = fast(name, rows)
-    assert by_influence != anew
-    assert by_influence.gain == anew.gain
-    assert by_influence.high - by_influence.low == pytest.approx(anew.high - anew.low, rel=0.08)
-    assert ends(by_influence.low, by_influence.high)[0] == pytest.approx(ends(anew.low, anew.high)[0], abs=0.1 * (anew.high - anew.low))
+    each = fast(name, rows)
+    assert by_influence != each
+    assert by_influence.gain == each.gain
+    assert by_influence.high - by_influence.low == pytest.approx(each.high - each.low, rel=0.08)
+    assert ends(by_influence.low, by_influence.high)[0] == pytest.approx(ends(each.low, each.high)[0], abs=0.1 * (each.high - each.low))
 
 
-def test_few_of_a_class_are_computed_anew_however_many_rows_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_of_a_class_are_computed_for_each_resample_however_many_rows_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = scored("binary", num_rows=6000)
     rare = (np.where(np.arange(6000) % 100 == 0, rows[0], 0.0), *rows[1:])
     monkeypatch.setattr(areas, "roc_influence", None)
@@ -224,3 +224,79 @@ def test_scores_that_are_not_finite_compare_to_nothing(bad: float) -> None:
     assert math.isnan(found.gain)
     assert math.isnan(found.low)
     assert math.isnan(found.probability)
+
+
+def test_two_rows_are_compared_and_one_is_not() -> None:
+    labels, new, old = np.zeros(2), np.zeros(2), np.ones(2)
+    found = compare("mae", labels, new, old, None, confidence=0.95, seed=1)
+    assert (found.gain, found.low, found.high, found.num_units) == (1.0, 1.0, 1.0, 2)
+    alone = compare("mae", labels[:1], new[:1], old[:1], None, confidence=0.95, seed=1)
+    assert (math.isnan(alone.gain), alone.num_units) == (True, 1)
+
+
+def test_resamples_in_which_both_are_equal_do_not_count_as_better() -> None:
+    labels, new = np.zeros(10), np.zeros(10)
+    old = np.where(np.arange(10) == 0, 1.0, 0.0)
+    found = compare("mae", labels, new, old, None, confidence=0.95, seed=1)
+    # The only row that differs is in none of the ten draws with probability 0.9^10.
+    assert found.probability == pytest.approx(1 - 0.9**10, abs=0.05)
+
+
+def test_groups_without_a_value_are_not_counted_as_units() -> None:
+    labels, new, old, groups = scored("ranking")
+    assert groups is not None
+    assert fast("ndcg@10", (np.where(groups < 3, 0.0, labels), new, old, groups)).num_units == NUM_ROWS // 15 - 3
+
+
+def test_groups_of_a_function_of_means_are_resampled_whole() -> None:
+    num_bytes, new, old, _ = scored("language")
+    repeated = tuple(np.repeat(values, 9) for values in (num_bytes, new, old))
+    by_row = fast("perplexity", (*repeated, None))
+    by_group = fast("perplexity", (*repeated, np.repeat(np.arange(NUM_ROWS), 9)))
+    assert by_group.gain == by_row.gain
+    assert by_group.high - by_group.low == pytest.approx(3 * (by_row.high - by_row.low), rel=0.15)
+    assert ends(by_group.low, by_group.high)[0] == pytest.approx(by_group.gain, rel=0.1)
+
+
+@pytest.mark.parametrize(("num_rows", "is_resampled"), [(1_000, True), (1_001, False)])
+def test_areas_of_up_to_a_thousand_rows_are_computed_for_each_resample(
+    monkeypatch: pytest.MonkeyPatch, num_rows: int, is_resampled: bool
+) -> None:
+    drawn: list[int] = []
+
+    def weights(num_units: int, seed: int) -> Any:
+        drawn.append(num_units)
+        return resampled_weights(num_units, seed, 10)
+
+    monkeypatch.setattr(significance, "resampled_weights", weights)
+    fast("auc", scored("binary", num_rows=num_rows))
+    assert drawn == [num_rows] * is_resampled
+
+
+def test_median_of_three_rows_is_resampled_with_all_of_them() -> None:
+    labels, new, old = np.zeros(3), np.array([1.0, 2.0, 3.0]), np.full(3, 5.0)
+    middle = compare("median_absolute_error", labels, new, old, None, confidence=0.4, seed=1)
+    # The median of a resample is 1, 2 or 3 with probabilities 7/27, 13/27 and 7/27.
+    assert (middle.low, middle.gain, middle.high) == (3.0, 3.0, 3.0)
+    wide = compare("median_absolute_error", labels, new, old, None, confidence=0.8, seed=1)
+    assert (wide.low, wide.high) == (2.0, 4.0)
+
+
+def test_own_metric_of_many_rows_is_resampled_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def own(labels: np.ndarray, scores: np.ndarray, _: np.ndarray | None) -> float:
+        calls.append(len(labels))
+        return -float(np.abs(labels - scores).mean())
+
+    rows = scored("regression")
+    monkeypatch.setattr(significance, "OWN_CELLS", 150 * NUM_ROWS)
+    fast("mine", rows, own=own)
+    assert len(calls) == 2 + 2 * 150
+
+
+def test_class_that_a_resample_lacks_has_no_part_in_its_f1() -> None:
+    kinds = np.array([0, 1, 2])
+    drawn = np.array([[5, 5, 0], [4, 0, 0]])
+    answers = np.array([0, 0, 2])
+    assert significance._macro_f1(drawn, kinds, answers, kinds) == pytest.approx([(10 / 15 + 0) / 2, 1.0])

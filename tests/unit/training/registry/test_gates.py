@@ -129,6 +129,13 @@ def prefixes(path: tuple[str | int, ...]) -> Iterator[tuple[str | int, ...]]:
     yield from (path[:length] for length in range(1, len(path) + 1))
 
 
+def test_metrics_that_are_not_finite_are_named_with_their_values() -> None:
+    evaluation = changed(("metrics", "auc"), "nan")
+    del evaluation["metrics"]["revenue"]
+    reason = next(reason for reason in judged(evaluation).reasons if reason.gate == "finite")
+    assert reason.numbers == {"auc": "'nan'", "revenue": None}
+
+
 def test_better_candidate_is_accepted_with_every_gates_words_and_numbers() -> None:
     decision = judged(GOOD)
     assert decision.outcome == "accepted"

@@ -224,3 +224,8 @@ def test_metric_that_was_not_measured_is_not_covered_by_an_approval() -> None:
 def test_a_canary_whose_interval_is_unbounded_is_judged_by_the_tolerance_at_the_end() -> None:
     assert verdict(comparison={**ALIKE, "low": "-inf", "high": "inf"}).outcome == "promote"
     assert verdict(comparison={**ALIKE, "gain": -0.1, "low": "-inf", "high": "inf"}).outcome == "roll_back"
+
+
+def test_canary_without_a_number_of_rows_was_judged_on_none() -> None:
+    support = next(reason for reason in verdict(num_rows=None).reasons if reason.gate == "support")
+    assert (support.passed, support.numbers["num_rows"]) == (False, 0)
