@@ -68,7 +68,7 @@ def test_a_gang_of_which_one_member_fits_waits_as_a_whole_and_starts_by_itself(o
 
 
 class filler:
-    """A pod of somebody else's that takes room."""
+    """A foreign pod that takes room."""
 
     def __init__(self, *, cpus: str) -> None:
         self._cpus = cpus

@@ -1,6 +1,6 @@
 """The closure of the imports of some modules: which files of training/ and of the users' packages they lead to, and what those read.
 
-A library is no part of it: what lies in site-packages changes with the environment, which a digest of an image names.
+Libraries are excluded: the content of site-packages changes with the environment, which the digest of an image identifies.
 """
 
 from __future__ import annotations

@@ -176,7 +176,7 @@ class Tracker:
         self.run_id = open_run(self._client, self._journal)
 
     def _describe(self) -> None:
-        """Say in the store how the run is made, before it is: whoever reaches MLflow first then makes the same one."""
+        """Record in the store how the run is made, before it is made: the first process that reaches MLflow makes it so."""
         if self._is_described:
             return
         pipeline, name, parent = self._context.request.pipeline, self._context.request.run.run_id, None

@@ -1,7 +1,7 @@
 """`python -m nightshift.services.drafts DATABASE … -- COMMAND …`: migrates SQLite databases in drafts that replace them at the end.
 
-A migration by Alembic is no transaction in SQLite: one that is killed leaves a database that no later migration accepts, and its
-service never starts again. Linux, files on one disk.
+In SQLite, a migration by Alembic is not atomic: a killed one leaves a database that no later migration accepts, and its service
+never starts again. Linux, files on one disk.
 """
 
 from __future__ import annotations

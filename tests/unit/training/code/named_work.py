@@ -31,7 +31,7 @@ def code_of_request(uri: str) -> Code:
 
 
 def named(uri: str) -> str:
-    """Write a request anew with the code that its work is named after; return its URI."""
+    """Write a copy of a request with the code that its work is named after; return its URI."""
     match = REQUEST_PATTERN.fullmatch(uri)
     assert match is not None
     store, code = Store(match["root"]), code_of_request(uri)
