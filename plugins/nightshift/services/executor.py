@@ -14,6 +14,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from airflow.configuration import conf
 from airflow.executors.local_executor import LocalExecutor
 from airflow.jobs.job import Job, JobState
 from airflow.models.taskinstance import TaskInstance  # noqa: TID251 - a part of the scheduler, no DAG
@@ -22,6 +23,7 @@ from airflow.utils.session import create_session
 from airflow.utils.state import TaskInstanceState
 from sqlalchemy import select, update
 
+from nightshift.services.idle_wait import IdleWait
 from nightshift.services.processes import MARK
 from nightshift.services.workers import Worker
 from training.awake import AwakeClock
@@ -73,6 +75,7 @@ class SleepTolerantLocalExecutor(LocalExecutor):
         self._interrupted: dict[WorkloadKey, tuple[ExecutorWorkload, float]] = {}
         """What dead workers were to run, and when that was seen, until a look into the database shows whether it had begun."""
         self._lost_workers: Counter[WorkloadKey] = Counter()
+        self._idle_wait = IdleWait(conf.get_mandatory_value("database", "sql_alchemy_conn"))
         super().start()
         self._own: set[WorkloadKey] = set()
         self._clock = AwakeClock()
@@ -96,10 +99,22 @@ class SleepTolerantLocalExecutor(LocalExecutor):
         super().change_state(key, state, info, remove_running)
 
     def sync(self) -> None:
-        """Read results, replace dead workers, and fail the tasks that are lost. Called in every loop of the scheduler."""
+        """Read results, replace dead workers, and fail the tasks that are lost. Called in every loop of the scheduler.
+
+        With nothing to run it waits, a second at most, until there is something new in Airflow's database.
+        """
         super().sync()
-        if self._clock() < self._look_at:
-            return
+        if self._clock() >= self._look_at:
+            self._look_for_lost_tasks()
+        if self._is_idle():
+            self._idle_wait.wait()
+
+    def _is_idle(self) -> bool:
+        given = any(worker.workload is not None for worker in self.workers.values())
+        waiting = self._waiting or self._interrupted or self.queued_tasks or self.queued_callbacks or self.queued_connection_tests
+        return not (given or waiting or self.event_buffer)
+
+    def _look_for_lost_tasks(self) -> None:
         self._look_at = self._clock() + LOOK_SECONDS
         self._run_again()
         for key in self._watch.silent(self._heartbeats()):
@@ -117,6 +132,7 @@ class SleepTolerantLocalExecutor(LocalExecutor):
         for worker in self.workers.values():
             worker.close()
         self.workers = {}
+        self._idle_wait.close()
 
     def _process_workloads(self, workload_list: Sequence[ExecutorWorkload]) -> None:
         # LocalExecutor leaves `running` empty: it forgets what it has handed to its workers.
@@ -128,6 +144,7 @@ class SleepTolerantLocalExecutor(LocalExecutor):
         self._check_workers()
 
     def _spawn_worker(self) -> None:
+        self._idle_wait.close()
         worker = Worker(self.log.name, self.conf)
         worker.start()
         self.workers[cast("int", worker.pid)] = worker

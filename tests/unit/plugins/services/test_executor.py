@@ -26,6 +26,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from nightshift.services import executor as module
 from nightshift.services.executor import SILENCE_SECONDS, HeartbeatWatch, SleepTolerantLocalExecutor
+from nightshift.services.idle_wait import IdleWait
 from nightshift.services.workers import Worker
 from training.awake import AwakeClock
 
@@ -47,6 +48,7 @@ def started(monkeypatch: pytest.MonkeyPatch, *, job_id: int = 3, mark: str = "")
     executor = SleepTolerantLocalExecutor(parallelism=1)
     executor.job_id = job_id
     executor.start()
+    executor._idle_wait = IdleWait("sqlite://")
     return executor
 
 
@@ -195,6 +197,7 @@ def executor(
     made = SleepTolerantLocalExecutor(parallelism=2)
     made.job_id = 3
     made.start()
+    made._idle_wait = IdleWait("sqlite://")
     yield made
     for worker in made.workers.values():
         worker.kill()
@@ -286,6 +289,34 @@ def test_end_waits_for_the_running_workload_and_reports_it(executor: SleepTolera
     executor.end()
     assert states_of(executor) == {"one": "success", "two": "success"}
     assert not executor.workers
+
+
+def test_scheduler_waits_only_while_there_is_nothing_to_run_or_to_report(
+    executor: SleepTolerantLocalExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[int] = []
+    monkeypatch.setattr(executor._idle_wait, "wait", lambda: waits.append(1))
+    queue(executor, "one", "two", "three")
+    executor.sync()
+    assert not waits
+    sync_until(executor, lambda: len(executor.event_buffer) == 3)
+    assert not waits
+    executor.get_event_buffer()
+    executor.sync()
+    assert waits == [1]
+
+
+def test_worker_is_forked_without_the_connection_of_the_idle_wait(
+    airflow_database: sessionmaker[Session], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executor = started(monkeypatch)
+    executor._idle_wait = IdleWait(f"sqlite:///{tmp_path}/airflow.db")
+    executor._idle_wait.wait()
+    assert executor._idle_wait._connection is not None
+    seen = []
+    monkeypatch.setattr(Worker, "start", lambda _self: seen.append(executor._idle_wait._connection))
+    executor._spawn_worker()
+    assert seen == [None]
 
 
 def test_report_that_a_kill_cuts_in_the_middle_does_not_block_the_scheduler() -> None:
