@@ -5,9 +5,12 @@ The links of the stages' tasks need no registering: operators declare them, and 
 
 from __future__ import annotations
 
+from typing import Any
+
 from airflow.plugins_manager import AirflowPlugin
 
 from nightshift.deadlines import NotDoneBy
+from nightshift.preloading import is_parsing_process, preload
 from nightshift.reports import app
 from nightshift.single_writer import SingleWriter
 from nightshift.timetables import Nights
@@ -21,3 +24,10 @@ class NightshiftPlugin(AirflowPlugin):
     deadline_references = [NotDoneBy]  # noqa: RUF012 - as above
     fastapi_apps = [{"app": app, "url_prefix": "/nightshift", "name": "Nightshift"}]  # noqa: RUF012 - as above
     fastapi_root_middlewares = [{"middleware": SingleWriter, "args": [], "kwargs": {}, "name": "Nightshift: one writer"}]  # noqa: RUF012 - as above
+
+    @classmethod
+    def on_load(cls, *args: Any, **kwargs: Any) -> None:
+        """Make parsing cheap where Airflow parses; called once per process."""
+        del args, kwargs
+        if is_parsing_process():
+            preload()

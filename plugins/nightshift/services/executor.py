@@ -23,6 +23,7 @@ from airflow.utils.session import create_session
 from airflow.utils.state import TaskInstanceState
 from sqlalchemy import select, update
 
+from nightshift.preloading import preload
 from nightshift.services.idle_wait import IdleWait
 from nightshift.services.processes import MARK
 from nightshift.services.workers import Worker
@@ -76,6 +77,8 @@ class SleepTolerantLocalExecutor(LocalExecutor):
         """What dead workers were to run, and when that was seen, until a look into the database shows whether it had begun."""
         self._lost_workers: Counter[WorkloadKey] = Counter()
         self._idle_wait = IdleWait(conf.get_mandatory_value("database", "sql_alchemy_conn"))
+        # Each task runs in a process that a worker forks, and each worker is forked from this process.
+        preload()
         super().start()
         self._own: set[WorkloadKey] = set()
         self._clock = AwakeClock()
