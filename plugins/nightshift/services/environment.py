@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import os
 import re
 import secrets
@@ -60,6 +61,12 @@ SET_BY_MAKE: Final = frozenset({"PYTHONPATH"})
 """What the Makefile exports to its own commands: `make env` runs with it, and the shell that evaluates its lines does not."""
 NEVER_SECONDS: Final = 10 * 365 * 86_400
 TASK_TOKEN_SECONDS: Final = 30 * 86_400
+
+MIN_PARSE_INTERVAL_SECONDS: Final = 10
+PARSE_CPU_SECONDS: Final = 0.1
+"""Of one DAG file in one round of the dag-processor, its process and the write to Airflow's database included (docs/performance.md)."""
+MAX_PARSE_SHARE: Final = 0.2
+"""Of a core, for all DAG files together."""
 
 QUIET_WARNINGS: Final = ",".join(
     ("ignore:Using `httpx` with `starlette", "ignore:starlette.middleware.wsgi is deprecated", "ignore:Could not import graphviz")
@@ -216,7 +223,11 @@ def airflow_settings(settings: Settings) -> dict[str, str]:
             # Airflow's own check counts the hours in which the laptop slept; the executor's does not and takes its place.
             "task_instance_heartbeat_timeout": str(NEVER_SECONDS),
         },
-        "dag_processor": {"refresh_interval": "5", "min_file_process_interval": "10", "parsing_processes": "1"},
+        "dag_processor": {
+            "refresh_interval": "5",
+            "min_file_process_interval": str(parse_interval_seconds(settings)),
+            "parsing_processes": "1",
+        },
         "api": {
             "host": HOST,
             "port": str(settings.airflow_port),
@@ -238,6 +249,16 @@ def airflow_settings(settings: Settings) -> dict[str, str]:
     }
     flat = {f"AIRFLOW__{section.upper()}__{name.upper()}": value for section, entries in values.items() for name, value in entries.items()}
     return {"AIRFLOW_HOME": str(home), **flat}
+
+
+def parse_interval_seconds(settings: Settings) -> int:
+    """Return how often a DAG file is parsed that has not changed: every 10 s, less often where that would take a fifth of a core.
+
+    Airflow parses a file that is new or has changed at once. A change of a pipeline's YAML is seen by the next run in any case, and by
+    Airflow's pages after this time.
+    """
+    num_files = sum(1 for _ in dags_path(settings).glob("*.py"))
+    return max(MIN_PARSE_INTERVAL_SECONDS, math.ceil(num_files * PARSE_CPU_SECONDS / MAX_PARSE_SHARE))
 
 
 def environment(settings: Settings, inherited: Mapping[str, str] | None = None) -> dict[str, str]:
