@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import psutil
@@ -25,6 +25,8 @@ PIPELINE = "search_ranking"
 LONG_TRAINING = {"as_of": "2026-02-01T02:00:00+00:00", "force": True, "train": {"epochs": 6, "batch_size": 512}}
 RUN_SECONDS = 1500.0
 FIRST_EPOCH_STEPS = 200
+STEPS_BETWEEN_KILLS = 160
+"""An epoch has about as many: each attempt commits a checkpoint before it is killed."""
 ORPHAN_CHECK = "Adopting or resetting orphaned tasks"
 RESET = "orphaned TaskInstances"
 
@@ -66,21 +68,44 @@ def kill_scheduler(installation: Installation, run_id: str) -> None:
     assert scheduler_log(installation)[before:].partition(RESET)[0].count(ORPHAN_CHECK) == 1
 
 
-@pytest.mark.parametrize("kill", [kill_rank, kill_launcher, kill_task, pytest.param(kill_worker, marks=pytest.mark.long), kill_scheduler])
-def test_training_survives_a_kill_with_the_same_weights(
-    installation: Installation, undisturbed: str, kill: Callable[[Installation, str], None]
+def test_training_survives_the_kill_of_a_rank_the_launcher_the_task_and_the_scheduler_with_the_same_weights(
+    installation: Installation, undisturbed: str
 ) -> None:
+    check_survived(installation, undisturbed, [kill_rank, kill_launcher, kill_task, kill_scheduler])
+
+
+@pytest.mark.long
+def test_training_survives_the_kill_of_its_worker_with_the_same_weights(installation: Installation, undisturbed: str) -> None:
+    check_survived(installation, undisturbed, [kill_worker])
+
+
+def check_survived(installation: Installation, undisturbed: str, kills: Sequence[Callable[[Installation, str], None]]) -> None:
+    """Run a night whose training is killed in these ways, one after the other; each attempt goes on from a checkpoint of the one before."""
     run_id = installation.trigger(PIPELINE, LONG_TRAINING)
-    installation.until(lambda: steps_done(installation, run_id) > FIRST_EPOCH_STEPS, "training well under way", timeout_seconds=RUN_SECONDS)
-    before = stage_processes(installation, run_id)
-    kill(installation, run_id)
+    for number, kill in enumerate(kills):
+        steps = FIRST_EPOCH_STEPS + number * STEPS_BETWEEN_KILLS
+
+        def under_way(steps: int = steps) -> bool:
+            return steps_done(installation, run_id) > steps
+
+        installation.until(under_way, f"step {steps}, before {kill.__name__}", timeout_seconds=RUN_SECONDS)
+        before, attempts = stage_processes(installation, run_id), len(list(attempts_of(installation, run_id)))
+        assert attempts == number + 1, f"before {kill.__name__}"
+        kill(installation, run_id)
+        installation.until(
+            lambda before=before: not any(p.is_running() for p in before),
+            f"the killed attempt's processes gone after {kill.__name__}",
+            timeout_seconds=RUN_SECONDS,
+        )
 
     assert installation.wait(PIPELINE, run_id, timeout_seconds=RUN_SECONDS) == "success", installation.why(PIPELINE, run_id)
     result = installation.result(PIPELINE, run_id, "train")
     assert result.scalars["weights_digest"] == undisturbed
-    assert result.attempts >= 2
+    assert result.attempts == len(kills) + 1
     assert resumed(installation, result)
-    installation.until(lambda: not any(p.is_running() for p in before), "the first attempt's processes gone", timeout_seconds=20)
+    saved = saved_steps(installation, result)
+    assert saved == sorted(set(saved)), "no attempt did again what an earlier one had committed"
+    assert len(saved) > len(kills)
     assert stage_processes(installation, run_id) == []
 
 
@@ -111,6 +136,12 @@ def resumed(installation: Installation, result: StageResult, pipeline: str = PIP
     """Say whether the attempt that made the result began after a committed step."""
     log = installation.store.bucket.get(f"stages/{pipeline}/train/{result.fingerprint}/attempts/{result.attempt_id}/log.txt").decode()
     return "resuming after step" in log
+
+
+def saved_steps(installation: Installation, result: StageResult) -> list[int]:
+    """Return the step of each checkpoint that the attempts committed, oldest first."""
+    journal = installation.store.address(result.pipeline, "train", result.fingerprint).journal().history()
+    return [int(entry.value["payload"]["step"]) for entry in journal if entry.value["kind"] == "checkpoint"]
 
 
 def stage_processes(installation: Installation, run_id: str) -> list[psutil.Process]:
