@@ -124,12 +124,13 @@ def fresh(work: Night, number: int, monkeypatch: pytest.MonkeyPatch) -> Night:
 
 
 @PLACEMENTS
-def test_a_hundred_rounds_of_killed_workers_submit_nothing_twice(
-    api: KubernetesApi, night: Nights, placement: dict[str, Any], fate: Fate, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("rounds", [10, pytest.param(50, marks=pytest.mark.long)])
+def test_many_rounds_of_killed_workers_submit_nothing_twice(
+    api: KubernetesApi, night: Nights, placement: dict[str, Any], fate: Fate, monkeypatch: pytest.MonkeyPatch, rounds: int
 ) -> None:
     """Each round is a work of its own. Workers die at random, again and again, some launches are lost; the last one commits."""
     plural = "jobs" if placement["nodes"] > 1 else "pods"
-    for seed in range(50):
+    for seed in range(rounds):
         chance = random.Random(seed)  # noqa: S311 - the same kills in every run
         work = fresh(night(placement, infrastructure=50), seed, monkeypatch)
         result = survive(api, work, chance, fate, plural)
@@ -192,10 +193,11 @@ class Processes:
         made["status"] = SUCCEEDED
 
 
+@pytest.mark.parametrize("rounds", [4, pytest.param(12, marks=pytest.mark.long)])
 def test_several_mortal_workers_at_once_begin_each_launch_once_and_leave_nothing(
-    api: KubernetesApi, night: Nights, fate: Fate, monkeypatch: pytest.MonkeyPatch
+    api: KubernetesApi, night: Nights, fate: Fate, monkeypatch: pytest.MonkeyPatch, rounds: int
 ) -> None:
-    for seed in range(12):
+    for seed in range(rounds):
         chance = random.Random(seed)  # noqa: S311 - threads take turns as they like; the deaths are these
         work = fresh(night(POD, infrastructure=50), seed, monkeypatch)
         processes = Processes(api, work, chance)

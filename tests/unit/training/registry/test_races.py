@@ -17,8 +17,8 @@ from training.registry.semantic import Recipe, semantic_version
 
 pytestmark = pytest.mark.slow
 
-ROUNDS = 100
 RIVALS = 8
+ROUNDS = pytest.mark.parametrize("rounds", [20, pytest.param(100, marks=pytest.mark.long)])
 
 
 @pytest.fixture
@@ -34,15 +34,16 @@ def answers(results: list[Any]) -> list[Entry]:
     return [result for result in results if isinstance(result, Entry)]
 
 
-def test_of_eight_promotions_at_once_one_wins_in_each_of_a_hundred_rounds(ledger: Ledger) -> None:
-    for revision in range(ROUNDS):
+@ROUNDS
+def test_of_eight_promotions_at_once_one_wins_in_each_round(ledger: Ledger, rounds: int) -> None:
+    for revision in range(rounds):
         numbers = range(revision * RIVALS + 1, revision * RIVALS + RIVALS + 1)
         results = at_once([partial(decide_on, ledger, number, revision=revision) for number in numbers])
         (winner,) = answers(results)
         assert told(results) == ["promotion.conflict"] * (RIVALS - 1)
         assert seats(ledger) == (winner.version, None)
         assert ledger.standing("m").revision == revision + 1
-    assert [entry.revision for entry in ledger.history("m")] == list(range(1, ROUNDS + 1))
+    assert [entry.revision for entry in ledger.history("m")] == list(range(1, rounds + 1))
 
 
 def rival(url: str, place: int, rounds: int, barrier: Any, results: Any) -> None:
@@ -59,18 +60,19 @@ def rival(url: str, place: int, rounds: int, barrier: Any, results: Any) -> None
     results.put((place, outcomes))
 
 
-def test_of_eight_processes_at_once_one_wins_in_each_of_a_hundred_rounds(empty_database: str) -> None:
+@ROUNDS
+def test_of_eight_processes_at_once_one_wins_in_each_round(empty_database: str, rounds: int) -> None:
     ledger, context = Ledger(empty_database), multiprocessing.get_context("fork")
     barrier, queue = context.Barrier(RIVALS), context.Queue()
-    processes = [context.Process(target=rival, args=(empty_database, place, ROUNDS, barrier, queue)) for place in range(RIVALS)]
+    processes = [context.Process(target=rival, args=(empty_database, place, rounds, barrier, queue)) for place in range(RIVALS)]
     for process in processes:
         process.start()
     found = dict(queue.get(timeout=240) for _ in processes)
     for process in processes:
         process.join()
     by_round = list(zip(*found.values(), strict=True))
-    assert [sorted(outcomes) for outcomes in by_round] == [["promotion.conflict"] * (RIVALS - 1) + ["won"]] * ROUNDS
-    assert [entry.revision for entry in ledger.history("m")] == list(range(1, ROUNDS + 1))
+    assert [sorted(outcomes) for outcomes in by_round] == [["promotion.conflict"] * (RIVALS - 1) + ["won"]] * rounds
+    assert [entry.revision for entry in ledger.history("m")] == list(range(1, rounds + 1))
 
 
 def test_the_same_decision_asked_for_by_eight_at_once_is_one_row_and_one_answer(ledger: Ledger) -> None:
