@@ -35,8 +35,11 @@ RESET = "orphaned TaskInstances"
 def undisturbed(installation: Installation) -> str:
     """Digest of the weights of a training that nobody disturbs."""
     run_id = installation.trigger(PIPELINE, LONG_TRAINING)
-    assert installation.wait(PIPELINE, run_id, timeout_seconds=RUN_SECONDS) == "success", installation.why(PIPELINE, run_id)
-    return str(installation.result(PIPELINE, run_id, "train").scalars["weights_digest"])
+    task = installation.wait_task(PIPELINE, run_id, "train", "success", "failed", "upstream_failed", timeout_seconds=RUN_SECONDS)
+    assert task["state"] == "success", installation.why(PIPELINE, run_id)
+    digest = str(installation.result(PIPELINE, run_id, "train").scalars["weights_digest"])
+    installation.cancel(PIPELINE, run_id)
+    return digest
 
 
 def kill_rank(installation: Installation, run_id: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -25,12 +24,8 @@ NEVER = "0 3 1 1 *"
 
 
 @pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
-    installation = Installation.start(tmp_path_factory.mktemp("story"))
-    try:
-        yield Story(installation)
-    finally:
-        installation.stop()
+def story(installation: Installation) -> Story:
+    return Story(installation)
 
 
 class Story:
