@@ -1,23 +1,68 @@
-"""One real installation for all integration tests."""
+"""One real installation for all integration tests of a worker, and the order of the files."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from typing import Any
 
 import pytest
 
-from tests.integration.installation import Installation
+from tests.integration.installation import ROOT, Installation
+from tests.side_by_side import in_order, scope_of
+
+STARTED: pytest.StashKey[Installation] = pytest.StashKey()
+STOPPED: pytest.StashKey[bool] = pytest.StashKey()
 
 
 @pytest.fixture(scope="session")
-def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+def installation(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     """A running installation with the small shop; what it started is gone afterwards, and must be."""
     made = Installation.start(tmp_path_factory.mktemp("installation"))
+    request.session.stash[STARTED] = made
     try:
         yield made
     finally:
         made.stop()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Start the installation's services again if a test of another file wants them after all."""
+    if item.session.stash.get(STOPPED, False) and "installation" in getattr(item, "fixturenames", ()):
+        del item.session.stash[STOPPED]
+        item.session.stash[STARTED].services("start")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
+    """Stop the installation's services once the files that share it are done: idle, they still take time from all other tests."""
+    yield
+    stash = item.session.stash
+    if STARTED in stash and STOPPED not in stash and nextitem is not None and scope_of(nextitem.path) != scope_of(item.path):
+        stash[STOPPED] = True
+        stash[STARTED].stop()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items[:] = in_order(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Let one worker have all files on one installation; else as `--dist loadfile` does."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduler(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return scope_of(ROOT / nodeid.split("::", 1)[0])
+
+    # As they were collected, not by the number of tests.
+    config.option.loadscopereorder = False
+    return Scheduler(config, log)
 
 
 @pytest.fixture(autouse=True)

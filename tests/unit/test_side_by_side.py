@@ -1,0 +1,43 @@
+"""Files that share an installation stay on one worker, and the quick files fill the end of the run."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.side_by_side import INSTALLATIONS, TESTS, in_order, scope_of
+
+
+def wants_the_installation(path: Path) -> bool:
+    """Say whether a test or fixture of the file asks for the shared installation."""
+    functions = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.FunctionDef)]
+    asked = [node for node in functions if node.name.startswith("test_") or any("fixture" in ast.dump(one) for one in node.decorator_list)]
+    return any(one.arg == "installation" and "'Installation'" in ast.dump(one) for node in asked for one in node.args.args)
+
+
+def test_every_file_that_wants_the_installation_shares_one() -> None:
+    files = {path.relative_to(TESTS).as_posix() for folder in ("integration", "chaos") for path in (TESTS / folder).glob("test_*.py")}
+    assert {name for name in files if wants_the_installation(TESTS / name)} == {name for names in INSTALLATIONS for name in names}
+
+
+def test_files_of_one_installation_are_one_scope_and_others_are_their_own() -> None:
+    scopes = [{scope_of(TESTS / name) for name in names} for names in INSTALLATIONS]
+    assert [len(found) for found in scopes] == [1, 1]
+    assert scopes[0] != scopes[1]
+    alone = TESTS / "integration" / "test_commands.py"
+    assert scope_of(alone) == str(alone)
+
+
+def test_installations_come_first_and_files_without_a_slow_test_last() -> None:
+    def item(name: str, *marks: str) -> Any:
+        found = {mark: getattr(pytest.mark, mark) for mark in marks}
+        return SimpleNamespace(path=TESTS / name, get_closest_marker=found.get, name=name)
+
+    quick, slow = item("unit/test_quick.py"), item("unit/test_slow.py", "slow")
+    commands = item("integration/test_commands.py", "integration", "slow")
+    second, first = (item(names[0], "integration", "slow") for names in reversed(INSTALLATIONS))
+    assert in_order([quick, slow, commands, second, first]) == [first, second, commands, slow, quick]
