@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow.sdk import BaseOperator
+from airflow.sdk import BaseOperator, BaseOperatorLink
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from nightshift.failures import Action, StageEndedError, Verdict, judge
@@ -67,7 +67,7 @@ class Relaunches:
 class StageOperator(BaseOperator):
     """Runs one stage of a pipeline, or finds it done."""
 
-    operator_extra_links = (ReusedFromLink(), ReportLink(), AttemptLogLink())
+    operator_extra_links: Collection[BaseOperatorLink] = (ReusedFromLink(), ReportLink(), AttemptLogLink())
     ui_color = "#dff0e3"
 
     def __init__(self, *, stage: str, **kwargs: Any) -> None:
@@ -247,6 +247,9 @@ class StageOperator(BaseOperator):
             self.log.info("it took %d attempts", found.attempts)
         for name, uri in found.reports.items():
             self.log.info("report %s: %s", name, report_url(self.pipeline, uri))
+        # Airflow sends each link to its API in a request of its own, the empty ones too.
+        unread: Any = None
+        self.operator_extra_links = [link for link in type(self).operator_extra_links if link.get_link(self, ti_key=unread)]
         return self.result.to_xcom()
 
     def _note_report(self, error: dict[str, Any] | None) -> None:

@@ -151,6 +151,14 @@ def test_another_run_finds_the_work_done_and_starts_nothing(scripted: Scripted, 
     assert links(operator) == (TASK_PAGE.format("r1", 1), "", TASK_PAGE.format("r1", 1))
 
 
+def test_task_that_is_done_sends_airflow_only_the_links_that_lead_somewhere(scripted: Scripted, run_ingest: Any) -> None:
+    made, _ = run_ingest()
+    reused, _ = run_ingest(run_id="r2")
+    assert [link.name for link in made.operator_extra_links] == [AttemptLogLink.name]
+    assert [link.name for link in reused.operator_extra_links] == [ReusedFromLink.name, AttemptLogLink.name]
+    assert {link.name for link in StageOperator(task_id="train", stage="train").operator_extra_links} >= {ReportLink.name}
+
+
 def test_a_later_try_finds_what_the_earlier_one_made(scripted: Scripted, run_ingest: Any) -> None:
     run_ingest()
     _, values = run_ingest(try_number=2)
