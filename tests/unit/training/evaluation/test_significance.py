@@ -280,6 +280,9 @@ def test_median_of_three_rows_is_resampled_with_all_of_them() -> None:
     assert (middle.low, middle.gain, middle.high) == (3.0, 3.0, 3.0)
     wide = compare("median_absolute_error", labels, new, old, None, confidence=0.8, seed=1)
     assert (wide.low, wide.high) == (2.0, 4.0)
+    # The row with the least error is the same one for both.
+    alike = compare("median_absolute_error", labels, new, new + 4, None, confidence=0.8, seed=1)
+    assert (alike.low, alike.gain, alike.high) == (4.0, 4.0, 4.0)
 
 
 def test_own_metric_of_many_rows_is_resampled_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
