@@ -36,12 +36,19 @@ def main(arguments: list[str] | None = None) -> int:
             sys.stdout.write(keep(store, given.keep) if given.keep else release(store, given.release))
             return 0
         retention = load_retention()
-        report = Collector(store, retention.rules(), LedgerRoots(champions=retention.champions)).collect(dry_run=given.dry_run)
+        roots = LedgerRoots(champions=retention.champions)
+        report = Collector(store, retention.rules(), roots, say=say_progress).collect(dry_run=given.dry_run)
     except NightshiftError as err:
         sys.stderr.write(f"{err}\n")
         return int(err.exit_code)
     sys.stdout.write("\n".join(report_lines(report, dry_run=given.dry_run)) + "\n")
     return 0
+
+
+def say_progress(line: str) -> None:
+    """Print a line of progress beside the table, which goes to the standard output."""
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
 
 
 def keep(store: Store, uri: str) -> str:

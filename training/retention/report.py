@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from training.store.collector import CollectionReport
+from training.store.collection_report import CollectionReport
 
 
 def report_lines(report: CollectionReport, *, dry_run: bool) -> list[str]:

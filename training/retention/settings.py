@@ -58,7 +58,7 @@ def load_retention(environ: Mapping[str, str] = os.environ) -> Retention:
     """Read the file, as strictly as a pipeline's; without one the defaults hold.
 
     Raises:
-        SpecError: `settings.path`, `retention.unreadable`, or every problem, in the order of its lines.
+        SpecError: `settings.path`, `settings.retention` (the file cannot be read), or every problem, in the order of its lines.
     """
     source = environ.get(VARIABLE, "").strip()
     if not source:
@@ -71,7 +71,7 @@ def load_retention(environ: Mapping[str, str] = os.environ) -> Retention:
         text = Path(source).read_bytes()
     except OSError as err:
         message = f"cannot be read: {err.strerror}"
-        raise SpecError(source, [Problem(code="retention.unreadable", message=message, hint=f"{VARIABLE} names the file")]) from err
+        raise SpecError(source, [Problem(code="settings.retention", message=message, hint=f"{VARIABLE} names the file")]) from err
     document = read_document(text, source)
     try:
         found = Retention.model_validate(document.value)

@@ -7,7 +7,7 @@ import os
 import random
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -53,6 +53,10 @@ class Listed:
     version: str
     """ETag, or modification time and size where the storage has none."""
     modified: datetime
+
+
+Seen = Callable[[list[Listed]], object]
+"""Is called with each page of a listing."""
 
 
 class Bucket:
@@ -242,19 +246,27 @@ class Bucket:
             except FileNotFoundError:
                 return
 
-    def list(self, prefix: str, *, after: str | None = None) -> list[Listed]:
-        """List everything below the folder `prefix`, or only keys after `after`, sorted; keys are relative to the bucket's root."""
+    def list(self, prefix: str, *, after: str | None = None, seen: Seen | None = None) -> list[Listed]:
+        """List everything below the folder `prefix`, or only keys after `after`, sorted; keys are relative to the bucket's root.
+
+        Args:
+            seen: called with each page of the listing.
+        """
+        found: list[Listed] = []
         with self._faults("list", prefix):
-            found = [
-                Listed(
-                    key=meta["path"],
-                    size_bytes=meta["size"],
-                    version=meta["e_tag"] or f"{meta['last_modified'].isoformat()}-{meta['size']}",
-                    modified=meta["last_modified"],
-                )
-                for page in obstore.list(self._store, prefix or None, offset=after)
-                for meta in page
-            ]
+            for page in obstore.list(self._store, prefix or None, offset=after):
+                entries = [
+                    Listed(
+                        key=meta["path"],
+                        size_bytes=meta["size"],
+                        version=meta["e_tag"] or f"{meta['last_modified'].isoformat()}-{meta['size']}",
+                        modified=meta["last_modified"],
+                    )
+                    for meta in page
+                ]
+                if seen is not None:
+                    seen(entries)
+                found += entries
         return sorted(found, key=lambda entry: entry.key)
 
     def delete_leftovers(self, older_than_seconds: float, *, dry_run: bool = False) -> tuple[int, int]:

@@ -11,15 +11,16 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol
 
 from training.errors import LeaseHeldError, LeaseLostError, StoreError, UnavailableError
 from training.store import Store
 from training.store.bucket import Listed
+from training.store.collection_report import CollectionReport
 from training.store.condemned import TAKEOVER_SECONDS, Condemned, Mark
 from training.store.marking import Marked, Marking, Rules, Unit, units
+from training.store.progress import INTERVAL_SECONDS, Progress, Say
 from training.store.refs import Ref
 
 logger = logging.getLogger(__name__)
@@ -32,6 +33,9 @@ BEAT_SECONDS: Final = 60.0
 DEAD_SECONDS: Final = 900.0
 """A collector whose last sign of life is older counts as dead."""
 KEPT_LEASE_ENTRIES: Final = 20
+MAX_CLOCK_DIFFERENCE: Final = timedelta(minutes=15)
+"""Between the storage's clock and this machine's. With more, one of them is wrong, and ages of refs and runs mean nothing. S3 refuses
+requests whose time differs by more than that, too."""
 PROBE_AGE: Final = timedelta(days=1)
 SHOWN_PROBLEMS: Final = 20
 
@@ -63,35 +67,33 @@ class NoRoots:
         return ()
 
 
-@dataclass(slots=True)
-class Tally:
-    """Bytes of one kind."""
-
-    kept: int = 0
-    condemned: int = 0
-    """Nothing reaches them; deleted by a later collection, after the grace period."""
-    deleted: int = 0
-
-
-@dataclass(slots=True)
-class CollectionReport:
-    """What a collection did, or would do."""
-
-    by_kind: dict[str, Tally] = field(default_factory=dict)
-
-    def add(self, kind: str, verdict: str, size_bytes: int) -> None:
-        tally = self.by_kind.setdefault(kind, Tally())
-        setattr(tally, verdict, getattr(tally, verdict) + size_bytes)
-
-    def total(self, verdict: str) -> int:
-        return sum(int(getattr(tally, verdict)) for tally in self.by_kind.values())
-
-
 class Collector:
     """Collections of one store."""
 
-    def __init__(self, store: Store, rules: Rules, roots: Roots | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        store: Store,
+        rules: Rules,
+        roots: Roots | None = None,
+        *,
+        say: Say | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        """Prepare the collections.
+
+        Args:
+            roots: None: the store has no ledger.
+            say: gets a line of progress every 30 s.
+            clock: seconds, for the lease.
+            now: this machine's clock, which the storage's is compared with.
+        """
         self._store = store
+        self._say = say
+        self._wall_clock = now
+        self._interval_seconds = INTERVAL_SECONDS
+        self._progress = Progress()
+        self._is_dry = False
         self._bucket = store.bucket
         self._rules = rules
         self._roots: Roots = roots or NoRoots()
@@ -101,7 +103,7 @@ class Collector:
         self._head = 0
         self._beat_at = 0.0
         self._report = CollectionReport()
-        self._now = datetime.now(UTC)
+        self._now = now()
 
     def last_done(self) -> datetime | None:
         """Return when the last collection ended well, by the storage's clock."""
@@ -121,10 +123,17 @@ class Collector:
             LeaseHeldError: `retention.running`, another collector is at work.
             LeaseLostError: `retention.lost`, another one took this one for dead.
             StoreError: nothing was deleted: `retention.unreadable`, a record cannot be read and might lead to anything;
-                `retention.other_ledger`, the decisions about the models in this store are in another database.
+                `retention.other_ledger`, the decisions about the models in this store are in another database; `retention.clock`, the
+                storage's clock and this machine's differ by more than 15 minutes.
             UnavailableError: the storage or the ledger does not answer.
         """
         self._report = CollectionReport()
+        self._is_dry = dry_run
+        self._progress = Progress(self._say, interval_seconds=self._interval_seconds)
+        with self._progress:
+            return self._collect(dry_run=dry_run)
+
+    def _collect(self, *, dry_run: bool) -> CollectionReport:
         if dry_run:
             self._look_and_sweep(dry_run=True)
             return self._report
@@ -141,13 +150,13 @@ class Collector:
     def _look_and_sweep(self, *, dry_run: bool) -> None:
         # The marks first: whoever relied on something before it was marked has committed by now, and the look below sees that.
         self._check_ledger(dry_run=dry_run)
-        marks = self._condemned.list()
-        found = Marking(self._store, self._rules, now=self._now, roots=self._roots.uris()).look()
+        marks = self._condemned.list(seen=self._seen)
+        found = Marking(self._store, self._rules, now=self._now, roots=self._roots.uris(), seen=self._seen).look()
         if found.problems:
             lines = [f"{err}" for err in found.problems[:SHOWN_PROBLEMS]]
             message = f"{len(found.problems)} records cannot be read, so nothing was deleted: " + "; ".join(lines)
             raise StoreError("retention.unreadable", message, hint="repair, restore or delete the named files")
-        contents = [*self._bucket.list("manifests"), *self._bucket.list("objects")]
+        contents = [entry for top in ("manifests", "objects") for entry in self._bucket.list(top, seen=self._seen)]
         self._note_kinds(found, contents)
         sweep = _Sweep(self, found, marks, dry_run=dry_run)
         # Refs go before anything that they lead to is condemned.
@@ -202,6 +211,7 @@ class Collector:
         for entry in contents:
             if not entry.key.startswith("manifests/") or entry.key in found.reached:
                 continue
+            self._seen([])
             try:
                 manifest = self._store.manifests.get(self._bucket.uri(entry.key))
             except (StoreError, ValueError, KeyError, TypeError):
@@ -236,6 +246,16 @@ class Collector:
         for key in sorted((entry.key for entry in unit.entries), key=lambda key: (not key.endswith("/_RESULT.json"), key)):
             self.check()
             self._bucket.delete(key, prune=True)
+            self._progress.num_deleted += 1
+
+    def _seen(self, entries: list[Listed]) -> None:
+        """Count a page of a listing, or, where it is empty, a record; show a sign of life: a look may take longer than a dead one is
+        waited for."""
+        self._progress.num_objects += len(entries)
+        self._progress.size_bytes += sum(entry.size_bytes for entry in entries)
+        self._progress.num_records += not entries
+        if not self._is_dry:
+            self.check()
 
     def add(self, kind: str, verdict: str, size_bytes: int) -> None:
         self._report.add(kind, verdict, size_bytes)
@@ -253,8 +273,7 @@ class Collector:
         return self._condemned
 
     def _begin(self) -> None:
-        self._bucket.put(CLOCK_KEY, b"")
-        self._now = max(entry.modified for entry in self._bucket.list(CLOCK_KEY.split("/", 1)[0]) if entry.key == CLOCK_KEY)
+        self._read_clock()
         head = self._lease.read()
         if head is not None and head.value.get("state") in ("begun", "alive"):
             age = self._now - max((entry.modified for entry in self._bucket.list(LEASE)), default=self._now)
@@ -265,8 +284,25 @@ class Collector:
         self._head = head.number if head else 0
         self._move("begun")
 
+    def _read_clock(self) -> None:
+        """Take the time from an object that is written now: ages are by the storage's own clock, which must not have jumped.
+
+        Raises:
+            StoreError: `retention.clock`.
+        """
+        earliest = self._wall_clock()
+        self._bucket.put(CLOCK_KEY, b"")
+        self._now = max(entry.modified for entry in self._bucket.list(CLOCK_KEY.split("/", 1)[0]) if entry.key == CLOCK_KEY)
+        latest = self._wall_clock()
+        if earliest - MAX_CLOCK_DIFFERENCE <= self._now <= latest + MAX_CLOCK_DIFFERENCE:
+            return
+        minutes = MAX_CLOCK_DIFFERENCE // timedelta(minutes=1)
+        message = f"the clock of {self._bucket.root_uri} shows {self._now:%Y-%m-%d %H:%M} UTC, this machine's {latest:%Y-%m-%d %H:%M} UTC"
+        hint = "set the wrong clock, then collect again: by a wrong one, runs in use look old"
+        raise StoreError("retention.clock", f"{message}; they may differ by {minutes} minutes; nothing was deleted", hint=hint)
+
     def check(self) -> None:
-        """Show a sign of life where it is time for one; before each deletion.
+        """Show a sign of life where it is time for one; while looking, and before each deletion.
 
         Raises:
             LeaseLostError: `retention.lost`.

@@ -28,7 +28,7 @@ from training.errors import StoreError
 from training.store import records
 
 if TYPE_CHECKING:
-    from training.store.bucket import Bucket
+    from training.store.bucket import Bucket, Seen
 
 PREFIX: Final = "condemned"
 TAKEOVER_SECONDS: Final = 900.0
@@ -83,10 +83,14 @@ class Condemned:
                 continue
             self._sleep(POLL_SECONDS)
 
-    def list(self) -> dict[str, Mark]:
-        """Return all marks, by key."""
+    def list(self, *, seen: Seen | None = None) -> dict[str, Mark]:
+        """Return all marks, by key.
+
+        Args:
+            seen: called with each page of the listing.
+        """
         found: dict[str, Mark] = {}
-        for entry in self._bucket.list(PREFIX):
+        for entry in self._bucket.list(PREFIX, seen=seen):
             match = _ENTRY.fullmatch(entry.key)
             if match is None:
                 raise StoreError("record.foreign", f"{self._bucket.uri(entry.key)} is not a mark", hint="move it out of the store")

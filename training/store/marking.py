@@ -7,7 +7,7 @@ every work address that is there: a result can be reused for as long as its addr
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -79,14 +79,18 @@ class Marked:
 class Marking:
     """One look at a store."""
 
-    def __init__(self, store: Store, rules: Rules, *, now: datetime, roots: Collection[str]) -> None:
+    def __init__(
+        self, store: Store, rules: Rules, *, now: datetime, roots: Collection[str], seen: Callable[[list[Listed]], object] = len
+    ) -> None:
         """Prepare the look.
 
         Args:
             now: by the storage's clock.
             roots: URIs of objects and manifests that stay whatever the rules say.
+            seen: called with each page of a listing, and with an empty one after each record.
         """
         self._store = store
+        self._seen = seen
         self._bucket = store.bucket
         self._oldest = now - rules.runs
         self._oldest_attempt = now - rules.attempts
@@ -99,16 +103,19 @@ class Marking:
     def look(self) -> Marked:
         """Look at everything; what cannot be read is in `problems`."""
         # Addresses first: an attempt that is alive keeps its run and its study.
-        self._undelivered = {"/".join(entry.key.split("/")[1:5]) for entry in self._bucket.list(UNDELIVERED)}
-        for unit in units(self._bucket.list("stages"), 4):
+        self._undelivered = {"/".join(entry.key.split("/")[1:5]) for entry in self._list(UNDELIVERED)}
+        for unit in units(self._list("stages"), 4):
             self._address(unit)
-        for unit in units(self._bucket.list("runs"), 3):
+        for unit in units(self._list("runs"), 3):
             self._refs_of(unit, is_kept=unit.newest >= self._oldest or unit.key in self._live_runs)
         self._refs()
         for key in sorted(self._found.reached):
             if key.startswith("manifests/"):
                 self._manifest(key)
         return self._found
+
+    def _list(self, prefix: str) -> list[Listed]:
+        return self._bucket.list(prefix, seen=self._seen)
 
     def _address(self, unit: Unit) -> None:
         attempts = units([entry for entry in unit.entries if entry.key.startswith(f"{unit.key}/attempts/")], 6)
@@ -148,7 +155,7 @@ class Marking:
 
     def _refs(self) -> None:
         groups: dict[str, list[Unit]] = {}
-        for unit in _by_ref(self._bucket.list("refs")):
+        for unit in _by_ref(self._list("refs")):
             groups.setdefault(unit.key.split("/")[1], []).append(unit)
         for name, found in groups.items():
             if name == "snapshots":
@@ -174,7 +181,7 @@ class Marking:
     def _studies(self, refs: list[Unit]) -> None:
         """A study is one unit: its refs and the records of its trials."""
         both: dict[str, Unit] = {}
-        for unit in [*units(self._bucket.list("studies"), 3), *refs]:
+        for unit in [*units(self._list("studies"), 3), *refs]:
             parts = unit.key.removeprefix("refs/").split("/")
             study = "/".join(parts[1:3])
             both.setdefault(study, Unit(f"studies/{study}")).entries += unit.entries
@@ -197,6 +204,7 @@ class Marking:
     def _record(self, key: str) -> Any:
         """Return a record's value; None for one that is gone meanwhile, or that cannot be read, which is then a problem."""
         data = self._bucket.find(key)
+        self._seen([])
         if data is None:
             return None
         try:
@@ -209,6 +217,7 @@ class Marking:
         self._found.reached.update(content_keys(value))
 
     def _manifest(self, key: str) -> None:
+        self._seen([])
         try:
             manifest = self._store.manifests.get(self._bucket.uri(key))
         except DataError as err:

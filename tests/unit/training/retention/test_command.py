@@ -51,8 +51,15 @@ def test_everything_that_is_wrong_with_the_file_is_reported_at_once(tmp_path: Pa
         (2, "field.range"),
         (3, "spec.unknown_key"),
     ]
-    with pytest.raises(SpecError, match="absent"):
+
+
+def test_settings_that_cannot_be_read_have_another_code_than_records_that_cannot(tmp_path: Path, store: Store) -> None:
+    with pytest.raises(SpecError, match="absent") as settings:
         load_retention({"NIGHTSHIFT_RETENTION": str(tmp_path / "absent")})
+    store.bucket.put("refs/kept/x/0000000001.json", b"{")
+    with pytest.raises(StoreError, match="refs/kept/x") as record:
+        Collector(store, Retention().rules()).collect()
+    assert (settings.value.code, record.value.code) == ("settings.retention", "retention.unreadable")
 
 
 def test_path_of_the_file_that_depends_on_the_working_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from training.store import Bucket, Store
-from training.store.bucket import Listed
+from training.store.bucket import Listed, Seen
 from training.store.manifests import Manifests
 from training.store.objects import Objects
 
@@ -140,13 +140,16 @@ class MemoryBucket(Bucket):
         self._world.step(is_deletion=True)
         self._world.files.pop(key, None)
 
-    def list(self, prefix: str, *, after: str | None = None) -> list[Listed]:
+    def list(self, prefix: str, *, after: str | None = None, seen: Seen | None = None) -> list[Listed]:
         self._world.step()
-        return [
+        found = [
             Listed(key=key, size_bytes=len(data), version="", modified=modified)
             for key, (data, modified) in sorted(self._world.files.items())
             if key.startswith(f"{prefix}/") and (after is None or key > after)
         ]
+        if seen is not None:
+            seen(found)
+        return found
 
     def stream(self, key: str) -> Iterator[bytes]:
         yield self.get(key)

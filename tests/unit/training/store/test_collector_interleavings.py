@@ -80,7 +80,7 @@ class Scene:
             assert len(self.store.objects.get_bytes(entry.digest)) == entry.size_bytes
 
     def collector(self) -> Callable[[], None]:
-        return Collector(self.store, RULES, clock=self.seconds).collect
+        return Collector(self.store, RULES, clock=self.seconds, now=lambda: self.world.now).collect
 
     def seconds(self) -> float:
         return self.world.now.timestamp()
@@ -149,7 +149,7 @@ class Scene:
         uri, _ = self.store.manifests.put_files("model", {"f": b"content 0"}, {})
         for number in range(5):
             assert keep.move(uri, expected=number)
-            Collector(self.store, RULES, clock=self.seconds).collect()
+            Collector(self.store, RULES, clock=self.seconds, now=lambda: self.world.now).collect()
             self.world.now += RULES.grace + timedelta(hours=1)
         left = {key for key in self.world.files if not key.startswith("collector/")}
         reached = {*content_keys(uri), self.store.objects.key(_digests(self.world.files[next(content_keys(uri))][0])[0])}
