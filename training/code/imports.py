@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
+import stat
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -76,9 +78,12 @@ class ImportsCache:
     """The imports of files by the SHA-256 of their content, kept in a file: parsing all of training/ takes 0.3 s of CPU, for each task."""
 
     def __init__(self, path: Path | None = None) -> None:
-        """Read the cache; without a path, or where it cannot be read, it is empty."""
+        """Read the cache; without a path, or where it cannot be read, it is empty.
+
+        Where the file is not there, as on a root file system that is read-only, that in the temporary folder is read.
+        """
         self._path = path
-        self._known = _read(path) if path is not None else {}
+        self._known = {} if path is None else _read(path) or _read(_temporary(path.name))
         self._used: dict[str, list[Any]] = {}
         self._has_new = False
 
@@ -97,26 +102,53 @@ class ImportsCache:
         return Imports.from_json(values)
 
     def save(self) -> None:
-        """Write the cache if there is anything new; a folder that cannot be written costs time and nothing else."""
+        """Write the cache if there is anything new: to the first of its places that can be written. Without one, only time is lost."""
         if self._path is None or not self._has_new:
             return
         kept = self._known if len(self._known) <= MAX_CACHED_FILES else self._used
         content = canonical_json([FORMAT_VERSION, kept])
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=self._path.parent, prefix=f".{self._path.name}.", delete=False) as file:
-                try:
-                    file.write(sha256_hex(content).encode() + b"\n" + content)
-                    file.flush()
-                    Path(file.name).replace(self._path)
-                finally:
-                    Path(file.name).unlink(missing_ok=True)
-        except OSError:
-            return
-        self._has_new = False
+        data = sha256_hex(content).encode() + b"\n" + content
+        self._has_new = not (_write(self._path, data) or _write(_temporary(self._path.name, make=True), data))
 
 
-def _read(path: Path) -> dict[str, list[Any]]:
+def _temporary(name: str, *, make: bool = False) -> Path | None:
+    """Return the file of this name in this user's temporary folder; None where there is none, or another user can write to it.
+
+    Args:
+        make: make the folder.
+    """
+    try:
+        folder = Path(tempfile.gettempdir(), f"nightshift-{os.getuid()}")
+        if make:
+            folder.mkdir(mode=0o700, exist_ok=True)
+        status = folder.lstat()
+    except OSError:
+        return None
+    is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022
+    return folder / name if is_own else None
+
+
+def _write(path: Path | None, data: bytes) -> bool:
+    """Replace a file at once; return whether that was possible."""
+    if path is None:
+        return False
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            try:
+                file.write(data)
+                file.flush()
+                Path(file.name).replace(path)
+            finally:
+                Path(file.name).unlink(missing_ok=True)
+    except OSError:
+        return False
+    return True
+
+
+def _read(path: Path | None) -> dict[str, list[Any]]:
+    if path is None:
+        return {}
     try:
         digest, _, content = path.read_bytes().partition(b"\n")
     except OSError:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from training.code.closure import Code, Sources, closure
+from training.code.closure import ROOT, Code, Sources, closure
 from training.code.imports import ImportsCache, imports_of
+from training.code.stages import stage_code
 from training.errors import SpecError
+from training.spec import load_spec
 
 PACKAGE = {
     "training/__init__.py": "",
@@ -155,9 +159,55 @@ def test_a_cache_does_not_grow_with_each_edit(package: Path, tmp_path: Path, mon
     assert cache.stat().st_size < 2 * size
 
 
-def test_a_cache_that_cannot_be_written_costs_nothing_but_time(package: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The files that were parsed and not found in a cache."""
+    found: list[bytes] = []
+    monkeypatch.setattr("training.code.imports.imports_of", lambda source: (found.append(source), imports_of(source))[1])
+    return found
+
+
+def test_cache_whose_folder_cannot_be_written_is_kept_in_the_temporary_folder(
+    package: Path, tmp_path: Path, parsed: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
     (tmp_path / "file").touch()
-    assert code(package, "training.stages.train", cache=tmp_path / "file" / "imports.json").files
+    cache = tmp_path / "file" / "imports.json"
+    first = code(package, "training.stages.train", cache=cache)
+    count = len(parsed)
+    assert code(package, "training.stages.train", cache=cache) == first
+    assert len(parsed) == count > 0
+    (folder,) = (tmp_path / "tmp").iterdir()
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("fault", ["absent", "of others", "a link"])
+def test_cache_is_in_memory_alone_where_the_temporary_folder_cannot_be_used(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "file").touch()
+    own = tmp_path / "tmp" / f"nightshift-{os.getuid()}"
+    if fault == "of others":
+        own.mkdir(parents=True)
+        own.chmod(0o777)
+    if fault == "a link":
+        (tmp_path / "elsewhere").mkdir()
+        (tmp_path / "tmp").mkdir()
+        own.symlink_to(tmp_path / "elsewhere")
+    cache = tmp_path / "file" / "imports.json"
+    assert code(package, "training.stages.train", cache=cache).files == code(package, "training.stages.train").files
+    assert list(tmp_path.rglob("imports.json*")) == []
+
+
+def test_code_version_is_computed_where_nothing_can_be_written(monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder) -> None:
+    """As in a pod without NIGHTSHIFT_HOME and with a read-only root: /proc refuses every user a file."""
+    monkeypatch.setattr(tempfile, "tempdir", "/proc")
+    spec = load_spec(ROOT / "dags" / "pipelines" / "search_ranking.yaml")
+    cache = Path("/proc/nightshift/cache/imports.json")
+    assert stage_code("train", spec, cache=cache) == stage_code("train", spec)
+    assert list(recwarn) == []
 
 
 def test_data_of_a_package_without_init_counts(tmp_path: Path) -> None:
