@@ -1,35 +1,30 @@
 """What no other task looks at: requests for approval whose time is over, MLflow where it differs from the ledger, and metrics of
-trainings that MLflow was away for. It also deletes what retention lets go (docs/retention.md).
+trainings during which MLflow was away. It also deletes what retention lets go (docs/retention.md).
 
+`repair` is one process for all models. One model's failure fails the task, with its reason, after the others were repaired.
 `python -m training.registry check` shows the same by hand.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from airflow.sdk import DAG, BaseOperator, CronTriggerTimetable
-from airflow.sdk.exceptions import AirflowSkipException
 
 from nightshift.cleaning import CleanHomeOperator, CollectOperator
 from nightshift.pools import CPU
-from nightshift.promotion import FollowOperator
+from nightshift.repair import RepairOperator
 from nightshift.settings import Settings
 from training.errors import DataError, DeniedError, SpecError
 from training.patience import waiting_for_database
 from training.spec import PipelineSpec
-from training.spec.models import Alerts
 from training.spec.names import HOUSEKEEPING
 from training.store import Store
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
-    from nightshift.resolve import Frozen
-    from nightshift.work import Work
-    from training.contracts import RunIdentity, StageResult
     from training.registry.ledger import Entry, Ledger
 
 COLLECTION_LIMIT: Final = timedelta(hours=12)
@@ -49,16 +44,15 @@ def housekeeping_dag() -> DAG:
         tags=["nightshift"],
     )
     with dag:
-        models = ExpireOperator(task_id="expire", pool=CPU.name, retries=2)
-        repair = RepairOperator.partial(task_id="repair", pool=CPU.name, retries=2)
-        repair.expand(model=models.output)
+        expire = ExpireOperator(task_id="expire", pool=CPU.name, retries=2)
+        expire >> RepairOperator(task_id="repair", pool=CPU.name, retries=2)
         CollectOperator(task_id="collect", pool=CPU.name, retries=2, execution_timeout=COLLECTION_LIMIT)
         CleanHomeOperator(task_id="clean", pool=CPU.name, retries=2)
     return dag
 
 
 class ExpireOperator(BaseOperator):
-    """Ends the requests whose time is over; returns the models that anything was decided about."""
+    """Ends the requests whose time is over; returns the models that have decisions."""
 
     @waiting_for_database()
     def execute(self, context: Context) -> list[str]:
@@ -70,8 +64,6 @@ class ExpireOperator(BaseOperator):
         for model in models:
             for request in ledger.open_requests(model):
                 self._expire(ledger, request, Store(settings.store_uri))
-        if not models:
-            raise AirflowSkipException("nothing was decided yet")
         return models
 
     def _expire(self, ledger: Ledger, request: Entry, store: Store) -> None:
@@ -79,8 +71,8 @@ class ExpireOperator(BaseOperator):
 
         try:
             spec = PipelineSpec.thaw(store.get_json(str(request.evidence["spec_uri"])))
-        except (SpecError, DataError) as err:
-            self.log.error("the request for version %s of %s cannot be looked at: %s", request.version, request.model, err)
+        except (SpecError, DataError, KeyError) as err:
+            self.log.error("the request for version %s of %s cannot be read: %s", request.version, request.model, err)
             return
         if datetime.now(UTC) < request.decided_at + spec.promote.approve_within:
             self.log.info("version %s of %s waits for somebody since %s", request.version, request.model, request.decided_at)
@@ -90,32 +82,3 @@ class ExpireOperator(BaseOperator):
             self.log.warning("the request for version %s of %s has expired", request.version, request.model)
         except DeniedError as err:
             self.log.info("%s", err)
-
-
-class RepairOperator(FollowOperator):
-    """Lets MLflow say what the ledger says, delivers metrics that still wait for it, and deletes what retention let go; see the log."""
-
-    def __init__(self, *, model: str, **kwargs: Any) -> None:
-        super().__init__(model=model, alerts=Alerts(on=()), afresh=True, **kwargs)
-
-    def decision(self, context: Context) -> Entry:
-        """Return the newest decision: following one is following all."""
-        from training.registry.ledger import Ledger
-
-        return next(Ledger(Settings.from_environment().database_url).newest_first(self.model))
-
-    def work(self, context: Context, frozen: Frozen, settings: Settings, *, nonce: str) -> Work:
-        from training.retention.settings import load_retention
-
-        found = super().work(context, frozen, settings, nonce=nonce)
-        parameters = {**found.parameters, "deliver_metrics": True}
-        try:
-            parameters["forget_before"] = (datetime.now(UTC) - load_retention().runs).date().isoformat()
-        except SpecError as err:
-            # MLflow follows the ledger whatever the file says; `collect` fails because of it.
-            self.log.error("nothing is deleted from MLflow: %s", err)
-        return replace(found, parameters=parameters)
-
-    def has_decided(self, found: StageResult, run: RunIdentity) -> bool:
-        """Say no: nothing was decided, so nothing is announced."""
-        return False

@@ -86,16 +86,7 @@ class PromoteOperator(StageOperator):
 
 
 class FollowOperator(PromoteOperator):
-    """Tells MLflow and the world of a decision that is in the ledger already."""
-
-    def __init__(self, *, afresh: bool = False, **kwargs: Any) -> None:
-        """Make the task.
-
-        Args:
-            afresh: look at MLflow in every run, also where the same decision was followed before.
-        """
-        super().__init__(**kwargs)
-        self.afresh = afresh
+    """Propagates a recorded decision to MLflow, assets and alerts."""
 
     def decision(self, context: Context) -> Entry:
         """Return the decision to follow; subclasses know which it is."""
@@ -112,9 +103,7 @@ class FollowOperator(PromoteOperator):
 
     def work(self, context: Context, frozen: Frozen, settings: Settings, *, nonce: str) -> Work:
         entry = self._entry
-        print_ = fingerprint(
-            "promote", spec_part={}, code_version="", inputs={"follow": entry.key}, nonce=context["run_id"] if self.afresh else ""
-        )
+        print_ = fingerprint("promote", spec_part={}, code_version="", inputs={"follow": entry.key})
         return Work(fingerprint=print_, inputs={}, parameters={"order": {"kind": "follow", "key": entry.key}})
 
     def _evidence(self, context: Context) -> Mapping[str, Any]:

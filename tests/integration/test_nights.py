@@ -43,9 +43,7 @@ def test_housekeeping_as_shipped_sets_mlflow_right_for_every_model(installation:
 
     assert installation.wait("housekeeping", run_id) == "success", installation.why("housekeeping", run_id)
     found = installation.api.get(f"/dags/housekeeping/dagRuns/{run_id}/taskInstances", limit=100)["task_instances"]
-    repairs = [task for task in found if task["task_id"] == "repair"]
-    assert [(task["map_index"], task["state"]) for task in repairs] == [(index, "success") for index in range(len(repairs))]
-    assert len(repairs) == len(installation.ledger.models())
+    assert [(task["map_index"], task["state"]) for task in found if task["task_id"] == "repair"] == [(-1, "success")]
     assert mlflow.get_registered_model(PIPELINE).aliases == {"champion": champion.version}
     assert mlflow.get_model_version(PIPELINE, champion.version).tags["lifecycle"] == "champion"
     assert len(installation.ledger.history(PIPELINE)) == 2, "nothing was decided"

@@ -8,33 +8,79 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from functools import cached_property
 from typing import Any, Final
 
 import mlflow
 from mlflow.exceptions import MlflowException
 
 from training import liveness
+from training.engine.tracking_journal import RunJournal, pending_journals
 from training.registry.ledger import Entry, Ledger
 from training.registry.versions import WEIGHTS_TAG, registry_faults
 from training.store import Store
+from training.store.marking import units
 
 logger = logging.getLogger(__name__)
 
 PAGE: Final = 1000
+UNDER_WAY: Final = ("RUNNING", "SCHEDULED")
 ENDED: Final = "attributes.status != 'RUNNING' and attributes.status != 'SCHEDULED'"
 GONE: Final = ("RESOURCE_DOES_NOT_EXIST", "NOT_FOUND")
 
 
-def forget(store: Store, ledger: Ledger, model: str, *, experiment: str, before: datetime) -> None:
+class OpenWork:
+    """The MLflow runs that unfinished work of a store uses, or may write to. Looked up once, at the first question."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def uses(self, run_id: str) -> bool:
+        """Return whether metrics wait for this run, or work without a result trains, evaluates or decides with it.
+
+        Raises:
+            NightshiftError: a record cannot be read: it might name any run.
+        """
+        return run_id in self._run_ids
+
+    @cached_property
+    def _run_ids(self) -> frozenset[str]:
+        bucket = self._store.bucket
+        journals = pending_journals(bucket)
+        found: set[str | None] = set()
+        for unit in units(bucket.list("stages"), 4):
+            liveness.moved()
+            if unit.has("_RESULT.json"):
+                continue
+            journals.append(RunJournal(bucket, unit.key))
+            for entry in unit.entries:
+                if entry.key.endswith("/_REQUEST.json"):
+                    parameters = self._store.read_request(bucket.uri(entry.key)).parameters
+                    found.add(parameters.get("mlflow_run_id"))
+                    if parameters.get("training_uri"):
+                        # Without the root: a store that was moved has requests of its earlier place.
+                        journals.append(RunJournal(bucket, "/".join(str(parameters["training_uri"]).split("/")[-4:])))
+        found |= {journal.run_id() for journal in journals}
+        return frozenset(run_id for run_id in found if run_id)
+
+
+def forget(store: Store, ledger: Ledger, model: str, *, experiment: str | None, before: datetime, work: OpenWork | None = None) -> None:
     """Delete versions of `model` whose weights are deleted, and ended runs of `experiment` that began before an instant.
 
-    Runs of versions that stay, stay, whatever model the versions are of: the model of a pipeline may have had another name. A run is
-    deleted as by a click in MLflow's page; its files are gone at once, its metrics when the server's administrator runs `mlflow gc`.
+    A run stays while a version that stays is of it, whatever model the version is of (the model of a pipeline may have had another name),
+    and while unfinished work uses it. A run is deleted as by a click in MLflow's page; its files are gone at once, its metrics when the
+    server's administrator runs `mlflow gc`.
+
+    Args:
+        experiment: None: no runs but those of the deleted versions are deleted.
+        work: of `store`, where the caller asks for several models; absent: looked up.
 
     Raises:
+        NightshiftError: a record of unfinished work cannot be read; no run was deleted.
         UnavailableError: `mlflow.unavailable`, `database.unavailable`; the next call goes on.
     """
     deleted = deleted_versions(ledger.outline(model))
+    work = work or OpenWork(store)
     with registry_faults():
         client = mlflow.MlflowClient()
         versions = list(_versions(client, model))
@@ -42,10 +88,10 @@ def forget(store: Store, ledger: Ledger, model: str, *, experiment: str, before:
         named = {str(number) for number in client.get_registered_model(model).aliases.values()} if versions else set()
         for version in versions:
             if str(version.version) in deleted - named:
-                _delete_version(store, client, version)
+                _delete_version(store, client, version, work)
         kept = {version.run_id for version in versions if str(version.version) not in deleted}
-        for run_id in _old_runs(client, experiment, before):
-            if run_id not in kept and not _has_version(client, run_id):
+        for run_id in _old_runs(client, experiment, before) if experiment is not None else ():
+            if run_id not in kept and not _has_version(client, run_id) and not work.uses(run_id):
                 _delete_run(client, run_id)
 
 
@@ -55,8 +101,10 @@ def deleted_versions(history: Sequence[Entry]) -> set[str]:
     return {version for version, entry in newest.items() if entry.deleted_at is not None}
 
 
-def _delete_version(store: Store, client: Any, version: Any) -> None:
+def _delete_version(store: Store, client: Any, version: Any, work: OpenWork) -> None:
     name, number = version.name, str(version.version)
+    # Asked before anything is deleted: what cannot be read of the store stops the deletion, not half of it.
+    has_own_run = bool(version.run_id) and not _is_run_used(client, version, work)
     # First of all: a training that comes to the same weights again registers them as a new version.
     if WEIGHTS_TAG in version.tags:
         client.delete_model_version_tag(name, number, WEIGHTS_TAG)
@@ -64,10 +112,24 @@ def _delete_version(store: Store, client: Any, version: Any) -> None:
     if str(version.source).startswith("models:/"):
         _delete_logged_model(client, model_id)
         store.ref(f"registered/{model_id}").delete()
-    if version.run_id:
+    if has_own_run:
         _delete_run(client, version.run_id)
     client.delete_model_version(name, number)
     logger.info("version %s of %s is deleted from MLflow: its weights were deleted by retention", number, name)
+
+
+def _is_run_used(client: Any, version: Any, work: OpenWork) -> bool:
+    """Return whether anything but this version uses its run: another version, of any model, a run under way, unfinished work."""
+    others = client.search_model_versions(f"run_id = '{version.run_id}'", max_results=2)
+    if any((other.name, str(other.version)) != (version.name, str(version.version)) for other in others):
+        return True
+    try:
+        status = client.get_run(version.run_id).info.status
+    except MlflowException as err:
+        if err.error_code not in GONE:
+            raise
+        return False
+    return status in UNDER_WAY or work.uses(version.run_id)
 
 
 def _has_version(client: Any, run_id: str) -> bool:

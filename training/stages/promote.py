@@ -2,8 +2,9 @@
 
 python -m training.stages.promote REQUEST_URI
 
-`parameters["order"]` says what is decided about: absent, a candidate on its evaluation; `canary`, a canary on what arrived since; `follow`,
-nothing: the decision (an answer to a request, a rollback) is in the ledger, and MLflow has to be told.
+`parameters["order"]` names what is decided about: absent, a candidate on its evaluation; `canary`, a canary on what arrived since;
+`follow`, nothing: the decision (an answer to a request, a rollback) is in the ledger and is propagated to MLflow; `repair`, nothing:
+all models are compared with MLflow (housekeeping).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from training.verdicts import verdict
 
 with lean_imports(deferred=MLFLOW_DEFERRED, absent=MLFLOW_OPTIONAL):
     from training.registry.follow import follow
-    from training.registry.mlflow_retention import forget
+    from training.registry.repair import repair_models
 
 logger = logging.getLogger(__name__)
 
@@ -42,28 +43,37 @@ def work(context: StageContext) -> Outcome:
     """Decide, and let MLflow follow. The same decision twice is one row, and ends in the same registry.
 
     Raises:
-        DeniedError: `promotion.conflict`, `evaluation.mismatch`, `canary.missing`, `decision.unknown`.
-        UnavailableError: `database.unavailable`, `mlflow.unavailable`; again, it goes on where it was.
+        DeniedError: `promotion.conflict`, `evaluation.mismatch`, `canary.missing`, `decision.unknown`, `registry.repair`.
+        UnavailableError: `database.unavailable`, `mlflow.unavailable`, `registry.repair`; again, it goes on where it was.
     """
     order = context.request.parameters.get("order", {"kind": "candidate"})
+    if order["kind"] == "repair":
+        return _repaired(context)
     ledger, model = Ledger(), context.spec.promote.model
     with context.timed("ledger"):
         kept = _DECIDERS[order["kind"]](context, ledger, order)
     with context.timed("registry", kind="mlflow"):
         standing = _followed(ledger, model, kept, is_order=order["kind"] == "follow")
-    if context.request.parameters.get("deliver_metrics"):
-        with context.timed("tracking"):
-            deliver_all(context.store.bucket)
-    if "forget_before" in context.request.parameters:
-        with context.timed("forget", kind="mlflow"):
-            before = datetime.fromisoformat(context.request.parameters["forget_before"]).replace(tzinfo=UTC)
-            forget(context.store, ledger, model, experiment=context.request.pipeline, before=before)
     if kept is None:
         return _waiting(context, standing)
     for reason in kept.reasons:
         logger.info("%s %s: %s", verdict(reason), reason["gate"], reason["words"])
     logger.info("version %s of %s: %s, %s", _named(kept), model, kept.outcome, kept.action)
     return _outcome(context, kept, standing)
+
+
+def _repaired(context: StageContext) -> Outcome:
+    """Repair all models, and deliver the metrics that wait for MLflow, whether or not anything was ever decided."""
+    limit = context.request.parameters.get("forget_before")
+    before = None if limit is None else datetime.fromisoformat(limit).replace(tzinfo=UTC)
+    with context.timed("registry", kind="mlflow"):
+        found = repair_models(context.store, Ledger(), forget_before=before)
+    with context.timed("tracking", kind="mlflow"):
+        deliver_all(context.store.bucket)
+    found.check()
+    record = {"repaired": found.models, "forget_before": limit, "at": datetime.now(UTC).isoformat(timespec="seconds")}
+    uri, manifest = context.store.manifests.put_files("repair", {"repair.json": canonical_json(record)}, record)
+    return Outcome(artifact_uri=uri, digest=manifest.digest, scalars={"models": len(found.models)})
 
 
 def _followed(ledger: Ledger, model: str, kept: Entry | None, *, is_order: bool) -> Standing:

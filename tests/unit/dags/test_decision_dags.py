@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from airflow.sdk import DAG, Asset
+from airflow.sdk.definitions.mappedoperator import MappedOperator
 from airflow.serialization.serialized_objects import DagSerialization
 
 from nightshift.factory import build_dag, decision_dags, pipeline_dag
@@ -113,8 +114,10 @@ def test_a_rollback_asks_for_a_model_and_a_reason() -> None:
     assert {name for name, param in dag.params.items() if dag.params.get_param(name).schema.get("type") == "string"} == {"model", "reason"}
 
 
-def test_housekeeping_expires_and_then_repairs_each_model() -> None:
-    assert chain_of(housekeeping_dag()) == {"expire": {"repair"}, "repair": set(), "collect": set(), "clean": set()}
+def test_housekeeping_expires_requests_and_then_repairs_all_models_in_one_task() -> None:
+    dag = housekeeping_dag()
+    assert chain_of(dag) == {"expire": {"repair"}, "repair": set(), "collect": set(), "clean": set()}
+    assert [task_id for task_id, task in dag.task_dict.items() if isinstance(task, MappedOperator)] == []
 
 
 def test_one_file_still_gives_its_pipelines_dag() -> None:

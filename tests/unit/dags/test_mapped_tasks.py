@@ -9,17 +9,17 @@ import pytest
 from airflow.sdk import DAG, BaseOperator
 from airflow.sdk.definitions.mappedoperator import MappedOperator
 
-from nightshift import approvals, canaries, cleaning, housekeeping, promotion, resolve, rollbacks, stages, tuning
+from nightshift import approvals, canaries, cleaning, housekeeping, promotion, repair, resolve, rollbacks, stages, tuning
 from nightshift.assets import DECISIONS
 from nightshift.factory import build_dag, decision_dags
-from nightshift.housekeeping import RepairOperator, housekeeping_dag
+from nightshift.housekeeping import housekeeping_dag
 from nightshift.promotion import FollowOperator, PromoteOperator
 from nightshift.rollbacks import rollback_dag
 from training.provenance import CHECKOUT
 from training.spec import load_spec
 from training.spec.models import Alerts
 
-MODULES = (approvals, canaries, cleaning, housekeeping, promotion, resolve, rollbacks, stages, tuning)
+MODULES = (approvals, canaries, cleaning, housekeeping, promotion, repair, resolve, rollbacks, stages, tuning)
 TUNE = "\ntune: {trials: 2, space: {learning_rate: {float: [1e-3, 1e-1], log: true}}}\n"
 SPEC_PATH = CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml"
 SPEC = load_spec(SPEC_PATH)
@@ -40,10 +40,10 @@ OWN: dict[type[BaseOperator], dict[str, Any]] = {
     cleaning.CollectOperator: {},
     cleaning.CleanHomeOperator: {},
     housekeeping.ExpireOperator: {},
-    housekeeping.RepairOperator: {"model": "search_ranking"},
+    repair.RepairOperator: {},
 }
 """Operator to the arguments that are its own."""
-MAPPED = {"repair": {"model": "search_ranking"}, "trials": {"lane": 0}}
+MAPPED = {"trials": {"lane": 0}}
 """Task id of each mapped task to what one of its instances is called with."""
 
 
@@ -85,8 +85,8 @@ def test_an_operator_takes_every_argument_that_airflow_fills_in(kind: type[BaseO
 
 
 def test_a_mapped_decision_has_the_outlet_that_others_have() -> None:
-    mapped = housekeeping_dag().task_dict["repair"]
-    assert isinstance(mapped, MappedOperator)
-    unmapped = mapped.unmap(MAPPED["repair"])
-    assert isinstance(unmapped, RepairOperator)
+    with DAG(dag_id="mapped", schedule=None):
+        mapped = PromoteOperator.partial(task_id="task", **PROMOTES).expand(doc=["a", "b"])
+    unmapped = mapped.unmap({"doc": "a"})
+    assert isinstance(unmapped, PromoteOperator)
     assert unmapped.outlets == PromoteOperator(task_id="promote", model="m", alerts=Alerts()).outlets == [DECISIONS]

@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from nightshift import promotion, rollbacks
 from nightshift.assets import DECISIONS, model_asset
 from nightshift.canaries import ResolveCanary
-from nightshift.housekeeping import ExpireOperator, RepairOperator
+from nightshift.housekeeping import ExpireOperator
 from nightshift.promotion import PromoteOperator
 from nightshift.resolve import check_settled, settle
 from nightshift.rollbacks import RollbackOperator
@@ -227,29 +227,3 @@ def test_housekeeping_ends_requests_whose_time_is_over_and_leaves_the_others(
     assert execute(ExpireOperator(task_id="expire"), {}) == [MODEL]
     assert ledger.open_requests(MODEL) == []
     assert ledger.history(MODEL)[-1].outcome == "expired"
-
-
-def test_housekeeping_follows_the_newest_decision_afresh_in_each_run_and_announces_nothing(
-    ledger: Ledger, store: Store, shop: Any, settings: Settings, told: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spec_uri = store.put_json(freeze(resolve_uris(load_spec(CHECKOUT / "dags" / "pipelines" / f"{MODEL}.yaml"))))
-    candidate(ledger, 1, spec_uri=spec_uri)
-    newest = candidate(ledger, 2, "rejected", spec_uri=spec_uri)
-    repair = RepairOperator(task_id="repair", model=MODEL)
-    works = []
-    for run_id in ("r1", "r2"):
-        context = {"run_id": run_id}
-        repair._entry = repair.decision(context)
-        assert repair._entry.key == newest.key
-        works.append(repair.work(context, repair.frozen(context), settings, nonce=""))
-    before = (datetime.now(UTC) - timedelta(days=30)).date().isoformat()
-    expected = {"order": {"kind": "follow", "key": newest.key}, "deliver_metrics": True, "forget_before": before}
-    assert works[0].parameters == works[1].parameters == expected
-    assert works[0].fingerprint != works[1].fingerprint
-    monkeypatch.setenv("NIGHTSHIFT_RETENTION", "/nosuch/retention.yaml")
-    without_retention = repair.work({"run_id": "r3"}, repair.frozen({"run_id": "r3"}), settings, nonce="")
-    assert "forget_before" not in without_retention.parameters, "a wrong file deletes nothing, and MLflow is followed all the same"
-    outlets = Outlets()
-    repair.finish({"outlet_events": outlets}, result("accepted", "promoted"), RUN)
-    assert outlets.added == []
-    assert told == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from mlflow.exceptions import MlflowException
 from tests.unit.training.evaluation.test_latency import model_folder
 from tests.unit.training.registry.scenes import decide_on
 from training import liveness
+from training.contracts import RunIdentity, StageRequest
+from training.engine.tracking_journal import RunJournal
 from training.registry.ledger import Ledger
 from training.registry.mlflow_retention import forget
 from training.registry.retention import LedgerRoots
@@ -136,3 +139,79 @@ def test_deletion_that_was_interrupted_is_finished_by_the_next(scene: Scene, ste
     assert scene.versions() == {"2", "3"}
     with pytest.raises(MlflowException):
         mlflow.pyfunc.load_model(f"models:/{scene.name}/1")
+
+
+def request_of(store: Store, stage: str, fingerprint: str, **parameters: object) -> None:
+    """Begin a piece of work, and leave it without a result."""
+    request = StageRequest(
+        pipeline="p",
+        stage=stage,
+        fingerprint=fingerprint,
+        attempt_id="a",
+        store_uri=store.root_uri,
+        spec_uri=store.put_json({}),
+        as_of="2026-01-01T00:00:00+00:00",
+        inputs={},
+        parameters=parameters,
+        run=RunIdentity(dag_id="p", run_id="r", task_id=stage),
+    )
+    store.address("p", stage, fingerprint).write_request(request)
+
+
+def other_version(scene: Scene) -> None:
+    other = f"{scene.name}-shared"
+    scene.client.create_registered_model(other)
+    scene.client.create_model_version(other, f"{scene.files}/model", run_id=scene.runs[0])
+
+
+def run_under_way(scene: Scene) -> None:
+    scene.client.update_run(scene.runs[0], status="RUNNING")
+
+
+def waiting_metrics(scene: Scene) -> None:
+    journal = RunJournal(scene.store.bucket, f"stages/p/train/{'a' * 64}")
+    journal.settle(scene.runs[0])
+    journal.append("a", 1, [("loss", 0.5, 1, 1)])
+
+
+def evaluation_under_way(scene: Scene) -> None:
+    address = scene.store.address("p", "train", "b" * 64)
+    RunJournal(scene.store.bucket, scene.store.bucket.key(address.uri)).settle(scene.runs[0])
+    # As a store that was moved has it: with the root of its earlier place.
+    request_of(scene.store, "evaluate", "c" * 64, training_uri=address.uri.replace(scene.store.root_uri, "s3://earlier/place"))
+
+
+def training_of_an_earlier_format(scene: Scene) -> None:
+    request_of(scene.store, "promote", "d" * 64, mlflow_run_id=scene.runs[0])
+
+
+@pytest.mark.parametrize(
+    "user",
+    [other_version, run_under_way, waiting_metrics, evaluation_under_way, training_of_an_earlier_format],
+    ids=lambda user: user.__name__,
+)
+def test_run_of_a_deleted_version_stays_while_something_else_uses_it(scene: Scene, user: Callable[[Scene], None]) -> None:
+    user(scene)
+    scene.forget(FUTURE)
+    assert scene.versions() == {"2", "3"}, "the version goes all the same"
+    assert scene.stages() == ["active"] * 3
+    assert len(list(scene.files.rglob("evaluation.html"))) == 3
+
+
+def test_run_of_finished_work_goes_with_its_version(scene: Scene) -> None:
+    """The same records as above, with a result: nothing will write to the run any more."""
+    evaluation_under_way(scene)
+    scene.store.bucket.put(f"stages/p/evaluate/{'c' * 64}/_RESULT.json", b"{}")
+    scene.store.bucket.put(f"stages/p/train/{'b' * 64}/_RESULT.json", b"{}")
+    scene.forget(PAST)
+    assert scene.stages() == ["deleted", "active", "active"]
+
+
+def test_old_run_of_no_version_stays_while_unfinished_work_uses_it(scene: Scene) -> None:
+    experiment = scene.client.get_experiment_by_name(scene.name)
+    assert experiment is not None
+    run_id = scene.client.create_run(experiment.experiment_id).info.run_id
+    scene.client.set_terminated(run_id)
+    request_of(scene.store, "evaluate", "c" * 64, mlflow_run_id=run_id)
+    scene.forget(FUTURE)
+    assert scene.client.get_run(run_id).info.lifecycle_stage == "active"

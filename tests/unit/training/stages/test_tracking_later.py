@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.training.stages.evaluate_bench import EvaluateBench
 from training.contracts import StageResult
-from training.engine.tracking_journal import pending_journals
+from training.engine.tracking_journal import RunJournal, pending_journals
 from training.evaluation import latency
 from training.registry.ledger import Ledger
 
@@ -85,25 +85,37 @@ def test_evaluation_delivers_the_metrics_and_shows_the_run_and_so_does_the_decis
 
 def test_housekeeping_delivers_what_no_later_stage_delivered(night: Night) -> None:
     (entry,) = Ledger().history("orders")
-    order = {"kind": "follow", "key": entry.key}
-    night.promote(order, "follow")
+    night.promote({"kind": "follow", "key": entry.key}, "follow")
     assert [journal.key.rsplit("/", 1)[-1] for journal in pending_journals(night.bench.store.bucket)] == [night.alone.fingerprint]
-    night.promote(order, "repair", deliver_metrics=True)
+    night.promote({"kind": "repair"}, "repair")
     assert pending_journals(night.bench.store.bucket) == []
     assert sorted(step for step, _at in points_of(night.alone, night)) == list(range(1, EPOCHS))
 
 
+def test_housekeeping_delivers_metrics_where_the_ledger_has_no_decision(
+    night: Night, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = night.bench.store.bucket
+    journal = RunJournal(bucket, bucket.key(night.bench.store.address(night.alone.pipeline, "train", night.alone.fingerprint).uri))
+    journal.append("later", 1, [("late", 0.5, 1, 1_700_000_000_000)])
+    monkeypatch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path}/empty.db")
+    found = night.promote({"kind": "repair"}, "empty ledger")
+    assert found.scalars["models"] == 0
+    assert pending_journals(bucket) == []
+    run_id = journal.run_id()
+    assert run_id is not None
+    assert [point.value for point in mlflow.MlflowClient().get_metric_history(run_id, "late")] == [0.5]
+
+
 def test_housekeeping_deletes_old_runs_of_the_pipeline_and_those_of_versions_stay(night: Night) -> None:
-    (entry,) = Ledger().history("orders")
     client = mlflow.MlflowClient()
     experiment = client.get_experiment_by_name(night.first.pipeline)
     assert experiment is not None
     trial = client.create_run(experiment.experiment_id, start_time=0).info.run_id
     client.set_terminated(trial)
-    order = {"kind": "follow", "key": entry.key}
-    night.promote(order, "before", forget_before="1960-01-01")
+    night.promote({"kind": "repair"}, "before", forget_before="1960-01-01")
     assert client.get_run(trial).info.lifecycle_stage == "active"
-    night.promote(order, "after", forget_before="2100-01-01")
+    night.promote({"kind": "repair"}, "after", forget_before="2100-01-01")
     assert client.get_run(trial).info.lifecycle_stage == "deleted"
     (version,) = client.search_model_versions("name = 'orders'")
     assert client.get_run(version.run_id).info.lifecycle_stage == "active"

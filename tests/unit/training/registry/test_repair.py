@@ -1,0 +1,132 @@
+"""One process repairs all models: a model that fails is named, and the others are done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import pytest
+
+from tests.unit.training.registry.scenes import decide_on
+from training.errors import DeniedError, NightshiftError, UnavailableError
+from training.registry import repair
+from training.registry.ledger import Ledger
+from training.registry.repair import repair_models
+from training.store import Store
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(str(tmp_path / "store"))
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger(f"sqlite:///{tmp_path}/ledger.db")
+
+
+@pytest.fixture
+def models(registry: mlflow.MlflowClient, ledger: Ledger, tmp_path: Path) -> list[str]:
+    """Three models whose first version is champion in the ledger; MLflow has the versions and no alias."""
+    names = [f"{letter}-{tmp_path.name}" for letter in "abc"]
+    for name in names:
+        registry.create_registered_model(name)
+        registry.create_model_version(name, source="file:///models/1")
+        decide_on(ledger, 1, model=name)
+    return names
+
+
+def aliases(registry: mlflow.MlflowClient, models: list[str]) -> list[dict[str, str]]:
+    found = [registry.get_registered_model(name).aliases for name in models]
+    return [{alias: str(version) for alias, version in by_alias.items()} for by_alias in found]
+
+
+def test_all_models_are_repaired_in_one_call(store: Store, ledger: Ledger, models: list[str], registry: mlflow.MlflowClient) -> None:
+    found = repair_models(store, ledger, forget_before=datetime(2020, 1, 1, tzinfo=UTC))
+    found.check()
+    assert found.models == models
+    assert aliases(registry, models) == [{"champion": "1"}] * 3
+    assert ledger.pending() == []
+
+
+def test_version_that_mlflow_lost_fails_its_model_alone_and_is_not_retried(
+    store: Store, ledger: Ledger, models: list[str], registry: mlflow.MlflowClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    decide_on(ledger, 5, model=models[1])
+    found = repair_models(store, ledger, forget_before=None)
+    assert aliases(registry, models) == [{"champion": "1"}, {}, {"champion": "1"}]
+    assert [record.getMessage().split(":")[0] for record in caplog.records if record.levelname == "ERROR"] == [models[1]]
+    with pytest.raises(DeniedError, match=rf"1 of 3 models failed: {models[1]}: \[registry\.version_missing\]") as caught:
+        found.check()
+    assert caught.value.code == "registry.repair"
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (lambda: KeyError("tags"), "stage.unexpected"),
+        (lambda: UnavailableError("mlflow.unavailable", "this model answers 500"), "mlflow.unavailable"),
+    ],
+    ids=["unexpected", "of MLflow"],
+)
+def test_model_that_fails_otherwise_fails_alone_and_is_retried(
+    store: Store,
+    ledger: Ledger,
+    models: list[str],
+    registry: mlflow.MlflowClient,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Callable[[], Exception],
+    expected: str,
+) -> None:
+    real = repair.follow
+
+    def follow(ledger: Ledger, model: str) -> Any:
+        if model == models[0]:
+            raise error()
+        return real(ledger, model)
+
+    monkeypatch.setattr(repair, "follow", follow)
+    found = repair_models(store, ledger, forget_before=None)
+    assert aliases(registry, models) == [{}, {"champion": "1"}, {"champion": "1"}]
+    with pytest.raises(UnavailableError, match=rf"1 of 3 models failed: {models[0]}: \[{expected}\]"):
+        found.check()
+
+
+def test_mlflow_that_is_away_is_asked_once_and_not_for_each_model(
+    store: Store, ledger: Ledger, models: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    monkeypatch.setenv("MLFLOW_REGISTRY_URI", "http://127.0.0.1:9")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    found = repair_models(store, ledger, forget_before=None)
+    assert (list(found.failures), found.skipped) == (models[:1], models[1:])
+    with pytest.raises(UnavailableError, match=f"MLflow does not answer, so 2 more were not checked: {models[1]}, {models[2]}"):
+        found.check()
+
+
+def test_ledger_that_is_away_ends_the_repair(store: Store, ledger: Ledger, models: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def follow(*_: object) -> None:
+        raise UnavailableError("database.unavailable", "away")
+
+    monkeypatch.setattr(repair, "follow", follow)
+    with pytest.raises(UnavailableError, match="away"):
+        repair_models(store, ledger, forget_before=None)
+
+
+def test_damaged_record_of_open_work_fails_the_model_whose_runs_would_be_deleted(
+    store: Store, ledger: Ledger, models: list[str], registry: mlflow.MlflowClient
+) -> None:
+    experiment = registry.create_experiment(f"p-{models[0]}")
+    run_id = registry.create_run(experiment, start_time=0).info.run_id
+    registry.set_terminated(run_id)
+    decide_on(ledger, 1, "rejected", model=models[0], evidence={"pipeline": f"p-{models[0]}", "evaluation_digest": "e"})
+    store.bucket.put(f"stages/p/train/{'f' * 64}/attempts/a/_REQUEST.json", b"{")
+    found = repair_models(store, ledger, forget_before=datetime(2100, 1, 1, tzinfo=UTC))
+    assert {model: err.code for model, err in found.failures.items()} == {models[0]: "record.damaged"}
+    assert registry.get_run(run_id).info.lifecycle_stage == "active"
+    assert isinstance(found.failures[models[0]], NightshiftError)
