@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -16,6 +14,8 @@ from typing import TYPE_CHECKING, Final
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
+from nightshift.airflow_database import Limits, clean_commands, limits
+from nightshift.old_files import delete_old_file, delete_old_folder, newest
 from nightshift.settings import Settings
 from training.errors import LeaseHeldError, NightshiftError, UnavailableError
 from training.patience import waiting_for_database
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 AIRFLOW_SECONDS: Final = 600
 STAMP: Final = "airflow-cleaned"
 """File of the installation whose time is that of the last cleaning of Airflow's database."""
+_LEFT_ASIDE: Final = re.compile(r".+\.(journal|lock)\.[0-9a-f]{8}")
+"""What a cleaning that was killed leaves of a study's files: see `nightshift.old_files`."""
 _TASK_LOGS: Final = re.compile(r"dag_id=.+")
 
 
@@ -47,15 +49,16 @@ class CollectOperator(BaseOperator):
         from training.registry.retention import LedgerRoots
         from training.retention.report import report_lines
         from training.retention.settings import load_retention
-        from training.store.collector import Collector
+        from training.store.collector import MAX_CLOCK_DIFFERENCE, Collector
 
         settings = Settings.from_environment()
         try:
             retention = load_retention()
             roots = LedgerRoots(settings.database_url, champions=retention.champions)
-            collector = Collector(Store(settings.store_uri), retention.rules(), roots)
+            collector = Collector(Store(settings.store_uri), retention.rules(), roots, say=self._say)
             last = collector.last_done()
-            if last is not None and datetime.now(UTC) - last < retention.every:
+            # One in the future was made by a wrong clock: the collection refuses to go by it, and says so.
+            if last is not None and -MAX_CLOCK_DIFFERENCE <= datetime.now(UTC) - last < retention.every:
                 raise AirflowSkipException(f"the last collection ended at {last:%Y-%m-%d %H:%M} UTC (retention every)")
             report = collector.collect()
         except UnavailableError:
@@ -67,6 +70,9 @@ class CollectOperator(BaseOperator):
         for line in report_lines(report, dry_run=False):
             self.log.info("%s", line)
         return {verdict: report.total(verdict) for verdict in ("kept", "condemned", "deleted")}
+
+    def _say(self, line: str) -> None:
+        self.log.info("%s", line)
 
 
 class CleanHomeOperator(BaseOperator):
@@ -98,25 +104,35 @@ class CleanHomeOperator(BaseOperator):
     def _clean_database(self, settings: Settings, retention: Retention) -> None:
         from nightshift.services.environment import environment
 
-        before = datetime.now(UTC) - retention.airflow
-        # Not in this process: Airflow keeps tasks away from its database.
-        done = subprocess.run(
-            clean_command(before),
-            env=environment(settings),
-            capture_output=True,
-            text=True,
-            timeout=AIRFLOW_SECONDS,
-            check=False,
-        )
-        if done.returncode:
-            raise AirflowException(f"airflow db clean ended with {done.returncode}: {(done.stderr or done.stdout)[-2000:]}")
-        self.log.info("Airflow's database has no runs from before %s", before)
+        allowed = self._limits(settings, datetime.now(UTC) - retention.airflow)
+        if allowed.reason:
+            self.log.info("Airflow's database keeps all rows since %s: %s", allowed.before, allowed.reason)
+        if allowed.remembered:
+            self.log.info("the runs of %s stay, its last night is older", ", ".join(allowed.remembered))
+        for command in clean_commands(allowed):
+            # Not in this process: Airflow keeps tasks away from its database.
+            done = subprocess.run(command, env=environment(settings), capture_output=True, text=True, timeout=AIRFLOW_SECONDS, check=False)
+            if done.returncode:
+                raise AirflowException(f"airflow db clean ended with {done.returncode}: {(done.stderr or done.stdout)[-2000:]}")
+        self.log.info("Airflow's database has no runs from before %s", allowed.before)
 
+    def _limits(self, settings: Settings, before: datetime) -> Limits:
+        """Ask Airflow's API server, which this task has reached already to start.
 
-def clean_command(before: datetime) -> list[str]:
-    """Return Airflow's own command that deletes what is older than `before` from its database, without an archive."""
-    command = [sys.executable, "-m", "airflow", "db", "clean", "--clean-before-timestamp", before.isoformat(timespec="seconds")]
-    return [*command, "--skip-archive", "--yes"]
+        Raises:
+            AirflowException: it does not answer; nothing is deleted, and the task is retried.
+        """
+        from nightshift.services.airflow_api import AirflowApi
+        from nightshift.services.environment import USERNAME, airflow_url, credentials
+
+        try:
+            api = AirflowApi(airflow_url(settings), USERNAME, credentials(settings)["airflow_password"])
+            try:
+                return limits(api, before)
+            finally:
+                api.close()
+        except NightshiftError as err:
+            raise AirflowException(f"nothing was deleted from Airflow's database: {err}") from err
 
 
 def is_laptop(settings: Settings) -> bool:
@@ -139,31 +155,22 @@ def clean_home(home: Path, retention: Retention, *, now: float) -> int:
     for logs in (home / "airflow" / "logs", home / "logs"):
         for dag in _folders(logs):
             if _TASK_LOGS.fullmatch(dag.name):
-                deleted += sum(_delete_if_old(run, old_logs) for run in _folders(dag))
-        deleted += sum(_delete_if_old(day, old_logs) for day in _folders(logs / "dag_processor"))
+                deleted += sum(delete_old_folder(run, old_logs) for run in _folders(dag))
+        deleted += sum(delete_old_folder(day, old_logs) for day in _folders(logs / "dag_processor"))
     for dag in _folders(home / "reports"):
-        deleted += sum(_delete_if_old(run, old_runs) for run in _folders(dag))
+        deleted += sum(delete_old_folder(run, old_runs) for run in _folders(dag))
     for journal in sorted((home / "tuning").glob("*.journal")):
-        files = [file for file in (journal, journal.with_suffix(".lock")) if file.exists()]
-        if max(_newest(file) for file in files) < old_runs:
-            deleted += journal.stat().st_size
-            for file in files:
-                file.unlink(missing_ok=True)
+        lock = journal.with_suffix(".lock")
+        # The lock's age counts: it is taken anew by each trial, before that writes to the journal.
+        if newest([journal, lock]) < old_runs:
+            size_bytes = delete_old_file(journal, old_runs)
+            if not journal.exists():
+                delete_old_file(lock, old_runs)
+            deleted += size_bytes
+    deleted += sum(delete_old_file(path, old_runs) for path in (home / "tuning").glob("*") if _LEFT_ASIDE.fullmatch(path.name))
     return deleted
 
 
 def _folders(folder: Path) -> Iterator[Path]:
     if folder.is_dir():
         yield from sorted(found for found in folder.iterdir() if found.is_dir() and not found.is_symlink())
-
-
-def _newest(path: Path) -> float:
-    return max([path.lstat().st_mtime, *(found.lstat().st_mtime for found in path.rglob("*"))])
-
-
-def _delete_if_old(folder: Path, before: float) -> int:
-    if _newest(folder) >= before:
-        return 0
-    size_bytes = sum(found.lstat().st_size for found in folder.rglob("*") if found.is_file())
-    shutil.rmtree(folder, ignore_errors=True)
-    return size_bytes
