@@ -88,15 +88,18 @@ def test_two_ranks_of_a_node_read_each_object_once_also_after_one_was_killed_whi
     assert retried.left() == []
 
 
-def test_each_of_two_nodes_reads_for_itself_also_where_they_share_a_disk(bench: Bench, tmp_path: Path) -> None:
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_each_of_two_nodes_reads_once_for_all_of_its_ranks_also_where_they_share_a_disk(bench: Bench, tmp_path: Path, ranks: int) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    node, request = Node(tmp_path), bench.ask_train("two nodes", "a1")
-    where = ("--nnodes=2", "--nproc-per-node=1", "--master-addr=127.0.0.1", f"--master-port={port}")
+    name = f"two nodes of {ranks}"
+    node, request = Node(tmp_path), bench.ask_train(name, "a1")
+    where = ("--nnodes=2", f"--nproc-per-node={ranks}", "--master-addr=127.0.0.1", f"--master-port={port}")
     members = [node.start(*where, f"--node-rank={rank}", request=request) for rank in range(2)]
     for member in members:
         ends_well(member)
     assert node.reads() == dict.fromkeys(objects_of(bench), 2)
     assert node.left() == []
-    assert bench.weights("two nodes") == bench.weights("one node"), "the same files, the same model"
+    if ranks == 1:
+        assert bench.weights(name) == bench.weights("one node"), "the same files, the same model"
