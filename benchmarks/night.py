@@ -98,7 +98,8 @@ def repetition(
                 ask(drivers[name], {"pipeline": pipeline, "as_of": as_of.isoformat()})
             for stage in STAGES:
                 for name in order:
-                    measured.append({"checkout": name, "night": night, "stage": stage, **ask(drivers[name], {"stage": stage})})
+                    found = ask(drivers[name], {"stage": stage})
+                    measured.append({"checkout": name, "night": night, "stage": stage, "cpu": found["cpu"], "wall": found["wall"]})
                 order.reverse()
     return measured
 
@@ -210,7 +211,8 @@ def run_stages() -> None:
             print("\n".join(said), file=sys.stderr)
             raise SystemExit(f"{stage} has no result")
         cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        print(json.dumps({"cpu": cpu, "wall": wall}), file=answers, flush=True)
+        result = {"digest": results[stage].digest, "scalars": results[stage].scalars}
+        print(json.dumps({"cpu": cpu, "wall": wall, "result": result}), file=answers, flush=True)
 
 
 def report(measured: list[dict[str, Any]]) -> None:
