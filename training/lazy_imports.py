@@ -3,11 +3,13 @@
 A library may import, at its own start, modules that a stage never touches: Great Expectations charts and statistics, XGBoost the
 classes of scikit-learn. `lean_imports` surrounds the import of such a library. The modules that are named as `deferred` are loaded by
 the standard library's `LazyLoader` when an attribute of theirs is read for the first time, so nothing is missing. Those named as `absent`
-seem not to be installed, for the libraries that can do without them.
+seem not to be installed, for the libraries that can do without them. An import makes many objects and next to no garbage, so the garbage
+collector, which looks at all of them again and again, is paused: a sixth of the CPU of the imports of an evaluation.
 """
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import sys
@@ -41,18 +43,22 @@ def may_omit() -> bool:
 
 @contextmanager
 def lean_imports(*, deferred: Collection[str] = (), absent: Collection[str] = ()) -> Iterator[None]:
-    """Import in this block, and in this thread, without these modules, as far as they are not imported yet.
+    """Import in this block, and in this thread, without these modules, as far as they are not imported yet, and without garbage collection.
 
     Args:
         deferred: full names of modules that are loaded at their first use, in this block or later.
         absent: full names of modules whose import fails in this block with ModuleNotFoundError, where `may_omit` allows it.
     """
     finder = _Finder(frozenset(deferred), frozenset(absent) if may_omit() else frozenset())
+    is_collecting = gc.isenabled()
     sys.meta_path.insert(0, finder)
+    gc.disable()
     try:
         yield
     finally:
         sys.meta_path.remove(finder)
+        if is_collecting:
+            gc.enable()
 
 
 class _Finder(MetaPathFinder):

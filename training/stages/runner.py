@@ -6,6 +6,7 @@ Files first, `_RESULT.json` last by conditional create; nothing but that file me
 from __future__ import annotations
 
 import errno
+import gc
 import logging
 import os
 import re
@@ -80,6 +81,9 @@ def main(work: Work, *, polls_stop: bool = False) -> NoReturn:
         bind_to_parent()
     stop = StopFlag()
     signal.signal(signal.SIGTERM, _stop_handler(stop, polls_stop=polls_stop))
+    # What the imports have made stays to the end: no collection looks at it again.
+    gc.freeze()
+    gc.enable()
     code = run(work, sys.argv[1], stop=stop, tail=tail)
     logging.shutdown()
     # Threads of libraries (gloo, MLflow, xgboost) may hang an orderly exit; everything of ours is committed by now.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import subprocess
 import sys
@@ -110,3 +111,17 @@ def test_where_a_model_is_served_xgboost_keeps_its_classes_for_scikit_learn() ->
 
 def test_expectations_that_need_a_deferred_module_are_judged_as_ever() -> None:
     assert python(AS_OWN_PROGRAM + SUITE) == "['passed', 'passed'] False"
+
+
+def test_garbage_is_not_collected_in_the_block_and_then_is_as_before() -> None:
+    assert gc.isenabled()
+    with lean_imports():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with lean_imports():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

@@ -64,9 +64,18 @@ ALLOWED: Final = {
 """Family to stage to what its process may have imported when it ends; the orders have no suite of Great Expectations."""
 
 NOTES_IMPORTS = """
-import atexit, json, os, sys
+import atexit, gc, json, os, sys
 HEAVY, CODE = {heavy!r}, {code!r}
 OPENED = set()
+AT_START = []
+def collected(phase, info):
+    frame, has_main = sys._getframe(), False
+    while frame is not None:
+        has_main |= frame.f_code.co_name == "main" and frame.f_code.co_filename.startswith(CODE)
+        frame = frame.f_back
+    if phase == "stop" and "training.stages" in sys.modules and not has_main:
+        AT_START.append(info["generation"])
+gc.callbacks.append(collected)
 def watch(event, arguments):
     if event == "open" and isinstance(arguments[0], str) and arguments[0].startswith(CODE) and not arguments[0].endswith((".py", ".pyc")):
         OPENED.add(arguments[0])
@@ -78,7 +87,8 @@ def note():
         found = [module for module in HEAVY & set(sys.modules) if type(sys.modules[module]).__name__ != "_LazyModule"]
         ours = [module for name, module in list(sys.modules.items()) if name == "__main__" or name.startswith("training")]
         files = OPENED | {{getattr(module, "__file__", None) or "" for module in ours}}
-        json.dump([name, sorted(found), sorted(file for file in files if file.startswith(CODE))], file)
+        collections = [gc.isenabled(), len(AT_START)]
+        json.dump([name, sorted(found), sorted(file for file in files if file.startswith(CODE)), collections], file)
 atexit.register(note)
 leave = os._exit
 def leave_noted(code):
@@ -121,14 +131,14 @@ class Imports:
     def found(self) -> dict[str, set[str]]:
         """Return stage (or module) to the heavy modules that its processes had imported."""
         found: dict[str, set[str]] = {}
-        for name, modules, _ in self._noted():
+        for name, modules, _, _ in self._noted():
             found.setdefault(name, set()).update(modules)
         return found
 
     def uncovered(self) -> dict[str, set[str]]:
         """Return stage (or module) to the files of training/ that its processes used and its work is not named after."""
         found: dict[str, set[str]] = {}
-        for name, _, files in self._noted():
+        for name, _, files, _ in self._noted():
             # Registration copies all of training/ into the model, data files too; git is asked for files that are not there.
             read = [file for file in files if Path(file).is_file() and (name != "evaluate" or file.endswith(".py"))]
             used = {Path(file).relative_to(CHECKOUT).as_posix() for file in read}
@@ -138,12 +148,16 @@ class Imports:
             found.setdefault(name, set()).update(used - covered)
         return found
 
-    def _noted(self) -> Iterator[tuple[str, list[str], list[str]]]:
+    def collections(self) -> dict[str, tuple[bool, int]]:
+        """Return stage to whether its process collected garbage at its end, and how often before its work began."""
+        return {name: (is_enabled, at_start) for name, _, _, (is_enabled, at_start) in self._noted()}
+
+    def _noted(self) -> Iterator[tuple[str, list[str], list[str], tuple[bool, int]]]:
         for note in self._notes.glob("*.json"):
-            command, modules, files = json.loads(note.read_text(encoding="utf-8"))
+            command, modules, files, collections = json.loads(note.read_text(encoding="utf-8"))
             for name in ALLOWED["ranker"]:
                 if f"-m {name} " in command or f"-m training.stages.{name} " in command:
-                    yield name, modules, files
+                    yield name, modules, files, collections
 
 
 def night(bench: Any, dataset: StageResult, snapshot_uri: str, train: StageResult, **more: Any) -> None:
@@ -185,3 +199,10 @@ def test_a_stage_imports_no_heavy_module_but_those_of_its_list(nights: dict[str,
 @pytest.mark.parametrize(("family", "stage"), [(family, stage) for family, stages in ALLOWED.items() for stage in stages])
 def test_a_stage_uses_no_file_that_its_work_is_not_named_after(nights: dict[str, Imports], family: str, stage: str) -> None:
     assert nights[family].uncovered()[stage] == set()
+
+
+@pytest.mark.parametrize(
+    ("family", "stage"), [(family, stage) for family, stages in ALLOWED.items() for stage in stages if stage != LATENCY]
+)
+def test_a_stage_collects_garbage_from_the_begin_of_its_work_on(nights: dict[str, Imports], family: str, stage: str) -> None:
+    assert tuple(nights[family].collections()[stage]) == (True, 0)
