@@ -19,9 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from training.data.shards import shard_names
-from training.data.transforms import CELL_BYTES
-from training.errors import DataError
+from training.data.mapped_shards import MappedShards
 
 PREFETCHED_BATCHES: Final = 4
 
@@ -30,33 +28,12 @@ Batch = dict[str, torch.Tensor]
 `group` [n] int32, each group's rows next to one another."""
 
 
-class ShardSet:
-    """One split's shards, mapped into memory."""
+class ShardSet(MappedShards):
+    """One split's shards, mapped into memory, from which batches are gathered."""
 
     def __init__(self, folder: Path, meta: Mapping[str, Any], split: str) -> None:
-        """Map the shards that were fetched to `folder` (digests checked by then).
-
-        Args:
-            folder: where `Store.manifests.fetch` put the dataset's files.
-            meta: the dataset manifest's.
-            split: `train` or `validation`.
-
-        Raises:
-            DataError: `shard.size`, a file is not as long as the manifest says.
-        """
-        self.features: list[dict[str, Any]] = list(meta["layout"]["features"])
-        self.num_floats = sum(entry["dtype"] == "float32" for entry in self.features)
-        self.has_group = meta.get("group") is not None
-        self.num_cells = int(meta["layout"]["row_bytes"]) // CELL_BYTES
-        self.shard_rows = [int(rows) for rows in meta["shards"][split]]
-        self.num_rows = sum(self.shard_rows)
-        self._cells = [self._map(folder / name, rows) for name, rows in zip(shard_names(meta, split), self.shard_rows, strict=True)]
-        self._starts = [self._group_starts(cells) for cells in self._cells] if self.has_group else None
-
-    @property
-    def shard_units(self) -> list[int]:
-        """Units (groups, or else rows) of each shard."""
-        return self.shard_rows if self._starts is None else [len(starts) - 1 for starts in self._starts]
+        super().__init__(folder, meta, split)
+        self._tensors = [torch.from_numpy(cells) for cells in self.cells]
 
     def gather(self, pieces: Sequence[tuple[int, NDArray[np.int64]]]) -> Batch:
         """Return units as a batch, in the order given; no pieces make an empty batch.
@@ -64,7 +41,7 @@ class ShardSet:
         Args:
             pieces: (shard, its units' numbers) one after the other.
         """
-        taken = [self._cells[shard].index_select(0, torch.from_numpy(self._rows(shard, units))) for shard, units in pieces]
+        taken = [self._tensors[shard].index_select(0, torch.from_numpy(self.rows_of(shard, units))) for shard, units in pieces]
         rows = torch.cat(taken) if len(taken) != 1 else taken[0]
         return self._batch(rows)
 
@@ -78,29 +55,6 @@ class ShardSet:
         if self.has_group:
             batch["group"] = rows[:, num_features + 1]
         return batch
-
-    def _rows(self, shard: int, units: NDArray[np.int64]) -> NDArray[np.int64]:
-        if self._starts is None:
-            return units
-        starts = self._starts[shard]
-        sizes = starts[units + 1] - starts[units]
-        # Row numbers count up inside each unit and jump to the next unit's start.
-        jumps = starts[units] - np.concatenate([[0], np.cumsum(sizes)[:-1]])
-        rows: NDArray[np.int64] = np.repeat(jumps, sizes) + np.arange(sizes.sum())
-        return rows
-
-    def _map(self, path: Path, rows: int) -> torch.Tensor:
-        expected_bytes = rows * self.num_cells * CELL_BYTES
-        actual_bytes = path.stat().st_size
-        if actual_bytes != expected_bytes:
-            message = f"shard {path.name} has {actual_bytes} bytes, its manifest says {expected_bytes} ({rows} rows)"
-            raise DataError("shard.size", message, hint="run prepare again with force")
-        # Copy on write: torch wants a writable array, and nothing that is written may reach the file.
-        return torch.from_numpy(np.memmap(path, dtype="<i4", mode="c", shape=(rows, self.num_cells)))
-
-    def _group_starts(self, cells: torch.Tensor) -> NDArray[np.int64]:
-        group = cells[:, -1].numpy()
-        return np.concatenate([[0], np.flatnonzero(group[1:] != group[:-1]) + 1, [len(group)]]).astype(np.int64)
 
 
 class GlobalOrder:

@@ -1,27 +1,31 @@
 """Checkpoints: one copy out of the training tensors, everything else beside the loop; committed through the lease.
 
 The state is laid out as one byte string, cut into blocks that are objects of the store: a block that did not change
-is not written again. The commit is an entry of the address's journal, so a fenced attempt's is refused.
+is not written again. The commit is an entry of the address's journal, so a fenced attempt's is refused. A state is tensors
+(`training.engine.checkpoint_tensors`), or bytes by name, which are stored as tensors of uint8: trees need no torch for theirs.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import re
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final
-
-import numpy as np
-import torch
+from typing import TYPE_CHECKING, Any, Final
 
 from training import liveness
 from training.errors import DataError, LeaseLostError, NightshiftError, NoUsableCheckpointError, Problem, SpecError, UnavailableError
 from training.stages.context import StageContext
 from training.store import Manifest, point_run_at
 from training.store.manifests import FileEntry
+
+if TYPE_CHECKING:
+    import torch
+
+    from training.engine.checkpoint_tensors import State, TensorBuffer
 
 logger = logging.getLogger(__name__)
 
@@ -30,50 +34,40 @@ ALIGNMENT_BYTES: Final = 8
 MAX_FAILED_SAVES: Final = 3
 DEFAULT_KEEP: Final = 3
 _EPOCH: Final = re.compile(r"epoch_(\d+)")
-DTYPES: Final = {
-    str(dtype).removeprefix("torch."): dtype
-    for dtype in (
-        *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
-        *(torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz),
-        *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint64, torch.uint32, torch.uint16, torch.uint8),
-        *(torch.bool, torch.complex64),
-    )
+ITEM_BYTES: Final = {
+    **{"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2},
+    **{"float8_e4m3fn": 1, "float8_e4m3fnuz": 1, "float8_e5m2": 1, "float8_e5m2fnuz": 1},
+    **{"int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint64": 8, "uint32": 4, "uint16": 2, "uint8": 1},
+    **{"bool": 1, "complex64": 8},
 }
-"""What a checkpoint can hold: the types that safetensors can, since the best weights become a safetensors file."""
-
-State = Mapping[str, torch.Tensor]
+"""What a checkpoint can hold, with the bytes of one item: the types of safetensors, since the best weights become such a file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
     """A checkpoint read back."""
 
-    state: dict[str, torch.Tensor]
+    data: bytearray
+    index: Mapping[str, Any]
+    """Name to dtype, shape and offset among the data; all of them lie inside it."""
     meta: dict[str, Any]
 
+    @property
+    def state(self) -> dict[str, torch.Tensor]:
+        """Copies of the tensors, by name."""
+        from training.engine.checkpoint_tensors import tensors_of
 
-def check_savable(state: State) -> None:
-    """Refuse tensors that no checkpoint can be restored with; their values are not looked at.
+        return tensors_of(self.data, self.index)
 
-    Raises:
-        SpecError: `checkpoint.dtype` or `checkpoint.layout`, one problem for each tensor.
-    """
-    problems = []
-    for name, tensor in sorted(state.items()):
-        if tensor.layout is not torch.strided or tensor.device.type == "meta":
-            message = f"tensor {name} has layout {tensor.layout} on device {tensor.device}; a checkpoint holds dense tensors with values"
-            hint = "use a dense tensor in the module's state, or compute it from parameters"
-            problems.append(Problem(code="checkpoint.layout", field="train.model", message=message, hint=hint))
-        elif DTYPES.get(_dtype_name(tensor)) is not tensor.dtype:
-            message = f"tensor {name} has dtype {_dtype_name(tensor)}, which a checkpoint cannot hold"
-            hint = f"use one of {', '.join(DTYPES)}, or register the buffer with persistent=False"
-            problems.append(Problem(code="checkpoint.dtype", field="train.model", message=message, hint=hint))
-    if problems:
-        raise SpecError("checkpoint", problems)
+    def bytes_of(self, name: str) -> bytearray:
+        """Return the bytes that were saved under a name."""
+        entry = self.index[name]
+        return self.data[entry["offset"] : entry["offset"] + _size(**entry)]
 
 
-def _dtype_name(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
+def padded(num_bytes: int) -> int:
+    """Return where the next entry may begin after one of so many bytes."""
+    return -(-num_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
 class Checkpoints:
@@ -99,8 +93,7 @@ class Checkpoints:
         self._every_seconds = every_seconds
         self._identity = dict(identity)
         self._saved_at = time.monotonic()
-        self._buffer: torch.Tensor | None = None
-        self._reserving: Future[torch.Tensor] | None = None
+        self._buffer: TensorBuffer | None = None
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._in_flight: Future[None] | None = None
         self._num_failed = 0
@@ -116,9 +109,7 @@ class Checkpoints:
         Args:
             state: tensors as they will be saved, by name; their values are not read.
         """
-        _, num_bytes = _layout(state)
-        if num_bytes:
-            self._reserving = self._pool.submit(_allocated, num_bytes)
+        self._tensor_buffer().reserve(state, self._pool)
 
     def save(self, state: State, meta: Mapping[str, Any], *, name: str | None = None) -> None:
         """Copy the state, then write and commit it in the background; waits for a save that is still under way.
@@ -133,6 +124,8 @@ class Checkpoints:
             LeaseLostError: a newer attempt took over.
             UnavailableError: three saves in a row failed.
         """
+        from training.engine.checkpoint_tensors import check_savable
+
         if name is not None and not self._by_name:
             if not self.due:
                 return
@@ -140,9 +133,22 @@ class Checkpoints:
         check_savable(state)
         self.wait()
         with liveness.phase("checkpoint", "copy"):
-            index, view = self._copy(state)
-        self._saved_at = time.monotonic()
-        self._in_flight = self._pool.submit(self._write, index, view, dict(meta), name)
+            index, view = self._tensor_buffer().copy(state)
+        self._begin(index, view, meta, name)
+
+    def save_bytes(self, state: Mapping[str, bytes | bytearray], meta: Mapping[str, Any]) -> None:
+        """Write and commit bytes by name in the background, as tensors of uint8; waits for a save that is still under way.
+
+        Raises:
+            LeaseLostError: a newer attempt took over.
+            UnavailableError: three saves in a row failed.
+        """
+        self.wait()
+        index, data = {}, bytearray()
+        for name, content in sorted(state.items()):
+            index[name] = {"dtype": "uint8", "shape": [len(content)], "offset": len(data)}
+            data += content.ljust(padded(len(content)), b"\0")
+        self._begin(index, memoryview(data), meta, None)
 
     def wait(self) -> None:
         """Wait for the save under way; raise what it raised if that must end the training."""
@@ -206,23 +212,16 @@ class Checkpoints:
             return bool(identity == self._identity)
         return {**identity, "world_size": 0} == {**self._identity, "world_size": 0}
 
-    def _copy(self, state: State) -> tuple[dict[str, Any], memoryview]:
-        index, num_bytes = _layout(state)
-        buffer = self._buffer_of(num_bytes)
-        for name, entry in index.items():
-            tensor = state[name].detach().resolve_conj().resolve_neg().contiguous()
-            size = tensor.numel() * tensor.element_size()
-            if size:
-                buffer[entry["offset"] : entry["offset"] + size].copy_(tensor.reshape(-1).view(torch.uint8))
-        return index, memoryview(buffer.numpy().data)[:num_bytes]
+    def _tensor_buffer(self) -> TensorBuffer:
+        from training.engine.checkpoint_tensors import TensorBuffer
 
-    def _buffer_of(self, num_bytes: int) -> torch.Tensor:
-        if self._reserving is not None:
-            reserving, self._reserving = self._reserving, None
-            self._buffer = reserving.result()
-        if self._buffer is None or self._buffer.numel() < num_bytes:
-            self._buffer = _allocated(num_bytes)
+        if self._buffer is None:
+            self._buffer = TensorBuffer()
         return self._buffer
+
+    def _begin(self, index: Mapping[str, Any], view: memoryview, meta: Mapping[str, Any], name: str | None) -> None:
+        self._saved_at = time.monotonic()
+        self._in_flight = self._pool.submit(self._write, index, view, dict(meta), name)
 
     def _write(self, index: Mapping[str, Any], view: memoryview, meta: Mapping[str, Any], name: str | None) -> None:
         files = {}
@@ -261,37 +260,29 @@ class Checkpoints:
             raise SpecError("checkpoint", [Problem(code="checkpoint.mismatch", message=message, hint=hint)])
         data = bytearray().join(self._store.objects.get_bytes(manifest.files[name].digest) for name in sorted(manifest.files))
         try:
-            return Restored({name: _tensor(data, **entry) for name, entry in meta.pop("tensors").items()}, meta)
+            index = meta.pop("tensors")
+            for entry in index.values():
+                _check_inside(len(data), **entry)
         except (KeyError, TypeError, ValueError) as err:
             message = f"{uri} cannot be restored: {type(err).__name__}: {err}"
             raise DataError("checkpoint.unreadable", message, hint="the checkpoint before it is used where there is one") from err
+        return Restored(data, index, meta)
 
 
-def _layout(state: State) -> tuple[dict[str, Any], int]:
-    """Return where each tensor of a state lies among its bytes, and how many these are."""
-    index: dict[str, Any] = {}
-    offset = 0
-    for name in sorted(state):
-        tensor = state[name]
-        index[name] = {"dtype": _dtype_name(tensor), "shape": list(tensor.shape), "offset": offset}
-        offset += -(-tensor.numel() * tensor.element_size() // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-    return index, offset
+def _size(*, dtype: str, shape: list[int], offset: int) -> int:
+    return math.prod(shape) * ITEM_BYTES[dtype]
 
 
-def _allocated(num_bytes: int) -> torch.Tensor:
-    """Return a buffer whose pages are all in memory: the kernel gives them out at the first write."""
-    return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=torch.cuda.is_available()).fill_(0)
-
-
-def _tensor(data: bytearray, *, dtype: str, shape: list[int], offset: int) -> torch.Tensor:
-    """Return a copy of one tensor of a checkpoint's bytes.
+def _check_inside(num_bytes: int, *, dtype: str, shape: list[int], offset: int) -> None:
+    """Check an entry of a checkpoint's index.
 
     Raises:
-        ValueError: the dtype is unknown, or the bytes are too few.
+        TypeError, ValueError: the dtype is unknown, a number is none, or the bytes are too few.
     """
-    if dtype not in DTYPES:
-        raise ValueError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
-    num_items = int(np.prod(shape, dtype=np.int64))
-    if not num_items:
-        return torch.empty(shape, dtype=DTYPES[dtype])
-    return torch.frombuffer(data, dtype=DTYPES[dtype], count=num_items, offset=offset).reshape(shape).clone()
+    if dtype not in ITEM_BYTES:
+        raise ValueError(f"dtype {dtype!r} is not one of {', '.join(ITEM_BYTES)}")
+    if not all(isinstance(number, int) and number >= 0 for number in [*shape, offset]):
+        raise ValueError(f"shape {shape} and offset {offset} are not whole numbers from 0")
+    size = _size(dtype=dtype, shape=shape, offset=offset)
+    if size and offset + size > num_bytes:
+        raise ValueError(f"{size} bytes at offset {offset} are more than the {num_bytes} of the checkpoint")

@@ -1,17 +1,22 @@
-"""Which device a process trains on, and what all processes together can use for their gradients."""
+"""Which device a process trains on, and what all processes together can use for their gradients.
+
+torch is imported where it is used: trees are trained without it.
+"""
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Final, Self
-
-import torch
+from typing import TYPE_CHECKING, Final, Self
 
 from training.environment_numbers import whole_number
 from training.errors import Problem, SpecError
+
+if TYPE_CHECKING:
+    import torch
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +40,8 @@ class Place:
         Raises:
             SpecError: `settings.number`, a variable is not a number.
         """
+        import torch
+
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if not count:
             return cls(type="cpu")
@@ -43,6 +50,8 @@ class Place:
 
     @property
     def device(self) -> torch.device:
+        import torch
+
         return torch.device("cuda", self.index) if self.type == "cuda" else torch.device("cpu")
 
     def to_text(self) -> str:
@@ -74,23 +83,27 @@ def backend_of(places: Sequence[Place]) -> str:
     return "gloo"
 
 
-def check_expected(device: torch.device, expected: str | None) -> None:
+def check_expected(device: torch.device | Place, expected: str | None) -> None:
     """Compare the device with the one that the work is named after (`parameters["device"]`; None: the CPU).
 
     Raises:
         SpecError: `device.missing`, the work is a training on GPUs, and this process has none.
     """
     if expected is not None and device.type != expected:
-        message = f"the training is to run on {expected}, this process has only {device.type} (torch {torch.__version__})"
+        message = f"the training is to run on {expected}, this process has only {device.type} (torch {importlib.metadata.version('torch')})"
         hint = f"check the GPU's driver, CUDA_VISIBLE_DEVICES and the image's build of torch; {WITHOUT_GPU}"
         raise SpecError("train.placement", [Problem(code="device.missing", field="train.placement.gpus", message=message, hint=hint)])
     if expected is None and device.type != "cpu":
         logger.warning("training on %s, which is not part of this work's fingerprint", device.type)
 
 
-def device_words(device: torch.device) -> str:
+def device_words(device: torch.device | Place) -> str:
     """Return the device for a record: `cpu`, or `cuda (NVIDIA H100 80GB HBM3)`."""
-    return f"cuda ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else device.type
+    if device.type != "cuda":
+        return device.type
+    import torch
+
+    return f"cuda ({torch.cuda.get_device_name(device.index)})"
 
 
 def _listed(ranks: Sequence[int], most: int = 10) -> str:

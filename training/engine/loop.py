@@ -19,7 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from training import liveness
 from training.data.loader import Batch, Loader
-from training.engine.checkpoint import Checkpoints, check_savable
+from training.engine.checkpoint import Checkpoints
+from training.engine.checkpoint_tensors import check_savable
 from training.engine.distributed import Gang
 from training.engine.precision import autocast
 from training.engine.tracking import Tracker

@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from training.engine.distributed import Gang
 from training.environment_numbers import whole_number
 from training.scratch import node_folder
 from training.store.manifests import Manifest, Manifests
+
+if TYPE_CHECKING:
+    from training.engine.alone import Alone
+    from training.engine.distributed import Gang
 
 LOCAL_RANK: Final = "LOCAL_RANK"
 """Set by torchrun, whose ranks on one node are children of one process and have one temporary folder."""
 
 
-def fetch_for_node(manifests: Manifests, manifest: Manifest, folder: Path, names: list[str], gang: Gang) -> None:
+def fetch_for_node(manifests: Manifests, manifest: Manifest, folder: Path, names: list[str], gang: Gang | Alone) -> None:
     """Put a manifest's files into each rank's own `folder`: the first rank of each node fetches them, the others link to them.
 
     Digests are checked once. The others wait with the limit of slow work. Each rank's links are its own: the last rank that ends frees

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     # A registered model carries what is imported above, and nothing else: scoring needs neither spec nor store.
     # What only scores loads models: it opens no MLflow (the stage table says so of `canary`), and scoring trees imports no torch.
     # Tests follow the imports.
+    from training.engine.alone import Alone
     from training.engine.checkpoint import Checkpoints
     from training.engine.distributed import Gang
     from training.engine.tracking import Tracker
@@ -42,7 +43,8 @@ class FitContext:
     """Local folder of the dataset's files, digests checked."""
     dataset_meta: Mapping[str, Any]
     dataset_digest: str
-    gang: Gang
+    gang: Gang | Alone
+    """Alone, for a family that trains without torch (`FamilyFacts.uses_torch`)."""
     checkpoints: Checkpoints
     tracker: Tracker
     stop: StopFlag

@@ -42,10 +42,13 @@ class TorchFamily(Family):
 
     def fit(self, context: FitContext) -> FitResult:
         # Imported here: a registered model carries this file, and scoring needs no loop, store or spec.
+        from training.engine.distributed import Gang
         from training.engine.loop import Loop, Parts
         from training.engine.precision import choose_precision
 
         train, gang = context.spec.train, context.gang
+        if not isinstance(gang, Gang):
+            raise TypeError(f"a torch family trains in a Gang, not in a {type(gang).__name__}")
         features = context.dataset_meta["layout"]["features"]
         plans = context.spec.prepare.features
         architecture = {

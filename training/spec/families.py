@@ -64,6 +64,8 @@ class FamilyFacts:
     tasks: tuple[str, ...]
     """Values of `evaluate.task` that it trains for."""
     uses_gpus: bool
+    uses_torch: bool
+    """Whether training it needs torch; without, it trains in one process that does not import it."""
     threads: int = 1
     """Of each process, unless `placement.cpus` says otherwise. Fixed: another number of threads can round otherwise."""
 
@@ -71,13 +73,16 @@ class FamilyFacts:
 NEURAL_ONLY: Final = ("batch_size", "warmup_steps", "weight_decay", "precision")
 
 FAMILIES: Final[Mapping[str, FamilyFacts]] = {
-    "ranker": FamilyFacts(settings=RankerSettings, distributed=True, needs=("batch_size",), tasks=("ranking",), uses_gpus=True),
+    "ranker": FamilyFacts(
+        settings=RankerSettings, distributed=True, needs=("batch_size",), tasks=("ranking",), uses_gpus=True, uses_torch=True
+    ),
     "boosted_trees": FamilyFacts(
         settings=BoostedTreesSettings,
         distributed=False,
         takes_not=NEURAL_ONLY,
         tasks=("binary", "ranking", "multiclass", "regression"),
         uses_gpus=False,
+        uses_torch=False,
         threads=2,
     ),
 }

@@ -9,17 +9,17 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from training import liveness
 from training.contracts import TRIAL, canonical_json
 from training.data.classes import Classes
+from training.engine.alone import Alone
 from training.engine.checkpoint import Checkpoints
 from training.engine.devices import check_expected, device_words
-from training.engine.distributed import Gang
-from training.engine.loop import Judge
 from training.engine.staging import fetch_for_node
 from training.engine.tracking import Tracker
+from training.lazy_imports import lean_imports
 from training.models import FitContext, FitResult, load_family
 from training.models.predictor import FORMAT_VERSION
 from training.provenance import environment, source_version
@@ -29,6 +29,10 @@ from training.spec.families import FAMILIES
 from training.spec.tuning_rules import with_settings
 from training.stages.runner import Outcome, StageContext, main
 from training.store import Manifest, point_run_at
+
+if TYPE_CHECKING:
+    from training.engine.distributed import Gang
+    from training.engine.loop import Judge
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +58,7 @@ def work(context: StageContext) -> Outcome:
     return _store(context, dataset, gang, result, time.monotonic() - started_at, tracker, is_tracked=is_tracked)
 
 
-def fetch_dataset(context: StageContext, gang: Gang) -> Manifest:
+def fetch_dataset(context: StageContext, gang: Gang | Alone) -> Manifest:
     """Fetch what trainings read of `inputs["dataset"]`, once per node: the shards of its training and validation rows, no test rows."""
     dataset = context.store.manifests.get(context.request.inputs["dataset"], kind="dataset")
     with context.timed("fetch"):
@@ -63,7 +67,7 @@ def fetch_dataset(context: StageContext, gang: Gang) -> Manifest:
     return dataset
 
 
-def join_gang(context: StageContext) -> Gang:
+def join_gang(context: StageContext) -> Gang | Alone:
     """Join the gang with the threads that the spec gives each process, on the kind of device that the work is named after.
 
     Raises:
@@ -72,7 +76,13 @@ def join_gang(context: StageContext) -> Gang:
     """
     train = context.spec.train
     facts = FAMILIES.get(train.model)
-    gang = Gang.join(threads_per_process=train.threads_per_process, use_gpus=facts is None or facts.uses_gpus)
+    gang: Gang | Alone
+    if facts is not None and not facts.uses_torch and context.world_size == 1:
+        gang = Alone()
+    else:
+        with liveness.phase("start", "import of torch"), lean_imports():
+            from training.engine.distributed import Gang
+        gang = Gang.join(threads_per_process=train.threads_per_process, use_gpus=facts is None or facts.uses_gpus)
     check_expected(gang.device, context.request.parameters.get("device"))
     if gang.is_first:
         device = device_words(gang.device)
@@ -86,7 +96,7 @@ def tuned(spec: PipelineSpec, settings: Mapping[str, Any]) -> PipelineSpec:
 
 
 def fit_dataset(
-    context: StageContext, dataset: Manifest, gang: Gang, tracker: Tracker, *, judge: Judge | None = None
+    context: StageContext, dataset: Manifest, gang: Gang | Alone, tracker: Tracker, *, judge: Judge | None = None
 ) -> tuple[FitResult, bool]:
     """Fit the spec's model; return what came of it and whether MLflow has all of its metrics.
 
@@ -137,7 +147,7 @@ def fit_dataset(
 
 
 def _store(
-    context: StageContext, dataset: Manifest, gang: Gang, result: FitResult, seconds: float, tracker: Tracker, *, is_tracked: bool
+    context: StageContext, dataset: Manifest, gang: Gang | Alone, result: FitResult, seconds: float, tracker: Tracker, *, is_tracked: bool
 ) -> Outcome:
     world_size = context.world_size
     facts = {
@@ -199,7 +209,7 @@ def _classes(dataset: Manifest) -> dict[str, list[str]]:
     return {} if classes is None else {"classes": list(classes.learned)}
 
 
-def tags_of(context: StageContext, dataset: Manifest, gang: Gang) -> dict[str, str]:
+def tags_of(context: StageContext, dataset: Manifest, gang: Gang | Alone) -> dict[str, str]:
     return {
         "nightshift.dataset": dataset.digest,
         "nightshift.snapshot": str(context.request.parameters.get("snapshot_digest", dataset.meta["snapshot"])),

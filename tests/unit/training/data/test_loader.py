@@ -165,7 +165,7 @@ def test_shard_of_another_length_is_refused(plain: tuple[Path, dict[str, Any]]) 
 
 def test_writing_to_a_batch_does_not_reach_the_shard(plain: tuple[Path, dict[str, Any]]) -> None:
     before = (plain[0] / "shards/train-00000.bin").read_bytes()
-    ShardSet(*plain, "train")._cells[0].fill_(9)
+    ShardSet(*plain, "train").cells[0].fill(9)
     for batch in loader(*plain).batches(0):
         batch["label"].fill_(9)
     assert (plain[0] / "shards/train-00000.bin").read_bytes() == before

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.unit.training.engine.loop_bench import LoopBench
-from training.engine import checkpoint
+from training.engine import checkpoint_tensors
 
 META = {"step": 1, "epoch": 0}
 
@@ -19,13 +19,13 @@ META = {"step": 1, "epoch": 0}
 def allocations(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """Thread and size of each buffer that is allocated."""
     found: list[tuple[str, int]] = []
-    allocate = checkpoint._allocated
+    allocate = checkpoint_tensors._allocated
 
     def noted(num_bytes: int) -> torch.Tensor:
         found.append((threading.current_thread().name, num_bytes))
         return allocate(num_bytes)
 
-    monkeypatch.setattr(checkpoint, "_allocated", noted)
+    monkeypatch.setattr(checkpoint_tensors, "_allocated", noted)
     return found
 
 
@@ -58,7 +58,7 @@ def test_a_state_larger_than_reserved_is_saved(bench: LoopBench, allocations: li
 
 def test_the_pages_of_a_new_buffer_are_in_memory() -> None:
     num_pages = 64
-    buffer = checkpoint._allocated((num_pages + 2) * mmap.PAGESIZE)
+    buffer = checkpoint_tensors._allocated((num_pages + 2) * mmap.PAGESIZE)
     first_page = -(-buffer.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
     found = (ctypes.c_ubyte * num_pages)()
     libc = ctypes.CDLL(None, use_errno=True)

@@ -11,7 +11,8 @@ import torch
 
 from tests.unit.training.engine.loop_bench import Line, LoopBench
 from training.contracts import ExitCode
-from training.engine.checkpoint import DTYPES, check_savable
+from training.engine.checkpoint import ITEM_BYTES
+from training.engine.checkpoint_tensors import DTYPES, check_savable
 from training.errors import NoUsableCheckpointError, SpecError
 from training.store import Manifest
 
@@ -46,6 +47,7 @@ def test_checkpoints_hold_what_safetensors_can_hold() -> None:
     assert set(DTYPES.values()) == set(safetensors.torch._TYPES.values())
     assert {torch.bool, torch.float16, torch.int8, torch.int16} <= set(HELD)
     assert len(HELD) == 18
+    assert {name: dtype.itemsize for name, dtype in DTYPES.items()} == ITEM_BYTES
     assert REFUSED
 
 
@@ -99,6 +101,21 @@ def test_all_tensors_that_cannot_be_saved_are_named_at_once() -> None:
     assert ["torch.sparse_coo" in problem.message for problem in caught.value.problems] == [False, True, False]
 
 
+BOOSTER = bytes(range(256)) + b"end"
+
+
+def test_bytes_are_stored_as_the_tensor_of_uint8_that_they_were_in_earlier_versions_and_each_is_read_as_the_other(bench: LoopBench) -> None:
+    checkpoints = bench.checkpoints(bench.context())
+    checkpoints.save({"booster": torch.frombuffer(bytearray(BOOSTER), dtype=torch.uint8), "more": torch.ones(3, dtype=torch.uint8)}, META)
+    checkpoints.save_bytes({"more": b"\1\1\1", "booster": BOOSTER}, META)
+    checkpoints.close()
+    assert bench.saved[0]["uri"] == bench.saved[1]["uri"], "the same manifest of the same blocks"
+    restored = checkpoints.restore(checkpoints.newest_entry())
+    assert restored.bytes_of("booster") == BOOSTER
+    assert restored.bytes_of("more") == b"\1\1\1"
+    assert bytes(restored.state["booster"].tolist()) == BOOSTER
+
+
 class Wide(Line):
     """A line with a buffer of a type that no checkpoint holds."""
 
@@ -148,6 +165,9 @@ CHANGES: dict[str, Any] = {
     "dtype that this version does not know": lambda meta: meta["tensors"]["w"].update(dtype="float4_e2m1fn_x2"),
     "bytes beyond the end": lambda meta: meta["tensors"]["w"].update(offset=10**6),
     "more items than bytes": lambda meta: meta["tensors"]["w"].update(shape=[10**6]),
+    "offset below 0": lambda meta: meta["tensors"]["w"].update(offset=-8),
+    "shape below 0": lambda meta: meta["tensors"]["w"].update(shape=[-1]),
+    "offset that is no number": lambda meta: meta["tensors"]["w"].update(offset="8"),
     "entry without a shape": lambda meta: meta["tensors"]["w"].pop("shape"),
     "no tensors": lambda meta: meta.pop("tensors"),
     "no identity": lambda meta: meta.pop("identity"),

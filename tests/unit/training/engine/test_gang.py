@@ -14,7 +14,8 @@ import torch
 import torch.distributed as dist
 
 from training.engine import distributed
-from training.engine.devices import Place
+from training.engine.alone import Alone
+from training.engine.devices import Place, check_expected, device_words
 from training.engine.distributed import Gang, collective_timeout, slow_work_timeout
 from training.errors import PeerLostError, SpecError
 from training.provenance import CHECKOUT
@@ -239,3 +240,21 @@ def test_other_errors_in_a_collective_are_the_errors_that_they_are(error: Except
     with pytest.raises(type(error)) as caught, Gang(1, 2, CPU).collectives():
         raise error
     assert caught.value is error
+
+
+def test_the_gang_of_trees_answers_as_a_gang_of_one() -> None:
+    alone, gang = Alone(), Gang(0, 1, CPU)
+    assert (alone.rank, alone.world_size, alone.is_first, device_words(alone.device)) == (
+        gang.rank,
+        gang.world_size,
+        gang.is_first,
+        device_words(gang.device),
+    )
+    assert alone.text_from_first("settings") == gang.text_from_first("settings")
+    alone.wait_for_all()
+
+
+def test_training_of_trees_that_is_named_after_a_gpu_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"to run on cuda, this process has only cpu \(torch ") as caught:
+        check_expected(Alone().device, "cuda")
+    assert torch.__version__ in str(caught.value)

@@ -12,11 +12,13 @@ import torch
 from tests.unit.training.engine.loop_bench import DIGEST, LoopBench, RecordingTracker
 from training.data.shards import describe_layout, write_shards
 from training.data.transforms import LayoutEntry, Matrix
+from training.engine.alone import Alone
 from training.engine.checkpoint import Checkpoints
 from training.engine.distributed import Gang
 from training.models import FitContext
 from training.provenance import CHECKOUT
 from training.spec import PipelineSpec, parse_spec
+from training.spec.families import FAMILIES
 from training.stages.context import StageContext
 
 FLOATS = ("price", "rating")
@@ -95,7 +97,7 @@ class FamilyBench(LoopBench):
             dataset_path=self.dataset_path,
             dataset_meta=self.meta,
             dataset_digest=DIGEST,
-            gang=Gang(0, 1, torch.device("cpu")),
+            gang=Gang(0, 1, torch.device("cpu")) if FAMILIES[model].uses_torch else Alone(),
             checkpoints=checkpoints,
             tracker=self.tracker,
             stop=stage.stop,

@@ -54,8 +54,7 @@ ALLOWED: Final = {
         "ingest": FRAMES | {"sqlalchemy"},
         "validate": TABLES,
         "prepare": FRAMES,
-        # Checkpoints hold tensors.
-        "train": FRAMES | MLFLOW | XGBOOST | {"torch"},
+        "train": FRAMES | MLFLOW | XGBOOST,
         "evaluate": FRAMES | MLFLOW | XGBOOST | {"matplotlib"},
         LATENCY: FRAMES | XGBOOST,
         "promote": MLFLOW | {"sqlalchemy"},
@@ -69,11 +68,8 @@ HEAVY, CODE = {heavy!r}, {code!r}
 OPENED = set()
 AT_START = []
 def collected(phase, info):
-    frame, has_main = sys._getframe(), False
-    while frame is not None:
-        has_main |= frame.f_code.co_name == "main" and frame.f_code.co_filename.startswith(CODE)
-        frame = frame.f_back
-    if phase == "stop" and "training.stages" in sys.modules and not has_main:
+    # `main` freezes what the imports have made.
+    if phase == "stop" and "training.stages" in sys.modules and not gc.get_freeze_count():
         AT_START.append(info["generation"])
 gc.callbacks.append(collected)
 def watch(event, arguments):

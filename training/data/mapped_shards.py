@@ -1,0 +1,83 @@
+"""A split's shards, mapped into memory: what the loader of torch families and the trees read, without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.data.shards import shard_names
+from training.data.transforms import CELL_BYTES
+from training.errors import DataError
+
+
+class MappedShards:
+    """One split's shards; a row's cells are those of `training.data.shards`."""
+
+    def __init__(self, folder: Path, meta: Mapping[str, Any], split: str) -> None:
+        """Map the shards that were fetched to `folder` (digests checked by then).
+
+        Args:
+            folder: where `Store.manifests.fetch` put the dataset's files.
+            meta: the dataset manifest's.
+            split: `train` or `validation`.
+
+        Raises:
+            DataError: `shard.size`, a file is not as long as the manifest says.
+        """
+        self.features: list[dict[str, Any]] = list(meta["layout"]["features"])
+        self.num_floats = sum(entry["dtype"] == "float32" for entry in self.features)
+        self.has_group = meta.get("group") is not None
+        self.num_cells = int(meta["layout"]["row_bytes"]) // CELL_BYTES
+        self.shard_rows = [int(rows) for rows in meta["shards"][split]]
+        self.num_rows = sum(self.shard_rows)
+        self.cells = [self._map(folder / name, rows) for name, rows in zip(shard_names(meta, split), self.shard_rows, strict=True)]
+        """Of each shard, [rows, cells] int32."""
+        self._starts = [_group_starts(cells) for cells in self.cells] if self.has_group else None
+
+    @property
+    def shard_units(self) -> list[int]:
+        """Units (groups, or else rows) of each shard."""
+        return self.shard_rows if self._starts is None else [len(starts) - 1 for starts in self._starts]
+
+    def rows_of(self, shard: int, units: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the numbers of a shard's rows that belong to these units, in their order."""
+        if self._starts is None:
+            return units
+        starts = self._starts[shard]
+        sizes = starts[units + 1] - starts[units]
+        # Row numbers count up inside each unit and jump to the next unit's start.
+        jumps = starts[units] - np.concatenate([[0], np.cumsum(sizes)[:-1]])
+        rows: NDArray[np.int64] = np.repeat(jumps, sizes) + np.arange(sizes.sum())
+        return rows
+
+    def columns(self) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.int32] | None]:
+        """Return all rows as stored: features [n, features], ids as floats too; labels [n]; groups [n] where the dataset has groups."""
+        num_features = len(self.features)
+        features = np.empty((self.num_rows, num_features), dtype=np.float32)
+        start = 0
+        for cells in self.cells:
+            stop = start + len(cells)
+            features[start:stop, : self.num_floats] = cells[:, : self.num_floats].view(np.float32)
+            features[start:stop, self.num_floats :] = cells[:, self.num_floats : num_features]
+            start = stop
+        label = np.concatenate([cells[:, num_features] for cells in self.cells]).view(np.float32)
+        group = np.concatenate([cells[:, num_features + 1] for cells in self.cells]) if self.has_group else None
+        return features, label, group
+
+    def _map(self, path: Path, rows: int) -> NDArray[np.int32]:
+        expected_bytes = rows * self.num_cells * CELL_BYTES
+        actual_bytes = path.stat().st_size
+        if actual_bytes != expected_bytes:
+            message = f"shard {path.name} has {actual_bytes} bytes, its manifest says {expected_bytes} ({rows} rows)"
+            raise DataError("shard.size", message, hint="run prepare again with force")
+        # Copy on write: torch wants a writable array, and nothing that is written may reach the file.
+        return np.memmap(path, dtype="<i4", mode="c", shape=(rows, self.num_cells))
+
+
+def _group_starts(cells: NDArray[np.int32]) -> NDArray[np.int64]:
+    group = cells[:, -1]
+    return np.concatenate([[0], np.flatnonzero(group[1:] != group[:-1]) + 1, [len(group)]]).astype(np.int64)
