@@ -67,6 +67,9 @@ class PromoteOperator(StageOperator):
     def _announce(self, found: StageResult) -> None:
         scalars = found.scalars
         action = str(scalars.get("action"))
+        if action == "recorded" and scalars.get("decision") == "accepted":
+            # The champion or the canary was measured again and keeps its place: no event of `alerts.on`.
+            return
         kind = (EVENTS[action] or action) if action in EVENTS else str(scalars.get("decision"))
         # An answer that promotes nothing is the end of a candidate, as a rejection is.
         kind = kind if kind in ("needs_approval", *EVENTS) else "rejected"

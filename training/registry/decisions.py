@@ -57,7 +57,7 @@ def record_candidate(
     alias = _alias_of(standing, holder.weights_digest)
     if alias is not None and outcome in ("accepted", REQUEST) and ledger.decision(model, key) is None:
         # Measured once more, by a forced night: it has what it won.
-        words = f"these weights are {alias} already: nothing moves"
+        words = f"the candidate is the {alias}: same weights, nothing moves"
         return ledger.record(replace(entry, outcome="accepted", reasons=[*reasons, {"gate": "standing", "passed": True, "words": words}]))
     if outcome == REQUEST:
         check_as_of(holder, model)

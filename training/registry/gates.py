@@ -81,10 +81,13 @@ def decide(evaluation: Mapping[str, Any], rules: Evaluate, *, approval: str, pro
     A gate that is not passed does what its severity says: `fail` rejects, `approve` asks a person, `warn` is only said. Whatever is missing
     or not finite rejects at every severity, and so does a champion that is no baseline: nobody can approve what was not compared.
 
+    A candidate with the champion's weights, as after an edit of the thresholds alone, is not compared with itself, and nobody is asked:
+    the gates that need no champion decide, and the ledger moves nothing.
+
     Args:
         evaluation: `metrics.json` of the evaluation.
         rules: the spec's thresholds.
-        approval: `automatic`; with anything else nothing is accepted here.
+        approval: `automatic`; with anything else nothing is accepted here but the champion itself.
         promote: the spec's section; where it has a `canary`, a candidate has to beat the one that is under way.
     """
     reasons = [*_candidate(evaluation, rules), *naive_baseline(evaluation, rules), *_against_champion(evaluation, rules)]
@@ -94,6 +97,9 @@ def decide(evaluation: Mapping[str, Any], rules: Evaluate, *, approval: str, pro
     failed = {reason.severity for reason in reasons if not reason.passed}
     if "fail" in failed:
         return Decision(outcome="rejected", reasons=tuple(reasons))
+    if _is_seated(evaluation, "champion"):
+        # Nothing moves, so there is nothing that a person could approve.
+        return Decision(outcome="accepted", reasons=tuple(reasons))
     if approval != "automatic":
         words = "the spec asks for a person's approval (promote.approval), so nothing is promoted by itself"
         reasons.append(Reason(gate="approval", passed=True, words=words, severity="approve"))
@@ -177,6 +183,9 @@ def _against_champion(evaluation: Mapping[str, Any], rules: Evaluate) -> Iterato
     if baseline == "no champion" and champion is None:
         yield Reason(gate="baseline", passed=True, words="no champion yet: only absolute gates apply")
         return
+    if _is_seated(evaluation, "champion"):
+        yield _same_weights("baseline", "champion", champion, "only absolute gates apply, no new champion")
+        return
     if baseline != "champion" or not isinstance(champion, Mapping):
         words = f"the champion is no baseline: {baseline}; nothing is promoted backwards"
         yield Reason(gate="baseline", passed=False, words=words)
@@ -187,6 +196,16 @@ def _against_champion(evaluation: Mapping[str, Any], rules: Evaluate) -> Iterato
     yield significance(evaluation, "comparison", "significance", "the champion", rules)
     yield from _slices(evaluation, rules)
     yield _at_most("drift", _table(evaluation, "checks", "drift").get("psi"), rules.checks.drift, "drift of the predictions (PSI)", rules)
+
+
+def _is_seated(evaluation: Mapping[str, Any], alias: str) -> bool:
+    """Say whether the candidate has the weights of the champion or of the canary that it was measured against."""
+    weights = _table(evaluation, "candidate").get("weights_digest")
+    return isinstance(weights, str) and weights != "" and weights == _table(evaluation, alias).get("weights_digest")
+
+
+def _same_weights(gate: str, alias: str, seat: Any, effect: str) -> Reason:
+    return Reason(gate=gate, passed=True, words=f"the candidate is the {alias} (version {seat.get('version')}): same weights; {effect}")
 
 
 def _improvement(evaluation: Mapping[str, Any], rules: Evaluate) -> Reason:
@@ -294,7 +313,10 @@ def _checks(evaluation: Mapping[str, Any], rules: Evaluate) -> Iterator[Reason]:
 def _canary(evaluation: Mapping[str, Any], rules: Evaluate) -> Iterator[Reason]:
     """Only one canary at a time: a candidate takes the place of one that is under way by being surely better."""
     canary = evaluation.get("canary")
-    if canary is None:
+    if canary is None or _is_seated(evaluation, "champion"):
+        return
+    if _is_seated(evaluation, "canary"):
+        yield _same_weights("canary", "canary", canary, "it stays canary")
         return
     version = canary.get("version") if isinstance(canary, Mapping) else canary
     yield significance(evaluation, "canary_comparison", "canary", f"the canary, version {version},", rules)

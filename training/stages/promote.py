@@ -254,8 +254,9 @@ def _outcome(context: StageContext, kept: Entry, standing: Standing) -> Outcome:
     names = ("model", "version", "semantic_version", "action", "outcome", "decided_by", "key")
     record = {name: getattr(kept, name) for name in names} | {"reasons": list(kept.reasons), "decided_at": kept.decided_at.isoformat()}
     uri, manifest = context.store.manifests.put_files("decision", {"decision.json": canonical_json(record)}, record)
-    failed = [str(reason["words"]) for reason in kept.reasons if not reason["passed"]]
-    words = "; ".join(failed or [str(reason["words"]) for reason in kept.reasons])
+    # What the ledger itself says (gate `standing`) comes first: it explains a row that moves nothing.
+    told = sorted((reason for reason in kept.reasons if not reason["passed"] or reason["gate"] == "standing"), key=_is_of_gates)
+    words = "; ".join(str(reason["words"]) for reason in told or kept.reasons)
     return Outcome(
         artifact_uri=uri,
         digest=manifest.digest,
@@ -272,6 +273,10 @@ def _outcome(context: StageContext, kept: Entry, standing: Standing) -> Outcome:
             **_seats(standing),
         },
     )
+
+
+def _is_of_gates(reason: Mapping[str, Any]) -> bool:
+    return bool(reason["gate"] != "standing")
 
 
 def _waiting(context: StageContext, standing: Standing) -> Outcome:

@@ -106,6 +106,11 @@ def test_each_decision_has_its_event(told: list[dict[str, Any]], decision: str, 
     assert [(entry["event"], entry["version"], entry["reason"]) for entry in told] == [(event, "1.2.0", "words")]
 
 
+def test_the_champion_measured_again_is_no_event(told: list[dict[str, Any]]) -> None:
+    assert decided(result("accepted", "recorded")).added == []
+    assert told == []
+
+
 def test_a_canary_that_waits_on_and_a_decision_that_was_found_tell_nobody(told: list[dict[str, Any]]) -> None:
     assert decided(result("waiting", "recorded")).added == []
     earlier = RunIdentity(dag_id=MODEL, run_id="yesterday", task_id="promote")

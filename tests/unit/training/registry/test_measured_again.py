@@ -21,7 +21,7 @@ def test_the_champion_measured_again_stays_and_asks_nobody(ledger: Ledger, outco
     again = decide_on(ledger, 1, outcome, evidence={"evaluation_digest": "again", "revision": 0})
     assert (again.action, again.outcome, again.revision) == ("recorded", "accepted", None)
     assert again.key != first.key
-    assert again.reasons[-1]["words"] == "these weights are champion already: nothing moves"
+    assert again.reasons[-1]["words"] == "the candidate is the champion: same weights, nothing moves"
     assert ledger.open_requests("m") == []
     assert (seats(ledger), ledger.standing("m").revision) == (("1", None), 1)
 

@@ -125,6 +125,32 @@ def test_decision_records_the_overrides_of_its_run(
     assert [reason["words"] for reason in entry.reasons if reason["gate"] == "overrides"] == words
 
 
+def test_the_champion_evaluated_again_after_an_edit_of_the_gates_is_recorded_as_accepted_and_moves_nothing(
+    bench: EvaluateBench, models: dict[str, StageResult], ledger: Ledger
+) -> None:
+    night(bench, ledger, models["good"], "champion")
+    before = ledger.standing("orders")
+    edited = {"primary: auc": "primary: auc, minimum: {auc: 0.55}"}
+    again = night(bench, ledger, models["good"], "edited gates", edited)
+    assert (again.scalars["decision"], again.scalars["action"]) == ("accepted", "recorded")
+    assert str(again.scalars["reasons"]).startswith("the candidate is the champion: same weights, nothing moves")
+    assert ledger.standing("orders") == before
+    assert [entry.outcome for entry in ledger.history("orders")] == ["accepted", "accepted"]
+
+
+def test_the_champion_that_does_not_pass_an_edited_gate_is_recorded_as_rejected_and_stays_champion(
+    bench: EvaluateBench, models: dict[str, StageResult], ledger: Ledger
+) -> None:
+    night(bench, ledger, models["good"], "kept champion")
+    before = ledger.standing("orders")
+    again = night(bench, ledger, models["good"], "higher minimum", {"primary: auc": "primary: auc, minimum: {auc: 0.999}"})
+    assert (again.scalars["decision"], again.scalars["action"]) == ("rejected", "recorded")
+    (failed, same) = [reason for reason in ledger.history("orders")[-1].reasons if reason["gate"] in ("minimum", "baseline")]
+    assert (failed["gate"], failed["passed"]) == ("minimum", False)
+    assert str(same["words"]).startswith("the candidate is the champion (version ")
+    assert ledger.standing("orders") == before
+
+
 def test_a_better_model_becomes_canary_and_then_champion_when_its_time_has_come(
     bench: EvaluateBench, models: dict[str, StageResult], ledger: Ledger
 ) -> None:
