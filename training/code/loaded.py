@@ -46,7 +46,8 @@ class LoadedCode:
         """
         if not self._files:
             return
-        loaded = {name: file for name, module in list(sys.modules.items()) if (file := self._file_of(name, module)) is not None}
+        # A copy: threads of libraries may import meanwhile, also while a list of pairs is made.
+        loaded = {name: file for name, module in sys.modules.copy().items() if (file := self._file_of(name, module)) is not None}
         if outside := sorted({file for file in loaded.values() if file not in self._files}):
             message = f"the stage imported what its name does not cover: {_listed(outside)}"
             hint = "write the import as a statement, in a function if it must be late; an import by a computed name is not found"

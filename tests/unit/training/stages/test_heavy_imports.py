@@ -81,7 +81,7 @@ def note():
     with open(os.path.join({folder!r}, f"{{os.getpid()}}.json"), "w") as file:
         # A deferred module is not imported while nobody has used it.
         found = [module for module in HEAVY & set(sys.modules) if type(sys.modules[module]).__name__ != "_LazyModule"]
-        ours = [module for name, module in list(sys.modules.items()) if name == "__main__" or name.startswith("training")]
+        ours = [module for name, module in sys.modules.copy().items() if name == "__main__" or name.startswith("training")]
         files = OPENED | {{getattr(module, "__file__", None) or "" for module in ours}}
         collections = [gc.isenabled(), len(AT_START)]
         json.dump([name, sorted(found), sorted(file for file in files if file.startswith(CODE)), collections], file)
