@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
@@ -33,6 +34,7 @@ RESULT_TYPES: Final = {
 }
 """What an expression may give for each declared type. No text becomes a number here, and no time without zone an instant."""
 MAX_NAMES_SHOWN: Final = 10
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,14 +176,25 @@ def keep_visible(contract: TableContract, table: pa.Table, horizon: Horizon, *, 
     for name, compare, bound in bounds:
         if name is not None and bound is not None:
             column = _instants(table, name, source=source)
-            table = table.filter(pc.fill_null(compare(column, pa.scalar(bound, ARROW_TYPES["timestamp"])), True))
+            table = table.filter(_with_null(compare(column, _instant(bound)), as_value=True))
     if contract.known_at is None:
         return table, None
     declared = contract.columns.get(contract.known_at)
     column = _instants(table, contract.known_at, source=source)
-    is_known = pc.less_equal(column, pa.scalar(horizon.as_of, ARROW_TYPES["timestamp"]))
-    is_known = pc.fill_null(is_known, declared is None or not declared.nullable)
+    is_known = pc.less_equal(column, _instant(horizon.as_of))
+    is_known = _with_null(is_known, as_value=declared is None or not declared.nullable)
     return table.filter(is_known), _microseconds(table.filter(pc.invert(is_known)), contract)
+
+
+def _instant(moment: datetime) -> pa.Scalar:
+    """Return an instant as Arrow's. Made of bytes: PyArrow imports pandas to convert a Python value, 0.25 s of CPU."""
+    microseconds = (moment - EPOCH) // timedelta(microseconds=1)
+    return pa.Array.from_buffers(ARROW_TYPES["timestamp"], 1, [None, pa.py_buffer(struct.pack("<q", microseconds))])[0]
+
+
+def _with_null(mask: pa.ChunkedArray, *, as_value: bool) -> pa.ChunkedArray:
+    """Return the mask with this value where it is null; `fill_null` would convert a Python value."""
+    return pc.or_kleene(mask, pc.is_null(mask)) if as_value else pc.and_kleene(mask, pc.is_valid(mask))
 
 
 def _instants(table: pa.Table, name: str, *, source: str) -> pa.ChunkedArray:
@@ -200,7 +213,8 @@ def _microseconds(table: pa.Table, contract: TableContract) -> Microseconds:
     """Return the event times of the rows that have one."""
     if contract.event_time is None:
         return np.empty(0, dtype=np.int64)
-    return np.asarray(table.column(contract.event_time).drop_null().cast(pa.int64()).to_numpy())
+    # Not by `to_numpy`, which imports pandas.
+    return np.array(np.from_dlpack(table.column(contract.event_time).drop_null().cast(pa.int64()).combine_chunks()), dtype=np.int64)
 
 
 def require(names: set[str], table: pa.Table, reason: str, *, source: str) -> None:

@@ -93,3 +93,20 @@ def test_a_package_of_the_same_name_that_comes_first_is_refused_with_its_path(fo
 def test_a_folder_of_files_with_the_name_of_a_library_is_no_code(folder: Path) -> None:
     write(folder, {"yaml/notes.txt": "", "acme/model.py": "import yaml"})
     assert run(folder, "code = LoadedCode(files); code.check(); assert 'site-packages' in sys.modules['yaml'].__file__") == "done"
+
+
+IMPORTS_MEANWHILE = """
+        import gc, types
+        names = iter(range(10**6))
+        def another_thread(phase, info):
+            sys.modules[f"library.part{next(names)}"] = types.ModuleType("part")
+        code = LoadedCode(files)
+        gc.callbacks.append(another_thread)
+        gc.set_threshold(1)
+        code.check()
+        gc.callbacks.clear()
+"""
+
+
+def test_a_library_that_imports_while_the_modules_are_looked_at_is_no_error(folder: Path) -> None:
+    assert run(folder, IMPORTS_MEANWHILE.strip()) == "done"

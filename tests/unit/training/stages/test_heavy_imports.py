@@ -50,8 +50,8 @@ ALLOWED: Final = {
         "promote": MLFLOW | {"sqlalchemy"},
     },
     "boosted_trees": {
-        # PyArrow imports pandas where it converts a Python value, as the bounds of the window of a CSV file.
-        "ingest": FRAMES | {"sqlalchemy"},
+        # PyArrow imports pandas where it converts a Python value: none is, also not for the bounds of the window of a CSV file.
+        "ingest": TABLES | {"sqlalchemy"},
         "validate": TABLES,
         "prepare": FRAMES,
         "train": FRAMES | MLFLOW | XGBOOST,
