@@ -30,12 +30,18 @@ def profile(view: TableView, span_us: tuple[int, int], judge: SuiteJudge | None 
     view.hold(name for name in sound if name in held)
     event_time = view.contract.event_time
     sides = sides_of(view.column(event_time), span_us) if event_time in sound and event_time else None
-    statistics = {}
-    for group in view.groups():
-        for name, values in group.items():
-            statistics[name] = _describe(view, name, values, sides)
-        if judge:
-            judge.judge(group)
+    statistics: dict[str, dict[str, Any]] = {}
+    for names in view.groups():
+        statistics |= _profile_group(view, names, sides, judge)
+    return statistics
+
+
+def _profile_group(view: TableView, names: list[str], sides: pa.Array | None, judge: SuiteJudge | None) -> dict[str, dict[str, Any]]:
+    """Return the statistics of some columns, which are in memory only until it returns."""
+    columns = {name: view.column(name) for name in names}
+    statistics = {name: _describe(view, name, values, sides) for name, values in columns.items()}
+    if judge:
+        judge.judge(columns)
     return statistics
 
 

@@ -111,19 +111,19 @@ class TableView:
         """Return a sound column; one that is not held is read from the files."""
         return self._held[name] if name in self._held else self.source.read(name, self.contract.types[name])
 
-    def groups(self) -> Iterator[dict[str, pa.ChunkedArray]]:
-        """Yield all sound columns by name, as many at a time as `GROUP_BYTES` holds."""
+    def groups(self) -> Iterator[list[str]]:
+        """Yield the names of all sound columns, as many at a time as `GROUP_BYTES` holds."""
         group: list[str] = []
         size_bytes = 0
         for name in self.sound_columns():
             column_bytes = self.source.size_bytes(name)
             if group and size_bytes + column_bytes > GROUP_BYTES:
-                yield {member: self.column(member) for member in group}
+                yield group
                 group, size_bytes = [], 0
             group.append(name)
             size_bytes += column_bytes
         if group:
-            yield {member: self.column(member) for member in group}
+            yield group
 
     def rows(self, query: str, columns: Sequence[str]) -> list[tuple[Any, ...]]:
         """Run a query over columns, which should be held; `{table}` stands for them, and `PART_COLUMN` is the number of the part.

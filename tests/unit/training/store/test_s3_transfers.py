@@ -117,11 +117,15 @@ def test_a_file_of_very_many_parts_goes_up_in_larger_ones(
 ) -> None:
     monkeypatch.setattr(bucket, "MULTIPART_BYTES", 6 * 2**20)
     monkeypatch.setattr(bucket, "MAX_PARTS", 2)
+    # A busy machine may take seconds for 6 MiB, and a request without an answer would be sent again.
+    monkeypatch.setattr(s3, "READ_TIMEOUT", timedelta(seconds=60))
+    monkeypatch.setattr(s3, "REQUEST_TIMEOUT", timedelta(seconds=60))
+    patient = Store(s3_store.root_uri)
     path = tmp_path / "large"
     path.write_bytes(os.urandom(12 * 2**20 + 1))
-    digest = s3_store.objects.put_file(path)
+    digest = patient.objects.put_file(path)
     assert proxy.num_seen("PUT") == 2
-    assert s3_store.objects.fetch(digest, tmp_path / "back").read_bytes() == path.read_bytes()
+    assert patient.objects.fetch(digest, tmp_path / "back").read_bytes() == path.read_bytes()
 
 
 def test_an_upload_that_was_finished_without_an_answer_is_there(
