@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from training.data.validation.drift import can_drift, number_drift, sides_of, value_drift
-from training.data.validation.snapshot_view import NUMBERS, TableView
+from training.data.validation.drift import Sides, can_drift, number_drift, sides_of, value_drift
+from training.data.validation.snapshot_view import NUMBERS, TableView, numpy_of, valid_of
 from training.data.validation.suites import SuiteJudge
 
 
@@ -36,7 +36,7 @@ def profile(view: TableView, span_us: tuple[int, int], judge: SuiteJudge | None 
     return statistics
 
 
-def _profile_group(view: TableView, names: list[str], sides: pa.Array | None, judge: SuiteJudge | None) -> dict[str, dict[str, Any]]:
+def _profile_group(view: TableView, names: list[str], sides: Sides | None, judge: SuiteJudge | None) -> dict[str, dict[str, Any]]:
     """Return the statistics of some columns, which are in memory only until it returns."""
     columns = {name: view.column(name) for name in names}
     statistics = {name: _describe(view, name, values, sides) for name, values in columns.items()}
@@ -45,7 +45,7 @@ def _profile_group(view: TableView, names: list[str], sides: pa.Array | None, ju
     return statistics
 
 
-def _describe(view: TableView, column: str, values: pa.ChunkedArray, sides: pa.Array | None) -> dict[str, Any]:
+def _describe(view: TableView, column: str, values: pa.ChunkedArray, sides: Sides | None) -> dict[str, Any]:
     if view.contract.types[column] in NUMBERS:
         return _describe_numbers(view, column, values, sides)
     query = "SELECT CAST(min(bin) AS VARCHAR), CAST(max(bin) AS VARCHAR) FROM {table}"
@@ -54,8 +54,8 @@ def _describe(view: TableView, column: str, values: pa.ChunkedArray, sides: pa.A
     return found | (value_drift(view, values, sides) if sides is not None and can_drift(view, column, found) else {})
 
 
-def _describe_numbers(view: TableView, column: str, values: pa.ChunkedArray, sides: pa.Array | None) -> dict[str, Any]:
-    stored = values.drop_null().to_numpy()
+def _describe_numbers(view: TableView, column: str, values: pa.ChunkedArray, sides: Sides | None) -> dict[str, Any]:
+    stored = numpy_of(values.drop_null())
     numbers = stored.astype(np.float64, copy=False)
     is_finite = np.isfinite(numbers)
     is_whole = bool(is_finite.all())
@@ -73,8 +73,7 @@ def _describe_numbers(view: TableView, column: str, values: pa.ChunkedArray, sid
         }
         if sides is None or not can_drift(view, column, found):
             return found
-        row_sides = sides.fill_null(-1).to_numpy()
-        return found | number_drift(numbers, row_sides[values.is_valid().to_numpy()] if values.null_count else row_sides)
+        return found | number_drift(numbers, sides[valid_of(values)] if values.null_count else sides)
 
 
 def _moments(values: npt.NDArray[np.float64]) -> dict[str, float | None]:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from training.data.expressions import quoted
-from training.data.validation.snapshot_view import TableView
+from training.data.validation.snapshot_view import TableView, arrow_of, numpy_of, valid_of
 
 NEWEST_SHARE: Final = 0.1
 NUM_BINS: Final = 10
@@ -22,19 +22,19 @@ FLOOR: Final = 1e-4
 OLDER, NEWER = 0, 1
 
 Numbers = npt.NDArray[np.float64]
+Sides = npt.NDArray[np.int8]
 
 
-def sides_of(event_time: pa.ChunkedArray, span_us: tuple[int, int]) -> pa.Array:
-    """Return for each row `OLDER` or `NEWER`, int8, and null where the event time is null.
+def sides_of(event_time: pa.ChunkedArray, span_us: tuple[int, int]) -> Sides:
+    """Return for each row `OLDER` or `NEWER`, and -1 where the event time is null.
 
     Args:
         span_us: begin and end of the window, in microseconds since 1970.
     """
     cut_us = round(span_us[1] - NEWEST_SHARE * (span_us[1] - span_us[0]))
-    moments = event_time.cast(pa.int64())
-    is_newer = moments.fill_null(0).to_numpy() >= cut_us
-    missing = moments.is_null().to_numpy() if moments.null_count else None
-    return pa.array(is_newer.astype(np.int8), mask=missing)
+    sides = np.full(len(event_time), -1, dtype=np.int8)
+    sides[valid_of(event_time)] = numpy_of(event_time.drop_null().cast(pa.int64())) >= cut_us
+    return sides
 
 
 def can_drift(view: TableView, column: str, statistics: dict[str, Any]) -> bool:
@@ -45,7 +45,7 @@ def can_drift(view: TableView, column: str, statistics: dict[str, Any]) -> bool:
     return bool(statistics["minimum"] != statistics["maximum"])
 
 
-def number_drift(values: Numbers, sides: npt.NDArray[np.int8]) -> dict[str, float]:
+def number_drift(values: Numbers, sides: Sides) -> dict[str, float]:
     """Return `psi` and `mean_shift` of a number column; nothing where the older or the newer rows hold no value.
 
     `mean_shift` is the newer rows' mean less the older ones', in the older ones' standard deviations. `psi` is the population
@@ -70,14 +70,14 @@ def number_drift(values: Numbers, sides: npt.NDArray[np.int8]) -> dict[str, floa
     return found
 
 
-def value_drift(view: TableView, values: pa.ChunkedArray, sides: pa.Array) -> dict[str, float]:
+def value_drift(view: TableView, values: pa.ChunkedArray, sides: Sides) -> dict[str, float]:
     """Return `psi` over the most frequent values, null being one, and all others together; nothing where one side has no rows."""
-    num_rows = [int(np.count_nonzero(sides.fill_null(-1).to_numpy() == side)) for side in (OLDER, NEWER)]
+    num_rows = [int(np.count_nonzero(sides == side)) for side in (OLDER, NEWER)]
     if not all(num_rows):
         return {}
     counts = ", ".join(f"count(*) FILTER ({quoted('side')} = {side}) AS {name}" for side, name in ((OLDER, "older"), (NEWER, "newer")))
     query = f"SELECT {counts} FROM {{table}} GROUP BY bin ORDER BY older DESC, bin LIMIT {MAX_VALUES}"  # noqa: S608 - numbers and own names
-    frequent = view.query(query, {"bin": values, "side": sides})
+    frequent = view.query(query, {"bin": values, "side": arrow_of(sides, pa.int8())})
     older, newer = ([int(row[side]) for row in frequent] for side in (OLDER, NEWER))
     return {"psi": _stability([*older, num_rows[OLDER] - sum(older)], [*newer, num_rows[NEWER] - sum(newer)])}
 

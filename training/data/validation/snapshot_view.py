@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 
 import duckdb
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -132,7 +133,7 @@ class TableView:
         """
         part_rows = self.source.part_rows()
         part = np.repeat(np.arange(len(part_rows), dtype=np.int32), part_rows)
-        return self.query(query, {**{name: self.column(name) for name in columns}, PART_COLUMN: pa.array(part)})
+        return self.query(query, {**{name: self.column(name) for name in columns}, PART_COLUMN: arrow_of(part, pa.int32())})
 
     def query(self, query: str, columns: Mapping[str, pa.Array | pa.ChunkedArray]) -> list[tuple[Any, ...]]:
         """Run a query over arrays of one length; `{table}` stands for them."""
@@ -141,6 +142,21 @@ class TableView:
             return self.connection.execute(query.replace("{table}", RELATION)).fetchall()
         finally:
             self.connection.unregister(RELATION)
+
+
+def numpy_of(values: pa.ChunkedArray) -> npt.NDArray[Any]:
+    """Return numbers without nulls as NumPy's; `to_numpy` would import pandas."""
+    return np.concatenate([np.from_dlpack(chunk) for chunk in values.chunks if len(chunk)] or [np.empty(0)])
+
+
+def valid_of(values: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
+    """Return for each row whether its value is not null."""
+    return numpy_of(values.is_valid().cast(pa.uint8())).astype(np.bool_)
+
+
+def arrow_of(values: npt.NDArray[Any], arrow_type: pa.DataType) -> pa.Array:
+    """Return numbers as Arrow's, without a copy; `pa.array` would import pandas."""
+    return pa.Array.from_buffers(arrow_type, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
 
 
 def open_snapshot(manifest: Manifest, folder: Path, contracts: list[TableContract]) -> list[TableView]:
