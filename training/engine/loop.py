@@ -15,13 +15,13 @@ from typing import Any, Final
 
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from training import liveness
 from training.data.loader import Batch, Loader
 from training.engine.checkpoint import Checkpoints
 from training.engine.checkpoint_tensors import check_savable
 from training.engine.distributed import Gang
+from training.engine.eager import AdamW, GradientReducer
 from training.engine.precision import autocast
 from training.engine.tracking import Tracker
 from training.engine.watchdog import Watchdog
@@ -101,7 +101,7 @@ class Loop:
         self._parts = parts
         self._module = parts.module.to(parts.gang.device)
         self._names = {name: p for name, p in self._module.named_parameters()}
-        self._optimizer = torch.optim.AdamW(self._module.parameters(), lr=parts.learning_rate, weight_decay=parts.weight_decay, fused=True)
+        self._optimizer = AdamW(self._module.parameters(), lr=parts.learning_rate, weight_decay=parts.weight_decay, fused=True)
         self._watchdog = Watchdog()
         self._given_up = False
         self.progress = Progress()
@@ -122,7 +122,7 @@ class Loop:
         parts = self._parts
         # Ranks read a checkpoint at their own speed; what follows has the limit of a step.
         parts.gang.wait_for_all()
-        wrapped = self._module if parts.gang.world_size == 1 else DistributedDataParallel(self._module, gradient_as_bucket_view=True)
+        wrapped = self._module if parts.gang.world_size == 1 else GradientReducer(self._module, gradient_as_bucket_view=True)
         self._module.train()
         try:
             with liveness.phase("step"):
