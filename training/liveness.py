@@ -21,8 +21,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-from training.environment_numbers import seconds
-from training.liveness_page import MOVEMENTS, NUMBERS, PAGE_BYTES, PAGE_NAME, STACKS_NAME, STACKS_SIGNAL, TEXT_AT
+from training.environment_numbers import seconds, whole_number
+from training.liveness_page import (
+    MOVEMENTS,
+    NO_RANK,
+    NUMBERS,
+    PAGE_BYTES,
+    PAGE_NAME,
+    RANK,
+    RANK_AT,
+    STACKS_NAME,
+    STACKS_SIGNAL,
+    TEXT_AT,
+)
 
 Kind = Literal["start", "transfer", "part", "step", "validation", "checkpoint", "mlflow", "peers"]
 """What a process does, as the limits are named (`timeout:` of a pipeline). `peers` has no limit: it waits for other ranks."""
@@ -97,6 +108,7 @@ def watch(request_uri: str) -> None:
     memory = os.memfd_create(f"{PAGE_NAME}-{os.getpid()}")
     os.truncate(memory, PAGE_BYTES)
     page = mmap.mmap(memory, PAGE_BYTES)
+    RANK.pack_into(page, RANK_AT, whole_number("RANK", NO_RANK))
     # The guard ends when this pipe closes. What it has to know goes through it: command lines are searched for requests.
     reader, writer = os.pipe()
     root = str(Path(__file__).resolve().parents[1])

@@ -16,7 +16,7 @@ import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from training.awake import AwakeClock
-from training.liveness_page import NUMBERS, PAGE_BYTES, PAGE_NAME, STACKS_NAME, STACKS_SIGNAL, TEXT_AT
+from training.liveness_page import NO_RANK, NUMBERS, PAGE_BYTES, PAGE_NAME, RANK, RANK_AT, STACKS_NAME, STACKS_SIGNAL, TEXT_AT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -162,9 +162,9 @@ def other_ranks(pid: int) -> Iterator[Rank]:
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit() or int(folder.name) == pid or parent_of(int(folder.name)) != parent:
             continue
-        number = environment_of(int(folder.name)).get("RANK")
-        if number is not None and descriptor_of(int(folder.name), PAGE_NAME) is not None:
-            yield Rank(int(folder.name), number)
+        number = rank_of(int(folder.name))
+        if number != NO_RANK:
+            yield Rank(int(folder.name), str(number))
 
 
 def stacks_of(pid: int) -> str:
@@ -199,14 +199,26 @@ def _settled_size(path: Path, before: int) -> int:
 
 def phase_of(pid: int) -> str:
     """Return what a process says that it does."""
+    page = page_of(pid)
+    return "ended" if page is None else f"in {Seen.of(page).words}"
+
+
+def rank_of(pid: int) -> int:
+    """Return a process's rank, NO_RANK where it has none or no guard."""
+    page = page_of(pid)
+    return NO_RANK if page is None else int(RANK.unpack_from(page, RANK_AT)[0])
+
+
+def page_of(pid: int) -> mmap.mmap | None:
+    """Return the page that another process shares with its guard; None where there is none."""
     path = descriptor_of(pid, PAGE_NAME)
     try:
         if path is None:
-            return "ended"
-        with path.open("rb") as stream, mmap.mmap(stream.fileno(), PAGE_BYTES, access=mmap.ACCESS_READ) as page:
-            return f"in {Seen.of(page).words}"
+            return None
+        with path.open("rb") as stream:
+            return mmap.mmap(stream.fileno(), PAGE_BYTES, access=mmap.ACCESS_READ)
     except (OSError, ValueError):
-        return "ended"
+        return None
 
 
 def descriptor_of(pid: int, name: str) -> Path | None:
@@ -223,17 +235,6 @@ def descriptor_of(pid: int, name: str) -> Path | None:
     except OSError:
         return None
     return None
-
-
-def environment_of(pid: int) -> dict[str, str]:
-    from pathlib import Path
-
-    try:
-        data = Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return {}
-    pairs = (item.partition("=") for item in data.decode("utf-8", "replace").split("\0"))
-    return {name: value for name, _, value in pairs}
 
 
 def state_of(pid: int) -> str:

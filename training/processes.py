@@ -14,6 +14,7 @@ import signal
 import sys
 
 PR_SET_PDEATHSIG = 1
+PR_SET_NAME = 15
 
 
 def bind_to_parent(expected_parent_pid: int | None = None) -> None:
@@ -33,6 +34,11 @@ def bind_to_parent(expected_parent_pid: int | None = None) -> None:
     # The parent may have died before the call above: then nobody will ever send the signal.
     if parent == 1 or (expected_parent_pid is not None and parent != expected_parent_pid):
         os._exit(128 + signal.SIGKILL)
+
+
+def name_this_process(name: str) -> None:
+    """Set the name that `ps -o comm` and /proc/PID/comm show, of which the kernel keeps 15 bytes."""
+    ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
 def main() -> None:

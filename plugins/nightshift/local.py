@@ -109,7 +109,7 @@ def command_of(request_uri: str, request: StageRequest, spec: PipelineSpec, *, p
     command = [sys.executable, "-m", module, request_uri]
     placement = spec.train.placement
     if request.stage in TRAININGS and placement.world_size > 1:
-        torchrun = ["torch.distributed.run", "--standalone", f"--nproc-per-node={placement.world_size}", "--max-restarts=0"]
+        torchrun = ["training.torchrun", "--standalone", f"--nproc-per-node={placement.world_size}", "--max-restarts=0"]
         command = [sys.executable, "-m", *torchrun, "-m", module, request_uri]
     return [sys.executable, "-m", "training.processes", "--parent", str(parent_pid), "--", *command]
 

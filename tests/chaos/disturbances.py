@@ -143,9 +143,10 @@ def roles_of(
 
 def _role_below(row: ProcessRow, main: Mapping[int, Role], workers: set[int]) -> Role | None:
     if REQUEST in row.command:
-        if "torch.distributed.run" in row.command:
-            return Role.LAUNCHER
-        return Role.RANK if row.is_rank else Role.STAGE
+        # A rank is forked by its launcher, whose command line it keeps.
+        if row.is_rank:
+            return Role.RANK
+        return Role.LAUNCHER if "training.torchrun" in row.command else Role.STAGE
     if row.pid in workers:
         return Role.IDLE_WORKER if "<idle>" in row.command else Role.WORKER
     if row.parent_pid in workers:

@@ -311,7 +311,7 @@ def _rows(home: Path) -> Iterator[ProcessRow]:
         with contextlib.suppress(psutil.Error):
             environment = process.environ()
             if environment.get(MARK, "").endswith(f":{home}") and process.status() != psutil.STATUS_ZOMBIE:
-                yield ProcessRow(process.pid, process.ppid(), " ".join(process.cmdline()), "RANK" in environment)
+                yield ProcessRow(process.pid, process.ppid(), " ".join(process.cmdline()), is_rank=process.name().startswith("rank "))
 
 
 def send(number: signal.Signals, pids: list[int]) -> None:

@@ -43,7 +43,7 @@ def undisturbed(installation: Installation) -> str:
 
 
 def kill_rank(installation: Installation, run_id: str) -> None:
-    ranks = [p for p in stage_processes(installation, run_id) if p.environ().get("RANK") == "1"]
+    ranks = [p for p in stage_processes(installation, run_id) if p.name() == "rank 1"]
     os.kill(ranks[0].pid, signal.SIGKILL)
 
 
@@ -154,7 +154,9 @@ def stage_processes(installation: Installation, run_id: str) -> list[psutil.Proc
 
 
 def launcher(installation: Installation, run_id: str) -> psutil.Process:
-    return next(p for p in stage_processes(installation, run_id) if "torch.distributed.run" in " ".join(p.cmdline()))
+    processes = [p for p in stage_processes(installation, run_id) if "training.torchrun" in " ".join(p.cmdline())]
+    # A rank is forked by its launcher, whose command line it keeps.
+    return next(p for p in processes if not p.name().startswith("rank "))
 
 
 def commands() -> Iterator[tuple[psutil.Process, Any]]:

@@ -16,7 +16,7 @@ from training.spec import PipelineSpec, parse_spec, resolve_uris
 
 pytestmark = pytest.mark.distributed
 
-TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nnodes=1", "--nproc-per-node=2", "--max-restarts=0")
+TORCHRUN = ("-m", "training.torchrun", "--standalone", "--nnodes=1", "--nproc-per-node=2", "--max-restarts=0")
 WAIT_SECONDS = 300.0
 LIMIT = "4s"
 MODEL = "tests.distributed.hanging_model:HangingRanker"

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.distributed
 
 EPOCHS = 8
 WAIT_SECONDS = 240.0
-TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nnodes=1", "--nproc-per-node=2", "--max-restarts=0")
+TORCHRUN = ("-m", "training.torchrun", "--standalone", "--nnodes=1", "--nproc-per-node=2", "--max-restarts=0")
 
 Kill = Callable[[int], None]
 """Takes torchrun's process id."""
@@ -76,7 +76,7 @@ def processes_of(text: str) -> list[int]:
 def rank_of(torchrun_pid: int, rank: int) -> int:
     """Return the pid of one of torchrun's ranks."""
     for child in Path(f"/proc/{torchrun_pid}/task/{torchrun_pid}/children").read_text().split():
-        if f"RANK={rank}".encode() in Path(f"/proc/{child}/environ").read_bytes().split(b"\0"):
+        if Path(f"/proc/{child}/comm").read_text() == f"rank {rank}\n":
             return int(child)
     raise LookupError(f"torchrun has no rank {rank}")
 

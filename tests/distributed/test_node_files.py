@@ -17,7 +17,7 @@ from training.provenance import CHECKOUT
 
 pytestmark = pytest.mark.distributed
 
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--max-restarts=0")
+TORCHRUN = (sys.executable, "-m", "training.torchrun", "--max-restarts=0")
 PROGRAM = ("-m", "tests.distributed.counted_gets")
 WAIT_SECONDS = 300.0
 

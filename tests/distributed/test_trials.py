@@ -15,7 +15,7 @@ from training.provenance import CHECKOUT
 
 pytestmark = pytest.mark.distributed
 
-TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nnodes=1", "--nproc-per-node=2", "--max-restarts=0")
+TORCHRUN = ("-m", "training.torchrun", "--standalone", "--nnodes=1", "--nproc-per-node=2", "--max-restarts=0")
 WAIT_SECONDS = 240.0
 
 

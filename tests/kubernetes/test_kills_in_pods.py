@@ -46,9 +46,9 @@ KILL_RANK = (
     "-c",
     "import os, signal, pathlib\n"
     "for path in pathlib.Path('/proc').glob('[0-9]*'):\n"
-    "    try: environment = (path / 'environ').read_bytes(); line = (path / 'cmdline').read_bytes()\n"
+    "    try: name = (path / 'comm').read_bytes(); line = (path / 'cmdline').read_bytes()\n"
     "    except OSError: continue\n"
-    "    if b'TORCHELASTIC_RUN_ID=' in environment and b'training.stages.train' in line: os.kill(int(path.name), signal.SIGKILL)\n",
+    "    if name.startswith(b'rank ') and b'training.stages.train' in line: os.kill(int(path.name), signal.SIGKILL)\n",
 )
 
 

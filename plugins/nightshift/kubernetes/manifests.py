@@ -272,7 +272,7 @@ def command_of(launch: Launch, cluster: Cluster) -> list[str]:
     """
     module = f"training.stages.{launch.stage}"
     tini = ["tini", "-g", "--", "python", "-m"]
-    torchrun = ["torch.distributed.run", f"--nproc-per-node={launch.processes_per_node}", "--max-restarts=0"]
+    torchrun = ["training.torchrun", f"--nproc-per-node={launch.processes_per_node}", "--max-restarts=0"]
     if launch.is_gang:
         first = f"{launch.name}-0.{launch.name}.{cluster.namespace}.svc"
         meeting = ["--rdzv-backend=static", f"--nnodes={launch.nodes}", f"--master-addr={first}", f"--master-port={RENDEZVOUS_PORT}"]

@@ -226,11 +226,11 @@ def test_user_values_never_reach_the_command_line() -> None:
 
 def test_training_in_several_processes_is_torchruns() -> None:
     command = command_of("uri", request("train"), SPEC, parent_pid=42)
-    assert command[6:9] == [sys.executable, "-m", "torch.distributed.run"]
+    assert command[6:9] == [sys.executable, "-m", "training.torchrun"]
     assert {"--nproc-per-node=2", "--max-restarts=0"} < set(command)
     assert command[-3:] == ["-m", "training.stages.train", "uri"]
     alone = SPEC.model_copy(update={"train": SPEC.train.model_copy(update={"placement": type(SPEC.train.placement)()})})
-    assert "torch.distributed.run" not in command_of("uri", request("train"), alone, parent_pid=42)
+    assert "training.torchrun" not in command_of("uri", request("train"), alone, parent_pid=42)
 
 
 def test_a_stop_from_another_thread_is_safe(launcher: LocalLauncher) -> None:

@@ -139,7 +139,7 @@ def test_a_gpu_training_on_spot_nodes_names_what_the_cluster_calls_them() -> Non
     ]
     assert pod["spec"]["priorityClassName"] == "nightshift-production"
     assert pod["spec"]["imagePullSecrets"] == [{"name": "registry"}]
-    assert command_of(asked, FULL)[5:8] == ["torch.distributed.run", "--nproc-per-node=8", "--max-restarts=0"]
+    assert command_of(asked, FULL)[5:8] == ["training.torchrun", "--nproc-per-node=8", "--max-restarts=0"]
 
 
 def test_what_is_not_on_spot_nodes_goes_where_nothing_is_taken_away() -> None:
@@ -163,7 +163,7 @@ def test_a_gang_fails_as_a_whole_and_meets_at_its_first_member() -> None:
     member = spec["template"]["spec"]
     assert member["subdomain"] == "p-train-abc-1"
     assert member["containers"][0]["command"] == [
-        *("tini", "-g", "--", "python", "-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=0"),
+        *("tini", "-g", "--", "python", "-m", "training.torchrun", "--nproc-per-node=2", "--max-restarts=0"),
         *("--rdzv-backend=static", "--nnodes=4", "--master-addr=p-train-abc-1-0.p-train-abc-1.nightshift.svc", "--master-port=29500"),
         *("--node-rank=$(JOB_COMPLETION_INDEX)", "-m", "training.stages.train", URI),
     ]

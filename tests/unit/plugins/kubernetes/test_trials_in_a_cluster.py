@@ -98,7 +98,7 @@ def test_a_trial_is_placed_as_the_training_is(lane: Lane, api: KubernetesApi) ->
     lane.start()
     (name,) = api.names()
     container = api.objects["pods", name]["spec"]["containers"][0]
-    assert "torch.distributed.run" in container["command"]
+    assert "training.torchrun" in container["command"]
     assert "training.stages.trial" in container["command"]
     assert container["resources"]["requests"]["cpu"] == "3000m"
     assert container["envFrom"] == [{"secretRef": {"name": "database"}}]

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 HEAVY: Final = frozenset(
     "altair botocore duckdb fastapi great_expectations matplotlib mlflow optuna pandas pyarrow scipy scipy.stats sklearn sqlalchemy torch "
-    "torch._dynamo xgboost".split()
+    "torch._dynamo torch._inductor sympy xgboost".split()
 )
 TABLES: Final = frozenset({"duckdb", "pyarrow"})
 FRAMES: Final = TABLES | {"pandas"}
@@ -37,14 +37,17 @@ MLFLOW: Final = frozenset({"mlflow"})
 XGBOOST: Final = frozenset({"xgboost", "scipy", "pandas", "pyarrow"})
 """XGBoost's own import, which leaves out its classes for scikit-learn (`training.lazy_imports`)."""
 LATENCY: Final = "training.evaluation.latency"
+LAUNCHER: Final = "training.torchrun"
+"""It imports what its ranks do before their work; they are forked from it."""
 
 ALLOWED: Final = {
     "ranker": {
         "ingest": TABLES | {"sqlalchemy"},
         "validate": FRAMES | {"great_expectations", "scipy"},
         "prepare": FRAMES,
-        # torch's optimizers and DistributedDataParallel import its compiler.
-        "train": FRAMES | MLFLOW | {"torch", "torch._dynamo"},
+        # Without torch's compiler (`training.engine.eager`); in two ranks.
+        "train": FRAMES | MLFLOW | {"torch"},
+        LAUNCHER: FRAMES | {"torch"},
         "evaluate": FRAMES | MLFLOW | {"torch", "scipy", "matplotlib"},
         LATENCY: FRAMES | {"torch"},
         "promote": MLFLOW | {"sqlalchemy"},
@@ -116,10 +119,13 @@ class Imports:
             "MLFLOW_TRACKING_URI": (self._folder / "mlruns").as_uri(),
             "MLFLOW_ALLOW_FILE_STORE": "true",
             "OMP_NUM_THREADS": "1",
+            "GLOO_SOCKET_IFNAME": "lo",
         }
         stage = work.__module__.rpartition(".")[2]
         self.code[stage] = set(code_of_request(uri).files)
-        command = [sys.executable, "-m", work.__module__, named(uri)]
+        is_gang = stage == "train" and self._folder.name == "ranker"
+        launcher = ["-m", LAUNCHER, "--standalone", "--nproc-per-node=2", "--max-restarts=0"] if is_gang else []
+        command = [sys.executable, *launcher, "-m", work.__module__, named(uri)]
         done = subprocess.run(command, env=environment, cwd=self._folder, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
         return ExitCode(done.returncode)
@@ -140,7 +146,10 @@ class Imports:
             used = {Path(file).relative_to(CHECKOUT).as_posix() for file in read}
             assert used
             # Code that acts on the world has no name: it is asked for each time.
-            covered = used if name == "promote" else self.code["evaluate" if name == LATENCY else name]
+            stage = {LATENCY: "evaluate", LAUNCHER: "train"}.get(name, name)
+            covered = used if name == "promote" else self.code[stage]
+            # The launcher is no part of what is trained: its ranks run the stage.
+            covered = covered | {"training/torchrun.py"} if name == LAUNCHER else covered
             found.setdefault(name, set()).update(used - covered)
         return found
 
@@ -152,7 +161,8 @@ class Imports:
         for note in self._notes.glob("*.json"):
             command, modules, files, collections = json.loads(note.read_text(encoding="utf-8"))
             for name in ALLOWED["ranker"]:
-                if f"-m {name} " in command or f"-m training.stages.{name} " in command:
+                is_launched = LAUNCHER in command and name != LAUNCHER
+                if not is_launched and (f"-m {name} " in command or f"-m training.stages.{name} " in command):
                     yield name, modules, files, collections
 
 
@@ -171,10 +181,10 @@ def nights(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Imports]:
     with pytest.MonkeyPatch.context() as patch:
         imports = Imports(folder / "ranker")
         patch.setattr(training_bench, "run", imports.run)
-        shop = Bench(folder / "shop")
+        shop = Bench(folder / "shop", processes=2)
         ingest = shop.stage("ingest", {}, {})
         shop.stage("validate", {"snapshot": ingest.artifact_uri}, {})
-        train = shop.stage("train", {"dataset": shop.dataset_uri}, {"world_size": 1})
+        train = shop.stage("train", {"dataset": shop.dataset_uri}, {"world_size": 2})
         night(shop, shop.stage("prepare", {}, {}), ingest.artifact_uri, train)
         by_family["ranker"] = imports
         imports = Imports(folder / "boosted_trees")

@@ -1,0 +1,242 @@
+"""torchrun whose ranks share one import of torch and of the stage: `python -m training.torchrun [OPTIONS of torchrun] -m MODULE ARGUMENTS`.
+
+Arguments, rendezvous, environment of the ranks, signals, sessions and exit codes are torchrun's own. It differs in one point: torchrun
+starts each rank as a new interpreter, which imports torch for 2 CPU seconds and the stage for one more. Here this process imports both, and
+forks the ranks before torchrun begins: before its store, its sockets and its threads exist. A forked rank waits in a session of its own
+until torchrun starts it, then takes the environment that torchrun gives it, and runs the module as `python -m` does.
+
+A fork is safe where the process has one thread and has not touched a GPU. Otherwise, and with a torch that is built for GPUs unless
+CUDA_VISIBLE_DEVICES is empty, all is as torchrun does it.
+
+/proc/PID/environ and the command line of a rank stay those of this process; its name (`ps -o comm`) is `rank 0`, `rank 1`, …, and `rank ?`
+until torchrun starts it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import runpy
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from training.processes import bind_to_parent, name_this_process
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+ALLOCATOR_THREAD: Final = "jemalloc_bg_thd"
+"""Of Arrow's allocator, which takes its locks for a fork and does without the thread in the child (jemalloc, background_thread.c)."""
+GPU_BUILDS: Final = ("cuda", "hip", "xpu")
+HANDLER: Final = "get_subprocess_handler"
+"""What torchrun calls to start a rank."""
+POLL_SECONDS: Final = 0.02
+READY: Final = b"r"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rank:
+    """In a forked rank: what it runs."""
+
+    module: str
+    arguments: list[str]
+
+    def run(self) -> None:
+        sys.argv = [self.module, *self.arguments]
+        sys.orig_argv = [sys.executable, "-u", "-m", self.module, *self.arguments]
+        runpy.run_module(self.module, run_name="__main__", alter_sys=True)
+
+
+class ForkedProcess:
+    """What torchrun uses of a `subprocess.Popen`."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Return the exit code, negative after a signal; None while the process runs."""
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end.
+
+        Raises:
+            subprocess.TimeoutExpired: the process still runs after `timeout` seconds.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if deadline is not None and time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(f"rank {self.pid}", timeout or 0.0)
+            time.sleep(POLL_SECONDS)
+        return code
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A forked rank that waits for its environment."""
+
+    process: ForkedProcess
+    pipe: int
+
+    def start(self, environment: dict[str, str]) -> ForkedProcess:
+        with contextlib.suppress(BrokenPipeError), os.fdopen(self.pipe, "wb") as pipe:
+            # A rank that is dead by now: torchrun sees its exit code.
+            pipe.write(json.dumps(environment).encode())
+        return self.process
+
+
+def main() -> None:
+    # torchrun sets it for its ranks, too late for libraries that are loaded by then.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    from torch.distributed import run as torchrun
+
+    options = torchrun.get_args_parser().parse_args(sys.argv[1:])
+    waiting: list[Waiting] = []
+    if is_plain(options) and may_fork():
+        import_only(options.training_script)
+        if others := other_threads():
+            say(f"ranks are not forked: {', '.join(others)} runs beside the main thread")
+        elif isinstance(forked := fork_ranks(options), Rank):
+            forked.run()
+            return
+        else:
+            waiting = forked
+    with started_by(options, waiting) if waiting else contextlib.nullcontext():
+        torchrun.main(sys.argv[1:])
+
+
+def is_plain(options: Namespace) -> bool:
+    """Return whether torchrun's options are those of a stage: a number of processes that run a module and write to this one's output."""
+    is_redirected = (options.redirects, options.tee, options.local_ranks_filter) != ("0", "0", "")
+    return options.module and options.nproc_per_node.isdecimal() and options.max_restarts == 0 and not is_redirected
+
+
+def may_fork() -> bool:
+    """Return whether no GPU can be in use: drivers of GPUs do not survive a fork, and whether they were touched is not ours to know."""
+    import torch
+
+    is_for_gpus = any(getattr(torch.version, name, None) for name in GPU_BUILDS)
+    return not is_for_gpus or os.environ.get("CUDA_VISIBLE_DEVICES") == ""
+
+
+def import_only(module: str) -> None:
+    """Import what a program imports, so that only its own file is left to run."""
+    importlib.import_module(module)
+    del sys.modules[module]
+    package, _, name = module.rpartition(".")
+    if package:
+        delattr(sys.modules[package], name)
+
+
+def other_threads() -> list[str]:
+    """Return the names of the threads that a forked child would lack, beside the allocator's."""
+    folders = [folder for folder in Path("/proc/self/task").iterdir() if int(folder.name) != os.getpid()]
+    names = [(folder / "comm").read_text(encoding="utf-8", errors="replace").strip() for folder in folders]
+    return sorted(name for name in names if name != ALLOCATOR_THREAD)
+
+
+def fork_ranks(options: Namespace) -> list[Waiting] | Rank:
+    """Fork a process for each rank of this node; return them, or in a rank what to run. Nothing is forked where the system refuses."""
+    pipes = [os.pipe() for _ in range(int(options.nproc_per_node))]
+    ready, is_ready = os.pipe()
+    parent_pid, waiting = os.getpid(), []
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # What is imported is no garbage, and stays shared memory where no collection writes to it.
+    gc.freeze()
+    for number, (reader, writer) in enumerate(pipes):
+        try:
+            pid = os.fork()
+        except OSError as err:
+            say(f"ranks are not forked: {err}")
+            break
+        if pid == 0:
+            for descriptor in {ready, *(end for pipe in pipes[number:] for end in pipe), *(w for _, w in pipes)} - {reader}:
+                _close(descriptor)
+            _await_start(parent_pid, reader, is_ready)
+            return Rank(module=options.training_script, arguments=list(options.training_script_args))
+        os.close(reader)
+        waiting.append(Waiting(ForkedProcess(pid), writer))
+    os.close(is_ready)
+    with os.fdopen(ready, "rb") as stream:
+        # torchrun signals a rank's group, which is there once it is ready.
+        if len(stream.read(len(pipes))) == len(pipes):
+            return waiting
+    for rank in waiting:
+        os.close(rank.pipe)
+        rank.process.wait()
+    return []
+
+
+def _close(descriptor: int) -> None:
+    with contextlib.suppress(OSError):
+        os.close(descriptor)
+
+
+def _await_start(parent_pid: int, reader: int, is_ready: int) -> None:
+    """Be a process as torchrun starts it; return when it starts this one."""
+    os.setsid()
+    bind_to_parent(parent_pid)
+    name_this_process("rank ?")
+    os.write(is_ready, READY)
+    os.close(is_ready)
+    with os.fdopen(reader, "rb") as stream:
+        given = stream.read()
+    if not given:
+        # torchrun has ended, or starts its ranks itself.
+        os._exit(1)
+    os.environ.clear()
+    os.environ.update(json.loads(given))
+    name_this_process(f"rank {os.environ['RANK']}")
+    # As `python -u`.
+    for stream_ in (sys.stdout, sys.stderr):
+        if hasattr(stream_, "reconfigure"):
+            stream_.reconfigure(line_buffering=True, write_through=True)
+    if "numpy" in sys.modules:
+        # Python's own generator is seeded by a fork, numpy's old global one would be the same in all ranks.
+        sys.modules["numpy"].random.seed()
+
+
+@contextlib.contextmanager
+def started_by(options: Namespace, waiting: list[Waiting]) -> Iterator[None]:
+    """Have torchrun start the waiting processes in this block, where it would start new ones."""
+    from torch.distributed.elastic.multiprocessing import api
+    from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
+
+    program = (sys.executable, "-u", "-m", options.training_script, *options.training_script_args)
+
+    class Handler(SubprocessHandler):
+        def _popen(self, args: tuple[str, ...], env: dict[str, str]) -> Any:
+            rank = waiting[self.local_rank_id]
+            if args == program:
+                return rank.start(env)
+            # As with another interpreter in PYTHON_EXEC.
+            os.close(rank.pipe)
+            return super()._popen(args, env)
+
+    original = getattr(api, HANDLER)
+    setattr(api, HANDLER, Handler)
+    try:
+        yield
+    finally:
+        setattr(api, HANDLER, original)
+
+
+def say(text: str) -> None:
+    sys.stderr.write(f"training.torchrun: {text}\n")
+
+
+if __name__ == "__main__":
+    main()
