@@ -20,6 +20,7 @@ import importlib
 import json
 import os
 import runpy
+import signal
 import subprocess
 import sys
 import time
@@ -197,6 +198,10 @@ def _await_start(parent_pid: int, reader: int, is_ready: int) -> None:
     if not given:
         # torchrun has ended, or starts its ranks itself.
         os._exit(1)
+    # torchrun handles these, so that a new interpreter has their defaults, whatever the shell has had ignored.
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
     os.environ.update(json.loads(given))
     name_this_process(f"rank {os.environ['RANK']}")
