@@ -15,6 +15,9 @@ import sys
 
 PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
+POLL_SECONDS = 0.02
+ALLOCATOR_THREAD = "jemalloc_bg_thd"
+"""Of Arrow's allocator, which takes its locks for a fork and does without the thread in the child (jemalloc, background_thread.c)."""
 
 
 def bind_to_parent(expected_parent_pid: int | None = None) -> None:
@@ -39,6 +42,47 @@ def bind_to_parent(expected_parent_pid: int | None = None) -> None:
 def name_this_process(name: str) -> None:
     """Set the name that `ps -o comm` and /proc/PID/comm show, of which the kernel keeps 15 bytes."""
     ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode(), 0, 0, 0)
+
+
+def other_threads() -> list[str]:
+    """Return the names of this process's threads that a forked child would lack, beside the allocator's."""
+    from pathlib import Path
+
+    folders = [folder for folder in Path("/proc/self/task").iterdir() if int(folder.name) != os.getpid()]
+    names = [(folder / "comm").read_text(encoding="utf-8", errors="replace").strip() for folder in folders]
+    return sorted(name for name in names if name != ALLOCATOR_THREAD)
+
+
+class ForkedProcess:
+    """A child of `os.fork`, as a `subprocess.Popen` has its pid and its end."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Return the exit code, negative after a signal; None while the process runs."""
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end.
+
+        Raises:
+            subprocess.TimeoutExpired: the process still runs after `timeout` seconds.
+        """
+        # Programs that only start another need none of this.
+        import subprocess
+        import time
+
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if deadline is not None and time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
+            time.sleep(POLL_SECONDS)
+        return code
 
 
 def main() -> None:

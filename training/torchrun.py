@@ -21,25 +21,19 @@ import json
 import os
 import runpy
 import signal
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from training.processes import bind_to_parent, name_this_process
+from training.processes import ForkedProcess, bind_to_parent, name_this_process, other_threads
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
-ALLOCATOR_THREAD: Final = "jemalloc_bg_thd"
-"""Of Arrow's allocator, which takes its locks for a fork and does without the thread in the child (jemalloc, background_thread.c)."""
 GPU_BUILDS: Final = ("cuda", "hip", "xpu")
 HANDLER: Final = "get_subprocess_handler"
 """What torchrun calls to start a rank."""
-POLL_SECONDS: Final = 0.02
 READY: Final = b"r"
 
 
@@ -54,34 +48,6 @@ class Rank:
         sys.argv = [self.module, *self.arguments]
         sys.orig_argv = [sys.executable, "-u", "-m", self.module, *self.arguments]
         runpy.run_module(self.module, run_name="__main__", alter_sys=True)
-
-
-class ForkedProcess:
-    """What torchrun uses of a `subprocess.Popen`."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self.returncode: int | None = None
-
-    def poll(self) -> int | None:
-        """Return the exit code, negative after a signal; None while the process runs."""
-        if self.returncode is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
-        return self.returncode
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Wait for the end.
-
-        Raises:
-            subprocess.TimeoutExpired: the process still runs after `timeout` seconds.
-        """
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while (code := self.poll()) is None:
-            if deadline is not None and time.monotonic() > deadline:
-                raise subprocess.TimeoutExpired(f"rank {self.pid}", timeout or 0.0)
-            time.sleep(POLL_SECONDS)
-        return code
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +105,6 @@ def import_only(module: str) -> None:
     package, _, name = module.rpartition(".")
     if package:
         delattr(sys.modules[package], name)
-
-
-def other_threads() -> list[str]:
-    """Return the names of the threads that a forked child would lack, beside the allocator's."""
-    folders = [folder for folder in Path("/proc/self/task").iterdir() if int(folder.name) != os.getpid()]
-    names = [(folder / "comm").read_text(encoding="utf-8", errors="replace").strip() for folder in folders]
-    return sorted(name for name in names if name != ALLOCATOR_THREAD)
 
 
 def fork_ranks(options: Namespace) -> list[Waiting] | Rank:

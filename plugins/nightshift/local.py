@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Final
 
-from nightshift.placement import Ended
+from nightshift.placement import Ended, spec_environment
 from nightshift.settings import Settings
 from nightshift.sources import noted_places
 from training.contracts import TRAININGS, StageRequest
@@ -51,9 +51,10 @@ class LocalLauncher:
     def launch(self, request_uri: str, request: StageRequest, spec: PipelineSpec, say: Callable[[str], None]) -> Ended:
         """Run the attempt; call it from the thread that outlives it, since the kernel ties the child to that thread."""
         command = command_of(request_uri, request, spec, parent_pid=os.getpid())
+        environment = {**stage_environment(self._settings, request.stage), **spec_environment(request.stage, spec)}
         # torchrun leaves its logs' folder behind, and killed ranks theirs: all of an attempt's temporary files go with the attempt.
         with scratch_folder() as folder:
-            return self.run(command, {**stage_environment(self._settings, request.stage), "TMPDIR": str(folder)}, say)
+            return self.run(command, {**environment, "TMPDIR": str(folder)}, say)
 
     def run(self, command: list[str], environment: Mapping[str, str], say: Callable[[str], None]) -> Ended:
         """Run a command to its end, handing each line of its output to `say`: whole, or in pieces of 4 KiB."""

@@ -11,6 +11,7 @@ from nightshift.settings import Settings
 from training.contracts import StageRequest
 from training.errors import Problem, SpecError, shown
 from training.spec import PipelineSpec
+from training.spec.families import FAMILIES
 from training.spec.train import Placement
 
 LOCAL: Final = "local"
@@ -104,3 +105,9 @@ def check_backend(settings: Settings, spec: PipelineSpec | None = None) -> None:
         message = f"there is no backend {shown(settings.backend)}"
         hint = f"use {LOCAL} or {KUBERNETES}"
         raise SpecError("environment", [Problem(code="settings.backend", field="NIGHTSHIFT_BACKEND", message=message, hint=hint)])
+
+
+def spec_environment(stage: str, spec: PipelineSpec) -> dict[str, str]:
+    """Return what a stage must know of the spec before it reads it."""
+    model = spec.train.model
+    return {"NIGHTSHIFT_MODEL_FAMILY": model} if stage == "evaluate" and model in FAMILIES else {}

@@ -5,28 +5,38 @@ figure would be the neighbours'. The time that a call is ready to run and waits 
 the model's: it is taken off the call's time, and its share is recorded. Where it is large and a limit is missed, the measurement is
 repeated.
 
+Importing what a model needs costs up to 3 CPU seconds. An evaluation that knows the model's family when it starts imports it first, and
+forks the process that will measure (`fork_measurer`): before it has read anything, and while it has one thread. Otherwise it is a new one:
+
 python -m training.evaluation.latency MODEL_FOLDER FRAME.parquet [GROUP_COLUMN] [--limits JSON]
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import logging
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
+import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
+from training.models import load_family
 from training.models.predictor import Predictor, load_predictor
+from training.processes import ForkedProcess, bind_to_parent, name_this_process, other_threads
+from training.spec.families import known_families
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +53,9 @@ TIMEOUT_SECONDS: Final = 600.0
 MAX_MEASUREMENTS: Final = 3
 CALM_SHARE: Final = 0.1
 """Share of waiting for a CPU up to which a measurement is not repeated."""
+PROGRAM: Final = "training.evaluation.latency"
+FAMILY_VARIABLE: Final = "NIGHTSHIFT_MODEL_FAMILY"
+"""Set by what starts an evaluation: the family of the spec's model, so that its libraries are imported before there are threads."""
 RUN_DELAY: Final = Path("/proc/thread-self/schedstat")
 
 
@@ -63,26 +76,132 @@ def measure(
     """
     path = scratch / "latency.parquet"
     frame.to_parquet(path)
-    command = [sys.executable, "-m", "training.evaluation.latency", str(folder), str(path), *([group] if group else [])]
-    command += ["--limits", json.dumps(dict(limits or {}))]
-    # It must not outlive this process, whatever ends it.
-    bound = [sys.executable, "-m", "training.processes", "--parent", str(os.getpid()), "--", *command]
-    root = str(Path(__file__).resolve().parents[2])
-    environment = {
-        "OMP_NUM_THREADS": "1",
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])]),
-    }
+    arguments = [str(folder), str(path), *([group] if group else []), "--limits", json.dumps(dict(limits or {}))]
+    global _forked
+    forked, _forked = _forked, None
     try:
-        done = subprocess.run(bound, env=environment, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=True)
+        text = _new_process(arguments) if forked is None else forked.ask(arguments)
     except subprocess.TimeoutExpired:
         logger.warning("latency is not known: the model did not answer within %.0f s", TIMEOUT_SECONDS)
         return None
     except subprocess.CalledProcessError as err:
         logger.warning("latency is not known: the measuring process ended with %s: %s", err.returncode, err.stderr[-2000:])
         return None
-    measured: dict[str, dict[str, float]] = json.loads(done.stdout.splitlines()[-1])
+    measured: dict[str, dict[str, float]] = json.loads(text.splitlines()[-1])
     return measured
+
+
+def _new_process(arguments: list[str]) -> str:
+    """Return the output of this program.
+
+    Raises:
+        subprocess.TimeoutExpired, subprocess.CalledProcessError
+    """
+    # It must not outlive this process, whatever ends it.
+    bound = [sys.executable, "-m", "training.processes", "--parent", str(os.getpid()), "--", sys.executable, "-m", PROGRAM, *arguments]
+    root = str(Path(__file__).resolve().parents[2])
+    environment = {
+        "OMP_NUM_THREADS": "1",
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])]),
+    }
+    return subprocess.run(bound, env=environment, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=True).stdout
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ForkedMeasurer:
+    """A process that waits for the arguments of this program, with a family's libraries imported."""
+
+    process: ForkedProcess
+    requests: int
+    """Where its arguments are written."""
+    answers: int
+    """Where its output is read, standard output up to the end."""
+    errors: int
+    """File in memory of its standard error."""
+
+    def ask(self, arguments: list[str]) -> str:
+        """Return the output of this program.
+
+        Raises:
+            subprocess.TimeoutExpired, subprocess.CalledProcessError
+        """
+        with contextlib.suppress(BrokenPipeError), os.fdopen(self.requests, "w") as stream:
+            json.dump(arguments, stream)
+        chunks: list[str] = []
+        reader = threading.Thread(target=lambda: chunks.append(_read(self.answers)), name="latency", daemon=True)
+        reader.start()
+        reader.join(TIMEOUT_SECONDS)
+        try:
+            code = self.process.wait(TIMEOUT_SECONDS if chunks else 0.0)
+        except subprocess.TimeoutExpired:
+            os.kill(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+            raise
+        if code:
+            os.lseek(self.errors, 0, os.SEEK_SET)
+            raise subprocess.CalledProcessError(code, PROGRAM, stderr=_read(self.errors))
+        return chunks[0]
+
+
+_forked: ForkedMeasurer | None = None
+
+
+def fork_measurer(family: str) -> None:
+    """Fork the process that `measure` will ask, if that is safe; call it first of all, while this process has one thread.
+
+    Args:
+        family: name of a model family of ours; nothing is forked for another one, whose import may start threads or open devices.
+    """
+    global _forked
+    # A library reads the number of its threads when it is loaded, and a new process would have one.
+    if family not in known_families() or "OMP_NUM_THREADS" not in os.environ:
+        return
+    load_family(family)
+    if others := other_threads():
+        logger.info("latency will be measured by a new process: %s runs beside the main thread", ", ".join(others))
+        return
+    (request_reader, requests), (answers, answer_writer), errors = os.pipe(), os.pipe(), os.memfd_create("latency")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    parent_pid, pid = os.getpid(), os.fork()
+    if pid == 0:
+        os.close(requests)
+        os.close(answers)
+        _serve(parent_pid, request_reader, answer_writer, errors)
+    os.close(request_reader)
+    os.close(answer_writer)
+    _forked = ForkedMeasurer(process=ForkedProcess(pid), requests=requests, answers=answers, errors=errors)
+
+
+def _serve(parent_pid: int, requests: int, answers: int, errors: int) -> NoReturn:
+    """Be this program, once its arguments are known."""
+    bind_to_parent(parent_pid)
+    name_this_process("latency")
+    os.dup2(answers, 1)
+    os.dup2(errors, 2)
+    os.close(answers)
+    os.close(errors)
+    given = _read(requests)
+    if not given:
+        os._exit(0)
+    code = 1
+    try:
+        sys.argv = [PROGRAM, *json.loads(given)]
+        sys.orig_argv = [sys.executable, "-m", *sys.argv]
+        main()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _read(descriptor: int) -> str:
+    with os.fdopen(descriptor, encoding="utf-8", errors="replace") as stream:
+        return stream.read()
 
 
 def timed_calls(

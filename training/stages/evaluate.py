@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pandas as pd
@@ -41,8 +41,8 @@ from training.spec.models import PipelineSpec
 from training.stages.runner import Outcome, StageContext, main
 from training.store import Manifest, point_run_at
 
-with lean_imports(deferred=MLFLOW_DEFERRED, absent=MLFLOW_MODELS_OPTIONAL):
-    from training.registry.versions import Registered, log_evaluation, register_candidate
+if TYPE_CHECKING:
+    from training.registry.versions import Registered
 
 logger = logging.getLogger(__name__)
 
@@ -181,6 +181,10 @@ def _checks(context: StageContext, data: Dataset, predictor: Predictor, measures
 
 
 def _register(context: StageContext, model: Manifest, predictor: Predictor, rows: Rows, run_id: str | None) -> Registered:
+    # Its threads: the process that measures the latency is forked before.
+    with lean_imports(deferred=MLFLOW_DEFERRED, absent=MLFLOW_MODELS_OPTIONAL):
+        from training.registry.versions import register_candidate
+
     inputs = {name: str(rows.frame[name].dtype) for name in predictor.inputs}
     request = context.request
     tags = {"nightshift.pipeline": request.pipeline, "nightshift.as_of": request.as_of, "nightshift.model": model.digest}
@@ -269,6 +273,8 @@ def _report(context: StageContext, rows: Rows, scored: Scored, evaluation: Mappi
 
 
 def _store(context: StageContext, evaluation: Mapping[str, Any], page: bytes, run_id: str | None) -> Outcome:
+    from training.registry.versions import log_evaluation
+
     store = context.store
     finite = {name: value for name, value in evaluation["metrics"].items() if isinstance(value, float)}
     with context.timed("log", kind="mlflow"):
@@ -318,4 +324,5 @@ def _scalars(evaluation: Mapping[str, Any], primary: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    latency.fork_measurer(os.environ.get(latency.FAMILY_VARIABLE, ""))
     main(work)

@@ -17,7 +17,7 @@ from nightshift.kubernetes.manifests import Launch, launch_name, launch_of
 from nightshift.kubernetes.observe import Seen
 from nightshift.kubernetes.patience import Limits, limits_of
 from nightshift.kubernetes.submitter import Submitter, in_cluster
-from nightshift.placement import Ended
+from nightshift.placement import Ended, spec_environment
 from nightshift.resolve import Frozen
 from nightshift.settings import Settings
 from nightshift.work import Work
@@ -244,7 +244,8 @@ class RemoteWork:
             nodes=entry.nodes,
             spot=entry.spot,
         )
-        return replace(launch, environment=pod_environment(self._cluster, Settings.from_environment(), gpus=launch.gpus))
+        told = pod_environment(self._cluster, Settings.from_environment(), gpus=launch.gpus)
+        return replace(launch, environment={**told, **spec_environment(self._stage, self._frozen.spec)})
 
     def _clear(self, launches: list[LaunchEntry], say: Callable[[str], None]) -> None:
         """Delete what the work's launches left. The work is done: a cluster that is away does not take that back."""

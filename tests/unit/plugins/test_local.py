@@ -13,7 +13,7 @@ import pytest
 
 from nightshift import local
 from nightshift.local import MAX_LINE_BYTES, LocalLauncher, command_of, printable, stage_environment
-from nightshift.placement import Ended
+from nightshift.placement import Ended, spec_environment
 from nightshift.settings import Settings
 from training.contracts import RunIdentity, StageRequest
 from training.memory import memory_limit_bytes
@@ -206,6 +206,14 @@ def test_waiting_threads_of_a_stage_sleep_unless_the_installation_says_otherwise
     settings = Settings.from_environment()
     assert stage_environment(settings, "train", {})["OMP_WAIT_POLICY"] == "PASSIVE"
     assert stage_environment(settings, "train", {"OMP_WAIT_POLICY": "ACTIVE"})["OMP_WAIT_POLICY"] == "ACTIVE"
+
+
+@pytest.mark.parametrize(
+    ("stage", "model", "expected"), [("evaluate", "ranker", "ranker"), ("train", "ranker", None), ("evaluate", "own.m:C", None)]
+)
+def test_an_evaluation_knows_its_model_family_when_it_starts(stage: str, model: str, expected: str | None) -> None:
+    spec = SPEC.model_copy(update={"train": SPEC.train.model_copy(update={"model": model})})
+    assert spec_environment(stage, spec).get("NIGHTSHIFT_MODEL_FAMILY") == expected
 
 
 @pytest.mark.parametrize("stage", ALL_STAGES)

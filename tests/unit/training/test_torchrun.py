@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.distributed import run as torchs
 
-from training import torchrun
+from training import processes, torchrun
 
 PLAIN = ("--standalone", "--nproc-per-node=2", "--max-restarts=0", "-m", "training.stages.trial", "uri")
 
@@ -81,21 +81,21 @@ def test_other_options_than_those_of_a_stage_are_left_to_torchrun(
 
 def test_a_thread_of_a_library_is_seen_and_the_allocators_is_not() -> None:
     stop = threading.Event()
-    before = torchrun.other_threads()
+    before = processes.other_threads()
     thread = threading.Thread(target=stop.wait)
     thread.start()
     try:
-        assert len(torchrun.other_threads()) == len(before) + 1
+        assert len(processes.other_threads()) == len(before) + 1
     finally:
         stop.set()
         thread.join()
-    assert torchrun.ALLOCATOR_THREAD not in before
+    assert processes.ALLOCATOR_THREAD not in before
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, -15), (None, 3)])
 def test_a_forked_process_ends_with_the_code_that_popen_gives(number: signal.Signals | None, code: int) -> None:
     pid = os.posix_spawn("/bin/sh", ["sh", "-c", "exit 3" if number is None else "exec sleep 600"], os.environ)
-    process = torchrun.ForkedProcess(pid)
+    process = processes.ForkedProcess(pid)
     if number is not None:
         assert process.poll() is None
         with pytest.raises(subprocess.TimeoutExpired):

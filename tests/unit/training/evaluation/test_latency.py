@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import subprocess
@@ -19,6 +20,7 @@ from training.data.encoders import EncoderSettings
 from training.data.transforms import FeaturePlan, FittedTransforms
 from training.evaluation import latency
 from training.evaluation.latency import NUM_CALLS, NUM_WARM_UPS, measure, timed_calls
+from training.provenance import CHECKOUT
 
 pytestmark = pytest.mark.slow
 
@@ -146,3 +148,69 @@ def test_model_that_never_answers_has_no_latency(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(latency, "TIMEOUT_SECONDS", 0.01)
     assert measure(model_folder(tmp_path / "model"), FRAME, tmp_path, None) is None
     assert "did not answer" in caplog.text
+
+
+FORKS = """
+import json, logging, os, sys, threading
+from pathlib import Path
+import pandas as pd
+from training.evaluation import latency
+
+logging.basicConfig(level=logging.INFO)
+folder, frame, family, threads = Path(sys.argv[1]), pd.read_parquet(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+stop = threading.Event()
+for _ in range(threads):
+    threading.Thread(target=stop.wait, daemon=True).start()
+latency.fork_measurer(family)
+new, pids = latency._new_process, []
+latency._new_process = lambda arguments: pids.append("new") or new(arguments)
+if (forked := latency._forked) is not None:
+    pids.append(Path(f"/proc/{forked.process.pid}/comm").read_text().strip())
+    pids.append(len(os.listdir(f"/proc/{forked.process.pid}/task")))
+found = [latency.measure(folder, frame, folder.parent, None) for _ in range(2)]
+print(json.dumps({"found": found, "processes": pids, "is_left": forked is not None and Path(f"/proc/{forked.process.pid}").exists()}))
+"""
+
+
+def forked(tmp_path: Path, *, family: str = "boosted_trees", threads: int = 0, frame: pd.DataFrame = FRAME, **more: str) -> tuple[Any, str]:
+    """Measure twice in a process that forks the one that measures; return what it found and its log."""
+    folder, path = model_folder(tmp_path / "model"), tmp_path / "frame.parquet"
+    frame.to_parquet(path)
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(CHECKOUT), **more}
+    command = [sys.executable, "-c", FORKS, str(folder), str(path), family, str(threads)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1]), done.stderr
+
+
+def test_a_process_that_was_forked_before_the_evaluation_measures_once_and_a_new_one_after_it(tmp_path: Path) -> None:
+    facts, _ = forked(tmp_path, OMP_NUM_THREADS="1")
+    assert facts["processes"] == ["latency", 1, "new"]
+    assert [set(found) for found in facts["found"]] == [{"1", "256"}] * 2
+    assert facts["found"][0].keys() == facts["found"][1].keys()
+    assert not facts["is_left"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"threads": 1, "OMP_NUM_THREADS": "1"}, "latency will be measured by a new process"),
+        ({"family": "own.models:Ranker", "OMP_NUM_THREADS": "1"}, ""),
+        ({"family": "", "OMP_NUM_THREADS": "1"}, ""),
+        ({}, ""),
+    ],
+    ids=["beside a thread", "a user's class", "an unknown family", "no number of threads"],
+)
+def test_where_a_fork_is_not_safe_or_would_measure_something_else_a_new_process_measures(
+    tmp_path: Path, options: dict[str, Any], words: str
+) -> None:
+    facts, log = forked(tmp_path, **options)
+    assert facts["processes"] == ["new", "new"]
+    assert all(found is not None for found in facts["found"])
+    assert words in log
+
+
+def test_a_model_that_a_forked_process_cannot_ask_has_no_latency_and_the_log_says_why(tmp_path: Path) -> None:
+    facts, log = forked(tmp_path, frame=FRAME.drop(columns="value"), OMP_NUM_THREADS="1")
+    assert facts["found"] == [None, None]
+    assert log.count("schema.missing") >= 2

@@ -34,7 +34,7 @@ def _nobody_else(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
         patch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path_factory.mktemp('database')}/nightshift.db")
         patch.setattr("training.engine.tracking.CLOSE_SECONDS", 0.5)
-        patch.setattr("training.stages.evaluate.register_candidate", lambda *_args, **_named: Registered("7", "f" * 64))
+        patch.setattr("training.registry.versions.register_candidate", lambda *_args, **_named: Registered("7", "f" * 64))
         patch.setattr(latency, "measure", lambda *_args, **_named: LATENCY)
         yield
 

@@ -49,7 +49,8 @@ ALLOWED: Final = {
         "train": FRAMES | MLFLOW | {"torch"},
         LAUNCHER: FRAMES | {"torch"},
         "evaluate": FRAMES | MLFLOW | {"torch", "scipy", "matplotlib"},
-        LATENCY: FRAMES | {"torch"},
+        # It is forked from the evaluation before that begins.
+        LATENCY: FRAMES | {"torch", "matplotlib"},
         "promote": MLFLOW | {"sqlalchemy"},
     },
     "boosted_trees": {
@@ -59,7 +60,7 @@ ALLOWED: Final = {
         "prepare": FRAMES,
         "train": FRAMES | MLFLOW | XGBOOST,
         "evaluate": FRAMES | MLFLOW | XGBOOST | {"matplotlib"},
-        LATENCY: FRAMES | XGBOOST,
+        LATENCY: FRAMES | XGBOOST | {"matplotlib"},
         "promote": MLFLOW | {"sqlalchemy"},
     },
 }
@@ -120,6 +121,8 @@ class Imports:
             "MLFLOW_ALLOW_FILE_STORE": "true",
             "OMP_NUM_THREADS": "1",
             "GLOO_SOCKET_IFNAME": "lo",
+            # As the launcher sets it for evaluations.
+            "NIGHTSHIFT_MODEL_FAMILY": self._folder.name,
         }
         stage = work.__module__.rpartition(".")[2]
         self.code[stage] = set(code_of_request(uri).files)
