@@ -47,7 +47,11 @@ class Rank:
     def run(self) -> None:
         sys.argv = [self.module, *self.arguments]
         sys.orig_argv = [sys.executable, "-u", "-m", self.module, *self.arguments]
-        runpy.run_module(self.module, run_name="__main__", alter_sys=True)
+        try:
+            runpy.run_module(self.module, run_name="__main__", alter_sys=True)
+        finally:
+            # Libraries check at the interpreter's end that nothing of theirs is left.
+            gc.unfreeze()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +133,7 @@ def fork_ranks(options: Namespace) -> list[Waiting] | Rank:
             return Rank(module=options.training_script, arguments=list(options.training_script_args))
         os.close(reader)
         waiting.append(Waiting(ForkedProcess(pid), writer))
+    gc.unfreeze()
     os.close(is_ready)
     with os.fdopen(ready, "rb") as stream:
         # torchrun signals a rank's group, which is there once it is ready.

@@ -7,6 +7,7 @@ calls are torch's as they are.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import sys
@@ -55,7 +56,11 @@ _forward = contextmanager(inspect.unwrap(DistributedDataParallel._inside_ddp_for
 
 def _called(method: Any, *arguments: Any) -> Any:
     """Call a method of torch's, without the wrappers that import the compiler."""
-    return (method if COMPILER in sys.modules else inspect.unwrap(method))(*arguments)
+    return (method if COMPILER in sys.modules else _unwrapped(method))(*arguments)
+
+
+# Each step asks for two of them.
+_unwrapped = functools.cache(inspect.unwrap)
 
 
 class _Options(ModuleType):

@@ -101,6 +101,7 @@ class Loop:
         self._parts = parts
         self._module = parts.module.to(parts.gang.device)
         self._names = {name: p for name, p in self._module.named_parameters()}
+        self._parameters = list(self._names.values())
         self._optimizer = AdamW(self._module.parameters(), lr=parts.learning_rate, weight_decay=parts.weight_decay, fused=True)
         self._watchdog = Watchdog()
         self._given_up = False
@@ -167,7 +168,7 @@ class Loop:
                 total = parts.loss(wrapped, on_device)
             # DDP averages over ranks; shares differ by a unit, so the mean over units is the sum of sums over all units.
             (total * (gang.world_size / num_units)).backward()  # type: ignore[no-untyped-call]
-            norm = float(nn.utils.clip_grad_norm_(self._module.parameters(), MAX_GRAD_NORM))
+            norm = float(nn.utils.clip_grad_norm_(self._parameters, MAX_GRAD_NORM))
         loss = float(total.detach()) * gang.world_size / num_units
         self._watchdog.check(progress.step, loss, norm)
         self._optimizer.step()
