@@ -50,7 +50,7 @@ ALLOWED: Final = {
         LAUNCHER: FRAMES | {"torch"},
         "evaluate": FRAMES | MLFLOW | {"torch", "scipy", "matplotlib"},
         # It is forked from the evaluation before that begins.
-        LATENCY: FRAMES | {"torch", "matplotlib"},
+        LATENCY: FRAMES | {"torch", "scipy", "matplotlib"},
         "promote": MLFLOW | {"sqlalchemy"},
     },
     "boosted_trees": {
