@@ -8,7 +8,6 @@ calls are torch's as they are.
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
 import sys
 from collections.abc import Iterator
@@ -69,7 +68,9 @@ class _Options(ModuleType):
     utils = SimpleNamespace(get_optimize_ddp_mode=lambda: GRADIENT_REDUCTION)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(importlib.import_module(COMPILER), name)
+        import torch._dynamo
+
+        return getattr(sys.modules[COMPILER], name)
 
 
 @contextmanager
