@@ -68,9 +68,9 @@ class _Options(ModuleType):
     utils = SimpleNamespace(get_optimize_ddp_mode=lambda: GRADIENT_REDUCTION)
 
     def __getattr__(self, name: str) -> Any:
-        import torch._dynamo
+        import torch._dynamo as compiler
 
-        return getattr(sys.modules[COMPILER], name)
+        return getattr(compiler, name)
 
 
 @contextmanager
