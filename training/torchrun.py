@@ -71,6 +71,8 @@ class Waiting:
 def main() -> None:
     # torchrun sets it for its ranks, too late for libraries that are loaded by then.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    # Imports make no garbage.
+    gc.disable()
     from torch.distributed import run as torchrun
 
     options = torchrun.get_args_parser().parse_args(sys.argv[1:])
@@ -80,10 +82,12 @@ def main() -> None:
         if others := other_threads():
             say(f"ranks are not forked: {', '.join(others)} runs beside the main thread")
         elif isinstance(forked := fork_ranks(options), Rank):
+            gc.enable()
             forked.run()
             return
         else:
             waiting = forked
+    gc.enable()
     with started_by(options, waiting) if waiting else contextlib.nullcontext():
         torchrun.main(sys.argv[1:])
 
