@@ -55,7 +55,7 @@ def _shop(folder: Path) -> dict[str, str]:
 
 
 def _flights(folder: Path) -> dict[str, str]:
-    write_flights(folder, date(2013, 2, 25), 66)
+    write_flights(folder, date(2013, 3, 11), 52)  # after the change of clocks, which skips an hour
     return {"FLIGHTS_URI": folder.as_uri()}
 
 
