@@ -45,7 +45,7 @@ def follow(ledger: Ledger, model: str, *, whole: bool = True) -> Standing:
     """Set MLflow's aliases and tags of `model` to what the ledger says, and mark the outbox.
 
     With `whole` all versions are compared. Without it only those that decisions in the outbox have touched and those that hold an alias:
-    the next whole comparison, at most an hour later, finds what was changed in MLflow about the others.
+    the next whole comparison (housekeeping, once a day by default) finds what was changed in MLflow about the others.
 
     A note in the outbox says that a process is at work. Of two writers at once, one may overwrite what the other has just set to something
     newer; so each looks again after its last write, and ends on a look that found nothing to set right. One that died leaves its note,

@@ -81,8 +81,8 @@ def decide(evaluation: Mapping[str, Any], rules: Evaluate, *, approval: str, pro
     A gate that is not passed does what its severity says: `fail` rejects, `approve` asks a person, `warn` is only said. Whatever is missing
     or not finite rejects at every severity, and so does a champion that is no baseline: nobody can approve what was not compared.
 
-    A candidate with the champion's weights, as after an edit of the thresholds alone, is not compared with itself, and nobody is asked:
-    the gates that need no champion decide, and the ledger moves nothing.
+    A candidate with the champion's weights, as after an edit of the thresholds alone, is not compared with itself, and no approval is
+    requested: the gates that need no champion decide, and the ledger moves nothing.
 
     Args:
         evaluation: `metrics.json` of the evaluation.
