@@ -178,12 +178,11 @@ def _reads(expectation: Any, columns: Sequence[str]) -> frozenset[str]:
         kinds.ColumnPairMapExpectation,
         kinds.MulticolumnMapExpectation,
     )
+    if not type(expectation).__module__.startswith(SHIPPED_EXPECTATIONS) or getattr(expectation, "row_condition", None):
+        return frozenset(columns)
     if expectation.configuration.type in WITHOUT_VALUES:
         return frozenset()
-    is_shipped = type(expectation).__module__.startswith(SHIPPED_EXPECTATIONS)
-    if is_shipped and isinstance(expectation, of_its_columns) and not expectation.row_condition:
-        return frozenset(named) & frozenset(columns)
-    return frozenset(columns)
+    return frozenset(named) & frozenset(columns) if isinstance(expectation, of_its_columns) else frozenset(columns)
 
 
 def _without_values(columns: Sequence[str], num_rows: int) -> pd.DataFrame:

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from training.data.shop import make_day
 from training.data.validation.results import CheckResult
-from training.data.validation.suites import load_suite, run_suite, suites_folder
+from training.data.validation.suites import SuiteJudge, load_suite, run_suite, suites_folder
 from training.errors import SpecError
 
 Frame = pd.DataFrame
@@ -239,3 +240,16 @@ def test_an_expectation_that_nobody_knows_is_refused(expectation: dict[str, Any]
     with pytest.raises(SpecError) as caught:
         run_suite(suite(expectation), pd.DataFrame({"x": [1]}), name="s", table="t")
     assert caught.value.code == "suite.invalid"
+
+
+@pytest.mark.parametrize(("most", "status"), [(3, "failed"), (4, "passed")])
+def test_rows_of_a_condition_are_counted_by_their_values(most: int, status: str) -> None:
+    """Without its columns, the condition would be met by no row, and no number of rows would be too large."""
+    condition = {"row_condition": "a > 5", "condition_parser": "pandas"}
+    counted = {"type": "expect_table_row_count_to_be_between", "kwargs": {"min_value": 0, "max_value": most, **condition}}
+    rows = pa.table({"a": range(10), "b": range(10)})
+    judge = SuiteJudge({"expectations": [counted]}, name="s", table="t", columns=rows.column_names)
+    for name in rows.column_names:
+        judge.judge({name: rows.column(name)})
+    (found,) = judge.results(rows.num_rows, lambda names: rows.select(names).to_pandas())
+    assert (found.status, found.observed) == (status, "4")
