@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import os
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
@@ -23,6 +24,7 @@ from training.errors import NightshiftError, SpecError
 from training.patience import waiting_for_database
 from training.spec.names import HOUSEKEEPING
 from training.store import Ref, Store
+from training.store.collector import MAX_CLOCK_DIFFERENCE
 from training.store.marking import UNDELIVERED
 
 if TYPE_CHECKING:
@@ -106,7 +108,7 @@ class RepairOperator(StageOperator):
             return f"the outbox has entries of {', '.join(sorted(pending))}"
         retention = self._retention()
         done = _done_ref(settings).read()
-        if retention is None or done is None or datetime.now(UTC) - datetime.fromisoformat(done.value["done_at"]) >= retention.every:
+        if retention is None or done is None or not is_within(datetime.fromisoformat(done.value["done_at"]), retention.every):
             return "the last whole comparison was not within the interval (retention every)"
         return next((found for model in models if (found := other_aliases(settings.mlflow_uri, ledger, model))), "")
 
@@ -150,6 +152,11 @@ def _spec_uris(store: Store, settings: Settings) -> Iterator[str]:
             yield store.read_request(store.bucket.uri(entry.key)).spec_uri
 
 
+def is_within(done_at: datetime, interval: timedelta) -> bool:
+    """Return whether an instant is not longer ago than the interval. One in the future was noted by a wrong clock and does not count."""
+    return -MAX_CLOCK_DIFFERENCE <= datetime.now(UTC) - done_at < interval
+
+
 def other_aliases(mlflow_uri: str, ledger: Ledger, model: str) -> str:
     """Return how MLflow's aliases of a model differ from the ledger, or that they could not be read; empty where they agree.
 
@@ -161,7 +168,7 @@ def other_aliases(mlflow_uri: str, ledger: Ledger, model: str) -> str:
     expected = {alias: holder.version for alias, holder in holders.items() if holder is not None}
     try:
         found = {alias: version for alias, version in _aliases(mlflow_uri, model).items() if alias in ALIASES}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as err:
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError, AttributeError) as err:
         return f"the aliases of {model} cannot be read here ({type(err).__name__})"
     return "" if found == expected else f"the aliases of {model} are {found}, expected {expected}"
 

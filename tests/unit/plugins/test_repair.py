@@ -146,9 +146,19 @@ def interval(ledger: Ledger, store: Store, registry: dict[str, dict[str, str]], 
     store.ref(DONE_REF).move({"done_at": (datetime.now(UTC) - timedelta(days=2)).isoformat()}, expected=1)
 
 
+def wrong_clock(ledger: Ledger, store: Store, registry: dict[str, dict[str, str]], patch: pytest.MonkeyPatch) -> None:
+    store.ref(DONE_REF).move({"done_at": (datetime.now(UTC) + timedelta(days=400)).isoformat()}, expected=1)
+
+
+def no_http(ledger: Ledger, store: Store, registry: dict[str, dict[str, str]], patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Registry, "send_response", lambda self, *_: self.wfile.write(b"-ERR unknown command\r\n"))
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
+        (wrong_clock, "retention every"),
+        (no_http, "cannot be read here"),
         (outbox, "the outbox has entries of b"),
         (metrics, "metrics wait"),
         (alias, "aliases of b are"),
