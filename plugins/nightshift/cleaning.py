@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 AIRFLOW_SECONDS: Final = 600
 STAMP: Final = "airflow-cleaned"
 """File of the installation whose time is that of the last cleaning of Airflow's database."""
+FUTURE_SECONDS: Final = 60.0
+"""A stamp may be younger than this machine's clock by so much."""
 _LEFT_ASIDE: Final = re.compile(r".+\.(journal|lock)\.[0-9a-f]{8}")
 """What a cleaning that was killed leaves of a study's files: see `nightshift.old_files`."""
 _TASK_LOGS: Final = re.compile(r"dag_id=.+")
@@ -142,7 +144,8 @@ def is_laptop(settings: Settings) -> bool:
 
 
 def is_due(stamp: Path, every: timedelta) -> bool:
-    return not stamp.exists() or time.time() - stamp.stat().st_mtime >= every.total_seconds()
+    """Return whether the stamp is missing, or not of the last interval: one in the future was made by a wrong clock."""
+    return not stamp.exists() or not -FUTURE_SECONDS <= time.time() - stamp.stat().st_mtime < every.total_seconds()
 
 
 def clean_home(home: Path, retention: Retention, *, now: float) -> int:
