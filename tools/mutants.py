@@ -46,7 +46,9 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
     "training/engine/precision.py": (f"{ENGINE}/test_precision.py",),
     "training/engine/loop.py": tuple(f"{ENGINE}/test_{name}.py" for name in ("schedule", "steps", "epochs", "resume", "watchdog")),
     "training/engine/checkpoint.py": tuple(f"{ENGINE}/test_{name}.py" for name in ("checkpoints", "checkpoint_types", "resume")),
-    "training/engine/checkpoint_tensors.py": (f"{ENGINE}/test_checkpoint_types.py", f"{ENGINE}/test_checkpoints.py"),
+    "training/engine/checkpoint_tensors.py": tuple(
+        f"{ENGINE}/test_{name}.py" for name in ("checkpoint_buffer", "checkpoint_types", "checkpoints")
+    ),
     "training/engine/distributed.py": (f"{ENGINE}/test_gang.py", f"{ENGINE}/test_steps.py"),
     "training/engine/tracking.py": (f"{ENGINE}/test_tracking.py",),
     "training/engine/tracking_journal.py": (f"{ENGINE}/test_tracking_journal.py",),
