@@ -35,7 +35,7 @@ def housekeeping_dag() -> DAG:
     """Return the DAG `housekeeping`."""
     dag = DAG(
         dag_id=HOUSEKEEPING,
-        description="Ends forgotten requests, sets MLflow right where it differs from the ledger, deletes what retention lets go",
+        description="Ends expired requests, sets MLflow right where it differs from the ledger, deletes what retention no longer keeps",
         doc_md=__doc__,
         schedule=CronTriggerTimetable("17 * * * *", timezone="UTC"),
         catchup=False,
@@ -75,7 +75,7 @@ class ExpireOperator(BaseOperator):
             self.log.error("the request for version %s of %s cannot be read: %s", request.version, request.model, err)
             return
         if datetime.now(UTC) < request.decided_at + spec.promote.approve_within:
-            self.log.info("version %s of %s waits for somebody since %s", request.version, request.model, request.decided_at)
+            self.log.info("version %s of %s has waited for an answer since %s", request.version, request.model, request.decided_at)
             return
         try:
             answer_request(ledger, request, "expired", by="nobody", words=f"nobody answered within {spec.promote.approve_within}")

@@ -244,8 +244,8 @@ class RemoteWork:
             nodes=entry.nodes,
             spot=entry.spot,
         )
-        told = pod_environment(self._cluster, Settings.from_environment(), gpus=launch.gpus)
-        return replace(launch, environment={**told, **spec_environment(self._stage, self._frozen.spec)})
+        of_the_cluster = pod_environment(self._cluster, Settings.from_environment(), gpus=launch.gpus)
+        return replace(launch, environment={**of_the_cluster, **spec_environment(self._stage, self._frozen.spec)})
 
     def _clear(self, launches: list[LaunchEntry], say: Callable[[str], None]) -> None:
         """Delete what the work's launches left. The work is done: a cluster that is away does not take that back."""

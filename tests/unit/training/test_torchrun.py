@@ -80,16 +80,25 @@ def test_other_options_than_those_of_a_stage_are_left_to_torchrun(
 
 
 def test_a_thread_of_a_library_is_seen_and_the_allocators_is_not() -> None:
-    stop = threading.Event()
+    stop, named = threading.Event(), threading.Barrier(3)
     before = processes.other_threads()
-    thread = threading.Thread(target=stop.wait)
-    thread.start()
+
+    def run(name: str) -> None:
+        # The kernel's name of this thread.
+        processes.name_this_process(name)
+        named.wait(60)
+        stop.wait()
+
+    threads = [threading.Thread(target=run, args=(name,)) for name in ("of a library", processes.ALLOCATOR_THREAD)]
+    for thread in threads:
+        thread.start()
+    named.wait(60)
     try:
-        assert len(processes.other_threads()) == len(before) + 1
+        assert processes.other_threads() == sorted([*before, "of a library"])
     finally:
         stop.set()
-        thread.join()
-    assert processes.ALLOCATOR_THREAD not in before
+        for thread in threads:
+            thread.join()
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, -15), (None, 3)])
