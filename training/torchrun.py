@@ -15,6 +15,7 @@ until torchrun starts it.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import gc
 import importlib
 import json
@@ -26,6 +27,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from training.environment_numbers import seconds
+from training.errors import SpecError
+from training.liveness import START_SECONDS, START_VARIABLE
 from training.processes import ForkedProcess, bind_to_parent, name_this_process, other_threads
 
 if TYPE_CHECKING:
@@ -73,12 +77,15 @@ def main() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     # Imports make no garbage.
     gc.disable()
-    from torch.distributed import run as torchrun
-
-    options = torchrun.get_args_parser().parse_args(sys.argv[1:])
     waiting: list[Waiting] = []
-    if is_plain(options) and may_fork():
-        import_only(options.training_script)
+    with limited_start():
+        from torch.distributed import run as torchrun
+
+        options = torchrun.get_args_parser().parse_args(sys.argv[1:])
+        may_be_forked = is_plain(options) and may_fork()
+        if may_be_forked:
+            import_only(options.training_script)
+    if may_be_forked:
         if others := other_threads():
             say(f"ranks are not forked: {', '.join(others)} runs beside the main thread")
         elif isinstance(forked := fork_ranks(options), Rank):
@@ -90,6 +97,26 @@ def main() -> None:
     gc.enable()
     with started_by(options, waiting) if waiting else contextlib.nullcontext():
         torchrun.main(sys.argv[1:])
+
+
+@contextlib.contextmanager
+def limited_start() -> Iterator[None]:
+    """End this process, its stack in the log, if the block takes longer than a stage may take to start: each rank has a guard, later.
+
+    The kernel's timer ends a process that holds the interpreter's lock, too, and is no thread.
+    """
+    try:
+        limit_seconds = seconds(START_VARIABLE, START_SECONDS)
+    except SpecError:
+        # A rank reports it.
+        limit_seconds = START_SECONDS
+    faulthandler.register(signal.SIGALRM, file=2, chain=True)
+    signal.setitimer(signal.ITIMER_REAL, limit_seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        faulthandler.unregister(signal.SIGALRM)
 
 
 def is_plain(options: Namespace) -> bool:

@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch.distributed import run as torchs
 
-from training import processes, torchrun
+from training import liveness, processes, torchrun
+from training.provenance import CHECKOUT
 
 PLAIN = ("--standalone", "--nproc-per-node=2", "--max-restarts=0", "-m", "training.stages.trial", "uri")
 
@@ -48,6 +49,24 @@ def test_nothing_is_forked_beside_another_thread(
     main(monkeypatch, *PLAIN)
     assert started == ["imports training.stages.trial", "torchrun"]
     assert "ranks are not forked: tokio-worker runs beside the main thread" in capsys.readouterr().err
+
+
+def test_imports_have_the_limit_of_a_start_and_what_follows_has_none(monkeypatch: pytest.MonkeyPatch, started: list[str]) -> None:
+    timers: list[float] = []
+    monkeypatch.setenv(liveness.START_VARIABLE, "500")
+    monkeypatch.setattr(torchrun, "import_only", lambda _module: timers.append(signal.getitimer(signal.ITIMER_REAL)[0]))
+    monkeypatch.setattr(torchrun, "fork_ranks", lambda _options: timers.append(signal.getitimer(signal.ITIMER_REAL)[0]) or [])
+    main(monkeypatch, *PLAIN)
+    assert 0 < timers[0] <= 500
+    assert timers[1:] == [0.0]
+
+
+def test_an_import_that_hangs_in_c_code_ends_the_launcher_with_its_stack() -> None:
+    code = "import ctypes\nfrom training import torchrun\nwith torchrun.limited_start():\n    ctypes.PyDLL(None).sleep(600)"
+    environment = {**os.environ, liveness.START_VARIABLE: "1", "PYTHONPATH": str(CHECKOUT)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == -signal.SIGALRM
+    assert 'File "<string>", line 4' in done.stderr
 
 
 @pytest.mark.parametrize(("visible", "is_forked"), [(None, False), ("0", False), ("", True)])
