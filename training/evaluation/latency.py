@@ -81,7 +81,7 @@ def measure(
     global _forked
     forked, _forked = _forked, None
     try:
-        text = _new_process(arguments) if forked is None else forked.ask(arguments)
+        text = _answer(forked, arguments)
     except subprocess.TimeoutExpired:
         logger.warning("latency is not known: the model did not answer within %.0f s", TIMEOUT_SECONDS)
         return None
@@ -90,6 +90,18 @@ def measure(
         return None
     measured: dict[str, dict[str, float]] = json.loads(text.splitlines()[-1])
     return measured
+
+
+def _answer(forked: ForkedMeasurer | None, arguments: list[str]) -> str:
+    """Return this program's output; a forked process that was killed, perhaps long before it was asked, is replaced by a new one."""
+    if forked is not None:
+        try:
+            return forked.ask(arguments)
+        except subprocess.CalledProcessError as err:
+            if err.returncode >= 0:
+                raise
+            logger.warning("the measuring process was killed by signal %d; a new one measures", -err.returncode)
+    return _new_process(arguments)
 
 
 def _new_process(arguments: list[str]) -> str:

@@ -167,6 +167,8 @@ latency._new_process = lambda arguments: pids.append("new") or new(arguments)
 if (forked := latency._forked) is not None:
     pids.append("forked")
     pids.append(len(os.listdir(f"/proc/{forked.process.pid}/task")))
+    if os.environ.get("KILLS"):
+        os.kill(forked.process.pid, 9)
 frame = pd.read_parquet(sys.argv[2])
 found = [latency.measure(folder, frame, folder.parent, None) for _ in range(2)]
 print(json.dumps({"found": found, "processes": pids, "is_left": forked is not None and Path(f"/proc/{forked.process.pid}").exists()}))
@@ -190,6 +192,14 @@ def test_a_process_that_was_forked_before_the_evaluation_measures_once_and_a_new
     assert [set(found) for found in facts["found"]] == [{"1", "256"}] * 2
     assert facts["found"][0].keys() == facts["found"][1].keys()
     assert not facts["is_left"]
+
+
+def test_a_forked_process_that_was_killed_before_it_was_asked_is_replaced(tmp_path: Path) -> None:
+    """A latency that is missing rejects the candidate."""
+    facts, log = forked(tmp_path, OMP_NUM_THREADS="1", KILLS="1")
+    assert facts["processes"] == ["forked", 1, "new", "new"]
+    assert [set(found or {}) for found in facts["found"]] == [{"1", "256"}] * 2
+    assert "killed by signal 9" in log
 
 
 @pytest.mark.parametrize(
