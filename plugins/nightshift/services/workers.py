@@ -15,10 +15,25 @@ from typing import TYPE_CHECKING
 
 from airflow.executors.local_executor import _run_worker
 
+from nightshift.preloading import forget_if_changed
+
 if TYPE_CHECKING:
     from airflow.executors.base_executor import ExecutorConf
     from airflow.executors.workloads import ExecutorWorkload
     from airflow.executors.workloads.types import WorkloadKey, WorkloadState
+
+
+class CurrentCode:
+    """In a worker: the queue of its workloads. Its tasks, which are forked from it, have no code in memory that was edited since."""
+
+    def __init__(self, workloads: SimpleQueue[ExecutorWorkload | None]) -> None:
+        self._workloads = workloads
+
+    def get(self) -> ExecutorWorkload | None:
+        workload = self._workloads.get()
+        if workload is not None:
+            forget_if_changed()
+        return workload
 
 
 class Worker(multiprocessing.Process):
@@ -33,7 +48,7 @@ class Worker(multiprocessing.Process):
             target=_run_worker,
             kwargs={
                 "logger_name": logger_name,
-                "input": self._input,
+                "input": CurrentCode(self._input),
                 "output": self._output,
                 "unread_messages": multiprocessing.Value(ctypes.c_uint),  # of use to LocalExecutor alone
                 "team_conf": conf,

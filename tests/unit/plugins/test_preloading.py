@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from airflow.executors.base_executor import ExecutorConf
 
 from nightshift import preloading
 from nightshift.preloading import is_parsing_process
+from nightshift.services import workers
 from nightshift.services.executor import SleepTolerantLocalExecutor
 from nightshift_plugin import NightshiftPlugin
 
@@ -75,3 +79,52 @@ def test_module_that_cannot_be_imported_stops_no_service(monkeypatch: pytest.Mon
     monkeypatch.setattr(preloading, "MODULES", ("nightshift.no_such_module",))
     preloading.preload()
     assert "no_such_module" in caplog.text
+
+
+@pytest.fixture
+def edited_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A package that is preloaded, and may be edited: its function `answer` returns "before"."""
+    package = tmp_path / "nightshift_edited"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "code.py").write_text("def answer():\n    return 'before'\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(preloading, "PACKAGES", (package.name,))
+    monkeypatch.setattr(preloading, "MODULES", (f"{package.name}.code",))
+    monkeypatch.setattr(preloading, "_stamps", {})
+    preloading.preload()
+    yield package
+    for name in [name for name in sys.modules if name.partition(".")[0] == package.name]:
+        del sys.modules[name]
+
+
+def answer() -> str:
+    return str(importlib.import_module("nightshift_edited.code").answer())
+
+
+def test_code_that_was_edited_after_it_was_preloaded_is_imported_again(edited_package: Path) -> None:
+    assert not preloading.forget_if_changed()
+    (edited_package / "code.py").write_text("def answer():\n    return 'afterwards'\n", encoding="utf-8")
+    assert answer() == "before"
+    assert preloading.forget_if_changed()
+    assert answer() == "afterwards"
+    assert not preloading.forget_if_changed(), "each task now imports what is on the disk"
+
+
+def test_preloaded_file_that_is_gone_is_a_change(edited_package: Path) -> None:
+    (edited_package / "code.py").unlink()
+    assert preloading.forget_if_changed()
+    assert "nightshift_edited.code" not in sys.modules
+
+
+def test_worker_looks_for_edited_code_before_each_workload_and_not_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+    monkeypatch.setattr(workers, "forget_if_changed", lambda: looks.append(1))
+    worker = workers.Worker("test", ExecutorConf())
+    queue = worker._kwargs["input"]  # type: ignore[attr-defined]
+    worker._input.put("a workload")  # type: ignore[arg-type]
+    assert queue.get() == "a workload"
+    assert looks == [1]
+    worker.finish()
+    assert queue.get() is None
+    assert looks == [1]
