@@ -47,7 +47,7 @@ def limits(api: AirflowApi, before: datetime) -> Limits:
         UnavailableError: `airflow.unreachable`; NightshiftError: `airflow.refused`.
     """
     reason = ""
-    for run in _pages(api, "/dags/~/dagRuns", "dag_runs", state=list(UNFINISHED), order_by="id"):
+    for run in _unfinished(api):
         since = min((begin - MARGIN for begin in _begins(api, run)), default=before)
         if since < before:
             before, reason = since, f"run {run['dag_run_id']} of {run['dag_id']} is {run['state']}"
@@ -61,6 +61,17 @@ def clean_commands(allowed: Limits) -> list[list[str]]:
     if not allowed.remembered:
         return [command]
     return [[*command, "--exclude-dag-ids", ",".join(allowed.remembered)], [*command, "--tables", ",".join(WITHOUT_DAG)]]
+
+
+def _unfinished(api: AirflowApi) -> Iterator[dict[str, Any]]:
+    """Yield the runs that have not finished, the last page first, some perhaps twice.
+
+    A run that ends meanwhile moves those after it to earlier places: onto a page that is still to be read, so that none is overlooked.
+    """
+    query: dict[str, Any] = {"state": list(UNFINISHED), "order_by": "id"}
+    total = api.get("/dags/~/dagRuns", limit=1, offset=0, **query)["total_entries"]
+    for offset in range((max(total, 1) - 1) // PAGE * PAGE, -1, -PAGE):
+        yield from api.get("/dags/~/dagRuns", limit=PAGE, offset=offset, **query)["dag_runs"]
 
 
 def _begins(api: AirflowApi, run: dict[str, Any]) -> Iterator[datetime]:

@@ -19,6 +19,7 @@ import json
 import logging
 import os
 import secrets
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -34,6 +35,8 @@ MAX_BATCH: Final = 1000
 MAX_PARAMS: Final = 100
 MAX_PARAM_CHARS: Final = 500
 ID_TAG: Final = "nightshift.tracking_id"
+FAILING_SECONDS: Final = 60.0
+"""Time that deliveries that fail may take together."""
 QUICK: Final = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
 """Beside the work an unreachable server may take its time, but not the default's four minutes."""
 
@@ -242,10 +245,20 @@ def tracked_run(bucket: Bucket, parameters: Mapping[str, Any]) -> str | None:
     return deliver_if_reachable(RunJournal(bucket, bucket.key(training_uri))) or known
 
 
-def deliver_all(bucket: Bucket, *, below: str = "") -> None:
-    """Send MLflow what all journals keep whose key begins with `below`; what cannot be sent stays, with a warning."""
-    for journal in pending_journals(bucket, below):
+def deliver_all(bucket: Bucket, *, below: str = "", clock: Callable[[], float] = time.monotonic) -> None:
+    """Send MLflow what all journals keep whose key begins with `below`; what cannot be sent stays, with a warning.
+
+    A server that takes requests and does not answer them costs 40 s for each journal: after `FAILING_SECONDS` of that the others wait, too.
+    """
+    journals, failing_seconds = pending_journals(bucket, below), 0.0
+    for number, journal in enumerate(journals, 1):
+        began = clock()
         deliver_if_reachable(journal)
+        if journal.files():
+            failing_seconds += clock() - began
+        if failing_seconds > FAILING_SECONDS and number < len(journals):
+            logger.warning("MLflow does not answer: metrics of %d more trainings wait for the next delivery", len(journals) - number)
+            return
 
 
 def deliver_if_reachable(journal: RunJournal) -> str | None:

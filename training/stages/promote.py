@@ -68,8 +68,9 @@ def _repaired(context: StageContext) -> Outcome:
     before = None if limit is None else datetime.fromisoformat(limit).replace(tzinfo=UTC)
     with context.timed("registry", kind="mlflow"):
         found = repair_models(context.store, Ledger(), forget_before=before)
-    with context.timed("tracking", kind="mlflow"):
-        deliver_all(context.store.bucket)
+    if not found.skipped:  # Else MLflow does not answer.
+        with context.timed("tracking", kind="mlflow"):
+            deliver_all(context.store.bucket)
     found.check()
     record = {"repaired": found.models, "forget_before": limit, "at": datetime.now(UTC).isoformat(timespec="seconds")}
     uri, manifest = context.store.manifests.put_files("repair", {"repair.json": canonical_json(record)}, record)

@@ -198,3 +198,24 @@ def test_last_night_by_which_make_run_finds_the_next_one_stays_however_old(datab
     assert database.left("dag_run", idle) == {"night-2026-03-10", "night-2026-02-05.2"}
     assert database.left("dag_run", busy) == {"night-2026-02-02"}
     assert database.count("asset_event") == 0
+
+
+class ShrinkingApi:
+    """150 runs under way, of which the first one ends after each request; run 100 is the oldest."""
+
+    def __init__(self) -> None:
+        self.runs = [
+            {"dag_id": "p", "dag_run_id": f"r{number}", "state": "running", "start_date": ago(1).isoformat()} for number in range(150)
+        ]
+        self.runs[100]["start_date"] = ago(60).isoformat()
+
+    def get(self, path: str, *, limit: int, offset: int, **query: object) -> dict[str, object]:
+        if "run_id_prefix_pattern" in query:
+            return {"dag_runs": [], "total_entries": 0}
+        page = {"dag_runs": self.runs[offset : offset + limit], "total_entries": len(self.runs)}
+        self.runs = self.runs[1:]
+        return page
+
+
+def test_run_that_moves_to_another_page_while_others_end_is_not_overlooked() -> None:
+    assert limits(ShrinkingApi(), BEFORE).before == ago(60) - MARGIN  # type: ignore[arg-type]

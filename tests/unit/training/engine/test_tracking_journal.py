@@ -350,3 +350,21 @@ def test_the_later_stages_read_the_run_from_the_trainings_address(
     assert tracked_run(journal.bucket, {"training_uri": uri, "mlflow_run_id": None}) == found
     assert tracked_run(journal.bucket, {"mlflow_run_id": "of an earlier version"}) == "of an earlier version"
     assert tracked_run(journal.bucket, {}) is None
+
+
+def test_server_that_does_not_answer_is_not_waited_for_by_every_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bucket, now, asked = Bucket(str(tmp_path / "store")), [0.0], []
+    for number in range(10):
+        RunJournal(bucket, f"stages/p/train/{number}").append("a1", 0, POINTS)
+
+    def hang(journal: RunJournal) -> None:
+        asked.append(journal.key)
+        now[0] += 40.0
+
+    monkeypatch.setattr(tracking_journal, "deliver_if_reachable", hang)
+    deliver_all(bucket, clock=lambda: now[0])
+
+    assert len(asked) == 2
+    assert "metrics of 8 more trainings wait" in caplog.text
