@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Generator, Iterator
 from typing import Any
@@ -66,9 +67,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 @pytest.fixture(autouse=True)
-def _no_experiment_of_another_test(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_experiment_of_another_test() -> Iterator[None]:
     """MLflow notes the experiment that was set last for the whole process; in the next test's database it does not exist."""
-    monkeypatch.delenv("MLFLOW_EXPERIMENT_ID", raising=False)
+    _forget_experiment()
+    yield
+    # Not put back: a fixture of the module may have set it, and one of the next module would meet it before this fixture is run.
+    _forget_experiment()
+
+
+def _forget_experiment() -> None:
+    os.environ.pop("MLFLOW_EXPERIMENT_ID", None)
     fluent = sys.modules.get("mlflow.tracking.fluent")
     if fluent is not None:
-        monkeypatch.setattr(fluent, "_active_experiment_id", None, raising=False)
+        vars(fluent)["_active_experiment_id"] = None
