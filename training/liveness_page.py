@@ -17,7 +17,7 @@ MOVEMENTS: Final = struct.Struct("<Q")
 """The first of them, which helper threads write too."""
 RANK_AT: Final = 16
 RANK: Final = struct.Struct("<i")
-"""Of the process among all of its gang, once it is started; /proc/PID/environ is no source, a forked rank has its launcher's there."""
+"""Of the process among all of its gang, once it is started; /proc/PID/environ does not show it: a forked rank has its launcher's there."""
 NO_RANK: Final = -1
 TEXT_AT: Final = 32
 """Kind and name of the phase, UTF-8 with a zero at the end."""

@@ -103,7 +103,7 @@ def main() -> None:
 def limited_start() -> Iterator[None]:
     """End this process, its stack in the log, if the block takes longer than a stage may take to start: each rank has a guard, later.
 
-    The kernel's timer ends a process that holds the interpreter's lock, too, and is no thread.
+    The kernel's timer ends a process that holds the interpreter's lock, too, and needs no thread.
     """
     try:
         limit_seconds = seconds(START_VARIABLE, START_SECONDS)
@@ -149,7 +149,7 @@ def fork_ranks(options: Namespace) -> list[Waiting] | Rank:
     parent_pid, waiting = os.getpid(), []
     sys.stdout.flush()
     sys.stderr.flush()
-    # What is imported is no garbage, and stays shared memory where no collection writes to it.
+    # Imported objects are never collected, and stay shared memory where no collection writes to it.
     gc.freeze()
     for number, (reader, writer) in enumerate(pipes):
         try:

@@ -164,7 +164,7 @@ def clean_home(home: Path, retention: Retention, *, now: float) -> int:
         deleted += sum(delete_old_folder(run, old_runs) for run in _folders(dag))
     for journal in sorted((home / "tuning").glob("*.journal")):
         lock = journal.with_suffix(".lock")
-        # The lock's age counts: it is taken anew by each trial, before that writes to the journal.
+        # The lock's age counts: each trial takes it again before it writes to the journal.
         if newest([journal, lock]) < old_runs:
             size_bytes = delete_old_file(journal, old_runs)
             if not journal.exists():

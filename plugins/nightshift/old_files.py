@@ -31,7 +31,7 @@ def delete_old_file(path: Path, before: float) -> int:
     """Delete a file, or a symbolic link, that is older than an instant; return its bytes, 0 for a folder or where it stays.
 
     The file is renamed before the last look at its age. Who opens its name after that makes a new file; what was written before that is
-    seen, and the file gets its name back. A file that another process deletes meanwhile, or that cannot be renamed or deleted, is no error.
+    seen, and the file gets its name back. A file that is deleted meanwhile, or cannot be renamed or deleted, is left out.
     """
     aside = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     try:

@@ -256,8 +256,8 @@ def _outcome(context: StageContext, kept: Entry, standing: Standing) -> Outcome:
     record = {name: getattr(kept, name) for name in names} | {"reasons": list(kept.reasons), "decided_at": kept.decided_at.isoformat()}
     uri, manifest = context.store.manifests.put_files("decision", {"decision.json": canonical_json(record)}, record)
     # What the ledger itself says (gate `standing`) comes first: it explains a row that moves nothing.
-    told = sorted((reason for reason in kept.reasons if not reason["passed"] or reason["gate"] == "standing"), key=_is_of_gates)
-    words = "; ".join(str(reason["words"]) for reason in told or kept.reasons)
+    leading = sorted((reason for reason in kept.reasons if not reason["passed"] or reason["gate"] == "standing"), key=_is_of_gates)
+    words = "; ".join(str(reason["words"]) for reason in leading or kept.reasons)
     return Outcome(
         artifact_uri=uri,
         digest=manifest.digest,

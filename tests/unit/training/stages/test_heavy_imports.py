@@ -151,7 +151,7 @@ class Imports:
             # Code that acts on the world has no name: it is asked for each time.
             stage = {LATENCY: "evaluate", LAUNCHER: "train"}.get(name, name)
             covered = used if name == "promote" else self.code[stage]
-            # The launcher is no part of what is trained: its ranks run the stage.
+            # The launcher trains nothing: its ranks run the stage.
             covered = covered | {"training/torchrun.py"} if name == LAUNCHER else covered
             found.setdefault(name, set()).update(used - covered)
         return found
