@@ -122,7 +122,9 @@ def limited_start() -> Iterator[None]:
 def is_plain(options: Namespace) -> bool:
     """Return whether torchrun's options are those of a stage: a number of processes that run a module and write to this one's output."""
     is_redirected = (options.redirects, options.tee, options.local_ranks_filter) != ("0", "0", "")
-    return options.module and options.nproc_per_node.isdecimal() and options.max_restarts == 0 and not is_redirected
+    # With a range of nodes torchrun starts ranks a second time when one joins.
+    is_fixed = options.max_restarts == 0 and len(set(options.nnodes.split(":"))) == 1
+    return options.module and options.nproc_per_node.isdecimal() and is_fixed and not is_redirected
 
 
 def may_fork() -> bool:

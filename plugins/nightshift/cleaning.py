@@ -97,18 +97,19 @@ class CleanHomeOperator(BaseOperator):
         if not is_laptop(settings):
             raise AirflowSkipException("Airflow's database and logs are not this installation's own: docs/retention.md")
         deleted = clean_home(settings.home, retention, now=time.time())
-        self.log.info("deleted files of %.2f MB below %s", deleted / 1e6, settings.home)
         if is_due(settings.home / STAMP, retention.every):
-            self._clean_database(settings, retention)
+            allowed = self._limits(settings, datetime.now(UTC) - retention.airflow)
+            if allowed.reason:
+                self.log.info("Airflow keeps all rows and logs since %s: %s", allowed.before, allowed.reason)
+            self._clean_database(settings, allowed)
+            deleted += clean_logs(settings.home, allowed.before.timestamp())
             (settings.home / STAMP).touch()
+        self.log.info("deleted files of %.2f MB below %s", deleted / 1e6, settings.home)
         return deleted
 
-    def _clean_database(self, settings: Settings, retention: Retention) -> None:
+    def _clean_database(self, settings: Settings, allowed: Limits) -> None:
         from nightshift.services.environment import environment
 
-        allowed = self._limits(settings, datetime.now(UTC) - retention.airflow)
-        if allowed.reason:
-            self.log.info("Airflow's database keeps all rows since %s: %s", allowed.before, allowed.reason)
         if allowed.remembered:
             self.log.info("the runs of %s stay, its last night is older", ", ".join(allowed.remembered))
         for command in clean_commands(allowed):
@@ -149,17 +150,11 @@ def is_due(stamp: Path, every: timedelta) -> bool:
 
 
 def clean_home(home: Path, retention: Retention, *, now: float) -> int:
-    """Delete old task logs, copies of reports and journals of studies; return their bytes.
+    """Delete old copies of reports and journals of studies; return their bytes.
 
     A run's folder goes when everything in it is old.
     """
-    old_logs, old_runs = now - retention.airflow.total_seconds(), now - retention.runs.total_seconds()
-    deleted = 0
-    for logs in (home / "airflow" / "logs", home / "logs"):
-        for dag in _folders(logs):
-            if _TASK_LOGS.fullmatch(dag.name):
-                deleted += sum(delete_old_folder(run, old_logs) for run in _folders(dag))
-        deleted += sum(delete_old_folder(day, old_logs) for day in _folders(logs / "dag_processor"))
+    old_runs, deleted = now - retention.runs.total_seconds(), 0
     for dag in _folders(home / "reports"):
         deleted += sum(delete_old_folder(run, old_runs) for run in _folders(dag))
     for journal in sorted((home / "tuning").glob("*.journal")):
@@ -171,6 +166,20 @@ def clean_home(home: Path, retention: Retention, *, now: float) -> int:
                 delete_old_file(lock, old_runs)
             deleted += size_bytes
     deleted += sum(delete_old_file(path, old_runs) for path in (home / "tuning").glob("*") if _LEFT_ASIDE.fullmatch(path.name))
+    return deleted
+
+
+def clean_logs(home: Path, before: float) -> int:
+    """Delete logs of tasks and of the DAG processor that are older than a time since the epoch, in seconds; return their bytes.
+
+    A run's folder goes when everything in it is old.
+    """
+    deleted = 0
+    for logs in (home / "airflow" / "logs", home / "logs"):
+        for dag in _folders(logs):
+            if _TASK_LOGS.fullmatch(dag.name):
+                deleted += sum(delete_old_folder(run, before) for run in _folders(dag))
+        deleted += sum(delete_old_folder(day, before) for day in _folders(logs / "dag_processor"))
     return deleted
 
 

@@ -16,6 +16,7 @@ from mlflow.exceptions import MlflowException
 
 from training import liveness
 from training.engine.tracking_journal import RunJournal, pending_journals
+from training.errors import NightshiftError
 from training.registry.ledger import Entry, Ledger
 from training.registry.versions import WEIGHTS_TAG, registry_faults
 from training.store import Store
@@ -34,14 +35,21 @@ class OpenWork:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._error: NightshiftError | None = None
 
     def uses(self, run_id: str) -> bool:
         """Return whether metrics wait for this run, or work without a result trains, evaluates or decides with it.
 
         Raises:
-            NightshiftError: a record cannot be read: it might name any run.
+            NightshiftError: a record cannot be read: it might name any run. The next question gets the same answer.
         """
-        return run_id in self._run_ids
+        if self._error is not None:
+            raise self._error
+        try:
+            return run_id in self._run_ids
+        except NightshiftError as err:
+            self._error = err
+            raise
 
     @cached_property
     def _run_ids(self) -> frozenset[str]:

@@ -66,22 +66,36 @@ def test_wrong_settings_fail_the_task(
             execute(task, context_of("collect"))
 
 
-def test_old_logs_reports_and_journals_go_and_young_ones_stay(installation: Path) -> None:
-    runs = installation / "airflow" / "logs" / "dag_id=p"
+def test_old_reports_and_journals_go_and_young_ones_stay(installation: Path) -> None:
     gone = [
-        write(runs / "run_id=1" / "task_id=train" / "attempt=1.log", old=True),
         write(installation / "reports" / "p" / "r1" / "evaluation.html", old=True),
         write(installation / "tuning" / "s1.journal", old=True),
     ]
     kept = [
-        write(runs / "run_id=2" / "task_id=train" / "attempt=1.log", old=False),
-        write(installation / "logs" / "scheduler.log", old=True),
         write(installation / "reports" / "p" / "r2" / "evaluation.html", old=False),
         write(installation / "tuning" / "s2.journal", old=True),
         write(installation / "tuning" / "s2.lock", old=False),
     ]
-    assert clean_home(installation, Retention(), now=time.time()) == 300
+    assert clean_home(installation, Retention(), now=time.time()) == 200
     assert [path.exists() for path in (*gone, *kept)] == [False] * len(gone) + [True] * len(kept)
+
+
+def test_logs_go_by_the_limit_that_unfinished_runs_set(
+    installation: Path, monkeypatch: pytest.MonkeyPatch, execute: Callable[..., Any], context_of: Callable[..., Any]
+) -> None:
+    runs = installation / "airflow" / "logs" / "dag_id=p"
+    service = write(installation / "logs" / "scheduler.log", old=True)
+    old = write(runs / "run_id=1" / "task_id=train" / "attempt=1.log", old=True)
+    young = write(runs / "run_id=2" / "task_id=train" / "attempt=1.log", old=False)
+    write(installation / "airflow" / "airflow.db", old=False)
+    monkeypatch.setenv("AIRFLOW_HOME", str(installation / "airflow"))
+    monkeypatch.setattr(cleaning.subprocess, "run", lambda *_arguments, **_options: SimpleNamespace(returncode=0))
+    for seconds, expected in ((-60.0, [True, True, True]), (60.0, [False, True, True])):
+        (installation / cleaning.STAMP).unlink(missing_ok=True)
+        limit = datetime.fromtimestamp(OLD + seconds, UTC)
+        monkeypatch.setattr(cleaning, "limits", lambda _api, _before, limit=limit: Limits(before=limit, reason="run 1 of p is running"))
+        execute(CleanHomeOperator(task_id="clean"), context_of("clean"))
+        assert [path.exists() for path in (old, young, service)] == expected
 
 
 @pytest.mark.parametrize("how", ["appended", "replaced"])

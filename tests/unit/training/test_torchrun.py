@@ -87,6 +87,7 @@ def test_with_a_torch_for_gpus_nothing_is_forked_unless_all_gpus_are_hidden(
     [
         ("--standalone", "--nproc-per-node=auto", "-m", "training.stages.trial", "uri"),
         ("--standalone", "--nproc-per-node=2", "--max-restarts=1", "-m", "training.stages.trial", "uri"),
+        ("--nnodes=1:2", "--nproc-per-node=2", "--max-restarts=0", "-m", "training.stages.trial", "uri"),
         ("--standalone", "--nproc-per-node=2", "--tee=3", "-m", "training.stages.trial", "uri"),
         ("--standalone", "--nproc-per-node=2", "script.py"),
     ],

@@ -14,6 +14,7 @@ from tests.unit.training.registry.scenes import decide_on
 from training.errors import DeniedError, NightshiftError, UnavailableError
 from training.registry import repair
 from training.registry.ledger import Ledger
+from training.registry.mlflow_retention import OpenWork
 from training.registry.repair import repair_models
 from training.store import Store
 
@@ -130,3 +131,14 @@ def test_damaged_record_of_open_work_fails_the_model_whose_runs_would_be_deleted
     assert {model: err.code for model, err in found.failures.items()} == {models[0]: "record.damaged"}
     assert registry.get_run(run_id).info.lifecycle_stage == "active"
     assert isinstance(found.failures[models[0]], NightshiftError)
+
+
+def test_damaged_record_of_open_work_is_looked_for_once_for_all_models(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.bucket.put(f"stages/p/train/{'f' * 64}/attempts/a/_REQUEST.json", b"{")
+    reads: list[str] = []
+    monkeypatch.setattr(store, "read_request", lambda uri: reads.append(uri) or Store.read_request(store, uri))
+    work = OpenWork(store)
+    for run_id in ("1", "2"):
+        with pytest.raises(NightshiftError, match=r"_REQUEST\.json"):
+            work.uses(run_id)
+    assert len(reads) == 1
