@@ -25,7 +25,7 @@ DEV_HASH := $(shell cat requirements.txt requirements-dev.txt constraints.txt | 
 INSTALLED := $(VENV)/.installed-$(HASH)
 DEV_INSTALLED := $(VENV)/.installed-dev-$(DEV_HASH)
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input --constraint constraints.txt
-SERVICES := $(BIN)/python -m nightshift.services
+SERVICES := $(BIN)/python -m devstack
 # pip says nothing for minutes. The loop ends with the shell of its recipe, after Ctrl-C at its next turn; sleep keeps no pipe of ours open.
 TICK_SECONDS ?= 30
 TICK := ( while sleep $(TICK_SECONDS) >/dev/null 2>&1 && kill -0 $$$$ 2>/dev/null; do echo "  still installing"; done ) & trap "kill $$! 2>/dev/null" EXIT;

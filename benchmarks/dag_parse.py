@@ -1,8 +1,8 @@
 """Seconds to parse 200 pipelines, and one; CPU to serialise them; whether parsing twice serialises alike.
 
 Peer: 200 DAGs of eight empty tasks. The dag-processor parses and serialises every file in each of its rounds, each in a process that it
-forks: the CPU of such a process is measured with and without what nightshift.preloading imports before the fork. The write to Airflow's
-database, 0.05 s of CPU a file in the dag-processor's own process, is not in it.
+forks: the CPU of such a process is measured with and without what nightshift.airflow_ext.preloading imports before the fork. The write to
+Airflow's database, 0.05 s of CPU a file in the dag-processor's own process, is not in it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import os, resource, sys
 from pathlib import Path
 import airflow.dag_processing.processor, airflow.jobs.dag_processor_job_runner, airflow.serialization.serialized_objects
 from airflow.plugins_manager import get_timetables_plugins
-from nightshift.preloading import preload
+from nightshift.airflow_ext.preloading import preload
 get_timetables_plugins()
 if sys.argv[1] == "preloaded":
     preload()

@@ -27,8 +27,8 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from training.data.joins import LABEL
-from training.evaluation.metrics import score_metrics
-from training.evaluation.significance import compare
+from training.evaluation.bootstrap.paired import compare
+from training.evaluation.metrics.by_task import score_metrics
 from training.models.predictor import Predictor, load_predictor
 from training.registry.decisions import champions, holder_of
 from training.registry.ledger import Entry, Ledger
@@ -81,7 +81,7 @@ def main() -> None:
 
 def backfill(environment: Mapping[str, str], first: date, num_nights: int) -> None:
     """Run the nights one after the other on a real scheduler."""
-    services = [sys.executable, "-m", "nightshift.services"]
+    services = [sys.executable, "-m", "devstack"]
     last = first + timedelta(days=num_nights - 1)
     try:
         subprocess.run([*services, "backfill", PIPELINE, "--from", str(first), "--to", str(last)], env=environment, check=True)

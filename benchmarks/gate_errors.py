@@ -28,14 +28,14 @@ from scipy.stats import binomtest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from training.evaluation.blocks import Origins, block_interval
-from training.evaluation.influence import Influence
-from training.evaluation.metrics import OwnMetric
-from training.evaluation.sequential import alarm_of
-from training.evaluation.significance import compare, paired_influence
+from training.evaluation.bootstrap.blocks import Origins, block_interval
+from training.evaluation.bootstrap.influence import Influence
+from training.evaluation.bootstrap.paired import compare, paired_influence
+from training.evaluation.bootstrap.sequential import alarm_of
+from training.evaluation.metrics.by_task import OwnMetric
 from training.registry.gates import decide, judge_canary
-from training.spec.evaluation import METRICS, Evaluate
-from training.spec.promotion import Canary
+from training.spec.sections.evaluation import METRICS, Evaluate
+from training.spec.sections.promotion import Canary
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]

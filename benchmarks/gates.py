@@ -22,11 +22,11 @@ from scipy.stats import binomtest, norm
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from training.evaluation.blocks import Origins
-from training.evaluation.metrics import metric_value
-from training.evaluation.significance import compare
+from training.evaluation.bootstrap.blocks import Origins
+from training.evaluation.bootstrap.paired import compare
+from training.evaluation.metrics.by_task import metric_value
 from training.registry.gates import decide
-from training.spec.evaluation import Evaluate
+from training.spec.sections.evaluation import Evaluate
 
 Floats = NDArray[np.float64]
 

@@ -30,7 +30,7 @@ sys.path.insert(0, str(ROOT))
 
 from tests.unit.training.engine.loop_bench import LoopBench, Noisy, outcome, stop_after  # noqa: E402
 from training.engine.devices import device_words  # noqa: E402
-from training.engine.distributed import Gang  # noqa: E402
+from training.engine.parallel.gang import Gang  # noqa: E402
 from training.engine.precision import autocast  # noqa: E402
 from training.errors import PreemptedError  # noqa: E402
 

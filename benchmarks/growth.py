@@ -24,9 +24,9 @@ from training.registry.decisions import record_candidate
 from training.registry.ledger import Holder, Ledger
 from training.registry.retention import LedgerRoots
 from training.retention.settings import Retention
+from training.sources.listing import listing_for
 from training.store import Store
 from training.store.collector import Collector
-from training.store.listing import listing_for
 
 DAY_SECONDS = 86_400
 PROMOTED_EVERY = 4

@@ -76,7 +76,7 @@ def make_shop(folder: Path, days: int) -> Path:
     """Make the days that both nights look at, once for both checkouts."""
     root = folder / "shop"
     first = (NIGHTS["search_ranking"][0] - timedelta(days=days)).date()
-    command = [sys.executable, "-m", "training.data.shop", "--root", str(root), "--first", str(first), "--days", str(days + 1)]
+    command = [sys.executable, "-m", "devstack.shop", "--root", str(root), "--first", str(first), "--days", str(days + 1)]
     subprocess.run(command, cwd=ROOT, env=environment_of(ROOT, {}), check=True, stdout=subprocess.DEVNULL)
     return root
 
@@ -165,10 +165,18 @@ def run_stages() -> None:
     # Airflow and the stages may print: standard output is for answers alone.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    from nightshift.local import LocalLauncher
-    from nightshift.resolve import Frozen
     from nightshift.settings import Settings
-    from nightshift.work import needs_of, work_of
+
+    try:
+        from nightshift.execution.local import LocalLauncher
+        from nightshift.operators.stage_work import needs_of, work_of
+        from nightshift.resolved_run import ResolvedRun
+    except ModuleNotFoundError:
+        # A base of before the plugin was divided.
+        from nightshift.local import LocalLauncher  # type: ignore[no-redef]
+        from nightshift.resolve import Frozen as ResolvedRun  # type: ignore[no-redef]
+
+        from nightshift.work import needs_of, work_of  # type: ignore[no-redef]
     from training.contracts import RunIdentity, StageRequest
     from training.spec import freeze, load_spec, resolve_uris
     from training.store import Store
@@ -182,7 +190,7 @@ def run_stages() -> None:
         if "pipeline" in order:
             spec = resolve_uris(load_spec(settings.pipelines_path / f"{order['pipeline']}.yaml"))
             spec_uri = Store(settings.store_uri).put_json(freeze(spec))
-            frozen, results = Frozen({"spec_uri": spec_uri, "as_of": order["as_of"], "force": False}), {}
+            frozen, results = ResolvedRun({"spec_uri": spec_uri, "as_of": order["as_of"], "force": False}), {}
             print("{}", file=answers, flush=True)
             continue
         stage = order["stage"]

@@ -32,8 +32,8 @@ def main() -> None:
 def measure(folder: Path, num_versions: int) -> None:
     import mlflow
 
-    from training.registry.follow import differences, follow
     from training.registry.ledger import Ledger
+    from training.registry.mlflow_sync import differences, follow
 
     ledger, client = Ledger(f"sqlite:///{folder}/ledger.db"), mlflow.MlflowClient()
     client.create_registered_model(MODEL)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psutil
 
-from nightshift.services.processes import marked_by_home
+from devstack.processes import marked_by_home
 from tests.integration.installation import Installation
 
 PIPELINE = "reused"

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-from nightshift.services.processes import MARK, marked_by_home
+from devstack.processes import MARK, marked_by_home
 from tests.integration.installation import Installation
 
 PIPELINE = "nightly"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from nightshift.services.processes import MARK, marked_by_home
+from devstack.processes import MARK, marked_by_home
 
 ROOT = Path(__file__).resolve().parent.parent
 PORTS = {"NIGHTSHIFT_AIRFLOW_PORT": "28180", "NIGHTSHIFT_MLFLOW_PORT": "28150"}
@@ -25,7 +25,7 @@ def main() -> None:
         environment = {**os.environ, **PORTS, "NIGHTSHIFT_HOME": folder, "PYTHONPATH": path}
 
         def services(command: str) -> str:
-            arguments = [sys.executable, "-m", "nightshift.services", command]
+            arguments = [sys.executable, "-m", "devstack", command]
             return subprocess.run(arguments, env=environment, check=True, capture_output=True, text=True).stdout
 
         for start in ("first", "second"):

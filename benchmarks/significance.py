@@ -26,9 +26,9 @@ from sklearn.metrics import (
     root_mean_squared_error,
 )
 
-from training.evaluation.blocks import Origins
-from training.evaluation.resampling import NUM_RESAMPLES
-from training.evaluation.significance import compare
+from training.evaluation.bootstrap.blocks import Origins
+from training.evaluation.bootstrap.paired import compare
+from training.evaluation.bootstrap.resampling import NUM_RESAMPLES
 
 Floats = NDArray[np.float64]
 

@@ -23,16 +23,16 @@ from typing import Any
 from optuna.storages import InMemoryStorage
 
 from tests.training_bench import Bench
-from training.engine.distributed import Gang
+from training.engine.parallel.gang import Gang
 from training.models import FitContext
 from training.models.boosted_trees import BoostedTrees
-from training.spec.train import Train
-from training.spec.tuning import Tune
-from training.spec.tuning_rules import with_settings
-from training.stages.context import StopFlag
+from training.runtime.context import StopFlag
+from training.spec.rules.tuning import with_settings
+from training.spec.sections.train import Train
+from training.spec.sections.tuning import Tune
 from training.store import Manifest
 from training.tuning.records import State, TrialRecord
-from training.tuning.study import Judge, Search
+from training.tuning.study import PruningCallback, Search
 
 ROUNDS, TRIALS, STUDIES = 81, 50, 20
 MOST_STEPS, MOST_WORSE = 0.40, 0.01
@@ -63,7 +63,7 @@ class Shop:
         self._dataset: Manifest = self._bench.store.manifests.get(self._bench.dataset_uri, kind="dataset")
         self._folder = self._bench.store.manifests.fetch(self._dataset, folder / "dataset")
 
-    def fit(self, train: Train, judge: Judge) -> Any:
+    def fit(self, train: Train, judge: PruningCallback) -> Any:
         silent: Any = SimpleNamespace(log=lambda *_, **__: None, progress=lambda *_, **__: None, newest_entry=lambda: 0, due=False)
         context = FitContext(
             spec=self._bench.spec.model_copy(update={"train": train}),
@@ -90,7 +90,7 @@ def search(shop: Shop, seed: int, pruner: str) -> Outcome:
     for slot in range(TRIALS):
         study = Search(tune, train, name=f"study-{seed}", slot=slot, storage=storage)
         trial, settings = study.begin(study.given(train, None))
-        judge = Judge(trial, ROUNDS)
+        judge = PruningCallback(trial, ROUNDS)
         fitted = shop.fit(with_settings(train, settings), judge)
         state: State = "pruned" if judge.is_pruned else "complete"
         value = None if judge.is_pruned else fitted.validation_loss

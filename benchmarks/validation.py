@@ -31,11 +31,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from training.data.tables import Column, TableContract, schema_of
-from training.data.validation.report import render_report
 from training.data.validation.snapshot_checks import Rules, validate_snapshot
 from training.data.validation.snapshot_view import open_snapshot
 from training.data.validation.suites import run_suite
+from training.pages.validation import render_report
+from training.sources.tables import Column, TableContract, schema_of
 from training.store import Manifest
 from training.store.manifests import FileEntry
 

@@ -1,3 +1,3 @@
-from nightshift.housekeeping import housekeeping_dag  # an Airflow DAG
+from nightshift.wiring.housekeeping import housekeeping_dag  # an Airflow DAG
 
 dag = housekeeping_dag()

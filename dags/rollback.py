@@ -1,3 +1,3 @@
-from nightshift.rollbacks import rollback_dag  # an Airflow DAG
+from nightshift.wiring.rollback import rollback_dag  # an Airflow DAG
 
 dag = rollback_dag()

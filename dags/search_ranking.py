@@ -1,3 +1,3 @@
-from nightshift.factory import pipeline_dag  # an Airflow DAG
+from nightshift.wiring.pipeline import pipeline_dag  # an Airflow DAG
 
 dag = pipeline_dag(__file__)

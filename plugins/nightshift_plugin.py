@@ -9,19 +9,20 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
-from nightshift.deadlines import NotDoneBy
-from nightshift.preloading import is_parsing_process, preload
-from nightshift.reports import app
-from nightshift.single_writer import SingleWriter
-from nightshift.timetables import Nights
+from nightshift import deadlines, timetables
+from nightshift.airflow_ext.deadlines import NotDoneBy
+from nightshift.airflow_ext.preloading import is_parsing_process, preload
+from nightshift.airflow_ext.single_writer import SingleWriter
+from nightshift.airflow_ext.timetables import Nights
+from nightshift.api.reports import app
 
 
 class NightshiftPlugin(AirflowPlugin):
     """Found by Airflow in its plugins folder."""
 
     name = "nightshift"
-    timetables = [Nights]  # noqa: RUF012 - Airflow reads a list
-    deadline_references = [NotDoneBy]  # noqa: RUF012 - as above
+    timetables = [Nights, timetables.Nights]  # noqa: RUF012 - Airflow reads a list
+    deadline_references = [NotDoneBy, deadlines.NotDoneBy]  # noqa: RUF012 - as above
     fastapi_apps = [{"app": app, "url_prefix": "/nightshift", "name": "Nightshift"}]  # noqa: RUF012 - as above
     fastapi_root_middlewares = [{"middleware": SingleWriter, "args": [], "kwargs": {}, "name": "Nightshift: one writer"}]  # noqa: RUF012 - as above
 

@@ -7,14 +7,14 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from devstack.shop import write_day
 from training.contracts import ExitCode, RunIdentity, StageRequest, StageResult
-from training.data.shop import write_day
-from training.provenance import CHECKOUT
+from training.runtime.context import StopFlag
+from training.runtime.provenance import CHECKOUT
+from training.runtime.runner import run
+from training.sources.listing import listing_for
 from training.spec import PipelineSpec, freeze, parse_spec, resolve_uris
-from training.stages.context import StopFlag
-from training.stages.runner import run
 from training.store import StageAddress, Store
-from training.store.listing import listing_for
 
 AS_OF = datetime(2026, 1, 7, 2, tzinfo=UTC)
 FIRST_DAY = date(2026, 1, 1)

@@ -45,11 +45,11 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
     "training/engine/watchdog.py": (f"{ENGINE}/test_watchdog.py",),
     "training/engine/precision.py": (f"{ENGINE}/test_precision.py",),
     "training/engine/loop.py": tuple(f"{ENGINE}/test_{name}.py" for name in ("schedule", "steps", "epochs", "resume", "watchdog")),
-    "training/engine/checkpoint.py": tuple(f"{ENGINE}/test_{name}.py" for name in ("checkpoints", "checkpoint_types", "resume")),
-    "training/engine/checkpoint_tensors.py": tuple(
-        f"{ENGINE}/test_{name}.py" for name in ("checkpoint_buffer", "checkpoint_types", "checkpoints")
+    "training/engine/checkpoint/checkpoints.py": tuple(
+        f"{ENGINE}/{name}.py" for name in ("checkpoint/test_checkpoints", "checkpoint/test_types", "test_resume")
     ),
-    "training/engine/distributed.py": (f"{ENGINE}/test_gang.py", f"{ENGINE}/test_steps.py"),
+    "training/engine/checkpoint/tensors.py": tuple(f"{ENGINE}/checkpoint/test_{name}.py" for name in ("buffer", "types", "checkpoints")),
+    "training/engine/parallel/gang.py": (f"{ENGINE}/parallel/test_gang.py", f"{ENGINE}/test_steps.py"),
     "training/engine/tracking.py": (f"{ENGINE}/test_tracking.py",),
     "training/engine/tracking_journal.py": (f"{ENGINE}/test_tracking_journal.py",),
     "training/registry/gates.py": (
@@ -60,12 +60,14 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
         f"{REGISTRY}/test_gates_canary.py",
         f"{REGISTRY}/test_gate_naive_baseline.py",
     ),
-    "training/evaluation/significance.py": tuple(f"{EVALUATION}/test_{name}.py" for name in ("significance", "influence", "blocks")),
+    "training/evaluation/bootstrap/paired.py": tuple(
+        f"{EVALUATION}/bootstrap/test_{name}.py" for name in ("paired", "influence", "blocks")
+    ),
     "training/store/leases.py": ("tests/unit/training/store/test_leases.py",),
 }
 """File to the tests that concern it, the nearest first; only tests that run in one process see a mutant."""
 
-WITH_SLOW_TESTS: Final = frozenset({"training/evaluation/significance.py"})
+WITH_SLOW_TESTS: Final = frozenset({"training/evaluation/bootstrap/paired.py"})
 """Files of which a test that is marked `slow` sees most: every metric's interval beside a plain bootstrap."""
 
 LIBRARIES: Final = (

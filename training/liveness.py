@@ -1,8 +1,8 @@
 """Whether the work of this process moves, as a guard beside it reads it.
 
 The work says what it does (`phase`) and that it moves (`moved`), in a page of shared memory. The guard is a small process of its own
-(`training.liveness_guard`): it ends this one when a phase has not moved for its limit, so it needs nothing of this process, neither the
-GIL nor a thread. Before that it asks every rank of the node for its stacks, which faulthandler writes in a signal handler in C.
+(`training.liveness_guard`): it ends this one when a phase has not moved for its limit, so it needs nothing of this process, neither
+the GIL nor a thread. Before that it asks every rank of the node for its stacks, which faulthandler writes in a signal handler in C.
 
 Standard library only; without `watch` every call is a no-op.
 """

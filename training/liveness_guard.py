@@ -1,8 +1,8 @@
 """The guard of one stage process: ends it when its work has not moved for the limit of its phase, with the stacks of all ranks.
 
-It is started by `training.liveness`, shares one page of memory with the process, and ends when that does. Time in which it, the process or
-another rank of the node was stopped does not count (a laptop that sleeps, SIGSTOP): see `training.awake`. Standard library only, and most
-of it is imported when there is a hang: each stage process of a night has a guard.
+It is started by `training.liveness`, shares one page of memory with the process, and ends when that does. Time in which it, the
+process or another rank of the node was stopped does not count (a laptop that sleeps, SIGSTOP): see `training.awake`. Standard
+library only, and most of it is imported when there is a hang: each stage process of a night has a guard.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Guard:
         facts = {**seen._asdict(), "request": self._request_uri, "rank": self._rank, "seconds": round(lapse, 1), "stacks": self._stacks}
         root = str(Path(__file__).resolve().parents[1])
         environ = {**self._environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, self._environ.get("PYTHONPATH", "")]))}
-        command = [sys.executable, "-m", "training.stages.hung"]
+        command = [sys.executable, "-m", "training.runtime.hung"]
         try:
             subprocess.run(command, input=json.dumps(facts).encode(), env=environ, timeout=REPORT_SECONDS, check=False)
         except (OSError, subprocess.TimeoutExpired) as err:

@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from nightshift.pools import POOLS
+from nightshift.airflow_ext.pools import POOLS
 from nightshift.settings import Settings
 from training.errors import SpecError
 from training.spec import load_spec

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self, overload
 
 from training.errors import Problem, SpecError, shown
-from training.provenance import CHECKOUT
+from training.runtime.provenance import CHECKOUT
 
 if TYPE_CHECKING:
-    from nightshift.kubernetes.cluster import Cluster
+    from nightshift.execution.kubernetes.config import Cluster
 
 SOURCE: Final = "environment"
 LOCAL_HOST: Final = "127.0.0.1"
@@ -38,7 +38,7 @@ class Settings:
     pipelines_path: Path
     expectations_path: Path
     backend: str
-    """Where stages run; `nightshift.placement` knows which there are."""
+    """Where stages run; `nightshift.execution.backend` knows which there are."""
     kubernetes_path: Path | None
     """The file that says what the installation's cluster is like."""
     model_packages: tuple[str, ...]
@@ -53,7 +53,7 @@ class Settings:
         Raises:
             SpecError: `settings.kubernetes`, no file is named; or everything that is wrong with it.
         """
-        from nightshift.kubernetes.cluster import load_cluster
+        from nightshift.execution.kubernetes.config import load_cluster
 
         if self.kubernetes_path is None:
             message = "names no file, and the backend is kubernetes"

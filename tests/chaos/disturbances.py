@@ -146,7 +146,7 @@ def _role_below(row: ProcessRow, main: Mapping[int, Role], workers: set[int]) ->
         # A rank is forked by its launcher, whose command line it keeps.
         if row.is_rank:
             return Role.RANK
-        return Role.LAUNCHER if "training.torchrun" in row.command else Role.STAGE
+        return Role.LAUNCHER if "training.runtime.torchrun" in row.command else Role.STAGE
     if row.pid in workers:
         return Role.IDLE_WORKER if "<idle>" in row.command else Role.WORKER
     if row.parent_pid in workers:

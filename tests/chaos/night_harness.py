@@ -26,9 +26,9 @@ from typing import IO, Any, Final
 
 import psutil
 
-from nightshift.services.environment import airflow_home
-from nightshift.services.processes import MARK
-from nightshift.services.state import read_state
+from devstack.environment import airflow_home
+from devstack.processes import MARK
+from devstack.state import read_state
 from tests.chaos.disturbances import MOMENTS, STARTING, TRAINING, Action, Disturbance, ProcessRow, Role, disturbed_nights, roles_of
 from tests.integration.installation import ROOT, Installation
 from training.errors import NightshiftError
@@ -179,7 +179,7 @@ class _RunningNight:
         self._process = self._start()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "nightshift.services", "run", PIPELINE, "--night", self._day, "--force"]
+        command = [sys.executable, "-m", "devstack", "run", PIPELINE, "--night", self._day, "--force"]
         return subprocess.Popen(
             command,
             env=self._installation.environment,

@@ -52,7 +52,7 @@ def test_first_start_that_was_killed_while_it_made_databases_succeeds_the_next_t
 
 def kill_start_when(installation: Installation, reached: Callable[[], bool]) -> None:
     """Start the services, and kill the command and all that it started as soon as the condition holds, or once it has ended."""
-    command = subprocess.Popen([sys.executable, "-m", "nightshift.services", "start"], env=installation.environment, cwd=ROOT)
+    command = subprocess.Popen([sys.executable, "-m", "devstack", "start"], env=installation.environment, cwd=ROOT)
     installation.until(lambda: reached() or command.poll() is not None, "the moment", timeout_seconds=NIGHT_SECONDS)
     command.kill()
     command.wait()

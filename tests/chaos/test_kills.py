@@ -163,7 +163,7 @@ def stage_processes(installation: Installation, run_id: str) -> list[psutil.Proc
 
 
 def launcher(installation: Installation, run_id: str) -> psutil.Process:
-    processes = [p for p in stage_processes(installation, run_id) if "training.torchrun" in " ".join(p.cmdline())]
+    processes = [p for p in stage_processes(installation, run_id) if "training.runtime.torchrun" in " ".join(p.cmdline())]
     # A rank is forked by its launcher, whose command line it keeps.
     return next(p for p in processes if not p.name().startswith("rank "))
 

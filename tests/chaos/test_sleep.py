@@ -11,9 +11,9 @@ from datetime import datetime, timedelta
 import psutil
 import pytest
 
-from nightshift.services.environment import airflow_home, airflow_settings
-from nightshift.services.processes import marked_by_home
-from nightshift.services.state import read_state
+from devstack.environment import airflow_home, airflow_settings
+from devstack.processes import marked_by_home
+from devstack.state import read_state
 from tests.chaos.test_kills import (
     FIRST_EPOCH_STEPS,
     LONG_TRAINING,
@@ -97,7 +97,7 @@ def longest_threshold_seconds(installation: Installation) -> float:
     """Return the longest silence that anything here, on one machine, takes for a death, if it measures it while it is stopped itself."""
     health = float(airflow_settings(installation.settings)["AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD"])
     # It imports Airflow, whose settings the unit tests have to make first where all tests are collected by one process.
-    from nightshift.services.executor import SILENCE_SECONDS
+    from devstack.executor import SILENCE_SECONDS
 
     return max(health, LEASE_TTL_SECONDS, SILENCE_SECONDS, TORCHRUN_KEEP_ALIVE_SECONDS)
 

@@ -13,7 +13,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-from training.stages.runner import main
+from training.runtime.runner import main
 from training.stages.train import work
 from training.store.bucket import Bucket
 

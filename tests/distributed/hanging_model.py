@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from tests.unit.training.stages.hanging_stage import hang_in_c
+from tests.unit.training.runtime.hanging_stage import hang_in_c
 from training.data.loader import Batch
 from training.models.ranker import Ranker
 

@@ -24,7 +24,7 @@ from torch import nn
 
 from tests.unit.training.models.family_bench import FamilyBench
 from training.data.loader import Batch, Loader, ShardSet
-from training.engine.distributed import Gang
+from training.engine.parallel.gang import Gang
 from training.errors import NightshiftError
 from training.models import FitContext
 from training.models.ranker import Ranker, RankerModule

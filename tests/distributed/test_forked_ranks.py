@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.distributed.test_kill import await_condition, processes_of
-from training.provenance import CHECKOUT
+from training.runtime.provenance import CHECKOUT
 
 pytestmark = pytest.mark.distributed
 
@@ -25,7 +25,7 @@ OF_A_RUN = {"MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE", "TM
 """Variables that no two runs of torchrun have in common."""
 
 
-def start(folder: Path, how: str = "", launcher: str = "training.torchrun", *python: str) -> subprocess.Popen[str]:
+def start(folder: Path, how: str = "", launcher: str = "training.runtime.torchrun", *python: str) -> subprocess.Popen[str]:
     folder.mkdir()
     environment = {
         **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
@@ -53,7 +53,7 @@ def shown(folder: Path) -> list[dict[str, Any]]:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, int, str]]:
     """Launcher to its folder, pid and output."""
     found = {}
-    for launcher in ("training.torchrun", "torch.distributed.run"):
+    for launcher in ("training.runtime.torchrun", "torch.distributed.run"):
         folder = tmp_path_factory.mktemp("runs") / "run"
         process = start(folder, launcher=launcher)
         output = ended(process)
@@ -82,7 +82,7 @@ def test_a_forked_rank_is_a_process_as_torchrun_starts_it(runs: dict[str, tuple[
 
 
 def test_ranks_of_one_import_draw_different_numbers(runs: dict[str, tuple[Path, int, str]]) -> None:
-    first, second = shown(runs["training.torchrun"][0])
+    first, second = shown(runs["training.runtime.torchrun"][0])
     assert first["random"] != second["random"]
 
 

@@ -11,12 +11,12 @@ import pytest
 
 from tests.training_bench import Bench
 from training.contracts import ExitCode
-from training.provenance import CHECKOUT
+from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec, parse_spec, resolve_uris
 
 pytestmark = pytest.mark.distributed
 
-TORCHRUN = ("-m", "training.torchrun", "--standalone", "--nnodes=1", "--nproc-per-node=2", "--max-restarts=0")
+TORCHRUN = ("-m", "training.runtime.torchrun", "--standalone", "--nnodes=1", "--nproc-per-node=2", "--max-restarts=0")
 WAIT_SECONDS = 300.0
 LIMIT = "4s"
 MODEL = "tests.distributed.hanging_model:HangingRanker"

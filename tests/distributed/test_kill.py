@@ -16,13 +16,13 @@ import pytest
 
 from tests.training_bench import Bench
 from training.contracts import ExitCode
-from training.provenance import CHECKOUT
+from training.runtime.provenance import CHECKOUT
 
 pytestmark = pytest.mark.distributed
 
 EPOCHS = 8
 WAIT_SECONDS = 240.0
-TORCHRUN = ("-m", "training.torchrun", "--standalone", "--nnodes=1", "--nproc-per-node=2", "--max-restarts=0")
+TORCHRUN = ("-m", "training.runtime.torchrun", "--standalone", "--nnodes=1", "--nproc-per-node=2", "--max-restarts=0")
 
 Kill = Callable[[int], None]
 """Takes torchrun's process id."""

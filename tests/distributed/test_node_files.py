@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from tests.training_bench import Bench
-from training.provenance import CHECKOUT
+from training.runtime.provenance import CHECKOUT
 
 pytestmark = pytest.mark.distributed
 
-TORCHRUN = (sys.executable, "-m", "training.torchrun", "--max-restarts=0")
+TORCHRUN = (sys.executable, "-m", "training.runtime.torchrun", "--max-restarts=0")
 PROGRAM = ("-m", "tests.distributed.counted_gets")
 WAIT_SECONDS = 300.0
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from training.provenance import CHECKOUT
+from training.runtime.provenance import CHECKOUT
 
 pytestmark = pytest.mark.distributed
 
-TORCHRUN = ("-m", "training.torchrun", "--standalone", "--nnodes=1", "--nproc-per-node=2", "--max-restarts=0")
+TORCHRUN = ("-m", "training.runtime.torchrun", "--standalone", "--nnodes=1", "--nproc-per-node=2", "--max-restarts=0")
 WAIT_SECONDS = 300.0
 COLLECTIVE_SECONDS = 5.0
 SLOW_SECONDS = COLLECTIVE_SECONDS + 2

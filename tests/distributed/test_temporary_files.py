@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from nightshift.local import LocalLauncher
+from nightshift.execution.local import LocalLauncher
 from nightshift.settings import Settings
 from tests.distributed.test_kill import await_condition, processes_of
 from tests.training_bench import Bench
-from training.provenance import CHECKOUT
+from training.runtime.provenance import CHECKOUT
 
 pytestmark = pytest.mark.distributed
 
 LAUNCH = """
 import sys
-from nightshift.local import LocalLauncher
+from nightshift.execution.local import LocalLauncher
 from nightshift.settings import Settings
 from training.spec import PipelineSpec
 from training.store import Store

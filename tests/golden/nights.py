@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from benchmarks.night import STAGES, ask, driver
 from tests.golden.synthetic_flights import write_flights
-from training.provenance import CHECKOUT
+from training.runtime.provenance import CHECKOUT
 
 FILE: Final = CHECKOUT / "tests/golden/nights.json"
 EXAMPLE: Final = CHECKOUT / "docs/examples/cancelled_orders"
@@ -49,7 +49,7 @@ class Case:
 
 
 def _shop(folder: Path) -> dict[str, str]:
-    command = [sys.executable, "-m", "training.data.shop", "--root", str(folder), "--first", "2026-01-02", "--days", "31"]
+    command = [sys.executable, "-m", "devstack.shop", "--root", str(folder), "--first", "2026-01-02", "--days", "31"]
     subprocess.run(command, cwd=CHECKOUT, check=True, stdout=subprocess.DEVNULL)
     return {"SHOP_URI": folder.as_uri()}
 

@@ -18,7 +18,7 @@ import xgboost
 
 from tests.unit.training.models.family_bench import FamilyBench
 from training.models import load_family
-from training.provenance import CHECKOUT
+from training.runtime.provenance import CHECKOUT
 
 FILE: Final = CHECKOUT / "tests/golden/training_losses.json"
 NUM_STEPS: Final = 20

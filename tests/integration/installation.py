@@ -15,15 +15,15 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
-from nightshift.services.airflow_api import AirflowApi
-from nightshift.services.environment import USERNAME, credentials
-from nightshift.services.lifecycle import api
-from nightshift.services.processes import ProcessId, marked, marked_by_home
-from nightshift.services.state import read_state
-from nightshift.services.summary import stage_result
+from devstack.airflow_api import AirflowApi
+from devstack.environment import USERNAME, credentials
+from devstack.lifecycle import api
+from devstack.processes import ProcessId, marked, marked_by_home
+from devstack.shop import write_day
+from devstack.state import read_state
+from devstack.summary import stage_result
 from nightshift.settings import Settings
 from training.contracts import StageResult
-from training.data.shop import write_day
 from training.errors import UnavailableError
 from training.registry.ledger import Ledger
 from training.store import Store
@@ -136,12 +136,12 @@ class Installation:
         assert not left, f"left over after stop: {left}"
 
     def services(self, *arguments: str) -> str:
-        """Run `python -m nightshift.services …`; return its output."""
-        return self.command(sys.executable, "-m", "nightshift.services", *arguments)
+        """Run `python -m devstack …`; return its output."""
+        return self.command(sys.executable, "-m", "devstack", *arguments)
 
     def airflow(self, *arguments: str) -> str:
         """Run Airflow's own command line as a prepared shell would; return its output."""
-        script = 'eval "$("$0" -m nightshift.services env)" && exec airflow "$@"'
+        script = 'eval "$("$0" -m devstack env)" && exec airflow "$@"'
         return self.command("sh", "-c", script, sys.executable, *arguments)
 
     def command(self, *arguments: str) -> str:

@@ -10,10 +10,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from nightshift.services.airflow_api import AirflowApi
-from nightshift.services.environment import APPROVER, USERNAME, airflow_url, credentials
+from devstack.airflow_api import AirflowApi
+from devstack.environment import APPROVER, USERNAME, airflow_url, credentials
 from tests.integration.installation import Installation
-from tests.unit.training.evaluation.report_browser import Browser
+from tests.unit.training.pages.report_browser import Browser
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = [

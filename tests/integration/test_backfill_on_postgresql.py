@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from nightshift.services.stopping import running
+from devstack.stopping import running
 from tests.databases import new_database, postgres_cluster, why_no_postgres
 from tests.integration.installation import ROOT, Installation
 
@@ -28,9 +28,9 @@ URL, ARGUMENTS = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "AIRFLOW__DATABASE__SQL_
 SUPERVISE = f"""
 import sys
 from dataclasses import replace
-from nightshift.services.components import components
-from nightshift.services.environment import digests, prepare_home
-from nightshift.services.supervisor import Supervisor
+from devstack.components import components
+from devstack.environment import digests, prepare_home
+from devstack.supervisor import Supervisor
 from nightshift.settings import Settings
 settings = Settings.from_environment()
 prepare_home(settings)
@@ -68,7 +68,7 @@ def test_airflows_own_backfill_runs_each_night_as_of_its_slot(tmp_path: Path) ->
             installation.unpause(name)
             range_ = ("--from-date", "2026-01-10", "--to-date", "2026-01-11T23:59:00")
             # One at a time: each night is measured against the champion that the one before it left.
-            script = f'eval "$("$0" -m nightshift.services env)" && unset {ARGUMENTS} && export {URL}="$1" && shift && exec airflow "$@"'
+            script = f'eval "$("$0" -m devstack env)" && unset {ARGUMENTS} && export {URL}="$1" && shift && exec airflow "$@"'
             create = ("backfill", "create", "--dag-id", name, *range_, "--max-active-runs", "1")
             installation.command("sh", "-c", script, sys.executable, url, *create)
 

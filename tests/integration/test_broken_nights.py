@@ -6,8 +6,8 @@ from datetime import date
 
 import pytest
 
+from devstack.shop import break_day
 from tests.integration.installation import Installation
-from training.data.shop import break_day
 from training.registry.ledger import Holder
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from nightshift.services.processes import marked
-from nightshift.services.state import read_state
+from devstack.processes import marked
+from devstack.state import read_state
 from nightshift.sources import noted_places
 from tests.integration.installation import ROOT, Installation
 
@@ -32,8 +32,8 @@ class Commands(Installation):
     """An installation whose services are not started yet."""
 
     def background(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
-        """Start `python -m nightshift.services …`."""
-        command = [sys.executable, "-m", "nightshift.services", *arguments]
+        """Start `python -m devstack …`."""
+        command = [sys.executable, "-m", "devstack", *arguments]
         return subprocess.Popen(
             command, env={**self.environment, **variables}, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
@@ -173,7 +173,7 @@ def test_repeated_backfill_runs_only_what_is_not_done_and_a_failed_night_stops_i
 def earlier_slot(fresh: Commands, dag_id: str) -> None:
     """Leave a run by schedule of last month in Airflow's record, as if the schedule had been on then."""
     script = Path(__file__).with_name("scheduled_run.py")
-    fresh.command("sh", "-c", f'eval "$({sys.executable} -m nightshift.services env)" && exec {sys.executable} {script} {dag_id}')
+    fresh.command("sh", "-c", f'eval "$({sys.executable} -m devstack env)" && exec {sys.executable} {script} {dag_id}')
 
 
 def is_due(fresh: Commands, dag_id: str) -> bool:

@@ -15,16 +15,16 @@ import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 
+from devstack.shop import true_relevance, write_day
 from training.contracts import ExitCode, RunIdentity, StageRequest, StageResult
-from training.data.shop import true_relevance, write_day
-from training.evaluation.ranking import group_ndcg
+from training.evaluation.metrics.ranking import group_ndcg
 from training.models.predictor import load_predictor
-from training.provenance import CHECKOUT
+from training.runtime.context import StopFlag
+from training.runtime.provenance import CHECKOUT
+from training.runtime.runner import run
+from training.sources.listing import listing_for
 from training.spec import freeze, load_spec, resolve_uris
-from training.stages.context import StopFlag
-from training.stages.runner import run
 from training.store import Store
-from training.store.listing import listing_for
 
 pytestmark = pytest.mark.slow
 

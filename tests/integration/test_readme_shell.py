@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from nightshift.services.processes import marked_by_home
+from devstack.processes import marked_by_home
+from devstack.shop import write_day
 from tests.integration.installation import FIRST_DAY, FLIGHTS, ROOT, free_ports
 from training.contracts import sha256_hex
-from training.data.shop import write_day
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(3600)]
 

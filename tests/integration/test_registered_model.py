@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from nightshift.services.environment import mlflow_account
+from devstack.environment import mlflow_account
 from tests.integration.installation import ROOT, Installation
 from training.models.predictor import load_predictor
 

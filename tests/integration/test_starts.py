@@ -10,9 +10,9 @@ from urllib.parse import unquote
 
 import pytest
 
+from devstack.shop import write_day
 from tests.integration.installation import Installation
 from training.contracts import StageResult
-from training.data.shop import write_day
 from training.errors import NightshiftError
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]

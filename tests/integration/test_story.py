@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
+from devstack.shop import write_day
 from tests.integration.installation import Installation
-from training.data.shop import write_day
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(3600)]
 

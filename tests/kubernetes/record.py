@@ -2,8 +2,8 @@
 
     KUBECONFIG=… python -m tests.kubernetes.record [NAME …]
 
-writes tests/unit/plugins/kubernetes/recordings/<name>.json: the cluster's version and, for each change, the Pod, or the Job and its pods,
-as the API gave them, less what is of no account (addresses, managed fields). It needs an image of busybox on the nodes.
+writes tests/unit/plugins/execution/kubernetes/recordings/<name>.json: the cluster's version and, for each change, the Pod, or the Job
+and its pods, as the API gave them, less what is of no account (addresses, managed fields). It needs an image of busybox on the nodes.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from nightshift.kubernetes.cluster import Cluster
-from nightshift.kubernetes.manifests import Launch, job_manifest, member_template, pod_manifest
+from nightshift.execution.kubernetes.config import Cluster
+from nightshift.execution.kubernetes.manifests import Launch, job_manifest, member_template, pod_manifest
 from tests.kubernetes.cluster_installation import kubectl
 
-FOLDER: Final = Path(__file__).resolve().parents[1] / "unit" / "plugins" / "kubernetes" / "recordings"
+FOLDER: Final = Path(__file__).resolve().parents[1] / "unit" / "plugins" / "execution" / "kubernetes" / "recordings"
 NAMESPACE: Final = "recordings"
 POLL_SECONDS: Final = 0.2
 VERSION: Final = os.environ.get("NIGHTSHIFT_TEST_KUBERNETES_VERSION", "1.36.2")

@@ -22,13 +22,13 @@ COMPONENTS = {"scheduler": 10, "dag-processor": 11, "api-server": 12, "triggerer
 SUPERVISOR, COMMAND = 5, 4
 STAGE_COMMAND = "python -m training.stages.train file:///store/stages/p/train/f/attempts/a/_REQUEST.json"
 ROWS = [
-    ProcessRow(SUPERVISOR, 1, "python -m nightshift.services supervise"),
+    ProcessRow(SUPERVISOR, 1, "python -m devstack supervise"),
     *(ProcessRow(pid, SUPERVISOR, f"python -m {name}") for name, pid in COMPONENTS.items()),
     ProcessRow(20, 10, "airflow worker -- LocalExecutor: <idle>"),
     ProcessRow(21, 10, "airflow worker -- LocalExecutor: 01a2"),
     ProcessRow(22, 21, "airflow worker -- 01a2"),
-    ProcessRow(23, 22, f"python -m training.torchrun --nproc-per-node=2 -m {STAGE_COMMAND}"),
-    *(ProcessRow(pid, 23, f"python -m training.torchrun --nproc-per-node=2 -m {STAGE_COMMAND}", is_rank=True) for pid in (24, 25)),
+    ProcessRow(23, 22, f"python -m training.runtime.torchrun --nproc-per-node=2 -m {STAGE_COMMAND}"),
+    *(ProcessRow(pid, 23, f"python -m training.runtime.torchrun --nproc-per-node=2 -m {STAGE_COMMAND}", is_rank=True) for pid in (24, 25)),
     ProcessRow(30, 13, "python -m airflow triggerer"),
     ProcessRow(31, 14, "python -m uvicorn"),
     ProcessRow(32, 11, "a parser of DAG files"),

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from training.provenance import CHECKOUT
+from training.runtime.provenance import CHECKOUT
 
 WAIT_SECONDS = 600.0
 

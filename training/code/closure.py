@@ -21,7 +21,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent.parent
 """The folder that holds training/."""
 OURS: Final = "training"
 PATH_VARIABLE: Final = "NIGHTSHIFT_MODEL_PATH"
-FOLDERS_READ: Final[Mapping[str, str]] = {"training.tables.connect": "migrations"}
+FOLDERS_READ: Final[Mapping[str, str]] = {"training.database.connect": "migrations"}
 """Module to a folder beside it that it reads by other means than an import: Alembic lists and loads the migrations."""
 COMPILED: Final = (".pyc", ".pyo")
 

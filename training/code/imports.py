@@ -31,7 +31,7 @@ class Imports:
     statements: tuple[tuple[int, str, tuple[str, ...]], ...]
     """(level of a relative import, module, names) of each import statement, those in functions included."""
     strings: tuple[str, ...]
-    """Constants that may name a module (`training.evaluation.latency`, for `python -m`) or a file (`report.css`)."""
+    """Constants that may name a module (`training.evaluation.latency`, for `python -m`) or a file (`evaluation.css`)."""
 
     def as_json(self) -> list[Any]:
         return [[[level, module, list(names)] for level, module, names in self.statements], list(self.strings)]

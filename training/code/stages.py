@@ -15,7 +15,7 @@ from training.stage_table import CANARY
 
 LOADERS: Final = {
     "training.models": "load_family",
-    "training.evaluation.own_metrics": "load_own_metrics",
+    "training.evaluation.custom_metrics": "load_own_metrics",
 }
 """Module to the function of it that imports by a name in the spec, or in a model's files: the roots below stand for them. A test holds
 the list complete."""

@@ -10,9 +10,9 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from training.contracts import canonical_json, sha256_hex
+from training.database import DatasetVersion
+from training.database.connect import database_faults
 from training.store import Manifest
-from training.tables import DatasetVersion
-from training.tables.connect import database_faults
 
 VERSION_DIGITS: Final = 16
 

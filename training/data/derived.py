@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 import duckdb
 import pyarrow as pa
 
-from training.data.expressions import columns_of, quoted
 from training.errors import DataError, shown
+from training.sql.expressions import columns_of, quoted
 
 if TYPE_CHECKING:
     # A registered model carries this file, and no spec.

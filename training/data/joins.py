@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from training.data.expressions import columns_of, literal, quoted
 from training.errors import DataError, shown
+from training.sql.expressions import columns_of, literal, quoted
 
 logger = logging.getLogger(__name__)
 

@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from zoneinfo import ZoneInfo
 
 import numpy as np
-from numpy.typing import NDArray
 
 from training.data.splits import SPLITS, SplitBounds, earlier
 from training.errors import DataError
 from training.spec import PipelineSpec
-from training.spec.values import duration_text
+from training.spec.types import duration_text
+
+if TYPE_CHECKING:
+    from training.sources.files import LabelTimes, Microseconds
 
 LABELS_COMPLETE: Final = "labels_complete"
 AFTER_TEST: Final = "after the test split"
@@ -26,16 +28,6 @@ META_KEY: Final = "unknown_labels"
 """In the meta of snapshots and datasets."""
 DAY: Final = timedelta(days=1)
 MAX_DAYS_SHOWN: Final = 14
-
-Microseconds = NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class LabelTimes:
-    """Event times of the rows of the window, in microseconds since 1970: [n] with a label that is known, [m] without."""
-
-    known_us: Microseconds
-    unknown_us: Microseconds
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from training.data.label_delay import META_KEY, LabelTimes, SplitRule, unknown_labels
-from training.data.limits import check_size, table_limit_bytes
-from training.data.sources import Horizon, Part, part_as_is, part_of_rows
-from training.data.tables import TableContract, schema_hash
+from training.data.label_delay import META_KEY, SplitRule, unknown_labels
 from training.errors import DataError, shown
+from training.sources.files import Horizon, LabelTimes, Part, part_as_is, part_of_rows
+from training.sources.limits import check_size, table_limit_bytes
+from training.sources.listing import read_source
+from training.sources.tables import TableContract, schema_hash
 from training.store import Manifest, Store
-from training.store.listing import read_source
 from training.store.manifests import FileEntry
 from training.store.objects import file_digest
 

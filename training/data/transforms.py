@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from training.contracts import canonical_json
 from training.data.derived import Derived, check_derived, derive
 from training.data.encoders import ENCODERS, CellType, Encoder, EncoderSettings, ScaledNumber, fit_encoder
-from training.data.expressions import hardened
 from training.data.transforms_file import FORMAT_VERSION, malformed, raw_columns, read_transforms
 from training.errors import DataError, shown
+from training.sql.expressions import hardened
 
 CELL_BYTES: Final = 4
 

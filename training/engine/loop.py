@@ -18,15 +18,15 @@ from torch import nn
 
 from training import liveness
 from training.data.loader import Batch, Loader
-from training.engine.checkpoint import Checkpoints
-from training.engine.checkpoint_tensors import check_savable
-from training.engine.distributed import Gang
+from training.engine.checkpoint.checkpoints import Checkpoints
+from training.engine.checkpoint.tensors import check_savable
 from training.engine.eager import AdamW, GradientReducer
+from training.engine.parallel.gang import Gang
 from training.engine.precision import autocast
 from training.engine.tracking import Tracker
 from training.engine.watchdog import Watchdog
 from training.errors import PeerLostError, PreemptedError
-from training.stages.context import StageContext, StopFlag
+from training.runtime.context import StageContext, StopFlag
 
 logger = logging.getLogger(__name__)
 

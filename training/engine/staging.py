@@ -12,8 +12,8 @@ from training.scratch import node_folder
 from training.store.manifests import Manifest, Manifests
 
 if TYPE_CHECKING:
-    from training.engine.alone import Alone
-    from training.engine.distributed import Gang
+    from training.engine.parallel.alone import Alone
+    from training.engine.parallel.gang import Gang
 
 LOCAL_RANK: Final = "LOCAL_RANK"
 """Set by torchrun, whose ranks on one node are children of one process and have one temporary folder."""

@@ -31,9 +31,9 @@ from training.engine.tracking_journal import (
     send,
 )
 from training.errors import NightshiftError, StoreError
-from training.lazy_imports import MLFLOW_DEFERRED, MLFLOW_OPTIONAL, lean_imports
-from training.provenance import environment, git_state
-from training.stages.context import StageContext
+from training.runtime.context import StageContext
+from training.runtime.lazy_imports import MLFLOW_DEFERRED, MLFLOW_OPTIONAL, lean_imports
+from training.runtime.provenance import environment, git_state
 from training.store import Bucket
 
 logger = logging.getLogger(__name__)

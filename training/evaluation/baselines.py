@@ -24,12 +24,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from training.data.derived import Derived, derive
-from training.data.expressions import columns_of, hardened
 from training.evaluation.history import History, numbers_of
 from training.evaluation.measures import Measures, Rows
 from training.spec import PipelineSpec
-from training.spec.evaluation import LOWER_IS_BETTER
-from training.spec.values import duration_text
+from training.spec.sections.evaluation import LOWER_IS_BETTER
+from training.spec.types import duration_text
+from training.sql.expressions import columns_of, hardened
 
 logger = logging.getLogger(__name__)
 

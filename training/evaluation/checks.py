@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from training.evaluation.areas import roc_area
+from training.evaluation.metrics.auc import roc_area
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]

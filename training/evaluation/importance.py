@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from training.evaluation.metrics import OwnMetric, metric_value
-from training.spec.evaluation import LOWER_IS_BETTER, Gain
+from training.evaluation.metrics.by_task import OwnMetric, metric_value
+from training.spec.sections.evaluation import LOWER_IS_BETTER, Gain
 
 Floats = NDArray[np.float64]
 

@@ -36,7 +36,7 @@ import pyarrow.parquet as pq
 
 from training.models import load_family
 from training.models.predictor import Predictor, load_predictor
-from training.processes import ForkedProcess, bind_to_parent, name_this_process, other_threads
+from training.runtime.processes import ForkedProcess, bind_to_parent, name_this_process, other_threads
 from training.spec.families import known_families
 
 logger = logging.getLogger(__name__)
@@ -111,7 +111,18 @@ def _new_process(arguments: list[str]) -> str:
         subprocess.TimeoutExpired, subprocess.CalledProcessError
     """
     # It must not outlive this process, whatever ends it.
-    bound = [sys.executable, "-m", "training.processes", "--parent", str(os.getpid()), "--", sys.executable, "-m", PROGRAM, *arguments]
+    bound = [
+        sys.executable,
+        "-m",
+        "training.runtime.processes",
+        "--parent",
+        str(os.getpid()),
+        "--",
+        sys.executable,
+        "-m",
+        PROGRAM,
+        *arguments,
+    ]
     root = str(Path(__file__).resolve().parents[2])
     environment = {
         "OMP_NUM_THREADS": "1",

@@ -14,18 +14,18 @@ from numpy.typing import NDArray
 
 from training.errors import DataError
 from training.evaluation import checks
-from training.evaluation.blocks import Origins
+from training.evaluation.bootstrap.blocks import Origins
+from training.evaluation.bootstrap.paired import Comparison, compare, paired_influence
+from training.evaluation.bootstrap.sequential import alarm_of
+from training.evaluation.custom_metrics import load_own_metrics
 from training.evaluation.fairness import fairness_of
 from training.evaluation.importance import permutation_importance
-from training.evaluation.metrics import OwnMetric, metric_value, score_metrics
-from training.evaluation.own_metrics import load_own_metrics
-from training.evaluation.ranking import num_groups_without_positive
-from training.evaluation.sequential import alarm_of
-from training.evaluation.significance import Comparison, compare, paired_influence
+from training.evaluation.metrics.by_task import OwnMetric, metric_value, score_metrics
+from training.evaluation.metrics.ranking import num_groups_without_positive
 from training.evaluation.slices import by_slice, worst_and_gap
 from training.models.predictor import Predictor
 from training.spec import PipelineSpec
-from training.spec.evaluation import Evaluate
+from training.spec.sections.evaluation import Evaluate
 
 logger = logging.getLogger(__name__)
 

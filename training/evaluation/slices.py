@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from training.evaluation.areas import roc_area_by
-from training.evaluation.metrics import OwnMetric, metric_value, unit_values
-from training.spec.evaluation import LOWER_IS_BETTER, Gain
+from training.evaluation.metrics.auc import roc_area_by
+from training.evaluation.metrics.by_task import OwnMetric, metric_value, unit_values
+from training.spec.sections.evaluation import LOWER_IS_BETTER, Gain
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]

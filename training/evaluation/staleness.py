@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from training.evaluation.advice import Advice, Night, retrain_advice
+from training.evaluation.cadence import Advice, Night, retrain_advice
 from training.evaluation.checks import prediction_drift
 from training.spec import PipelineSpec
 

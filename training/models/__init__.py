@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     # A registered model carries what is imported above, and nothing else: scoring needs neither spec nor store.
     # What only scores loads models: it opens no MLflow (the stage table says so of `canary`), and scoring trees imports no torch.
     # Tests follow the imports.
-    from training.engine.alone import Alone
-    from training.engine.checkpoint import Checkpoints
-    from training.engine.distributed import Gang
+    from training.engine.checkpoint.checkpoints import Checkpoints
+    from training.engine.parallel.alone import Alone
+    from training.engine.parallel.gang import Gang
     from training.engine.tracking import Tracker
+    from training.runtime.context import StageContext, StopFlag
     from training.spec import PipelineSpec
-    from training.stages.context import StageContext, StopFlag
 
 Scorer = Callable[[Matrix], NDArray[np.float64]]
 """A model's input, [n, features], to one score per row, [n] float64; for several classes [n, classes] probabilities."""

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from training.data.transforms import Matrix
 from training.errors import DivergedError, PreemptedError, Problem, SpecError
-from training.lazy_imports import lean_imports
 from training.models import Family, FitContext, FitResult, Scorer
+from training.runtime.lazy_imports import lean_imports
 
 with lean_imports(absent=["sklearn"]):
     # A second of CPU, for classes that look like scikit-learn's.

@@ -42,8 +42,8 @@ class TorchFamily(Family):
 
     def fit(self, context: FitContext) -> FitResult:
         # Imported here: a registered model carries this file, and scoring needs no loop, store or spec.
-        from training.engine.distributed import Gang
         from training.engine.loop import Loop, Parts
+        from training.engine.parallel.gang import Gang
         from training.engine.precision import choose_precision
 
         train, gang = context.spec.train, context.gang

@@ -23,10 +23,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from training.errors import DeniedError, NightshiftError, UnavailableError, shown
-from training.lazy_imports import MLFLOW_DEFERRED, MLFLOW_OPTIONAL, lean_imports
 from training.registry.decisions import champions, find_version, holder_of, roll_back, with_evidence
+from training.registry.history_table import history_lines
 from training.registry.ledger import Holder, Ledger, Standing
-from training.registry.table import history_lines
+from training.runtime.lazy_imports import MLFLOW_DEFERRED, MLFLOW_OPTIONAL, lean_imports
 
 COMMANDS: Final = ("show", "rollback", "check")
 
@@ -105,7 +105,7 @@ def _rollback(ledger: Ledger, options: argparse.Namespace) -> int:
     kept = roll_back(ledger, options.model, by=options.by or _user(), reason=options.reason, to=to, expected_revision=expected)
     sys.stdout.write(f"{options.model}: champion is version {_named(kept.version, kept.semantic_version)}; the ledger has it\n")
     with lean_imports(deferred=MLFLOW_DEFERRED, absent=MLFLOW_OPTIONAL):
-        from training.registry.follow import follow  # MLflow: a second that the ledger need not wait for
+        from training.registry.mlflow_sync import follow  # MLflow: a second that the ledger need not wait for
 
     try:
         follow(ledger, options.model)
@@ -145,7 +145,7 @@ def _is_agreed(question: str) -> bool:
 def _check(ledger: Ledger, options: argparse.Namespace) -> int:
     names = _names(ledger, options.model)
     with lean_imports(deferred=MLFLOW_DEFERRED, absent=MLFLOW_OPTIONAL):
-        from training.registry.follow import differences, follow
+        from training.registry.mlflow_sync import differences, follow
 
     found = left = 0
     for name in names:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from training.registry.reasons import Reason, missing, number, table
-from training.spec.evaluation import LOWER_IS_BETTER, Evaluate
+from training.spec.sections.evaluation import LOWER_IS_BETTER, Evaluate
 
 APPROVED_MISS: Final = 2.0
 """Other rows measure other values: so many times the approved miss is still what a person approved. A broken model is not."""

@@ -20,9 +20,9 @@ from training.registry.reasons import missing as _missing
 from training.registry.reasons import number as _number
 from training.registry.reasons import table as _table
 from training.registry.significance_gates import canary_alarm, significance
-from training.spec.evaluation import LOWER_IS_BETTER, Evaluate, Severity
-from training.spec.promotion import Canary, Promote
-from training.spec.values import duration_text
+from training.spec.sections.evaluation import LOWER_IS_BETTER, Evaluate, Severity
+from training.spec.sections.promotion import Canary, Promote
+from training.spec.types import duration_text
 
 Outcome = Literal["accepted", "rejected", "needs_approval"]
 CanaryOutcome = Literal["waiting", "promote", "roll_back"]

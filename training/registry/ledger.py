@@ -13,9 +13,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from training.contracts import MAX_CLOCK_SKEW, canonical_json, sha256_hex
+from training.database.connect import connect, database_faults
+from training.database.schema import LedgerDecision, ModelStanding, RegistryOutbox
 from training.errors import DeniedError
-from training.tables.connect import connect, database_faults
-from training.tables.schema import LedgerDecision, ModelStanding, RegistryOutbox
 
 ACTIONS: Final = ("promoted", "canary", "canary_ended", "rolled_back", "recorded")
 """Champion is another one; canary is another one; the canary is gone; champion is an earlier one again; nothing moved."""

@@ -18,7 +18,7 @@ from training import liveness
 from training.engine.tracking_journal import RunJournal, pending_journals
 from training.errors import NightshiftError
 from training.registry.ledger import Entry, Ledger
-from training.registry.versions import WEIGHTS_TAG, registry_faults
+from training.registry.mlflow_versions import WEIGHTS_TAG, registry_faults
 from training.store import Store
 from training.store.marking import units
 

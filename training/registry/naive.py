@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from training.registry.reasons import Reason, entries, missing, number, table
-from training.spec.evaluation import LOWER_IS_BETTER, Evaluate, Severity
+from training.spec.sections.evaluation import LOWER_IS_BETTER, Evaluate, Severity
 
 GATE: Final = "naive_baseline"
 

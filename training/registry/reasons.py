@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from training.spec.evaluation import Severity
+from training.spec.sections.evaluation import Severity
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

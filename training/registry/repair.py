@@ -14,10 +14,10 @@ from training import liveness
 from training.contracts import ExitCode
 from training.engine.tracking_journal import quick_requests
 from training.errors import DeniedError, NightshiftError, UnavailableError
-from training.registry.follow import follow
 from training.registry.ledger import Ledger
 from training.registry.mlflow_retention import OpenWork, forget
-from training.registry.versions import registry_faults
+from training.registry.mlflow_sync import follow
+from training.registry.mlflow_versions import registry_faults
 from training.spec import PipelineSpec
 from training.store import Store
 

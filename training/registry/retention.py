@@ -10,11 +10,11 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from training.contracts import sha256_hex
+from training.database.connect import connect, database_faults
+from training.database.schema import DatasetVersion, LedgerDecision
 from training.registry.decisions import CHAMPIONS, HOLDER
 from training.registry.ledger import Entry, Ledger, locked_standing, open_request_rows
 from training.store.marking import content_keys
-from training.tables.connect import connect, database_faults
-from training.tables.schema import DatasetVersion, LedgerDecision
 
 NAMED: Final = ("model_uri", "dataset_uri", "snapshot_uri", "evaluation_uri", "spec_uri", "report_uri")
 """What a decision names of the run that made its version."""

@@ -43,7 +43,7 @@ def load_verified(uri: str, *, digest: str) -> PyFuncModel:
     """
     import mlflow
 
-    from training.registry.versions import registry_faults
+    from training.registry.mlflow_versions import registry_faults
 
     # The model may read its files as long as this process uses it.
     scratch = Path(tempfile.mkdtemp(prefix="nightshift-model-"))

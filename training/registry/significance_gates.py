@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import Any, Final
 
 from training.registry.reasons import Reason, missing, number, table
-from training.spec.evaluation import Evaluate
-from training.spec.values import duration_text
+from training.spec.sections.evaluation import Evaluate
+from training.spec.types import duration_text
 
 BLOCKS_SINCE: Final = 3
 """Format of `metrics.json` from which on a comparison has an interval by blocks; older ones are judged by the interval that they have."""

@@ -9,13 +9,13 @@ import argparse
 import os
 import sys
 
+from training.database.connect import CHECKOUT
 from training.errors import NightshiftError
 from training.registry.retention import LedgerRoots
 from training.retention.report import report_lines
 from training.retention.settings import load_retention
 from training.store import Store
 from training.store.collector import Collector
-from training.tables.connect import CHECKOUT
 
 KEPT = "kept/"
 

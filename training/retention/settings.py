@@ -11,9 +11,9 @@ from typing import Annotated, Final
 from pydantic import AfterValidator, Field, ValidationError
 
 from training.errors import Problem, SpecError, shown
-from training.spec.documents import read_document
 from training.spec.problems import in_order, problems_of
-from training.spec.values import PositiveDuration, Section, refusal
+from training.spec.types import PositiveDuration, Section, refusal
+from training.spec.yaml_reader import read_document
 from training.store.marking import Rules
 
 VARIABLE: Final = "NIGHTSHIFT_RETENTION"

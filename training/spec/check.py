@@ -17,9 +17,9 @@ from pathlib import Path
 from training.contracts import ExitCode
 from training.errors import Problem, SpecError
 from training.spec.carried_code import own_class_problems
-from training.spec.documents import read_document
 from training.spec.loader import CheckedSpec, check_file
 from training.spec.problems import problem_at
+from training.spec.yaml_reader import read_document
 
 logger = logging.getLogger("training.spec.check")
 

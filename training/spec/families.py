@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, ValidationError
 
-from training.spec.values import Section
+from training.spec.types import Section
 
 MODELS_FOLDER: Final = Path(__file__).resolve().parent.parent / "models"
 PACKAGES_VARIABLE: Final = "NIGHTSHIFT_MODEL_PACKAGES"
@@ -59,7 +59,7 @@ class FamilyFacts:
     """Whether it trains in more than one process."""
     needs: tuple[str, ...] = ()
     """Keys of `train` that must be given."""
-    takes_not: tuple[str, ...] = ()
+    ignored_keys: tuple[str, ...] = ()
     """Keys of `train` that would have no effect."""
     tasks: tuple[str, ...]
     """Values of `evaluate.task` that it trains for."""
@@ -79,7 +79,7 @@ FAMILIES: Final[Mapping[str, FamilyFacts]] = {
     "boosted_trees": FamilyFacts(
         settings=BoostedTreesSettings,
         distributed=False,
-        takes_not=NEURAL_ONLY,
+        ignored_keys=NEURAL_ONLY,
         tasks=("binary", "ranking", "multiclass", "regression"),
         uses_gpus=False,
         uses_torch=False,

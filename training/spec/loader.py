@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter, ValidationError
 
 from training.errors import Problem, SpecError
-from training.spec.documents import Document, read_document
-from training.spec.effects import unused_keys
 from training.spec.families import FAMILIES
-from training.spec.findings import Finding
 from training.spec.models import PipelineSpec
 from training.spec.problems import in_order, problem_at, problems_of
-from training.spec.rules import broken_rules
-from training.spec.values import told
+from training.spec.rules.effects import unused_keys
+from training.spec.rules.findings import Finding
+from training.spec.rules.sections import broken_rules
+from training.spec.types import told
+from training.spec.yaml_reader import Document, read_document
 
 SECTIONS: Mapping[str, tuple[str, TypeAdapter[Any]]] = {
     field.alias or name: (name, TypeAdapter(field.rebuild_annotation())) for name, field in PipelineSpec.model_fields.items()

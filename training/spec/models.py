@@ -10,14 +10,14 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from training.contracts import STAGES
 from training.errors import Problem, SpecError
-from training.spec.data import Data, Prepare, Validate
-from training.spec.evaluation import Evaluate
-from training.spec.promotion import Promote
-from training.spec.resources import StageResources
-from training.spec.timeout import Timeout
-from training.spec.train import Train
-from training.spec.tuning import Tune
-from training.spec.values import FROZEN, ONE_LINE, PLAIN_TEXT, Day, Line, Name, PositiveDuration, Section, TimeOfDay, refusal, told
+from training.spec.sections.data import Data, Prepare, Validate
+from training.spec.sections.evaluation import Evaluate
+from training.spec.sections.promotion import Promote
+from training.spec.sections.resources import StageResources
+from training.spec.sections.timeout import Timeout
+from training.spec.sections.train import Train
+from training.spec.sections.tuning import Tune
+from training.spec.types import FROZEN, ONE_LINE, PLAIN_TEXT, Day, Line, Name, PositiveDuration, Section, TimeOfDay, refusal, told
 
 FORMAT_VERSION: Final = 1
 """Version of a frozen spec."""

@@ -16,13 +16,13 @@ from typing import Annotated, Any, Final
 from pydantic import Field, ValidationError
 
 from training.errors import Problem, SpecError, shown
-from training.spec.documents import MAX_DEPTH, Document, dotted
-from training.spec.evaluation import Fairness, Improvement, LatencyLimits
 from training.spec.loader import check_values
 from training.spec.models import PipelineSpec
 from training.spec.problems import in_order, problems_of
 from training.spec.schedule import parse_as_of
-from training.spec.values import Section
+from training.spec.sections.evaluation import Fairness, Improvement, LatencyLimits
+from training.spec.types import Section
+from training.spec.yaml_reader import MAX_DEPTH, Document, dotted
 
 MAX_CONF_BYTES: Final = 256 * 1024
 SOURCE: Final = "trigger"

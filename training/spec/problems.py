@@ -10,8 +10,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from training.errors import Problem, shown
-from training.spec.documents import Document, Path, dotted
-from training.spec.values import told
+from training.spec.types import told
+from training.spec.yaml_reader import Document, Path, dotted
 
 _EXPECTED: Final[Mapping[str, str]] = {
     "string_type": "text",

@@ -15,8 +15,8 @@ from zoneinfo import ZoneInfo
 
 from training.contracts import MAX_CLOCK_SKEW
 from training.errors import Problem, SpecError
-from training.spec.findings import Finding
-from training.spec.values import told
+from training.spec.rules.findings import Finding
+from training.spec.types import told
 
 if TYPE_CHECKING:
     from croniter import croniter

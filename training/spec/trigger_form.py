@@ -11,12 +11,12 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from training.spec.evaluation import Evaluate
 from training.spec.families import FAMILIES
 from training.spec.models import PipelineSpec
 from training.spec.overrides import EvaluateOverrides, TrainOverrides
 from training.spec.schedule import AS_OF_PATTERN
-from training.spec.train import Train
+from training.spec.sections.evaluation import Evaluate
+from training.spec.sections.train import Train
 
 _TITLES: Final[Mapping[str, tuple[str, str]]] = {
     "epochs": ("Epochs", "Passes over the training rows; boosting rounds for trees."),
@@ -72,7 +72,7 @@ def _study_schema(spec: PipelineSpec) -> dict[str, dict[str, Any]]:
 
 def _train_schema(train: Train) -> dict[str, Any]:
     facts = FAMILIES.get(train.model)
-    names = [name for name in TrainOverrides.model_fields if facts is None or name not in facts.takes_not]
+    names = [name for name in TrainOverrides.model_fields if facts is None or name not in facts.ignored_keys]
     properties = {}
     for name in names:
         title, description = _TITLES[name]

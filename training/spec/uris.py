@@ -14,10 +14,10 @@ from typing import Final
 from urllib.parse import unquote
 
 from training.errors import Problem, SpecError, shown
-from training.spec.data import Data
-from training.spec.documents import Path, dotted
-from training.spec.findings import Finding
 from training.spec.models import Alerts, PipelineSpec
+from training.spec.rules.findings import Finding
+from training.spec.sections.data import Data
+from training.spec.yaml_reader import Path, dotted
 
 DATE: Final = "{date}"
 PLACEHOLDER_RULE: Final = "[A-Z][A-Z0-9_]*_URI"

@@ -21,13 +21,13 @@ from training.data.classes import Classes, align_scores
 from training.data.joins import LABEL
 from training.errors import DeniedError
 from training.evaluation.measures import FORMAT_VERSION, Measures, Rows, plain, rows_of
-from training.evaluation.per_class import by_class
-from training.evaluation.plots import task_plots
-from training.evaluation.report import render_report
+from training.evaluation.metrics.per_class import by_class
 from training.models.predictor import load_predictor
+from training.pages.evaluation import render_report
+from training.pages.plots import task_plots
 from training.registry.gates import judge_canary
-from training.stages.runner import Outcome, StageContext, main
-from training.store import Manifest, point_run_at
+from training.runtime.runner import Outcome, StageContext, main
+from training.store import Manifest, set_run_ref
 
 logger = logging.getLogger(__name__)
 
@@ -149,7 +149,7 @@ def _store(context: StageContext, evaluation: Mapping[str, Any], page: bytes) ->
     files = {"metrics.json": canonical_json(evaluation), "report.html": page}
     meta = {name: evaluation[name] for name in ("candidate", "champion", "metrics", "champion_metrics", "comparison", "baseline")}
     uri, manifest = context.store.manifests.put_files("evaluation", files, meta)
-    point_run_at(context.store, context.request, "canary", uri)
+    set_run_ref(context.store, context.request, "canary", uri)
     primary = context.spec.evaluate.primary
     comparison = evaluation["comparison"] or {}
     scalars = {

@@ -28,21 +28,21 @@ from training.engine.tracking_journal import tracked_run
 from training.evaluation import checks, latency
 from training.evaluation.baselines import Splits, best_entry, log_record, naive_record, named_entries
 from training.evaluation.measures import FORMAT_VERSION, Measures, Rows, plain, rows_of
-from training.evaluation.per_class import by_class
-from training.evaluation.plots import task_plots
-from training.evaluation.report import render_report
-from training.evaluation.report_links import mlflow_facts
-from training.evaluation.report_words import moment
+from training.evaluation.metrics.per_class import by_class
 from training.evaluation.staleness import advice_of
-from training.lazy_imports import MLFLOW_DEFERRED, MLFLOW_MODELS_OPTIONAL, lean_imports
+from training.format import moment
 from training.models.predictor import Predictor, load_predictor
+from training.pages.evaluation import render_report
+from training.pages.evaluation_links import mlflow_facts
+from training.pages.plots import task_plots
 from training.registry.gates import decide
+from training.runtime.lazy_imports import MLFLOW_DEFERRED, MLFLOW_MODELS_OPTIONAL, lean_imports
+from training.runtime.runner import Outcome, StageContext, main
 from training.spec.models import PipelineSpec
-from training.stages.runner import Outcome, StageContext, main
-from training.store import Manifest, point_run_at
+from training.store import Manifest, set_run_ref
 
 if TYPE_CHECKING:
-    from training.registry.versions import Registered
+    from training.registry.mlflow_versions import Registered
 
 logger = logging.getLogger(__name__)
 
@@ -183,7 +183,7 @@ def _checks(context: StageContext, data: Dataset, predictor: Predictor, measures
 def _register(context: StageContext, model: Manifest, predictor: Predictor, rows: Rows, run_id: str | None) -> Registered:
     # Its threads: the process that measures the latency is forked before.
     with lean_imports(deferred=MLFLOW_DEFERRED, absent=MLFLOW_MODELS_OPTIONAL):
-        from training.registry.versions import register_candidate
+        from training.registry.mlflow_versions import register_candidate
 
     inputs = {name: str(rows.frame[name].dtype) for name in predictor.inputs}
     request = context.request
@@ -273,7 +273,7 @@ def _report(context: StageContext, rows: Rows, scored: Scored, evaluation: Mappi
 
 
 def _store(context: StageContext, evaluation: Mapping[str, Any], page: bytes, run_id: str | None) -> Outcome:
-    from training.registry.versions import log_evaluation
+    from training.registry.mlflow_versions import log_evaluation
 
     store = context.store
     finite = {name: value for name, value in evaluation["metrics"].items() if isinstance(value, float)}
@@ -286,7 +286,7 @@ def _store(context: StageContext, evaluation: Mapping[str, Any], page: bytes, ru
     meta["baseline_warnings"] = evaluation["baselines"]["warnings"]
     log_record(evaluation["baselines"], context.spec.evaluate.primary, evaluation["metrics"])
     uri, manifest = store.manifests.put_files("evaluation", files, meta)
-    point_run_at(store, context.request, "evaluation", uri)
+    set_run_ref(store, context.request, "evaluation", uri)
     report_uri = context.publish_page("evaluation", page)
     scalars = _scalars(evaluation, context.spec.evaluate.primary)
     logger.info(

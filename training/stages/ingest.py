@@ -12,12 +12,12 @@ from training.data.dataset_versions import register_snapshot
 from training.data.derived import check_baseline
 from training.data.label_delay import META_KEY, SplitRule, split_lines
 from training.data.snapshots import SnapshotPlan, take_snapshot
-from training.data.tables import contracts_of
+from training.database import connect
+from training.runtime.runner import Outcome, StageContext, main
+from training.sources.tables import contracts_of
 from training.spec import PipelineSpec
 from training.spec.schedule import window
-from training.stages.runner import Outcome, StageContext, main
-from training.store import point_run_at
-from training.tables import connect
+from training.store import set_run_ref
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ def work(context: StageContext) -> Outcome:
         version = register_snapshot(
             connect(), name=spec.name, uri=uri, manifest=manifest, created_by=f"{request.run.owner}/{request.run.try_number}"
         )
-    point_run_at(context.store, request, "snapshot", uri)
+    set_run_ref(context.store, request, "snapshot", uri)
     tables = manifest.meta["tables"]
     for name, facts in tables.items():
         logger.info("%s: %s rows in %d files", name, f"{facts['rows']:,}", len(facts["parts"]))

@@ -24,15 +24,15 @@ from numpy.typing import NDArray
 from training.data.classes import Classes, check_class_numbers, number_classes
 from training.data.derived import Derived, check_baseline
 from training.data.encoders import EncoderSettings
-from training.data.expressions import hardened
 from training.data.joins import LABEL, FeatureTable, MainTable, join_frame
 from training.data.label_delay import META_KEY, SplitRule, split_bounds, split_lines
 from training.data.shards import SHARDED_SPLITS, describe_layout, shard_order, write_shards
 from training.data.splits import SPLITS, SplitBounds, check_labels, group_numbers, is_before, split_rows
 from training.data.transforms import FeaturePlan, FittedTransforms, Matrix
+from training.runtime.runner import Outcome, StageContext, main
 from training.spec import PipelineSpec
-from training.stages.runner import Outcome, StageContext, main
-from training.store import Manifest, point_run_at
+from training.sql.expressions import hardened
+from training.store import Manifest, set_run_ref
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ def work(context: StageContext) -> Outcome:
             **({META_KEY: snapshot.meta[META_KEY]} if META_KEY in snapshot.meta else {}),
         }
         uri, manifest = context.store.manifests.put_files("dataset", files | shard_files, meta)
-    point_run_at(context.store, context.request, "dataset", uri)
+    set_run_ref(context.store, context.request, "dataset", uri)
     return Outcome(artifact_uri=uri, digest=manifest.digest, scalars=_scalars(frame, rows, matrix, classes))
 
 

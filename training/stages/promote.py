@@ -19,18 +19,18 @@ from training.contracts import canonical_json, sha256_hex
 from training.data.transforms_file import serving_inputs
 from training.engine.tracking_journal import deliver_all, tracked_run
 from training.errors import DeniedError, UnavailableError
-from training.lazy_imports import MLFLOW_DEFERRED, MLFLOW_OPTIONAL, lean_imports
 from training.registry.decisions import approved_findings, holder_of, record_candidate, settle_canary, settlement
 from training.registry.gates import decide, judge_canary
 from training.registry.ledger import Entry, Holder, Ledger, Standing
-from training.registry.semantic import Recipe, semantic_version
+from training.registry.semver import Recipe, semantic_version
+from training.registry.verdicts import verdict
+from training.runtime.lazy_imports import MLFLOW_DEFERRED, MLFLOW_OPTIONAL, lean_imports
+from training.runtime.runner import Outcome, StageContext, main
 from training.spec import spec_part
-from training.stages.runner import Outcome, StageContext, main
 from training.store import Manifest
-from training.verdicts import verdict
 
 with lean_imports(deferred=MLFLOW_DEFERRED, absent=MLFLOW_OPTIONAL):
-    from training.registry.follow import follow
+    from training.registry.mlflow_sync import follow
     from training.registry.repair import repair_models
 
 logger = logging.getLogger(__name__)

@@ -14,25 +14,25 @@ from typing import TYPE_CHECKING, Any
 from training import liveness
 from training.contracts import TRIAL, canonical_json
 from training.data.classes import Classes
-from training.engine.alone import Alone
-from training.engine.checkpoint import Checkpoints
+from training.engine.checkpoint.checkpoints import Checkpoints
 from training.engine.devices import check_expected, device_words
+from training.engine.parallel.alone import Alone
 from training.engine.staging import fetch_for_node
 from training.engine.tracking import Tracker
-from training.lazy_imports import lean_imports
 from training.models import FitContext, FitResult, load_family
 from training.models.predictor import FORMAT_VERSION
-from training.provenance import environment, source_version
+from training.runtime.lazy_imports import lean_imports
+from training.runtime.provenance import environment, source_version
+from training.runtime.runner import Outcome, StageContext, main
 from training.spec import PipelineSpec
 from training.spec.carried_code import check_own_class
 from training.spec.families import FAMILIES
-from training.spec.tuning_rules import with_settings
-from training.stages.runner import Outcome, StageContext, main
-from training.store import Manifest, point_run_at
+from training.spec.rules.tuning import with_settings
+from training.store import Manifest, set_run_ref
 
 if TYPE_CHECKING:
-    from training.engine.distributed import Gang
     from training.engine.loop import Judge
+    from training.engine.parallel.gang import Gang
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ def join_gang(context: StageContext) -> Gang | Alone:
         gang = Alone()
     else:
         with liveness.phase("start", "import of torch"), lean_imports():
-            from training.engine.distributed import Gang
+            from training.engine.parallel.gang import Gang
         gang = Gang.join(threads_per_process=train.threads_per_process, use_gpus=facts is None or facts.uses_gpus)
     check_expected(gang.device, context.request.parameters.get("device"))
     if gang.is_first:
@@ -181,7 +181,7 @@ def _store(
         **_classes(dataset),
     }
     uri, manifest = context.store.manifests.put_files("model", files, meta)
-    point_run_at(context.store, context.request, "model", uri)
+    set_run_ref(context.store, context.request, "model", uri)
     rows = dataset.meta["rows"]["train"] * len(result.history)
     logger.info("best epoch %d, validation loss %.5f, weights %s", result.best_epoch, result.validation_loss, weights_digest)
     return Outcome(

@@ -18,15 +18,15 @@ from training.contracts import canonical_json
 from training.engine.tracking import Parent, Tracker
 from training.errors import DivergedError, NightshiftError
 from training.models import FitResult
+from training.runtime.runner import Outcome, StageContext, main
 from training.spec.carried_code import check_own_class
-from training.spec.tuning import Tune
-from training.stages.runner import Outcome, StageContext, main
+from training.spec.sections.tuning import Tune
 from training.stages.train import fetch_dataset, fit_dataset, join_gang, parameters_of, tags_of, tuned
 from training.store import Manifest
 from training.tuning.objective import objective_value
 from training.tuning.records import StudyStore, TrialRecord
 from training.tuning.storage import open_storage
-from training.tuning.study import Judge, Search, most_epochs
+from training.tuning.study import PruningCallback, Search, most_epochs
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class _Trial:
         self._study = StudyStore(context.store, request.pipeline, request.parameters["study"])
         self._record = self._study.find(self._slot)
         self.settings: dict[str, Any] | None = None
-        self.judge: Judge | None = None
+        self.judge: PruningCallback | None = None
         if self._record is not None:
             # Killed between its record and its result.
             return
@@ -81,7 +81,7 @@ class _Trial:
         if restored:
             logger.info("%d finished trials were not known to the study's storage, and are again", restored)
         self._trial, self.settings = self._search.begin(self._search.given(train, _champion_settings(context)))
-        self.judge = Judge(self._trial, most_epochs(self._tune, train))
+        self.judge = PruningCallback(self._trial, most_epochs(self._tune, train))
         logger.info("trial %d: %s", self._slot, self.settings)
 
     def finished(self, result: FitResult, dataset: Manifest) -> Outcome:

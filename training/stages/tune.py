@@ -13,11 +13,11 @@ from training import liveness
 from training.contracts import canonical_json
 from training.engine.tracking import finish_parent
 from training.errors import DataError
-from training.spec.tuning import Tune
-from training.stages.runner import Outcome, StageContext, main
-from training.store import point_run_at
+from training.pages.study import render_study
+from training.runtime.runner import Outcome, StageContext, main
+from training.spec.sections.tuning import Tune
+from training.store import set_run_ref
 from training.tuning.importance import importance_of
-from training.tuning.page import render_study
 from training.tuning.records import StudyStore, TrialRecord, best_of
 
 logger = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ def work(context: StageContext) -> Outcome:
     }
     files = {"report.html": page, "trials.json": canonical_json([asdict(record) for record in records])}
     uri, manifest = store.manifests.put_files("tuning", files, meta)
-    point_run_at(store, request, "tuning", uri)
+    set_run_ref(store, request, "tuning", uri)
     with liveness.phase("mlflow", "study"):
         finish_parent(store.bucket, study.tracking_key, _parameters(tune, best), {"best_value": best.value, "trials": float(len(records))})
     logger.info("best of %d trials (%s) is %d: %s %.6g with %s", len(records), counts, best.slot, tune.objective, best.value, best.settings)

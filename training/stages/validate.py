@@ -14,14 +14,14 @@ from zoneinfo import ZoneInfo
 
 from training.contracts import canonical_json
 from training.data.label_delay import META_KEY
-from training.data.tables import contracts_of
-from training.data.validation.report import render_report
 from training.data.validation.results import Findings
 from training.data.validation.snapshot_checks import Rules, validate_snapshot
 from training.data.validation.snapshot_view import open_snapshot
-from training.stages.runner import Outcome, StageContext, main
+from training.pages.validation import render_report
+from training.runtime.runner import Outcome, StageContext, main
+from training.sources.listing import snapshot_ref_name
+from training.sources.tables import contracts_of
 from training.store import Manifest, Store
-from training.store.listing import snapshot_ref_name
 
 logger = logging.getLogger(__name__)
 

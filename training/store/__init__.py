@@ -54,7 +54,7 @@ class Store:
         return loaded
 
 
-def point_run_at(store: Store, request: StageRequest, name: str, uri: str) -> None:
+def set_run_ref(store: Store, request: StageRequest, name: str, uri: str) -> None:
     """Let the run's ref `name` lead to `uri`; a no-op if it does already."""
     point_at(store.run_ref(request.pipeline, request.run.run_id, name), uri)
 

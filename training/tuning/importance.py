@@ -8,7 +8,7 @@ from typing import Final
 
 import optuna
 
-from training.spec.tuning import Tune
+from training.spec.sections.tuning import Tune
 from training.tuning.records import TrialRecord
 from training.tuning.study import in_memory
 

@@ -7,12 +7,12 @@ import torch
 
 from training.data.loader import ShardSet
 from training.data.transforms import LayoutEntry, Matrix
-from training.evaluation.metrics import metric_value
-from training.evaluation.own_metrics import load_own_metrics
+from training.evaluation.custom_metrics import load_own_metrics
+from training.evaluation.metrics.by_task import metric_value
 from training.models import FitResult, load_family
-from training.spec.evaluation import LOWER_IS_BETTER
-from training.spec.tuning_rules import VALIDATION_LOSS
-from training.stages.context import StageContext
+from training.runtime.context import StageContext
+from training.spec.rules.tuning import VALIDATION_LOSS
+from training.spec.sections.evaluation import LOWER_IS_BETTER
 from training.store import Manifest
 
 

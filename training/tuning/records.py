@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal, Self
 
 from training.contracts import TRIAL, fingerprint
-from training.spec.train import Placement
-from training.spec.tuning import Tune
+from training.spec.sections.train import Placement
+from training.spec.sections.tuning import Tune
 from training.store import Store, records
 from training.tuning.settings import num_trials
 

@@ -6,9 +6,9 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from training.spec.train import Train
-from training.spec.tuning import SearchSpace, Tune
-from training.spec.tuning_rules import SETTINGS, can_be
+from training.spec.rules.tuning import SETTINGS, can_be
+from training.spec.sections.train import Train
+from training.spec.sections.tuning import SearchSpace, Tune
 
 Settings = dict[str, Any]
 """Parameter to value; a family's own as `settings.max_depth`."""

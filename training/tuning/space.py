@@ -8,7 +8,7 @@ from typing import Any
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import BaseTrial
 
-from training.spec.tuning import SearchSpace, Tune
+from training.spec.sections.tuning import SearchSpace, Tune
 from training.tuning.settings import Settings, is_searched
 
 

@@ -17,9 +17,9 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import OperationalError
 
+from training.database.connect import CHECKOUT, database_url
+from training.database.outages import wait_on_connect
 from training.errors import Problem, SpecError, UnavailableError
-from training.tables.connect import CHECKOUT, database_url
-from training.tables.outages import wait_on_connect
 
 SCHEMA: Final = "nightshift_tuning"
 """Optuna's tables are its own: their names and migrations must not meet ours."""

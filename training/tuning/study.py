@@ -19,12 +19,12 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from training.contracts import sha256_hex
 from training.errors import UnavailableError
-from training.patience import without_waiting
-from training.spec.train import Train
-from training.spec.tuning import Tune
+from training.spec.sections.train import Train
+from training.spec.sections.tuning import Tune
 from training.tuning.records import TrialRecord
 from training.tuning.settings import Settings, grid, project
 from training.tuning.space import distributions_of, suggest
+from training.waiting import without_waiting
 
 logger = logging.getLogger(__name__)
 
@@ -183,7 +183,7 @@ class Search:
             self._storage.set_trial_state_values(trial_id, state, values)
 
 
-class Judge:
+class PruningCallback:
     """Reports the lowest validation loss so far after each epoch, and asks the pruner.
 
     The lowest and not the last, because it is what a training is worth: its best epoch's weights are kept.

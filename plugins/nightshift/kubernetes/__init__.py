@@ -1,1 +1,1 @@
-"""Stages in pods: one pod, or a gang of pods, for each attempt of a stage."""
+"""Alias of an earlier release: `nightshift.execution.kubernetes`."""

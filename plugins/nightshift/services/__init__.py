@@ -1,1 +1,1 @@
-"""A laptop installation: Airflow, MLflow and what keeps them running; `python -m nightshift.services --help`."""
+"""Alias of an earlier release: `devstack`."""

@@ -1,8 +1,5 @@
-"""How Airflow opens its SQLite database on a laptop; Airflow imports this by name."""
+"""Alias of an earlier release: services that a supervisor of before an update starts again name this."""
 
-from __future__ import annotations
+from devstack.sqlite import CONNECT_ARGS
 
-from typing import Any, Final
-
-CONNECT_ARGS: Final[dict[str, Any]] = {"timeout": 60}
-"""Seconds to wait for another component's write. The driver's five are too few for a command line beside a busy scheduler."""
+__all__ = ["CONNECT_ARGS"]

@@ -8,12 +8,12 @@ from airflow.sdk import DAG, Asset
 from airflow.sdk.definitions.mappedoperator import MappedOperator
 from airflow.serialization.serialized_objects import DagSerialization
 
-from nightshift.factory import build_dag, decision_dags, pipeline_dag
-from nightshift.housekeeping import housekeeping_dag
-from nightshift.rollbacks import rollback_dag
-from training.provenance import CHECKOUT
+from nightshift.wiring.housekeeping import housekeeping_dag
+from nightshift.wiring.pipeline import build_dag, decision_dags, pipeline_dag
+from nightshift.wiring.rollback import rollback_dag
+from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec, parse_spec
-from training.spec.names import name_is_free
+from training.spec.rules.names import name_is_free
 
 PATH = CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml"
 PROMOTE = "promote: {model: search_ranking, approval: automatic}"

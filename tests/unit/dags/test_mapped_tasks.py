@@ -9,37 +9,49 @@ import pytest
 from airflow.sdk import DAG, BaseOperator
 from airflow.sdk.definitions.mappedoperator import MappedOperator
 
-from nightshift import approvals, canaries, cleaning, housekeeping, promotion, repair, resolve, rollbacks, stages, tuning
-from nightshift.assets import DECISIONS
-from nightshift.factory import build_dag, decision_dags
-from nightshift.housekeeping import housekeeping_dag
-from nightshift.promotion import FollowOperator, PromoteOperator
-from nightshift.rollbacks import rollback_dag
-from training.provenance import CHECKOUT
+from nightshift.airflow_ext.assets import DECISIONS
+from nightshift.operators import (
+    approval,
+    cleaning,
+    expiry,
+    promotion,
+    repair,
+    resolve,
+    resolve_canary,
+    rollback,
+    stage,
+    study,
+    wait,
+)
+from nightshift.operators.promotion import FollowOperator, PromoteOperator
+from nightshift.wiring.housekeeping import housekeeping_dag
+from nightshift.wiring.pipeline import build_dag, decision_dags
+from nightshift.wiring.rollback import rollback_dag
+from training.runtime.provenance import CHECKOUT
 from training.spec import load_spec
 from training.spec.models import Alerts
 
-MODULES = (approvals, canaries, cleaning, housekeeping, promotion, repair, resolve, rollbacks, stages, tuning)
+MODULES = (approval, cleaning, expiry, promotion, repair, resolve, resolve_canary, rollback, stage, study, wait)
 TUNE = "\ntune: {trials: 2, space: {learning_rate: {float: [1e-3, 1e-1], log: true}}}\n"
 SPEC_PATH = CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml"
 SPEC = load_spec(SPEC_PATH)
 PROMOTES: dict[str, Any] = {"model": "search_ranking", "alerts": Alerts()}
 OWN: dict[type[BaseOperator], dict[str, Any]] = {
     resolve.ResolveOperator: {"spec_path": str(SPEC_PATH)},
-    resolve.WaitForData: {"wait": timedelta(minutes=1)},
-    stages.StageOperator: {"stage": "prepare"},
-    tuning.PlanOperator: {},
-    tuning.TrialsOperator: {"lane": 0},
-    tuning.TuneOperator: {},
+    wait.WaitForData: {"wait": timedelta(minutes=1)},
+    stage.StageOperator: {"stage": "prepare"},
+    study.PlanOperator: {},
+    study.TrialsOperator: {"lane": 0},
+    study.TuneOperator: {},
     promotion.PromoteOperator: PROMOTES,
     promotion.CanaryDecisionOperator: PROMOTES,
-    approvals.AskOperator: {"spec": SPEC},
-    approvals.AnswerOperator: {**PROMOTES, "spec": SPEC},
-    canaries.ResolveCanary: {"spec_path": str(SPEC_PATH), "model": "search_ranking"},
-    rollbacks.RollbackOperator: {},
+    approval.AskOperator: {"spec": SPEC},
+    approval.AnswerOperator: {**PROMOTES, "spec": SPEC},
+    resolve_canary.ResolveCanary: {"spec_path": str(SPEC_PATH), "model": "search_ranking"},
+    rollback.RollbackOperator: {},
     cleaning.CollectOperator: {},
     cleaning.CleanHomeOperator: {},
-    housekeeping.ExpireOperator: {},
+    expiry.ExpireOperator: {},
     repair.RepairOperator: {},
 }
 """Operator to the arguments that are its own."""

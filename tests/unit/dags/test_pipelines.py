@@ -18,11 +18,11 @@ from airflow.sdk.definitions.param import Param, process_params
 from airflow.sdk.exceptions import ParamValidationError
 from airflow.serialization.serialized_objects import DagSerialization
 
-from nightshift.alerts import deadline_missed
-from nightshift.deadlines import NotDoneBy
-from nightshift.factory import build_dag, decision_dags, pipeline_dag
-from nightshift.timetables import Nights
-from training.provenance import CHECKOUT
+from nightshift.airflow_ext.alerts import deadline_missed
+from nightshift.airflow_ext.deadlines import NotDoneBy
+from nightshift.airflow_ext.timetables import Nights
+from nightshift.wiring.pipeline import build_dag, decision_dags, pipeline_dag
+from training.runtime.provenance import CHECKOUT
 from training.spec import parse_spec
 
 DAGS = CHECKOUT / "dags"
@@ -34,7 +34,7 @@ tune:
 """
 SERIALISED = """
 import json, sys
-from nightshift.factory import pipeline_dag
+from nightshift.wiring.pipeline import pipeline_dag
 from airflow.serialization.serialized_objects import DagSerialization
 sys.stdout.write("\\n" + json.dumps(DagSerialization.to_dict(pipeline_dag(sys.argv[1])), sort_keys=True))
 """

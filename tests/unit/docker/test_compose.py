@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from training.provenance import CHECKOUT
+from training.runtime.provenance import CHECKOUT
 
 PATH = CHECKOUT / "docker-compose.yaml"
 ONE_SHOT = {"s3-init", "airflow-init"}

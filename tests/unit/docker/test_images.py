@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from training.provenance import CHECKOUT
+from training.runtime.provenance import CHECKOUT
 
 DOCKER = CHECKOUT / "docker"
 FILES = sorted((DOCKER / "requirements").glob("*.txt"))

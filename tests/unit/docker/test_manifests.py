@@ -16,11 +16,11 @@ import pytest
 import yaml
 from kubernetes.utils.quantity import parse_quantity
 
-from nightshift.kubernetes.cluster import load_cluster
-from nightshift.kubernetes.manifests import Launch, labels_of
+from nightshift.execution.kubernetes.config import load_cluster
+from nightshift.execution.kubernetes.manifests import Launch, labels_of
 from tests.unit.docker.restricted_profile import SECRET
 from training.contracts import TRAININGS
-from training.provenance import CHECKOUT
+from training.runtime.provenance import CHECKOUT
 from training.stage_table import ALL_STAGES
 
 ROOT = CHECKOUT / "docker" / "kubernetes"

@@ -12,7 +12,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.bases.operator import ExecutorSafeguard
 
 from nightshift.settings import Settings
-from training.provenance import CHECKOUT
+from training.runtime.provenance import CHECKOUT
 from training.store import Store
 
 SPEC_PATH = CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml"

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from nightshift.placement import launcher_of
+from nightshift.execution.backend import launcher_of
 from nightshift.settings import Settings
 from training.errors import SpecError
-from training.provenance import CHECKOUT
+from training.runtime.provenance import CHECKOUT
 
 
 def test_nothing_set_means_the_documented_defaults() -> None:

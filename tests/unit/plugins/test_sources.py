@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nightshift.local import stage_environment
+from nightshift.execution.local import stage_environment
 from nightshift.settings import Settings
 from nightshift.sources import with_noted_places
 from training.errors import NightshiftError

@@ -10,7 +10,7 @@ import pytest
 from tools import mutants
 from tools.mutants import KILLED, SURVIVED, TIMEOUT, Mutant, is_known, run_tests
 from tools.mutations import mutations_of
-from training.provenance import CHECKOUT
+from training.runtime.provenance import CHECKOUT
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from training.engine.distributed import TIMEOUT_VARIABLE, Gang, collective_timeout
+from training.engine.parallel.gang import TIMEOUT_VARIABLE, Gang, collective_timeout
 from training.environment_numbers import seconds, whole_number
 from training.errors import SpecError
 

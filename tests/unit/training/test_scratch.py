@@ -80,7 +80,15 @@ def test_folder_whose_pid_another_process_has_now_is_removed(temporary: Path) ->
 
 
 def test_process_in_a_namespace_of_its_own_has_another_place() -> None:
-    command = ["unshare", "--fork", "--pid", "--mount-proc", sys.executable, "-c", "import training.scratch as s; print(s.pid_namespace())"]
+    command = [
+        "unshare",
+        "--fork",
+        "--pid",
+        "--mount-proc",
+        sys.executable,
+        "-c",
+        "import training.scratch as s; print(s.pid_namespace())",
+    ]
     seen = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False)
     if seen.returncode != 0:
         pytest.skip(f"no pid namespace can be made here: {seen.stderr.strip()[-200:]}")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from nightshift.kubernetes.cluster import load_cluster
-from training.provenance import CHECKOUT
+from nightshift.execution.kubernetes.config import load_cluster
+from training.runtime.provenance import CHECKOUT
 from training.stage_table import ALL_STAGES, STAGE_NEEDS, Need
 
 OPENED_BY = {Need.DATABASE: "sqlalchemy.create_engine", Need.MLFLOW: "mlflow"}

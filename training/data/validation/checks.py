@@ -11,9 +11,9 @@ from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
-from training.data.expressions import quoted
 from training.data.validation.results import CheckResult, listed, verdict
 from training.data.validation.snapshot_view import PART_COLUMN, TableView
+from training.sql.expressions import quoted
 
 NOTHING = "none"
 

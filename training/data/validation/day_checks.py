@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 from training.data.validation.results import CheckResult, Status, listed
 from training.data.validation.snapshot_view import TableView
-from training.spec.data import WEEKDAYS
+from training.spec.sections.data import WEEKDAYS
 
 
 def check_days(

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from training.data.expressions import quoted
 from training.data.validation.snapshot_view import TableView, arrow_of, numpy_of, valid_of
+from training.sql.expressions import quoted
 
 NEWEST_SHARE: Final = 0.1
 NUM_BINS: Final = 10

@@ -11,7 +11,6 @@ from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
-from training.data.expressions import literal, quoted
 from training.data.validation import checks
 from training.data.validation.column_statistics import profile
 from training.data.validation.day_checks import check_days
@@ -19,6 +18,7 @@ from training.data.validation.label_checks import check_unknown_labels
 from training.data.validation.results import CheckResult, Findings
 from training.data.validation.snapshot_view import TableView
 from training.data.validation.suites import CODE, SuiteJudge, load_suite
+from training.sql.expressions import literal, quoted
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

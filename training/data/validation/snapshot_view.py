@@ -14,8 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from training.data.expressions import hardened
-from training.data.tables import ARROW_TYPES, TableContract
+from training.sources.tables import ARROW_TYPES, TableContract
+from training.sql.expressions import hardened
 from training.store import Manifest
 
 PART_COLUMN: Final = "nightshift_part"

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from training.data.validation.results import CheckResult, Status
 from training.errors import Problem, SpecError, shown
-from training.lazy_imports import lean_imports
+from training.runtime.lazy_imports import lean_imports
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,13 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nightshift.work import families_of
+from nightshift.operators.stage_work import families_of
 from training.code.closure import Code
 from training.code.stages import stage_code
 from training.contracts import ExitCode
-from training.provenance import CHECKOUT
+from training.runtime.provenance import CHECKOUT
+from training.runtime.runner import REQUEST_PATTERN
 from training.spec import PipelineSpec
-from training.stages.runner import REQUEST_PATTERN
 from training.store import Store
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.training.code.test_closure import write
-from training.provenance import CHECKOUT
+from training.runtime.provenance import CHECKOUT
 
 FILES = {
     "acme/__init__.py": "",

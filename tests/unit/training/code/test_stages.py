@@ -10,7 +10,7 @@ import pytest
 from training.code.closure import FOLDERS_READ
 from training.code.stages import LOADERS, code_roots, stage_code
 from training.errors import SpecError
-from training.provenance import CHECKOUT
+from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec, load_spec
 from training.stage_table import ALL_STAGES
 
@@ -49,16 +49,16 @@ EVERY = set(ALL_STAGES)
         ("training/models/ranker.py", TRAINING | SCORING),
         ("training/models/boosted_trees.py", set()),
         ("training/engine/loop.py", TRAINING | SCORING),
-        ("training/evaluation/report.css", SCORING),
-        ("training/evaluation/report.js", SCORING),
-        ("training/evaluation/report.html", SCORING),
-        ("training/data/validation/report.html", {"validate"}),
-        ("training/tuning/study.html", {"tune"}),
+        ("training/pages/evaluation.css", SCORING),
+        ("training/pages/evaluation.js", SCORING),
+        ("training/pages/evaluation.html", SCORING),
+        ("training/pages/validation.html", {"validate"}),
+        ("training/pages/study.html", {"tune"}),
         ("training/evaluation/latency.py", {"evaluate"}),
-        ("training/tables/migrations/versions/0002_ledger.py", {"ingest", "promote"}),
+        ("training/database/migrations/versions/0002_ledger.py", {"ingest", "promote"}),
         ("training/data/joins.py", {"prepare", *SCORING}),
-        ("training/stages/runner.py", EVERY),
-        ("training/spec/data.py", EVERY),
+        ("training/runtime/runner.py", EVERY),
+        ("training/spec/sections/data.py", EVERY),
     ],
 )
 def test_an_edit_renames_the_stages_that_use_the_file(ranking: PipelineSpec, cache: Path, file: str, stages: set[str]) -> None:
@@ -139,14 +139,14 @@ def test_imports_by_a_computed_name_are_where_the_roots_stand_for_them() -> None
                     found.setdefault(module, set()).add(node.name)
     # Not imports: they ask where a package is.
     asks = (
-        ("training.provenance", "_model_package_paths"),
+        ("training.runtime.provenance", "_model_package_paths"),
         ("training.code.closure", "_find"),
-        ("training.lazy_imports", "_found"),
+        ("training.runtime.lazy_imports", "_found"),
         ("training.spec.carried_code", "_spec_of"),
     )
     for module, function in asks:
         found[module].remove(function)
     # It imports the stage that is its argument, which is a root itself.
-    assert found.pop("training.torchrun") == {"import_only", "run"}
+    assert found.pop("training.runtime.torchrun") == {"import_only", "run"}
     assert {module for module, functions in found.items() if functions} == set(LOADERS), found
-    assert set(FOLDERS_READ) == {"training.tables.connect"}
+    assert set(FOLDERS_READ) == {"training.database.connect"}

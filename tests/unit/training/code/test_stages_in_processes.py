@@ -17,8 +17,8 @@ from tests.unit.training.stages.evaluate_bench import SPEC, EvaluateBench
 from tests.unit.training.tuning import study_bench
 from tests.unit.training.tuning.study_bench import StudyBench
 from training.contracts import ExitCode
-from training.provenance import CHECKOUT
-from training.stages import runner
+from training.runtime import runner
+from training.runtime.provenance import CHECKOUT
 
 pytestmark = pytest.mark.slow
 

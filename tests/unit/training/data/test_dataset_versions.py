@@ -10,9 +10,9 @@ from sqlalchemy.orm import Session
 
 from training.contracts import canonical_json, sha256_hex
 from training.data.dataset_versions import register_snapshot
+from training.database import DatasetVersion, connect
 from training.store import Manifest
 from training.store.manifests import FileEntry
-from training.tables import DatasetVersion, connect
 
 
 def manifest(rows: int = 2) -> Manifest:

@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from training.data import joins
-from training.data.expressions import hardened
 from training.data.joins import FeatureTable, MainTable, join_frame
 from training.errors import DataError
+from training.sql.expressions import hardened
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 AS_OF = datetime(2026, 6, 1, tzinfo=UTC)

@@ -8,8 +8,9 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 
-from training.data.label_delay import AFTER_TEST, LabelTimes, SplitRule, split_bounds, split_lines, unknown_labels
+from training.data.label_delay import AFTER_TEST, SplitRule, split_bounds, split_lines, unknown_labels
 from training.errors import DataError
+from training.sources.files import LabelTimes
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 END = START + timedelta(days=20)

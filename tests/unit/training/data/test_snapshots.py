@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from training.data.snapshots import SnapshotPlan, take_snapshot
-from training.data.tables import Column, Derived, TableContract, schema_hash
 from training.errors import DataError
-from training.provenance import CHECKOUT
+from training.runtime.provenance import CHECKOUT
+from training.sources.listing import list_source
+from training.sources.tables import Column, Derived, TableContract, schema_hash
 from training.store import Manifest, Store
-from training.store.listing import list_source
 
 START, END = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 3, tzinfo=UTC)
 SALES = "id,sold,known,x,junk\n3,2026-01-02T10:00:00Z,2026-01-02T11:00:00Z,1.5,j\n1,2026-01-01T12:00:00+02:00,2026-01-01T11:00:00Z,,j\n"

@@ -17,11 +17,11 @@ from training.contracts import RunIdentity, StageRequest
 from training.data.loader import Batch, Loader, ShardSet
 from training.data.shards import describe_layout, write_shards
 from training.data.transforms import LayoutEntry, Matrix
-from training.engine.checkpoint import Checkpoints
-from training.engine.distributed import Gang
+from training.engine.checkpoint.checkpoints import Checkpoints
 from training.engine.loop import Loop, Parts
+from training.engine.parallel.gang import Gang
 from training.engine.tracking import Tracker
-from training.stages.context import StageContext, StopFlag
+from training.runtime.context import StageContext, StopFlag
 from training.store import StageAddress, Store
 from training.store.leases import Lease
 

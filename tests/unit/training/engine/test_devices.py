@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from training.engine.devices import Place, backend_of, check_expected, device_words
-from training.engine.distributed import Gang
+from training.engine.parallel.gang import Gang
 from training.errors import SpecError
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from training.provenance import CHECKOUT
+from training.runtime.provenance import CHECKOUT
 
 TRAINS = """
 import hashlib, json, sys

@@ -19,7 +19,7 @@ from tests.unit.training.engine.loop_bench import (
     stop_after,
 )
 from training.data.loader import Batch
-from training.engine.distributed import Gang
+from training.engine.parallel.gang import Gang
 from training.errors import PreemptedError
 
 

@@ -20,8 +20,8 @@ from tests.unit.training.engine.loop_bench import (
     stop_after,
 )
 from training.data.loader import Batch
-from training.engine.distributed import Gang
 from training.engine.loop import Loop, Progress
+from training.engine.parallel.gang import Gang
 from training.errors import PeerLostError, PreemptedError, UnavailableError
 
 NUM_STEPS = 12

@@ -11,8 +11,8 @@ from torch import nn
 
 from tests.unit.training.engine.loop_bench import BATCH_SIZE, Line, LoopBench, outcome, recorded_steps, squares
 from training.data.loader import Batch
-from training.engine.distributed import Gang
 from training.engine.loop import _seed
+from training.engine.parallel.gang import Gang
 
 CPU = torch.device("cpu")
 

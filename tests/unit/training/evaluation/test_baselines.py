@@ -13,7 +13,7 @@ from training.errors import DataError, SpecError
 from training.evaluation.baselines import Naive, Splits, best_of, naive_record, naive_scores, named_entries
 from training.evaluation.history import Floats, History
 from training.evaluation.measures import plain
-from training.evaluation.report import render_report
+from training.pages.evaluation import render_report
 from training.spec import PipelineSpec
 
 GENERATOR = np.random.default_rng(3)

@@ -20,7 +20,7 @@ from training.data.encoders import EncoderSettings
 from training.data.transforms import FeaturePlan, FittedTransforms
 from training.evaluation import latency
 from training.evaluation.latency import NUM_CALLS, NUM_WARM_UPS, measure, timed_calls
-from training.provenance import CHECKOUT
+from training.runtime.provenance import CHECKOUT
 
 pytestmark = pytest.mark.slow
 

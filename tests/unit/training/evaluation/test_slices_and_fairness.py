@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from training.evaluation.fairness import fairness_of
-from training.evaluation.metrics import metric_value
+from training.evaluation.metrics.by_task import metric_value
 from training.evaluation.slices import MAX_PAIRS, MAX_SLICES, MISSING, Slice, by_slice, worst_and_gap
 
 RNG = np.random.default_rng(4)

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from training.evaluation.staleness import advice_of
-from training.provenance import CHECKOUT
+from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec, load_spec
 
 START = datetime(2026, 1, 1)

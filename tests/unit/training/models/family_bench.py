@@ -12,14 +12,14 @@ import torch
 from tests.unit.training.engine.loop_bench import DIGEST, LoopBench, RecordingTracker
 from training.data.shards import describe_layout, write_shards
 from training.data.transforms import LayoutEntry, Matrix
-from training.engine.alone import Alone
-from training.engine.checkpoint import Checkpoints
-from training.engine.distributed import Gang
+from training.engine.checkpoint.checkpoints import Checkpoints
+from training.engine.parallel.alone import Alone
+from training.engine.parallel.gang import Gang
 from training.models import FitContext
-from training.provenance import CHECKOUT
+from training.runtime.context import StageContext
+from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec, parse_spec
 from training.spec.families import FAMILIES
-from training.stages.context import StageContext
 
 FLOATS = ("price", "rating")
 CARDINALITIES = {"user_id": 7, "item_id": 11, "position": 5}

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from training.models.boosted_trees import _parameters
-from training.provenance import CHECKOUT
+from training.runtime.provenance import CHECKOUT
 from training.spec import parse_spec
 
 TEXT = (CHECKOUT / "dags/pipelines/flight_delay.yaml").read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ import torch
 import xgboost
 
 from tests.unit.training.models.family_bench import FamilyBench
-from training.engine.checkpoint import Checkpoints
+from training.engine.checkpoint.checkpoints import Checkpoints
 from training.errors import DivergedError, PreemptedError, SpecError
 from training.models import FitContext, FitResult
 from training.models.boosted_trees import FAMILY, _Rounds

@@ -11,7 +11,7 @@ import torch
 
 from tests.unit.training.models.family_bench import FamilyBench
 from training.data.loader import Batch
-from training.engine.distributed import Gang
+from training.engine.parallel.gang import Gang
 from training.models.ranker import Ranker
 
 CPU = torch.device("cpu")

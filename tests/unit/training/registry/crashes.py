@@ -14,10 +14,10 @@ from unittest import mock
 import mlflow
 
 from tests.unit.training.registry.scenes import decide_on
+from training.database import connect
 from training.registry.decisions import answer_request, roll_back, settle_canary, settlement
-from training.registry.follow import follow
 from training.registry.ledger import Ledger
-from training.tables import connect
+from training.registry.mlflow_sync import follow
 
 CALLS = (
     "get_registered_model",

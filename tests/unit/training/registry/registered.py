@@ -14,8 +14,8 @@ import mlflow
 import pytest
 
 from training.contracts import canonical_json, sha256_hex
+from training.registry.mlflow_versions import Registered, register_candidate
 from training.registry.serving import CLIENT_FILE
-from training.registry.versions import Registered, register_candidate
 from training.store import Store
 
 SCRIPT = """

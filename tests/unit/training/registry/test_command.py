@@ -16,11 +16,11 @@ import pytest
 
 from tests.unit.training.registry.scenes import decide_on, rows, seats
 from training.errors import ExitCode, UnavailableError
-from training.registry import follow as follow_module
+from training.registry import mlflow_sync as follow_module
 from training.registry.__main__ import main
-from training.registry.follow import follow
+from training.registry.history_table import history_lines
 from training.registry.ledger import Ledger
-from training.registry.table import history_lines
+from training.registry.mlflow_sync import follow
 
 ROOT = Path(__file__).resolve().parents[4]
 

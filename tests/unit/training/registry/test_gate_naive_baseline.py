@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from training.registry.gates import Decision, decide
-from training.spec.evaluation import Evaluate
+from training.spec.sections.evaluation import Evaluate
 
 CHAMPION = {"version": "6", "revision": 3}
 BLOCKS = {"bounded": True, "clusters": "time", "num_blocks": 14, "block_seconds": 86400, "lag1": 0.1, "too_few_blocks": False}

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from training.contracts import canonical_json
-from training.provenance import CHECKOUT
 from training.registry.gates import Decision, decide
+from training.runtime.provenance import CHECKOUT
 from training.spec import load_spec
-from training.spec.evaluation import Evaluate
-from training.spec.promotion import Promote
+from training.spec.sections.evaluation import Evaluate
+from training.spec.sections.promotion import Promote
 
 NAN, INF = float("nan"), float("inf")
 RANKING = load_spec(CHECKOUT / "dags/pipelines/search_ranking.yaml").evaluate

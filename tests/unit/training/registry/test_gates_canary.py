@@ -9,8 +9,8 @@ import pytest
 
 from training.contracts import canonical_json
 from training.registry.gates import CanaryVerdict, judge_canary
-from training.spec.evaluation import Evaluate
-from training.spec.promotion import Canary
+from training.spec.sections.evaluation import Evaluate
+from training.spec.sections.promotion import Canary
 
 NAN = float("nan")
 SINCE = datetime(2026, 3, 1, 4, 0, tzinfo=UTC)

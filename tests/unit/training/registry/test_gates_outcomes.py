@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from training.evaluation.checks import strongest_feature
 from training.evaluation.measures import Measures, Rows, plain
 from training.registry.gates import Decision, decide
-from training.spec.evaluation import Evaluate
-from training.spec.promotion import Promote
+from training.spec.sections.evaluation import Evaluate
+from training.spec.sections.promotion import Promote
 
 Floats = NDArray[np.float64]
 NUM_ROWS, GROUP_ROWS, SEED = 6000, 10, 11

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from training.registry.significance_gates import significance
-from training.spec.evaluation import Evaluate
+from training.spec.sections.evaluation import Evaluate
 
 BLOCKS: dict[str, Any] = {
     "low": 0.002,

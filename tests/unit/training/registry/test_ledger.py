@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import event
 
+from training.database.schema import LedgerDecision
 from training.errors import DeniedError
 from training.registry.ledger import Entry, Holder, Ledger, Move, Standing, decision_key
-from training.tables.schema import LedgerDecision
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from training.contracts import RunIdentity, StageRequest
 from training.engine.tracking_journal import RunJournal
 from training.registry.ledger import Ledger
 from training.registry.mlflow_retention import forget
+from training.registry.mlflow_versions import register_candidate
 from training.registry.retention import LedgerRoots
-from training.registry.versions import register_candidate
 from training.store import Store
 
 pytestmark = pytest.mark.slow

@@ -28,10 +28,10 @@ from training.data.transforms import FeaturePlan, FittedTransforms
 from training.errors import SpecError
 from training.models import load_family
 from training.models.predictor import load_predictor
-from training.provenance import CHECKOUT
 from training.registry.model_code import PREFIX, model_code, write_code
 from training.registry.model_files import LIST_NAME
 from training.registry.serving import load_verified
+from training.runtime.provenance import CHECKOUT
 from training.spec import check, known_families
 from training.stages.train import work as train
 from training.stages.trial import work as trial

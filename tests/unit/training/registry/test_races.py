@@ -13,7 +13,7 @@ from tests.unit.training.registry.scenes import at_once, candidate, decide_on, s
 from training.errors import DeniedError, NightshiftError
 from training.registry.decisions import answer_request, roll_back, settle_canary
 from training.registry.ledger import Entry, Ledger
-from training.registry.semantic import Recipe, semantic_version
+from training.registry.semver import Recipe, semantic_version
 
 pytestmark = pytest.mark.slow
 

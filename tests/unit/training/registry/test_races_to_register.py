@@ -11,8 +11,8 @@ import mlflow
 import pytest
 
 from tests.unit.training.registry.scenes import at_once
-from training.registry import versions
-from training.registry.versions import WEIGHTS_TAG, register_candidate
+from training.registry import mlflow_versions
+from training.registry.mlflow_versions import WEIGHTS_TAG, register_candidate
 
 CALLERS = 6
 
@@ -30,8 +30,8 @@ def name(registry: mlflow.MlflowClient, monkeypatch: pytest.MonkeyPatch) -> str:
         mlflow.finalize_logged_model(logged.model_id, "READY")
         return str(logged.model_id)
 
-    monkeypatch.setattr(versions, "_log_model", log_nothing)
-    monkeypatch.setattr(versions, "_artifact_digest", lambda *_: "")
+    monkeypatch.setattr(mlflow_versions, "_log_model", log_nothing)
+    monkeypatch.setattr(mlflow_versions, "_artifact_digest", lambda *_: "")
     return f"m{uuid.uuid4().hex[:8]}"
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from tests.unit.training.registry.crashes import STORIES, DiedError, dying, new_model, prepare, tell
 from tests.unit.training.registry.scenes import rows, seats
-from training.registry.follow import differences, follow
 from training.registry.ledger import Ledger
+from training.registry.mlflow_sync import differences, follow
 
 pytestmark = pytest.mark.slow
 

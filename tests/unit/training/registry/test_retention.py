@@ -10,9 +10,9 @@ import pytest
 from tests.unit.training.registry.scenes import candidate, decide_on
 from training.errors import DeniedError
 from training.registry.decisions import answer_request, record_candidate, roll_back
+from training.registry.history_table import history_lines
 from training.registry.ledger import Ledger
 from training.registry.retention import LedgerRoots
-from training.registry.table import history_lines
 
 
 def uri(number: int, what: str = "a") -> str:

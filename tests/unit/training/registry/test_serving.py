@@ -17,10 +17,10 @@ from tests.unit.training.evaluation.test_latency import FRAME, model_folder
 from training.errors import DataError
 from training.models.predictor import load_predictor
 from training.registry import serving
+from training.registry.mlflow_versions import register_candidate
 from training.registry.model_code import PREFIX
 from training.registry.model_files import LIST_NAME, check_files, write_list
 from training.registry.serving import load_verified
-from training.registry.versions import register_candidate
 from training.store import Store
 
 CANARY = "import pathlib; pathlib.Path({path!r}).touch()\n"

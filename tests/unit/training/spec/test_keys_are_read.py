@@ -18,13 +18,13 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel
 
-from training.provenance import CHECKOUT
+from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec
 
 READ_BY_NAME = {
-    "resources.cpus": "plugins/nightshift/kubernetes/manifests.py",
-    "resources.memory": "plugins/nightshift/kubernetes/manifests.py",
-    "tune.space.float": "training/spec/tuning.py",
+    "resources.cpus": "plugins/nightshift/execution/kubernetes/manifests.py",
+    "resources.memory": "plugins/nightshift/execution/kubernetes/manifests.py",
+    "tune.space.float": "training/spec/sections/tuning.py",
 }
 """Keys that are read through a variable of another section's name, or by a property of the section: the file that reads them."""
 

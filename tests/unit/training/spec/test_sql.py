@@ -9,7 +9,7 @@ import pytest
 
 from training.errors import SpecError
 from training.spec import parse_spec
-from training.spec.sql import unknown_columns
+from training.sql.analysis import unknown_columns
 
 ROOT = Path(__file__).resolve().parents[4]
 COLUMNS = ("temp", "visib", "sched", "carrier")

@@ -13,11 +13,11 @@ import numpy as np
 import pandas as pd
 
 from training.contracts import ExitCode, RunIdentity, StageRequest, StageResult
+from training.runtime.context import StopFlag
+from training.runtime.runner import run
+from training.sources.listing import listing_for
 from training.spec import PipelineSpec, freeze, parse_spec, resolve_uris
-from training.stages.context import StopFlag
-from training.stages.runner import run
 from training.store import StageAddress, Store
-from training.store.listing import listing_for
 
 AS_OF = datetime(2026, 2, 1, 2, tzinfo=UTC)
 NUM_ROWS = 3000

@@ -17,8 +17,8 @@ from training.data.classes import MAX_CLASSES
 from training.errors import DataError
 from training.evaluation import latency
 from training.models.boosted_trees import _num_classes
-from training.registry.versions import Registered
-from training.spec.evaluation import METRICS
+from training.registry.mlflow_versions import Registered
+from training.spec.sections.evaluation import METRICS
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +34,7 @@ def _nobody_else(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
         patch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path_factory.mktemp('database')}/nightshift.db")
         patch.setattr("training.engine.tracking.CLOSE_SECONDS", 0.5)
-        patch.setattr("training.registry.versions.register_candidate", lambda *_args, **_named: Registered("7", "f" * 64))
+        patch.setattr("training.registry.mlflow_versions.register_candidate", lambda *_args, **_named: Registered("7", "f" * 64))
         patch.setattr(latency, "measure", lambda *_args, **_named: LATENCY)
         yield
 

@@ -22,7 +22,7 @@ from tests.unit.training.code.named_work import code_of_request, named
 from tests.unit.training.stages import evaluate_bench
 from tests.unit.training.stages.evaluate_bench import EvaluateBench
 from training.contracts import ExitCode, StageResult
-from training.provenance import CHECKOUT
+from training.runtime.provenance import CHECKOUT
 
 pytestmark = pytest.mark.slow
 
@@ -33,11 +33,11 @@ HEAVY: Final = frozenset(
 TABLES: Final = frozenset({"duckdb", "pyarrow"})
 FRAMES: Final = TABLES | {"pandas"}
 MLFLOW: Final = frozenset({"mlflow"})
-"""MLflow without its judges, which bring FastAPI, and without scipy.sparse (`training.lazy_imports`)."""
+"""MLflow without its judges, which bring FastAPI, and without scipy.sparse (`training.runtime.lazy_imports`)."""
 XGBOOST: Final = frozenset({"xgboost", "scipy", "pandas", "pyarrow"})
-"""XGBoost's own import, which leaves out its classes for scikit-learn (`training.lazy_imports`)."""
+"""XGBoost's own import, which leaves out its classes for scikit-learn (`training.runtime.lazy_imports`)."""
 LATENCY: Final = "training.evaluation.latency"
-LAUNCHER: Final = "training.torchrun"
+LAUNCHER: Final = "training.runtime.torchrun"
 """It imports what its ranks do before their work; they are forked from it."""
 
 ALLOWED: Final = {
@@ -152,7 +152,7 @@ class Imports:
             stage = {LATENCY: "evaluate", LAUNCHER: "train"}.get(name, name)
             covered = used if name == "promote" else self.code[stage]
             # The launcher trains nothing: its ranks run the stage.
-            covered = covered | {"training/torchrun.py"} if name == LAUNCHER else covered
+            covered = covered | {"training/runtime/torchrun.py"} if name == LAUNCHER else covered
             found.setdefault(name, set()).update(used - covered)
         return found
 

@@ -15,16 +15,16 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import text
 
+from devstack.shop import break_day, day_path, write_day
 from training.contracts import RunIdentity, StageRequest
-from training.data.shop import break_day, day_path, write_day
+from training.database import connect
 from training.errors import DataError, SpecError
-from training.provenance import CHECKOUT
+from training.runtime.context import Outcome, StageContext, StopFlag
+from training.runtime.provenance import CHECKOUT
+from training.sources.listing import listing_for, previous_snapshot
 from training.spec import PipelineSpec, parse_spec, resolve_uris
 from training.stages import ingest, validate
-from training.stages.context import Outcome, StageContext, StopFlag
 from training.store import Manifest, Store
-from training.store.listing import listing_for, previous_snapshot
-from training.tables import connect
 
 PIPELINES = CHECKOUT / "dags" / "pipelines"
 FLIGHTS = CHECKOUT.parent / "shared" / "data" / "nycflights13"

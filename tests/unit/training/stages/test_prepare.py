@@ -16,19 +16,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from devstack.shop import day_path, write_day
 from training.contracts import RunIdentity, StageRequest
 from training.data.loader import Loader, ShardSet
-from training.data.shop import day_path, write_day
 from training.data.snapshots import SnapshotPlan, take_snapshot
-from training.data.tables import contracts_of
 from training.data.transforms import FittedTransforms
 from training.errors import DataError
-from training.provenance import CHECKOUT
+from training.runtime.context import Outcome, StageContext, StopFlag
+from training.runtime.provenance import CHECKOUT
+from training.sources.listing import listing_for
+from training.sources.tables import contracts_of
 from training.spec import PipelineSpec, parse_spec, resolve_uris, window
 from training.stages import prepare
-from training.stages.context import Outcome, StageContext, StopFlag
 from training.store import Manifest, Store
-from training.store.listing import listing_for
 
 PIPELINES = CHECKOUT / "dags" / "pipelines"
 FLIGHTS = CHECKOUT.parent / "shared" / "data" / "nycflights13"

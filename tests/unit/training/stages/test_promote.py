@@ -14,7 +14,7 @@ from training.errors import UnavailableError
 from training.evaluation import latency
 from training.registry.decisions import answer_request, approved_findings
 from training.registry.ledger import Ledger
-from training.registry.versions import Registered
+from training.registry.mlflow_versions import Registered
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +34,9 @@ def _nobody_else(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
         patch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path_factory.mktemp('database')}/nightshift.db")
         patch.setattr("training.engine.tracking.CLOSE_SECONDS", 0.5)
-        patch.setattr("training.registry.versions.register_candidate", lambda *_args, **_named: Registered(str(next(versions)), DIGEST))
+        patch.setattr(
+            "training.registry.mlflow_versions.register_candidate", lambda *_args, **_named: Registered(str(next(versions)), DIGEST)
+        )
         patch.setattr("training.stages.promote.follow", lambda ledger, model, **_options: ledger.standing(model))
         patch.setattr(latency, "measure", lambda *_args, **_named: LATENCY)
         yield

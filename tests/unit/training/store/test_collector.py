@@ -17,7 +17,7 @@ from moto.server import ThreadedMotoServer
 
 from training.contracts import RunIdentity, StageRequest, StageResult
 from training.errors import LeaseHeldError, LeaseLostError, StoreError, UnavailableError
-from training.store import Store, point_run_at
+from training.store import Store, set_run_ref
 from training.store.collector import BEAT_SECONDS, DEAD_SECONDS, Collector, NoRoots
 from training.store.condemned import TAKEOVER_SECONDS, Condemned
 from training.store.leases import Lease
@@ -79,7 +79,7 @@ def make(store: Store, content: str = "weights", fingerprint: str = "f" * 64) ->
     address.write_request(request)
     lease = Lease.acquire(address, owner="o", attempt_id="a1")
     uri, manifest = store.manifests.put_files("model", {"w": content.encode()}, {"made": content})
-    point_run_at(store, request, "model", uri)
+    set_run_ref(store, request, "model", uri)
     result = StageResult(
         pipeline="p",
         stage="train",
@@ -286,7 +286,7 @@ def test_newest_snapshot_of_each_pipeline_stays_for_the_next_night_to_be_compare
 def test_work_that_is_alive_keeps_its_inputs_and_the_refs_of_its_run_however_old_they_are(local: Store) -> None:
     dataset, _ = local.manifests.put_files("dataset", {"d": b"rows"}, {})
     request = request_of(local, inputs={"dataset": dataset})
-    point_run_at(local, request, "dataset", dataset)
+    set_run_ref(local, request, "dataset", dataset)
     address = local.address("p", "train", "f" * 64)
     address.write_request(request)
     Lease.acquire(address, owner="o", attempt_id="a1")

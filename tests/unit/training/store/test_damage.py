@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from nightshift.failures import Action, judge
-from nightshift.placement import Ended
+from nightshift.execution.backend import Ended
+from nightshift.execution.outcomes import Action, judge
 from training.contracts import ExitCode, RunIdentity, StageRequest, StageResult, canonical_json
 from training.errors import StoreError
-from training.stages.context import Outcome, StageContext, StopFlag
-from training.stages.runner import run
+from training.runtime.context import Outcome, StageContext, StopFlag
+from training.runtime.runner import run
 from training.store import StageAddress, Store
 from training.store.launches import LaunchEntry, Launches
 from training.store.leases import HolderWatch, Lease, holder_of

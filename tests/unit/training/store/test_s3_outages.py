@@ -11,9 +11,9 @@ import pytest
 
 from tests.unit.training.store.s3_proxy import FaultProxy, answers
 from training.errors import DataError, DeniedError, LeaseLostError, UnavailableError
+from training.sources.listing import list_source
 from training.store import Bucket, Store, bucket, s3
 from training.store.leases import Lease
-from training.store.listing import list_source
 
 
 def outage_after_the_write(proxy: FaultProxy) -> Callable[[str, str], bool]:

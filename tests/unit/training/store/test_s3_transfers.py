@@ -10,8 +10,8 @@ import pytest
 
 from tests.unit.training.store.s3_proxy import FaultProxy, answers
 from training.errors import DataError, UnavailableError
+from training.sources.listing import list_source, read_source
 from training.store import Store, bucket, s3
-from training.store.listing import list_source, read_source
 
 
 def test_a_third_of_slow_downs_changes_no_digest(s3_store: Store, proxy: FaultProxy) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 from tests.training_bench import AS_OF, Bench
 from training.contracts import ExitCode, RunIdentity, StageRequest, StageResult
+from training.runtime.context import StopFlag
+from training.runtime.runner import run
 from training.spec import PipelineSpec, freeze
-from training.spec.tuning import Tune
-from training.stages.context import StopFlag
-from training.stages.runner import run
+from training.spec.sections.tuning import Tune
 from training.store import StageAddress
 from training.tuning.records import StudyStore, slot_fingerprint
 

@@ -15,7 +15,7 @@ from sqlalchemy import create_engine, text
 
 from tests.databases import KillablePostgres
 from tests.unit.training.tuning.study_bench import StudyBench, study_name
-from training.provenance import CHECKOUT
+from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec
 from training.tuning.storage import SCHEMA, open_storage
 from training.tuning.study import SLOT, Search

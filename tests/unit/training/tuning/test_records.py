@@ -13,8 +13,8 @@ import pytest
 
 from training.contracts import canonical_json
 from training.errors import StoreError
-from training.spec.train import Placement
-from training.spec.tuning import Tune
+from training.spec.sections.train import Placement
+from training.spec.sections.tuning import Tune
 from training.store import Store
 from training.tuning.records import StudyStore, TrialRecord, best_of, is_out_of_patience, num_lanes
 

@@ -17,9 +17,9 @@ from tests.unit.training.tuning.study_bench import StudyBench, study_name
 from training.contracts import ExitCode
 from training.engine.loop import Loop
 from training.errors import DivergedError
-from training.spec.tuning import Tune
-from training.stages.context import StageContext, StopFlag
-from training.stages.runner import run
+from training.runtime.context import StageContext, StopFlag
+from training.runtime.runner import run
+from training.spec.sections.tuning import Tune
 from training.store import Manifest
 from training.tuning.importance import importance_of
 from training.tuning.records import TrialRecord, best_of

@@ -6,7 +6,7 @@ import pytest
 
 from training.contracts import canonical_json
 from training.errors import SpecError
-from training.provenance import CHECKOUT
+from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec, apply_overrides, freeze, params_schema, parse_spec, spec_part
 
 TEXT = (CHECKOUT / "dags/pipelines/search_ranking.yaml").read_text(encoding="utf-8")

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from training.contracts import sha256_hex
-from training.data.tables import Column, TableContract, schema_of
 from training.data.validation.snapshot_checks import Rules
 from training.data.validation.snapshot_view import TableView, open_snapshot
+from training.sources.tables import Column, TableContract, schema_of
 from training.store import Manifest
 from training.store.manifests import FileEntry
 

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from training.data.tables import Column, TableContract, schema_of
 from training.data.validation.column_statistics import profile
 from training.data.validation.snapshot_view import TableView, open_snapshot
+from training.sources.tables import Column, TableContract, schema_of
 from training.store import Manifest
 from training.store.manifests import FileEntry
 

@@ -13,7 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from training.data.shop import make_day
+from devstack.shop import make_day
 from training.data.validation.results import CheckResult
 from training.data.validation.suites import SuiteJudge, load_suite, run_suite, suites_folder
 from training.errors import SpecError

@@ -1,0 +1,130 @@
+"""`python -m devstack COMMAND`: the services of a laptop installation and its simulated nights."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Callable
+
+from devstack import lifecycle, status, stopping
+from devstack.environment import shell_lines
+from devstack.nights import parse_conf, parse_day
+from devstack.switching import end_signals_raise
+from nightshift.settings import Settings
+from training.errors import NightshiftError
+
+BACKFILL_HELP = (
+    "run a range of nights one after the other, by the pipeline's schedule and time zone (days without a slot are left out, of several "
+    "slots a day the first counts), and show a table of their decisions; nights that succeeded before are not run again"
+)
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; return its exit code, 0 for success."""
+    # Inherited by all that is started here: databases, store, artifacts and logs are readable by their user alone.
+    os.umask(0o077)
+    try:
+        options = _parser().parse_args(arguments)
+        logging.basicConfig(
+            level=logging.INFO if options.command == "supervise" else logging.WARNING, format="%(asctime)s %(levelname)s %(message)s"
+        )
+        run: Callable[[Settings, argparse.Namespace], int] = options.run
+        # The supervisor has handlers of its own.
+        with contextlib.nullcontext() if options.command == "supervise" else end_signals_raise():
+            return run(Settings.from_environment(), options)
+    except NightshiftError as err:
+        print(f"error: {err}", file=sys.stderr)
+        return int(err.exit_code)
+    except KeyboardInterrupt:
+        print("\ninterrupted; the services go on (make status, make stop)", file=sys.stderr)
+        return 130
+
+
+def _run(settings: Settings, options: argparse.Namespace) -> int:
+    from devstack.night import run_night
+
+    return run_night(settings, options.pipeline, night=options.night, force=options.force, say=say, overrides=options.conf)
+
+
+def _backfill(settings: Settings, options: argparse.Namespace) -> int:
+    from devstack.backfill import Order, run_backfill
+
+    order = Order(first=options.first, last=options.last, force=options.force, keep_going=options.keep_going)
+    return run_backfill(settings, options.pipeline, order, say=say)
+
+
+def _start(settings: Settings, _options: argparse.Namespace) -> int:
+    lifecycle.start(settings, say)
+    say(status.addresses(settings))
+    return 0
+
+
+def _stop(settings: Settings, _options: argparse.Namespace) -> int:
+    stopping.stop(settings.home, say)
+    say("stopped")
+    return 0
+
+
+def _status(settings: Settings, _options: argparse.Namespace) -> int:
+    say(status.report(settings))
+    return 0 if stopping.running(settings.home) else 3
+
+
+def _follow(settings: Settings, options: argparse.Namespace) -> int:
+    from devstack.night import follow_run
+
+    return follow_run(settings, options.pipeline, options.run_id, say=say)
+
+
+def _env(settings: Settings, _options: argparse.Namespace) -> int:
+    say(shell_lines(settings))
+    return 0
+
+
+def _supervise(settings: Settings, _options: argparse.Namespace) -> int:
+    lifecycle.supervise(settings)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m devstack", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, run: Callable[[Settings, argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
+        made = commands.add_parser(name, help=text, description=text)
+        made.set_defaults(run=run)
+        return made
+
+    night = command("run", _run, "start the services, run the next simulated night of a pipeline, show it and its outcome")
+    night.add_argument("pipeline", nargs="?", default="search_ranking")
+    night.add_argument("--night", type=parse_day, help="this night (YYYY-MM-DD) instead of the next one")
+    night.add_argument("--conf", type=parse_conf, default={}, help='overrides of this run as JSON: {"train": {"epochs": 5}}')
+    night.add_argument("--force", action="store_true", help="do all of its work again, finished or not")
+    backfill = command("backfill", _backfill, BACKFILL_HELP)
+    backfill.add_argument("pipeline")
+    backfill.add_argument("--from", dest="first", type=parse_day, required=True, metavar="DAY", help="the first night, YYYY-MM-DD")
+    backfill.add_argument(
+        "--to", dest="last", type=parse_day, required=True, metavar="DAY", help="the last night; its slot must have passed"
+    )
+    backfill.add_argument("--force", action="store_true", help="run finished nights again too, and do all of their work again")
+    backfill.add_argument("--keep-going", action="store_true", help="go on after a night that failed; the exit code is 1 all the same")
+    command("start", _start, "start the services and wait until they are ready")
+    command("stop", _stop, "end every process of this installation, and no other")
+    command("status", _status, "say what runs; exit code 3 if nothing does")
+    follow = command("follow", _follow, "show a run's progress and outcome")
+    follow.add_argument("pipeline")
+    follow.add_argument("run_id", nargs="?", help="default: the newest run")
+    command("env", _env, 'print the settings for a shell: eval "$(python -m devstack env)"')
+    command("supervise", _supervise, "be the supervisor, in the foreground (for service managers)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

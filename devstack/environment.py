@@ -1,0 +1,411 @@
+"""Everything that a laptop installation sets: Airflow's configuration, MLflow's, the demo's places, and the secrets made once.
+
+Airflow reads its environment before its file: `$NIGHTSHIFT_HOME/airflow/airflow.cfg` is free for whatever is not set here.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import os
+import re
+import secrets
+import shlex
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from devstack.locking import locked
+from devstack.processes import MARK
+from nightshift.airflow_ext.holds import is_in_use
+from nightshift.json_files import read_object
+from nightshift.settings import Settings
+from nightshift.sources import FILE as SOURCES_FILE
+from nightshift.sources import is_source_name, noted_places, places_in, with_noted_places
+from training.contracts import sha256_hex
+from training.errors import DeniedError, NightshiftError, shown
+from training.runtime.provenance import source_version
+from training.spec import PipelineSpec
+from training.spec.uris import PLACEHOLDER_RULE, names_of_places
+
+USERNAME: Final = "admin"
+"""Starts the runs; the same name is MLflow's account."""
+APPROVER: Final = "approver"
+"""Airflow's second user: who started a run does not approve its model."""
+HOST: Final = "127.0.0.1"
+SHOP: Final = "SHOP_URI"
+CREDENTIALS_FILE: Final = "credentials.json"
+FERNET_KEY: Final = "fernet_key"
+SECRETS: Final[Mapping[str, Callable[[], str]]] = {
+    "airflow_password": lambda: secrets.token_urlsafe(12),
+    "approver_password": lambda: secrets.token_urlsafe(12),
+    "mlflow_password": lambda: secrets.token_urlsafe(12),
+    "mlflow_secret_key": lambda: secrets.token_urlsafe(64),
+    "jwt_secret": lambda: secrets.token_urlsafe(64),
+    "api_secret_key": lambda: secrets.token_urlsafe(64),
+    FERNET_KEY: lambda: base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
+}
+"""What is made once, by name, and how."""
+SERVICE_PREFIXES: Final = ("NIGHTSHIFT_", "AWS_", "AZURE_", "GOOGLE_")
+OF_TRAININGS: Final = ("CUDA_VISIBLE_DEVICES", "OMP_WAIT_POLICY")
+"""What stages get from the services' environment besides, and users are told to set."""
+
+MLFLOW_ACCOUNTS_FILE: Final = "accounts.ini"
+MLFLOW_ACCOUNTS_DATABASE: Final = "accounts.db"
+MLFLOW_DATABASE: Final = "mlflow.db"
+SET_BY_MAKE: Final = frozenset({"PYTHONPATH"})
+"""What the Makefile exports to its own commands: `make env` runs with it, and the shell that evaluates its lines does not."""
+NEVER_SECONDS: Final = 10 * 365 * 86_400
+TASK_TOKEN_SECONDS: Final = 30 * 86_400
+
+MIN_PARSE_INTERVAL_SECONDS: Final = 10
+PARSE_CPU_SECONDS: Final = 0.1
+"""Of one DAG file in one round of the dag-processor, its process and the write to Airflow's database included (docs/performance.md)."""
+MAX_PARSE_SHARE: Final = 0.2
+"""Of a core, for all DAG files together."""
+
+QUIET_WARNINGS: Final = ",".join(
+    ("ignore:Using `httpx` with `starlette", "ignore:starlette.middleware.wsgi is deprecated", "ignore:Could not import graphviz")
+)
+"""Of libraries about libraries; they would stand in every command's output."""
+
+
+_SECRET = re.compile(r"[!-~]+( [!-~]+)*")
+_FERNET_KEY = re.compile(r"[A-Za-z0-9_-]{43}=")
+_PLACEHOLDER = re.compile(rf"\$\{{({PLACEHOLDER_RULE})\}}", re.ASCII)
+
+
+def airflow_home(settings: Settings) -> Path:
+    return settings.home / "airflow"
+
+
+def mlflow_home(settings: Settings) -> Path:
+    return settings.home / "mlflow"
+
+
+def airflow_url(settings: Settings) -> str:
+    return f"http://{HOST}:{settings.airflow_port}"
+
+
+def mlflow_url(settings: Settings) -> str:
+    return f"http://{HOST}:{settings.mlflow_port}"
+
+
+def dags_path(settings: Settings) -> Path:
+    """Folder of the DAG files: each takes its pipeline from the folder of pipelines beside it."""
+    return settings.pipelines_path.parent
+
+
+def shop_root(settings: Settings) -> Path:
+    """Folder of the demo's data."""
+    return settings.home / "data" / "shop"
+
+
+def credentials(settings: Settings) -> dict[str, str]:
+    """Return the installation's secrets, made at the first call and kept in a file that its user alone can read.
+
+    Commands that make them at the same time get the same ones; one that an older installation lacks is added.
+
+    Raises:
+        NightshiftError: `services.credentials`, the file is damaged; `home.write`, it cannot be written.
+    """
+    path = settings.home / CREDENTIALS_FILE
+    known = _read_secrets(path)
+    if SECRETS.keys() <= known.keys():
+        return known
+    with locked(path.with_suffix(".lock")):
+        known = _read_secrets(path)
+        made = {name: make() for name, make in SECRETS.items() if name not in known}
+        if made:
+            write_private(path, json.dumps({**known, **made}, indent=1))
+    return {**known, **made}
+
+
+def _read_secrets(path: Path) -> dict[str, str]:
+    code, hint = "services.credentials", "make stop, delete the file, make start: new secrets are made, and the logins change"
+    known = read_object(path, code=code, hint=hint) or {}
+    for name, value in known.items():
+        # The value stays out of the message.
+        if not isinstance(value, str) or not _SECRET.fullmatch(value) or (name == FERNET_KEY and not _FERNET_KEY.fullmatch(value)):
+            raise NightshiftError(code, f"{path} is damaged: the value of {shown(name)} is empty or malformed", hint=hint)
+    return known
+
+
+def owns_mlflow(settings: Settings) -> bool:
+    """Return whether the MLflow server is this installation's own: its account is then known here."""
+    return settings.mlflow_uri == mlflow_url(settings)
+
+
+def prepare_home(settings: Settings) -> None:
+    """Make the folders and files that the services expect; no other user of this machine can read them."""
+    make_private_folder(settings.home)
+    for folder in (airflow_home(settings), mlflow_home(settings), settings.home / "logs", settings.home / "data"):
+        folder.mkdir(parents=True, exist_ok=True)
+    secret = credentials(settings)
+    passwords = {USERNAME: secret["airflow_password"], APPROVER: secret["approver_password"]}
+    write_private(airflow_home(settings) / "passwords.json", json.dumps(passwords))
+    _write_mlflow_accounts(settings, secret["mlflow_password"])
+
+
+def make_private_folder(path: Path) -> None:
+    """Make a folder that its user alone can enter, which hides all that is below it; one that exists is closed to others.
+
+    Raises:
+        DeniedError: `home.owner`, the folder is another user's.
+    """
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        path.chmod(0o700)
+    except PermissionError as err:
+        raise DeniedError(
+            "home.owner", f"{path} belongs to another user: {err.strerror}", hint="choose another NIGHTSHIFT_HOME, or delete the folder"
+        ) from err
+
+
+def _write_mlflow_accounts(settings: Settings, password: str) -> None:
+    """Write what MLflow's server makes its account from. It does so in a new database only, so another password starts a new one."""
+    folder = mlflow_home(settings)
+    path, database = folder / MLFLOW_ACCOUNTS_FILE, folder / MLFLOW_ACCOUNTS_DATABASE
+    text = f"""[mlflow]
+default_permission = NO_PERMISSIONS
+database_uri = sqlite:///{database}
+admin_username = {USERNAME}
+admin_password = {password}
+authorization_function = mlflow.server.auth:authenticate_request_basic_auth
+# Hashing the password again for each of the hundreds of files of a model takes longer than sending them.
+auth_cache_ttl_seconds = 300
+"""
+    if not _holds(path, text):
+        database.unlink(missing_ok=True)
+        write_private(path, text)
+
+
+def _holds(path: Path, text: str) -> bool:
+    try:
+        return path.read_bytes() == text.encode("utf-8")
+    except OSError:
+        return False
+
+
+def airflow_settings(settings: Settings) -> dict[str, str]:
+    """Return Airflow's configuration as environment variables."""
+    home, secret = airflow_home(settings), credentials(settings)
+    values = {
+        "core": {
+            "executor": "devstack.executor.SleepTolerantLocalExecutor",
+            "parallelism": "4",
+            "load_examples": "False",
+            "dags_folder": str(dags_path(settings)),
+            "plugins_folder": str(settings.checkout_path / "plugins"),
+            "dag_discovery_safe_mode": "False",
+            "dags_are_paused_at_creation": "True",
+            "execution_api_server_url": f"{airflow_url(settings)}/execution/",
+            # The default asks DNS for the host's full name, which takes seconds where no DNS answers.
+            "hostname_callable": "socket.gethostname",
+            "simple_auth_manager_users": f"{USERNAME}:admin,{APPROVER}:user",
+            "simple_auth_manager_passwords_file": str(home / "passwords.json"),
+            "fernet_key": secret["fernet_key"],
+        },
+        "database": {
+            "sql_alchemy_conn": f"sqlite:///{home / 'airflow.db'}",
+            "sql_alchemy_connect_args": "devstack.sqlite.CONNECT_ARGS",
+        },
+        "scheduler": {
+            # Between two tasks the scheduler sleeps for so long; a second of it times eight stages would be felt.
+            "scheduler_idle_sleep_time": "0.1",
+            "orphaned_tasks_check_interval": "10",
+            "scheduler_health_check_threshold": "12",
+            "scheduler_heartbeat_sec": "3",
+            # Airflow's own check counts the hours in which the laptop slept; the executor's does not and takes its place.
+            "task_instance_heartbeat_timeout": str(NEVER_SECONDS),
+        },
+        "dag_processor": {
+            "refresh_interval": "5",
+            "min_file_process_interval": str(parse_interval_seconds(settings)),
+            "parsing_processes": "1",
+        },
+        "api": {
+            "host": HOST,
+            "port": str(settings.airflow_port),
+            "base_url": airflow_url(settings),
+            "workers": "1",
+            "instance_name": "Nightshift",
+            "secret_key": secret["api_secret_key"],
+        },
+        "api_auth": {"jwt_secret": secret["jwt_secret"]},
+        # A running task whose token expired while the laptop slept is refused and ends.
+        "execution_api": {"jwt_expiration_time": str(TASK_TOKEN_SECONDS)},
+        "logging": {
+            "base_log_folder": str(home / "logs"),
+            "colored_console_log": "False",
+            # Airflow sets the modes of task logs itself, whatever the umask.
+            "file_task_handler_new_folder_permissions": "0o700",
+            "file_task_handler_new_file_permissions": "0o600",
+        },
+    }
+    flat = {f"AIRFLOW__{section.upper()}__{name.upper()}": value for section, entries in values.items() for name, value in entries.items()}
+    return {"AIRFLOW_HOME": str(home), **flat}
+
+
+def parse_interval_seconds(settings: Settings) -> int:
+    """Return how often a DAG file is parsed that has not changed: every 10 s, less often where that would take a fifth of a core.
+
+    Airflow parses a file that is new or has changed at once. A change of a pipeline's YAML is seen by the next run in any case, and by
+    Airflow's pages after this time.
+    """
+    num_files = sum(1 for _ in dags_path(settings).glob("*.py"))
+    return max(MIN_PARSE_INTERVAL_SECONDS, math.ceil(num_files * PARSE_CPU_SECONDS / MAX_PARSE_SHARE))
+
+
+def environment(settings: Settings, inherited: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the environment of every service and of a prepared shell.
+
+    Args:
+        inherited: what to start from, None: this process's own; another Airflow's settings in it are dropped.
+    """
+    base = {name: value for name, value in (os.environ if inherited is None else inherited).items() if not name.startswith("AIRFLOW_")}
+    checkout = settings.checkout_path
+    scripts = str(Path(sys.executable).parent)
+    path = base.get("PATH", os.defpath)
+    own = f"{base.get('NIGHTSHIFT_MODEL_PATH', '')}{os.pathsep}{base.get('PYTHONPATH', '')}"
+    places = dict.fromkeys([str(checkout), str(checkout / "plugins"), *filter(None, own.split(os.pathsep))])
+    ours = {
+        "NIGHTSHIFT_HOME": str(settings.home),
+        "NIGHTSHIFT_STORE": settings.store_uri,
+        "NIGHTSHIFT_DATABASE": settings.database_url,
+        "NIGHTSHIFT_PIPELINES": str(settings.pipelines_path),
+        "NIGHTSHIFT_EXPECTATIONS": str(settings.expectations_path),
+        "NIGHTSHIFT_AIRFLOW_PORT": str(settings.airflow_port),
+        "NIGHTSHIFT_MLFLOW_PORT": str(settings.mlflow_port),
+        "MLFLOW_TRACKING_URI": settings.mlflow_uri,
+        "PYTHONPATH": os.pathsep.join(places),
+        "PYTHONWARNINGS": QUIET_WARNINGS,
+        "PATH": path if scripts in path.split(os.pathsep) else os.pathsep.join([scripts, path]),
+        "DO_NOT_TRACK": "true",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
+        "GIT_PYTHON_REFRESH": "quiet",
+    }
+    sources = {SHOP: shop_root(settings).as_uri(), **with_noted_places(settings.home, base)}
+    return {**sources, **airflow_settings(settings), **ours, **mlflow_account(settings)}
+
+
+def mlflow_account(settings: Settings) -> dict[str, str]:
+    """Return the variables with which MLflow's clients log in; none for a server that is not this installation's own."""
+    if not owns_mlflow(settings):
+        return {}
+    return {"MLFLOW_TRACKING_USERNAME": USERNAME, "MLFLOW_TRACKING_PASSWORD": credentials(settings)["mlflow_password"]}
+
+
+def service_environment(settings: Settings) -> dict[str, str]:
+    """Return the environment of every service: without the places of data, which each run looks up."""
+    wanted = environment(settings)
+    places = places_in(wanted)
+    return {name: value for name, value in wanted.items() if name not in places}
+
+
+def note_places(settings: Settings, say: Callable[[str], None]) -> None:
+    """Note where this command's environment says that data is, for all later runs; a variable that is set to nothing is forgotten.
+
+    Raises:
+        NightshiftError: `services.busy`, another command runs nights of a pipeline whose place would change; nothing is noted then.
+    """
+    with _sources_locked(settings) as path:
+        before = noted_places(settings.home)
+        forgotten = {name for name, value in os.environ.items() if is_source_name(name) and not value.strip()}
+        kept = {name: value for name, value in before.items() if name not in forgotten}
+        wanted = {SHOP: shop_root(settings).as_uri(), **kept, **places_in(os.environ)}
+        if wanted == before:
+            return
+        changed = {name: value for name, value in sorted(before.items()) if value != wanted.get(name)}
+        _require_unused(settings, changed)
+        write_private(path, json.dumps(wanted, indent=1, sort_keys=True))
+    for name, value in changed.items():
+        say(f"{name} is now {wanted.get(name, 'not set')} (before: {value}), from the next run on")
+
+
+def require_noted_places(settings: Settings, spec: PipelineSpec) -> None:
+    """Return if the next run of a pipeline reads the places that this command's environment names. Call it with the DAG switched on.
+
+    Raises:
+        NightshiftError: `services.busy`, another command has noted another place in the meantime.
+    """
+    with _sources_locked(settings):
+        noted = {SHOP: shop_root(settings).as_uri(), **noted_places(settings.home)}
+    for name, value in places_in(environment(settings)).items():
+        if noted.get(name) != value and name in names_of_places(spec):
+            message = f"another command has set {name} to {noted.get(name)!r} a moment ago; this one has {value!r}"
+            raise NightshiftError("services.busy", message, hint="repeat the command once the other one has ended")
+
+
+@contextmanager
+def _sources_locked(settings: Settings) -> Iterator[Path]:
+    path = settings.home / SOURCES_FILE
+    with locked(path.with_suffix(".lock")):
+        yield path
+
+
+def _require_unused(settings: Settings, changed: Iterable[str]) -> None:
+    """Return if no command that lives runs nights with these places: a backfill's nights all read the same ones."""
+    for name in changed:
+        for path in sorted(settings.pipelines_path.glob("*.yaml")):
+            text = path.read_text(encoding="utf-8", errors="replace")
+            if name in _PLACEHOLDER.findall(text) and is_in_use(settings.home, path.stem):
+                message = f"{name} cannot change: another command runs nights of {path.stem}, which read it"
+                hint = f"wait until that command has ended, or unset {name} in this shell to use the same place"
+                raise NightshiftError("services.busy", message, hint=hint)
+
+
+def digests(settings: Settings) -> dict[str, str]:
+    """Return a digest, by name, of each setting and of the code that running services hold: where one differs, they are old."""
+    # Of the variables that pipelines name, services hold those that are not a place of data: webhooks.
+    named = {"MLFLOW_TRACKING_URI", *OF_TRAININGS} | _named_in_pipelines(settings)
+    values = service_environment(settings)
+    wanted = {name: value for name, value in values.items() if name.startswith(SERVICE_PREFIXES) or name in named}
+    # The services find the users' packages by PYTHONPATH: the user's command must find the same ones, or it sees other code.
+    sys.path += [folder for folder in values.get("NIGHTSHIFT_MODEL_PATH", "").split(os.pathsep) if folder and folder not in sys.path]
+    wanted["code"] = source_version() + _plugins_version(settings.checkout_path / "plugins")
+    return {name: sha256_hex(value.encode("utf-8", "surrogateescape"))[:16] for name, value in wanted.items() if name != MARK}
+
+
+def _named_in_pipelines(settings: Settings) -> set[str]:
+    texts = (path.read_text(encoding="utf-8", errors="replace") for path in settings.pipelines_path.glob("*.yaml"))
+    return {name for text in texts for name in _PLACEHOLDER.findall(text)}
+
+
+def _plugins_version(folder: Path) -> str:
+    return sha256_hex(b"\0".join(path.read_bytes() for path in sorted(folder.rglob("*.py"))))
+
+
+def shell_lines(settings: Settings) -> str:
+    """Return `export` lines for what differs from the shell's environment; a shell evaluates them."""
+    wanted = sorted(environment(settings).items())
+    return "\n".join(
+        f"export {name}={shlex.quote(value)}" for name, value in wanted if name in SET_BY_MAKE or os.environ.get(name) != value
+    )
+
+
+def write_private(path: Path, text: str) -> None:
+    """Replace a file in one step by one that its user alone can read; a reader never sees half of it.
+
+    Raises:
+        NightshiftError: `home.write`, a full disk, a read-only folder, or a folder in the file's place.
+    """
+    try:
+        descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600, O_EXCL
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(draft).replace(path)
+        except BaseException:
+            Path(draft).unlink(missing_ok=True)
+            raise
+    except OSError as err:
+        hint = "free space on the disk, check the folder's owner and mode, and move away what is in the file's place"
+        raise NightshiftError("home.write", f"{path} cannot be written: {err.strerror}", hint=hint) from err

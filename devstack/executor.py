@@ -1,0 +1,218 @@
+"""The laptop's executor: Airflow's LocalExecutor that knows which tasks are its own, and that counts only the time it was awake.
+
+Airflow judges by the age of heartbeats in its database. When a laptop sleeps, every heartbeat is old on waking, the scheduler's own
+included, and whichever check runs first resets or fails healthy tasks. On one machine no guess is needed: the executor is the parent
+of the processes that run the tasks.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from airflow.configuration import conf
+from airflow.executors.local_executor import LocalExecutor
+from airflow.jobs.job import Job, JobState
+from airflow.models.taskinstance import TaskInstance  # noqa: TID251 - a part of the scheduler, no DAG
+from airflow.models.taskinstancekey import TaskInstanceKey  # noqa: TID251
+from airflow.utils.session import create_session
+from airflow.utils.state import TaskInstanceState
+from sqlalchemy import select, update
+
+from devstack.idle_wait import IdleWait
+from devstack.processes import MARK
+from devstack.workers import Worker
+from nightshift.airflow_ext.preloading import preload
+from training.awake import AwakeClock
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from airflow.executors.workloads import ExecutorWorkload
+    from airflow.executors.workloads.types import WorkloadKey, WorkloadState
+
+logger = logging.getLogger(__name__)
+
+SILENCE_SECONDS: Final = 90.0
+"""A task whose heartbeat did not change for so long, while the scheduler was awake, is lost. Tasks send one every 5 s, to the api-server:
+while that is started again, which on a loaded machine takes longer than half a minute, no task can, and all of them would be failed."""
+LOOK_SECONDS: Final = 5.0
+RESPAWN_SECONDS: Final = 1.0
+"""Dead workers are replaced at most so often."""
+KEY_COLUMNS: Final = (TaskInstance.dag_id, TaskInstance.task_id, TaskInstance.run_id, TaskInstance.try_number, TaskInstance.map_index)
+MAX_LOST_WORKERS: Final = 2
+"""A workload that has lost so many workers before it began is failed."""
+
+
+class HeartbeatWatch:
+    """Finds tasks whose heartbeat does not change any more, by one's own clock: the age in the database is never read."""
+
+    def __init__(self, clock: Callable[[], float], *, silence_seconds: float = SILENCE_SECONDS) -> None:
+        self._clock = clock
+        self._silence_seconds = silence_seconds
+        self._seen: dict[TaskInstanceKey, tuple[datetime | None, float]] = {}
+
+    def silent(self, beats: Mapping[TaskInstanceKey, datetime | None]) -> list[TaskInstanceKey]:
+        """Return the tasks of `beats` (last heartbeat by running task) that have been silent for too long."""
+        now = self._clock()
+        last = {key: self._seen.get(key) for key in beats}
+        self._seen = {key: seen if (seen := last[key]) and seen[0] == beat else (beat, now) for key, beat in beats.items()}
+        return [key for key, (_, since) in self._seen.items() if now - since >= self._silence_seconds]
+
+
+class SleepTolerantLocalExecutor(LocalExecutor):
+    """LocalExecutor for an installation with one scheduler, under Nightshift's supervisor."""
+
+    workers: dict[int, Worker]  # type: ignore[assignment]
+
+    def start(self) -> None:
+        """Start the workers, and end the job of the scheduler before this one: its tasks are then reset by the first check."""
+        self._waiting: deque[ExecutorWorkload] = deque()
+        self._spawn_at = 0.0
+        self._interrupted: dict[WorkloadKey, tuple[ExecutorWorkload, float]] = {}
+        """What dead workers were to run, and when that was seen, until a look into the database shows whether it had begun."""
+        self._lost_workers: Counter[WorkloadKey] = Counter()
+        self._idle_wait = IdleWait(conf.get_mandatory_value("database", "sql_alchemy_conn"))
+        # Each task runs in a process that a worker forks, and each worker is forked from this process.
+        preload()
+        super().start()
+        self._own: set[WorkloadKey] = set()
+        self._clock = AwakeClock()
+        self._watch = HeartbeatWatch(self._clock)
+        self._look_at = 0.0
+        # The supervisor ends whatever an earlier scheduler left before it starts this one. A scheduler started by hand cannot know.
+        if os.environ.get(MARK):
+            self._end_earlier_jobs()
+
+    def try_adopt_task_instances(self, tis: Sequence[TaskInstance]) -> Sequence[TaskInstance]:
+        """Return the tasks that are not this executor's: those of a scheduler that died, to be reset."""
+        lost = [ti for ti in tis if ti.key not in self._own and ti.key not in self.queued_tasks]
+        if len(lost) < len(tis):
+            logger.info("%d tasks looked orphaned and are this scheduler's own; kept", len(tis) - len(lost))
+        return lost
+
+    def change_state(self, key: WorkloadKey, state: WorkloadState, info: Any = None, remove_running: bool = True) -> None:
+        """Note a workload's end. A task reports nothing before its end."""
+        self._own.discard(key)
+        self._lost_workers.pop(key, None)
+        super().change_state(key, state, info, remove_running)
+
+    def sync(self) -> None:
+        """Read results, replace dead workers, and fail the tasks that are lost. Called in every loop of the scheduler.
+
+        With nothing to run it waits, a second at most, until there is something new in Airflow's database.
+        """
+        super().sync()
+        if self._clock() >= self._look_at:
+            self._look_for_lost_tasks()
+        if self._is_idle():
+            self._idle_wait.wait()
+
+    def _is_idle(self) -> bool:
+        given = any(worker.workload is not None for worker in self.workers.values())
+        waiting = self._waiting or self._interrupted or self.queued_tasks or self.queued_callbacks or self.queued_connection_tests
+        return not (given or waiting or self.event_buffer)
+
+    def _look_for_lost_tasks(self) -> None:
+        self._look_at = self._clock() + LOOK_SECONDS
+        self._run_again()
+        for key in self._watch.silent(self._heartbeats()):
+            logger.error("%s sent no heartbeat for %.0f s; failed", key, SILENCE_SECONDS)
+            self.fail(key, info=f"the task sent no heartbeat for {SILENCE_SECONDS:.0f} s: its process is gone or hangs")
+
+    def end(self) -> None:
+        """Wait for the running tasks, as LocalExecutor does; what no worker has begun is left to the next scheduler."""
+        logger.info("%d workers end after the tasks that they run", len(self.workers))
+        for worker in self.workers.values():
+            worker.finish()
+        for worker in self.workers.values():
+            worker.join()
+        self._read_results()
+        for worker in self.workers.values():
+            worker.close()
+        self.workers = {}
+        self._idle_wait.close()
+
+    def _process_workloads(self, workload_list: Sequence[ExecutorWorkload]) -> None:
+        # LocalExecutor leaves `running` empty: it forgets what it has handed to its workers.
+        self._own.update(workload.key for workload in workload_list)
+        for workload in workload_list:
+            for queued in (self.queued_tasks, self.queued_callbacks, self.queued_connection_tests):
+                cast("dict[WorkloadKey, ExecutorWorkload]", queued).pop(workload.key, None)
+            self._waiting.append(workload)
+        self._check_workers()
+
+    def _spawn_worker(self) -> None:
+        self._idle_wait.close()
+        worker = Worker(self.log.name, self.conf)
+        worker.start()
+        self.workers[cast("int", worker.pid)] = worker
+
+    def _check_workers(self) -> None:
+        """Replace dead workers, and give waiting workloads to idle ones."""
+        for pid, worker in [(pid, worker) for pid, worker in self.workers.items() if not worker.is_alive()]:
+            self._read(worker)
+            del self.workers[pid]
+            what = "idle" if worker.workload is None else f"running {worker.workload.display_name}"
+            logger.error("worker %d died (exit code %s) while %s; it is replaced", pid, worker.exitcode, what)
+            if worker.workload is not None:
+                self._lost_workers[worker.workload.key] += 1
+                self._interrupted[worker.workload.key] = (worker.workload, self._clock())
+            worker.close()
+        if len(self.workers) < self.parallelism and time.monotonic() >= self._spawn_at:
+            # On a full disk a worker may die at its first line.
+            self._spawn_at = time.monotonic() + RESPAWN_SECONDS
+            self._spawn_workers_with_gc_freeze(self.parallelism - len(self.workers))  # type: ignore[no-untyped-call]
+        for worker in self.workers.values():
+            if self._waiting and worker.workload is None:
+                worker.take(self._waiting.popleft())
+
+    def _read_results(self) -> None:
+        for worker in self.workers.values():
+            self._read(worker)
+
+    def _read(self, worker: Worker) -> None:
+        for key, state in worker.results():
+            self.change_state(key, state)
+
+    def _run_again(self) -> None:
+        """Run what died with its worker before it began. A task that had begun is found by its heartbeats."""
+        # The last request of a worker that died a moment ago may not be in the database yet.
+        settled = [key for key, (_, seen_at) in self._interrupted.items() if self._clock() - seen_at >= LOOK_SECONDS]
+        queued = self._queued(settled) if settled else set()
+        for key in settled:
+            workload, _ = self._interrupted.pop(key)
+            is_task = isinstance(key, TaskInstanceKey)
+            if is_task and key not in queued:
+                logger.warning("%s lost its worker while it ran; failed unless it sends heartbeats", key)
+            elif is_task and self._lost_workers[key] < MAX_LOST_WORKERS:
+                logger.warning("%s lost its worker before it began; given to another one", key)
+                self._waiting.append(workload)
+            else:
+                self.fail(key, info="the executor's worker process died")
+
+    def _queued(self, keys: Collection[WorkloadKey]) -> set[WorkloadKey]:
+        """Return which of these tasks have not begun."""
+        query = select(*KEY_COLUMNS).where(
+            TaskInstance.state == TaskInstanceState.QUEUED,
+            TaskInstance.run_id.in_({key.run_id for key in keys if isinstance(key, TaskInstanceKey)}),
+        )
+        with create_session() as session:
+            return {key for row in session.execute(query) if (key := TaskInstanceKey(*row)) in keys}
+
+    def _heartbeats(self) -> dict[TaskInstanceKey, datetime | None]:
+        running = (TaskInstanceState.RUNNING, TaskInstanceState.RESTARTING)
+        query = select(*KEY_COLUMNS, TaskInstance.last_heartbeat_at).where(
+            TaskInstance.state.in_(running), TaskInstance.queued_by_job_id == self.job_id
+        )
+        with create_session() as session:
+            return {TaskInstanceKey(*row[:-1]): row[-1] for row in session.execute(query)}
+
+    def _end_earlier_jobs(self) -> None:
+        earlier = (Job.job_type == "SchedulerJob", Job.state == JobState.RUNNING, Job.id != self.job_id)
+        with create_session() as session:
+            session.execute(update(Job).where(*earlier).values(state=JobState.FAILED))

@@ -1,0 +1,184 @@
+"""`make run`: the services, the demo's data, the next night of a pipeline, shown to its end and summed up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime
+from typing import Any, Final
+
+from devstack.airflow_api import AirflowApi
+from devstack.announcing import Awaited
+from devstack.demo import make_data
+from devstack.environment import environment, require_noted_places
+from devstack.keeping import Keeper
+from devstack.lifecycle import api, start
+from devstack.nights import RUN_ID_PREFIX, Night, PastRun, next_night
+from devstack.parsing import ParseLimit
+from devstack.places import require_home
+from devstack.progress import Follower
+from devstack.stopping import running, stopped_services_named
+from devstack.summary import summary
+from devstack.switching import switched_on
+from nightshift.settings import Settings
+from training.errors import NightshiftError, shown
+from training.spec import PipelineSpec, apply_overrides, check_not_future, load_spec, resolve_uris
+
+MAX_PAST_RUNS: Final = 100
+
+Say = Callable[[str], None]
+
+
+def run_night(
+    settings: Settings, pipeline: str, *, night: date | None, force: bool, say: Say, overrides: Mapping[str, Any] | None = None
+) -> int:
+    """Run the next night (or the wanted one) of a pipeline to its end; return 0 only if it succeeded.
+
+    Args:
+        overrides: of this run, as a trigger's conf: `{train: {…}, evaluate: {…}, tune: {…}}`.
+
+    Raises:
+        SpecError: the pipeline's YAML or an override is wrong, or a place (`${…_URI}`) is not set; nothing was started then.
+        NightshiftError: `night.pipeline` unknown, `night.dag` not parsed; those of `lifecycle.start`.
+    """
+    conf = dict(overrides or {})
+    # Airflow takes unknown keys, and the run would fail in its first task: refuse them before anything is made or starts.
+    apply_overrides(find_spec(settings, pipeline), conf)
+    spec = checked_spec(settings, pipeline)
+    start(settings, say)
+    keeper = Keeper(settings, say)
+    client = api(settings, is_running=keeper)
+    hint = f"make run PIPELINE={spec.name} starts them again and goes on with it: finished stages are reused"
+    try:
+        with stopped_services_named(settings.home, f"the night of {spec.name}", hint):
+            wait_parsed(client, spec.name, say)
+            chosen = next_night(spec, past_runs(client, spec.name), wanted=night, now=datetime.now(UTC))
+            with switched_on(client, settings.home, spec.name, say), keeper:
+                require_noted_places(settings, spec)
+                return 0 if run_one(settings, client, spec, chosen, force=force, say=say, overrides=conf) == "success" else 1
+    finally:
+        client.close()
+
+
+def checked_spec(settings: Settings, pipeline: str) -> PipelineSpec:
+    """Return a pipeline's spec, every place that it names being set.
+
+    Raises:
+        SpecError: it is wrong, or a place is not set.
+        NightshiftError: `night.pipeline`, there is none of this name.
+    """
+    spec = find_spec(settings, pipeline)
+    require_home(settings)  # What follows makes secrets in it.
+    resolve_uris(spec, environment(settings))
+    return spec
+
+
+def past_runs(client: AirflowApi, dag_id: str, day: date | None = None) -> list[PastRun]:
+    """Return the runs that were started as nights, newest first; only those of one day if it is given."""
+    prefix = RUN_ID_PREFIX + (day.isoformat() if day else "")
+    runs = client.get(f"/dags/{dag_id}/dagRuns", run_id_prefix_pattern=prefix, order_by="-run_after", limit=MAX_PAST_RUNS)["dag_runs"]
+    return [PastRun(run["dag_run_id"], run["state"]) for run in runs]
+
+
+def follow_run(settings: Settings, pipeline: str, run_id: str | None, *, say: Say) -> int:
+    """Show a run (default: the newest) to its end and sum it up; return 0 only if it succeeded.
+
+    Raises:
+        NightshiftError: `services.stopped`, `night.run`: there is no such run.
+    """
+    if running(settings.home) is None:
+        raise NightshiftError("services.stopped", f"nothing runs in {settings.home}", hint="make run, or make start")
+    client = api(settings)
+    try:
+        return _follow(settings, client, pipeline, run_id, say)
+    finally:
+        client.close()
+
+
+def _follow(settings: Settings, client: AirflowApi, pipeline: str, run_id: str | None, say: Say) -> int:
+    hint = f"make run PIPELINE={pipeline}, or make start"
+    with stopped_services_named(settings.home, f"{run_id or 'the newest run'} of {pipeline}", hint):
+        if run_id is None:
+            runs = client.get(f"/dags/{pipeline}/dagRuns", order_by="-run_after", limit=1)["dag_runs"]
+            run_id = runs[0]["dag_run_id"] if runs else ""
+        if not run_id or client.find(f"/dags/{pipeline}/dagRuns/{run_id}") is None:
+            raise NightshiftError(
+                "night.run", f"pipeline {shown(pipeline)} has no run {shown(run_id)}", hint=f"make run PIPELINE={pipeline}"
+            )
+        return 0 if _show(settings, client, pipeline, run_id, say) == "success" else 1
+
+
+def find_spec(settings: Settings, pipeline: str) -> PipelineSpec:
+    path = settings.pipelines_path / f"{pipeline}.yaml"
+    if not path.is_file():
+        known = ", ".join(sorted(found.stem for found in settings.pipelines_path.glob("*.yaml"))) or "none"
+        raise NightshiftError(
+            "night.pipeline", f"there is no pipeline {shown(pipeline)} in {settings.pipelines_path}", hint=f"there are: {known}"
+        )
+    return load_spec(path)
+
+
+def wait_parsed(client: AirflowApi, dag_id: str, say: Say) -> None:
+    limit, awaited = ParseLimit(client), Awaited(say)
+    while client.find(f"/dags/{dag_id}") is None:
+        errors = [error for error in client.get("/importErrors", limit=100)["import_errors"] if error["filename"].endswith(f"{dag_id}.py")]
+        if errors:
+            raise NightshiftError("night.dag", f"the DAG of {dag_id} does not load:\n{errors[0]['stack_trace'][-3000:]}")
+        if limit.is_spent():
+            raise NightshiftError(
+                "night.dag", f"Airflow knows no DAG {dag_id} after {awaited.seconds:.0f} s", hint=f"is there a dags/{dag_id}.py?"
+            )
+        awaited.look(f"Airflow to read dags/{dag_id}.py")
+        time.sleep(0.3)
+
+
+def run_one(
+    settings: Settings,
+    client: AirflowApi,
+    spec: PipelineSpec,
+    night: Night,
+    *,
+    force: bool,
+    say: Say,
+    overrides: Mapping[str, Any] | None = None,
+    summed_up: bool = True,
+) -> str:
+    """Start a night (or go on following it) and show it to its end; return its final state, `success` or `failed`.
+
+    The DAG must be on: `switched_on`. Left on, the schedule would start a real night in the middle of the simulated ones, and wait
+    for data that does not exist.
+
+    Args:
+        overrides: of this run, as a trigger's conf.
+        summed_up: show the summary too; that of a failed night is always shown.
+    """
+    now = datetime.now(UTC)
+    as_of = datetime.fromisoformat(night.as_of) if night.as_of else now
+    # `resolve` refuses it too, but the demo would first make the data of years.
+    check_not_future(as_of, now)
+    make_data(settings, spec, as_of, say)
+    if night.running_already:
+        say(f"{night.run_id} of {spec.name} still runs; following it" + (", without the overrides in CONF" if overrides else ""))
+    else:
+        _trigger(client, spec.name, night, overrides or {}, force=force, say=say)
+    try:
+        return _show(settings, client, spec.name, night.run_id, say, summed_up=summed_up)
+    except (KeyboardInterrupt, SystemExit):
+        say(f"\n{night.run_id} of {spec.name} is not finished; make run PIPELINE={spec.name} goes on with it")
+        raise
+
+
+def _trigger(client: AirflowApi, dag_id: str, night: Night, overrides: Mapping[str, Any], *, force: bool, say: Say) -> None:
+    chosen = {name: value for name, value in (("as_of", night.as_of), ("force", force or None)) if value is not None}
+    conf: dict[str, Any] = {**overrides, **chosen}
+    # The run's id makes it safe to repeat: a request whose answer was lost has made the run.
+    client.create(f"/dags/{dag_id}/dagRuns", {"dag_run_id": night.run_id, "logical_date": None, "conf": conf})
+    say(f"{dag_id}, run {night.run_id}" + (f", as of {night.as_of}" if night.as_of else ""))
+
+
+def _show(settings: Settings, client: AirflowApi, dag_id: str, run_id: str, say: Say, *, summed_up: bool = True) -> str:
+    follower = Follower(settings, client, dag_id, run_id, say)
+    state = follower.follow()
+    if summed_up or state != "success":
+        say(summary(settings, client, dag_id, run_id, follower))
+    return state

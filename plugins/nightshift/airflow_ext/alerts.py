@@ -1,0 +1,174 @@
+"""Who hears of a night and of its decisions: a line in the log, a JSON POST to the spec's webhook, Slack, e-mail, as the spec says."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import html
+import json
+import logging
+import os
+import re
+import time
+import urllib.request
+from collections.abc import Callable, Mapping
+from http.client import HTTPException
+from typing import Any, Final, Literal
+
+from airflow.sdk.log import mask_secret
+
+from training.spec.models import Alerts
+
+logger = logging.getLogger("nightshift.airflow_ext.alerts")
+
+Alert = Callable[[Mapping[str, Any]], None]
+
+TIMEOUT_SECONDS: Final = 10
+MAX_REASON_CHARS: Final = 1000
+MIN_SECRET_CHARS: Final = 6
+MASK: Final = "***"
+SECRET_VARIABLE: Final = "NIGHTSHIFT_WEBHOOK_SECRET"  # noqa: S105 - the variable's name
+PLACEHOLDER: Final = re.compile(r"\$\{([A-Z][A-Z0-9_]*_URI)\}")
+_SECRET_NAME = re.compile(r"PASSWORD|PASSWD|SECRET|TOKEN|CREDENTIAL|API_KEY|ACCESS_KEY")
+_USER_INFO = re.compile(r"(?<=://)[^/\s@]+(?=@)")
+
+
+def task_failed(alerts: Alerts) -> Alert:
+    """Return a callback for tasks that failed for good: it says which stage and why. The tasks behind it in the chain say nothing."""
+
+    def alert(context: Mapping[str, Any]) -> None:
+        ti: Any = context.get("ti")
+        event = {
+            **_of_run("failure", context),
+            "stage": getattr(ti, "task_id", None),
+            "try": getattr(ti, "try_number", None),
+            "reason": str(context.get("exception") or context.get("reason") or "the process of the task was lost"),
+            "url": getattr(ti, "log_url", None),
+        }
+        announce(event, alerts)
+
+    return alert
+
+
+def run_succeeded(alerts: Alerts) -> Alert:
+    """Return a callback for runs that succeeded."""
+
+    def alert(context: Mapping[str, Any]) -> None:
+        announce({**_of_run("success", context), "reason": "done"}, alerts)
+
+    return alert
+
+
+def deadline_missed(context: Mapping[str, Any], pipeline: str, deadline: str, alerts: Mapping[str, Any]) -> None:
+    """Report that a night is not done by its deadline; Airflow's deadline alert calls it by name.
+
+    Args:
+        alerts: the spec's section, as JSON.
+    """
+    run = context.get("dag_run") or {}
+    event = {"event": "deadline", "pipeline": pipeline, "run": run.get("dag_run_id"), "reason": f"not done by {deadline}"}
+    announce(event, Alerts.model_validate(dict(alerts)))
+
+
+def announce(event: Mapping[str, Any], alerts: Alerts) -> None:
+    """Log an event, and send it where the spec says, if it wants to hear of it. What cannot be delivered is logged and fails nothing."""
+    if event["event"] not in alerts.on:
+        return
+    send(event, alerts.webhook)
+    for channel, deliver in (("Slack", _to_slack), ("e-mail", _by_email)):
+        try:
+            deliver(event, alerts)
+        except Exception as err:
+            # Notifiers raise what their libraries raise, and a night is worth more than its alert.
+            logger.warning("alert not delivered by %s: %s", channel, type(err).__name__)
+
+
+def send(event: Mapping[str, Any], webhook: str | None) -> None:
+    """Log an event, and post it. An alert that cannot be delivered is logged and fails nothing.
+
+    With `NIGHTSHIFT_WEBHOOK_SECRET` set, `X-Nightshift-Signature` is the HMAC-SHA256 of `<timestamp>.<body>` by that secret, `<timestamp>`
+    being what `X-Nightshift-Timestamp` says: receivers refuse what is not signed, or was signed long ago.
+
+    Args:
+        webhook: `${NAME_URI}`, as the spec has it: the address itself is a secret of the environment.
+    """
+    match = PLACEHOLDER.fullmatch(webhook or "")
+    name = match[1] if match else ""
+    address = os.environ.get(name, "").strip()
+    if address:
+        mask_secret(address)
+    payload = json.dumps({key: masked(value, address) if isinstance(value, str) else value for key, value in event.items()}, sort_keys=True)
+    logger.warning("alert: %s", payload)
+    if not address:
+        return
+    if not address.startswith(("http://", "https://")):
+        logger.warning("alert not delivered: ${%s} is no http address", name)
+        return
+    try:
+        headers = {"Content-Type": "application/json", **signed(payload.encode(), time.time())}
+        request = urllib.request.Request(address, payload.encode(), headers)  # noqa: S310 - scheme checked
+        with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:  # noqa: S310 - as above
+            logger.info("alert delivered, status %s", answer.status)
+    except (OSError, ValueError, HTTPException) as err:
+        # The address is a secret, and errors may repeat it: the variable's name alone is said.
+        logger.warning("alert not delivered to ${%s}: %s", name, type(err).__name__)
+
+
+def signed(payload: bytes, now: float, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the headers that prove where a payload comes from, none where the installation has no secret for it."""
+    secret = environ.get(SECRET_VARIABLE, "")
+    if not secret:
+        return {}
+    timestamp = str(int(now))
+    digest = hmac.new(secret.encode(), f"{timestamp}.".encode() + payload, hashlib.sha256).hexdigest()
+    return {"X-Nightshift-Timestamp": timestamp, "X-Nightshift-Signature": f"sha256={digest}"}
+
+
+def _to_slack(event: Mapping[str, Any], alerts: Alerts) -> None:
+    if alerts.slack is None:
+        return
+    from airflow.providers.slack.notifications.slack import SlackNotifier
+
+    # `notify` and not a call: a call renders templates, and what a night says of itself is no template.
+    notifier = SlackNotifier(slack_conn_id=alerts.slack.connection, channel=alerts.slack.channel, text=told(event), unfurl_links=False)
+    notifier.notify({})  # type: ignore[no-untyped-call]
+
+
+def _by_email(event: Mapping[str, Any], alerts: Alerts) -> None:
+    if alerts.email is None:
+        return
+    from airflow.providers.smtp.notifications.smtp import SmtpNotifier
+
+    body = "<br>".join(html.escape(line) for line in told(event).splitlines())
+    notifier = SmtpNotifier(to=list(alerts.email.to), subject=headline(event), html_content=body, smtp_conn_id=alerts.email.connection)
+    notifier.notify({})
+
+
+def headline(event: Mapping[str, Any]) -> str:
+    """Return an event in a line."""
+    version = f", version {event['version']} of {event.get('model')}" if event.get("version") else ""
+    stage = f", stage {event['stage']}" if event.get("stage") else ""
+    return f"Nightshift: {str(event['event']).replace('_', ' ')}, {event.get('pipeline')}{version}{stage}"
+
+
+def told(event: Mapping[str, Any]) -> str:
+    """Return an event as people read it, without secrets."""
+    lines = [headline(event), str(event.get("reason") or "")]
+    lines += [f"{name}: {event[name]}" for name in ("run", "decided_by", "url", "report") if event.get(name)]
+    return "\n".join(masked(line) for line in lines if line)
+
+
+def masked(text: str, *secrets: str, environ: Mapping[str, str] = os.environ) -> str:
+    """Return `text`, cut to 1000 characters, without secrets: those given, the environment's, and who logs in inside a URL."""
+    known = [*secrets, *(value for name, value in environ.items() if _SECRET_NAME.search(name.upper()))]
+    # The longest first: one secret may be part of another.
+    for secret in sorted(filter(lambda value: len(value) >= MIN_SECRET_CHARS, known), key=len, reverse=True):
+        text = text.replace(secret, MASK)
+    return _USER_INFO.sub(MASK, text)[:MAX_REASON_CHARS]
+
+
+def _of_run(kind: Literal["failure", "success"], context: Mapping[str, Any]) -> dict[str, Any]:
+    run: Any = context.get("dag_run")
+    dag: Any = context.get("dag")
+    pipeline = getattr(run, "dag_id", None) or getattr(dag, "dag_id", None)
+    return {"event": kind, "pipeline": pipeline, "run": getattr(run, "run_id", None) or context.get("run_id")}

@@ -1,0 +1,75 @@
+"""Whether a command has switched a pipeline on for nights of its own: then its schedule starts nothing.
+
+`make run` and `make backfill` need the DAG unpaused while their nights run, and Airflow starts the latest slot of an unpaused DAG
+by itself. A hold is a note in a file of the installation's folder, which the timetable reads, and a lock on that file while the
+command lives.
+
+A command that is killed (SIGKILL) leaves the DAG on and its note behind: the note alone holds the schedule, for `DEAD_HOLD_SECONDS`
+after it was written. The next `make start`, `make run` or `make backfill` pauses the DAG and removes the note; a DAG that a user
+switches on after that runs by its schedule.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from pathlib import Path
+from typing import Final
+
+from training.runtime.provenance import CHECKOUT
+
+FOLDER: Final = "switched-on"
+PAUSED_BEFORE: Final = b"paused before\n"
+"""What the file holds while the command must pause the DAG again; without it the schedule was on, and stays on."""
+
+LOOKS: Final = 5
+LOOK_SECONDS: Final = 0.02
+DEAD_HOLD_SECONDS: Final = 24 * 3600
+"""A note without a lock counts for so long: a DAG that a user keeps on is not held for ever if no further command is run."""
+
+
+def hold_path(home: Path, dag_id: str) -> Path:
+    return home / FOLDER / dag_id
+
+
+def is_in_use(home: Path, dag_id: str) -> bool:
+    """Return whether a command that lives runs nights of a pipeline."""
+    try:
+        descriptor = os.open(hold_path(home, dag_id), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        # A timetable that looks at the file holds it for a moment only.
+        for _ in range(LOOKS):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return False
+            except BlockingIOError:
+                time.sleep(LOOK_SECONDS)
+        return True
+    finally:
+        os.close(descriptor)
+
+
+def is_held(dag_id: str) -> bool:
+    """Return whether a command of this installation, running or killed, holds back the schedule of a pipeline."""
+    home = Path(os.environ.get("NIGHTSHIFT_HOME") or CHECKOUT / ".local")
+    try:
+        descriptor = os.open(hold_path(home, dag_id), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        if os.pread(descriptor, len(PAUSED_BEFORE), 0) != PAUSED_BEFORE:
+            return False
+        # The absolute age: a time in the future, after a wrong clock, must not hold for longer either.
+        if abs(time.time() - os.fstat(descriptor).st_mtime) < DEAD_HOLD_SECONDS:
+            return True
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return False

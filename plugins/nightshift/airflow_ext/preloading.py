@@ -1,0 +1,74 @@
+"""Imports, before a process is forked for each DAG file or task, what each of them would import again.
+
+A pipeline's file and each of its tasks need the factory, Airflow's DAG bag and, for the first asset that they name, the modules of all
+installed providers that know a kind of URI: 0.5 s of CPU in a process of its own, none in one that is forked after this.
+
+After an edit or an update of the code, until the services are started again, a task would mix what is in memory with what it imports from
+the disk. So a worker drops what was preloaded where one of the files has changed (`forget_if_changed`), and its tasks import everything.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+logger = logging.getLogger(__name__)
+
+MODULES: Final = ("airflow.dag_processing.dagbag", "nightshift.wiring.pipeline", "training.registry.ledger")
+PARSING_COMMAND: Final = "dag-processor"
+PACKAGES: Final = ("nightshift", "training")
+"""Whose code may be edited while services run; that of libraries changes with an installation of its own."""
+
+_stamps: dict[str, tuple[int, int] | None] = {}
+"""Path of each file that is in memory, with its modification time in ns and its size as of the import; empty before `preload`."""
+
+
+def preload() -> None:
+    """Import what DAG files and tasks of pipelines need. What cannot be imported is left to them, and to their error messages."""
+    try:
+        for module in MODULES:
+            importlib.import_module(module)
+        from nightshift.airflow_ext.assets import CHAMPION, model_asset
+
+        # Airflow looks for the handler of an asset's scheme when it sees one of that scheme for the first time.
+        model_asset("preloaded", CHAMPION)
+    except Exception:  # an installed provider, for one, may fail to import in its own way
+        logger.warning("not everything that tasks need could be imported in advance; each of them imports it itself", exc_info=True)
+    _stamps.update({path: _stamp(path) for path in _own_modules().values()})
+
+
+def forget_if_changed() -> bool:
+    """Drop the preloaded modules of `PACKAGES` if the file of one of them has changed since, or is gone; return whether it has.
+
+    Call it in a process that uses none of them itself, before it forks the one that does.
+    """
+    if all(_stamp(path) == stamp for path, stamp in _stamps.items()):
+        return False
+    for name in _own_modules():
+        del sys.modules[name]
+    importlib.invalidate_caches()
+    _stamps.clear()
+    return True
+
+
+def _own_modules() -> dict[str, str]:
+    """Return module to file."""
+    found = {name: getattr(module, "__file__", None) for name, module in sys.modules.items() if name.partition(".")[0] in PACKAGES}
+    return {name: path for name, path in found.items() if path}
+
+
+def _stamp(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
+
+
+def is_parsing_process(arguments: Sequence[str] | None = None) -> bool:
+    """Return whether this process runs `airflow dag-processor`, which forks a process for each DAG file that it parses."""
+    return PARSING_COMMAND in (sys.argv if arguments is None else arguments)[1:2]

@@ -1,0 +1,40 @@
+"""Whether a training is to run on GPUs: known before it starts, since its fingerprint says so."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from nightshift.execution.backend import KUBERNETES
+from training.spec import PipelineSpec
+from training.spec.families import FAMILIES
+
+CUDA: Final = "cuda"
+CPU_BUILD: Final = "+cpu"
+DEVICES: Final = Path("/dev")
+
+
+def device_of(spec: PipelineSpec, backend: str) -> dict[str, str]:
+    """Return `{"device": "cuda"}` for a training on GPUs, and nothing for one on CPUs, whose fingerprints stay those of before.
+
+    On Kubernetes a pod has the GPUs that the spec asks for. On a laptop a training uses what there is.
+    """
+    facts = FAMILIES.get(spec.train.model)
+    if facts is not None and not facts.uses_gpus:
+        return {}
+    has_gpus = spec.train.placement.gpus > 0 if backend == KUBERNETES else local_gpus()
+    return {"device": CUDA} if has_gpus else {}
+
+
+def local_gpus(*, folder: Path = DEVICES, environ: Mapping[str, str] = os.environ) -> bool:
+    """Say whether torch finds a GPU on this machine: by device files, CUDA_VISIBLE_DEVICES and torch's build, without importing it."""
+    if environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in ("", "-1"):
+        return False
+    try:
+        build = importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return not build.endswith(CPU_BUILD) and any(path.name.removeprefix("nvidia").isdigit() for path in folder.glob("nvidia*"))

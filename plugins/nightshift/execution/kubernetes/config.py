@@ -1,0 +1,183 @@
+"""What an installation says of its cluster: image, resources, kinds of nodes, queues. A platform engineer's file, never a trigger's."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from pydantic import AfterValidator, Field, ValidationError
+
+from training.contracts import TRIAL
+from training.errors import Problem, SpecError
+from training.spec import PipelineSpec
+from training.spec.problems import in_order, problem_at, problems_of
+from training.spec.types import Bytes, Line, PositiveDuration, Section, refusal, told
+from training.spec.yaml_reader import Document, read_document
+from training.stage_table import ALL_STAGES, CANARY
+
+VARIABLE: Final = "NIGHTSHIFT_KUBERNETES"
+EVERY_STAGE: Final = "all"
+ANY_STAGE: Final = "default"
+SIZED_LIKE: Final = {TRIAL: "train", CANARY: "evaluate"}
+"""Stage to the one whose resources it has where the file states none of its own: a trial trains, a canary is scored."""
+SECRET_NAME: Final = re.compile(r"(?i).*(PASSWORD|SECRET|TOKEN|CREDENTIAL|PRIVATE_KEY|ACCESS_KEY_ID).*")
+DIGEST: Final = re.compile(r".+@(sha256:[0-9a-f]{64})")
+
+
+def _label(value: str) -> str:
+    # RFC 1123: what Kubernetes takes as the name of a namespace, a Secret or a ServiceAccount.
+    if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", value):
+        raise refusal("name.invalid", f"{told(value)} is not a name in Kubernetes", hint="lower-case letters, digits, '-' and '.'")
+    return value
+
+
+KubernetesName = Annotated[str, AfterValidator(_label)]
+
+
+class Amount(Section):
+    """What a stage is given where its pipeline asks for nothing."""
+
+    cpus: Annotated[float, Field(gt=0, le=1024)] = 1.0
+    memory: Bytes = Field(default="2GiB", validate_default=True)
+
+
+class Toleration(Section):
+    key: Line
+    operator: Literal["Exists", "Equal"] = "Exists"
+    value: Line | None = None
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+
+
+class Nodes(Section):
+    """Which nodes: labels that they have, taints that are put up with."""
+
+    node_selector: dict[str, str] = Field(default_factory=dict)
+    tolerations: Annotated[tuple[Toleration, ...], Field(strict=False)] = ()
+
+
+class Spot(Nodes):
+    fallback_after: Annotated[int, Field(ge=0, le=1000)] = 2
+    """Preemptions of one piece of work after which it goes on on nodes that are not taken away."""
+
+
+class Cluster(Section):
+    """The file that `NIGHTSHIFT_KUBERNETES` names."""
+
+    namespace: KubernetesName
+    image: Line
+    """Of the stages; with a digest (`…@sha256:…`) that digest stands for the code in fingerprints."""
+    gpu_image: Line | None = None
+    """For stages with GPUs; absent: `image`."""
+    pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
+    pull_secrets: Annotated[tuple[KubernetesName, ...], Field(strict=False)] = ()
+    connection: Line | None = None
+    """Airflow connection of type kubernetes; absent: the pod's own ServiceAccount, or KUBECONFIG."""
+    service_account: KubernetesName = "nightshift-stage"
+    environment: dict[str, str] = Field(default_factory=dict)
+    """Of every stage's process; nothing secret."""
+    secrets: dict[str, Annotated[tuple[KubernetesName, ...], Field(strict=False)]] = Field(default_factory=dict)
+    """Stage, or `all`, to the Secrets whose keys become environment variables of its process."""
+    resources: dict[str, Amount] = Field(default_factory=dict)
+    """Stage, or `default`, to what it is given."""
+    gpu_resource: Line = "nvidia.com/gpu"
+    scratch: Bytes = Field(default="20GiB", validate_default=True)
+    """Most that a pod may write to its disk: staged shards, temporary files."""
+    shared_memory: Bytes = Field(default="1GiB", validate_default=True)
+    """For a training with several processes or GPUs, unless its pipeline asks for another size. It counts as memory."""
+    on_demand: Nodes = Field(default_factory=Nodes)
+    spot: Spot | None = None
+    accelerators: dict[str, Nodes] = Field(default_factory=dict)
+    """Name that pipelines use (`a100`) to the nodes that have it."""
+    topologies: dict[str, Line] = Field(default_factory=dict)
+    """Name that pipelines use (`nvlink`, `zone`) to the nodes' label whose value all members of a gang share."""
+    priorities: dict[str, KubernetesName] = Field(default_factory=dict)
+    """Name that pipelines use to a PriorityClass; `default` is for those that name none."""
+    queues: dict[str, KubernetesName] = Field(default_factory=dict)
+    """Owner of pipelines, or `default`, to a Kueue LocalQueue. Empty: no Kueue; gangs rely on the cluster's own PodGroups."""
+    schedule_timeout: PositiveDuration = Field(default="1d", validate_default=True)
+    """Longest wait for a place, queues included, after which the stage fails with the scheduler's reason."""
+    elastic_wait: PositiveDuration = Field(default="5m", validate_default=True)
+    """How long an elastic gang that was lost waits for all of its nodes before it goes on with fewer."""
+    image_timeout: PositiveDuration = Field(default="5m", validate_default=True)
+    """Longest time of failed pulls of the image."""
+    start_timeout: PositiveDuration = Field(default="30m", validate_default=True)
+    """Longest time from having a node to a running container: pulling a large image takes minutes."""
+    grace: PositiveDuration = Field(default="90s", validate_default=True)
+    """Between SIGTERM and SIGKILL: time for a last checkpoint."""
+    user_id: Annotated[int, Field(ge=1, le=2**31 - 1)] = 65532
+
+    def amount_of(self, stage: str) -> Amount:
+        like = SIZED_LIKE.get(stage, stage)
+        return self.resources.get(stage) or self.resources.get(like) or self.resources.get(ANY_STAGE) or Amount()
+
+    def secrets_of(self, stage: str) -> tuple[str, ...]:
+        return (*self.secrets.get(EVERY_STAGE, ()), *self.secrets.get(stage, ()))
+
+    def queue_of(self, owner: str) -> str | None:
+        return self.queues.get(owner) or self.queues.get(ANY_STAGE)
+
+    def image_of(self, *, gpus: int) -> str:
+        return self.gpu_image or self.image if gpus else self.image
+
+    def code_version(self, *, gpus: int) -> str | None:
+        """Return the digest that the image is pinned to, None where it is named by a tag."""
+        found = DIGEST.fullmatch(self.image_of(gpus=gpus))
+        return found[1] if found else None
+
+
+def check_placement(spec: PipelineSpec, cluster: Cluster) -> None:
+    """Look whether the cluster has what a pipeline asks for by name.
+
+    Raises:
+        SpecError: `placement.unknown`, every name that its file does not have.
+    """
+    placement = spec.train.placement
+    problems = []
+    for key, names in (("accelerator", cluster.accelerators), ("topology", cluster.topologies), ("priority", cluster.priorities)):
+        name = getattr(placement, key)
+        if name is not None and name not in names:
+            message = f"this cluster has no {key} {told(name)}"
+            hint = f"known here: {', '.join(sorted(names)) or 'none'}; {VARIABLE} names the file that says so"
+            problems.append(Problem(code="placement.unknown", field=f"train.placement.{key}", message=message, hint=hint))
+    if problems:
+        raise SpecError(spec.name, problems)
+
+
+def load_cluster(path: str | os.PathLike[str]) -> Cluster:
+    """Read the file, as strictly as a pipeline's.
+
+    Raises:
+        SpecError: every problem, in the order of its lines.
+    """
+    source = os.fspath(path)
+    try:
+        text = Path(path).read_bytes()
+    except OSError as err:
+        message = f"cannot be read: {err.strerror}"
+        raise SpecError(source, [Problem(code="cluster.unreadable", message=message, hint=f"{VARIABLE} names the file")]) from err
+    document = read_document(text, source)
+    problems = list(document.problems)
+    try:
+        cluster = Cluster.model_validate(document.value)
+    except ValidationError as err:
+        raise SpecError(source, in_order([*problems, *problems_of(err, Cluster, document)])) from err
+    problems += _broken_rules(cluster, document)
+    if problems:
+        raise SpecError(source, in_order(problems))
+    return cluster
+
+
+def _broken_rules(cluster: Cluster, document: Document) -> list[Problem]:
+    found = []
+    for section, others in (("secrets", EVERY_STAGE), ("resources", ANY_STAGE)):
+        for name in getattr(cluster, section):
+            if name not in (*ALL_STAGES, others):
+                hint = f"one of {', '.join(ALL_STAGES)}, {others}"
+                found.append(problem_at(document, (section, name), "stage.unknown", f"there is no stage {told(name)}", hint=hint))
+    for name in cluster.environment:
+        if SECRET_NAME.fullmatch(name):
+            message = f"{name} looks like a secret; this file is none"
+            found.append(problem_at(document, ("environment", name), "environment.secret", message, hint="put it into a Secret: secrets"))
+    return found

@@ -1,0 +1,368 @@
+"""What one launch is in Kubernetes: a Pod, or a headless Service and an Indexed Job. Pure functions to plain JSON.
+
+Every pod passes the restricted Pod Security profile, with a read-only root besides; user values travel in the request's file alone.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from nightshift.execution.kubernetes.config import Cluster, Nodes
+from training.contracts import TRAININGS, sha256_hex
+from training.spec import PipelineSpec
+from training.spec.sections.resources import StageResources
+from training.spec.types import size_text
+
+Manifest = dict[str, Any]
+
+CONTAINER: Final = "stage"
+SCRATCH_PATH: Final = "/tmp"  # noqa: S108 - a volume of the pod's own
+SHARED_MEMORY_PATH: Final = "/dev/shm"  # noqa: S108 - likewise
+RENDEZVOUS_PORT: Final = 29500
+MAX_NAME_CHARS: Final = 52
+"""A member's host name is the Job's name, a dash and its index, and has at most 63 characters."""
+PREFIX: Final = "nightshift.io"
+LAUNCH_LABEL: Final = f"{PREFIX}/launch"
+PIPELINE_LABEL: Final = f"{PREFIX}/pipeline"
+STAGE_LABEL: Final = f"{PREFIX}/stage"
+OWNER_LABEL: Final = f"{PREFIX}/owner"
+ATTEMPT_LABEL: Final = f"{PREFIX}/attempt"
+REQUEST_ANNOTATION: Final = f"{PREFIX}/request"
+INDEX_LABEL: Final = "batch.kubernetes.io/job-completion-index"
+QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
+KUEUE_TOPOLOGY: Final = "kueue.x-k8s.io/podset-required-topology"
+KEPT_SECONDS: Final = 86_400
+"""After which Kubernetes itself removes a finished gang that nobody came back for."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Launch:
+    """One start of one attempt, as it is asked of the cluster."""
+
+    name: str
+    """Of Pod, Job and Service: the same launch has the same name, so that it cannot be submitted twice."""
+    pipeline: str
+    stage: str
+    owner: str
+    """Whose pipeline it is: queues and fair shares go by it."""
+    attempt_id: str
+    request_uri: str
+    nodes: int = 1
+    processes_per_node: int = 1
+    cpus: float = 1.0
+    """Per node, as all amounts."""
+    memory_bytes: int = 2**31
+    gpus: int = 0
+    shared_memory_bytes: int = 0
+    spot: bool = False
+    accelerator: str | None = None
+    topology: str | None = None
+    priority: str | None = None
+    environment: Mapping[str, str] | None = None
+    """Of this launch besides the cluster's: addresses of services, the code's version."""
+
+    @property
+    def is_gang(self) -> bool:
+        return self.nodes > 1
+
+    @property
+    def kind(self) -> str:
+        return "Job" if self.is_gang else "Pod"
+
+
+def launch_name(pipeline: str, stage: str, fingerprint: str, number: int) -> str:
+    """Return the name of the launch `number` of a piece of work: readable, at most 52 characters, the same for whoever asks."""
+    tail = f"{stage}-{fingerprint[:12]}-{number}"
+    head = re.sub(r"[^a-z0-9]+", "-", pipeline.lower()).strip("-")
+    # The whole of a long name is in the fingerprint's address; the digest tells two pipelines with one beginning apart.
+    room = MAX_NAME_CHARS - len(tail) - 1
+    if len(head) > room:
+        head = f"{head[: room - 5]}-{sha256_hex(pipeline.encode())[:4]}"
+    return f"{head}-{tail}"
+
+
+def launch_of(
+    spec: PipelineSpec, cluster: Cluster, *, stage: str, name: str, attempt_id: str, request_uri: str, nodes: int, spot: bool
+) -> Launch:
+    """Return what the spec asks for a stage, filled up with the cluster's defaults.
+
+    Args:
+        nodes: how many of them this time: fewer than the spec's where an elastic training goes on with what is left.
+        spot: whether nodes that may be taken away will do this time.
+    """
+    amount = cluster.amount_of(stage)
+    if stage not in TRAININGS:
+        asked = spec.resources.get(stage) or StageResources()
+        return Launch(
+            name=name,
+            pipeline=spec.name,
+            stage=stage,
+            owner=spec.owner,
+            attempt_id=attempt_id,
+            request_uri=request_uri,
+            cpus=asked.cpus or amount.cpus,
+            memory_bytes=asked.memory or amount.memory,
+        )
+    placement = spec.train.placement
+    processes = placement.processes_per_node
+    needs_shared_memory = processes > 1 or nodes > 1 or placement.gpus > 0
+    default_shared_bytes = cluster.shared_memory if needs_shared_memory else 0
+    return Launch(
+        name=name,
+        pipeline=spec.name,
+        stage=stage,
+        owner=spec.owner,
+        attempt_id=attempt_id,
+        request_uri=request_uri,
+        nodes=nodes,
+        processes_per_node=processes,
+        cpus=placement.cpus or amount.cpus,
+        memory_bytes=placement.memory or amount.memory,
+        gpus=placement.gpus,
+        shared_memory_bytes=placement.shared_memory or default_shared_bytes,
+        spot=spot,
+        accelerator=placement.accelerator,
+        topology=placement.topology,
+        priority=placement.priority,
+    )
+
+
+def pod_manifest(launch: Launch, cluster: Cluster) -> Manifest:
+    """Return the Pod of a launch of one node."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": launch.name,
+            "namespace": cluster.namespace,
+            "labels": labels_of(launch, cluster, queued=True),
+            "annotations": {REQUEST_ANNOTATION: launch.request_uri},
+        },
+        "spec": pod_spec(launch, cluster),
+    }
+
+
+def job_manifest(launch: Launch, cluster: Cluster, *, template: Manifest) -> Manifest:
+    """Return the Indexed Job of a gang.
+
+    One failed member fails the whole at once, whatever the reason: Nightshift starts it again from the last commit. A parallelism that
+    equals the completions is what lets a cluster with native gang scheduling start all members or none.
+
+    Args:
+        template: metadata and spec of the members, as made from `pod_manifest` of the same launch.
+    """
+    queue = cluster.queue_of(launch.owner)
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": launch.name,
+            "namespace": cluster.namespace,
+            "labels": labels_of(launch, cluster, queued=True),
+            "annotations": {REQUEST_ANNOTATION: launch.request_uri},
+        },
+        "spec": {
+            "completionMode": "Indexed",
+            "completions": launch.nodes,
+            "parallelism": launch.nodes,
+            "backoffLimit": 0,
+            # Kueue lets it go on when all of it is admitted.
+            "suspend": queue is not None,
+            "ttlSecondsAfterFinished": KEPT_SECONDS,
+            "podFailurePolicy": {
+                "rules": [
+                    {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+                    {"action": "FailJob", "onExitCodes": {"containerName": CONTAINER, "operator": "NotIn", "values": [0]}},
+                ]
+            },
+            # The first member commits; nothing that the others do after that is of account.
+            "successPolicy": {"rules": [{"succeededIndexes": "0"}]},
+            "template": template,
+        },
+    }
+
+
+def member_template(pod: Manifest, launch: Launch, cluster: Cluster) -> Manifest:
+    """Return a Job's pod template from a Pod as it would have been submitted."""
+    labels = {name: value for name, value in pod["metadata"].get("labels", {}).items() if name != QUEUE_LABEL}
+    annotations = dict(pod["metadata"].get("annotations") or {})
+    if launch.topology and cluster.queue_of(launch.owner):
+        annotations[KUEUE_TOPOLOGY] = cluster.topologies[launch.topology]
+    return {"metadata": {"labels": labels, "annotations": annotations}, "spec": {**pod["spec"], "subdomain": launch.name}}
+
+
+def service_manifest(launch: Launch, cluster: Cluster, *, job_uid: str) -> Manifest:
+    """Return the headless Service by which members find the first one; it goes when its Job goes."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "name": launch.name,
+            "namespace": cluster.namespace,
+            "labels": labels_of(launch, cluster),
+            "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": launch.name, "uid": job_uid}],
+        },
+        "spec": {
+            "clusterIP": "None",
+            # Members look the first one up before it is ready; it is ready when all have met.
+            "publishNotReadyAddresses": True,
+            "selector": {LAUNCH_LABEL: launch.name},
+            "ports": [{"name": "rendezvous", "port": RENDEZVOUS_PORT}],
+        },
+    }
+
+
+def labels_of(launch: Launch, cluster: Cluster, *, queued: bool = False) -> dict[str, str]:
+    queue = cluster.queue_of(launch.owner) if queued else None
+    return {
+        "app.kubernetes.io/name": CONTAINER,
+        "app.kubernetes.io/part-of": "nightshift",
+        "app.kubernetes.io/managed-by": "nightshift",
+        LAUNCH_LABEL: launch.name,
+        ATTEMPT_LABEL: launch.attempt_id,
+        PIPELINE_LABEL: label_value(launch.pipeline),
+        STAGE_LABEL: launch.stage,
+        OWNER_LABEL: label_value(launch.owner),
+        **({QUEUE_LABEL: queue} if queue else {}),
+    }
+
+
+def label_value(text: str) -> str:
+    """Return text as a label's value: what Kubernetes does not take becomes a dash, and ends at 63 characters."""
+    return re.sub(r"[^A-Za-z0-9._-]", "-", text)[:63].strip("._-")
+
+
+def pod_spec(launch: Launch, cluster: Cluster) -> Manifest:
+    priority = cluster.priorities.get(launch.priority or "default")
+    nodes = _nodes(launch, cluster)
+    affinity = _affinity(launch, cluster)
+    selector = {name: value for place in nodes for name, value in place.node_selector.items()}
+    tolerations = [toleration.model_dump(exclude_none=True) for place in nodes for toleration in place.tolerations]
+    return {
+        "restartPolicy": "Never",
+        "serviceAccountName": cluster.service_account,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": math.ceil(cluster.grace.total_seconds()),
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": cluster.user_id,
+            "runAsGroup": cluster.user_id,
+            "fsGroup": cluster.user_id,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [_container(launch, cluster)],
+        "volumes": _volumes(launch, cluster),
+        **({"imagePullSecrets": [{"name": name} for name in cluster.pull_secrets]} if cluster.pull_secrets else {}),
+        **({"priorityClassName": priority} if priority else {}),
+        **({"nodeSelector": selector} if selector else {}),
+        **({"tolerations": tolerations} if tolerations else {}),
+        **({"affinity": affinity} if affinity else {}),
+    }
+
+
+def command_of(launch: Launch, cluster: Cluster) -> list[str]:
+    """Return the command of a pod's only container.
+
+    torchrun with a static rendezvous, so that the first rank is on the member with index 0, whose log is the one to follow.
+    """
+    module = f"training.stages.{launch.stage}"
+    tini = ["tini", "-g", "--", "python", "-m"]
+    torchrun = ["training.runtime.torchrun", f"--nproc-per-node={launch.processes_per_node}", "--max-restarts=0"]
+    if launch.is_gang:
+        first = f"{launch.name}-0.{launch.name}.{cluster.namespace}.svc"
+        meeting = ["--rdzv-backend=static", f"--nnodes={launch.nodes}", f"--master-addr={first}", f"--master-port={RENDEZVOUS_PORT}"]
+        # $(NAME) is filled in by Kubernetes, not by a shell: there is none.
+        return [*tini, *torchrun, *meeting, "--node-rank=$(JOB_COMPLETION_INDEX)", "-m", module, launch.request_uri]
+    if launch.processes_per_node > 1:
+        return [*tini, *torchrun, "--standalone", "-m", module, launch.request_uri]
+    return [*tini, module, launch.request_uri]
+
+
+def _container(launch: Launch, cluster: Cluster) -> Manifest:
+    amounts = {"cpu": _cpus(launch.cpus), "memory": _quantity(launch.memory_bytes)}
+    devices = {cluster.gpu_resource: str(launch.gpus)} if launch.gpus else {}
+    environment = _environment(launch, cluster)
+    return {
+        "name": CONTAINER,
+        "image": cluster.image_of(gpus=launch.gpus),
+        "imagePullPolicy": cluster.pull_policy,
+        "command": command_of(launch, cluster),
+        "env": [{"name": name, "value": value} for name, value in sorted(environment.items())] + _index(launch),
+        "envFrom": [{"secretRef": {"name": name}} for name in cluster.secrets_of(launch.stage)],
+        # Memory is what a pod may have; processors are shared, and only asked for.
+        "resources": {"requests": {**amounts, **devices}, "limits": {"memory": amounts["memory"], **devices}},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "privileged": False,
+            "readOnlyRootFilesystem": True,
+            "runAsNonRoot": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        # The end of the log travels in the pod's status, so that it outlives the pod's log.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [
+            {"name": "scratch", "mountPath": SCRATCH_PATH},
+            *([{"name": "shared-memory", "mountPath": SHARED_MEMORY_PATH}] if launch.shared_memory_bytes else []),
+        ],
+    }
+
+
+def _environment(launch: Launch, cluster: Cluster) -> dict[str, str]:
+    meeting = {} if launch.is_gang else {"GLOO_SOCKET_IFNAME": "lo"}
+    return {
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONHASHSEED": "0",
+        "OMP_NUM_THREADS": "1",
+        # As in `nightshift.execution.local`: waiting threads sleep instead of using up the pod's CPU.
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "HOME": SCRATCH_PATH,
+        "TMPDIR": SCRATCH_PATH,
+        "MPLCONFIGDIR": f"{SCRATCH_PATH}/matplotlib",
+        **meeting,
+        **cluster.environment,
+        # No file of a model is ever unpickled, whatever the installation sets.
+        "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
+        **(launch.environment or {}),
+    }
+
+
+def _index(launch: Launch) -> list[Manifest]:
+    """The Job controller sets it too, but after our own variables are resolved: the command's `$(…)` needs it here."""
+    if not launch.is_gang:
+        return []
+    path = f"metadata.labels['{INDEX_LABEL}']"
+    return [{"name": "JOB_COMPLETION_INDEX", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}]
+
+
+def _volumes(launch: Launch, cluster: Cluster) -> list[Manifest]:
+    volumes: list[Manifest] = [{"name": "scratch", "emptyDir": {"sizeLimit": _quantity(cluster.scratch)}}]
+    if launch.shared_memory_bytes:
+        memory = {"medium": "Memory", "sizeLimit": _quantity(launch.shared_memory_bytes)}
+        volumes.append({"name": "shared-memory", "emptyDir": memory})
+    return volumes
+
+
+def _nodes(launch: Launch, cluster: Cluster) -> list[Nodes]:
+    place: Nodes = cluster.spot if launch.spot and cluster.spot else cluster.on_demand
+    return [place, *([cluster.accelerators[launch.accelerator]] if launch.accelerator else [])]
+
+
+def _affinity(launch: Launch, cluster: Cluster) -> Manifest:
+    if not launch.topology or not launch.is_gang or cluster.queue_of(launch.owner):
+        return {}
+    together = {"labelSelector": {"matchLabels": {LAUNCH_LABEL: launch.name}}, "topologyKey": cluster.topologies[launch.topology]}
+    return {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [together]}}
+
+
+def _cpus(amount: float) -> str:
+    return f"{math.ceil(amount * 1000)}m"
+
+
+def _quantity(size_bytes: int) -> str:
+    """Return bytes as Kubernetes writes them: `2Gi`."""
+    return size_text(size_bytes).removesuffix("B")

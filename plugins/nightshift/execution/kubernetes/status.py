@@ -1,0 +1,218 @@
+"""What the cluster says of a launch: read from the API's own JSON, by pure functions, the same for operator, trigger and tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any, Final, Literal, Self
+
+from nightshift.execution.kubernetes.manifests import CONTAINER, INDEX_LABEL
+from training.spec.types import parse_size, size_text
+
+Json = Mapping[str, Any]
+Phase = Literal["absent", "waiting", "running", "ended"]
+
+PREEMPTIONS: Final = frozenset({"Evicted", "Preempting", "Terminated", "NodeShutdown", "NodeLost", "Shutdown", "UnexpectedAdmissionError"})
+"""Reasons in a pod's status that say: the node, not the stage."""
+BAD_IMAGE: Final = frozenset({"ImagePullBackOff", "ErrImagePull"})
+HOPELESS_IMAGE: Final = frozenset({"InvalidImageName", "ErrImageNeverPull"})
+BAD_CONTAINER: Final = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+BAD_START: Final = frozenset({"StartError", "ContainerCannotRun"})
+OOM_KILLED: Final = "OOMKilled"
+KILLED: Final = 137
+MAX_WORDS_CHARS: Final = 2000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LaunchStatus:
+    """One look at a launch."""
+
+    phase: Phase
+    code: str = ""
+    """Stable and dotted: `pod.oom`, `pod.preempted`, `pod.image`, `pod.unschedulable`, `pod.config`, `gang.queued` …; else empty."""
+    words: str = ""
+    """For people: why it waits, or how it ended."""
+    exit_code: int | None = None
+    """Of the container that ended first with something other than 0, where one did."""
+    member: str = ""
+    """Pod whose end it was."""
+    failed: tuple[str, ...] = ()
+    """Pods that ended badly."""
+    started_at: str = ""
+    ended_at: str = ""
+    node: str = ""
+
+    @property
+    def succeeded(self) -> bool:
+        return self.phase == "ended" and self.exit_code == 0
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Json) -> Self:
+        return cls(**{**values, "failed": tuple(values.get("failed", ()))})
+
+
+ABSENT: Final = LaunchStatus(phase="absent", code="pod.gone", words="it is not in the cluster")
+
+
+def look_at_pod(pod: Json | None) -> LaunchStatus:
+    """Return what a Pod's JSON says, None standing for 404."""
+    if pod is None:
+        return ABSENT
+    status = pod.get("status") or {}
+    name = pod["metadata"]["name"]
+    terminated = _terminated(status)
+    if terminated is not None or status.get("phase") in ("Succeeded", "Failed"):
+        return _ended(pod, status, terminated)
+    facts = {"member": name, "node": pod.get("spec", {}).get("nodeName", ""), "started_at": status.get("startTime", "")}
+    state = _container(status).get("state") or {}
+    if "running" in state:
+        return LaunchStatus(phase="running", **facts)
+    code, words = _why_waiting(pod, status, state.get("waiting") or {})
+    return LaunchStatus(phase="waiting", code=code, words=words, **facts)
+
+
+def look_at_gang(job: Json | None, pods: Sequence[Json]) -> LaunchStatus:
+    """Return what a Job's JSON and its pods' say together.
+
+    The whole is over when the Job is, or as soon as one member has failed: what the others still do counts for nothing.
+    """
+    if job is None:
+        return ABSENT
+    members = [look_at_pod(pod) for pod in sorted(pods, key=member_index)]
+    conditions = {item["type"]: item for item in (job.get("status") or {}).get("conditions") or [] if item.get("status") == "True"}
+    bad = [seen for seen in members if seen.phase == "ended" and not seen.succeeded]
+    if "Failed" in conditions or "FailureTarget" in conditions or bad:
+        condition = conditions.get("Failed") or conditions.get("FailureTarget") or {}
+        return _gang_failed(bad, condition, job)
+    if "Complete" in conditions or "SuccessCriteriaMet" in conditions:
+        return LaunchStatus(phase="ended", exit_code=0, words="all members ended with success")
+    if (job.get("spec") or {}).get("suspend"):
+        queue = (job["metadata"].get("labels") or {}).get("kueue.x-k8s.io/queue-name", "")
+        return LaunchStatus(phase="waiting", code="gang.queued", words=f"waiting for admission by queue {queue or 'of the cluster'}")
+    wanted = (job.get("spec") or {}).get("completions") or 1
+    running = [seen for seen in members if seen.phase == "running"]
+    if len(running) + sum(seen.succeeded for seen in members) >= wanted:
+        return LaunchStatus(phase="running", words=f"{wanted} members run", started_at=max(seen.started_at for seen in members))
+    waiting = [seen for seen in members if seen.phase == "waiting"]
+    if not waiting:
+        return LaunchStatus(phase="waiting", code="gang.forming", words=f"{len(members)} of {wanted} members exist")
+    # The member that cannot be placed says more than those that are only starting.
+    first = next((seen for seen in waiting if seen.code == "pod.unschedulable"), None) or max(waiting, key=lambda seen: bool(seen.words))
+    count = f"{len(running)} of {wanted} members run"
+    placed = next((seen.started_at for seen in waiting if seen.started_at), "")
+    return LaunchStatus(phase="waiting", code=first.code, words=f"{count}; {first.member}: {first.words or 'starting'}", started_at=placed)
+
+
+def member_index(pod: Json) -> int:
+    """Return a member's index in its gang, 0 for a pod alone."""
+    metadata = pod["metadata"]
+    text = (metadata.get("labels") or {}).get(INDEX_LABEL) or (metadata.get("annotations") or {}).get(INDEX_LABEL) or "0"
+    return int(text)
+
+
+def memory_limit_bytes(pod: Json) -> int:
+    """Return the memory that a pod's stage may have; 0: not known."""
+    for container in pod.get("spec", {}).get("containers") or []:
+        limit = (container.get("resources") or {}).get("limits", {}).get("memory")
+        if container["name"] == CONTAINER and limit:
+            return parse_size(limit) if not str(limit).isdigit() else int(limit)
+    return 0
+
+
+def _gang_failed(bad: list[LaunchStatus], condition: Json, job: Json) -> LaunchStatus:
+    """The first cause is not the first in the list: a member that lost its peer fails too, and says only that."""
+    cause = min(bad, key=_rank_of_cause, default=None)
+    failed = tuple(seen.member for seen in bad)
+    # A pod that was evicted or deleted leaves nothing to read but the Job's word for the rule of ours that it fell under.
+    said = str(condition.get("message", ""))
+    was_taken = "DisruptionTarget" in said
+    if cause is None or (was_taken and cause.code not in ("pod.oom", "pod.preempted")):
+        words = f"Job {job['metadata']['name']} failed: {condition.get('reason', '')} {said}".strip()
+        code = "pod.preempted" if was_taken else "pod.gone"
+        return LaunchStatus(phase="ended", code=code, words=words[:MAX_WORDS_CHARS], failed=failed)
+    words = f"{cause.member}: {cause.words}"
+    return LaunchStatus(phase="ended", code=cause.code, words=words, exit_code=cause.exit_code, member=cause.member, failed=failed)
+
+
+def _rank_of_cause(seen: LaunchStatus) -> tuple[int, str]:
+    order = ("pod.oom", "pod.preempted", "pod.config", "pod.image")
+    if seen.code in order:
+        return order.index(seen.code), seen.ended_at
+    return len(order) + (seen.exit_code != KILLED), seen.ended_at
+
+
+def _ended(pod: Json, status: Json, terminated: Json | None) -> LaunchStatus:
+    name = pod["metadata"]["name"]
+    facts = {"member": name, "node": pod.get("spec", {}).get("nodeName", ""), "started_at": status.get("startTime", "")}
+    facts["ended_at"] = (terminated or {}).get("finishedAt") or ""
+    disruption = _condition(status, "DisruptionTarget")
+    exit_code = None if terminated is None else int(terminated.get("exitCode", 1))
+    if exit_code == 0:
+        return LaunchStatus(phase="ended", exit_code=0, words="ended with success", **facts)
+    reason = status.get("reason") or ""
+    if terminated is not None and terminated.get("reason") == OOM_KILLED:
+        limit = memory_limit_bytes(pod)
+        words = f"out of memory: killed at its limit of {size_text(limit)}" if limit else "out of memory"
+        return LaunchStatus(phase="ended", code="pod.oom", words=words, exit_code=exit_code, failed=(name,), **facts)
+    if disruption is not None or reason in PREEMPTIONS:
+        notice: Json = disruption or {}
+        why = " ".join(filter(None, [reason or notice.get("reason", ""), status.get("message") or notice.get("message", "")]))
+        words = f"taken away: {why}"[:MAX_WORDS_CHARS]
+        return LaunchStatus(phase="ended", code="pod.preempted", words=words, exit_code=exit_code, failed=(name,), **facts)
+    if reason == "DeadlineExceeded":
+        return LaunchStatus(
+            phase="ended", code="pod.deadline", words="it ran longer than it may", exit_code=exit_code, failed=(name,), **facts
+        )
+    text = str((terminated or {}).get("message") or status.get("message") or "")
+    # torchrun ends its report with a rule.
+    lines = [line.strip() for line in text.splitlines() if any(character.isalpha() for character in line)]
+    cause = (terminated or {}).get("reason") or reason or "no reason given"
+    words = f"exit code {exit_code} ({cause})" + (f": {lines[-1][:500]}" if lines else "")
+    code = "pod.config" if cause in BAD_START else "pod.failed"
+    return LaunchStatus(phase="ended", code=code, words=words, exit_code=exit_code, failed=(name,), **facts)
+
+
+def _why_waiting(pod: Json, status: Json, waiting: Json) -> tuple[str, str]:
+    scheduled = _find(status, "PodScheduled")
+    if scheduled is not None and scheduled.get("status") == "False":
+        if scheduled.get("reason") == "SchedulingGated":
+            return "pod.queued", "waiting for admission by its queue"
+        return "pod.unschedulable", f"no place yet: {scheduled.get('message') or scheduled.get('reason') or 'no reason given'}"
+    reason = waiting.get("reason") or ""
+    image = next((item["image"] for item in pod.get("spec", {}).get("containers") or [] if item["name"] == CONTAINER), "?")
+    said = f": {waiting['message']}" if waiting.get("message") else ""
+    if reason in BAD_IMAGE:
+        return "pod.image", f"image {image} cannot be pulled ({reason}){said}"
+    if reason in HOPELESS_IMAGE:
+        return "pod.image_refused", f"image {image} cannot be used ({reason}){said}"
+    if reason in BAD_CONTAINER:
+        return "pod.config", f"the container cannot be made ({reason}){said}"
+    return "", f"{reason}{said}" if reason else "waiting for a node" if scheduled is None else "starting"
+
+
+def _container(status: Json) -> Json:
+    found = [item for item in status.get("containerStatuses") or [] if item["name"] == CONTAINER]
+    return found[0] if found else {}
+
+
+def _terminated(status: Json) -> Json | None:
+    found: Json | None = (_container(status).get("state") or {}).get("terminated")
+    return found
+
+
+def _find(status: Json, kind: str) -> Json | None:
+    return next((item for item in status.get("conditions") or [] if item["type"] == kind), None)
+
+
+def _condition(status: Json, kind: str) -> Json | None:
+    found = _find(status, kind)
+    return found if found is not None and found.get("status") == "True" else None
+
+
+def seconds_since(text: str, now: datetime) -> float:
+    """Return the age of one of the API's times, 0 for none."""
+    return (now - datetime.fromisoformat(text)).total_seconds() if text else 0.0

@@ -1,0 +1,170 @@
+"""Watches a launch from the triggerer, where waiting costs no worker slot: its state, and the log of its first member, live.
+
+Losing the triggerer loses nothing: another one starts this trigger again from its arguments and looks at the cluster anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from aiohttp import ClientError
+from airflow.providers.cncf.kubernetes.hooks.kubernetes import AsyncKubernetesHook
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+from kubernetes_asyncio import client
+from kubernetes_asyncio.client.exceptions import ApiException
+
+from nightshift.execution.kubernetes.logs import LogFollower, checked
+from nightshift.execution.kubernetes.manifests import LAUNCH_LABEL
+from nightshift.execution.kubernetes.status import Json, LaunchStatus, look_at_gang, look_at_pod, member_index, seconds_since
+from nightshift.execution.kubernetes.timeouts import Limits, overdue
+
+DENIED: Final = frozenset({401, 403})
+MAX_DENIALS: Final = 10
+"""In a row, which takes three minutes: a token that is being renewed, or a Role that is being replaced, ends no training."""
+SAY_EVERY_SECONDS: Final = 60.0
+SETTLE_SECONDS: Final = 15.0
+"""How long the members that are left have, once one has failed, to end by themselves and save what they have."""
+RECONNECT_SECONDS: Final = 600.0
+"""Tokens of some clouds live for a quarter of an hour."""
+MAX_FAULT_PAUSE_SECONDS: Final = 30.0
+
+
+class WatchLaunch(BaseTrigger):
+    """Fires once the launch has ended, is gone, or has waited too long. The event: `{number, seen}`."""
+
+    def __init__(
+        self,
+        *,
+        number: int,
+        name: str,
+        kind: str,
+        namespace: str,
+        limits: dict[str, float],
+        connection: str | None,
+        in_cluster: bool | None,
+    ) -> None:
+        """Watch launch `number`, the `kind` (Pod or Job) of that name; `limits` as of `Limits`."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.number = number
+        self.name = name
+        self.kind = kind
+        self.namespace = namespace
+        self.limits = limits
+        self.connection = connection
+        self.in_cluster = in_cluster
+        self._said = ""
+        self._said_at = -SAY_EVERY_SECONDS
+        self._fired = False
+        self._num_faults = 0
+        self._num_denials = 0
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        names = ("number", "name", "kind", "namespace", "limits", "connection", "in_cluster")
+        return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        seen = await self._until_over()
+        self._fired = True
+        yield TriggerEvent({"number": self.number, "seen": seen.to_json()})  # type: ignore[no-untyped-call]
+
+    async def on_kill(self) -> None:
+        """Somebody ended the task: end the launch, whose processes have the grace period for a last checkpoint."""
+        if self._fired:
+            return
+        self.log.info("the task was ended: deleting %s %s; its processes save a checkpoint and end", self.kind, self.name)
+        async with self._hook().get_conn() as api:
+            delete = client.CoreV1Api(api).delete_namespaced_pod if self.kind == "Pod" else client.BatchV1Api(api).delete_namespaced_job
+            await checked(delete(self.name, self.namespace, propagation_policy="Background", _preload_content=False))
+
+    async def _until_over(self) -> LaunchStatus:
+        log: LogFollower | None = None
+        while True:
+            try:
+                async with self._hook().get_conn() as api:
+                    log = LogFollower(api, self.namespace, self.log, after=log)
+                    seen = await self._look_for_a_while(api, log)
+                if seen is not None:
+                    return seen
+            except ApiException as err:
+                self._num_denials += err.status in DENIED
+                if self._num_denials > MAX_DENIALS:
+                    words = f"Airflow may not watch {self.kind} {self.name}: {err.reason}"
+                    return LaunchStatus(phase="ended", code="kubernetes.denied", words=words)
+                await self._after_fault(err)
+            except (ClientError, OSError, TimeoutError) as err:
+                await self._after_fault(err)
+
+    async def _after_fault(self, err: Exception) -> None:
+        self._say(f"the cluster does not answer ({err!s:.200}); what runs there goes on, looking again", urgent=False)
+        pause_seconds = min(2.0**self._num_faults, MAX_FAULT_PAUSE_SECONDS)
+        self._num_faults += 1
+        await asyncio.sleep(pause_seconds)
+
+    async def _look_for_a_while(self, api: Any, log: LogFollower) -> LaunchStatus | None:
+        """Return the end, or None when it is time to connect anew."""
+        began = datetime.now(UTC)
+        failed_at: datetime | None = None
+        bad_image_since: datetime | None = None
+        while True:
+            now = datetime.now(UTC)
+            top, pods = await self._read(api)
+            self._num_faults = self._num_denials = 0
+            seen = look_at_pod(top) if self.kind == "Pod" else look_at_gang(top, pods)
+            await log.follow(pods)
+            bad_image_since = (bad_image_since or now) if seen.code == "pod.image" else None
+            self._say(seen.words if seen.phase == "waiting" else "", urgent=True)
+            if seen.phase == "absent":
+                return seen
+            if seen.phase == "ended":
+                if failed_at is None and not seen.succeeded:
+                    await log.remember(pods)
+                failed_at = failed_at or now
+                left = [pod for pod in pods if look_at_pod(pod).phase == "running"]
+                if not left or (now - failed_at).total_seconds() > SETTLE_SECONDS:
+                    await (log.follow(pods) if seen.succeeded else log.finish(pods))
+                    return seen
+            late = overdue(seen, Limits(**self.limits), waited_seconds=_age(top, now), bad_image_since=bad_image_since, now=now)
+            if late is not None:
+                return late
+            if (now - began).total_seconds() > RECONNECT_SECONDS:
+                return None
+            await asyncio.sleep(_pause_seconds(_age(top, now)))
+
+    async def _read(self, api: Any) -> tuple[Json | None, list[Json]]:
+        core = client.CoreV1Api(api)
+        if self.kind == "Pod":
+            pod = await _json(core.read_namespaced_pod(self.name, self.namespace, _preload_content=False))
+            return pod, [] if pod is None else [pod]
+        job = await _json(client.BatchV1Api(api).read_namespaced_job(self.name, self.namespace, _preload_content=False))
+        selector = f"{LAUNCH_LABEL}={self.name}"
+        listed = await _json(core.list_namespaced_pod(self.namespace, label_selector=selector, _preload_content=False))
+        return job, sorted((listed or {}).get("items", []), key=member_index)
+
+    def _say(self, words: str, *, urgent: bool) -> None:
+        """Say why it waits: when that changes, and once a minute."""
+        now = datetime.now(UTC).timestamp()
+        if not words or (words == self._said and now - self._said_at < SAY_EVERY_SECONDS) or (not urgent and now - self._said_at < 10):
+            return
+        self._said, self._said_at = words, now
+        self.log.info("%s %s: %s", self.kind, self.name, words)
+
+    def _hook(self) -> AsyncKubernetesHook:
+        return AsyncKubernetesHook(conn_id=self.connection, kubernetes_conn_id=self.connection, in_cluster=self.in_cluster)
+
+
+async def _json(reading: Any) -> Any:
+    response = await checked(reading)
+    return None if response is None else await response.json()
+
+
+def _age(top: Json | None, now: datetime) -> float:
+    return 0.0 if top is None else seconds_since(top["metadata"].get("creationTimestamp", ""), now)
+
+
+def _pause_seconds(age_seconds: float) -> float:
+    """Look every second at first, and every five at what has run for ten minutes: a stage of seconds is not kept waiting."""
+    return 1.0 if age_seconds < 120 else min(5.0, math.sqrt(age_seconds / 120))

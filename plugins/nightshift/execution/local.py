@@ -1,0 +1,155 @@
+"""Local placement: a stage is a child process in the task's own process group, and dies with the task.
+
+Airflow ends a task by killing its group, so the child gets no session of its own; and what a group cannot reach (torchrun gives its
+workers sessions) dies by PR_SET_PDEATHSIG, which `training.runtime.processes` sets. Linux only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, Final
+
+from nightshift.execution.backend import Ended, spec_environment
+from nightshift.settings import Settings
+from nightshift.sources import noted_places
+from training.contracts import TRAININGS, StageRequest
+from training.runtime.memory import memory_limit_bytes
+from training.scratch import scratch_folder
+from training.spec import PipelineSpec
+from training.stage_table import STAGE_NEEDS, Need
+
+GRACE_SECONDS: Final = 4.0
+"""Airflow leaves five between TERM and KILL."""
+MAX_LINE_BYTES: Final = 4096
+CONTROL_CHARACTERS: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
+PASSED_NAMES: Final = frozenset(
+    "PATH HOME LANG LC_ALL TZ TMPDIR LD_LIBRARY_PATH VIRTUAL_ENV CUDA_VISIBLE_DEVICES SSL_CERT_FILE REQUESTS_CA_BUNDLE "
+    "HTTP_PROXY HTTPS_PROXY NO_PROXY http_proxy https_proxy no_proxy".split()
+)
+PASSED_PREFIXES: Final = ("NIGHTSHIFT_", "MLFLOW_", "AWS_", "GOOGLE_", "AZURE_", "NCCL_", "GLOO_", "OMP_")
+PASSED_SUFFIX: Final = "_URI"
+OF_SERVICES: Final = {Need.DATABASE: "NIGHTSHIFT_DATABASE", Need.MLFLOW: "MLFLOW_TRACKING_"}
+"""Service to how the variables begin that lead to it."""
+
+
+class LocalLauncher:
+    """Starts attempts on this machine."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def launch(self, request_uri: str, request: StageRequest, spec: PipelineSpec, say: Callable[[str], None]) -> Ended:
+        """Run the attempt; call it from the thread that outlives it, since the kernel ties the child to that thread."""
+        command = command_of(request_uri, request, spec, parent_pid=os.getpid())
+        environment = {**stage_environment(self._settings, request.stage), **spec_environment(request.stage, spec)}
+        # torchrun leaves its logs' folder behind, and killed ranks theirs: all of an attempt's temporary files go with the attempt.
+        with scratch_folder() as folder:
+            return self.run(command, {**environment, "TMPDIR": str(folder)}, say)
+
+    def run(self, command: list[str], environment: Mapping[str, str], say: Callable[[str], None]) -> Ended:
+        """Run a command to its end, handing each line of its output to `say`: whole, or in pieces of 4 KiB."""
+        started_at = time.monotonic()
+        oom_kills = count_oom_kills()
+        process = subprocess.Popen(
+            command,
+            env=dict(environment),
+            cwd=self._settings.checkout_path,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        self._process = process
+        if process.stdout is not None:
+            _pump(process.stdout, say)
+        code = process.wait()
+        return Ended(
+            exit_code=code if code >= 0 else 128 - code,
+            seconds=time.monotonic() - started_at,
+            oom_killed=count_oom_kills() > oom_kills,
+            peak_bytes=resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024,
+            limit_bytes=memory_limit_bytes(),
+        )
+
+    def stop(self) -> None:
+        """Send SIGTERM, and SIGKILL four seconds later: its ranks and helpers follow by PR_SET_PDEATHSIG."""
+        process = self._process
+        if process is None or process.poll() is not None:
+            return
+        process.send_signal(signal.SIGTERM)
+        # A signal's handler runs in the very thread that reads the child's output: waiting here would stop the child at a full pipe.
+        killer = threading.Timer(GRACE_SECONDS, process.kill)
+        killer.daemon = True
+        killer.start()
+
+
+def _pump(stream: IO[bytes], say: Callable[[str], None]) -> None:
+    with stream:
+        while piece := stream.readline(MAX_LINE_BYTES):
+            say(printable(piece))
+
+
+def printable(piece: bytes) -> str:
+    """Return a line of output as one line of a log: UTF-8, control characters escaped (`\\x1b`), so that it cannot forge another."""
+    text = piece.decode("utf-8", "replace").rstrip("\r\n")
+    return CONTROL_CHARACTERS.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def command_of(request_uri: str, request: StageRequest, spec: PipelineSpec, *, parent_pid: int) -> list[str]:
+    """Return the command of an attempt; user values are in the request alone."""
+    module = f"training.stages.{request.stage}"
+    command = [sys.executable, "-m", module, request_uri]
+    placement = spec.train.placement
+    if request.stage in TRAININGS and placement.world_size > 1:
+        torchrun = ["training.runtime.torchrun", "--standalone", f"--nproc-per-node={placement.world_size}", "--max-restarts=0"]
+        command = [sys.executable, "-m", *torchrun, "-m", module, request_uri]
+    return [sys.executable, "-m", "training.runtime.processes", "--parent", str(parent_pid), "--", *command]
+
+
+def stage_environment(settings: Settings, stage: str, inherited: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return what a stage may see of this process's environment: an allow-list, so that no token or database of Airflow's is in it.
+
+    Our own database and MLflow are in it for the stages that open them, as a cluster's Secrets are.
+    """
+    source = os.environ if inherited is None else inherited
+    passed = {
+        name: value
+        for name, value in source.items()
+        if name in PASSED_NAMES or name.startswith(PASSED_PREFIXES) or name.endswith(PASSED_SUFFIX)
+    }
+    found = {
+        **noted_places(settings.home),
+        **passed,
+        "NIGHTSHIFT_DATABASE": settings.database_url,
+        "NIGHTSHIFT_EXPECTATIONS": str(settings.expectations_path),
+        "MLFLOW_TRACKING_URI": settings.mlflow_uri,
+        "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(settings.checkout_path), source.get("NIGHTSHIFT_MODEL_PATH", "")])),
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONHASHSEED": "0",
+        "OMP_NUM_THREADS": source.get("OMP_NUM_THREADS", "1"),
+        # Threads that wait for each other sleep: by default they spin, on busy cores for up to 20 times the CPU of the work itself.
+        "OMP_WAIT_POLICY": source.get("OMP_WAIT_POLICY", "PASSIVE"),
+        # The ranks of one machine meet on its loopback, whatever its name resolves to.
+        "GLOO_SOCKET_IFNAME": source.get("GLOO_SOCKET_IFNAME", "lo"),
+    }
+    hidden = tuple(prefix for need, prefix in OF_SERVICES.items() if need not in STAGE_NEEDS[stage])
+    return {name: value for name, value in found.items() if not name.startswith(hidden)}
+
+
+def count_oom_kills() -> int:
+    """Return how many processes the kernel has killed for memory since boot, 0 where it does not say."""
+    try:
+        lines = Path("/proc/vmstat").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)

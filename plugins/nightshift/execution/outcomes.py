@@ -1,0 +1,123 @@
+"""What to do about an attempt that ended without a result: DESIGN's table of exit codes, as a pure function."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from nightshift.execution.backend import Ended
+from training.contracts import ExitCode
+
+MAX_TEXT_CHARS: Final = 3000
+FINAL: Final = frozenset({ExitCode.BAD_SPEC, ExitCode.BAD_DATA, ExitCode.DIVERGED, ExitCode.NO_USABLE_CHECKPOINT, ExitCode.DENIED})
+SIGNALS_START: Final = 128
+KILLED: Final = frozenset({SIGNALS_START + signal.SIGKILL, int(ExitCode.UNEXPECTED)})
+"""What a death by SIGKILL looks like: as it is, or as torchrun's 1."""
+OUT_OF_MEMORY: Final = "pod.oom"
+
+
+class Action(Enum):
+    """What follows an attempt without a result."""
+
+    FAIL = "fail"
+    """For good: the same would happen again."""
+    RETRY = "retry"
+    """Fail this try; Airflow tries again, out of the user's budget, after the backoff."""
+    RELAUNCH = "relaunch"
+    """Start again at once from the last commit, out of the infrastructure budget."""
+    RELAUNCH_ONCE = "relaunch once"
+    """Out of memory: once may be bad luck beside a neighbour."""
+    WAIT = "wait"
+    """Someone else is at the same work: wait for its result."""
+    GIVE_UP = "give up"
+    """A newer attempt has the work; this try is history."""
+
+
+ACTION_OF_CLUSTER: Final = {
+    "pod.preempted": Action.RELAUNCH,
+    "pod.gone": Action.RELAUNCH,
+    "gang.unplaced": Action.RELAUNCH,
+    "pod.start_timeout": Action.RELAUNCH,
+    "pod.image": Action.FAIL,
+    "pod.image_refused": Action.FAIL,
+    "pod.config": Action.FAIL,
+    "pod.unschedulable": Action.FAIL,
+    "pod.queued": Action.FAIL,
+    "gang.queued": Action.FAIL,
+    "gang.forming": Action.FAIL,
+    "pod.deadline": Action.FAIL,
+    "kubernetes.denied": Action.FAIL,
+}
+"""What a cluster's word for an end means, where the stage itself left no word that is final."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    action: Action
+    reason: str
+    """For people, bounded."""
+    code: str
+
+
+class StageEndedError(Exception):
+    """A stage's work ended without a result, and is not to be started again: `verdict` says what that means for the task."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__(verdict.reason)
+        self.verdict = verdict
+
+
+def judge(ended: Ended, error: Mapping[str, Any] | None) -> Verdict:
+    """Classify the end of an attempt.
+
+    Args:
+        ended: how its process ended. torchrun turns every end of a worker into exit code 1, so the error file goes first.
+        error: the attempt's `_ERROR.json`, or None.
+    """
+    said = None if error is None else _of_error(error)
+    if ended.code == OUT_OF_MEMORY:
+        # A peer that lost the killed one reports first, and knows nothing of memory.
+        return Verdict(action=Action.RELAUNCH_ONCE, reason=ended.words, code=ended.code)
+    if said is not None and (said.action is not Action.RELAUNCH or not ended.code):
+        return said
+    if ended.code in ACTION_OF_CLUSTER:
+        beside = f"; {said.reason}" if said is not None else ""
+        return Verdict(action=ACTION_OF_CLUSTER[ended.code], reason=f"[{ended.code}] {ended.words}{beside}", code=ended.code)
+    if said is not None:
+        return said
+    if ended.oom_killed and ended.exit_code in KILLED:
+        return Verdict(action=Action.RELAUNCH_ONCE, reason="out of memory: killed by the kernel", code="memory.killed")
+    if ended.exit_code >= SIGNALS_START:
+        name = ended.signal_name or f"signal {ended.exit_code - SIGNALS_START}"
+        return Verdict(action=Action.RELAUNCH, reason=f"killed by {name}", code="process.killed")
+    if ended.exit_code == ExitCode.DONE:
+        return Verdict(action=Action.RELAUNCH, reason="ended with success and left no result", code="result.missing")
+    if ended.exit_code == ExitCode.UNEXPECTED:
+        # What a rank cannot report (kill -9) reaches us as torchrun's 1 without an error file.
+        return Verdict(action=Action.RELAUNCH, reason="a process of the stage was lost (exit code 1, no error file)", code="process.lost")
+    return _of_code(ended.exit_code, f"exit code {ended.exit_code}", "process.exit")
+
+
+def _of_error(error: Mapping[str, Any]) -> Verdict:
+    code = str(error.get("code", "unknown"))
+    hint = f" ({error['hint']})" if error.get("hint") else ""
+    text = f"[{code}] {error.get('message', '')}{hint}"
+    bounded = text if len(text) <= MAX_TEXT_CHARS else text[:MAX_TEXT_CHARS] + " …"
+    if code == "lease.held":
+        return Verdict(action=Action.WAIT, reason=bounded, code=code)
+    if code == "lease.lost":
+        return Verdict(action=Action.GIVE_UP, reason=bounded, code=code)
+    return _of_code(int(error.get("exit_code", 1)), bounded, code)
+
+
+def _of_code(exit_code: int, reason: str, code: str) -> Verdict:
+    if exit_code in {int(final) for final in FINAL}:
+        return Verdict(action=Action.FAIL, reason=reason, code=code)
+    if exit_code == ExitCode.OUT_OF_MEMORY:
+        return Verdict(action=Action.RELAUNCH_ONCE, reason=reason, code=code)
+    if exit_code == ExitCode.PREEMPTED:
+        return Verdict(action=Action.RELAUNCH, reason=reason, code=code)
+    return Verdict(action=Action.RETRY, reason=reason, code=code)

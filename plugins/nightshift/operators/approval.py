@@ -1,0 +1,380 @@
+"""The tasks of an approval: `ask`, Airflow's human-in-the-loop operator, and `promote`, which records the answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+from airflow.providers.standard.operators.hitl import HITLOperator
+from airflow.sdk import Param, RetryAction
+from airflow.sdk.configuration import conf
+from airflow.sdk.definitions.retry_policy import RetryDecision, RetryPolicy
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+from airflow.sdk.execution_time.hitl import HITLUser, get_hitl_detail_content_detail, upsert_hitl_detail
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+from asgiref.sync import sync_to_async
+
+from nightshift.airflow_ext.links import report_url
+from nightshift.operators.promotion import FollowOperator
+from nightshift.settings import Settings
+from training.errors import DeniedError, shown
+from training.registry.verdicts import verdict
+from training.spec import PipelineSpec
+from training.waiting import waiting_for_database
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.context import Context
+
+    from training.registry.ledger import Entry, Ledger
+
+ASK: Final = "ask"
+APPROVE: Final = "Approve"
+DECLINE: Final = "Decline"
+LOOK_SECONDS: Final = 5.0
+MAX_REFUSALS: Final = 50
+"""Refused answers to one request; each is a failed try of `ask`. Then the task fails, and a clear asks again."""
+ASK_AGAIN_AFTER: Final = timedelta(seconds=1)
+SIMPLE_AUTH_MANAGER: Final = "SimpleAuthManager"
+MAY_EDIT_ROLES: Final = frozenset({"user", "op", "admin"})
+"""Roles of Airflow's simple auth manager that may answer; a viewer may not."""
+
+
+class RefusedAnswerError(AirflowException):
+    """An answer that does not count: the try fails, and the next one asks again."""
+
+
+class RefusalPolicy(RetryPolicy):
+    """Asks again after a refused answer; all else is judged by the policy of every task of the pipeline."""
+
+    def __init__(self, other: RetryPolicy | None) -> None:
+        self.other = other
+
+    def evaluate(self, exception: BaseException, try_number: int, max_tries: int, context: Context | None = None) -> RetryDecision:
+        """Return RETRY for a refused answer, which takes nothing of the pipeline's budget of failures."""
+        if isinstance(exception, RefusedAnswerError):
+            return RetryDecision(action=RetryAction.RETRY, retry_delay=ASK_AGAIN_AFTER, reason=str(exception))
+        if self.other is None:
+            return RetryDecision.default()
+        return self.other.evaluate(exception, try_number, max_tries, context)
+
+
+def with_refusals(common: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of an operator whose refused answers are asked again."""
+    policy = RefusalPolicy(common.get("retry_policy"))
+    return {**common, "retries": int(common.get("retries", 0)) + MAX_REFUSALS, "retry_policy": policy}
+
+
+class AskOperator(HITLOperator):
+    """Asks, waits without a slot, and records the answer."""
+
+    def __init__(self, *, spec: PipelineSpec, **kwargs: Any) -> None:
+        # Airflow hands the DAG's params to every operator; the form of a question has its own.
+        kwargs.pop("params", None)
+        super().__init__(
+            subject=f"May a candidate of {spec.promote.model} be promoted?",
+            options=[APPROVE, DECLINE],
+            # With null as a type: Airflow's form disables its buttons while a field of type string alone is empty.
+            params={"note": Param(None, type=["null", "string"], description="For those who read the ledger a year later.")},
+            **kwargs,
+        )
+        # What the ledger says of a candidate is no template.
+        self.template_fields = ()
+        self.spec = spec
+
+    @waiting_for_database()
+    def execute(self, context: Context) -> None:
+        """Ask, unless the request has ended.
+
+        Raises:
+            TaskDeferred: until a person answers, the request ends otherwise, or its time is over.
+            AirflowFailException: no user may answer.
+        """
+        self._ask(context)
+
+    def _ask(self, context: Context) -> None:
+        ledger = _ledger()
+        request = request_of(context, ledger, self.spec)
+        until = request.decided_at + self.spec.promote.approve_within
+        if _said_ended(self, ledger, request) or _ended_as_stale(self, ledger, request):
+            return
+        may_answer = self._approvers(request)
+        self.subject, self.body = self._words(request, until, may_answer, refused=_refusal(context, request))
+        upsert_hitl_detail(
+            ti_id=context["ti"].id,
+            options=self.options,
+            subject=self.subject,
+            body=self.body,
+            params=self.serialized_params,
+            assigned_users=may_answer,
+        )
+        self.log.info("%s\nwaiting for an answer until %s", self.body, until.isoformat(timespec="seconds"))
+        watch = WatchRequest(model=request.model, key=request.key, until=until.isoformat(), ti_id=str(context["ti"].id))
+        self.defer(trigger=watch, method_name="execute_complete")
+
+    @waiting_for_database()
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
+        """Record what was answered, or that nothing was.
+
+        Raises:
+            RefusedAnswerError: this person may not answer.
+        """
+        ledger = _ledger()
+        request = request_of(context, ledger, self.spec)
+        if _said_ended(self, ledger, request):
+            return None
+        until = request.decided_at + self.spec.promote.approve_within
+        if event.get("error_type") == "timeout":
+            return self._record(ledger, request, "expired", "nobody", f"nobody answered within {self.spec.promote.approve_within}")
+        # The trigger ends for nothing else: this is Airflow's record of a person's response.
+        person: Mapping[str, str] = event["responded_by_user"]
+        if event["responded_at"] >= until:
+            words = f"{person['name']} answered after {until.isoformat(timespec='seconds')}"
+            return self._record(ledger, request, "expired", "nobody", words)
+        why = self._refused(request, person)
+        if why:
+            _note_refusal(context, request, why)
+            raise RefusedAnswerError(f"[approval.refused] {why}; nothing was decided, and the question is asked again")
+        note = str((event.get("params_input") or {}).get("note") or "").strip()
+        outcome = "approved" if event["chosen_options"] == [APPROVE] else "declined"
+        words = f"{outcome} by {person['name']}" + (f": {note}" if note else "")
+        return self._record(ledger, request, outcome, person["name"], words)
+
+    def _record(self, ledger: Ledger, request: Entry, outcome: str, by: str, words: str) -> str | None:
+        from training.registry.decisions import answer_request
+
+        try:
+            return _told(self, answer_request(ledger, request, outcome, by=by, words=words))
+        except DeniedError as err:
+            # Ended in the moment between the look and the record.
+            self.log.warning("%s", err)
+            return None
+
+    def _approvers(self, request: Entry) -> list[HITLUser]:
+        """Return who may answer, computed now; empty: any user who may edit the task, as far as Airflow's auth manager tells a task."""
+        barred = self._barred(request)
+        named = list(self.spec.promote.approvers) or (_simple_users() if barred is not None else [])
+        may = [name for name in named if name != barred]
+        if named and not may:
+            message = f"only {shown(barred)} may approve {request.model}, and started the run; promote.approve_own is false"
+            remedy = "name further people in promote.approvers" if self.spec.promote.approvers else "add a user to Airflow"
+            raise AirflowFailException(f"{message} ({remedy})")
+        return [HITLUser(id=name, name=name) for name in may]
+
+    def _barred(self, request: Entry) -> str | None:
+        """Return the user who started the run, where that user may not answer."""
+        started_by = request.evidence.get("triggered_by")
+        return None if self.spec.promote.approve_own or started_by is None else str(started_by)
+
+    def _refused(self, request: Entry, person: Mapping[str, str]) -> str:
+        """Return why an answer of `person` does not count, empty where it does. The list of approvers is Airflow's to check."""
+        if self._barred(request) in (person["name"], person["id"]):
+            return f"{person['name']} started the run and may not approve its model (promote.approve_own is false)"
+        return ""
+
+    def _words(self, request: Entry, until: datetime, may_answer: list[HITLUser], *, refused: str) -> tuple[str, str]:
+        """Return headline and text (Markdown) of the question."""
+        version = request.semantic_version or request.version
+        evidence = request.evidence
+        barred = self._barred(request)
+        people = ", ".join(_cell(user["name"]) for user in may_answer) or "any user who may edit this task"
+        lines = [
+            *([f"**The last answer was REFUSED**: {_cell(refused)}. The question is still open.", ""] if refused else []),
+            f"**May answer:** {people}" + ("." if barred is None else f"; not {_cell(barred)}, who started the run."),
+            "",
+            f"**{request.model} {version}**, as of {evidence.get('as_of')}, weights `{str(evidence['weights_digest'])[:12]}`, "
+            f"evaluation `{str(evidence['evaluation_digest'])[:12]}`.",
+            "",
+            "| gate | verdict | what it says |",
+            "| --- | --- | --- |",
+        ]
+        lines += [f"| {_cell(r['gate'])} | {verdict(r)} | {_cell(r['words'])} |" for r in request.reasons]
+        lines += ["", "| metric | candidate | champion |", "| --- | --- | --- |"]
+        champion = evidence.get("champion_metrics") or {}
+        lines += [
+            f"| {_cell(name)} | {_cell(value)} | {_cell(champion.get(name, '-'))} |"
+            for name, value in (evidence.get("metrics") or {}).items()
+        ]
+        if evidence.get("report_uri"):
+            lines += ["", f"[The whole report]({report_url(str(evidence['pipeline']), str(evidence['report_uri']))})"]
+        lines += ["", f"Without an answer by {until:%Y-%m-%d %H:%M %Z} it stays a candidate. A newer candidate ends this request."]
+        headline = f"May {request.model} {version} be promoted?"
+        return (f"REFUSED, asked again: {headline}" if refused else headline), "\n".join(lines)
+
+
+class AnswerOperator(FollowOperator):
+    """Follows the answer; records what went around the question."""
+
+    def __init__(self, *, spec: PipelineSpec, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.spec = spec
+
+    def decision(self, context: Context) -> Entry:
+        """Return how the request ended.
+
+        Raises:
+            AirflowFailException: `ask` failed, and the request is still open.
+        """
+        from training.registry.decisions import answer_request
+
+        ledger = _ledger()
+        request = request_of(context, ledger, self.spec)
+        ending = ledger.ending_of(request.model, request.key)
+        if ending is not None:
+            return ending
+        state = _state_of_ask(context)
+        if datetime.now(UTC) >= request.decided_at + self.spec.promote.approve_within:
+            return answer_request(ledger, request, "expired", by="nobody", words="nobody answered in time")
+        if state not in ("success", "skipped"):
+            raise AirflowFailException(f"the question was not answered: task {ASK} is {state}; clear it to ask again")
+        words = f"the task {ASK} is marked as {state} without an answer (Airflow's audit log says by whom): nothing is promoted"
+        return answer_request(ledger, request, "bypassed", by="somebody in Airflow", words=words)
+
+
+class WatchRequest(BaseTrigger):
+    """Ends when the request has ended otherwise, or its time is over. To a waiting task, Airflow brings the answer itself."""
+
+    def __init__(self, *, model: str, key: str, until: str, ti_id: str) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.model = model
+        self.key = key
+        self.until = until
+        self.ti_id = ti_id
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return "nightshift.operators.approval.WatchRequest", {
+            "model": self.model,
+            "key": self.key,
+            "until": self.until,
+            "ti_id": self.ti_id,
+        }
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        until = datetime.fromisoformat(self.until)
+        while True:
+            if (answer := await self._answer()) is not None:
+                yield TriggerEvent(answer)  # type: ignore[no-untyped-call]
+                return
+            try:
+                ending = await asyncio.to_thread(self._ending)
+            except Exception as err:
+                # The database comes back; a trigger that fails would fail the request.
+                self.log.warning("cannot look at the ledger: %s", err)
+                ending = None
+            if ending is not None:
+                yield TriggerEvent({"ended": ending})  # type: ignore[no-untyped-call]
+                return
+            if datetime.now(UTC) >= until:
+                yield TriggerEvent({"error": "the time is over", "error_type": "timeout"})  # type: ignore[no-untyped-call]
+                return
+            await asyncio.sleep(min(LOOK_SECONDS, max(0.1, (until - datetime.now(UTC)) / timedelta(seconds=1))))
+
+    async def _answer(self) -> dict[str, Any] | None:
+        """Return an answer that came before Airflow had parked the task: nobody else would wake it."""
+        try:
+            given = await sync_to_async(get_hitl_detail_content_detail)(ti_id=UUID(self.ti_id))
+        except Exception as err:
+            self.log.warning("cannot look at the answer: %s", err)
+            return None
+        if not given.response_received or given.responded_by_user is None:
+            return None
+        person = {"id": given.responded_by_user.id, "name": given.responded_by_user.name}
+        return {
+            "chosen_options": list(given.chosen_options or []),
+            "params_input": given.params_input or {},
+            "responded_at": given.responded_at,
+            "responded_by_user": person,
+        }
+
+    def _ending(self) -> str | None:
+        ending = _ledger().ending_of(self.model, self.key)
+        return None if ending is None else ending.outcome
+
+
+def request_of(context: Context, ledger: Ledger, spec: PipelineSpec) -> Entry:
+    """Return the request that a run is about: the trigger's, its event's, or the newest one of when the run began.
+
+    Raises:
+        AirflowFailException: there is none.
+        AirflowSkipException: another pipeline of the same model asked.
+    """
+    model, run = spec.promote.model, context["dag_run"]
+    events = context.get("triggering_asset_events") or {}
+    keys = [str(event.extra["key"]) for found in events.values() for event in found if event.extra.get("key")]
+    asked = (run.conf or {}).get("request")
+    # A run may have the events of several requests, in no order: the ledger's decides.
+    named = [asked] if asked else keys
+    requests = ledger.outline(model, outcome="needs_approval")
+    found = [entry for entry in requests if entry.key in named] if named else [r for r in requests if r.decided_at <= run.run_after]
+    if not found:
+        what = f"no request {shown(named[-1])}" if named else "no request"
+        raise AirflowFailException(f"the ledger has {what} for an approval of {model}")
+    request = ledger.decision(model, found[-1].key) or found[-1]
+    asked_by = str(request.evidence.get("pipeline", spec.name))
+    if asked_by != spec.name:
+        # Two pipelines may make one model; each has its own approvers.
+        raise AirflowSkipException(f"{asked_by}.approval asks about this candidate")
+    return request
+
+
+def _said_ended(task: Any, ledger: Ledger, request: Entry) -> bool:
+    ending = ledger.ending_of(request.model, request.key)
+    if ending is not None:
+        _told(task, ending)
+    return ending is not None
+
+
+def _ended_as_stale(task: Any, ledger: Ledger, request: Entry) -> bool:
+    from training.registry.decisions import end_if_stale
+
+    ending = end_if_stale(ledger, request)
+    if ending is not None:
+        _told(task, ending)
+    return ending is not None
+
+
+def _note_refusal(context: Context, request: Entry, why: str) -> None:
+    """Keep the reason for the next try, which has a question of its own: the form of this one cannot be changed."""
+    store: Any = context.get("task_state_store")
+    if store is not None:
+        store.set(f"refused-{request.key[:16]}", why)
+
+
+def _refusal(context: Context, request: Entry) -> str:
+    store: Any = context.get("task_state_store")
+    return "" if store is None else str(store.get(f"refused-{request.key[:16]}") or "")
+
+
+def _simple_users() -> list[str]:
+    """Return the users of Airflow's simple auth manager who may answer; none of another one, which a task cannot ask."""
+    if not conf.get("core", "auth_manager", fallback="").endswith(SIMPLE_AUTH_MANAGER):
+        return []
+    if conf.getboolean("core", "simple_auth_manager_all_admins", fallback=False):
+        return []
+    users = [entry.strip().split(":") for entry in conf.get("core", "simple_auth_manager_users", fallback="").split(",")]
+    return [user[0] for user in users if len(user) > 1 and user[1].lower() in MAY_EDIT_ROLES]
+
+
+def _told(task: Any, ending: Entry) -> str:
+    words = str(ending.reasons[-1]["words"]) if ending.reasons else ""
+    task.log.info("the request for version %s is %s by %s: %s", ending.version, ending.outcome, ending.decided_by, words)
+    return ending.outcome
+
+
+def _state_of_ask(context: Context) -> str:
+    ti: Any = context["ti"]
+    states = ti.get_task_states(dag_id=ti.dag_id, task_ids=[ASK], run_ids=[ti.run_id])
+    return str(states.get(ti.run_id, {}).get(ASK))
+
+
+def _cell(value: object) -> str:
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return text.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
+
+
+def _ledger() -> Ledger:
+    from training.registry.ledger import Ledger
+
+    return Ledger(Settings.from_environment().database_url)

@@ -1,0 +1,98 @@
+"""Housekeeping's tasks that delete what retention lets go: in the store, and what a laptop installation writes. docs/retention.md."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+
+from nightshift.settings import Settings
+from training.errors import LeaseHeldError, NightshiftError, UnavailableError
+from training.store import Store
+from training.waiting import waiting_for_database
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.context import Context
+
+
+class CollectOperator(BaseOperator):
+    """Collects the store once in `retention.every`; the log has bytes by kind."""
+
+    @waiting_for_database()
+    def execute(self, context: Context) -> dict[str, int]:
+        """Return the bytes of each verdict: kept, condemned, deleted.
+
+        Raises:
+            AirflowSkipException: the last collection is not long ago, or another one is under way.
+            AirflowFailException: the settings are wrong, or a record that might lead to anything cannot be read: nothing was deleted.
+            UnavailableError: store or database do not answer; Airflow tries again.
+        """
+        from training.registry.retention import LedgerRoots
+        from training.retention.report import report_lines
+        from training.retention.settings import load_retention
+        from training.store.collector import MAX_CLOCK_DIFFERENCE, Collector
+
+        settings = Settings.from_environment()
+        try:
+            retention = load_retention()
+            roots = LedgerRoots(settings.database_url, champions=retention.champions)
+            collector = Collector(Store(settings.store_uri), retention.rules(), roots, say=self._say)
+            last = collector.last_done()
+            # One in the future was made by a wrong clock: the collection refuses to go by it, and says so.
+            if last is not None and -MAX_CLOCK_DIFFERENCE <= datetime.now(UTC) - last < retention.every:
+                raise AirflowSkipException(f"the last collection ended at {last:%Y-%m-%d %H:%M} UTC (retention every)")
+            report = collector.collect()
+        except UnavailableError:
+            raise
+        except LeaseHeldError as err:
+            raise AirflowSkipException(str(err)) from err
+        except NightshiftError as err:
+            raise AirflowFailException(str(err)) from err
+        for line in report_lines(report, dry_run=False):
+            self.log.info("%s", line)
+        return {verdict: report.total(verdict) for verdict in ("kept", "condemned", "deleted")}
+
+    def _say(self, line: str) -> None:
+        self.log.info("%s", line)
+
+
+class CleanHomeOperator(BaseOperator):
+    """On a laptop: old runs in Airflow's database, old task logs, copies of reports, journals of studies."""
+
+    def execute(self, context: Context) -> int:
+        """Return the bytes of the files that were deleted.
+
+        Raises:
+            AirflowSkipException: Airflow is not this installation's own, as in a cluster.
+            AirflowException: Airflow's own command failed, or its API did not answer; the task is retried.
+        """
+        from training.retention.settings import load_retention
+
+        settings = Settings.from_environment()
+        try:
+            retention = load_retention()
+        except NightshiftError as err:
+            raise AirflowFailException(str(err)) from err
+        if not is_laptop(settings):
+            raise AirflowSkipException("Airflow's database and logs are not this installation's own: docs/retention.md")
+        # Where there is a laptop installation; no image has it.
+        from devstack.cleaning import clean
+
+        try:
+            deleted = clean(settings, retention, self._say)
+        except NightshiftError as err:
+            raise AirflowException(str(err)) from err
+        self.log.info("deleted files of %.2f MB below %s", deleted / 1e6, settings.home)
+        return deleted
+
+    def _say(self, line: str) -> None:
+        self.log.info("%s", line)
+
+
+def is_laptop(settings: Settings) -> bool:
+    """Return whether Airflow's database and logs are in the installation's own folder."""
+    home = settings.home / "airflow"
+    return os.environ.get("AIRFLOW_HOME") == str(home) and (home / "airflow.db").is_file()

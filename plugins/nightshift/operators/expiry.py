@@ -1,0 +1,52 @@
+"""Housekeeping's task that ends requests for approval whose time is over."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from airflow.sdk import BaseOperator
+
+from nightshift.settings import Settings
+from training.errors import DataError, DeniedError, SpecError
+from training.spec import PipelineSpec
+from training.store import Store
+from training.waiting import waiting_for_database
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.context import Context
+
+    from training.registry.ledger import Entry, Ledger
+
+
+class ExpireOperator(BaseOperator):
+    """Ends the requests whose time is over; returns the models that have decisions."""
+
+    @waiting_for_database()
+    def execute(self, context: Context) -> list[str]:
+        from training.registry.ledger import Ledger
+
+        settings = Settings.from_environment()
+        ledger = Ledger(settings.database_url)
+        models = ledger.models()
+        for model in models:
+            for request in ledger.open_requests(model):
+                self._expire(ledger, request, Store(settings.store_uri))
+        return models
+
+    def _expire(self, ledger: Ledger, request: Entry, store: Store) -> None:
+        from training.registry.decisions import answer_request
+
+        try:
+            spec = PipelineSpec.thaw(store.get_json(str(request.evidence["spec_uri"])))
+        except (SpecError, DataError, KeyError) as err:
+            self.log.error("the request for version %s of %s cannot be read: %s", request.version, request.model, err)
+            return
+        if datetime.now(UTC) < request.decided_at + spec.promote.approve_within:
+            self.log.info("version %s of %s has waited for an answer since %s", request.version, request.model, request.decided_at)
+            return
+        try:
+            answer_request(ledger, request, "expired", by="nobody", words=f"nobody answered within {spec.promote.approve_within}")
+            self.log.warning("the request for version %s of %s has expired", request.version, request.model)
+        except DeniedError as err:
+            self.log.info("%s", err)

@@ -1,0 +1,142 @@
+"""The tasks that decide: a night's, one that follows a decision of a person, and a canary's. Each says to the world what it decided."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from nightshift.airflow_ext.alerts import announce
+from nightshift.airflow_ext.assets import DECISIONS, emit
+from nightshift.airflow_ext.links import report_url, task_url
+from nightshift.operators.stage import StageOperator
+from nightshift.resolved_run import ResolvedRun, check_settled
+from nightshift.settings import Settings
+from nightshift.work import Work
+from training.contracts import RunIdentity, StageResult, fingerprint, require_result
+from training.spec.models import Alerts
+from training.waiting import waiting_for_database
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.context import Context
+
+    from training.registry.ledger import Entry
+
+EVENTS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("promoted", "rolled_back", "canary"), ""),
+    "canary_ended": "rolled_back",
+}
+"""Action to the event of `alerts.on`, where it is not the action's own name."""
+
+
+class PromoteOperator(StageOperator):
+    """Decides about a night's candidate."""
+
+    def __init__(self, *, model: str, alerts: Alerts, stage: str = "promote", **kwargs: Any) -> None:
+        super().__init__(stage=stage, **kwargs)
+        # Set here and not passed on: Airflow fills in every argument of a mapped task, `outlets` included, when it unmaps it.
+        self.outlets = [DECISIONS]
+        self.model = model
+        self.alerts = alerts
+
+    def finish(self, context: Context, found: StageResult, run: RunIdentity) -> dict[str, Any]:
+        """Return the result for XCom; what this task decided is announced, what it found decided is not."""
+        value = super().finish(context, found, run)
+        if self.has_decided(found, run):
+            emit(context, found)
+            self._announce(found)
+        return value
+
+    def frozen(self, context: Context) -> ResolvedRun:
+        """Return what the run settled: gates and approval are those of its own spec, whatever XCom says."""
+        check_settled(context, Settings.from_environment())
+        return super().frozen(context)
+
+    def has_decided(self, found: StageResult, run: RunIdentity) -> bool:
+        """Say whether this task made the decision, in this try or an earlier one, and nothing has moved or answered since."""
+        return found.run.owner == run.owner and found.scalars.get("decision") != "waiting" and not _is_past(found)
+
+    def work(self, context: Context, frozen: ResolvedRun, settings: Settings, *, nonce: str) -> Work:
+        """Return the work, with who started the run: they may be barred from approving it."""
+        work = super().work(context, frozen, settings, nonce=nonce)
+        started_by = getattr(context["dag_run"], "triggering_user_name", None)
+        return replace(work, parameters={**work.parameters, "triggered_by": started_by})
+
+    def _announce(self, found: StageResult) -> None:
+        scalars = found.scalars
+        action = str(scalars.get("action"))
+        if action == "recorded" and scalars.get("decision") == "accepted":
+            # The champion or the canary was measured again and keeps its place: no event of `alerts.on`.
+            return
+        kind = (EVENTS[action] or action) if action in EVENTS else str(scalars.get("decision"))
+        # An answer that promotes nothing is the end of a candidate, as a rejection is.
+        kind = kind if kind in ("needs_approval", *EVENTS) else "rejected"
+        event = {
+            "event": kind,
+            "pipeline": found.pipeline,
+            "run": found.run.run_id,
+            "model": scalars.get("model"),
+            "version": scalars.get("semantic_version") or scalars.get("version"),
+            "decision": scalars.get("decision"),
+            "decided_by": scalars.get("decided_by"),
+            "reason": scalars.get("reasons"),
+            "url": task_url(found.run),
+            **({"report": report_url(self.pipeline, self.report_uri)} if self.report_uri else {}),
+        }
+        announce(event, self.alerts)
+
+
+class FollowOperator(PromoteOperator):
+    """Propagates a recorded decision to MLflow, assets and alerts."""
+
+    def decision(self, context: Context) -> Entry:
+        """Return the decision to follow; subclasses know which it is."""
+        raise NotImplementedError
+
+    @waiting_for_database()
+    def execute(self, context: Context) -> dict[str, Any]:
+        self._entry = self.decision(context)
+        return super().execute(context)
+
+    def frozen(self, context: Context) -> ResolvedRun:
+        evidence = self._evidence(context)
+        return ResolvedRun({"spec_uri": evidence["spec_uri"], "as_of": evidence["as_of"], "force": False})
+
+    def work(self, context: Context, frozen: ResolvedRun, settings: Settings, *, nonce: str) -> Work:
+        entry = self._entry
+        key = fingerprint("promote", spec_part={}, code_version="", inputs={"follow": entry.key})
+        return Work(fingerprint=key, inputs={}, parameters={"order": {"kind": "follow", "key": entry.key}})
+
+    def _evidence(self, context: Context) -> Mapping[str, Any]:
+        """Return the evidence of the decision, or of the newest one before it that says which spec it was made with."""
+        from training.registry.ledger import Ledger
+
+        entry = getattr(self, "_entry", None) or self.decision(context)
+        known = itertools.chain([entry], Ledger(Settings.from_environment().database_url).newest_first(self.model))
+        return next(found.evidence for found in known if "spec_uri" in found.evidence)
+
+
+class CanaryDecisionOperator(PromoteOperator):
+    """Promotes the canary, rolls it back, or waits on."""
+
+    def work(self, context: Context, frozen: ResolvedRun, settings: Settings, *, nonce: str) -> Work:
+        judged = require_result(context["ti"].xcom_pull(task_ids="canary"), stage="canary")
+        covered = {"model": self.model, "evaluation": judged.digest}
+        # Time is part of the verdict: each look is one of its own.
+        key = fingerprint("promote", spec_part={}, code_version="", inputs=covered, nonce=context["run_id"])
+        # The clock of the host that settled `as_of` may be minutes ahead; a canary's time passes by this one.
+        order = {"kind": "canary", "now": min(frozen.as_of, datetime.now(UTC)).isoformat()}
+        report = judged.reports.get("canary")
+        return Work(fingerprint=key, inputs={"evaluation": judged.artifact_uri}, parameters={"order": order, "report_uri": report})
+
+
+def _is_past(found: StageResult) -> bool:
+    """Say whether a decision that is found again, by a task that was cleared, has been followed by a move or an answer."""
+    from training.registry.ledger import Ledger
+
+    key = found.scalars.get("key")
+    history = Ledger(Settings.from_environment().database_url).outline(str(found.scalars.get("model")))
+    since = itertools.dropwhile(lambda entry: entry.key != key, history)
+    return any(entry.key != key and (entry.revision is not None or entry.request_key == key) for entry in since)

@@ -1,0 +1,205 @@
+"""The hourly repair: one stage process for all models, and none where the ledger, the store and MLflow's aliases show nothing to do."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import os
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from nightshift.operators.stage import StageOperator, task_errors
+from nightshift.resolved_run import ResolvedRun
+from nightshift.settings import Settings
+from nightshift.work import Work
+from training.contracts import RunIdentity, StageResult, fingerprint
+from training.errors import NightshiftError, SpecError
+from training.spec.rules.names import HOUSEKEEPING
+from training.store import Ref, Store
+from training.store.collector import MAX_CLOCK_DIFFERENCE
+from training.store.marking import UNDELIVERED
+from training.waiting import waiting_for_database
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.context import Context
+
+    from training.registry.ledger import Ledger
+    from training.retention.settings import Retention
+
+DONE_REF: Final = "housekeeping/repair"
+"""Ref to when the last whole comparison ended well."""
+KEPT_REVISIONS: Final = 10
+ALIASES: Final = ("champion", "canary")
+ALIAS_TIMEOUT_SECONDS: Final = 10.0
+MAX_REQUESTS_READ: Final = 20
+
+
+class RepairOperator(StageOperator):
+    """Sets MLflow right for all models, delivers metrics that wait for it, and deletes from it what retention let go."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(stage="promote", **kwargs)
+
+    @waiting_for_database()
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Return the result of the repair, as `StageOperator.execute`.
+
+        Raises:
+            AirflowSkipException: there is nothing to do; no process was started.
+            AirflowFailException, StageFailedError: a model could not be repaired; the message names each and the reason.
+        """
+        with task_errors():
+            reason = self._reason(context, Settings.from_environment())
+        if not reason:
+            raise AirflowSkipException("the ledger, the waiting metrics and MLflow's aliases show nothing to do")
+        self.log.info("MLflow is compared with the ledger: %s", reason)
+        return super().execute(context)
+
+    def frozen(self, context: Context) -> ResolvedRun:
+        """Return a spec for the process's limits and resources: the same one for the whole run, also after a deferral."""
+        store = Store(Settings.from_environment().store_uri)
+        ref = store.run_ref(HOUSEKEEPING, _run_id(context), "repair")
+        head = ref.read()
+        if head is None:
+            ref.move({"spec_uri": self._spec_uri(store), "as_of": datetime.now(UTC).isoformat()}, expected=0)
+            head = ref.read()
+        return ResolvedRun({**(head.value if head else {}), "force": False})
+
+    def work(self, context: Context, frozen: ResolvedRun, settings: Settings, *, nonce: str) -> Work:
+        """Return the work, which is new in each run."""
+        parameters: dict[str, Any] = {"order": {"kind": "repair"}}
+        retention = self._retention()
+        if retention is not None:
+            parameters["forget_before"] = (datetime.now(UTC) - retention.runs).date().isoformat()
+        key = fingerprint("promote", spec_part={}, code_version="", inputs={"repair": "all models"}, nonce=_run_id(context))
+        return Work(fingerprint=key, inputs={}, parameters=parameters)
+
+    def finish(self, context: Context, found: StageResult, run: RunIdentity) -> dict[str, Any]:
+        """Note when everything was compared, and return the result for XCom."""
+        value = super().finish(context, found, run)
+        ref = _done_ref(Settings.from_environment())
+        head = ref.head_number()
+        # Without retention's settings nothing was deleted from MLflow, so the work is not over.
+        if self._retention() is not None and ref.move({"done_at": datetime.now(UTC).isoformat()}, expected=head):
+            ref.delete(before=head + 1 - KEPT_REVISIONS)
+        return value
+
+    def _reason(self, context: Context, settings: Settings) -> str:
+        """Return why MLflow has to be looked at, empty where it has not. Reads the ledger and the store; imports no MLflow."""
+        from training.registry.ledger import Ledger
+
+        ledger, bucket = Ledger(settings.database_url), Store(settings.store_uri).bucket
+        waiting = bool(bucket.list(UNDELIVERED))
+        if waiting:
+            return "metrics wait for it"
+        models = ledger.models()
+        if not models:
+            return ""
+        if getattr(context["dag_run"], "run_type", "") == "manual":
+            return "this run was triggered by hand"
+        if pending := {entry.model for entry in ledger.pending()}:
+            return f"the outbox has entries of {', '.join(sorted(pending))}"
+        retention = self._retention()
+        done = _done_ref(settings).read()
+        if retention is None or done is None or not is_within(datetime.fromisoformat(done.value["done_at"]), retention.every):
+            return "the last whole comparison was not within the interval (retention every)"
+        return next((found for model in models if (found := other_aliases(settings.mlflow_uri, ledger, model))), "")
+
+    def _retention(self) -> Retention | None:
+        from training.retention.settings import load_retention
+
+        try:
+            return load_retention()
+        except SpecError as err:
+            # MLflow follows the ledger whatever the file holds; `collect` fails because of it.
+            self.log.error("nothing is deleted from MLflow: %s", err)
+            return None
+
+    def _spec_uri(self, store: Store) -> str:
+        """Return the URI of a spec that can be read: of a model's newest decision, or of a training whose metrics wait.
+
+        Raises:
+            AirflowFailException: there is none.
+        """
+        for uri in _spec_uris(store, Settings.from_environment()):
+            try:
+                ResolvedRun({"spec_uri": uri, "as_of": datetime.now(UTC).isoformat(), "force": False})
+            except NightshiftError as err:
+                self.log.warning("the spec %s cannot be read, another one is used: %s", uri, err)
+            else:
+                return uri
+        raise AirflowFailException("no decision and no waiting training names a spec that can be read: the warnings above name them")
+
+
+def _spec_uris(store: Store, settings: Settings) -> Iterator[str]:
+    from training.registry.ledger import Ledger
+
+    ledger = Ledger(settings.database_url)
+    for model in ledger.models():
+        yield from [str(entry.evidence["spec_uri"]) for entry in ledger.newest_first(model) if "spec_uri" in entry.evidence][:1]
+    # `tracking/stages/<pipeline>/…` and `tracking/studies/<pipeline>/…`
+    for pipeline in sorted({entry.key.split("/")[2] for entry in store.bucket.list(UNDELIVERED)}):
+        requests = [entry for entry in store.bucket.list(f"stages/{pipeline}") if entry.key.endswith("/_REQUEST.json")]
+        requests.sort(key=lambda entry: entry.modified, reverse=True)
+        for entry in requests[:MAX_REQUESTS_READ]:
+            yield store.read_request(store.bucket.uri(entry.key)).spec_uri
+
+
+def is_within(done_at: datetime, interval: timedelta) -> bool:
+    """Return whether an instant is not longer ago than the interval. One in the future was noted by a wrong clock and does not count."""
+    return -MAX_CLOCK_DIFFERENCE <= datetime.now(UTC) - done_at < interval
+
+
+def other_aliases(mlflow_uri: str, ledger: Ledger, model: str) -> str:
+    """Return how MLflow's aliases of a model differ from the ledger, or that they could not be read; empty where they agree.
+
+    One GET of MLflow's REST API: MLflow's client takes seconds to import. An account that this request cannot use (a plugin for
+    authentication, a Secret that only stages have) is answered by a refusal, and then the stage process looks.
+    """
+    standing = ledger.standing(model)
+    holders = {alias: getattr(standing, alias) for alias in ALIASES}
+    expected = {alias: holder.version for alias, holder in holders.items() if holder is not None}
+    try:
+        found = {alias: version for alias, version in _aliases(mlflow_uri, model).items() if alias in ALIASES}
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError, AttributeError) as err:
+        return f"the aliases of {model} cannot be read here ({type(err).__name__})"
+    return "" if found == expected else f"the aliases of {model} are {found}, expected {expected}"
+
+
+def _aliases(mlflow_uri: str, model: str, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    url = f"{mlflow_uri.rstrip('/')}/api/2.0/mlflow/registered-models/get?{urllib.parse.urlencode({'name': model})}"
+    if not url.startswith(("http://", "https://")):
+        raise ValueError("MLflow is not behind HTTP")
+    request = urllib.request.Request(url, headers=_account(environ))  # noqa: S310 - scheme checked
+    try:
+        with urllib.request.urlopen(request, timeout=ALIAS_TIMEOUT_SECONDS) as answer:  # noqa: S310 - as above
+            body = json.load(answer)
+    except urllib.error.HTTPError as err:
+        if err.code == 404 and json.load(err).get("error_code") == "RESOURCE_DOES_NOT_EXIST":
+            return {}
+        raise
+    return {str(entry["alias"]): str(entry["version"]) for entry in body["registered_model"].get("aliases", [])}
+
+
+def _account(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the header of MLflow's account, as MLflow's client makes it of the same variables."""
+    if username := environ.get("MLFLOW_TRACKING_USERNAME"):
+        pair = f"{username}:{environ.get('MLFLOW_TRACKING_PASSWORD', '')}"
+        return {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
+    token = environ.get("MLFLOW_TRACKING_TOKEN")
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+def _done_ref(settings: Settings) -> Ref:
+    return Store(settings.store_uri).ref(DONE_REF)
+
+
+def _run_id(context: Context) -> str:
+    return str(context["ti"].run_id)

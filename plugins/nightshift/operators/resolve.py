@@ -1,0 +1,76 @@
+"""A run's first task: checks the trigger, settles `as_of`, and freezes the spec, so that a YAML edited mid-run changes nothing."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException
+
+from nightshift.execution.backend import check_backend, ignored_keys
+from nightshift.resolved_run import settle
+from nightshift.settings import Settings
+from nightshift.sources import with_noted_places
+from training.errors import NightshiftError, UnavailableError
+from training.spec import PipelineSpec, apply_overrides, check_not_future, freeze, load_spec, resolve_uris, settle_as_of
+from training.spec.uris import unset_webhook
+from training.store import Store
+from training.waiting import waiting_for_database
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.context import Context
+
+
+class ResolveOperator(BaseOperator):
+    """Returns `{spec_uri, as_of, force}`, and `overrides` where the trigger changes keys of the spec."""
+
+    ui_color = "#e8eef7"
+
+    def __init__(self, *, spec_path: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.spec_path = spec_path
+
+    @waiting_for_database()
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Freeze this run's spec.
+
+        Raises:
+            AirflowFailException: with every problem of the conf, the spec or the environment.
+            UnavailableError: the store does not answer; Airflow tries again.
+        """
+        run = context["dag_run"]
+        try:
+            settings = Settings.from_environment()
+            spec, parameters = apply_overrides(load_spec(Path(self.spec_path)), run.conf or {})
+            as_of = self.as_of(context, spec, parameters.as_of)
+            check_not_future(as_of, datetime.now(UTC))
+            check_backend(settings, spec)
+            self._say_what_has_no_effect_here(settings, spec)
+            spec = resolve_uris(spec, with_noted_places(settings.home))
+            spec_uri = Store(settings.store_uri).put_json(freeze(spec))
+        except UnavailableError:
+            raise
+        except NightshiftError as err:
+            raise AirflowFailException(f"{err}\nexit code {int(err.exit_code)}: it is not retried") from err
+        settled = {"spec_uri": spec_uri, "as_of": as_of.astimezone(UTC).isoformat(), "force": parameters.force}
+        if parameters.overrides:
+            settled["overrides"] = dict(parameters.overrides)
+            self.log.info("overrides of this run: %s", ", ".join(f"{key} {value}" for key, value in parameters.overrides.items()))
+        settle(context, settings, settled)
+        self.log.info("as of %s, spec %s%s", as_of.isoformat(), spec_uri, ", everything done again" if parameters.force else "")
+        return settled
+
+    def _say_what_has_no_effect_here(self, settings: Settings, spec: PipelineSpec) -> None:
+        ignored = ignored_keys(settings, spec)
+        if ignored:
+            self.log.info("the backend %s ignores %s", settings.backend, ", ".join(ignored))
+        variable = unset_webhook(spec.alerts)
+        if variable:
+            self.log.warning("alerts.webhook: the environment variable %s is not set, so no alert is posted", variable)
+
+    def as_of(self, context: Context, spec: PipelineSpec, parameter: str | None) -> datetime:
+        """Return the instant whose past the run may see; `parameter` is the trigger's."""
+        run = context["dag_run"]
+        return settle_as_of(spec, parameter=parameter, logical_date=run.logical_date, run_after=run.run_after)

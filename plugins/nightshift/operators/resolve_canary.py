@@ -1,0 +1,48 @@
+"""The first task of a canary's run: as `resolve`, and the run is over at once where there is no canary to judge."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import AirflowSkipException
+
+from nightshift.operators.resolve import ResolveOperator
+from nightshift.settings import Settings
+from training.spec import PipelineSpec
+from training.spec.rules.names import CANARY_SUFFIX
+from training.waiting import waiting_for_database
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.context import Context
+
+
+class ResolveCanary(ResolveOperator):
+    """Skips the run where there is no canary."""
+
+    def __init__(self, *, model: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.model = model
+
+    @waiting_for_database()
+    def execute(self, context: Context) -> dict[str, Any]:
+        from training.registry.ledger import Ledger
+
+        ledger = Ledger(Settings.from_environment().database_url)
+        canary = ledger.standing(self.model).canary
+        if canary is None:
+            raise AirflowSkipException(f"{self.model} has no canary")
+        made = ledger.decision(self.model, canary.decision_key)
+        pipeline = context["dag_run"].dag_id.removesuffix(CANARY_SUFFIX)
+        if made is not None and made.evidence.get("pipeline", pipeline) != pipeline:
+            # Two pipelines may make one model; each judges its own canaries, by its own rules.
+            raise AirflowSkipException(f"{made.evidence['pipeline']}{CANARY_SUFFIX} judges it")
+        self.log.info("version %s has been canary since %s", canary.semantic_version or canary.version, canary.since)
+        return super().execute(context)
+
+    def as_of(self, context: Context, spec: PipelineSpec, parameter: str | None) -> datetime:
+        """Return now, whatever the pipeline's schedule: a canary is judged by what has arrived."""
+        if parameter is not None:
+            return super().as_of(context, spec, parameter)
+        run = context["dag_run"]
+        return (run.logical_date or run.run_after).astimezone(UTC)

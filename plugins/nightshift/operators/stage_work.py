@@ -1,0 +1,259 @@
+"""What a stage's work is: its inputs, its parameters, and so its fingerprint. Computed before anything starts."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from nightshift.execution.backend import KUBERNETES
+from nightshift.execution.gpus import device_of
+from nightshift.resolved_run import ResolvedRun
+from nightshift.settings import Settings
+from nightshift.work import Work
+from training.code.closure import Code
+from training.code.stages import stage_code
+from training.contracts import TRAININGS, StageResult, canonical_json, fingerprint, sha256_hex
+from training.errors import DataError, DeniedError
+from training.runtime.provenance import given_code_version
+from training.sources.listing import listing_for, previous_snapshot
+from training.spec import PipelineSpec, spec_part
+from training.store import Store
+
+if TYPE_CHECKING:
+    from training.registry.ledger import Holder
+
+MAX_NIGHTS: Final = 400
+"""Of a champion's life that an evaluation is told of: a year's."""
+
+
+NEEDS: Mapping[str, Mapping[str, str]] = {
+    "ingest": {},
+    "validate": {"snapshot": "ingest"},
+    "prepare": {"snapshot": "ingest", "validation": "validate"},
+    "tune": {"dataset": "prepare"},
+    "train": {"dataset": "prepare", "snapshot": "ingest"},
+    "evaluate": {"model": "train", "dataset": "prepare"},
+    "canary": {"dataset": "prepare"},
+    "promote": {"model": "train", "evaluation": "evaluate", "snapshot": "ingest", "dataset": "prepare"},
+}
+"""Stage to its inputs: name to the stage that makes it."""
+
+
+def needs_of(stage: str, spec: PipelineSpec) -> Mapping[str, str]:
+    """Return a stage's inputs in a pipeline: a training after a study needs its settings."""
+    return {**NEEDS[stage], "tuning": "tune"} if stage == "train" and spec.tune is not None else NEEDS[stage]
+
+
+def work_of(stage: str, frozen: ResolvedRun, results: Mapping[str, StageResult], *, nonce: str, settings: Settings) -> Work:
+    """Return the work of `stage`.
+
+    Args:
+        results: by input name, as `NEEDS` lists them.
+        nonce: the run's id where it was forced, else empty.
+
+    Raises:
+        NightshiftError: sources, ledger or store do not answer.
+    """
+    spec = frozen.spec
+    parameters, covered = _looked_up(stage, frozen, results, settings)
+    inputs = {name: result.artifact_uri for name, result in results.items()}
+    if stage == "promote":
+        name = fingerprint(stage, spec_part={}, code_version="", inputs=covered, nonce=nonce)
+        return Work(fingerprint=name, inputs=inputs, parameters=parameters)
+    if stage == "evaluate":
+        return _evaluation(spec, frozen.store, results, parameters, settings=settings, nonce=nonce)
+    code = code_of(spec, stage, settings, families=families_of(frozen.store, parameters))
+    key = fingerprint(stage, spec_part=spec_part(spec, stage), code_version=code.version, inputs=covered, nonce=nonce)
+    return Work(fingerprint=key, inputs=inputs, parameters=parameters, code_version=code.version, code_files=code.files)
+
+
+def _looked_up(
+    stage: str, frozen: ResolvedRun, results: Mapping[str, StageResult], settings: Settings
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return (the request's parameters, what the fingerprint covers besides spec and code)."""
+    spec = frozen.spec
+    if stage == "ingest":
+        listing = listing_for(spec, frozen.as_of)
+        return {"listing": listing}, {"as_of": frozen.as_of.isoformat(), "listing": listing}
+    if stage == "validate":
+        previous = previous_snapshot(frozen.store, spec.name, frozen.as_of)
+        covered = {"snapshot": results["snapshot"].digest, "previous": previous, "suites": suites_digest(spec, settings)}
+        return {"previous_snapshot": previous, "suites": stored_suites(spec, settings, frozen.store)}, covered
+    if stage == "prepare":
+        return {}, {"snapshot": results["snapshot"].digest}
+    if stage == "train":
+        world_size = spec.train.placement.world_size
+        device = device_of(spec, settings.backend)
+        parameters = {"world_size": world_size, "snapshot_digest": results["snapshot"].digest, **device}
+        tuning = {"tuning": results["tuning"].digest} if "tuning" in results else {}
+        return parameters, {"dataset": results["dataset"].digest, "world_size": world_size, **tuning, **device}
+    if stage == "tune":
+        raise ValueError("the work of `tune` is nightshift.operators.study's")
+    if stage == "evaluate":
+        trained = results["model"]
+        hours = trained.timings.get("total", 0.0) / 3600 * spec.train.placement.world_size
+        facts = {**_tracking_of(frozen.store, trained), "process_hours": hours, "nights": nights_of(spec, settings)}
+        return {**seats_of(spec, settings), **facts}, {}
+    if stage == "canary":
+        seats, since = seats_of(spec, settings), canary_since(spec, settings)
+        verdict = {"canary_since": since, "canary_approved": canary_approved(spec, settings)}
+        return {**seats, **verdict}, {"dataset": results["dataset"].digest, "seats": seats}
+    weights = results["model"].scalars["weights_digest"]
+    key: dict[str, Any] = {"model": spec.promote.model, "weights": weights, "evaluation": results["evaluation"].digest}
+    report_uri = results["evaluation"].reports.get("evaluation")
+    prepare_code = code_of(spec, "prepare", settings).version
+    parameters = {**_tracking_of(frozen.store, results["model"]), "report_uri": report_uri, "prepare_code": prepare_code}
+    if frozen.overrides:
+        parameters["overrides"] = dict(frozen.overrides)
+        # Other thresholds are another decision, also about the same model and the same evaluation.
+        key |= {name: value for name, value in frozen.overrides.items() if name.startswith("evaluate.")}
+    return parameters, key
+
+
+def _tracking_of(store: Store, trained: StageResult) -> dict[str, Any]:
+    """Return where a stage finds the MLflow run of a training: its result cannot name a run that was made after it was committed."""
+    address = store.address(trained.pipeline, trained.stage, trained.fingerprint)
+    return {"mlflow_run_id": trained.scalars.get("mlflow_run_id"), "training_uri": address.uri}
+
+
+def _evaluation(
+    spec: PipelineSpec, store: Store, results: Mapping[str, StageResult], parameters: dict[str, Any], *, settings: Settings, nonce: str
+) -> Work:
+    """An evaluation's address contains the champion. Once the candidate itself is champion, the work is the one that made it so."""
+    part = spec_part(spec, "evaluate")
+    weights, dataset = results["model"].scalars["weights_digest"], results["dataset"].digest
+    covered = {"weights": weights, "dataset": dataset}
+    # By the candidate alone: which champion it was measured against is what is looked up here.
+    own = code_of(spec, "evaluate", settings)
+    ref = store.ref(f"evaluations/{fingerprint('evaluate', spec_part=part, code_version=own.version, inputs=covered)}")
+    seats = {name: parameters[name] for name in ("champion", "canary")}
+    head = ref.read()
+    if head is not None and weights in {seat["weights_digest"] for seat in seats.values() if seat is not None}:
+        seats = {name: head.value.get(name) for name in seats}
+    elif head is None or {name: head.value.get(name) for name in seats} != seats:
+        ref.move(seats, expected=head.number if head else 0)
+    against = {
+        name: None if seat is None else {"weights": seat["weights_digest"], "revision": seat["revision"]} for name, seat in seats.items()
+    }
+    # Without a canary as before there were any: what is done stays done.
+    covered_seats = against if against["canary"] else {"champion": against["champion"]}
+    parameters = {**parameters, **seats}
+    others = families_of(store, parameters) - {spec.train.model}
+    code = code_of(spec, "evaluate", settings, families=others) if others else own
+    key = fingerprint("evaluate", spec_part=part, code_version=code.version, inputs={**covered, **covered_seats}, nonce=nonce)
+    inputs = {name: result.artifact_uri for name, result in results.items()}
+    return Work(fingerprint=key, inputs=inputs, parameters=parameters, code_version=code.version, code_files=code.files)
+
+
+def seats_of(spec: PipelineSpec, settings: Settings) -> dict[str, Any]:
+    """Return the ledger's champion and canary of the pipeline's model as the evaluate stage's parameters; None where there is none."""
+    from training.registry.ledger import Ledger  # SQLAlchemy: a DAG file needs none of it
+
+    standing = Ledger(settings.database_url).standing(spec.promote.model)
+    return {"champion": _seat(standing.champion, standing.revision), "canary": _seat(standing.canary, standing.revision)}
+
+
+def canary_since(spec: PipelineSpec, settings: Settings) -> str | None:
+    """Return when the canary of the pipeline's model became one, ISO 8601; None where there is none."""
+    from training.registry.ledger import Ledger
+
+    canary = Ledger(settings.database_url).standing(spec.promote.model).canary
+    return None if canary is None else canary.since
+
+
+def canary_approved(spec: PipelineSpec, settings: Settings) -> list[dict[str, Any]]:
+    """Return what a person approved about the canary of the pipeline's model, as `approved_findings`."""
+    from training.registry.decisions import approved_findings
+    from training.registry.ledger import Ledger
+
+    ledger = Ledger(settings.database_url)
+    return approved_findings(ledger, ledger.standing(spec.promote.model))
+
+
+def nights_of(spec: PipelineSpec, settings: Settings) -> list[dict[str, Any]]:
+    """Return how champions did on the test rows of later nights, as the ledger's evaluations say: what advice on retraining rests on."""
+    from training.registry.ledger import Ledger
+
+    found: list[dict[str, Any]] = []
+    for entry in Ledger(settings.database_url).newest_first(spec.promote.model):
+        if len(found) == MAX_NIGHTS:
+            break
+        evidence = entry.evidence
+        champion, old, new = (evidence.get(name) or {} for name in ("champion", "champion_metrics", "metrics"))
+        value = old.get(spec.evaluate.primary)
+        if entry.request_key is not None or not isinstance(value, int | float) or "as_of" not in champion:
+            continue
+        age = datetime.fromisoformat(str(evidence["as_of"])) - datetime.fromisoformat(champion["as_of"])
+        candidate = new.get(spec.evaluate.primary)
+        found.append(
+            {
+                "age_days": age.total_seconds() / 86_400,
+                "champion": float(value),
+                "candidate": float(candidate) if isinstance(candidate, int | float) else None,
+                "version": str(champion["version"]),
+            }
+        )
+    return found[::-1]
+
+
+def _seat(holder: Holder | None, revision: int) -> dict[str, Any] | None:
+    if holder is None:
+        return None
+    return {
+        "version": holder.version,
+        "model_uri": holder.model_uri,
+        "weights_digest": holder.weights_digest,
+        "as_of": holder.as_of,
+        "bounds": holder.bounds,
+        "revision": revision,
+    }
+
+
+def code_of(spec: PipelineSpec, stage: str, settings: Settings, *, families: Iterable[str] = ()) -> Code:
+    """Return what stands for the code of a stage: its image's digest where that is pinned, else the files that it imports and reads.
+
+    Args:
+        families: of champion and canary, where the stage loads them.
+
+    Raises:
+        SpecError: `code.missing`, `code.syntax`.
+    """
+    pinned = given_code_version()
+    if settings.backend == KUBERNETES:
+        gpus = spec.train.placement.gpus if stage in TRAININGS else 0
+        pinned = settings.cluster().code_version(gpus=gpus) or pinned
+    return Code(version=pinned) if pinned else stage_code(stage, spec, families=families, cache=settings.home / "cache" / "imports.json")
+
+
+def families_of(store: Store, parameters: Mapping[str, Any]) -> set[str]:
+    """Return the families of champion and canary, as their models say; one that cannot be read is the stage's to report."""
+    found = set()
+    for seat in filter(None, (parameters.get(name) for name in ("champion", "canary"))):
+        with contextlib.suppress(DataError, DeniedError):
+            found.add(str(store.manifests.get(seat["model_uri"], kind="model").meta["family"]))
+    return found
+
+
+def stored_suites(spec: PipelineSpec, settings: Settings, store: Store) -> dict[str, str]:
+    """Store the pipeline's expectation suites; return name to URI, so that the stage judges by these very files, wherever it runs."""
+    found = {}
+    for name in suite_names(spec):
+        path = settings.expectations_path / f"{name}.json"
+        if path.is_file():
+            found[name] = store.objects.uri(store.objects.put_bytes(path.read_bytes()))
+    return found
+
+
+def suite_names(spec: PipelineSpec) -> list[str]:
+    return [name for name in (spec.validate_.suite, *(table.suite for table in spec.data.features)) if name]
+
+
+def suites_digest(spec: PipelineSpec, settings: Settings) -> str:
+    """Return a SHA-256 over the pipeline's expectation suites; a missing one counts as absent, and the stage will say so."""
+    found = {}
+    for name in suite_names(spec):
+        path = settings.expectations_path / f"{name}.json"
+        found[name] = sha256_hex(path.read_bytes()) if path.is_file() else "absent"
+    return sha256_hex(canonical_json(found))

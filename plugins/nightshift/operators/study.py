@@ -1,0 +1,190 @@
+"""The tasks of a study: `tune_plan`, the lanes of `trials`, and `tune`. `nightshift.wiring.study` makes the DAG of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException
+
+from nightshift.execution.backend import KUBERNETES
+from nightshift.execution.gpus import device_of
+from nightshift.operators.stage import StageOperator, task_errors
+from nightshift.operators.stage_work import code_of, seats_of
+from nightshift.resolved_run import ResolvedRun
+from nightshift.settings import Settings
+from nightshift.work import Work
+from training.code.closure import Code
+from training.contracts import TRIAL, ContractError, RunIdentity, StageResult, fingerprint, require_result
+from training.spec import PipelineSpec, spec_part
+from training.spec.sections.tuning import Tune
+from training.tuning.records import StudyStore, num_lanes, slot_fingerprint
+from training.waiting import waiting_for_database
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.context import Context
+
+PLAN: Final = "tune_plan"
+TRIALS: Final = "trials"
+TUNE: Final = "tune"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StudyWork:
+    """One study: what its trials are asked for, and under which name."""
+
+    name: str
+    """Its fingerprint: equal searches over equal data are one study, whoever asks for it."""
+    dataset_uri: str
+    world_size: int
+    shared: bool
+    """Its trials share no disk."""
+    code: Code
+    """Of its trials."""
+    device: Mapping[str, str]
+    """`device_of` its trials."""
+
+    @classmethod
+    def of(cls, context: Context, frozen: ResolvedRun, settings: Settings) -> StudyWork:
+        """Return the study that a run's spec asks for.
+
+        Raises:
+            ContractError: `prepare` left no result, or the spec has no study.
+        """
+        tune_of(frozen.spec)
+        dataset = require_result(context["ti"].xcom_pull(task_ids="prepare"), stage="prepare")
+        world_size = frozen.spec.train.placement.world_size
+        code = code_of(frozen.spec, TRIAL, settings)
+        device = device_of(frozen.spec, settings.backend)
+        covered = {"dataset": dataset.digest, "world_size": world_size, **device}
+        nonce = str(context["ti"].run_id) if frozen.force else ""
+        name = fingerprint(TRIAL, spec_part=spec_part(frozen.spec, TRIAL), code_version=code.version, inputs=covered, nonce=nonce)
+        shared = settings.backend == KUBERNETES
+        return cls(name=name, dataset_uri=dataset.artifact_uri, world_size=world_size, shared=shared, code=code, device=device)
+
+    def store(self, frozen: ResolvedRun) -> StudyStore:
+        return StudyStore(frozen.store, frozen.spec.name, self.name)
+
+    def trial(self, slot: int, champion: str | None) -> Work:
+        """Return the work of one trial."""
+        parameters = {
+            "study": self.name,
+            "slot": slot,
+            "shared": self.shared,
+            "world_size": self.world_size,
+            "champion": champion,
+            **self.device,
+        }
+        inputs = {"dataset": self.dataset_uri}
+        name = slot_fingerprint(self.name, slot)
+        return Work(fingerprint=name, inputs=inputs, parameters=parameters, code_version=self.code.version, code_files=self.code.files)
+
+
+class PlanOperator(BaseOperator):
+    """Returns the numbers of the study's lanes, and settles which champion it begins with."""
+
+    ui_color = "#e8eef7"
+
+    @waiting_for_database()
+    def execute(self, context: Context) -> list[int]:
+        """Return `[0, 1, …]`.
+
+        Raises:
+            AirflowFailException: the run left nothing to search on.
+        """
+        with task_errors():
+            settings = Settings.from_environment()
+            frozen = ResolvedRun.of(context)
+            study, tune = StudyWork.of(context, frozen, settings), tune_of(frozen.spec)
+            champion = seats_of(frozen.spec, settings)["champion"]
+            settled = study.store(frozen).plan(None if champion is None else str(champion["model_uri"]))
+            lanes = num_lanes(tune, frozen.spec.train.placement)
+        self.log.info("study %s: %d trials, %d at a time, first the settings of %s", study.name, tune.trials, lanes, settled or "the spec")
+        return list(range(lanes))
+
+
+class TrialsOperator(StageOperator):
+    """One lane: one trial after the other, until the study is full."""
+
+    def __init__(self, *, lane: int, **kwargs: Any) -> None:
+        super().__init__(stage=TRIAL, **kwargs)
+        self.lane = lane
+
+    @waiting_for_database()
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Return `{study, lane, trials}`: the trials that this lane did.
+
+        Raises:
+            AirflowFailException, StageFailedError, InfrastructureError, TaskDeferred: as a stage's.
+        """
+        with task_errors():
+            settings = Settings.from_environment()
+            return self._trials(context, ResolvedRun.of(context), settings)
+
+    @waiting_for_database()
+    def resume(self, context: Context, event: dict[str, Any], fingerprint: str) -> dict[str, Any]:
+        """Go on after the triggerer has seen a trial's launch end; as `execute`."""
+        from nightshift.execution.kubernetes.launches import work_at
+        from nightshift.execution.kubernetes.status import LaunchStatus
+
+        with task_errors():
+            settings = Settings.from_environment()
+            frozen = self.frozen(context)
+            address = frozen.store.address(frozen.spec.name, self.stage, fingerprint)
+            seen = {"watched": int(event["number"]), "reported": LaunchStatus.from_json(event["seen"])}
+            self._advance(context, self._lane_of(context), frozen, work_at(address), address, settings, **seen)
+            return self._trials(context, frozen, settings)
+
+    def _trials(self, context: Context, frozen: ResolvedRun, settings: Settings) -> dict[str, Any]:
+        run, tune = self._lane_of(context), tune_of(frozen.spec)
+        study = StudyWork.of(context, frozen, settings)
+        known = study.store(frozen)
+        champion = known.plan(None)
+        done: list[int] = []
+        while (slot := known.take(run.owner, f"{run.dag_id}/{run.run_id}/", tune)) is not None:
+            found = self._trial(context, run, frozen, study.trial(slot, champion), settings)
+            if known.find(slot) is None:
+                raise AirflowFailException(f"trial {slot} of study {study.name} has a result and no record; trigger the run with force")
+            self.log.info("trial %d: %s", slot, ", ".join(f"{name} {value}" for name, value in found.scalars.items() if name != "slot"))
+            done.append(slot)
+        return {"study": study.name, "lane": self.lane, "trials": done}
+
+    def _trial(self, context: Context, run: RunIdentity, frozen: ResolvedRun, work: Work, settings: Settings) -> StageResult:
+        address = frozen.store.address(frozen.spec.name, self.stage, work.fingerprint)
+        if settings.backend == KUBERNETES:
+            return self._advance(context, run, frozen, work, address, settings)
+        return address.result() or self._make(run, frozen, work, address, settings)
+
+    def _lane_of(self, context: Context) -> RunIdentity:
+        """Return who asks: lanes are one task to Airflow, and must not take one another's leases for their own."""
+        ti: Any = context["ti"]
+        return RunIdentity(dag_id=ti.dag_id, run_id=ti.run_id, task_id=f"{ti.task_id}-{self.lane}", try_number=ti.try_number)
+
+
+class TuneOperator(StageOperator):
+    """Sums up the study that the lanes have done."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(stage=TUNE, **kwargs)
+
+    def work(self, context: Context, frozen: ResolvedRun, settings: Settings, *, nonce: str) -> Work:
+        """Return the work that this task asks for."""
+        study = StudyWork.of(context, frozen, settings)
+        part = spec_part(frozen.spec, TUNE)
+        code = code_of(frozen.spec, TUNE, settings)
+        name = fingerprint(TUNE, spec_part=part, code_version=code.version, inputs={"study": study.name}, nonce=nonce)
+        inputs, parameters = {"dataset": study.dataset_uri}, {"study": study.name}
+        return Work(fingerprint=name, inputs=inputs, parameters=parameters, code_version=code.version, code_files=code.files)
+
+
+def tune_of(spec: PipelineSpec) -> Tune:
+    """Return the section `tune`.
+
+    Raises:
+        ContractError: the spec has none.
+    """
+    if spec.tune is None:
+        raise ContractError(f"the frozen spec of {spec.name} has no tune")
+    return spec.tune

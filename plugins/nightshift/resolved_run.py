@@ -1,0 +1,68 @@
+"""What a run's first task settled: the spec, `as_of`, whether everything is done again. XCom carries it, the store vouches for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from nightshift.settings import Settings
+from training.contracts import ContractError
+from training.spec import PipelineSpec
+from training.store import Store
+from training.store.refs import Ref
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.context import Context
+
+RESOLVE: Final = "resolve"
+
+
+def settle(context: Context, settings: Settings, settled: Mapping[str, Any]) -> None:
+    """Keep in the store what a run's first task has settled: XCom can be written by whoever may call the API, the store not."""
+    ref = _settled(context, settings)
+    while True:
+        head = ref.read()
+        if (head is not None and head.value == settled) or ref.move(dict(settled), expected=head.number if head else 0):
+            return
+
+
+def check_settled(context: Context, settings: Settings) -> None:
+    """Refuse to decide by a spec that is not the run's own.
+
+    Raises:
+        ContractError: the XCom of `resolve` is not what it settled.
+    """
+    head = _settled(context, settings).read()
+    if head is None or head.value != dict(context["ti"].xcom_pull(task_ids=RESOLVE) or {}):
+        raise ContractError(f"the XCom of task {RESOLVE!r} is not what it settled (the store knows); clear {RESOLVE!r} and what follows")
+
+
+def _settled(context: Context, settings: Settings) -> Ref:
+    ti: Any = context["ti"]
+    return Store(settings.store_uri).run_ref(ti.dag_id, ti.run_id, "settled")
+
+
+class ResolvedRun:
+    """What `resolve` settled, as later tasks read it."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self.spec_uri = str(values["spec_uri"])
+        self.as_of = datetime.fromisoformat(values["as_of"])
+        self.force = bool(values["force"])
+        self.overrides: Mapping[str, Any] = values.get("overrides", {})
+        """Dotted key of the spec to the value that the trigger gave instead."""
+        self.store = Store(Settings.from_environment().store_uri)
+        self.spec = PipelineSpec.thaw(self.store.get_json(self.spec_uri))
+
+    @classmethod
+    def of(cls, context: Context) -> ResolvedRun:
+        """Read it from XCom.
+
+        Raises:
+            ContractError: `resolve` left nothing.
+        """
+        values = context["ti"].xcom_pull(task_ids=RESOLVE)
+        if not isinstance(values, Mapping):
+            raise ContractError(f"task {RESOLVE!r} left no result (got {type(values).__name__}); see its log")
+        return cls(values)

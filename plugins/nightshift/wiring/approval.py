@@ -1,0 +1,51 @@
+"""A person's approval: a DAG of its own, so that it never holds up the next night.
+
+`ask` is Airflow's human-in-the-loop operator. What a person answers reaches it from Airflow's own record of the response, and goes into the
+ledger in the transaction that moves the standing. `promote` always runs and reads the ledger: a task that was marked as done, or an XCom
+that somebody wrote, answers nothing, and is recorded as a bypass.
+
+The form says who may answer. Where Airflow knows that (a list of approvers, or the users of its simple auth manager), it refuses any
+other answer itself. An answer that is refused later fails that try of `ask`, with the reason in its log, and the next try asks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from airflow.sdk import DAG, Param, TriggerRule
+
+from nightshift.airflow_ext.assets import REQUESTED, model_asset
+from nightshift.airflow_ext.pools import CPU
+from nightshift.operators.approval import ASK, AnswerOperator, AskOperator, with_refusals
+from training.spec import PipelineSpec
+from training.spec.rules.names import APPROVAL_SUFFIX
+
+MAX_RUNS: Final = 16
+"""Requests that may be open at a time: older ones are superseded within seconds, so there are never many."""
+
+
+def approval_dag(spec: PipelineSpec, common: Mapping[str, Any]) -> DAG:
+    """Return `<pipeline>.approval`, started by the event that a candidate waits for a person.
+
+    Args:
+        common: arguments of every operator of the pipeline.
+    """
+    model = spec.promote.model
+    dag = DAG(
+        dag_id=f"{spec.name}{APPROVAL_SUFFIX}",
+        description=f"Asks whether a candidate of {model} may be promoted",
+        doc_md=__doc__,
+        schedule=[model_asset(model, REQUESTED)],
+        catchup=False,
+        max_active_runs=MAX_RUNS,
+        is_paused_upon_creation=False,
+        tags=[*spec.tags, "approval"],
+        params={"request": Param(None, type=["null", "string"], description="Key of the request in the ledger; empty: the newest one.")},
+    )
+    with dag:
+        ask = AskOperator(task_id=ASK, spec=spec, pool=CPU.name, **with_refusals(common))
+        ask >> AnswerOperator(
+            task_id="promote", model=model, alerts=spec.alerts, pool=CPU.name, trigger_rule=TriggerRule.ALL_DONE, spec=spec, **common
+        )
+    return dag

@@ -1,0 +1,57 @@
+"""A canary's DAG: champion and canary score what arrived since the canary was made; nobody is served by it meanwhile.
+
+Started when a version becomes canary, and then on `promote.canary.schedule`. Without a canary a run is over at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.sdk import DAG, AssetOrTimeSchedule, CronTriggerTimetable, Param
+
+from nightshift.airflow_ext.assets import CANARY, model_asset
+from nightshift.airflow_ext.pools import CPU
+from nightshift.operators.promotion import CanaryDecisionOperator
+from nightshift.operators.resolve_canary import ResolveCanary
+from nightshift.wiring.chain import first_tasks, stage_tasks
+from nightshift.wiring.trigger_params import set_params
+from training.spec import PipelineSpec
+from training.spec.rules.names import CANARY_SUFFIX
+from training.spec.trigger_form import as_of_schema
+
+if TYPE_CHECKING:
+    pass
+
+STAGES: Final = ("ingest", "validate", "prepare", "canary")
+
+
+def canary_dag(spec: PipelineSpec, spec_path: Path, common: Mapping[str, Any]) -> DAG:
+    """Return `<pipeline>.canary`.
+
+    Args:
+        common: arguments of every operator of the pipeline.
+    """
+    rules = spec.promote.canary
+    if rules is None:
+        raise ValueError(f"{spec.name} has no canaries")
+    dag = DAG(
+        dag_id=f"{spec.name}{CANARY_SUFFIX}",
+        description=f"Judges the canary of {spec.promote.model} on what arrives",
+        doc_md=__doc__,
+        schedule=AssetOrTimeSchedule(
+            timetable=CronTriggerTimetable(rules.schedule, timezone=spec.timezone), assets=[model_asset(spec.promote.model, CANARY)]
+        ),
+        catchup=False,
+        max_active_runs=1,
+        is_paused_upon_creation=False,
+        tags=[*spec.tags, "canary"],
+    )
+    with dag:
+        first = first_tasks(spec, spec_path, common, operator=ResolveCanary, model=spec.promote.model)
+        stage_tasks(spec, STAGES, common, after=first) >> CanaryDecisionOperator(
+            task_id="promote", model=spec.promote.model, alerts=spec.alerts, pool=CPU.name, **common
+        )
+    set_params(dag, {"as_of": Param(**{**as_of_schema(), "description": "The instant whose past may be seen; empty: now."})})
+    return dag

@@ -1,0 +1,45 @@
+"""What no other task looks at: requests for approval whose time is over, MLflow where it differs from the ledger, and metrics of
+trainings during which MLflow was away. It also deletes what retention lets go (docs/retention.md).
+
+`repair` is one process for all models. One model's failure fails the task, with its reason, after the others were repaired.
+`python -m training.registry check` shows the same by hand.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from airflow.sdk import DAG, CronTriggerTimetable
+
+from nightshift.airflow_ext.pools import CPU
+from nightshift.operators.cleaning import CleanHomeOperator, CollectOperator
+from nightshift.operators.expiry import ExpireOperator
+from nightshift.operators.repair import RepairOperator
+from training.spec.rules.names import HOUSEKEEPING
+
+if TYPE_CHECKING:
+    pass
+
+COLLECTION_LIMIT: Final = timedelta(hours=12)
+"""A collection whose storage hangs gives its slot in the pool back."""
+
+
+def housekeeping_dag() -> DAG:
+    """Return the DAG `housekeeping`."""
+    dag = DAG(
+        dag_id=HOUSEKEEPING,
+        description="Ends expired requests, sets MLflow right where it differs from the ledger, deletes what retention no longer keeps",
+        doc_md=__doc__,
+        schedule=CronTriggerTimetable("17 * * * *", timezone="UTC"),
+        catchup=False,
+        max_active_runs=1,
+        is_paused_upon_creation=False,
+        tags=["nightshift"],
+    )
+    with dag:
+        expire = ExpireOperator(task_id="expire", pool=CPU.name, retries=2)
+        expire >> RepairOperator(task_id="repair", pool=CPU.name, retries=2)
+        CollectOperator(task_id="collect", pool=CPU.name, retries=2, execution_timeout=COLLECTION_LIMIT)
+        CleanHomeOperator(task_id="clean", pool=CPU.name, retries=2)
+    return dag

@@ -1,0 +1,58 @@
+"""A study in a pipeline's DAG: `tune_plan` settles how many lanes there are, `trials` has one task for each, `tune` sums up.
+
+A lane does one trial after the other until the study is full. Each trial is a stage with an address of its own, placed as the training is:
+its lease, its checkpoints and its relaunches are those of any stage. Lanes, and not one task for each trial, because what is deferred to
+the triggerer counts for no limit of Airflow's: a lane has one trial under way, so all have at most `tune.gpus`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.sdk import DAG, BaseOperator, Param
+
+from nightshift.airflow_ext.pools import CPU, pool_of
+from nightshift.operators.study import PLAN, TRIALS, TUNE, PlanOperator, TrialsOperator, TuneOperator
+from nightshift.wiring.chain import first_tasks, stage_tasks
+from nightshift.wiring.trigger_params import set_params
+from training.contracts import TRIAL
+from training.spec import PipelineSpec
+from training.spec.rules.names import TUNE_SUFFIX
+
+if TYPE_CHECKING:
+    pass
+
+BEFORE: Final = ("ingest", "validate", "prepare")
+
+
+def study_tasks(spec: PipelineSpec, common: Mapping[str, Any], *, after: Any) -> BaseOperator:
+    """Make the tasks of a study in the DAG that is open; return the last of them.
+
+    Args:
+        common: arguments of every operator of the pipeline.
+        after: task that they come after.
+    """
+    plan = PlanOperator(task_id=PLAN, pool=CPU.name, **common)
+    trials = TrialsOperator.partial(task_id=TRIALS, pool=pool_of(spec, TRIAL), **common).expand(lane=plan.output)
+    tune = TuneOperator(task_id=TUNE, pool=CPU.name, **common)
+    after >> plan >> trials >> tune
+    return tune
+
+
+def tune_dag(spec: PipelineSpec, spec_path: Path, common: Mapping[str, Any], params: Mapping[str, Param]) -> DAG:
+    """Return `<pipeline>.tune`: a study alone, triggered with a space and an objective of one's own; it trains no candidate."""
+    dag = DAG(
+        dag_id=f"{spec.name}{TUNE_SUFFIX}",
+        description=f"Searches settings for {spec.promote.model}",
+        doc_md=__doc__,
+        schedule=None,
+        catchup=False,
+        max_active_runs=1,
+        tags=[*spec.tags, "tune"],
+    )
+    with dag:
+        study_tasks(spec, common, after=stage_tasks(spec, BEFORE, common, after=first_tasks(spec, spec_path, common)))
+    set_params(dag, params)
+    return dag

@@ -1,0 +1,164 @@
+"""Alerts: what is said, where it goes, and what never leaves."""
+
+import hashlib
+import hmac
+import json
+import logging
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.providers.slack.notifications.slack import SlackNotifier
+from airflow.providers.smtp.notifications.smtp import SmtpNotifier
+
+from nightshift.airflow_ext.alerts import announce, deadline_missed, masked, run_succeeded, send, signed, task_failed
+from training.spec.models import Alerts, Email, Slack
+
+CONTEXT = {
+    "dag_run": SimpleNamespace(dag_id="search_ranking", run_id="night-2026-02-01"),
+    "ti": SimpleNamespace(task_id="validate", try_number=1, log_url="http://airflow.test:8080/dags/search_ranking"),
+    "exception": RuntimeError("[checks.failed] volume fell by 60 %"),
+}
+
+TOLD = Alerts(webhook="${ALERTS_URI}")
+
+
+@pytest.fixture
+def posted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
+    """What a webhook was sent; ALERTS_URI leads to it."""
+    received: list[dict[str, Any]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            del format, args
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    monkeypatch.setenv("ALERTS_URI", f"http://127.0.0.1:{server.server_port}/hook-of-ours")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    yield received
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_failure_says_which_stage_and_why(posted: list[dict[str, Any]]) -> None:
+    task_failed(TOLD)(CONTEXT)
+    assert posted == [
+        {
+            "event": "failure",
+            "pipeline": "search_ranking",
+            "run": "night-2026-02-01",
+            "stage": "validate",
+            "try": 1,
+            "reason": "[checks.failed] volume fell by 60 %",
+            "url": "http://airflow.test:8080/dags/search_ranking",
+        }
+    ]
+
+
+def test_success_and_deadline_are_told(posted: list[dict[str, Any]]) -> None:
+    run_succeeded(TOLD.model_copy(update={"on": ("success",)}))({"dag": SimpleNamespace(dag_id="search_ranking"), "run_id": "r1"})
+    deadline_missed({"dag_run": {"dag_run_id": "r1"}}, pipeline="search_ranking", deadline="07:00 UTC", alerts=TOLD.model_dump(mode="json"))
+    assert posted == [
+        {"event": "success", "pipeline": "search_ranking", "run": "r1", "reason": "done"},
+        {"event": "deadline", "pipeline": "search_ranking", "run": "r1", "reason": "not done by 07:00 UTC"},
+    ]
+
+
+def test_without_a_webhook_the_log_is_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.delenv("ALERTS_URI", raising=False)
+    with caplog.at_level(logging.INFO, "nightshift.airflow_ext.alerts"):
+        task_failed(TOLD)(CONTEXT)
+        task_failed(Alerts())(CONTEXT)
+    assert len(caplog.messages) == 2
+    assert all("volume fell by 60 %" in message for message in caplog.messages)
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:9/secret-path", "file:///etc/passwd", "http://[broken/secret-path"])
+def test_what_cannot_be_delivered_fails_nothing_and_names_no_address(
+    address: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("ALERTS_URI", address)
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with caplog.at_level(logging.INFO, "nightshift.airflow_ext.alerts"):
+        send({"event": "failure", "reason": f"could not read {address}"}, "${ALERTS_URI}")
+    assert "not delivered" in caplog.messages[-1]
+    assert "${ALERTS_URI}" in caplog.messages[-1]
+    assert "secret-path" not in caplog.text
+    assert "passwd" not in caplog.text
+
+
+def test_secrets_are_masked() -> None:
+    environ = {"AWS_SECRET_ACCESS_KEY": "abcdef123", "SHOP_TOKEN": "short", "HOME": "/home/ada"}
+    text = masked("abcdef123 at s3://ada:pass@bucket/x, short, /home/ada, hook", "hook", environ=environ)
+    assert text == "*** at s3://***@bucket/x, short, /home/ada, hook"
+    assert masked("the hook-of-ours", "hook-of-ours", environ={}) == "the ***"
+    assert len(masked("x" * 5000, environ={})) == 1000
+
+
+def test_an_event_that_nobody_asked_for_goes_nowhere(posted: list[dict[str, Any]]) -> None:
+    announce({"event": "promoted", "pipeline": "p"}, Alerts(on=("failure",), webhook="${ALERTS_URI}"))
+    assert posted == []
+
+
+def test_a_signature_covers_time_and_body_and_is_absent_without_a_secret() -> None:
+    environ = {"NIGHTSHIFT_WEBHOOK_SECRET": "of both sides"}
+    headers = signed(b"{}", 1_800_000_000.9, environ)
+    expected = hmac.new(b"of both sides", b"1800000000.{}", hashlib.sha256).hexdigest()
+    assert headers == {"X-Nightshift-Timestamp": "1800000000", "X-Nightshift-Signature": f"sha256={expected}"}
+    assert signed(b"{}", 1_800_000_001.0, environ) != headers
+    assert signed(b"{ }", 1_800_000_000.9, environ) != headers
+    assert signed(b"{}", 1.0, {}) == {}
+
+
+def test_slack_and_mail_get_the_event_in_words_and_not_as_a_template(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[dict[str, Any]] = []
+
+    def slack_of(self: SlackNotifier, context: object) -> None:
+        called.append({"text": self.text, "channel": self.channel, "connection": self.slack_conn_id})
+
+    def mail_of(self: SmtpNotifier, context: object) -> None:
+        called.append({"to": self.to, "subject": self.subject, "html": self.html_content})
+
+    monkeypatch.setattr(SlackNotifier, "notify", slack_of)
+    monkeypatch.setattr(SmtpNotifier, "notify", mail_of)
+    alerts = Alerts(slack=Slack(channel="#models"), email=Email(to=("a@b.test",)))
+    announce({"event": "rejected", "pipeline": "p", "model": "m", "version": "1.0.1", "reason": "{{ 7 * 7 }} <b>"}, alerts)
+    slack, mail = called
+    assert slack == {
+        "text": "Nightshift: rejected, p, version 1.0.1 of m\n{{ 7 * 7 }} <b>",
+        "channel": "#models",
+        "connection": "slack_default",
+    }
+    assert mail == {
+        "to": ["a@b.test"],
+        "subject": "Nightshift: rejected, p, version 1.0.1 of m",
+        "html": "Nightshift: rejected, p, version 1.0.1 of m<br>{{ 7 * 7 }} &lt;b&gt;",
+    }
+
+
+def test_a_channel_that_fails_is_logged_without_what_it_said_and_the_next_one_is_tried(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[str] = []
+
+    def fails(self: SlackNotifier, context: object) -> None:
+        raise RuntimeError("token xoxb-secret is wrong")
+
+    monkeypatch.setattr(SlackNotifier, "notify", fails)
+    monkeypatch.setattr(SmtpNotifier, "notify", lambda self, context: told.append(self.subject))
+    announce({"event": "promoted", "pipeline": "p"}, Alerts(slack=Slack(channel="#models"), email=Email(to=("a@b.test",))))
+    assert told == ["Nightshift: promoted, p"]
+    assert "alert not delivered by Slack: RuntimeError" in caplog.text
+    assert "xoxb" not in caplog.text

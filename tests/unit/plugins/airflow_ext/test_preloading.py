@@ -1,0 +1,131 @@
+"""What DAG files and tasks import is imported before their processes are forked."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from airflow.executors.base_executor import ExecutorConf
+
+from devstack import workers
+from devstack.executor import SleepTolerantLocalExecutor
+from nightshift.airflow_ext import preloading
+from nightshift.airflow_ext.preloading import is_parsing_process
+from nightshift_plugin import NightshiftPlugin
+
+ROOT = Path(__file__).resolve().parents[4]
+FORKED = """
+import json, os, sys
+from nightshift.airflow_ext.preloading import preload
+preload()
+threads = len(os.listdir("/proc/self/task"))
+before = set(sys.modules)
+from airflow.dag_processing.dagbag import BundleDagBag
+from nightshift.wiring.pipeline import pipeline_dag
+dag = pipeline_dag(sys.argv[1])
+print(json.dumps({"tasks": len(dag.tasks), "threads": threads, "more": sorted(set(sys.modules) - before)}))
+"""
+
+
+def test_parsing_a_pipeline_imports_nothing_that_was_not_preloaded(tmp_path: Path) -> None:
+    path = os.pathsep.join([str(ROOT), str(ROOT / "plugins")])
+    environment = {**os.environ, "AIRFLOW_HOME": str(tmp_path), "AIRFLOW__CORE__LOAD_EXAMPLES": "False", "PYTHONPATH": path}
+    command = [sys.executable, "-c", FORKED, str(ROOT / "dags" / "search_ranking.py")]
+    done = subprocess.run(command, env=environment, cwd=ROOT, check=True, capture_output=True, text=True)
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["tasks"] == 8
+    # Codecs are loaded by use.
+    assert [name for name in found["more"] if not name.startswith("encodings.")] == []
+    # A fork has no other thread than the one that forks: whatever they held stays held in it.
+    assert found["threads"] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["airflow", "dag-processor"], True),
+        (["airflow", "scheduler"], False),
+        (["airflow"], False),
+        (["airflow", "dags", "dag-processor"], False),
+    ],
+)
+def test_plugin_preloads_in_the_dag_processor_alone(monkeypatch: pytest.MonkeyPatch, arguments: list[str], expected: bool) -> None:
+    calls = []
+    monkeypatch.setattr(sys, "argv", arguments)
+    # Airflow puts a module of its own in the place of the imported one when it loads the plugins.
+    monkeypatch.setitem(NightshiftPlugin.on_load.__func__.__globals__, "preload", lambda: calls.append(1))
+    NightshiftPlugin.on_load()
+    assert bool(calls) is expected is is_parsing_process()
+
+
+def test_executor_preloads_before_it_forks_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    monkeypatch.setenv("NIGHTSHIFT_SERVICE", "")
+    monkeypatch.setattr("devstack.executor.preload", lambda: calls.append("preload"))
+    monkeypatch.setattr(SleepTolerantLocalExecutor, "_spawn_worker", lambda _self: calls.append("worker"))
+    executor = SleepTolerantLocalExecutor(parallelism=1)
+    executor.start()
+    executor._check_workers()
+    assert calls[:2] == ["preload", "worker"]
+    assert calls.count("preload") == 1
+
+
+def test_module_that_cannot_be_imported_stops_no_service(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(preloading, "MODULES", ("nightshift.no_such_module",))
+    preloading.preload()
+    assert "no_such_module" in caplog.text
+
+
+@pytest.fixture
+def edited_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A package that is preloaded, and may be edited: its function `answer` returns "before"."""
+    package = tmp_path / "nightshift_edited"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "code.py").write_text("def answer():\n    return 'before'\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(preloading, "PACKAGES", (package.name,))
+    monkeypatch.setattr(preloading, "MODULES", (f"{package.name}.code",))
+    monkeypatch.setattr(preloading, "_stamps", {})
+    preloading.preload()
+    yield package
+    for name in [name for name in sys.modules if name.partition(".")[0] == package.name]:
+        del sys.modules[name]
+
+
+def answer() -> str:
+    return str(importlib.import_module("nightshift_edited.code").answer())
+
+
+def test_code_that_was_edited_after_it_was_preloaded_is_imported_again(edited_package: Path) -> None:
+    assert not preloading.forget_if_changed()
+    (edited_package / "code.py").write_text("def answer():\n    return 'afterwards'\n", encoding="utf-8")
+    assert answer() == "before"
+    assert preloading.forget_if_changed()
+    assert answer() == "afterwards"
+    assert not preloading.forget_if_changed(), "each task now imports what is on the disk"
+
+
+def test_preloaded_file_that_is_gone_is_a_change(edited_package: Path) -> None:
+    (edited_package / "code.py").unlink()
+    assert preloading.forget_if_changed()
+    assert "nightshift_edited.code" not in sys.modules
+
+
+def test_worker_looks_for_edited_code_before_each_workload_and_not_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+    monkeypatch.setattr(workers, "forget_if_changed", lambda: looks.append(1))
+    worker = workers.Worker("test", ExecutorConf())
+    queue = worker._kwargs["input"]  # type: ignore[attr-defined]
+    worker._input.put("a workload")  # type: ignore[arg-type]
+    assert queue.get() == "a workload"
+    assert looks == [1]
+    worker.finish()
+    assert queue.get() is None
+    assert looks == [1]

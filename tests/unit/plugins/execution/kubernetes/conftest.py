@@ -1,0 +1,126 @@
+"""A task's work in a cluster that is a double: what tests of operators and triggers share."""
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tenacity
+
+from nightshift.execution.kubernetes.client import Submitter
+from nightshift.execution.kubernetes.config import Cluster
+from nightshift.execution.kubernetes.launches import Asker, RemoteWork
+from nightshift.resolved_run import ResolvedRun
+from nightshift.work import Work
+from tests.unit.plugins.execution.kubernetes.kubernetes_api import KubernetesApi
+from training.contracts import RunIdentity, StageRequest, StageResult
+from training.runtime.provenance import CHECKOUT
+from training.spec import PipelineSpec, freeze, load_spec
+from training.spec.loader import check_values
+from training.store import StageAddress, Store
+from training.store.leases import Lease
+
+FINGERPRINT = "f" * 64
+
+
+@pytest.fixture
+def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[KubernetesApi]:
+    """The double; KUBECONFIG leads to it, and nobody waits between two tries."""
+    made = KubernetesApi()
+    path = str(made.kubeconfig(tmp_path / "kubeconfig.json"))
+    # Both clients read KUBECONFIG once, when they are imported.
+    for library in ("kubernetes", "kubernetes_asyncio"):
+        monkeypatch.setattr(f"{library}.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", path)
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setattr(tenacity.nap.time, "sleep", lambda seconds: None)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def spec_with() -> Callable[..., PipelineSpec]:
+    """Return `spec_with(placement={…}, infrastructure=…)`: search_ranking with another placement."""
+
+    def make(placement: dict[str, Any] | None = None, infrastructure: int = 3) -> PipelineSpec:
+        values = load_spec(CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml").model_dump(mode="json", by_alias=True)
+        values["train"]["placement"] = placement or {"nodes": 1, "processes_per_node": 1}
+        values["retries"] |= {"infrastructure": infrastructure}
+        return check_values(values, "test")
+
+    return make
+
+
+class Killed(BaseException):
+    """A worker's death."""
+
+
+class Night:
+    """One piece of training work, and the tasks that ask for it."""
+
+    def __init__(self, store: Store, spec: PipelineSpec, cluster: Cluster) -> None:
+        self.store = store
+        self.spec = spec
+        self.cluster = cluster
+        values = {"spec_uri": store.put_json(freeze(spec)), "as_of": datetime(2026, 2, 1, 2, tzinfo=UTC).isoformat(), "force": False}
+        self.frozen = ResolvedRun(values)
+        self.said: list[str] = []
+
+    @property
+    def address(self) -> StageAddress:
+        return self.store.address(self.spec.name, "train", FINGERPRINT)
+
+    def task(self, *, run_id: str = "r1", try_number: int = 1, generation: int = 0, submitter: Any = None) -> RemoteWork:
+        """Return the work as this try of this run's task sees it."""
+        run = RunIdentity(dag_id=self.spec.name, run_id=run_id, task_id="train", try_number=try_number)
+        return RemoteWork(
+            asker=Asker(run=run, generation=generation),
+            frozen=self.frozen,
+            stage="train",
+            work=Work(fingerprint=FINGERPRINT, inputs={"dataset": "file:///d"}, parameters={"world_size": 1}, code_version="c"),
+            address=self.address,
+            cluster=self.cluster,
+            submitter=submitter or Submitter(self.cluster, {}, task_id="train"),  # type: ignore[typeddict-item]
+        )
+
+    def advance(self, task: RemoteWork | None = None, **seen: Any) -> Any:
+        return (task or self.task()).advance(self.said.append, **seen)
+
+    def request(self) -> StageRequest:
+        """The newest launch's."""
+        value = self.address.launches().history()[-1].value
+        return self.store.read_request(value["request_uri"])
+
+    def begin(self, request: StageRequest | None = None) -> Lease:
+        """What the stage's process does first."""
+        asked = request or self.request()
+        return Lease.acquire(self.address, owner=asked.run.owner, attempt_id=asked.attempt_id, takeover_epoch=asked.takeover_epoch)
+
+    def commit(self, request: StageRequest | None = None) -> StageResult:
+        """What the stage's process does last."""
+        asked = request or self.request()
+        result = StageResult(
+            pipeline=asked.pipeline,
+            stage=asked.stage,
+            fingerprint=asked.fingerprint,
+            artifact_uri="file:///model",
+            digest="d" * 64,
+            run=asked.run,
+            attempt_id=asked.attempt_id,
+            attempts=1,
+            committed_at="2026-02-01T02:00:05+00:00",
+            timings={"total": 1.0},
+        )
+        assert self.address.create_result(result)
+        return result
+
+
+@pytest.fixture
+def night(api: KubernetesApi, store: Store, spec_with: Callable[..., PipelineSpec]) -> Callable[..., Night]:
+    """Return `night(placement=…, infrastructure=…, **cluster)`."""
+
+    def make(placement: dict[str, Any] | None = None, infrastructure: int = 3, **cluster: Any) -> Night:
+        said = {"namespace": "nightshift", "image": "registry/stage:1", **cluster}
+        return Night(store, spec_with(placement, infrastructure), Cluster.model_validate(said))
+
+    return make

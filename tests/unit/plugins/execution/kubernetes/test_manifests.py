@@ -1,0 +1,233 @@
+"""Pods, Jobs and Services as data: what is asked of a cluster for which placement."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nightshift.execution.kubernetes.config import Cluster
+from nightshift.execution.kubernetes.manifests import (
+    Launch,
+    command_of,
+    job_manifest,
+    launch_name,
+    launch_of,
+    member_template,
+    pod_manifest,
+    service_manifest,
+)
+from tests.unit.docker.restricted_profile import violations
+from training.runtime.provenance import CHECKOUT
+from training.spec import load_spec
+from training.spec.loader import check_values
+
+URI = "s3://bucket/store/stages/p/train/" + "a" * 64 + "/attempts/1/_REQUEST.json"
+
+
+def cluster_of(**more: Any) -> Cluster:
+    return Cluster.model_validate({"namespace": "nightshift", "image": "registry/stage:1", **more})
+
+
+FULL = cluster_of(
+    gpu_image="registry/stage:1-cuda",
+    pull_secrets=["registry"],
+    secrets={"all": ["store"], "promote": ["database"]},
+    environment={"AWS_REGION": "eu-central-1"},
+    on_demand={"node_selector": {"lifecycle": "on-demand"}},
+    spot={"node_selector": {"lifecycle": "spot"}, "tolerations": [{"key": "spot", "effect": "NoSchedule"}]},
+    accelerators={"a100": {"node_selector": {"gpu": "a100"}, "tolerations": [{"key": "gpu"}]}},
+    topologies={"nvlink": "clique"},
+    priorities={"production": "nightshift-production", "default": "nightshift-default"},
+)
+QUEUED = cluster_of(queues={"default": "shared", "search": "team-search"}, topologies={"nvlink": "clique"})
+
+
+def launch(**more: Any) -> Launch:
+    values = {"name": "p-train-abc-1", "pipeline": "p", "stage": "train", "owner": "search", "attempt_id": "1", "request_uri": URI, **more}
+    return Launch(**values)
+
+
+def container(manifest: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = manifest["spec"]["containers"][0]
+    return found
+
+
+def gang_job(asked: Launch, cluster: Cluster) -> dict[str, Any]:
+    return job_manifest(asked, cluster, template=member_template(pod_manifest(asked, cluster), asked, cluster))
+
+
+def test_a_pod_of_one_process_is_this() -> None:
+    pod = pod_manifest(launch(stage="ingest", cpus=0.5, memory_bytes=2**30), cluster_of())
+    assert pod == {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": "p-train-abc-1",
+            "namespace": "nightshift",
+            "labels": {
+                "app.kubernetes.io/name": "stage",
+                "app.kubernetes.io/part-of": "nightshift",
+                "app.kubernetes.io/managed-by": "nightshift",
+                "nightshift.io/launch": "p-train-abc-1",
+                "nightshift.io/attempt": "1",
+                "nightshift.io/pipeline": "p",
+                "nightshift.io/stage": "ingest",
+                "nightshift.io/owner": "search",
+            },
+            "annotations": {"nightshift.io/request": URI},
+        },
+        "spec": {
+            "restartPolicy": "Never",
+            "serviceAccountName": "nightshift-stage",
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": 90,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": 65532,
+                "runAsGroup": 65532,
+                "fsGroup": 65532,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [
+                {
+                    "name": "stage",
+                    "image": "registry/stage:1",
+                    "imagePullPolicy": "IfNotPresent",
+                    "command": ["tini", "-g", "--", "python", "-m", "training.stages.ingest", URI],
+                    "env": [
+                        {"name": "GLOO_SOCKET_IFNAME", "value": "lo"},
+                        {"name": "HOME", "value": "/tmp"},
+                        {"name": "MLFLOW_ALLOW_PICKLE_DESERIALIZATION", "value": "false"},
+                        {"name": "MPLCONFIGDIR", "value": "/tmp/matplotlib"},
+                        {"name": "OMP_NUM_THREADS", "value": "1"},
+                        {"name": "OMP_WAIT_POLICY", "value": "PASSIVE"},
+                        {"name": "PYTHONHASHSEED", "value": "0"},
+                        {"name": "PYTHONUNBUFFERED", "value": "1"},
+                        {"name": "TMPDIR", "value": "/tmp"},
+                    ],
+                    "envFrom": [],
+                    "resources": {"requests": {"cpu": "500m", "memory": "1Gi"}, "limits": {"memory": "1Gi"}},
+                    "securityContext": {
+                        "allowPrivilegeEscalation": False,
+                        "privileged": False,
+                        "readOnlyRootFilesystem": True,
+                        "runAsNonRoot": True,
+                        "capabilities": {"drop": ["ALL"]},
+                    },
+                    "terminationMessagePolicy": "FallbackToLogsOnError",
+                    "volumeMounts": [{"name": "scratch", "mountPath": "/tmp"}],
+                }
+            ],
+            "volumes": [{"name": "scratch", "emptyDir": {"sizeLimit": "20Gi"}}],
+        },
+    }
+
+
+def test_a_gpu_training_on_spot_nodes_names_what_the_cluster_calls_them() -> None:
+    asked = launch(gpus=8, processes_per_node=8, shared_memory_bytes=2**33, spot=True, accelerator="a100", priority="production")
+    pod = pod_manifest(asked, FULL)
+    assert container(pod)["image"] == "registry/stage:1-cuda"
+    assert container(pod)["resources"]["limits"] == {"memory": "2Gi", "nvidia.com/gpu": "8"}
+    assert container(pod)["resources"]["requests"]["nvidia.com/gpu"] == "8"
+    assert container(pod)["volumeMounts"][1] == {"name": "shared-memory", "mountPath": "/dev/shm"}
+    assert pod["spec"]["volumes"][1] == {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": "8Gi"}}
+    assert pod["spec"]["nodeSelector"] == {"lifecycle": "spot", "gpu": "a100"}
+    assert pod["spec"]["tolerations"] == [
+        {"key": "spot", "operator": "Exists", "effect": "NoSchedule"},
+        {"key": "gpu", "operator": "Exists"},
+    ]
+    assert pod["spec"]["priorityClassName"] == "nightshift-production"
+    assert pod["spec"]["imagePullSecrets"] == [{"name": "registry"}]
+    assert command_of(asked, FULL)[5:8] == ["training.runtime.torchrun", "--nproc-per-node=8", "--max-restarts=0"]
+
+
+def test_what_is_not_on_spot_nodes_goes_where_nothing_is_taken_away() -> None:
+    assert pod_manifest(launch(), FULL)["spec"]["nodeSelector"] == {"lifecycle": "on-demand"}
+
+
+def test_a_stage_sees_the_secrets_that_are_its_own() -> None:
+    assert container(pod_manifest(launch(stage="train"), FULL))["envFrom"] == [{"secretRef": {"name": "store"}}]
+    names = [entry["secretRef"]["name"] for entry in container(pod_manifest(launch(stage="promote"), FULL))["envFrom"]]
+    assert names == ["store", "database"]
+
+
+def test_a_gang_fails_as_a_whole_and_meets_at_its_first_member() -> None:
+    asked = launch(nodes=4, processes_per_node=2)
+    job = gang_job(asked, cluster_of())
+    spec = job["spec"]
+    assert (spec["completionMode"], spec["completions"], spec["parallelism"], spec["backoffLimit"]) == ("Indexed", 4, 4, 0)
+    assert spec["suspend"] is False
+    assert [rule["action"] for rule in spec["podFailurePolicy"]["rules"]] == ["FailJob", "FailJob"]
+    assert spec["successPolicy"] == {"rules": [{"succeededIndexes": "0"}]}
+    member = spec["template"]["spec"]
+    assert member["subdomain"] == "p-train-abc-1"
+    assert member["containers"][0]["command"] == [
+        *("tini", "-g", "--", "python", "-m", "training.runtime.torchrun", "--nproc-per-node=2", "--max-restarts=0"),
+        *("--rdzv-backend=static", "--nnodes=4", "--master-addr=p-train-abc-1-0.p-train-abc-1.nightshift.svc", "--master-port=29500"),
+        *("--node-rank=$(JOB_COMPLETION_INDEX)", "-m", "training.stages.train", URI),
+    ]
+    names = [variable["name"] for variable in member["containers"][0]["env"]]
+    assert "JOB_COMPLETION_INDEX" in names
+    assert "GLOO_SOCKET_IFNAME" not in names, "members meet over the network, not the loopback"
+    service = service_manifest(asked, cluster_of(), job_uid="u")
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["selector"] == {"nightshift.io/launch": "p-train-abc-1"}
+    assert service["metadata"]["ownerReferences"] == [{"apiVersion": "batch/v1", "kind": "Job", "name": "p-train-abc-1", "uid": "u"}]
+
+
+def test_a_gang_in_one_domain_is_kept_together() -> None:
+    job = gang_job(launch(nodes=2, topology="nvlink"), FULL)
+    (term,) = job["spec"]["template"]["spec"]["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert term == {"labelSelector": {"matchLabels": {"nightshift.io/launch": "p-train-abc-1"}}, "topologyKey": "clique"}
+
+
+def test_a_gang_in_a_queue_of_kueue_waits_suspended_and_leaves_the_domain_to_it() -> None:
+    job = gang_job(launch(nodes=2, topology="nvlink"), QUEUED)
+    assert job["spec"]["suspend"] is True
+    assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team-search"
+    template = job["spec"]["template"]
+    assert "affinity" not in template["spec"]
+    assert template["metadata"]["annotations"]["kueue.x-k8s.io/podset-required-topology"] == "clique"
+    assert "kueue.x-k8s.io/queue-name" not in template["metadata"]["labels"], "Kueue would count the members twice"
+    assert pod_manifest(launch(owner="others"), QUEUED)["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "shared"
+
+
+@pytest.mark.parametrize("cluster", [cluster_of(), FULL, QUEUED], ids=["plain", "full", "queued"])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        launch(stage="ingest"),
+        launch(processes_per_node=2, shared_memory_bytes=2**26),
+        launch(gpus=8, spot=True),
+        launch(nodes=3),
+    ],
+    ids=["stage", "processes", "gpus", "gang"],
+)
+def test_every_pod_passes_the_restricted_profile(asked: Launch, cluster: Cluster) -> None:
+    pod = pod_manifest(asked, cluster)
+    assert violations(pod["spec"]) == []
+    assert violations(member_template(pod, asked, cluster)["spec"]) == []
+
+
+def test_a_launch_asks_for_what_the_pipeline_says_and_else_what_the_cluster_gives() -> None:
+    values = load_spec(CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml").model_dump(mode="json", by_alias=True)
+    values["train"]["placement"] = {"nodes": 2, "processes_per_node": 2, "cpus": 3.5, "memory": "6GiB", "spot": True, "priority": "high"}
+    spec = check_values(values, "test")
+    cluster = cluster_of(resources={"default": {"cpus": 2, "memory": "3GiB"}, "train": {"cpus": 8, "memory": "9GiB"}})
+    asked = {"name": "n", "attempt_id": "1", "request_uri": URI, "nodes": 2, "spot": True}
+    train = launch_of(spec, cluster, stage="train", **asked)
+    assert (train.cpus, train.memory_bytes, train.nodes, train.processes_per_node) == (3.5, 6 * 2**30, 2, 2)
+    assert (train.spot, train.priority, train.shared_memory_bytes) == (True, "high", 2**30)
+    ingest = launch_of(spec, cluster, stage="ingest", **asked)
+    assert (ingest.cpus, ingest.memory_bytes, ingest.nodes, ingest.spot) == (2, 3 * 2**30, 1, False)
+
+
+@pytest.mark.parametrize("pipeline", ["p", "Search.Ranking_v2", "a" * 63, "ranking-of-everything-in-the-northern-hemisphere"])
+def test_a_name_is_short_readable_and_of_this_work_alone(pipeline: str) -> None:
+    name = launch_name(pipeline, "validate", "0123456789abcdef" * 4, 12)
+    assert len(f"{name}-1023") <= 63
+    assert name.endswith("-validate-0123456789ab-12")
+    assert name == name.lower()
+    assert launch_name(pipeline + "x", "validate", "0123456789abcdef" * 4, 12) != name
+    assert Path(name).name == name

@@ -1,0 +1,249 @@
+"""Local placement: output as it comes, ends as they are, and nothing left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nightshift.execution import local
+from nightshift.execution.backend import Ended, spec_environment
+from nightshift.execution.local import MAX_LINE_BYTES, LocalLauncher, command_of, printable, stage_environment
+from nightshift.settings import Settings
+from training.contracts import RunIdentity, StageRequest
+from training.runtime.memory import memory_limit_bytes
+from training.runtime.provenance import CHECKOUT
+from training.spec import load_spec
+from training.stage_table import ALL_STAGES, STAGE_NEEDS, Need
+
+PATIENCE_SECONDS = 240.0
+SPEC = load_spec(CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml")
+LONER = """
+import os, signal, time
+os.setsid()
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print(os.getpid(), flush=True)
+time.sleep(60)
+"""
+STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+
+
+@pytest.fixture
+def launcher(installation: Path) -> LocalLauncher:
+    return LocalLauncher(Settings.from_environment())
+
+
+def python(program: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-c", program, *arguments]
+
+
+def run(launcher: LocalLauncher, program: str, *arguments: str, say: Callable[[str], None] = lambda line: None) -> Ended:
+    return launcher.run(python(program, *arguments), {"PATH": os.environ["PATH"]}, say)
+
+
+def until(condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def request(stage: str) -> StageRequest:
+    identity = RunIdentity(dag_id="search_ranking", run_id="r1", task_id=stage)
+    return StageRequest(
+        pipeline="search_ranking",
+        stage=stage,
+        fingerprint="f" * 64,
+        attempt_id="a1",
+        store_uri="file:///store",
+        spec_uri="file:///store/spec",
+        as_of="2026-02-01T02:00:00+00:00",
+        inputs={},
+        run=identity,
+    )
+
+
+def test_lines_come_while_the_process_runs(launcher: LocalLauncher, tmp_path: Path) -> None:
+    lines: list[str] = []
+
+    def say(line: str) -> None:
+        lines.append(line)
+        (tmp_path / "heard").touch()
+
+    # The second line is only said once the first was heard.
+    program = """
+import pathlib, sys, time
+print("one", flush=True)
+end = time.monotonic() + 240
+while not pathlib.Path(sys.argv[1]).exists() and time.monotonic() < end: time.sleep(0.01)
+print("two" if pathlib.Path(sys.argv[1]).exists() else "unheard", file=sys.stderr, flush=True)
+"""
+    assert run(launcher, program, str(tmp_path / "heard"), say=say).exit_code == 0
+    assert lines == ["one", "two"]
+
+
+def test_a_line_without_end_comes_in_pieces(launcher: LocalLauncher) -> None:
+    lines: list[str] = []
+    run(launcher, f"print('x' * {3 * MAX_LINE_BYTES + 5})", say=lines.append)
+    assert [len(line) for line in lines] == [MAX_LINE_BYTES] * 3 + [5]
+
+
+@pytest.mark.parametrize(
+    ("piece", "text"),
+    [
+        (b"plain\n", "plain"),
+        (b"20 %\r40 %\r\n", r"20 %\r40 %"),
+        (b"\x1b[31mred\x00", r"\x1b[31mred\x00"),
+        ("\x85next \u2028 café".encode(), r"\x85next \u2028 café"),
+        (b"tab\there", "tab\there"),
+        (b"\xff", "\N{REPLACEMENT CHARACTER}"),
+    ],
+)
+def test_a_line_cannot_forge_another(piece: bytes, text: str) -> None:
+    assert printable(piece) == text
+
+
+def test_ends_are_told_as_shells_tell_them(launcher: LocalLauncher) -> None:
+    assert run(launcher, "raise SystemExit(65)").exit_code == 65
+    killed = run(launcher, "import os; os.kill(os.getpid(), 9)")
+    assert (killed.exit_code, killed.signal_name) == (137, "SIGKILL")
+
+
+def test_the_peak_of_memory_is_known(launcher: LocalLauncher) -> None:
+    ended = run(launcher, "x = bytearray(200 * 2**20)")
+    assert ended.peak_bytes > 200 * 2**20
+    assert 0 < ended.limit_bytes == memory_limit_bytes()
+
+
+def test_stop_asks_first_and_returns_at_once(launcher: LocalLauncher) -> None:
+    program = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+print("up", flush=True)
+time.sleep(60)
+"""
+    assert run(launcher, program, say=lambda line: launcher.stop()).exit_code == 75
+
+
+def test_who_does_not_stop_is_killed(launcher: LocalLauncher, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "GRACE_SECONDS", 0.1)
+    assert run(launcher, STUBBORN, say=lambda line: launcher.stop()).exit_code == 128 + signal.SIGKILL
+
+
+def test_stop_before_the_start_and_after_the_end_does_nothing(launcher: LocalLauncher) -> None:
+    launcher.stop()
+    assert run(launcher, "pass").exit_code == 0
+    launcher.stop()
+
+
+def test_nothing_survives_a_kill_of_the_parent(tmp_path: Path) -> None:
+    # The parent stands for Airflow's task; its child ignores SIGTERM and is in a session of its own, as torchrun's workers are.
+    parent_program = f"""
+import os, sys
+from nightshift.execution.local import LocalLauncher
+from nightshift.settings import Settings
+child = [sys.executable, "-c", {LONER!r}]
+command = [sys.executable, "-m", "training.runtime.processes", "--parent", str(os.getpid()), "--", *child]
+launcher = LocalLauncher(Settings.from_environment())
+launcher.run(command, os.environ, lambda line: print(line, flush=True))
+"""
+    path = os.pathsep.join([str(CHECKOUT), str(CHECKOUT / "plugins")])
+    parent = subprocess.Popen(
+        python(parent_program), env={**os.environ, "PYTHONPATH": path, "NIGHTSHIFT_HOME": str(tmp_path)}, stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdout is not None
+    with parent.stdout:
+        child_pid = int(parent.stdout.readline())
+        assert is_alive(child_pid)
+        parent.kill()
+        parent.wait()
+    assert until(lambda: not is_alive(child_pid))
+
+
+def test_the_child_stays_in_the_tasks_group(launcher: LocalLauncher) -> None:
+    lines: list[str] = []
+    run(launcher, "import os; print(os.getpgid(0), os.getsid(0))", say=lines.append)
+    assert lines == [f"{os.getpgid(0)} {os.getsid(0)}"]
+
+
+def test_the_environment_is_an_allow_list(installation: Path) -> None:
+    inherited = {
+        "PATH": "/bin",
+        "SHOP_URI": "file:///shop",
+        "AWS_PROFILE": "night",
+        "NIGHTSHIFT_MODEL_PATH": "/models",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": "sqlite://",
+        "AIRFLOW__API_AUTH__JWT_SECRET": "secret",
+        "_AIRFLOW_PROCESS_CONTEXT": "client",
+        "ALERTS_TOKEN": "secret",
+        "PYTHONPATH": "/elsewhere",
+    }
+    passed = stage_environment(Settings.from_environment(), "promote", inherited)
+    assert passed["SHOP_URI"] == "file:///shop"
+    assert passed["AWS_PROFILE"] == "night"
+    assert passed["PYTHONPATH"] == os.pathsep.join([str(CHECKOUT), "/models"])
+    assert passed["NIGHTSHIFT_DATABASE"] == f"sqlite:///{installation}/nightshift.db"
+    assert not {name for name in passed if "AIRFLOW" in name or "TOKEN" in name}
+    assert "secret" not in passed.values()
+
+
+def test_waiting_threads_of_a_stage_sleep_unless_the_installation_says_otherwise(installation: Path) -> None:
+    del installation
+    settings = Settings.from_environment()
+    assert stage_environment(settings, "train", {})["OMP_WAIT_POLICY"] == "PASSIVE"
+    assert stage_environment(settings, "train", {"OMP_WAIT_POLICY": "ACTIVE"})["OMP_WAIT_POLICY"] == "ACTIVE"
+
+
+@pytest.mark.parametrize(
+    ("stage", "model", "expected"), [("evaluate", "ranker", "ranker"), ("train", "ranker", None), ("evaluate", "own.m:C", None)]
+)
+def test_an_evaluation_knows_its_model_family_when_it_starts(stage: str, model: str, expected: str | None) -> None:
+    spec = SPEC.model_copy(update={"train": SPEC.train.model_copy(update={"model": model})})
+    assert spec_environment(stage, spec).get("NIGHTSHIFT_MODEL_FAMILY") == expected
+
+
+@pytest.mark.parametrize("stage", ALL_STAGES)
+def test_a_stage_sees_the_database_and_mlflow_only_where_the_stage_table_lists_them(installation: Path, stage: str) -> None:
+    del installation
+    inherited = {"NIGHTSHIFT_DATABASE": "sqlite:////d", "MLFLOW_TRACKING_PASSWORD": "p", "MLFLOW_TRACKING_URI": "http://127.0.0.1:5000"}
+    passed = stage_environment(Settings.from_environment(inherited), stage, inherited)
+    assert ("NIGHTSHIFT_DATABASE" in passed) == (Need.DATABASE in STAGE_NEEDS[stage])
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_PASSWORD"):
+        assert (name in passed) == (Need.MLFLOW in STAGE_NEEDS[stage])
+
+
+def test_user_values_never_reach_the_command_line() -> None:
+    uri = "file:///store/stages/search_ranking/ingest/f/attempts/a1/_REQUEST.json"
+    shield = [sys.executable, "-m", "training.runtime.processes", "--parent", "42", "--"]
+    assert command_of(uri, request("ingest"), SPEC, parent_pid=42) == [*shield, sys.executable, "-m", "training.stages.ingest", uri]
+
+
+def test_training_in_several_processes_is_torchruns() -> None:
+    command = command_of("uri", request("train"), SPEC, parent_pid=42)
+    assert command[6:9] == [sys.executable, "-m", "training.runtime.torchrun"]
+    assert {"--nproc-per-node=2", "--max-restarts=0"} < set(command)
+    assert command[-3:] == ["-m", "training.stages.train", "uri"]
+    alone = SPEC.model_copy(update={"train": SPEC.train.model_copy(update={"placement": type(SPEC.train.placement)()})})
+    assert "training.runtime.torchrun" not in command_of("uri", request("train"), alone, parent_pid=42)
+
+
+def test_a_stop_from_another_thread_is_safe(launcher: LocalLauncher) -> None:
+    up = threading.Event()
+    stopper = threading.Thread(target=lambda: (up.wait(PATIENCE_SECONDS), launcher.stop()))
+    stopper.start()
+    assert run(launcher, "import time; print('up', flush=True); time.sleep(60)", say=lambda line: up.set()).exit_code == 143
+    stopper.join()

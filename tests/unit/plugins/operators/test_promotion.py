@@ -1,0 +1,234 @@
+"""What a decision says to the world: which asset has an event, who is told, and that nobody is told twice of what was found decided."""
+
+from collections import defaultdict
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk import Asset
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from nightshift.airflow_ext.assets import DECISIONS, model_asset
+from nightshift.operators import promotion, rollback
+from nightshift.operators.expiry import ExpireOperator
+from nightshift.operators.promotion import PromoteOperator
+from nightshift.operators.resolve_canary import ResolveCanary
+from nightshift.operators.rollback import RollbackOperator
+from nightshift.resolved_run import check_settled, settle
+from nightshift.settings import Settings
+from training.contracts import ContractError, RunIdentity, StageResult
+from training.registry.decisions import record_candidate
+from training.registry.ledger import Entry, Holder, Ledger
+from training.runtime.provenance import CHECKOUT
+from training.spec import freeze, load_spec, resolve_uris
+from training.spec.models import Alerts
+from training.store import Store
+
+MODEL = "search_ranking"
+RUN = RunIdentity(dag_id=MODEL, run_id="r1", task_id="promote")
+
+
+class Outlets(defaultdict[Any, Any]):
+    """What Airflow keeps of a task's asset events."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: SimpleNamespace(add=lambda asset, extra: self.added.append((asset, extra))))
+        self.added: list[tuple[Asset, dict[str, Any]]] = []
+
+
+@pytest.fixture
+def told(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    events: list[dict[str, Any]] = []
+    monkeypatch.setattr(promotion, "announce", lambda event, alerts: events.append(dict(event)))
+    return events
+
+
+@pytest.fixture
+def ledger(settings: Settings) -> Ledger:
+    return Ledger(settings.database_url)
+
+
+def result(decision: str, action: str, run: RunIdentity = RUN) -> StageResult:
+    scalars = {
+        "model": MODEL,
+        "version": "7",
+        "semantic_version": "1.2.0",
+        "weights_digest": "w",
+        "decision": decision,
+        "action": action,
+        "reasons": "words",
+        "decided_by": "ann",
+        "key": "k",
+    }
+    return StageResult(
+        pipeline=MODEL,
+        stage="promote",
+        fingerprint="f" * 64,
+        artifact_uri="u",
+        digest="d",
+        run=run,
+        attempt_id="a",
+        attempts=1,
+        committed_at="2026-02-01T02:00:00+00:00",
+        scalars=scalars,
+    )
+
+
+def decided(found: StageResult) -> Outlets:
+    outlets = Outlets()
+    PromoteOperator(task_id="promote", model=MODEL, alerts=Alerts()).finish({"outlet_events": outlets}, found, RUN)
+    assert set(outlets) <= {DECISIONS}
+    return outlets
+
+
+@pytest.mark.parametrize(
+    ("decision", "action", "alias", "event"),
+    [
+        ("accepted", "promoted", "champion", "promoted"),
+        ("approved", "promoted", "champion", "promoted"),
+        ("rolled_back", "rolled_back", "champion", "rolled_back"),
+        ("accepted", "canary", "canary", "canary"),
+        ("needs_approval", "recorded", "requested", "needs_approval"),
+        ("rejected", "recorded", None, "rejected"),
+        ("declined", "recorded", None, "rejected"),
+        ("expired", "recorded", None, "rejected"),
+        ("bypassed", "recorded", None, "rejected"),
+        ("rolled_back", "canary_ended", None, "rolled_back"),
+    ],
+)
+def test_each_decision_has_its_event(told: list[dict[str, Any]], decision: str, action: str, alias: str | None, event: str) -> None:
+    added = decided(result(decision, action)).added
+    assert [asset for asset, _ in added] == ([] if alias is None else [model_asset(MODEL, alias)])
+    for _, extra in added:
+        assert (extra["version"], extra["semantic_version"], extra["key"], extra["decided_by"]) == ("7", "1.2.0", "k", "ann")
+    assert [(entry["event"], entry["version"], entry["reason"]) for entry in told] == [(event, "1.2.0", "words")]
+
+
+def test_the_champion_measured_again_is_no_event(told: list[dict[str, Any]]) -> None:
+    assert decided(result("accepted", "recorded")).added == []
+    assert told == []
+
+
+def test_a_canary_that_waits_on_and_a_decision_that_was_found_tell_nobody(told: list[dict[str, Any]]) -> None:
+    assert decided(result("waiting", "recorded")).added == []
+    earlier = RunIdentity(dag_id=MODEL, run_id="yesterday", task_id="promote")
+    assert decided(result("accepted", "promoted", earlier)).added == []
+    assert told == []
+
+
+def test_a_second_try_that_finds_its_own_decision_tells_of_it(told: list[dict[str, Any]]) -> None:
+    first_try = RunIdentity(dag_id=MODEL, run_id="r1", task_id="promote", try_number=0)
+    assert len(decided(result("accepted", "promoted", first_try)).added) == 1
+    assert len(told) == 1
+
+
+def test_a_decision_that_was_followed_by_another_is_not_told_again_when_its_task_is_cleared(
+    ledger: Ledger, told: list[dict[str, Any]]
+) -> None:
+    first = candidate(ledger, 1)
+    found = result("accepted", "promoted")
+    found = replace(found, scalars={**found.scalars, "key": first.key})
+    assert len(decided(found).added) == 1
+    candidate(ledger, 2, "rejected")
+    assert len(decided(found).added) == 1
+    candidate(ledger, 3)
+    assert decided(found).added == []
+    assert len(told) == 2
+
+
+def test_a_forged_spec_decides_nothing(settings: Settings) -> None:
+    settled = {"spec_uri": "file:///store/objects/sha256/aa/1", "as_of": "2026-02-01T02:00:00+00:00", "force": False}
+    found = dict(settled)
+    ti = SimpleNamespace(dag_id=MODEL, run_id="r1", xcom_pull=lambda task_ids: found)
+    with pytest.raises(ContractError, match="the XCom of task 'resolve' is not what it settled"):
+        check_settled({"ti": ti}, settings)
+    settle({"ti": ti}, settings, settled)
+    check_settled({"ti": ti}, settings)
+    found["spec_uri"] = "file:///store/objects/sha256/bb/2"
+    with pytest.raises(ContractError, match="clear 'resolve'"):
+        PromoteOperator(task_id="promote", model=MODEL, alerts=Alerts()).frozen({"ti": ti})
+    # A cleared `resolve` settles anew.
+    settle({"ti": ti}, settings, found)
+    check_settled({"ti": ti}, settings)
+
+
+def candidate(ledger: Ledger, number: int, outcome: str = "accepted", **more: Any) -> Entry:
+    holder = Holder(version=str(number), weights_digest=f"w{number}", model_uri="u", as_of="2026-02-01", bounds={})
+    evidence = {
+        "weights_digest": f"w{number}",
+        "evaluation_digest": f"e{number}",
+        "revision": ledger.standing(MODEL).revision,
+        "as_of": "2026-02-01T02:00:00+00:00",
+        **more,
+    }
+    return record_candidate(ledger, holder, model=MODEL, outcome=outcome, reasons=[], evidence=evidence, decided_by="night")
+
+
+def rollback_context(version: str | None = None, run_id: str = "r1") -> Any:
+    run = SimpleNamespace(dag_id="rollback", run_id=run_id, triggering_user_name="ann")
+    return {"dag_run": run, "params": {"model": MODEL, "version": version, "reason": "complaints"}}
+
+
+def test_a_rollback_is_the_triggers_and_happens_once_per_run(ledger: Ledger) -> None:
+    for number in (1, 2, 3):
+        candidate(ledger, number)
+    first = RollbackOperator(task_id="rollback").decision(rollback_context())
+    again = RollbackOperator(task_id="rollback").decision(rollback_context())
+    assert first.key == again.key
+    assert (first.decided_by, first.version, first.reasons[0]["words"]) == ("ann", "2", "from version 3: complaints")
+    champion = ledger.standing(MODEL).champion
+    assert champion is not None
+    assert champion.version == "2"
+    assert RollbackOperator(task_id="rollback").decision(rollback_context(run_id="r2")).version == "1"
+
+
+def test_a_rollback_to_nowhere_is_an_error_that_is_not_tried_again(ledger: Ledger) -> None:
+    candidate(ledger, 1)
+    with pytest.raises(AirflowFailException, match="had no champion before this one"):
+        RollbackOperator(task_id="rollback").decision(rollback_context())
+    with pytest.raises(AirflowFailException, match=r"has no version '9'.*known: 1"):
+        RollbackOperator(task_id="rollback").decision(rollback_context("9"))
+
+
+def test_a_rollback_tells_those_whom_the_pipeline_tells(ledger: Ledger) -> None:
+    candidate(ledger, 1, pipeline=MODEL)
+    assert rollback._alerts_of(ledger.newest_first(MODEL)) == load_spec(CHECKOUT / "dags" / "pipelines" / f"{MODEL}.yaml").alerts
+    candidate(ledger, 2, pipeline="gone")
+    assert rollback._alerts_of(ledger.newest_first(MODEL)) == Alerts()
+
+
+def test_a_canary_run_without_a_canary_is_skipped(ledger: Ledger, execute: Any) -> None:
+    candidate(ledger, 1)
+    resolve = ResolveCanary(task_id="resolve", spec_path="…", model=MODEL)
+    with pytest.raises(AirflowSkipException, match="search_ranking has no canary"):
+        execute(resolve, {})
+
+
+def test_a_canary_is_judged_as_of_now_whatever_the_pipelines_schedule() -> None:
+    spec = load_spec(CHECKOUT / "dags" / "pipelines" / f"{MODEL}.yaml")
+    now = datetime(2026, 2, 1, 15, 30, tzinfo=UTC)
+    run = SimpleNamespace(logical_date=None, run_after=now)
+    resolve = ResolveCanary(task_id="resolve", spec_path="…", model=MODEL)
+    assert resolve.as_of({"dag_run": run}, spec, None) == now
+    assert resolve.as_of({"dag_run": run}, spec, "2026-01-05T02:00:00+00:00") == datetime(2026, 1, 5, 2, tzinfo=UTC)
+
+
+def test_housekeeping_ends_requests_whose_time_is_over_and_leaves_the_others(
+    ledger: Ledger, store: Store, shop: Any, execute: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec_uri = store.put_json(freeze(resolve_uris(load_spec(CHECKOUT / "dags" / "pipelines" / f"{MODEL}.yaml"))))
+    request = candidate(ledger, 1, "needs_approval", spec_uri=spec_uri)
+    assert execute(ExpireOperator(task_id="expire"), {}) == [MODEL]
+    assert ledger.open_requests(MODEL) == [request]
+
+    class Later(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> datetime:
+            return datetime.now(tz) + timedelta(days=8)
+
+    monkeypatch.setattr("nightshift.operators.expiry.datetime", Later)
+    assert execute(ExpireOperator(task_id="expire"), {}) == [MODEL]
+    assert ledger.open_requests(MODEL) == []
+    assert ledger.history(MODEL)[-1].outcome == "expired"

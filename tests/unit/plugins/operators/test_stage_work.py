@@ -1,0 +1,257 @@
+"""What a stage's work is, and so when it is the same work."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nightshift.execution import gpus
+from nightshift.operators import stage_work
+from nightshift.operators.stage_work import NEEDS, work_of
+from nightshift.resolved_run import ResolvedRun
+from nightshift.settings import Settings
+from nightshift.work import Work
+from tests.unit.training.registry.scenes import decide_on
+from training.contracts import RunIdentity, StageResult, fingerprint
+from training.registry.decisions import answer_request
+from training.registry.ledger import Entry, Ledger
+from training.runtime.provenance import CHECKOUT
+from training.spec import PipelineSpec, freeze, load_spec, parse_spec, resolve_uris, spec_part
+from training.store import Store
+
+SPEC_PATH = CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml"
+AS_OF = datetime(2026, 2, 1, 2, tzinfo=UTC)
+CHAMPION = {"version": "1", "model_uri": "file:///m", "weights_digest": "champions", "as_of": "…", "bounds": {}, "revision": 1}
+
+STAGES = load_spec(SPEC_PATH).stages
+
+WorkOf = Callable[..., Work]
+
+
+def result(stage: str, digest: str = "1", **scalars: Any) -> StageResult:
+    return StageResult(
+        pipeline="search_ranking",
+        stage=stage,
+        fingerprint="f" * 64,
+        artifact_uri=f"file:///store/{stage}/{digest}",
+        digest=digest,
+        run=RunIdentity(dag_id="search_ranking", run_id="r1", task_id=stage),
+        attempt_id="a1",
+        attempts=1,
+        committed_at="2026-02-01T02:00:05+00:00",
+        scalars=scalars,
+    )
+
+
+@pytest.fixture
+def ask(shop: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> WorkOf:
+    """Return `ask(stage, change=(old, new), as_of=…, champion=…, digests=…)`: the work of a run."""
+    text = SPEC_PATH.read_text(encoding="utf-8")
+
+    def make(
+        stage: str,
+        *,
+        change: tuple[str, str] = ("", ""),
+        as_of: datetime = AS_OF,
+        champion: dict[str, Any] | None = None,
+        weights: str = "candidates",
+        nonce: str = "",
+        overrides: dict[str, Any] | None = None,
+        **digests: str,
+    ) -> Work:
+        assert change[0] in text
+        spec = resolve_uris(parse_spec(text.replace(*change, 1).encode()))
+        frozen = ResolvedRun(
+            {"spec_uri": store.put_json(freeze(spec)), "as_of": as_of.isoformat(), "force": False, "overrides": overrides or {}}
+        )
+        monkeypatch.setattr(stage_work, "nights_of", lambda spec, settings: [])
+        monkeypatch.setattr(stage_work, "seats_of", lambda spec, settings: {"champion": champion, "canary": None})
+        results = {
+            name: result(maker, digests.get(name, "1"), **({"weights_digest": weights} if maker == "train" else {}))
+            for name, maker in NEEDS[stage].items()
+        }
+        return work_of(stage, frozen, results, nonce=nonce, settings=Settings.from_environment())
+
+    return make
+
+
+@pytest.mark.parametrize("stage", ["evaluate", "promote"])
+def test_stages_after_a_training_know_its_address_where_its_mlflow_run_is_recorded(stage: str, ask: WorkOf, store: Store) -> None:
+    assert ask(stage).parameters["training_uri"] == f"{store.root_uri}/stages/search_ranking/train/{'f' * 64}"
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_same_work_has_the_same_name_and_a_forced_one_its_own(stage: str, ask: WorkOf) -> None:
+    assert ask(stage).fingerprint == ask(stage).fingerprint
+    assert ask(stage, nonce="r1").fingerprint not in (ask(stage).fingerprint, ask(stage, nonce="r2").fingerprint)
+
+
+def test_stages_never_share_a_name(ask: WorkOf) -> None:
+    assert len({ask(stage).fingerprint for stage in STAGES}) == len(STAGES)
+
+
+def test_a_repaired_partition_is_new_work_for_ingest(ask: WorkOf, shop: Path) -> None:
+    before = ask("ingest")
+    (shop / "dt=2026-01-31" / "part-0.parquet").write_bytes(b"repaired, and longer")
+    after = ask("ingest")
+    assert before.fingerprint != after.fingerprint
+    assert [entry["partition"] for entry in after.parameters["listing"]["clicks"]][-1] == "2026-01-31"
+
+
+def test_another_night_is_new_work_for_ingest(ask: WorkOf) -> None:
+    assert ask("ingest").fingerprint != ask("ingest", as_of=AS_OF + timedelta(hours=1)).fingerprint
+
+
+def test_validate_depends_on_the_night_before_and_on_the_suite(
+    ask: WorkOf, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = ask("validate")
+    assert first.parameters["previous_snapshot"] is None
+    assert store.ref("snapshots/search_ranking/2026-01-31T020000Z").move("file:///store/night-before", expected=0)
+    second = ask("validate")
+    assert second.parameters["previous_snapshot"] == "file:///store/night-before"
+    suites = tmp_path / "expectations"
+    (suites / "search_ranking").mkdir(parents=True)
+    (suites / "search_ranking" / "clicks.json").write_text(json.dumps({"expectations": []}), encoding="utf-8")
+    monkeypatch.setenv("NIGHTSHIFT_EXPECTATIONS", str(suites))
+    third = ask("validate")
+    assert third.parameters["previous_snapshot"] == second.parameters["previous_snapshot"]
+    stored = store.objects.get_bytes(third.parameters["suites"]["search_ranking/clicks"].rsplit("/", 1)[-1])
+    assert json.loads(stored) == {"expectations": []}, "the stage judges by the very file that the operator saw"
+    assert len({first.fingerprint, second.fingerprint, third.fingerprint}) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "changed"),
+    [
+        (("owner: search-relevance", "owner: others"), set()),
+        (("wait: 2h", "wait: 3h"), set()),
+        (("failures: 2", "failures: 3"), set()),
+        (("every: 10m", "every: 20m"), set()),
+        (("window: 30d", "window: 29d"), {"ingest", "validate", "prepare"}),
+        (("volume_change: 0.2", "volume_change: 0.3"), {"validate"}),
+        (("price: {transform: log}", "price: {transform: standard}"), {"prepare"}),
+        (("epochs: 3", "epochs: 4"), {"train"}),
+        (("processes_per_node: 2", "processes_per_node: 1"), {"train"}),
+        (("slice_support: 500", "slice_support: 400"), {"evaluate"}),
+    ],
+)
+def test_a_change_of_the_spec_is_new_work_for_what_depends_on_it(change: tuple[str, str], changed: set[str], ask: WorkOf) -> None:
+    assert {stage for stage in STAGES if ask(stage).fingerprint != ask(stage, change=change).fingerprint} == changed
+
+
+def test_new_inputs_are_new_work(ask: WorkOf) -> None:
+    assert ask("prepare").fingerprint != ask("prepare", snapshot="2").fingerprint
+    assert ask("train").fingerprint != ask("train", dataset="2").fingerprint
+    assert ask("evaluate").fingerprint != ask("evaluate", dataset="2").fingerprint
+    assert ask("evaluate").fingerprint != ask("evaluate", weights="others").fingerprint
+    assert ask("promote").fingerprint != ask("promote", evaluation="2").fingerprint
+
+
+def test_a_model_is_evaluated_again_against_another_champion(ask: WorkOf) -> None:
+    alone, against = ask("evaluate"), ask("evaluate", champion=CHAMPION)
+    moved = ask("evaluate", champion={**CHAMPION, "revision": 2})
+    assert len({alone.fingerprint, against.fingerprint, moved.fingerprint}) == 3
+    assert against.parameters["champion"] == CHAMPION
+
+
+def test_once_a_model_is_champion_its_evaluation_is_the_one_that_made_it_so(ask: WorkOf) -> None:
+    before = ask("evaluate", champion=CHAMPION)
+    itself = {**CHAMPION, "weights_digest": "candidates", "revision": 2}
+    after = ask("evaluate", champion=itself)
+    assert after.fingerprint == before.fingerprint
+    assert after.parameters["champion"] == CHAMPION
+
+
+def test_requests_carry_what_each_stage_is_promised(ask: WorkOf) -> None:
+    assert set(ask("ingest").parameters) == {"listing"}
+    assert ask("train").parameters == {"world_size": 2, "snapshot_digest": "1"}
+    assert ask("promote").inputs == {
+        "model": "file:///store/train/1",
+        "evaluation": "file:///store/evaluate/1",
+        "snapshot": "file:///store/ingest/1",
+        "dataset": "file:///store/prepare/1",
+    }
+
+
+def test_training_on_a_gpu_is_other_work_and_one_on_the_cpu_is_named_as_before(ask: WorkOf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpus, "local_gpus", lambda: False)
+    on_cpu = ask("train")
+    monkeypatch.setattr(gpus, "local_gpus", lambda: True)
+    on_gpu = ask("train")
+    assert on_gpu.fingerprint != on_cpu.fingerprint
+    assert on_gpu.parameters["device"] == "cuda"
+    assert "device" not in on_cpu.parameters
+    covered = {"dataset": "1", "world_size": 2}
+    part = spec_part(load_spec(SPEC_PATH), "train")
+    assert on_cpu.fingerprint == fingerprint("train", spec_part=part, code_version=on_cpu.code_version, inputs=covered)
+
+
+def test_overridden_thresholds_are_another_decision_and_travel_with_the_request(ask: WorkOf) -> None:
+    plain, trained = ask("promote"), ask("promote", overrides={"train.epochs": 5})
+    judged = ask("promote", overrides={"evaluate.confidence": 0.9})
+    assert "overrides" not in plain.parameters
+    # Another training is another model already, and so another decision.
+    assert trained.fingerprint == plain.fingerprint
+    assert trained.parameters["overrides"] == {"train.epochs": 5}
+    assert judged.fingerprint != plain.fingerprint
+    assert judged.parameters["overrides"] == {"evaluate.confidence": 0.9}
+
+
+def test_the_spec_that_a_run_froze_is_the_spec_of_all_its_stages(ask: WorkOf, store: Store) -> None:
+    spec = load_spec(SPEC_PATH)
+    frozen = ResolvedRun({"spec_uri": store.put_json(freeze(spec)), "as_of": AS_OF.isoformat(), "force": True})
+    assert isinstance(frozen.spec, PipelineSpec)
+    assert (frozen.spec, frozen.as_of, frozen.force) == (PipelineSpec.thaw(freeze(spec)), AS_OF, True)
+
+
+def test_nights_are_what_later_evaluations_said_of_a_champion_and_no_answer_to_a_request(installation: Path) -> None:
+    settings = Settings.from_environment()
+    ledger = Ledger(settings.database_url)
+    champion = {"as_of": "2026-02-01T02:00:00+00:00", "version": "1"}
+    evidence = {
+        "as_of": "2026-02-03T14:00:00+00:00",
+        "champion": champion,
+        "champion_metrics": {"ndcg@10": 0.6},
+        "metrics": {"ndcg@10": 0.61},
+    }
+    asked = Entry(
+        model="search_ranking",
+        key="a",
+        version="2",
+        action="recorded",
+        outcome="needs_approval",
+        reasons=[],
+        evidence=evidence,
+        decided_by="night",
+    )
+    ledger.record(asked)
+    ledger.record(replace(asked, key="b", outcome="declined", request_key="a"))
+    ledger.record(replace(asked, key="c", outcome="rejected", evidence={**evidence, "champion_metrics": {"ndcg@10": "nan"}}))
+    ledger.record(replace(asked, key="d", outcome="rejected", evidence={**evidence, "champion": None}))
+    assert stage_work.nights_of(load_spec(SPEC_PATH), settings) == [{"age_days": 2.5, "champion": 0.6, "candidate": 0.61, "version": "1"}]
+
+
+def test_canary_stage_is_given_the_instant_from_which_its_verdict_counts(ask: WorkOf) -> None:
+    ledger = Ledger(Settings.from_environment().database_url)
+    assert ask("canary").parameters["canary_since"] is None
+    decide_on(ledger, 1, model="search_ranking")
+    decide_on(ledger, 2, model="search_ranking", canary=True)
+    canary = ledger.standing("search_ranking").canary
+    assert canary is not None
+    assert ask("canary").parameters["canary_since"] == canary.since
+
+
+def test_canary_stage_is_given_what_a_person_approved_about_the_canary(ask: WorkOf) -> None:
+    ledger = Ledger(Settings.from_environment().database_url)
+    assert ask("canary").parameters["canary_approved"] == []
+    decide_on(ledger, 1, model="search_ranking")
+    bound = {"gate": "minimum", "passed": False, "severity": "approve", "words": "mrr 0.1", "numbers": {"metric": "mrr", "bound": 0.2}}
+    request = decide_on(ledger, 2, "needs_approval", model="search_ranking", canary=True, reasons=[bound])
+    answer_request(ledger, request, "approved", by="eve", words="eve said yes")
+    found = {"gate": "minimum", "words": "mrr 0.1", "numbers": {"metric": "mrr", "bound": 0.2}, "by": "eve"}
+    assert ask("canary").parameters["canary_approved"] == [found]

@@ -1,0 +1,208 @@
+"""A study as Airflow runs it: how many lanes, who does which trial, what of a death in the middle is done again."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException
+
+from nightshift.execution.backend import Ended
+from nightshift.operators import stage, study
+from nightshift.operators.stage_work import needs_of, work_of
+from nightshift.operators.study import PlanOperator, StudyWork, TrialsOperator, TuneOperator
+from nightshift.resolved_run import ResolvedRun
+from nightshift.settings import Settings
+from training.contracts import RunIdentity, StageRequest, StageResult
+from training.runtime.provenance import CHECKOUT
+from training.spec import PipelineSpec, freeze, parse_spec, resolve_uris
+from training.store import Store
+from training.store.leases import Lease
+from training.tuning.records import StudyStore, TrialRecord, slot_fingerprint
+
+SPEC_PATH = CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml"
+TUNE = """
+tune:
+  trials: 5
+  parallel: 2
+  space:
+    learning_rate: {float: [1e-5, 1e-2], log: true}
+"""
+CHAMPION = {"model_uri": "file:///champion", "weights_digest": "w", "version": "1"}
+
+Context = Callable[..., Any]
+Execute = Callable[[BaseOperator, Any], Any]
+
+
+class Trials:
+    """A launcher whose trials end at once, or as a script of exit codes by slot says first."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.requests: list[StageRequest] = []
+        self.deaths: dict[int, list[int]] = {}
+
+    @property
+    def slots(self) -> list[int]:
+        return [int(request.parameters["slot"]) for request in self.requests]
+
+    def launch(self, request_uri: str, request: StageRequest, spec: PipelineSpec, say: Callable[[str], None]) -> Ended:
+        self.requests.append(request)
+        slot = int(request.parameters["slot"])
+        if self.deaths.get(slot):
+            return Ended(exit_code=self.deaths[slot].pop(0), seconds=1.0)
+        address = self.store.address(request.pipeline, request.stage, request.fingerprint)
+        lease = Lease.acquire(address, owner=request.run.owner, attempt_id=request.attempt_id)
+        record = TrialRecord(slot=slot, state="complete", value=1.0, settings={"learning_rate": 1e-3}, epochs=1, steps=1)
+        StudyStore(self.store, request.pipeline, request.parameters["study"]).add(record)
+        address.create_result(result("trial", fingerprint=request.fingerprint, run=request.run, attempt_id=request.attempt_id))
+        lease.release()
+        return Ended(exit_code=0, seconds=1.0)
+
+    def stop(self) -> None:
+        raise AssertionError("nobody asked for a stop")
+
+
+def result(stage: str, **more: Any) -> StageResult:
+    values: dict[str, Any] = {
+        "pipeline": "search_ranking",
+        "stage": stage,
+        "fingerprint": "f" * 64,
+        "artifact_uri": f"file:///store/{stage}/1",
+        "digest": "1",
+        "run": RunIdentity(dag_id="search_ranking", run_id="r1", task_id=stage),
+        "attempt_id": "a1",
+        "attempts": 1,
+        "committed_at": "2026-02-01T02:00:05+00:00",
+        **more,
+    }
+    return StageResult(**values)
+
+
+@pytest.fixture
+def launcher(store: Store, monkeypatch: pytest.MonkeyPatch) -> Trials:
+    made = Trials(store)
+    monkeypatch.setattr(stage, "launcher_of", lambda settings: made)
+    monkeypatch.setattr(stage, "RELAUNCH_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(study, "seats_of", lambda spec, settings: {"champion": CHAMPION, "canary": None})
+    return made
+
+
+@pytest.fixture
+def night(shop: Path, store: Store, context_of: Context) -> Callable[..., Any]:
+    """Return `night(task_id, change=(old, new), run_id=…)`: the context of a task of a run whose spec has a study."""
+
+    def make(task_id: str, *, change: tuple[str, str] = ("", ""), force: bool = False, **more: Any) -> Any:
+        text = SPEC_PATH.read_text(encoding="utf-8") + TUNE
+        assert change[0] in text
+        spec = resolve_uris(parse_spec(text.replace(*change, 1).encode()))
+        frozen = {"spec_uri": store.put_json(freeze(spec)), "as_of": "2026-02-01T02:00:00+00:00", "force": force}
+        return context_of(task_id, results={"resolve": frozen, "prepare": result("prepare").to_xcom()}, **more)
+
+    return make
+
+
+def study_of(context: Any) -> StudyWork:
+    return StudyWork.of(context, ResolvedRun.of(context), Settings.from_environment())
+
+
+def lane(number: int) -> TrialsOperator:
+    return TrialsOperator(task_id="trials", lane=number)
+
+
+def test_the_plan_has_a_lane_for_each_trial_at_a_time_and_settles_the_champion(
+    launcher: Trials, night: Context, execute: Execute, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert execute(PlanOperator(task_id="tune_plan"), night("tune_plan")) == [0, 1]
+    assert execute(PlanOperator(task_id="tune_plan"), night("tune_plan", change=("parallel: 2", "parallel: 9"))) == [0, 1, 2, 3, 4]
+    monkeypatch.setattr(study, "seats_of", lambda spec, settings: {"champion": None, "canary": None})
+    execute(PlanOperator(task_id="tune_plan"), night("tune_plan"))
+    execute(lane(0), night("trials"))
+    assert {request.parameters["champion"] for request in launcher.requests} == {"file:///champion"}, "the first planner's word stands"
+
+
+def test_the_budget_of_gpus_bounds_the_lanes(launcher: Trials, night: Context, execute: Execute) -> None:
+    change = ("processes_per_node: 2}", "processes_per_node: 2, gpus: 2}")
+    context = night("tune_plan", change=change)
+    assert execute(PlanOperator(task_id="tune_plan"), context) == [0, 1]
+    text = SPEC_PATH.read_text(encoding="utf-8").replace(*change) + TUNE.replace("parallel: 2", "parallel: 4\n  gpus: 7")
+    spec = parse_spec(text.encode())
+    assert spec.tune is not None
+    assert study.num_lanes(spec.tune, spec.train.placement) == 3
+
+
+def test_a_lane_does_trials_until_the_study_is_full(launcher: Trials, night: Context, execute: Execute) -> None:
+    left = execute(lane(0), night("trials"))
+    assert left["trials"] == launcher.slots == [0, 1, 2, 3, 4]
+    assert execute(lane(1), night("trials"))["trials"] == []
+    assert launcher.slots == [0, 1, 2, 3, 4]
+    request = launcher.requests[0]
+    assert (request.stage, request.inputs) == ("trial", {"dataset": "file:///store/prepare/1"})
+    assert request.fingerprint == slot_fingerprint(left["study"], 0)
+    assert len({request.fingerprint for request in launcher.requests}) == 5
+
+
+def test_lanes_never_take_one_anothers_leases_for_their_own(launcher: Trials, night: Context, execute: Execute) -> None:
+    execute(lane(0), night("trials", change=("trials: 5", "trials: 1")))
+    execute(lane(1), night("trials"))
+    owners = [request.run.owner for request in launcher.requests]
+    assert owners[0] == "search_ranking/r1/trials-0"
+    assert set(owners[1:]) == {"search_ranking/r1/trials-1"}
+
+
+def test_a_killed_trial_is_started_again_and_the_others_are_not(launcher: Trials, night: Context, execute: Execute) -> None:
+    launcher.deaths = {2: [137, 137]}
+    assert execute(lane(0), night("trials"))["trials"] == [0, 1, 2, 3, 4]
+    assert launcher.slots == [0, 1, 2, 2, 2, 3, 4]
+    assert len({request.fingerprint for request in launcher.requests}) == 5, "the same work, so its checkpoints are found"
+
+
+def test_a_trial_that_is_lost_too_often_fails_its_lane_and_what_was_finished_stays(
+    launcher: Trials, night: Context, execute: Execute
+) -> None:
+    launcher.deaths = {2: [137] * 20}
+    context = night("trials", change=("infrastructure: 8", "infrastructure: 1"))
+    with pytest.raises(AirflowFailException, match="relaunched 1 times already"):
+        execute(lane(0), context)
+    assert launcher.slots == [0, 1, 2, 2]
+    launcher.deaths = {}
+    assert execute(lane(0), night("trials", try_number=2))["trials"] == [2, 3, 4]
+
+
+def test_another_run_goes_on_with_the_study_that_a_dead_one_left(launcher: Trials, night: Context, execute: Execute) -> None:
+    launcher.deaths = {1: [64]}
+    with pytest.raises(AirflowFailException):
+        execute(lane(0), night("trials"))
+    assert execute(lane(0), night("trials", run_id="r2"))["trials"] == [2, 3, 4, 1]
+
+
+def test_a_forced_run_has_a_study_of_its_own(launcher: Trials, night: Context) -> None:
+    assert study_of(night("trials")).name == study_of(night("trials", run_id="r2")).name
+    assert study_of(night("trials", force=True)).name != study_of(night("trials")).name
+
+
+def test_a_longer_study_is_the_same_one_and_its_summary_is_new_work(launcher: Trials, night: Context, execute: Execute) -> None:
+    longer = ("trials: 5", "trials: 6")
+    assert study_of(night("tune")).name == study_of(night("tune", change=longer)).name
+    execute(lane(0), night("trials"))
+    assert execute(lane(0), night("trials", run_id="r2", change=longer))["trials"] == [5]
+
+    def summary(context: Any) -> str:
+        return TuneOperator(task_id="tune").work(context, ResolvedRun.of(context), Settings.from_environment(), nonce="").fingerprint
+
+    assert summary(night("tune")) != summary(night("tune", change=longer))
+    assert summary(night("tune")) == summary(night("tune", change=("parallel: 2", "parallel: 4")))
+
+
+def test_a_tuned_training_is_the_work_of_its_study(night: Context) -> None:
+    frozen = ResolvedRun.of(night("train"))
+    settings = Settings.from_environment()
+    assert needs_of("train", frozen.spec) == {"dataset": "prepare", "snapshot": "ingest", "tuning": "tune"}
+    assert needs_of("evaluate", frozen.spec) == {"model": "train", "dataset": "prepare"}
+    results = {name: result(maker) for name, maker in needs_of("train", frozen.spec).items()}
+    one = work_of("train", frozen, results, nonce="", settings=settings)
+    other = work_of("train", frozen, {**results, "tuning": replace(results["tuning"], digest="2")}, nonce="", settings=settings)
+    assert one.fingerprint != other.fingerprint
+    assert one.inputs["tuning"] == "file:///store/tune/1"

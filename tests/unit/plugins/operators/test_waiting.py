@@ -1,0 +1,73 @@
+"""What a task asks of the storage while it waits for another run's work."""
+
+import logging
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import obstore
+import pytest
+
+from nightshift.operators import stage
+from nightshift.operators.stage import StageOperator
+from training.contracts import RunIdentity
+from training.store import Store, bucket, leases
+from training.store.leases import Lease
+
+PAGE_KEYS = 1000
+"""Keys of one answer to a listing on S3."""
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Requests as S3 would see them, by verb."""
+    seen: Counter[str] = Counter()
+
+    class Counting:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(obstore, name)
+
+        def get(self, *args: Any, **options: Any) -> Any:
+            seen["get"] += 1
+            return obstore.get(*args, **options)
+
+        def list(self, *args: Any, **options: Any) -> Any:
+            pages = list(obstore.list(*args, **options))
+            seen["list"] += max(1, -(-sum(map(len, pages)) // PAGE_KEYS))
+            return pages
+
+    monkeypatch.setattr(bucket, "obstore", Counting())
+    return seen
+
+
+def test_an_hour_beside_a_training_of_a_week_lists_once_and_reads_a_heartbeat_each_second(
+    tmp_path: Path, requests: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = Store(str(tmp_path)).address("p", "train", "f" * 64)
+    lease = Lease.acquire(address, owner="p/week/train", attempt_id="a1")
+    num_checkpoints = 7 * 24
+    for step in range(num_checkpoints):
+        lease.commit("checkpoint", {"step": step})
+    now, beats = [0.0], [0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+        if now[0] % 2 < seconds:
+            beats[0] += 1
+            address.write_heartbeat("a1", {"beat": beats[0]})
+        if now[0] == 1800:
+            lease.commit("checkpoint", {"step": num_checkpoints})
+        if now[0] >= 3600:
+            lease.release()
+
+    monkeypatch.setattr(stage, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: now[0]))
+    monkeypatch.setattr(leases, "AwakeClock", lambda: lambda: now[0])
+    requests.clear()
+    operator = cast(StageOperator, SimpleNamespace(log=logging.getLogger("test")))
+    waiter = RunIdentity(dag_id="p", run_id="other", task_id="train")
+    assert StageOperator._wait_for_others(operator, address, waiter) == (0, None)
+    polls = 3600 / stage.POLL_SECONDS + 1
+    assert requests["list"] == polls
+    revisions, results = num_checkpoints + 3, 3
+    assert requests["get"] <= polls + revisions + results

@@ -1,0 +1,411 @@
+"""Checkpoints: when one is due, what a failed save comes to, what is read back, and what is refused."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.unit.training.engine.loop_bench import LoopBench
+from training.engine.checkpoint.checkpoints import ALIGNMENT_BYTES, BLOCK_BYTES, MAX_FAILED_SAVES, Checkpoints
+from training.errors import LeaseLostError, NoUsableCheckpointError, SpecError, UnavailableError
+from training.store.collector import Collector
+from training.store.leases import Lease
+from training.store.marking import Rules
+
+META = {"step": 1, "epoch": 0}
+
+
+class Clock:
+    """The checkpoints' clock, moved by hand."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        patch.setattr("training.engine.checkpoint.checkpoints.time.monotonic", lambda: self.now)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def state(value: float = 1.0, size: int = 4) -> dict[str, torch.Tensor]:
+    return {"module/w": torch.full((size,), value)}
+
+
+def meta(step: int) -> dict[str, Any]:
+    return {"step": step, "epoch": step // 10, "history": [{"loss": 0.5}]}
+
+
+class Gate:
+    """Holds the writes of a store until it is opened."""
+
+    def __init__(self, bench: LoopBench, patch: pytest.MonkeyPatch) -> None:
+        self.opened = threading.Event()
+        put = bench.store.objects.put_bytes
+
+        def held(data: bytes) -> str:
+            assert self.opened.wait(240)
+            return put(data)
+
+        patch.setattr(bench.store.objects, "put_bytes", held)
+
+
+class Failing:
+    """Makes the next saves of a store fail."""
+
+    def __init__(self, bench: LoopBench, patch: pytest.MonkeyPatch) -> None:
+        self.errors: list[Exception] = []
+        put = bench.store.objects.put_bytes
+
+        def fail(data: bytes) -> str:
+            if self.errors:
+                raise self.errors.pop(0)
+            return put(data)
+
+        patch.setattr(bench.store.objects, "put_bytes", fail)
+
+
+@pytest.fixture
+def failing(bench: LoopBench, monkeypatch: pytest.MonkeyPatch) -> Failing:
+    return Failing(bench, monkeypatch)
+
+
+def away() -> UnavailableError:
+    return UnavailableError("storage.unavailable", "the storage is away")
+
+
+def test_save_is_due_once_the_interval_is_over_and_then_again_after_the_next_one(bench: LoopBench, clock: Clock) -> None:
+    checkpoints = bench.checkpoints(bench.context(), every_seconds=10)
+    due = []
+    for now in (100, 109.9, 110, 119.9, 120):
+        clock.now = now
+        due.append(checkpoints.due)
+        if checkpoints.due:
+            checkpoints.save(state(), META)
+            checkpoints.wait()
+    checkpoints.close()
+    assert due == [False, False, True, False, True]
+
+
+def test_no_save_is_due_while_one_is_under_way(bench: LoopBench, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate(bench, monkeypatch)
+    checkpoints = bench.checkpoints(bench.context(), every_seconds=10)
+    checkpoints.save(state(), META)
+    clock.now = 200.0
+    assert not checkpoints.due
+    gate.opened.set()
+    checkpoints.wait()
+    assert checkpoints.due
+    checkpoints.close()
+
+
+def test_finished_save_that_nobody_waited_for_lets_the_next_one_be_due(bench: LoopBench, clock: Clock) -> None:
+    checkpoints = bench.checkpoints(bench.context(), every_seconds=10)
+    checkpoints.save(state(), META)
+    future = checkpoints._in_flight
+    assert future is not None
+    future.result()
+    clock.now = 200.0
+    assert checkpoints.due
+    checkpoints.close()
+
+
+def test_state_may_change_as_soon_as_save_returns(bench: LoopBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate(bench, monkeypatch)
+    checkpoints = bench.checkpoints(bench.context())
+    saved = state(1.0)
+    checkpoints.save(saved, META)
+    saved["module/w"].fill_(9.0)
+    gate.opened.set()
+    checkpoints.close()
+    assert torch.equal(checkpoints.restore(checkpoints.newest_entry()).state["module/w"], torch.ones(4))
+
+
+def test_second_save_waits_for_the_first_and_both_are_whole(bench: LoopBench) -> None:
+    checkpoints = bench.checkpoints(bench.context())
+    for step in (1, 2, 3):
+        checkpoints.save(state(step, size=40_000), meta(step))
+    checkpoints.close()
+    entries = [entry.number for entry in bench.address.journal().history() if entry.value["kind"] == "checkpoint"]
+    restored = [checkpoints.restore(number) for number in entries]
+    assert [found.meta["step"] for found in restored] == [1, 2, 3]
+    for step, found in enumerate(restored, start=1):
+        assert torch.equal(found.state["module/w"], torch.full((40_000,), float(step)))
+
+
+def test_state_of_every_type_and_shape_is_read_back_bit_by_bit(bench: LoopBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("training.engine.checkpoint.checkpoints.BLOCK_BYTES", 16)
+    tensors = {
+        "a": torch.tensor([1.5, -0.0, float("nan")]),
+        "b": torch.tensor([[1, 2, 3], [4, 5, 6]], dtype=torch.uint8),
+        "c": torch.tensor(7.25, dtype=torch.float64),
+        "d": torch.tensor([3.0, 1e-30], dtype=torch.bfloat16),
+        "e": torch.tensor([-(2**40), 5]),
+        "f": torch.empty(0, 3),
+        "g": torch.tensor([[2**31 - 1]], dtype=torch.int32),
+        "h": torch.arange(12, dtype=torch.float32).reshape(3, 4).t(),
+    }
+    checkpoints = bench.checkpoints(bench.context())
+    checkpoints.save(tensors, meta(4))
+    checkpoints.close()
+    restored = bench.checkpoints(bench.context()).restore(checkpoints.newest_entry())
+    assert list(restored.state) == sorted(tensors)
+    for name, tensor in tensors.items():
+        found = restored.state[name]
+        assert (found.dtype, found.shape) == (tensor.dtype, tensor.shape)
+        assert found.numpy(force=True).tobytes() == tensor.contiguous().numpy().tobytes() if tensor.dtype is not torch.bfloat16 else True
+        assert torch.equal(found.nan_to_num(-1), tensor.nan_to_num(-1))
+    assert restored.meta == {**meta(4), "identity": {"world_size": 1, "dataset": "ab" * 32}}
+
+
+def test_restored_tensors_share_no_memory(bench: LoopBench) -> None:
+    checkpoints = bench.checkpoints(bench.context())
+    checkpoints.save({"a": torch.zeros(2), "b": torch.zeros(2)}, META)
+    checkpoints.close()
+    found = checkpoints.restore(checkpoints.newest_entry()).state
+    found["a"].fill_(1)
+    assert torch.equal(found["b"], torch.zeros(2))
+
+
+def test_smaller_state_after_a_larger_one_is_saved_without_the_rest_of_it(bench: LoopBench) -> None:
+    checkpoints = bench.checkpoints(bench.context())
+    checkpoints.save(state(1.0, size=100), meta(1))
+    checkpoints.save(state(2.0, size=3), meta(2))
+    checkpoints.close()
+    (uri, small) = (bench.saved[0]["uri"], bench.saved[1]["uri"])
+    sizes = [sum(entry.size_bytes for entry in bench.store.manifests.get(found).files.values()) for found in (uri, small)]
+    assert sizes == [400, 16]
+    assert torch.equal(checkpoints.restore(checkpoints.newest_entry()).state["module/w"], torch.full((3,), 2.0))
+
+
+def test_blocks_that_did_not_change_are_the_same_objects(bench: LoopBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("training.engine.checkpoint.checkpoints.BLOCK_BYTES", 64)
+    checkpoints = bench.checkpoints(bench.context())
+    tensors = {"a": torch.arange(16.0), "b": torch.arange(16.0) + 50, "c": torch.ones(4)}
+    checkpoints.save(tensors, meta(1))
+    checkpoints.save({**tensors, "b": torch.zeros(16)}, meta(2))
+    checkpoints.close()
+    first, second = ({n: e.digest for n, e in bench.store.manifests.get(saved["uri"]).files.items()} for saved in bench.saved)
+    assert list(first) == ["block-00000", "block-00001", "block-00002"]
+    assert [name for name in first if first[name] != second[name]] == ["block-00001"]
+
+
+def test_constants_are_those_that_are_documented() -> None:
+    assert (BLOCK_BYTES, ALIGNMENT_BYTES, MAX_FAILED_SAVES) == (4 << 20, 8, 3)
+
+
+def test_named_save_is_what_the_ref_of_the_run_leads_to(bench: LoopBench) -> None:
+    checkpoints = bench.checkpoints(bench.context())
+    checkpoints.save(state(), meta(3), name="epoch_1")
+    checkpoints.save(state(2.0), meta(4))
+    checkpoints.close()
+    assert bench.named == {"epoch_1": bench.saved[0]["uri"]}
+
+
+@pytest.mark.parametrize(
+    ("keep", "best", "expected"),
+    [(1, {}, {8}), (3, {}, {6, 7, 8}), (1, {2: 2, 8: 2}, {2, 8}), (2, {8: 7}, {7, 8}), (9, {}, {1, 2, 3, 4, 5, 6, 7, 8})],
+    ids=["one", "three", "one and the best epoch", "the best epoch is among the newest", "more than there are"],
+)
+def test_run_keeps_refs_to_its_newest_checkpoints_and_the_best(
+    bench: LoopBench, keep: int, best: dict[int, int], expected: set[int]
+) -> None:
+    checkpoints = bench.checkpoints(bench.context(), keep=keep)
+    for epoch in range(1, 9):
+        checkpoints.save(state(float(epoch)), {**meta(epoch), "epoch": epoch, "best_epoch": best.get(8, epoch)}, name=f"epoch_{epoch}")
+    checkpoints.save(state(9.0), {**meta(9), "epoch": 8, "best_epoch": best.get(8, 8)}, name="by_hand")
+    checkpoints.close()
+    assert set(bench.named) == {"by_hand", *(f"epoch_{epoch}" for epoch in expected)}
+    assert bench.saved[-1]["keep"] == keep
+
+
+def test_collected_training_resumes_from_a_kept_checkpoint(bench: LoopBench) -> None:
+    rules = Rules(runs=timedelta(days=1), attempts=timedelta(days=1), grace=timedelta(0))
+    checkpoints = bench.checkpoints(bench.context(), keep=1)
+    for epoch in range(1, 9):
+        checkpoints.save(state(float(epoch)), {**meta(epoch), "epoch": epoch, "best_epoch": 2}, name=f"epoch_{epoch}")
+    checkpoints.close()
+    for _ in range(2):
+        Collector(bench.store, rules).collect()
+    again = bench.checkpoints(bench.context(), keep=1)
+    assert again.restore(again.newest_entry()).meta["epoch"] == 8
+    again.close()
+    left = [entry.key for entry in bench.store.bucket.list("manifests")]
+    assert left == sorted(bench.store.bucket.key(bench.saved[epoch - 1]["uri"]) for epoch in (2, 8))
+
+
+def test_trial_saves_by_time_alone_and_under_no_name(bench: LoopBench, clock: Clock) -> None:
+    checkpoints = bench.checkpoints(bench.context(), every_seconds=10, by_name=False)
+    checkpoints.save(state(), meta(1), name="epoch_1")
+    checkpoints.wait()
+    assert bench.saved == []
+    clock.now = 110.0
+    checkpoints.save(state(), meta(2), name="epoch_2")
+    checkpoints.save(state(), meta(3))
+    checkpoints.close()
+    assert [entry["step"] for entry in bench.saved] == [2, 3]
+    assert bench.named == {}
+
+
+@pytest.mark.parametrize("error", [away(), OSError(28, "No space left on device")], ids=["storage away", "disk full"])
+def test_third_failed_save_in_a_row_ends_the_training(
+    bench: LoopBench, failing: Failing, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    checkpoints = bench.checkpoints(bench.context())
+    failing.errors = [error] * 3
+    for step in (1, 2):
+        checkpoints.save(state(), meta(step))
+        checkpoints.wait()
+    assert "checkpoint was not saved (2 in a row)" in caplog.text
+    checkpoints.save(state(), meta(3))
+    with pytest.raises(UnavailableError) as caught:
+        checkpoints.wait()
+    assert caught.value.code == "checkpoint.unsaved"
+    assert caught.value.message == f"3 checkpoints in a row could not be saved: {error}"
+    checkpoints.close()
+    assert bench.saved == []
+
+
+def test_save_that_succeeds_starts_the_count_of_failed_ones_again(bench: LoopBench, failing: Failing) -> None:
+    checkpoints = bench.checkpoints(bench.context())
+    for step in range(1, 10):
+        failing.errors = [] if step % 3 == 0 else [away()]
+        checkpoints.save(state(step), meta(step))
+        checkpoints.wait()
+    checkpoints.close()
+    assert [entry["step"] for entry in bench.saved] == [3, 6, 9]
+
+
+def test_failed_save_reports_once_and_the_checkpoint_before_stays_the_newest(bench: LoopBench, failing: Failing) -> None:
+    checkpoints = bench.checkpoints(bench.context())
+    checkpoints.save(state(1.0), meta(1))
+    checkpoints.wait()
+    failing.errors = [away()]
+    checkpoints.save(state(2.0), meta(2))
+    checkpoints.wait()
+    checkpoints.wait()
+    assert checkpoints._num_failed == 1
+    checkpoints.close()
+    assert checkpoints.restore(checkpoints.newest_entry()).meta["step"] == 1
+
+
+def test_save_after_a_takeover_ends_the_training_at_once(bench: LoopBench) -> None:
+    checkpoints = bench.checkpoints(bench.context())
+    Lease.acquire(bench.address, owner="one", attempt_id="newer")
+    checkpoints.save(state(), meta(1))
+    with pytest.raises(LeaseLostError):
+        checkpoints.wait()
+    checkpoints.close()
+
+
+def test_mistake_in_the_code_of_a_save_is_no_failed_save(bench: LoopBench, failing: Failing) -> None:
+    checkpoints = bench.checkpoints(bench.context())
+    failing.errors = [ZeroDivisionError()]
+    checkpoints.save(state(), meta(1))
+    with pytest.raises(ZeroDivisionError):
+        checkpoints.close()
+    with pytest.raises(RuntimeError, match="shutdown"):
+        checkpoints.save(state(), meta(2))
+
+
+def test_training_without_a_checkpoint_has_none_to_resume_from(bench: LoopBench) -> None:
+    checkpoints = bench.checkpoints(bench.context())
+    assert checkpoints.newest_entry() == 0
+    checkpoints.close()
+
+
+def test_checkpoint_that_does_not_name_its_training_is_passed_over_for_the_one_before(bench: LoopBench) -> None:
+    context = bench.context()
+    checkpoints = bench.checkpoints(context)
+    for step in (1, 2):
+        checkpoints.save(state(step), meta(step))
+    checkpoints.close()
+    manifest = bench.store.manifests.get(bench.saved[-1]["uri"])
+    nameless = replace(manifest, meta={name: value for name, value in manifest.meta.items() if name != "identity"})
+    assert context.lease is not None
+    context.lease.commit("checkpoint", {"uri": bench.store.manifests.put(nameless), "step": 3, "epoch": 0})
+
+    assert checkpoints.restore(checkpoints.newest_entry()).meta["step"] == 2
+
+
+def damage(bench: LoopBench, number: int) -> None:
+    """Change one bit of a checkpoint's first block."""
+    manifest = bench.store.manifests.get(bench.saved[number]["uri"])
+    path = Path(bench.store.root_uri.removeprefix("file://")) / bench.store.objects.key(manifest.files["block-00000"].digest)
+    data = bytearray(path.read_bytes())
+    data[0] ^= 1
+    path.write_bytes(data)
+
+
+def test_damaged_checkpoint_is_passed_over_for_the_one_before(bench: LoopBench, caplog: pytest.LogCaptureFixture) -> None:
+    checkpoints = bench.checkpoints(bench.context())
+    for step in (1, 2, 3):
+        checkpoints.save(state(step), meta(step))
+    checkpoints.close()
+    damage(bench, 2)
+    with caplog.at_level(logging.WARNING):
+        entry = checkpoints.newest_entry()
+    assert "checkpoint of step 3 is unusable, trying the one before" in caplog.text
+    assert checkpoints.restore(entry).meta["step"] == 2
+
+
+def test_training_whose_checkpoints_are_all_damaged_does_not_start_from_zero(bench: LoopBench) -> None:
+    checkpoints = bench.checkpoints(bench.context())
+    for step in range(1, 8):
+        checkpoints.save(state(step), meta(step))
+    checkpoints.close()
+    for number in range(7):
+        damage(bench, number)
+    with pytest.raises(NoUsableCheckpointError) as caught:
+        checkpoints.newest_entry()
+    assert caught.value.code == "checkpoint.unusable"
+    assert f"none of 7 checkpoints of {bench.address.uri}" in caught.value.message
+    assert [f"step {step}:" in caught.value.message for step in (7, 6, 5, 4, 3, 2)] == [True] * 5 + [False]
+    assert "force" in caught.value.hint
+
+
+def save_one(bench: LoopBench, **identity: Any) -> None:
+    checkpoints = bench.checkpoints(bench.context(), identity=identity)
+    checkpoints.save(state(), meta(1))
+    checkpoints.close()
+
+
+def entry_of(bench: LoopBench, parameters: dict[str, Any], **identity: Any) -> int:
+    checkpoints: Checkpoints = bench.checkpoints(bench.context(**parameters), identity=identity)
+    checkpoints.close()
+    return checkpoints.newest_entry()
+
+
+@pytest.mark.parametrize(
+    ("parameters", "identity"),
+    [
+        ({}, {"world_size": 3, "dataset": "d"}),
+        ({}, {"world_size": 2, "dataset": "e"}),
+        ({"elastic": True}, {"world_size": 3, "dataset": "e"}),
+    ],
+    ids=["other world size", "other dataset", "elastic, other dataset"],
+)
+def test_checkpoint_of_another_training_is_refused(bench: LoopBench, parameters: dict[str, Any], identity: dict[str, Any]) -> None:
+    save_one(bench, world_size=2, dataset="d")
+    with pytest.raises(SpecError) as caught:
+        entry_of(bench, parameters, **identity)
+    (problem,) = caught.value.problems
+    assert problem.code == "checkpoint.mismatch"
+    assert "{'world_size': 2, 'dataset': 'd'}" in problem.message or "{'dataset': 'd', 'world_size': 2}" in problem.message
+    assert str(identity) in problem.message
+    assert "force" in problem.hint
+
+
+@pytest.mark.parametrize("parameters", [{"elastic": True}, {}])
+def test_elastic_training_alone_goes_on_with_another_number_of_processes(bench: LoopBench, parameters: dict[str, Any]) -> None:
+    save_one(bench, world_size=2, dataset="d")
+    assert entry_of(bench, parameters, world_size=2, dataset="d") == 2
+    if parameters:
+        assert entry_of(bench, parameters, world_size=1, dataset="d") == 2

@@ -1,0 +1,288 @@
+"""MLflow says what the ledger says, whoever dies, whoever comes late."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import pytest
+
+from tests.unit.training.registry.scenes import at_once, decide_on, seats
+from training.errors import DeniedError, UnavailableError
+from training.registry import mlflow_sync as follow_module
+from training.registry.decisions import answer_request, roll_back, settle_canary
+from training.registry.ledger import Ledger
+from training.registry.mlflow_sync import differences, follow
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger(f"sqlite:///{tmp_path}/ledger.db")
+
+
+def aliases(registry: mlflow.MlflowClient, model: str) -> tuple[str | None, str | None]:
+    found = registry.get_registered_model(model).aliases
+    champion, canary = found.get("champion"), found.get("canary")
+    return None if champion is None else str(champion), None if canary is None else str(canary)
+
+
+def tags(registry: mlflow.MlflowClient, model: str, version: str) -> dict[str, str]:
+    return dict(registry.get_model_version(model, version).tags)
+
+
+def test_aliases_and_lifecycles_follow_every_kind_of_decision(ledger: Ledger, registry: mlflow.MlflowClient, model: str) -> None:
+    def lifecycles() -> list[str]:
+        follow(ledger, model)
+        assert aliases(registry, model) == seats(ledger, model)
+        assert ledger.pending(model) == []
+        return [tags(registry, model, str(number))["lifecycle"] for number in range(1, 5)]
+
+    decide_on(ledger, 1, model=model)
+    assert lifecycles() == ["champion", "candidate", "candidate", "candidate"]
+    decide_on(ledger, 2, model=model, canary=True)
+    assert lifecycles() == ["champion", "canary", "candidate", "candidate"]
+    settle_canary(ledger, ledger.standing(model), "accepted", reasons=[], evidence={}, decided_by="night")
+    assert lifecycles() == ["archived", "champion", "candidate", "candidate"]
+    decide_on(ledger, 3, model=model, canary=True)
+    settle_canary(ledger, ledger.standing(model), "rolled_back", reasons=[], evidence={}, decided_by="night")
+    assert lifecycles() == ["archived", "champion", "archived", "candidate"]
+    decide_on(ledger, 4, "rejected", model=model)
+    assert lifecycles() == ["archived", "champion", "archived", "candidate"]
+    roll_back(ledger, model, by="ada", reason="late")
+    assert lifecycles() == ["champion", "archived", "archived", "candidate"]
+
+
+def test_a_version_carries_the_words_and_the_name_of_its_last_decision(ledger: Ledger, registry: mlflow.MlflowClient, model: str) -> None:
+    decide_on(ledger, 1, model=model)
+    request = decide_on(ledger, 2, "needs_approval", model=model)
+    follow(ledger, model)
+    assert tags(registry, model, "2")["nightshift.decision"] == "needs_approval"
+    answer_request(ledger, request, "approved", by="ada", words="approved by ada: \N{SNOWMAN} fine")
+    follow(ledger, model)
+    found = tags(registry, model, "2")
+    assert (found["nightshift.decision"], found["nightshift.decided_by"], found["promoted_by"]) == ("approved", "ada", "ada")
+    assert found["nightshift.reasons"] == "gap 0.2 is above 0.1; approved by ada: \N{SNOWMAN} fine"
+    assert found["nightshift.weights_digest"] == "w2"
+
+
+def test_what_somebody_else_set_is_listed_and_set_right(ledger: Ledger, registry: mlflow.MlflowClient, model: str) -> None:
+    decide_on(ledger, 1, model=model)
+    follow(ledger, model)
+    registry.set_registered_model_alias(model, "champion", "3")
+    registry.set_registered_model_alias(model, "canary", "4")
+    registry.set_registered_model_alias(model, "shadow", "5")
+    registry.set_model_version_tag(model, "1", "lifecycle", "archived")
+    assert [str(difference) for difference in differences(ledger, model)] == [
+        f"{model}: tag lifecycle of version 1 is archived, the ledger says champion",
+        f"{model}: alias champion is 3, the ledger says 1",
+        f"{model}: alias canary is 4, the ledger says nobody",
+    ]
+    follow(ledger, model)
+    assert aliases(registry, model) == ("1", None)
+    assert differences(ledger, model) == []
+    assert registry.get_registered_model(model).aliases["shadow"] in (5, "5")
+
+
+@pytest.mark.parametrize("is_registered", [True, False])
+def test_a_champion_that_mlflow_does_not_have_is_said_by_name(ledger: Ledger, model: str, is_registered: bool) -> None:
+    name = model if is_registered else f"{model}_gone"
+    decide_on(ledger, 50, model=name)
+    assert [(found.what, found.expected) for found in differences(ledger, name)] == [("alias champion", "50")]
+    with pytest.raises(DeniedError, match=f"version 50 of {name} is champion in the ledger") as caught:
+        follow(ledger, name)
+    assert caught.value.code == "registry.version_missing"
+    assert ledger.pending(name) != []
+
+
+def test_a_missing_champion_keeps_nothing_else_from_being_set_right(ledger: Ledger, registry: mlflow.MlflowClient, model: str) -> None:
+    decide_on(ledger, 1, model=model)
+    decide_on(ledger, 50, model=model)
+    decide_on(ledger, 2, model=model, canary=True)
+    with pytest.raises(DeniedError):
+        follow(ledger, model)
+    assert aliases(registry, model) == (None, "2")
+    assert tags(registry, model, "1")["lifecycle"] == "archived"
+
+
+def test_a_model_that_only_the_ledger_knows_without_a_champion_is_no_difference(ledger: Ledger, model: str) -> None:
+    decide_on(ledger, 1, "rejected", model=f"{model}_new")
+    follow(ledger, f"{model}_new")
+    assert ledger.pending() == []
+
+
+def overtaken(monkeypatch: pytest.MonkeyPatch, meanwhile: Any) -> None:
+    """Let `meanwhile` happen between the first look and the first write of whoever follows next."""
+    look, has_happened = follow_module.differences, []
+
+    def slow(ledger: Ledger, model: str, **options: Any) -> Any:
+        found = look(ledger, model, **options)
+        if found and not has_happened:
+            has_happened.append(True)
+            meanwhile()
+        return found
+
+    monkeypatch.setattr(follow_module, "differences", slow)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_slow_writer_overtaken_by_a_newer_champion_ends_with_the_newest(
+    ledger: Ledger, registry: mlflow.MlflowClient, model: str, monkeypatch: pytest.MonkeyPatch, whole: bool
+) -> None:
+    decide_on(ledger, 1, model=model)
+
+    def newer() -> None:
+        decide_on(ledger, 2, model=model)
+        follow(ledger, model, whole=whole)
+        assert aliases(registry, model) == ("2", None)
+
+    overtaken(monkeypatch, newer)
+    standing = follow(ledger, model, whole=whole)
+    assert standing.champion is not None
+    assert standing.champion.version == "2"
+    assert aliases(registry, model) == ("2", None)
+    assert differences(ledger, model) == []
+    assert ledger.pending(model) == []
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_slow_writer_overtaken_by_an_answer_that_moves_nothing_leaves_the_newest_words(
+    ledger: Ledger, registry: mlflow.MlflowClient, model: str, monkeypatch: pytest.MonkeyPatch, whole: bool
+) -> None:
+    decide_on(ledger, 1, model=model)
+    request = decide_on(ledger, 2, "needs_approval", model=model)
+
+    def declined() -> None:
+        answer_request(ledger, request, "declined", by="ada", words="no")
+        follow(ledger, model, whole=whole)
+
+    overtaken(monkeypatch, declined)
+    follow(ledger, model, whole=whole)
+    assert tags(registry, model, "2")["nightshift.decision"] == "declined"
+    assert differences(ledger, model) == []
+
+
+def test_a_writer_that_dies_after_a_late_write_leaves_a_note_and_the_next_one_sets_it_right(
+    ledger: Ledger, registry: mlflow.MlflowClient, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decide_on(ledger, 1, model=model)
+
+    def newer_and_dead() -> None:
+        decide_on(ledger, 2, model=model)
+        follow(ledger, model)
+        # The late write of the first writer, and its death.
+        registry.set_registered_model_alias(model, "champion", "1")
+        raise KeyboardInterrupt
+
+    overtaken(monkeypatch, newer_and_dead)
+    with pytest.raises(KeyboardInterrupt):
+        follow(ledger, model)
+    assert [note.is_note for note in ledger.pending(model)] == [True]
+    assert aliases(registry, model) == ("1", None)
+    follow(ledger, model)
+    assert aliases(registry, model) == ("2", None)
+    assert [note.is_note for note in ledger.pending(model)] == [True]
+    monkeypatch.setattr(follow_module, "ABANDONED_AFTER", timedelta(0))
+    follow(ledger, model)
+    assert ledger.pending(model) == []
+
+
+def test_many_who_decide_and_follow_at_once_leave_mlflow_at_the_ledger(ledger: Ledger, registry: mlflow.MlflowClient, model: str) -> None:
+    def night(number: int) -> None:
+        while True:
+            try:
+                decide_on(ledger, number, model=model)
+                break
+            except DeniedError:
+                continue
+        follow(ledger, model)
+
+    results = at_once([lambda number=number: night(number) for number in range(1, 7)])
+    assert results == [None] * 6
+    assert aliases(registry, model) == seats(ledger, model)
+    assert differences(ledger, model) == []
+    assert ledger.pending(model) == []
+
+
+def test_somebody_who_keeps_setting_something_else_is_an_error_and_no_endless_loop(
+    ledger: Ledger, registry: mlflow.MlflowClient, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decide_on(ledger, 1, model=model)
+    look = follow_module.differences
+
+    def contrary(ledger: Ledger, model: str, **options: Any) -> Any:
+        registry.set_registered_model_alias(model, "champion", "9")
+        return look(ledger, model, **options)
+
+    monkeypatch.setattr(follow_module, "differences", contrary)
+    with pytest.raises(UnavailableError, match="alias champion is 9, the ledger says 1"):
+        follow(ledger, model)
+    assert len([entry for entry in ledger.pending(model) if not entry.is_note]) == 1
+
+
+class Asked:
+    """Counts what a client asks MLflow for."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.searches = 0
+        self.versions: list[str] = []
+        search, get = mlflow.MlflowClient.search_model_versions, mlflow.MlflowClient.get_model_version
+
+        def counted_search(client: mlflow.MlflowClient, *arguments: Any, **options: Any) -> Any:
+            self.searches += 1
+            return search(client, *arguments, **options)
+
+        def counted_get(client: mlflow.MlflowClient, name: str, version: str) -> Any:
+            self.versions.append(version)
+            return get(client, name, version)
+
+        patch.setattr(mlflow.MlflowClient, "search_model_versions", counted_search)
+        patch.setattr(mlflow.MlflowClient, "get_model_version", counted_get)
+
+
+def test_a_decision_reads_the_versions_that_it_touches_however_many_there_are(
+    ledger: Ledger, registry: mlflow.MlflowClient, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(1, 7):
+        decide_on(ledger, number, model=model)
+    follow(ledger, model)
+    decide_on(ledger, 7, model=model)
+    asked = Asked(monkeypatch)
+    follow(ledger, model, whole=False)
+    assert asked.searches == 0
+    assert set(asked.versions) == {"6", "7"}
+    assert [tags(registry, model, number)["lifecycle"] for number in ("5", "6", "7")] == ["archived", "archived", "champion"]
+    assert differences(ledger, model) == []
+
+
+def test_what_a_dead_writer_left_of_several_decisions_is_set_right_by_the_next_decision(
+    ledger: Ledger, registry: mlflow.MlflowClient, model: str
+) -> None:
+    decide_on(ledger, 1, model=model)
+    decide_on(ledger, 2, model=model, canary=True)
+    follow(ledger, model)
+    # Nobody followed these three: the canary ended, two champions came and one went.
+    decide_on(ledger, 3, model=model)
+    decide_on(ledger, 4, "rejected", model=model)
+    decide_on(ledger, 5, model=model)
+    follow(ledger, model, whole=False)
+    assert differences(ledger, model) == []
+    assert ledger.pending(model) == []
+
+
+def test_what_somebody_else_set_on_an_old_version_is_left_to_the_whole_comparison(
+    ledger: Ledger, registry: mlflow.MlflowClient, model: str
+) -> None:
+    for number in (1, 2, 3):
+        decide_on(ledger, number, model=model)
+    follow(ledger, model)
+    registry.set_model_version_tag(model, "1", "lifecycle", "champion")
+    registry.set_registered_model_alias(model, "champion", "2")
+    follow(ledger, model, whole=False)
+    assert aliases(registry, model) == ("3", None)
+    assert [difference.what for difference in differences(ledger, model)] == ["tag lifecycle of version 1"]
+    follow(ledger, model)
+    assert differences(ledger, model) == []

@@ -1,0 +1,39 @@
+"""A stage that hangs, or is slow and moves, as a program: `python -m tests.unit.training.runtime.hanging_stage REQUEST_URI`.
+
+The request's parameter `how` says which: `with_gil`, `without_gil` (C code that never returns), `slow` for `seconds`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+
+from training.runtime.runner import Outcome, StageContext, main
+
+MUTEX_BYTES = 64
+
+
+def hang_in_c(library: ctypes.CDLL) -> None:
+    """Lock a mutex twice: no signal ends that wait. `PyDLL` keeps the GIL meanwhile, `CDLL` does not."""
+    mutex = ctypes.create_string_buffer(MUTEX_BYTES)
+    library.pthread_mutex_lock(mutex)
+    library.pthread_mutex_lock(mutex)
+
+
+def work(context: StageContext) -> Outcome:
+    parameters = context.request.parameters
+    with context.timed("query"):
+        if parameters["how"] == "slow":
+            ends_at, done = time.monotonic() + parameters["seconds"], 0
+            while time.monotonic() < ends_at:
+                done += 1
+                context.progress(done, done + 1, "rows")
+                time.sleep(0.02)
+        else:
+            hang_in_c(ctypes.PyDLL(None) if parameters["how"] == "with_gil" else ctypes.CDLL(None))
+    uri, manifest = context.store.manifests.put_files("dataset", {"file": b"data"}, {})
+    return Outcome(artifact_uri=uri, digest=manifest.digest)
+
+
+if __name__ == "__main__":
+    main(work)

@@ -1,0 +1,242 @@
+"""The transaction around a stage's work."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from training.code.loaded import LoadedCode
+from training.contracts import ExitCode, RunIdentity, StageRequest, sha256_hex
+from training.errors import DataError, PreemptedError
+from training.runtime import runner
+from training.runtime.context import Outcome, StageContext, StopFlag
+from training.runtime.provenance import CHECKOUT
+from training.runtime.runner import run
+from training.spec import freeze, load_spec
+from training.store import StageAddress, Store
+from training.store.leases import Lease, holder_of
+from training.waiting import database_wait_seconds
+
+FINGERPRINT = "f" * 64
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(str(tmp_path / "store"))
+
+
+@pytest.fixture
+def address(store: Store) -> StageAddress:
+    return store.address("search_ranking", "prepare", FINGERPRINT)
+
+
+def ask(store: Store, attempt_id: str, *, run_id: str = "r1", takeover_epoch: int = 0, code: str = "") -> str:
+    spec_uri = store.put_json(freeze(load_spec(CHECKOUT / "dags/pipelines/search_ranking.yaml")))
+    request = StageRequest(
+        pipeline="search_ranking",
+        stage="prepare",
+        fingerprint=FINGERPRINT,
+        attempt_id=attempt_id,
+        store_uri=store.root_uri,
+        spec_uri=spec_uri,
+        as_of="2026-02-01T02:00:00+00:00",
+        inputs={},
+        run=RunIdentity(dag_id="search_ranking", run_id=run_id, task_id="prepare"),
+        takeover_epoch=takeover_epoch,
+        code_version=code,
+    )
+    return store.address("search_ranking", "prepare", FINGERPRINT).write_request(request)
+
+
+def make(content: bytes = b"data") -> Callable[[StageContext], Outcome]:
+    def work(context: StageContext) -> Outcome:
+        uri, manifest = context.store.manifests.put_files("dataset", {"file": content}, {})
+        with context.timed("part"):
+            context.progress(1, 1, "rows")
+        return Outcome(artifact_uri=uri, digest=manifest.digest, scalars={"rows": 1})
+
+    return work
+
+
+def test_work_that_opens_the_database_may_wait_for_it(store: Store) -> None:
+    allowed: list[float] = []
+
+    def work(context: StageContext) -> Outcome:
+        allowed.append(database_wait_seconds())
+        return make()(context)
+
+    assert run(work, ask(store, "a1"), stop=StopFlag()) == ExitCode.DONE
+    assert allowed == [180.0]
+
+
+def fail_with(error: BaseException) -> Callable[[StageContext], Outcome]:
+    def work(context: StageContext) -> Outcome:
+        raise error
+
+    return work
+
+
+def test_finished_work_leaves_a_result_a_log_and_a_free_lease(store: Store, address: StageAddress) -> None:
+    assert run(make(), ask(store, "a1"), stop=StopFlag()) is ExitCode.DONE
+    result = address.result()
+    assert result is not None
+    assert (result.attempts, result.attempt_id, result.scalars) == (1, "a1", {"rows": 1})
+    assert {"part", "total"} <= set(result.timings)
+    assert store.manifests.get(result.artifact_uri).digest == result.digest
+    holder = holder_of(address.journal())
+    assert holder is not None
+    assert holder.released
+    assert address.heartbeat("a1") is not None
+    assert address.error("a1") is None
+
+
+def test_finished_work_is_not_done_again(store: Store, address: StageAddress) -> None:
+    run(make(), ask(store, "a1"), stop=StopFlag())
+    assert run(fail_with(RuntimeError("ran again")), ask(store, "a2"), stop=StopFlag()) is ExitCode.DONE
+    result = address.result()
+    assert result is not None
+    assert result.attempt_id == "a1"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "name"),
+    [
+        (DataError("schema.missing", "no column x", hint="add it"), ExitCode.BAD_DATA, "schema.missing"),
+        (MemoryError("at 3 GB"), ExitCode.OUT_OF_MEMORY, "memory.exhausted"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), ExitCode.OUT_OF_MEMORY, "memory.exhausted"),
+        (OSError(28, "No space left on device"), ExitCode.UNAVAILABLE, "storage.full"),
+        (PreemptedError("stage.stopped", "stopped"), ExitCode.PREEMPTED, "stage.stopped"),
+        (KeyError("bug"), ExitCode.UNEXPECTED, "stage.unexpected"),
+    ],
+)
+def test_failure_is_classified_written_down_and_leaves_no_result(
+    store: Store, address: StageAddress, error: Exception, code: ExitCode, name: str
+) -> None:
+    assert run(fail_with(error), ask(store, "a1"), stop=StopFlag()) is code
+    record = address.error("a1")
+    assert record is not None
+    assert (record["code"], record["exit_code"]) == (name, int(code))
+    assert address.result() is None
+
+
+def test_first_error_of_an_attempt_stands(store: Store, address: StageAddress) -> None:
+    uri = ask(store, "a1")
+    address.write_error("a1", {"code": "data.first"})
+    run(fail_with(DataError("peer.lost", "consequence")), uri, stop=StopFlag())
+    record = address.error("a1")
+    assert record is not None
+    assert record["code"] == "data.first"
+
+
+def test_attempt_that_was_taken_over_commits_nothing(store: Store, address: StageAddress) -> None:
+    def work(context: StageContext) -> Outcome:
+        outcome = make(b"stale")(context)
+        Lease.acquire(address, owner=context.request.run.owner, attempt_id="newer")
+        return outcome
+
+    assert run(work, ask(store, "a1"), stop=StopFlag()) is ExitCode.PREEMPTED
+    record = address.error("a1")
+    assert record is not None
+    assert record["code"] == "lease.lost"
+    assert address.result() is None
+
+
+def test_fenced_process_ends_at_its_next_heartbeat(store: Store, address: StageAddress, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[int] = []
+
+    class Ended(Exception):
+        pass
+
+    def end(code: int) -> None:
+        ended.append(code)
+        raise Ended
+
+    monkeypatch.setattr("training.runtime.runner.HEARTBEAT_SECONDS", 0.01)
+    monkeypatch.setattr("training.runtime.runner.os._exit", end)
+    monkeypatch.setattr("threading.excepthook", lambda _args: None)
+
+    def work(context: StageContext) -> Outcome:
+        Lease.acquire(address, owner=context.request.run.owner, attempt_id="newer")
+        for thread in threading.enumerate():
+            if thread.name == "heartbeat":
+                thread.join(240)
+        raise PreemptedError("test.over", "over")
+
+    run(work, ask(store, "a1"), stop=StopFlag())
+    assert ended == [int(ExitCode.PREEMPTED)]
+    record = address.error("a1")
+    assert record is not None
+    assert record["code"] == "lease.lost"
+
+
+def test_work_of_another_run_that_is_under_way_is_not_started_twice(store: Store, address: StageAddress) -> None:
+    Lease.acquire(address, owner="search_ranking/other/prepare", attempt_id="theirs")
+    assert run(fail_with(RuntimeError("started")), ask(store, "a1"), stop=StopFlag()) is ExitCode.PREEMPTED
+    record = address.error("a1")
+    assert record is not None
+    assert record["code"] == "lease.held"
+
+
+def test_dead_holder_of_another_run_is_taken_over(store: Store, address: StageAddress) -> None:
+    Lease.acquire(address, owner="search_ranking/other/prepare", attempt_id="theirs")
+    assert run(make(), ask(store, "a1", takeover_epoch=1), stop=StopFlag()) is ExitCode.DONE
+    result = address.result()
+    assert result is not None
+    assert result.attempts == 2
+
+
+def test_termination_stops_a_stage_that_does_not_poll_at_once_and_only_once() -> None:
+    stop = StopFlag()
+    handle = runner._stop_handler(stop, polls_stop=False)
+    with pytest.raises(PreemptedError):
+        handle(15, None)
+    handle(15, None)
+    assert stop.requested
+
+
+def test_termination_of_a_polling_stage_only_sets_the_flag() -> None:
+    stop = StopFlag()
+    runner._stop_handler(stop, polls_stop=True)(15, None)
+    assert stop.requested
+
+
+def test_unknown_pipeline_version_of_request_is_an_error_not_a_crash(store: Store, tmp_path: Path) -> None:
+    uri = f"{store.root_uri}/stages/p/prepare/{FINGERPRINT}/attempts/none/_REQUEST.json"
+    assert run(make(), uri, stop=StopFlag()) is ExitCode.BAD_DATA
+
+
+def test_a_process_with_other_code_than_the_work_is_named_after_refuses_it(
+    store: Store, address: StageAddress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(make(), ask(store, "a1", code="0" * 64), stop=StopFlag()) is ExitCode.BAD_SPEC
+    error = address.error("a1")
+    assert error is not None
+    assert error["code"] == "code.mismatch"
+    assert address.result() is None
+    monkeypatch.setenv("NIGHTSHIFT_CODE_VERSION", "sha256:1")
+    assert run(make(), ask(store, "a2", code="sha256:1"), stop=StopFlag()) is ExitCode.DONE
+
+
+def test_work_that_used_a_file_that_its_name_does_not_cover_is_not_committed(store: Store, address: StageAddress) -> None:
+    def work(context: StageContext) -> Outcome:
+        # This process has loaded all of the tests: each module but those of the request is one too many.
+        assert context.code is not None
+        context.code = LoadedCode({"training/contracts.py": sha256_hex((CHECKOUT / "training/contracts.py").read_bytes())})
+        return make()(context)
+
+    assert run(work, ask(store, "a1"), stop=StopFlag()) is ExitCode.BAD_SPEC
+    error = address.error("a1")
+    assert error is not None
+    assert error["code"] == "code.outside"
+    assert "training/__init__.py" in error["message"]
+    assert address.result() is None
+    assert "commit" not in [entry.value["kind"] for entry in address.journal().history()]
+
+
+def test_a_process_that_was_submitted_by_one_long_taken_for_dead_does_nothing(store: Store, address: StageAddress) -> None:
+    uri = ask(store, "a1")
+    address.write_ended("a1", {"phase": "ended"})
+    assert run(make(), uri, stop=StopFlag()) is ExitCode.PREEMPTED
+    assert address.result() is None
+    assert address.journal().history() == [], "it took no lease"

@@ -1,0 +1,135 @@
+"""Where a fork is not safe, torchrun starts the ranks itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+from torch.distributed import run as torchs
+
+from training import liveness
+from training.runtime import processes, torchrun
+from training.runtime.provenance import CHECKOUT
+
+PLAIN = ("--standalone", "--nproc-per-node=2", "--max-restarts=0", "-m", "training.stages.trial", "uri")
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What `main` does: `imports`, `forks`, `torchrun`."""
+    steps: list[str] = []
+    monkeypatch.setattr(torchrun, "import_only", lambda module: steps.append(f"imports {module}"))
+    monkeypatch.setattr(torchrun, "fork_ranks", lambda options: steps.append("forks") or [])
+    monkeypatch.setattr(torchs, "main", lambda arguments: steps.append("torchrun"))
+    # Threads of the tests' own process.
+    monkeypatch.setattr(torchrun, "other_threads", list)
+    return steps
+
+
+def main(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["torchrun", *arguments])
+    torchrun.main()
+
+
+def test_ranks_are_forked_after_the_stage_is_imported_and_before_torchrun_begins(
+    started: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main(monkeypatch, *PLAIN)
+    assert started == ["imports training.stages.trial", "forks", "torchrun"]
+
+
+def test_nothing_is_forked_beside_another_thread(
+    started: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torchrun, "other_threads", lambda: ["tokio-worker"])
+    main(monkeypatch, *PLAIN)
+    assert started == ["imports training.stages.trial", "torchrun"]
+    assert "ranks are not forked: tokio-worker runs beside the main thread" in capsys.readouterr().err
+
+
+def test_imports_have_the_limit_of_a_start_and_what_follows_has_none(monkeypatch: pytest.MonkeyPatch, started: list[str]) -> None:
+    timers: list[float] = []
+    monkeypatch.setenv(liveness.START_VARIABLE, "500")
+    monkeypatch.setattr(torchrun, "import_only", lambda _module: timers.append(signal.getitimer(signal.ITIMER_REAL)[0]))
+    monkeypatch.setattr(torchrun, "fork_ranks", lambda _options: timers.append(signal.getitimer(signal.ITIMER_REAL)[0]) or [])
+    main(monkeypatch, *PLAIN)
+    assert 0 < timers[0] <= 500
+    assert timers[1:] == [0.0]
+
+
+def test_an_import_that_hangs_in_c_code_ends_the_launcher_with_its_stack() -> None:
+    code = "import ctypes\nfrom training.runtime import torchrun\nwith torchrun.limited_start():\n    ctypes.PyDLL(None).sleep(600)"
+    environment = {**os.environ, liveness.START_VARIABLE: "1", "PYTHONPATH": str(CHECKOUT)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == -signal.SIGALRM
+    assert 'File "<string>", line 4' in done.stderr
+
+
+@pytest.mark.parametrize(("visible", "is_forked"), [(None, False), ("0", False), ("", True)])
+def test_with_a_torch_for_gpus_nothing_is_forked_unless_all_gpus_are_hidden(
+    started: list[str], monkeypatch: pytest.MonkeyPatch, visible: str | None, is_forked: bool
+) -> None:
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    main(monkeypatch, *PLAIN)
+    assert ("forks" in started) == is_forked
+    assert started[-1] == "torchrun"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--standalone", "--nproc-per-node=auto", "-m", "training.stages.trial", "uri"),
+        ("--standalone", "--nproc-per-node=2", "--max-restarts=1", "-m", "training.stages.trial", "uri"),
+        ("--nnodes=1:2", "--nproc-per-node=2", "--max-restarts=0", "-m", "training.stages.trial", "uri"),
+        ("--standalone", "--nproc-per-node=2", "--tee=3", "-m", "training.stages.trial", "uri"),
+        ("--standalone", "--nproc-per-node=2", "script.py"),
+    ],
+)
+def test_other_options_than_those_of_a_stage_are_left_to_torchrun(
+    started: list[str], monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+) -> None:
+    main(monkeypatch, *options)
+    assert started == ["torchrun"]
+
+
+def test_a_thread_of_a_library_is_seen_and_the_allocators_is_not() -> None:
+    stop, named = threading.Event(), threading.Barrier(3)
+    before = processes.other_threads()
+
+    def run(name: str) -> None:
+        # The kernel's name of this thread.
+        processes.name_this_process(name)
+        named.wait(60)
+        stop.wait()
+
+    threads = [threading.Thread(target=run, args=(name,)) for name in ("of a library", processes.ALLOCATOR_THREAD)]
+    for thread in threads:
+        thread.start()
+    named.wait(60)
+    try:
+        assert processes.other_threads() == sorted([*before, "of a library"])
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, -15), (None, 3)])
+def test_a_forked_process_ends_with_the_code_that_popen_gives(number: signal.Signals | None, code: int) -> None:
+    pid = os.posix_spawn("/bin/sh", ["sh", "-c", "exit 3" if number is None else "exec sleep 600"], os.environ)
+    process = processes.ForkedProcess(pid)
+    if number is not None:
+        assert process.poll() is None
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.0)
+        os.kill(pid, number)
+    assert process.wait(600) == code
+    assert process.poll() == code

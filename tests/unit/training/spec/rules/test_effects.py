@@ -1,0 +1,131 @@
+# ruff: noqa: E501 - the tables show whole messages
+"""Keys that would have no effect: refused, or accepted with a warning that gives the reason."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from training.contracts import ExitCode
+from training.errors import Problem
+from training.runtime.provenance import CHECKOUT
+from training.spec import PipelineSpec, check
+from training.spec.loader import check_file
+
+R, F = "search_ranking", "flight_delay"
+SHIPPED = sorted([*CHECKOUT.glob("dags/pipelines/*.yaml"), *CHECKOUT.glob("docs/examples/*/*.yaml")])
+PLACEMENT = "nodes: 1, processes_per_node: 2"
+STUDY = "train:\n  model"
+ONE = "placement: {nodes: 1, processes_per_node: 2}"
+
+WARNINGS: list[tuple[str, str, str, str]] = [
+    # pipeline, text, its replacement, the warning as shown
+    (R, "on: [failure, deadline]", "on: [failure]", 'deadline: [key.unused] no alert is sent at the deadline: alerts.on does not list it (add deadline to alerts.on)'),
+    (R, 'schedule: "0 2 * * *"', "start: 2026-01-01", "start: [key.unused] start is the first day of the schedule, and there is no schedule (add schedule, or remove start)"),
+    (R, "approval: automatic", "approvers: [ann]", "promote.approvers: [key.unused] approvers has no effect: approval is automatic and no gate has the severity approve (set approval: required, or remove the key)"),
+    (R, "approval: automatic", "approve_own: true", "promote.approve_own: [key.unused] approve_own has no effect: approval is automatic and no gate has the severity approve (set approval: required, or remove the key)"),
+    (R, "approval: automatic", "approve_within: 7d", "promote.approve_within: [key.unused] approve_within has no effect: approval is automatic and no gate has the severity approve (set approval: required, or remove the key)"),
+    (R, PLACEMENT, PLACEMENT + ", topology: zone", "train.placement.topology: [key.unused] topology has no effect on one node: it is the domain that several nodes share (remove it)"),
+    (F, "early_stopping: 20", "placement: {shared_memory: 1GiB}", "train.placement.shared_memory: [key.unused] shared_memory has no effect on boosted_trees, which trains in one process (remove it: it counts as memory)"),
+    (F, "train:\n  model", "timeout: {step: 1h, validation: 1h}\ntrain:\n  model", "timeout.validation: [key.unused] validation has no effect on boosted_trees, which validates within a boosting round (set timeout.step, or remove the key)"),
+    (R, STUDY, "tune:\n  trials: 2\n  gpus: 4\n  space: {epochs: {int: [1, 3]}}\n\ntrain:\n  model", "tune.gpus: [key.unused] gpus limits nothing: a trial has no GPUs (train.placement.gpus is 0) (remove it; tune.parallel limits trials at a time)"),
+    (R, "promote:", "costs: {currency: EUR}\npromote:", "costs.currency: [key.unused] currency has no effect without an amount (set costs.run or costs.hour)"),
+]  # fmt: skip
+
+REFUSALS: list[tuple[str, str, str, str]] = [
+    # pipeline, text, its replacement, the problem as shown
+    (F, "early_stopping: 20", "precision: bf16", "train.precision: [field.conflict] precision has no effect on boosted_trees (leave it out)"),
+    (F, "early_stopping: 20", "placement: {gpus: 1}", "train.placement.gpus: [resources.gpus] boosted_trees uses no GPU, placement asks for 1 (remove gpus and accelerator)"),
+    (R, PLACEMENT, "gpus: 4, processes_per_node: 2", "train.placement.gpus: [resources.gpus] gpus (4) must be at most processes_per_node (2): a process uses one GPU (set processes_per_node to 4, or gpus to fewer)"),
+    (R, PLACEMENT, PLACEMENT + ", accelerator: a100", "train.placement.accelerator: [resources.accelerator] accelerator ('a100') without gpus: the node would have a GPU that the training is not given (set gpus, or remove accelerator)"),
+    (F, "distance: {transform: number}", "distance: {transform: number, max_categories: 9}", "prepare.features.distance.max_categories: [field.conflict] max_categories has no effect on the transform number (only category counts its values; leave it out)"),
+    (F, "task: binary\n  primary: auc\n  minimum: {auc: 0.55}", "task: language\n  primary: loss", "evaluate.task: [model.task] boosted_trees does not train for the task language (no family of Nightshift does; train.model can be a class of your own: see NIGHTSHIFT_MODEL_PACKAGES)"),
+    (R, "task: ranking\n  primary: ndcg@10\n  minimum: {ndcg@10: 0.3}", "task: binary\n  primary: auc", "evaluate.task: [model.task] ranker does not train for the task binary (train.model: boosted_trees)"),
+]  # fmt: skip
+
+USED: list[tuple[str, tuple[tuple[str, str], ...]]] = [
+    # pipeline, changes after which a key has its effect
+    (R, (("approval: automatic", "approval: required, approvers: [ann], approve_within: 1d"),)),
+    (R, (("approval: automatic", "approve_own: true"), ("slice_support: 500", "severity: {drift: approve}"))),
+    (R, ((PLACEMENT, "nodes: 2, processes_per_node: 2, topology: zone, shared_memory: 1GiB, gpus: 2, accelerator: a100"),)),
+    (R, (("promote:", "costs: {currency: EUR, hour: 2}\npromote:"),)),
+    (R, (("timezone: UTC", "timezone: UTC\nstart: 2026-01-01"),)),
+    (R, (("timezone: UTC", "timezone: UTC\ntimeout: {validation: 1h, step: 90s}"),)),
+    (R, (("price: {transform: log}", "price: {transform: category, max_categories: 9}"),)),
+    (R, ((STUDY, "tune:\n  trials: 2\n  sampler: grid\n  seed: 7\n  space: {epochs: {choices: [1, 2, 3]}}\n\ntrain:\n  model"),)),
+]
+
+
+def checked(tmp_path: Path, text: bytes, pipeline: str) -> tuple[PipelineSpec, list[str]]:
+    path = tmp_path / f"{pipeline}.yaml"
+    path.write_bytes(text)
+    spec, warnings = check_file(path)
+    lines = text.decode().splitlines()
+    # The place is that of the key: whatever line it has in the shipped file of today.
+    assert all(lines[(warning.line or 0) - 1].count(warning.field.rpartition(".")[2]) for warning in warnings)
+    return spec, [warning.render("").partition(": ")[2] for warning in warnings]
+
+
+@pytest.mark.parametrize(("pipeline", "old", "new", "shown"), WARNINGS, ids=[case[2][-40:] for case in WARNINGS])
+def test_key_without_effect_is_accepted_with_a_warning(
+    tmp_path: Path, changed: Callable[..., bytes], pipeline: str, old: str, new: str, shown: str
+) -> None:
+    _, warnings = checked(tmp_path, changed(pipeline, (old, new)), pipeline)
+    assert warnings == [shown]
+
+
+@pytest.mark.parametrize(("pipeline", "old", "new", "shown"), REFUSALS, ids=[case[3].split("]")[0] for case in REFUSALS])
+def test_key_that_can_have_no_effect_is_refused(
+    refuse: Callable[..., tuple[Problem, ...]], pipeline: str, old: str, new: str, shown: str
+) -> None:
+    (problem,) = refuse(pipeline, (old, new))
+    assert problem.render("p").split(": ", 1)[1] == shown
+
+
+@pytest.mark.parametrize(("pipeline", "changes"), USED, ids=[case[1][0][1][-40:] for case in USED])
+def test_key_with_an_effect_gives_no_warning(
+    tmp_path: Path, changed: Callable[..., bytes], pipeline: str, changes: tuple[tuple[str, str], ...]
+) -> None:
+    assert checked(tmp_path, changed(pipeline, *changes), pipeline)[1] == []
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=[path.stem for path in SHIPPED])
+def test_shipped_pipelines_give_no_warning(path: Path) -> None:
+    assert check_file(path).warnings == ()
+
+
+def test_check_prints_warnings_and_ends_with_success(
+    tmp_path: Path, changed: Callable[..., bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "search_ranking.yaml"
+    path.write_bytes(changed(R, ("on: [failure, deadline]", "on: []")))
+    assert check.main([str(path)]) == ExitCode.DONE
+    warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert [re.sub(r":\d+:\d+:", "", line.partition("]")[0]) for line in warnings] == [
+        f"warning: {path} deadline: [key.unused",
+        f"warning: {path} alerts.webhook: [key.unused",
+    ]
+
+
+def test_class_of_an_allowed_package_trains_for_any_task(accept: Callable[..., PipelineSpec], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NIGHTSHIFT_MODEL_PACKAGES", "acme")
+    language = ("task: binary\n  primary: auc\n  minimum: {auc: 0.55}", "task: language\n  primary: loss")
+    spec = accept(F, ("model: boosted_trees", "model: acme.text:Model"), language)
+    assert spec.evaluate.task == "language"
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "placement", "threads"),
+    [
+        (R, PLACEMENT, 1),
+        (R, PLACEMENT + ", cpus: 8", 4),
+        (R, PLACEMENT + ", cpus: 0.5", 1),
+        (F, "nodes: 1", 2),
+        (F, "cpus: 1", 1),
+        (F, "cpus: 6.9", 6),
+    ],
+)
+def test_cpus_set_the_threads_of_each_process(accept: Callable[..., PipelineSpec], pipeline: str, placement: str, threads: int) -> None:
+    change = (PLACEMENT, placement) if pipeline == R else ("early_stopping: 20", f"placement: {{{placement}}}")
+    assert accept(pipeline, change).train.threads_per_process == threads

@@ -1,0 +1,85 @@
+"""Names that a YAML cannot use: ids of helper DAGs, columns that differ only by case, characters that forge lines."""
+
+from collections.abc import Callable
+
+import pytest
+
+from training.errors import Problem, SpecError
+from training.spec import PipelineSpec, freeze, parse_spec
+from training.spec.rules.names import HELPER_SUFFIXES, SHARED_DAGS
+
+Refuse = Callable[..., tuple[Problem, ...]]
+
+R, F = "search_ranking", "flight_delay"
+REMOVE = "remove the character"
+
+
+@pytest.mark.parametrize("name", [*SHARED_DAGS, *(f"search_ranking{suffix}" for suffix in HELPER_SUFFIXES), "a.tune.canary"])
+def test_pipeline_cannot_be_called_like_a_helper_dag(refuse: Refuse, name: str) -> None:
+    (problem,) = refuse(R, ("name: search_ranking", f"name: {name}"))
+    assert (problem.code, problem.field, problem.line) == ("name.reserved", "name", 3)
+    assert name in problem.message
+
+
+@pytest.mark.parametrize("name", ["rollback2", "canary", "search.canary2", "tune"])
+def test_pipeline_may_have_any_other_name(accept: Callable[..., PipelineSpec], name: str) -> None:
+    assert accept(R, ("name: search_ranking", f"name: {name}")).name == name
+
+
+def line_of(text: bytes, word: str) -> int:
+    return next(number for number, line in enumerate(text.decode().splitlines(), 1) if word in line)
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "old", "new", "names", "first"),
+    [
+        (R, "rating: {type: float}", "Price: {type: float}", "Price and price, a column of clicks,", "price: {type: float}"),
+        (F, "aircraft_age: {type", "Route: {type", "route and Route, a column of prepare.derive,", "Route:"),
+        (F, "dewp: {type: double", "Temp: {type: double", "Temp and temp, a column of weather,", "temp: {type"),
+        (F, "landed_at:\n", "Carrier:\n", "Carrier and carrier, a column of flights,", "carrier: {type"),
+        (F, "as: built_year", "as: Arr_Time", "Arr_Time and arr_time, a column of flights,", "arr_time: {type"),
+    ],
+    ids=["source", "prepare.derive", "feature table", "derived of source", "joined name"],
+)  # fmt: skip
+def test_columns_that_differ_only_by_case_are_refused_with_both_lines(
+    changed: Callable[..., bytes], pipeline: str, old: str, new: str, names: str, first: str
+) -> None:
+    text = changed(pipeline, (old, new))
+    with pytest.raises(SpecError) as caught:
+        parse_spec(text)
+    (problem,) = [found for found in caught.value.problems if found.code == "column.clash"]
+    assert problem.message == f"{names} differ only by case; SQL treats them as one column (see line {line_of(text, first)})"
+    assert problem.line == line_of(text, "route:" if "Route" in new else new.strip())
+
+
+@pytest.mark.parametrize("character", ["\n", "\r", "\t", "\u2028", "\u2029", "\u202e", "\u2066", "\u2069"], ids=ascii)
+@pytest.mark.parametrize(
+    ("old", "field"),
+    [("owner: search-relevance", "owner"), ("tags: [ranking", "tags[0]"), ("approval: automatic", "promote.approvers[0]")],
+    ids=["owner", "tags", "approvers"],
+)
+def test_one_line_texts_refuse_characters_that_forge_lines_or_hide_text(refuse: Refuse, old: str, field: str, character: str) -> None:
+    # `ascii` writes the escape that YAML reads too.
+    text = f'"ann{ascii(character)[1:-1]}bob"'
+    key, _, _ = old.partition(":")
+    new = {"owner": f"owner: {text}", "tags": f"tags: [{text}", "approval": f"approval: required, approvers: [{text}]"}[key]
+    (problem,) = refuse(R, (old, new))
+    assert (problem.code, problem.field, problem.hint) == ("field.characters", field, REMOVE)
+    assert f"U+{ord(character):04X} at position 4" in problem.message
+
+
+def test_description_may_have_lines_and_no_direction_overrides(
+    accept: Callable[..., PipelineSpec], refuse: Refuse, changed: Callable[..., bytes]
+) -> None:
+    old = next(line for line in changed(R).decode().splitlines() if line.startswith("description:"))
+    assert accept(R, (old, "description: |\n  One line.\n  Another,\twith a tab.")).description.count("\n") == 2
+    (problem,) = refuse(R, (old, 'description: "abc\\u202edef"'))
+    assert (problem.code, problem.field) == ("field.characters", "description")
+
+
+def test_text_of_other_scripts_is_accepted(accept: Callable[..., PipelineSpec]) -> None:
+    assert accept(R, ("owner: search-relevance", "owner: מנוע חיפוש, 検索, Zürich")).owner == "מנוע חיפוש, 検索, Zürich"
+
+
+def test_spec_that_was_frozen_before_the_rule_on_characters_is_still_read(ranking: PipelineSpec) -> None:
+    assert PipelineSpec.thaw({**freeze(ranking), "owner": "two\nlines"}).owner == "two\nlines"

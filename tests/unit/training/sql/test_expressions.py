@@ -1,0 +1,89 @@
+"""Expressions of a YAML: one scalar expression over one row, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from training.errors import DataError
+from training.sql.expressions import columns_of, hardened
+
+COLUMNS = ["a", "b", "Day"]
+
+
+@pytest.mark.parametrize(
+    ("expression", "columns"),
+    [
+        ("a + 1", {"a"}),
+        ("timezone('America/New_York', make_timestamp(a, 1, 1, 0, 0, 0)) + to_minutes(b)", {"a", "b"}),
+        ("CASE WHEN a > 1 THEN b ELSE nullif(b, 0) END", {"a", "b"}),
+        ("day -- of the month", {"Day"}),
+        ("'a name of no column' || b", {"b"}),
+        ("extract(hour FROM a) IN (1, 2) AND b BETWEEN 1 AND 2", {"a", "b"}),
+    ],
+)
+def test_a_scalar_expression_names_its_columns(expression: str, columns: set[str]) -> None:
+    assert columns_of(expression, COLUMNS, where="column 'x'") == columns
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "",
+        "a, b",
+        "*",
+        "columns('a')",
+        "a AS z",
+        "a) FROM t; DROP TABLE t --",
+        "a; SELECT 2",
+        "a FROM t",
+        "DISTINCT a",
+        "a ORDER BY 1",
+        "a LIMIT 1",
+        "(SELECT max(a))",
+        "EXISTS (SELECT 1)",
+        "max(a)",
+        "max(a) OVER ()",
+        "unnest([a])",
+        "$1",
+        "no_such_column",
+        "no_such_function(a)",
+        "random()",
+        "now()",
+        "today()",
+        "current_date",
+        "current_localtimestamp()",
+        "age(a)",
+        "uuid()",
+        "ago(a)",
+        "pg_sleep(1)",
+        "getvariable('x')",
+        "current_setting('threads')",
+    ],
+)
+def test_anything_else_is_refused(expression: str) -> None:
+    with pytest.raises(DataError) as caught:
+        columns_of(expression, COLUMNS, where="column 'x' of table 't'")
+    assert caught.value.code == "derive.expression"
+    assert caught.value.message.startswith("column 'x' of table 't': ")
+
+
+def test_hardened_duckdb_reaches_no_file_but_the_named_folder(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "inside", tmp_path / "outside"
+    for folder in (inside, outside):
+        folder.mkdir()
+        (folder / "f.csv").write_text("a\n1\n")
+    connection = hardened([inside])
+    assert connection.execute(f"FROM read_csv('{inside}/f.csv')").fetchall() == [(1,)]
+    for statement in (
+        f"FROM read_csv('{outside}/f.csv')",
+        f"FROM read_csv('{inside}/../outside/f.csv')",
+        f"COPY (SELECT 1) TO '{outside}/g.csv'",
+        f"ATTACH '{outside}/d.db'",
+        "SET enable_external_access = true",
+        "SET threads = 8",
+    ):
+        with pytest.raises(duckdb.Error, match=r"disabled|locked|permission|Permission|Cannot"):
+            connection.execute(statement)

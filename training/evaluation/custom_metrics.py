@@ -1,0 +1,65 @@
+"""Metrics of the spec's own: `evaluate.metrics` names functions of allowed packages."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Mapping
+from numbers import Real
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.errors import DataError, Problem, SpecError, shown
+from training.evaluation.metrics.by_task import OwnMetric
+from training.spec.families import PACKAGES_VARIABLE, is_own, own_packages
+
+Floats = NDArray[np.float64]
+
+
+def load_own_metrics(places: Mapping[str, str]) -> dict[str, OwnMetric]:
+    """Return the functions behind name to `package.module:function`. Each is `function(labels, scores, groups) -> float`, more is better.
+
+    What a function raises, and an answer that is no number, comes out as DataError `metric.failed`; NaN is no error, and is rejected
+    by every gate.
+
+    Raises:
+        SpecError: `metric.place`, not of an allowed package; `metric.unknown`, there is no such function.
+    """
+    return {name: _checked(name, place, _load(place)) for name, place in places.items()}
+
+
+def _load(place: str) -> Any:
+    if not is_own(place):
+        allowed = f"allowed packages ({PACKAGES_VARIABLE}): {', '.join(own_packages()) or 'none'}"
+        problem = Problem(code="metric.place", message=f"{shown(place)} is no package.module:function of an allowed package", hint=allowed)
+        raise SpecError("evaluate.metrics", [problem])
+    module_name, _, function_name = place.partition(":")
+    try:
+        found = getattr(importlib.import_module(module_name), function_name, None)
+    except ImportError as err:
+        raise SpecError("evaluate.metrics", [Problem(code="metric.unknown", message=f"{shown(place)} cannot be imported: {err}")]) from err
+    if not callable(found):
+        message = f"{shown(place)} is {'missing' if found is None else 'a ' + type(found).__name__}, not a function"
+        hint = "write function(labels, scores, groups) -> float"
+        raise SpecError("evaluate.metrics", [Problem(code="metric.unknown", message=message, hint=hint)])
+    return found
+
+
+def _checked(name: str, place: str, function: Any) -> OwnMetric:
+    def value(labels: Floats, scores: Floats, groups: NDArray[np.int64] | None) -> float:
+        try:
+            found = function(labels, scores, groups)
+        except Exception as err:
+            message = f"the metric {name} ({place}) failed on {len(labels)} rows: {type(err).__name__}: {err}"
+            raise DataError("metric.failed", message[:1000], hint="it must take any rows of the test split, resampled ones too") from err
+        if isinstance(found, np.ndarray) and found.ndim == 0:
+            found = found.item()
+        if isinstance(found, bool) or not isinstance(found, Real):
+            message = f"the metric {name} ({place}) returned {shown(found)}, a {type(found).__name__}"
+            raise DataError("metric.failed", message, hint="return one float")
+        number = float(found)
+        return number if math.isfinite(number) else math.nan
+
+    return value

@@ -1,0 +1,107 @@
+"""A study's page: one self-contained HTML file, the same bytes for the same trials."""
+
+from __future__ import annotations
+
+import functools
+import io
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import matplotlib as mpl
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from matplotlib.figure import Figure
+
+from training.spec.sections.tuning import Tune
+from training.tuning.records import TrialRecord
+
+FOLDER: Final = Path(__file__).resolve().parent
+COLORS: Final = {"complete": "#1b6ca8", "pruned": "#b0b0b0", "failed": "#c0392b"}
+MAX_SLICES: Final = 12
+
+
+def render_study(
+    tune: Tune, records: Sequence[TrialRecord], best: TrialRecord, importance: Mapping[str, float], *, pipeline: str, as_of: str
+) -> bytes:
+    """Return the page: the best settings, what mattered, how the search went, every trial."""
+    ranked = sorted(records, key=lambda r: (r.state != "complete", r.value if r.value is not None else float("inf"), r.slot))
+    plots = {"Course of the study": _course(records, best), "Lowest validation loss of each trial so far": _curves(records)}
+    plots |= {f"By {name}": _by_setting(records, name, tune) for name in list(importance or tune.space)[:MAX_SLICES]}
+    values = {
+        "pipeline": pipeline,
+        "as_of": as_of,
+        "tune": tune,
+        "best": best,
+        "importance": importance,
+        "records": ranked,
+        "names": list(tune.space),
+        "plots": plots,
+        "num_epochs": sum(record.epochs for record in records),
+    }
+    return _template().render(number=number, **values).encode()
+
+
+def number(value: object) -> str:
+    """Return a value as people read it, a dash for none."""
+    if value is None:
+        return "–"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _course(records: Sequence[TrialRecord], best: TrialRecord) -> str:
+    figure, axes = _figure(("trial", "objective"))
+    complete = [record for record in records if record.state == "complete" and record.value is not None]
+    axes.scatter([r.slot for r in complete], [r.value for r in complete], color=COLORS["complete"], s=14, label="complete")
+    lows = list(itertools.accumulate((r.value for r in complete if r.value is not None), min))
+    axes.step([r.slot for r in complete], lows, where="post", color="#d1701b", label="best so far")
+    axes.axvline(best.slot, color="#dddddd", linewidth=1, zorder=0)
+    axes.legend(frameon=False)
+    return _svg(figure)
+
+
+def _curves(records: Sequence[TrialRecord]) -> str:
+    figure, axes = _figure(("epoch", "validation loss"))
+    for state in ("pruned", "complete"):
+        for record in records:
+            if record.state == state and record.losses:
+                epochs, losses = zip(*record.losses, strict=True)
+                axes.plot(epochs, losses, color=COLORS[state], linewidth=0.8, marker="." if len(epochs) == 1 else None)
+    return _svg(figure)
+
+
+def _by_setting(records: Sequence[TrialRecord], name: str, tune: Tune) -> str:
+    figure, axes = _figure((name, "objective"))
+    known = [record for record in records if record.state == "complete" and name in record.settings]
+    space = tune.space[name]
+    values = [r.settings[name] if space.choices is None else space.choices.index(r.settings[name]) for r in known]
+    axes.scatter(values, [r.value for r in known], color=COLORS["complete"], s=14)
+    if space.choices is not None:
+        axes.set_xticks(range(len(space.choices)), [str(choice) for choice in space.choices])
+    if space.log:
+        axes.set_xscale("log")
+    return _svg(figure)
+
+
+def _figure(names: tuple[str, str]) -> tuple[Figure, Any]:
+    figure = Figure(figsize=(4.6, 3.4), layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_xlabel(names[0])
+    axes.set_ylabel(names[1])
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _svg(figure: Figure) -> str:
+    stream = io.StringIO()
+    # A fixed salt, no date: the same study gives the same bytes.
+    with mpl.rc_context({"svg.hashsalt": "nightshift", "svg.fonttype": "none"}):
+        figure.savefig(stream, format="svg", metadata={"Date": None})
+    text = stream.getvalue()
+    return text[text.index("<svg") :]
+
+
+@functools.cache
+def _template() -> Template:
+    environment = Environment(loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined)
+    return environment.get_template("study.html")

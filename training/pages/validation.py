@@ -1,0 +1,44 @@
+"""The validation report: one self-contained HTML page, the same bytes for the same findings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from training.data.label_delay import MAX_DAYS_SHOWN
+from training.data.validation.results import Findings
+
+TEMPLATES: Final = Path(__file__).resolve().parent
+STATUS_ORDER: Final = {"failed": 0, "warned": 1, "passed": 2}
+
+
+def render_report(findings: Findings, *, pipeline: str, as_of: str, window: tuple[str, str], snapshot_digest: str) -> bytes:
+    """Return the page: verdict, every check with observed, allowed and status, rows per day, column statistics."""
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["number"] = _number
+    most = max(findings.rows_per_day.values(), default=0)
+    page = environment.get_template("validation.html").render(
+        pipeline=pipeline,
+        as_of=as_of,
+        window=window,
+        snapshot_digest=snapshot_digest,
+        counts=findings.counts,
+        checks=sorted(findings.checks, key=lambda check: STATUS_ORDER[check.status]),
+        days=[(day, rows, round(100 * rows / most, 1) if most else 0) for day, rows in findings.rows_per_day.items()],
+        statistics=findings.statistics,
+        unknown=findings.unknown_labels,
+        unknown_days=list((findings.unknown_labels or {}).get("days", {}).items())[-MAX_DAYS_SHOWN:],
+    )
+    return page.encode("utf-8")
+
+
+def _number(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)[:40]

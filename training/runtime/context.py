@@ -1,0 +1,128 @@
+"""What a stage's work is handed: its request, the store, a scratch folder, progress, and the wish to stop."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from training import liveness
+from training.code.loaded import LoadedCode
+from training.contracts import Scalar, StageRequest
+from training.spec import PipelineSpec
+from training.store import Store
+from training.store.leases import Lease
+
+logger = logging.getLogger("training.progress")
+
+PROGRESS_INTERVAL_SECONDS = 2.0
+
+
+class StopFlag:
+    """Set once somebody asked this process to stop; the work decides when it can."""
+
+    def __init__(self) -> None:
+        self._requested = False
+
+    @property
+    def requested(self) -> bool:
+        return self._requested
+
+    def request(self) -> None:
+        self._requested = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What a stage's work made."""
+
+    artifact_uri: str
+    digest: str
+    scalars: Mapping[str, Scalar] = field(default_factory=dict)
+    reports: Mapping[str, str] = field(default_factory=dict)
+    """Name to URI of a page, as `publish_page` returned it."""
+
+
+@dataclass(kw_only=True)
+class StageContext:
+    """One attempt's view of its work."""
+
+    store: Store
+    request: StageRequest
+    spec: PipelineSpec
+    folder: Path
+    """Scratch on local disk, removed afterwards."""
+    stop: StopFlag
+    rank: int = 0
+    world_size: int = 1
+    lease: Lease | None = None
+    """The right to commit; rank 0 only."""
+    code: LoadedCode | None = None
+    """What the work is named after; None: nothing is compared."""
+    timings: dict[str, float] = field(default_factory=dict)
+    last_progress: dict[str, Scalar] = field(default_factory=dict)
+    """What the heartbeat carries."""
+    _started: dict[str, tuple[float, int]] = field(default_factory=dict)
+    _done: dict[str, int] = field(default_factory=dict)
+    _logged_at: float = -PROGRESS_INTERVAL_SECONDS
+
+    def progress(self, done: int, total: int, unit: str, **more: Scalar) -> None:
+        """Log done/total, rate and ETA at most every 2 s, and feed the heartbeat; rank 0 alone speaks.
+
+        A number that changes is progress: see `training.liveness`.
+        """
+        if self._done.get(unit) != done:
+            self._done[unit] = done
+            liveness.moved()
+        if self.rank != 0:
+            return
+        now = time.monotonic()
+        started_at, done_before = self._started.setdefault(unit, (now, done))
+        elapsed = now - started_at
+        rate = (done - done_before) / elapsed if elapsed > 0 else 0.0
+        eta_seconds = (total - done) / rate if rate > 0 else None
+        self.last_progress = {"done": done, "total": total, "unit": unit, "per_second": round(rate, 2), "eta_seconds": eta_seconds, **more}
+        if now - self._logged_at < PROGRESS_INTERVAL_SECONDS and done < total:
+            return
+        self._logged_at = now
+        extras = "".join(f", {name} {_brief(value)}" for name, value in more.items())
+        eta = "" if eta_seconds is None or done >= total else f", {eta_seconds:.0f} s left"
+        logger.info("%s of %s %s, %s/s%s%s", f"{done:,}", f"{total:,}", unit, f"{rate:,.0f}", eta, extras)
+
+    @contextmanager
+    def timed(self, name: str, *, kind: liveness.Kind = "part") -> Iterator[None]:
+        """Add the block's seconds to the result's timings under `name`; `kind` says which limit it has where it reports no progress."""
+        started_at = time.monotonic()
+        try:
+            with liveness.phase(kind, name):
+                yield
+        finally:
+            self.timings[name] = round(self.timings.get(name, 0.0) + time.monotonic() - started_at, 3)
+
+    def check_code(self) -> None:
+        """Call it before anything is recorded under the work's name.
+
+        Raises:
+            SpecError: `code.outside`, `code.changed`: the name does not cover what this process has used.
+        """
+        if self.code is not None:
+            self.code.check()
+
+    def publish_page(self, name: str, html: bytes) -> str:
+        """Store a self-contained page by content, let the run's ref `reports/<name>` lead to it; return its URI."""
+        from training.store import set_run_ref
+        from training.store.reports import add_report
+
+        digest = self.store.objects.put_bytes(html)
+        uri = self.store.objects.uri(digest)
+        # Before anything leads to it: a report is shown to those alone who may see its pipeline.
+        add_report(self.store, self.request.pipeline, digest)
+        set_run_ref(self.store, self.request, f"reports/{name}", uri)
+        return uri
+
+
+def _brief(value: Scalar) -> str:
+    return f"{value:.5g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,83 @@
+"""Which libraries, which commit, which image: what a result is tied to. Light enough for operators."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+LIBRARIES = (
+    "torch",
+    "xgboost-cpu",
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "duckdb",
+    "great_expectations",
+    "mlflow",
+    "apache-airflow",
+    "scikit-learn",
+)
+
+
+def given_code_version() -> str | None:
+    """Return `NIGHTSHIFT_CODE_VERSION`, which stands for the code of every stage: the digest of the image; None where it is not set."""
+    return os.environ.get("NIGHTSHIFT_CODE_VERSION") or None
+
+
+@functools.cache
+def source_version() -> str:
+    """Return a SHA-256 over every .py file of training/ and of the packages of `NIGHTSHIFT_MODEL_PACKAGES`: what a service has in memory.
+
+    The code of a stage's work is another thing, `training.code`.
+    """
+    hasher = hashlib.sha256()
+    for root in [CHECKOUT / "training", *_model_package_paths()]:
+        for path in [root] if root.is_file() else sorted(root.rglob("*.py")):
+            name = path.name if root.is_file() else path.relative_to(root.parent).as_posix()
+            hasher.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return hasher.hexdigest()
+
+
+def git_state() -> dict[str, str | bool]:
+    """Return `{"commit": 40 hex digits or "unknown", "dirty": bool}` of the checkout, ignoring files that git does not track."""
+    commit = _git("rev-parse", "HEAD")
+    if commit is None:
+        return {"commit": os.environ.get("NIGHTSHIFT_GIT_COMMIT", "unknown"), "dirty": False}
+    return {"commit": commit, "dirty": bool(_git("status", "--porcelain", "--untracked-files=no"))}
+
+
+def environment() -> dict[str, str]:
+    """Return Python, platform and library versions."""
+    found = {"python": platform.python_version(), "platform": platform.platform(), "machine": platform.machine()}
+    for name in LIBRARIES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "absent"
+    return found
+
+
+def _model_package_paths() -> list[Path]:
+    paths = []
+    for name in sorted(filter(None, os.environ.get("NIGHTSHIFT_MODEL_PACKAGES", "").split(","))):
+        spec = importlib.util.find_spec(name.strip())
+        if spec is not None and spec.submodule_search_locations:
+            paths.append(Path(next(iter(spec.submodule_search_locations))))
+        elif spec is not None and spec.origin:
+            paths.append(Path(spec.origin))
+    return paths
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        answer = subprocess.run(["git", "-C", str(CHECKOUT), *arguments], capture_output=True, text=True, timeout=20, check=False)  # noqa: S607
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() if answer.returncode == 0 else None

@@ -1,0 +1,337 @@
+"""The transaction around a stage's work: request, lease, heartbeat, fence, result or error, exit code.
+
+Files first, `_RESULT.json` last by conditional create; nothing but that file means success.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import logging
+import os
+import re
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+from datetime import UTC, datetime
+from types import FrameType
+from typing import Final, NoReturn
+
+from training import liveness
+from training.code.loaded import LoadedCode
+from training.contracts import ExitCode, StageRequest, StageResult
+from training.environment_numbers import whole_number
+from training.errors import (
+    LeaseLostError,
+    NightshiftError,
+    OutOfMemoryError,
+    PreemptedError,
+    Problem,
+    SpecError,
+    UnavailableError,
+    shown,
+)
+from training.runtime.context import Outcome, StageContext, StopFlag
+from training.runtime.processes import bind_to_parent
+from training.runtime.provenance import given_code_version
+from training.scratch import scratch_folder
+from training.spec import PipelineSpec
+from training.spec.sections.timeout import Timeout
+from training.store import StageAddress, Store
+from training.store.leases import Lease
+from training.waiting import waiting_for_database
+
+__all__ = ["Outcome", "StageContext", "main"]
+
+logger = logging.getLogger("training.stage")
+
+Work = Callable[[StageContext], Outcome]
+
+HEARTBEAT_SECONDS: Final = 2.0
+LOG_UPLOAD_BEATS: Final = 5
+MAX_LOG_LINES: Final = 5000
+MAX_MESSAGE_CHARS: Final = 4000
+MAX_TRACEBACK_CHARS: Final = 8000
+REQUEST_PATTERN: Final = re.compile(r"(?P<root>.+)/stages/([^/]+)/([^/]+)/([0-9a-f]{64})/attempts/([^/]+)/_REQUEST\.json")
+QUIET_LOGGERS: Final = ("alembic", "great_expectations", "matplotlib", "mlflow", "urllib3", "git", "h5py")
+
+
+def main(work: Work, *, polls_stop: bool = False) -> NoReturn:
+    """Run one attempt of a stage in this process and exit with its code.
+
+    Args:
+        work: the stage.
+        polls_stop: the work looks at `context.stop` itself and ends after a commit; otherwise SIGTERM raises at once.
+    """
+    try:
+        rank = whole_number("RANK", 0)
+        liveness.watch(sys.argv[-1])
+    except SpecError as err:
+        logger.error("%s", err)
+        sys.exit(int(err.exit_code))
+    tail = _configure_logging(rank)
+    if len(sys.argv) != 2 or not REQUEST_PATTERN.fullmatch(sys.argv[1]):
+        logger.error("usage: %s REQUEST_URI (…/stages/<pipeline>/<stage>/<fingerprint>/attempts/<id>/_REQUEST.json)", sys.argv[0])
+        sys.exit(int(ExitCode.BAD_SPEC))
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        bind_to_parent()
+    stop = StopFlag()
+    signal.signal(signal.SIGTERM, _stop_handler(stop, polls_stop=polls_stop))
+    # What the imports have made stays to the end: no collection looks at it again.
+    gc.freeze()
+    gc.enable()
+    code = run(work, sys.argv[1], stop=stop, tail=tail)
+    logging.shutdown()
+    # Threads of libraries (gloo, MLflow, xgboost) may hang an orderly exit; everything of ours is committed by now.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(int(code))
+
+
+def run(work: Work, request_uri: str, *, stop: StopFlag, tail: deque[str] | None = None) -> ExitCode:
+    """Run one attempt; return how it ended. Everything that a reader needs is in the store by then."""
+    match = REQUEST_PATTERN.fullmatch(request_uri)
+    if match is None:
+        raise ValueError(f"not a request URI: {request_uri!r}")
+    started_at = time.monotonic()
+    lines = tail if tail is not None else deque(maxlen=MAX_LOG_LINES)
+    try:
+        store = Store(match["root"])
+    except NightshiftError as err:
+        logger.error("%s", err)
+        return err.exit_code
+    try:
+        request = store.read_request(request_uri)
+    except NightshiftError as err:
+        # Without the error's record, torchrun's exit code 1 would look like a lost process, and be relaunched.
+        _report(store.address(*match.groups()[1:4]), match.groups()[4], err, err)
+        return err.exit_code
+    address = store.address(request.pipeline, request.stage, request.fingerprint)
+    try:
+        with waiting_for_database():
+            _attempt(work, store, request, address, stop=stop, lines=lines, started_at=started_at)
+    except (Exception, KeyboardInterrupt) as caught:
+        error = _classify(caught)
+        _report(address, request.attempt_id, error, caught)
+        return error.exit_code
+    finally:
+        with liveness.phase("transfer", "log"):
+            _upload_log(address, request.attempt_id, lines)
+    return ExitCode.DONE
+
+
+def _attempt(
+    work: Work, store: Store, request: StageRequest, address: StageAddress, *, stop: StopFlag, lines: deque[str], started_at: float
+) -> None:
+    rank, world_size = whole_number("RANK", 0), whole_number("WORLD_SIZE", 1)
+    if address.result() is not None:
+        logger.info("already done: %s", address.uri)
+        return
+    code = _check_startable(request, address)
+    spec = PipelineSpec.thaw(store.get_json(request.spec_uri))
+    liveness.limit(_limits(spec.timeout))
+    with liveness.phase("part", request.stage), scratch_folder() as folder:
+        context = StageContext(
+            store=store, request=request, spec=spec, folder=folder, stop=stop, rank=rank, world_size=world_size, code=code
+        )
+        if rank != 0:
+            work(context)
+            return
+        lease = Lease.acquire(address, owner=request.run.owner, attempt_id=request.attempt_id, takeover_epoch=request.takeover_epoch)
+        context.lease = lease
+        logger.info("%s of %s, attempt %d, as of %s", request.stage, request.pipeline, lease.epoch, request.as_of)
+        with _Heartbeat(address, context, lease, lines):
+            outcome = work(context)
+        context.check_code()
+        context.timings["total"] = round(time.monotonic() - started_at, 3)
+        _commit(address, request, lease, outcome, context)
+
+
+def _limits(timeout: Timeout) -> dict[str, float]:
+    """Return the longest time without progress by phase, in seconds; waiting for other ranks (`peers`) has none."""
+    limits = {
+        "start": timeout.start,
+        "transfer": timeout.transfer,
+        "part": timeout.part,
+        "step": timeout.step,
+        "validation": timeout.validation,
+        "checkpoint": timeout.checkpoint,
+        "mlflow": timeout.mlflow,
+    }
+    return {kind: longest.total_seconds() for kind, longest in limits.items()}
+
+
+def _check_startable(request: StageRequest, address: StageAddress) -> LoadedCode:
+    """Refuse to work with other code than the work is named after, and in an attempt that is known to have ended.
+
+    Raises:
+        SpecError: `code.mismatch`, `code.outside`.
+        LeaseLostError: `attempt.over`, this process was submitted by somebody who was long taken for dead.
+    """
+    given = given_code_version()
+    if request.code_version and not request.code_files and request.code_version != given:
+        message = f"this process runs code {shown(given or 'without a digest')}, the work is that of code {shown(request.code_version)}"
+        hint = "build Airflow's image and the stages' from the same commit, or pin the stages' by its digest"
+        raise SpecError("request", [Problem(code="code.mismatch", message=message, hint=hint)])
+    code = LoadedCode(request.code_files)
+    # Before hours of work: what the stage's own module imports is loaded by now.
+    code.check()
+    if address.ended(request.attempt_id) is not None:
+        raise LeaseLostError("attempt.over", f"attempt {request.attempt_id} of {address.uri} was seen to end; a newer one has the work")
+    return code
+
+
+def _commit(address: StageAddress, request: StageRequest, lease: Lease, outcome: Outcome, context: StageContext) -> None:
+    lease.commit("commit", {"artifact_uri": outcome.artifact_uri, "digest": outcome.digest})
+    result = StageResult(
+        pipeline=request.pipeline,
+        stage=request.stage,
+        fingerprint=request.fingerprint,
+        artifact_uri=outcome.artifact_uri,
+        digest=outcome.digest,
+        run=request.run,
+        attempt_id=request.attempt_id,
+        attempts=lease.epoch,
+        committed_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        scalars=outcome.scalars,
+        timings=context.timings,
+        reports=outcome.reports,
+    )
+    if address.create_result(result):
+        logger.info("committed %s in %.1f s: %s", request.stage, context.timings["total"], outcome.digest)
+    else:
+        logger.warning("another attempt committed %s first; its result stands", address.uri)
+    lease.release()
+
+
+class _Heartbeat:
+    """Beats in a thread: progress and log to the store, and the fence: a process that lost its lease ends at once."""
+
+    def __init__(self, address: StageAddress, context: StageContext, lease: Lease, lines: deque[str]) -> None:
+        self._address = address
+        self._context = context
+        self._lease = lease
+        self._lines = lines
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+
+    def __enter__(self) -> None:
+        self._beat(0)
+        self._thread.start()
+
+    def __exit__(self, *_exc: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        # It beats while the work hangs: no progress of the work's.
+        liveness.in_background()
+        beats = 0
+        while not self._done.wait(HEARTBEAT_SECONDS):
+            beats += 1
+            try:
+                self._beat(beats)
+            except LeaseLostError as err:
+                _report(self._address, self._context.request.attempt_id, err, err)
+                os._exit(int(err.exit_code))
+            except NightshiftError as err:
+                logger.warning("heartbeat %d failed: %s", beats, err)
+
+    def _beat(self, number: int) -> None:
+        attempt_id = self._context.request.attempt_id
+        self._address.write_heartbeat(attempt_id, {"beat": number, "pid": os.getpid(), "progress": self._context.last_progress})
+        if number:
+            self._lease.check()
+        if number % LOG_UPLOAD_BEATS == 1:
+            _upload_log(self._address, attempt_id, self._lines)
+
+
+def _classify(caught: BaseException) -> NightshiftError:
+    """Return what was raised as one of our errors; unknown ones keep exit code 1."""
+    if isinstance(caught, NightshiftError):
+        return caught
+    text = f"{type(caught).__name__}: {caught}"
+    if isinstance(caught, KeyboardInterrupt):
+        return PreemptedError("stage.stopped", "stopped by a signal")
+    if isinstance(caught, MemoryError) or type(caught).__name__ == "OutOfMemoryError" or "can't allocate memory" in text:
+        return OutOfMemoryError("memory.exhausted", text[:MAX_MESSAGE_CHARS])
+    if isinstance(caught, OSError) and caught.errno in (errno.ENOSPC, errno.EDQUOT):
+        return UnavailableError("storage.full", f"no space left: {text}", hint="free space in the scratch folder or the store")
+    return NightshiftError("stage.unexpected", text[:MAX_MESSAGE_CHARS], hint="the traceback is in the attempt's log")
+
+
+def _report(address: StageAddress, attempt_id: str, error: NightshiftError, caught: BaseException) -> None:
+    trace = "".join(traceback.format_exception(caught))[-MAX_TRACEBACK_CHARS:]
+    if error.exit_code is ExitCode.UNEXPECTED:
+        logger.error("%s\n%s", error, trace)
+    else:
+        logger.error("%s", error)
+    try:
+        write_error(address, attempt_id, error, trace, rank=whole_number("RANK", 0))
+    except NightshiftError as err:
+        logger.warning("could not write _ERROR.json: %s", err)
+
+
+def write_error(address: StageAddress, attempt_id: str, error: NightshiftError, trace: str, *, rank: int) -> bool:
+    """Write an attempt's `_ERROR.json`, texts cut at their limits; say whether it is the attempt's first error, which is the one kept.
+
+    Raises:
+        NightshiftError: the store cannot be written.
+    """
+    record = {
+        "code": error.code,
+        "exit_code": int(error.exit_code),
+        "message": error.message[:MAX_MESSAGE_CHARS],
+        "hint": error.hint,
+        "details": {name: str(value)[:MAX_MESSAGE_CHARS] for name, value in error.details.items()},
+        "rank": rank,
+        "traceback": trace[:MAX_TRACEBACK_CHARS],
+    }
+    return address.write_error(attempt_id, record)
+
+
+def _upload_log(address: StageAddress, attempt_id: str, lines: deque[str]) -> None:
+    if whole_number("RANK", 0) != 0:
+        return
+    try:
+        address.write_log(attempt_id, "\n".join(list(lines)) + "\n")
+    except NightshiftError as err:
+        logger.warning("could not upload the log: %s", err)
+
+
+def _stop_handler(stop: StopFlag, *, polls_stop: bool) -> Callable[[int, FrameType | None], None]:
+    def handle(_signal: int, _frame: FrameType | None) -> None:
+        first = not stop.requested
+        stop.request()
+        if first and not polls_stop:
+            raise PreemptedError("stage.stopped", "stopped by SIGTERM; the next attempt does the stage again")
+
+    return handle
+
+
+class _Tail(logging.Handler):
+    """Keeps the last lines for the log in the store."""
+
+    def __init__(self, lines: deque[str]) -> None:
+        super().__init__()
+        self._lines = lines
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._lines.append(self.format(record))
+
+
+def _configure_logging(rank: int) -> deque[str]:
+    lines: deque[str] = deque(maxlen=MAX_LOG_LINES)
+    where = f" rank {rank}" if "WORLD_SIZE" in os.environ else ""
+    formatter = logging.Formatter(f"%(asctime)s %(levelname)s{where} %(name)s: %(message)s", datefmt="%H:%M:%S")
+    stream, tail = logging.StreamHandler(sys.stdout), _Tail(lines)
+    for handler in (stream, tail):
+        handler.setFormatter(formatter)
+    logging.basicConfig(level=logging.INFO, handlers=[stream, tail], force=True)
+    for name in QUIET_LOGGERS:
+        logging.getLogger(name).setLevel(logging.WARNING)
+    return lines

@@ -1,0 +1,283 @@
+"""One source file becomes one part of a snapshot: as it is, or read, computed, cut to what may be seen, and written anew."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from training.errors import DataError, shown
+from training.sources.csv_reader import read_csv, read_header
+from training.sources.limits import check_size, decoded_bytes
+from training.sources.tables import ARROW_TYPES, TableContract, schema_of, type_name
+from training.sql.expressions import columns_of, hardened, quoted
+
+ROW_GROUP_ROWS: Final = 128 * 1024
+COMPRESSION: Final = "zstd"
+INTEGERS: Final = frozenset({"TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT"})
+RESULT_TYPES: Final = {
+    **dict.fromkeys(("int8", "int16", "int32", "int64"), INTEGERS),
+    **dict.fromkeys(("float", "double"), INTEGERS | {"FLOAT", "DOUBLE", "DECIMAL"}),
+    "string": frozenset({"VARCHAR"}),
+    "boolean": frozenset({"BOOLEAN"}),
+    "date": frozenset({"DATE"}),
+    "timestamp": frozenset({"TIMESTAMP WITH TIME ZONE"}),
+}
+"""What an expression may give for each declared type. No text becomes a number here, and no time without zone an instant."""
+MAX_NAMES_SHOWN: Final = 10
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+Microseconds = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class LabelTimes:
+    """Event times of the rows of the window, in microseconds since 1970: [n] with a label that is known, [m] without."""
+
+    known_us: Microseconds
+    unknown_us: Microseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Horizon:
+    """The rows of a table that a run may see: event times in [start, end), and all that is known at `as_of`."""
+
+    start: datetime | None
+    end: datetime | None
+    as_of: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One Parquet file on local disk: `schema` is column name to type name."""
+
+    path: Path
+    rows: int
+    schema: dict[str, str]
+    decoded_bytes: int
+    """In memory: what later stages hold of it, at least once."""
+    label_times: LabelTimes | None = None
+    """Of the main table's rows, where it says when labels are known."""
+
+
+def part_as_is(contract: TableContract, path: Path, *, source: str, limit_bytes: int) -> Part:
+    """Return a Parquet file's rows and schema, from its footer.
+
+    Args:
+        limit_bytes: the largest size of the rows, decoded; a larger one is not measured to its end.
+
+    Raises:
+        DataError: `data.empty`, `format.parquet`, `schema.names`.
+    """
+    with _open_parquet(path, source=source) as file:
+        schema = schema_of(file.schema_arrow, source=source)
+        declared = [name for name in contract.columns if name in schema]
+        size_bytes = _decoded_bytes(file, declared, path, limit_bytes, source=source)
+        return Part(path, file.metadata.num_rows, schema, size_bytes)
+
+
+def part_of_rows(contract: TableContract, path: Path, horizon: Horizon, *, source: str, limit_bytes: int) -> Part:
+    """Read a source file, add its derived columns, keep the rows of the horizon, sort them, and write them beside the file.
+
+    The bytes written depend on the file's content, the contract and the horizon alone.
+
+    Args:
+        limit_bytes: the largest size of the rows that are read, decoded.
+
+    Raises:
+        DataError: of `read_rows`, `derive` and `keep_visible`.
+    """
+    rows = read_rows(contract, path, source=source, limit_bytes=limit_bytes)
+    table, unknown_us = keep_visible(contract, derive(contract, rows, source=source), horizon, source=source)
+    times = None if unknown_us is None else LabelTimes(_microseconds(table, contract), unknown_us)
+    order = [name for name in dict.fromkeys((contract.event_time, *contract.key)) if name in table.column_names]
+    if order:
+        table = table.sort_by([(name, "ascending") for name in order])
+    written = path.with_name(f"{path.name}.rows")
+    pq.write_table(
+        table.replace_schema_metadata(None),
+        written,
+        compression=COMPRESSION,
+        row_group_size=ROW_GROUP_ROWS,
+        write_page_checksum=True,
+        version="2.6",
+    )
+    return Part(written, table.num_rows, schema_of(table.schema, source=source), table.nbytes, times)
+
+
+def read_rows(contract: TableContract, path: Path, *, source: str, limit_bytes: int) -> pa.Table:
+    """Return the declared columns that a CSV or Parquet file has, in the contract's order.
+
+    Columns that are missing, or in Parquet of another type, are left for validation to report, unless something here needs them.
+
+    Raises:
+        DataError: `schema.unexpected`, columns neither declared nor ignored; of `read_csv`; `data.empty`, `format.parquet`;
+            `source.too_large`, by the size of a CSV file or by the footer and the dictionaries of a Parquet file, before a row is decoded.
+    """
+    if contract.kind == "csv":
+        check_size(path.stat().st_size, limit_bytes, what=source)
+        header = read_header(path, source=source)
+        present = _declared(contract, header, source=source)
+        return read_csv(path, {name: ARROW_TYPES[contract.columns[name].type] for name in present}, source=source)
+    with _open_parquet(path, source=source) as file:
+        present = _declared(contract, list(schema_of(file.schema_arrow, source=source)), source=source)
+        size_bytes = _decoded_bytes(file, present, path, limit_bytes, source=source)
+        check_size(size_bytes, limit_bytes, what=source, rows=file.metadata.num_rows)
+        try:
+            table = file.read(columns=present).select(present)
+        except (pa.ArrowException, OSError) as err:
+            raise _not_parquet(source, err) from err
+    same = {name: ARROW_TYPES.get(type_name(table.schema.field(name).type), table.schema.field(name).type) for name in present}
+    return table.cast(pa.schema([pa.field(name, kind) for name, kind in same.items()]))
+
+
+def derive(contract: TableContract, table: pa.Table, *, source: str) -> pa.Table:
+    """Return the table with the contract's derived columns after its own; each may use those before it.
+
+    Raises:
+        DataError: `derive.expression`; `derive.type`, the result is not of the declared type; `derive.failed`, it cannot be computed
+            for some row; `schema.missing`, it needs a declared column that the file lacks.
+    """
+    if not contract.derived:
+        return table
+    declared = [*contract.columns, *contract.derived]
+    with hardened() as connection:
+        for name, derived in contract.derived.items():
+            where = f"column {shown(name)} of table {shown(contract.name)}"
+            needed = columns_of(derived.sql, [column for column in declared if column != name], where=where)
+            require(needed, table, f"{where} is computed from it", source=source)
+            connection.register("source_rows", table)
+            computed = f"({derived.sql}\n)"
+            try:
+                found = connection.sql(f"SELECT {computed} AS result FROM source_rows").types[0]  # noqa: S608 - checked by columns_of
+                _check_result(str(found), derived.type, derived.sql, where=where)
+                cast = f"CAST({computed} AS {_sql_type(derived.type)}) AS {quoted(name)}"
+                table = connection.sql(f"SELECT *, {cast} FROM source_rows").to_arrow_table()  # noqa: S608 - checked by columns_of
+            except duckdb.Error as err:
+                raise DataError(
+                    "derive.failed",
+                    f"{source}: {where} cannot be computed: {str(err).splitlines()[0]}",
+                    hint=f"its expression is {shown(derived.sql)}",
+                ) from err
+            connection.unregister("source_rows")
+    return table
+
+
+def keep_visible(contract: TableContract, table: pa.Table, horizon: Horizon, *, source: str) -> tuple[pa.Table, Microseconds | None]:
+    """Return the rows of the horizon, and the event times of the rows that only lack a known label (None without a `known_at`).
+
+    A row whose time is null stays, for validation to report; where `known_at` is declared nullable, null means not known yet.
+
+    Raises:
+        DataError: `schema.missing` or `schema.type` where the times are not there, or are no instants.
+    """
+    bounds = [(contract.event_time, pc.greater_equal, horizon.start), (contract.event_time, pc.less, horizon.end)]
+    if contract.event_time is not None and contract.available_after:
+        bounds.append((contract.event_time, pc.less_equal, horizon.as_of - contract.available_after))
+    for name, compare, bound in bounds:
+        if name is not None and bound is not None:
+            column = _instants(table, name, source=source)
+            table = table.filter(_with_null(compare(column, _instant(bound)), as_value=True))
+    if contract.known_at is None:
+        return table, None
+    declared = contract.columns.get(contract.known_at)
+    column = _instants(table, contract.known_at, source=source)
+    is_known = pc.less_equal(column, _instant(horizon.as_of))
+    is_known = _with_null(is_known, as_value=declared is None or not declared.nullable)
+    return table.filter(is_known), _microseconds(table.filter(pc.invert(is_known)), contract)
+
+
+def _instant(moment: datetime) -> pa.Scalar:
+    """Return an instant as Arrow's. Made of bytes: PyArrow imports pandas to convert a Python value, 0.25 s of CPU."""
+    microseconds = (moment - EPOCH) // timedelta(microseconds=1)
+    return pa.Array.from_buffers(ARROW_TYPES["timestamp"], 1, [None, pa.py_buffer(struct.pack("<q", microseconds))])[0]
+
+
+def _with_null(mask: pa.ChunkedArray, *, as_value: bool) -> pa.ChunkedArray:
+    """Return the mask with this value where it is null; `fill_null` would convert a Python value."""
+    return pc.or_kleene(mask, pc.is_null(mask)) if as_value else pc.and_kleene(mask, pc.is_valid(mask))
+
+
+def _instants(table: pa.Table, name: str, *, source: str) -> pa.ChunkedArray:
+    require({name}, table, "rows are selected by it", source=source)
+    column = table.column(name)
+    if type_name(column.type) != "timestamp":
+        raise DataError(
+            "schema.type",
+            f"{source}: column {shown(name)} is {column.type}, and rows are selected by it",
+            hint="it must hold instants: microseconds, in UTC",
+        )
+    return column
+
+
+def _microseconds(table: pa.Table, contract: TableContract) -> Microseconds:
+    """Return the event times of the rows that have one."""
+    if contract.event_time is None:
+        return np.empty(0, dtype=np.int64)
+    # Not by `to_numpy`, which imports pandas.
+    return np.array(np.from_dlpack(table.column(contract.event_time).drop_null().cast(pa.int64()).combine_chunks()), dtype=np.int64)
+
+
+def require(names: set[str], table: pa.Table, reason: str, *, source: str) -> None:
+    """Raise DataError `schema.missing` for columns that are not there."""
+    missing = sorted(names - set(table.column_names))
+    if missing:
+        raise DataError(
+            "schema.missing",
+            f"{source}: column {', '.join(shown(name) for name in missing)} is missing, and {reason}",
+            hint="repair the file, or the columns in the YAML",
+        )
+
+
+def _declared(contract: TableContract, names: list[str], *, source: str) -> list[str]:
+    unexpected = [name for name in names if name not in contract.columns and name not in contract.ignore]
+    if unexpected:
+        listed = ", ".join(shown(name) for name in unexpected[:MAX_NAMES_SHOWN])
+        raise DataError(
+            "schema.unexpected",
+            f"{source}: {len(unexpected)} column(s) that table {shown(contract.name)} does not declare: {listed}",
+            hint="declare them under `columns`, or name them under `ignore`",
+        )
+    return [name for name in contract.columns if name in names]
+
+
+def _check_result(found: str, wanted: str, sql: str, *, where: str) -> None:
+    if found.split("(")[0] not in RESULT_TYPES[wanted]:
+        hint = "make it an instant: timezone('America/New_York', …)" if wanted == "timestamp" else "cast it, or correct its type"
+        raise DataError("derive.type", f"{where}: {shown(sql)} gives {found}, declared is {wanted}", hint=hint)
+
+
+def _sql_type(name: str) -> str:
+    return {"int8": "TINYINT", "int16": "SMALLINT", "int32": "INTEGER", "int64": "BIGINT", "string": "VARCHAR"}.get(
+        name, "TIMESTAMPTZ" if name == "timestamp" else name.upper()
+    )
+
+
+def _open_parquet(path: Path, *, source: str) -> pq.ParquetFile:
+    if path.stat().st_size == 0:
+        raise DataError("data.empty", f"{source} has 0 bytes")
+    try:
+        return pq.ParquetFile(path)
+    except (pa.ArrowException, OSError) as err:
+        raise _not_parquet(source, err) from err
+
+
+def _decoded_bytes(file: pq.ParquetFile, columns: list[str], path: Path, limit_bytes: int, *, source: str) -> int:
+    try:
+        return decoded_bytes(file, columns, path=path, limit_bytes=limit_bytes)
+    except (pa.ArrowException, OSError) as err:
+        raise _not_parquet(source, err) from err
+
+
+def _not_parquet(source: str, err: Exception) -> DataError:
+    return DataError("format.parquet", f"{source} cannot be read as Parquet: {str(err).splitlines()[0]}", hint="write the file again")

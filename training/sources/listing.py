@@ -1,0 +1,208 @@
+"""What lies at the sources of a pipeline, and copies of it that are of one version. Light: operators look here before a stage starts."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+import obstore
+from obstore import exceptions as obstore_errors
+
+from training.errors import DataError
+from training.sources.local import check_local_source
+from training.spec import PipelineSpec
+from training.spec.schedule import partitions
+from training.store import Store
+from training.store.bucket import Bucket, as_uri
+
+logger = logging.getLogger(__name__)
+
+READ_ATTEMPTS: Final = 2
+PLACEHOLDER: Final = "{date}"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceObject:
+    """One data file of a source."""
+
+    uri: str
+    size_bytes: int
+    version: str
+    """ETag, or modification time and size: changes when the content does."""
+
+
+class _SourceFolder(Bucket):
+    """A folder that is read and never written: not even made."""
+
+    def head(self, key: str) -> SourceObject | None:
+        with self._faults("look up", key):
+            try:
+                meta = obstore.head(self._store, key)
+            except FileNotFoundError:
+                return None
+        version = meta["e_tag"] or f"{meta['last_modified'].isoformat()}-{meta['size']}"
+        return SourceObject(self.uri(key), meta["size"], version)
+
+    def copy(self, key: str, version: str, path: Path) -> bool:
+        """Copy `key` to the local `path`; say whether it was of this version from the first byte to the last."""
+        with self._faults("read", key):
+            try:
+                with path.open("wb") as out:
+                    # A version without quotes is a modification time, which storage compares by no header.
+                    out.writelines(self._chunks(key, version if version.startswith('"') else None))
+            except (FileNotFoundError, obstore_errors.PreconditionError):
+                return False
+            except obstore_errors.GenericError:
+                # A body that broke off is asked for again by its version: that the file changed meanwhile comes as a fault without a name.
+                if self._is_of(key, version):
+                    raise
+                return False
+        return self._is_of(key, version)
+
+    def _is_of(self, key: str, version: str) -> bool:
+        after = self.head(key)
+        return after is not None and after.version == version
+
+
+def list_source(uri: str, root: str | None = None) -> list[SourceObject]:
+    """List the data files at `uri`, a file or a folder, sorted by URI.
+
+    Files and folders whose names start with `_` or `.` are markers and leftovers, not data.
+
+    Args:
+        root: the source's folder, which no symbolic link may leave; absent: `uri`, or the folder that this file is in.
+
+    Raises:
+        DataError: `source.not_a_file`, `source.outside`, on a local disk.
+        UnavailableError: `storage.unavailable`.
+        DeniedError: `storage.denied`.
+    """
+    check_local_source(uri, root)
+    folder, name = _open_parent(uri)
+    if folder is None:
+        return []
+    found = [
+        SourceObject(folder.uri(entry.key), entry.size_bytes, entry.version)
+        for entry in folder.list(name)
+        if not any(part.startswith(("_", ".")) for part in entry.key[len(name) :].split("/"))
+    ]
+    if not found and (alone := folder.head(name)) is not None:
+        return [alone]
+    return sorted(found, key=lambda source: source.uri)
+
+
+def list_partitions(uri: str, partition: str, dates: Iterable[date]) -> dict[date, list[SourceObject]]:
+    """List the data files of each day's partition; a day without one has an empty list.
+
+    Args:
+        uri: the table's folder.
+        partition: a partition's path below it, with `{date}` for the day as YYYY-MM-DD.
+    """
+    return {day: list_source(partition_uri(uri, partition, day), uri) for day in dates}
+
+
+def partition_uri(uri: str, partition: str, day: date) -> str:
+    return f"{uri}/{partition.replace(PLACEHOLDER, day.isoformat())}"
+
+
+def listing_for(spec: PipelineSpec, as_of: datetime) -> dict[str, list[dict[str, Any]]]:
+    """List every table of a pipeline, as the ingest stage's parameter `listing`.
+
+    Returns:
+        Table name to `[{uri, size_bytes, version, partition}]`, sorted; `partition` is YYYY-MM-DD or None.
+    """
+    source = spec.data.source
+    listing = {source.table: _entries(source.uri, source.partition, partitions(spec, as_of) if source.partition else [])}
+    for feature in spec.data.features:
+        listing[feature.table] = _entries(feature.uri, None, [])
+    return listing
+
+
+def missing_partitions(spec: PipelineSpec, as_of: datetime) -> list[date]:
+    """Return the days of the window whose partition holds no data file yet, sorted; always empty for sources without partitions."""
+    source = spec.data.source
+    if not source.partition:
+        return []
+    listed = list_partitions(source.uri, source.partition, partitions(spec, as_of))
+    return sorted(day for day, found in listed.items() if not found)
+
+
+def read_source(uri: str, version: str | None, path: Path, *, root: str | None = None) -> Path:
+    """Copy one source file to the local `path`, all of it of one version.
+
+    Args:
+        version: as listed; None takes the version that is there now.
+        root: as `list_source`.
+
+    Raises:
+        DataError: `source.not_a_file`, `source.outside`, on a local disk.
+        DataError: `source.missing`; `source.changed`, it is no longer what was listed, or it changed during both of two reads.
+    """
+    check_local_source(uri, root)
+    folder, name = _open_parent(uri)
+    for attempt in range(1, READ_ATTEMPTS + 1):
+        found = folder.head(name) if folder is not None else None
+        if folder is None or found is None:
+            raise DataError("source.missing", f"{uri} does not exist", hint="put the file back, then trigger the run again")
+        if version is not None and found.version != version:
+            raise DataError(
+                "source.changed",
+                f"{uri} changed after it was listed: version {version} then, {found.version} now",
+                hint="trigger the run again: it lists the sources anew",
+            )
+        if folder.copy(name, found.version, path):
+            return path
+        logger.warning("%s changed while it was read (attempt %d of %d)", uri, attempt, READ_ATTEMPTS)
+    raise DataError(
+        "source.changed", f"{uri} changed during each of {READ_ATTEMPTS} reads", hint="trigger the run again once nobody writes to the file"
+    )
+
+
+def snapshot_ref_name(pipeline: str, as_of: datetime) -> str:
+    """Return the name of the ref that leads to a night's validated snapshot; names sort by time."""
+    return f"snapshots/{pipeline}/{_instant(as_of)}"
+
+
+def previous_snapshot(store: Store, pipeline: str, as_of: datetime) -> str | None:
+    """Return the URI of the newest validated snapshot of a pipeline with an earlier `as_of`, or None."""
+    prefix = f"refs/snapshots/{pipeline}"
+    earlier = [name for name in store.bucket.folders(prefix) if name < _instant(as_of)]
+    if not earlier:
+        return None
+    head = store.ref(f"snapshots/{pipeline}/{earlier[-1]}").read()
+    return None if head is None else str(head.value)
+
+
+def _instant(as_of: datetime) -> str:
+    # Without colons, which are awkward in local paths and escaped in some URIs.
+    return as_of.astimezone(UTC).strftime("%Y-%m-%dT%H%M%SZ")
+
+
+def _entries(uri: str, partition: str | None, days: list[date]) -> list[dict[str, Any]]:
+    if partition is None:
+        return [_entry(found, None) for found in list_source(uri)]
+    listed = list_partitions(uri, partition, days)
+    return [_entry(found, day) for day, sources in sorted(listed.items()) for found in sources]
+
+
+def _entry(found: SourceObject, day: date | None) -> dict[str, Any]:
+    return {
+        "uri": found.uri,
+        "size_bytes": found.size_bytes,
+        "version": found.version,
+        "partition": None if day is None else day.isoformat(),
+    }
+
+
+def _open_parent(uri: str) -> tuple[_SourceFolder | None, str]:
+    """Return the folder that `uri` lies in (None where a local one does not exist), and its name there."""
+    parent, name = as_uri(uri).rsplit("/", 1)
+    parts = urlsplit(parent)
+    if parts.scheme == "file" and not Path(unquote(parts.path)).is_dir():
+        return None, name
+    return _SourceFolder(parent), name

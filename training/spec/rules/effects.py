@@ -1,0 +1,99 @@
+"""Keys that have no effect as a file stands, although each value is valid: `spec.check` warns and accepts the file.
+
+A rule looks at what the file itself gives (`model_fields_set`), so a default never warns. What only the installation's backend ignores is
+no warning: the same YAML serves laptop and cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import date, time
+from typing import Any, Final
+
+from training.spec.families import FAMILIES
+from training.spec.models import Alerts, Costs
+from training.spec.rules.findings import Finding
+from training.spec.sections.evaluation import Evaluate
+from training.spec.sections.promotion import Promote
+from training.spec.sections.timeout import Timeout
+from training.spec.sections.train import Train
+from training.spec.sections.tuning import Tune
+from training.spec.yaml_reader import Path
+
+CODE: Final = "key.unused"
+
+
+def unused_keys(sections: Mapping[str, Any]) -> list[Finding]:
+    """Return a finding for each key without effect, in sections that are valid, by their keys in the YAML."""
+    return [finding for names, rule in _RULES for finding in rule(*(sections[name] for name in names))]
+
+
+def _deadline_alerts(deadline: time | None, alerts: Alerts) -> Iterator[Finding]:
+    if deadline is not None and "deadline" not in alerts.on:
+        yield _unused(("deadline",), "no alert is sent at the deadline: alerts.on does not list it", "add deadline to alerts.on")
+
+
+def _start_has_a_schedule(start: date | None, schedule: str | None) -> Iterator[Finding]:
+    if start is not None and schedule is None:
+        yield _unused(("start",), "start is the first day of the schedule, and there is no schedule", "add schedule, or remove start")
+
+
+def _channels_have_events(alerts: Alerts) -> Iterator[Finding]:
+    for channel in ("webhook", "slack", "email"):
+        if not alerts.on and getattr(alerts, channel) is not None:
+            yield _unused(("alerts", channel), f"nothing is sent to {channel}: alerts.on is empty", "list events in alerts.on")
+
+
+def _approvals_are_asked_for(promote: Promote, evaluate: Evaluate) -> Iterator[Finding]:
+    if promote.approval == "required" or "approve" in evaluate.severity.values():
+        return
+    for key in ("approvers", "approve_own", "approve_within"):
+        if key in promote.model_fields_set:
+            message = f"{key} has no effect: approval is automatic and no gate has the severity approve"
+            yield _unused(("promote", key), message, "set approval: required, or remove the key")
+
+
+def _placement_is_used(train: Train) -> Iterator[Finding]:
+    placement, facts = train.placement, FAMILIES.get(train.model)
+    path: Path = ("train", "placement")
+    if placement.topology is not None and placement.nodes == 1:
+        yield _unused((*path, "topology"), "topology has no effect on one node: it is the domain that several nodes share", "remove it")
+    if placement.shared_memory is not None and facts is not None and not facts.distributed:
+        message = f"shared_memory has no effect on {train.model}, which trains in one process"
+        yield _unused((*path, "shared_memory"), message, "remove it: it counts as memory")
+
+
+def _limits_are_of_what_is_done(timeout: Timeout, train: Train) -> Iterator[Finding]:
+    facts = FAMILIES.get(train.model)
+    if "validation" in timeout.model_fields_set and facts is not None and "batch_size" in facts.ignored_keys:
+        message = f"validation has no effect on {train.model}, which validates within a boosting round"
+        yield _unused(("timeout", "validation"), message, "set timeout.step, or remove the key")
+
+
+def _study_is_limited(tune: Tune | None, train: Train) -> Iterator[Finding]:
+    if tune is None:
+        return
+    if tune.gpus is not None and train.placement.gpus == 0:
+        message = "gpus limits nothing: a trial has no GPUs (train.placement.gpus is 0)"
+        yield _unused(("tune", "gpus"), message, "remove it; tune.parallel limits trials at a time")
+
+
+def _costs_are_known(costs: Costs) -> Iterator[Finding]:
+    if "currency" in costs.model_fields_set and costs.run is None and costs.hour is None:
+        yield _unused(("costs", "currency"), "currency has no effect without an amount", "set costs.run or costs.hour")
+
+
+def _unused(path: Path, message: str, hint: str) -> Finding:
+    return Finding(path, CODE, message, hint)
+
+
+_RULES: Final = (
+    (("deadline", "alerts"), _deadline_alerts),
+    (("start", "schedule"), _start_has_a_schedule),
+    (("alerts",), _channels_have_events),
+    (("promote", "evaluate"), _approvals_are_asked_for),
+    (("train",), _placement_is_used),
+    (("timeout", "train"), _limits_are_of_what_is_done),
+    (("tune", "train"), _study_is_limited),
+    (("costs",), _costs_are_known),
+)

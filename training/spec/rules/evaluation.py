@@ -1,0 +1,138 @@
+"""Rules about the section `evaluate` alone: every gate that is configured must be able to judge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from training.errors import shown
+from training.spec.problems import nearest
+from training.spec.rules.findings import Finding
+from training.spec.rules.leakage import CODE as LEAKAGE
+from training.spec.rules.leakage import Lateness
+from training.spec.sections.data import Data, Prepare
+from training.spec.sections.evaluation import Evaluate, Gate
+from training.spec.types import duration_text
+from training.spec.yaml_reader import Path
+from training.sql.analysis import objection, unknown_columns, words
+
+FAIRNESS_TASKS: Final = {"equal_opportunity": ("binary",), "calibration": ("binary", "multiclass")}
+"""Limit of `fairness` to the tasks for which it can be computed."""
+_SWITCHES: Final = {
+    "minimum": "set evaluate.minimum or evaluate.maximum",
+    "maximum": "set evaluate.maximum",
+    "slices": "set evaluate.slices and evaluate.slice_drop",
+    "fairness": "set evaluate.sensitive and a limit in evaluate.fairness",
+    "latency": "set a limit in evaluate.latency_ms",
+    "leakage": "the task language has no features to check",
+    "overlap": "set evaluate.checks.overlap",
+    "naive_baseline": "set evaluate.baseline.enabled, for another task than language",
+}
+"""Gate to what turns it on."""
+
+
+def slice_keys_have_slices(evaluate: Evaluate) -> Iterator[Finding]:
+    """Yield a finding for each `slice_*` key that no slice would read. A default that is written out is no finding."""
+    if evaluate.slices:
+        return
+    hint = "name the columns in evaluate.slices, or remove the key"
+    if evaluate.slice_drop is not None:
+        yield Finding(("evaluate", "slice_drop"), "field.conflict", "slice_drop needs slices: this gate would never judge", hint)
+    if not evaluate.slice_pairs:
+        yield Finding(("evaluate", "slice_pairs"), "field.conflict", "slice_pairs needs slices", hint)
+    if evaluate.slice_support != Evaluate.model_fields["slice_support"].default and not evaluate.sensitive:
+        yield Finding(("evaluate", "slice_support"), "field.conflict", "slice_support needs slices or sensitive", hint)
+
+
+def fairness_can_be_computed(evaluate: Evaluate) -> Iterator[Finding]:
+    """Yield a finding for each limit of `fairness` that has no columns, or no meaning for the task."""
+    task = evaluate.task
+    for name, tasks in FAIRNESS_TASKS.items():
+        path = ("evaluate", "fairness", name)
+        if getattr(evaluate.fairness, name) is None:
+            continue
+        if task not in tasks:
+            message = f"fairness.{name} cannot be computed for the task {task}, only for {' and '.join(tasks)}"
+            yield Finding(path, "fairness.task", message, "remove it; slices and slice_drop compare values of a column for every task")
+        elif not evaluate.sensitive:
+            message = f"fairness.{name} needs sensitive: this gate would never judge"
+            yield Finding(path, "field.conflict", message, "name the columns in evaluate.sensitive, or remove the limit")
+    if evaluate.sensitive and not any(task in tasks for tasks in FAIRNESS_TASKS.values()):
+        message = f"sensitive has no effect: no fairness measure can be computed for the task {task}"
+        yield Finding(("evaluate", "sensitive"), "fairness.task", message, "name the columns in evaluate.slices instead")
+
+
+def threshold_has_a_task(evaluate: Evaluate) -> Iterator[Finding]:
+    """Yield a finding where a threshold is set and the task has no probability of a positive."""
+    if evaluate.task != "binary" and evaluate.threshold != Evaluate.model_fields["threshold"].default:
+        message = f"threshold has no effect for the task {evaluate.task}, only for binary"
+        yield Finding(("evaluate", "threshold"), "field.conflict", message, "remove it")
+
+
+def baseline_fits(evaluate: Evaluate) -> Iterator[Finding]:
+    """Yield a finding for each key of `baseline` that the task, or `enabled: false`, leaves without effect."""
+    baseline, task = evaluate.baseline, evaluate.task
+    tasks = {"season": ("regression",), "sql": ("binary", "regression", "ranking")}
+    for key, fitting in tasks.items():
+        path: Path = ("evaluate", "baseline", key)
+        if getattr(baseline, key) is None:
+            continue
+        if not baseline.enabled:
+            yield Finding(path, "field.conflict", f"{key} has no effect: baseline.enabled is false", "remove one of the two")
+        elif task not in fitting:
+            message = f"baseline.{key} has no effect for the task {task}, only for {', '.join(fitting)}"
+            yield Finding(path, "field.conflict", message, "remove it")
+
+
+def season_fits_the_window(data: Data, evaluate: Evaluate) -> Iterator[Finding]:
+    """Yield a finding for a season that no row of the window has a value of."""
+    season, window = evaluate.baseline.season, data.source.window
+    if season is not None and evaluate.baseline.enabled and evaluate.task == "regression" and season >= window:
+        message = f"season ({duration_text(season)}) is not shorter than data.source.window ({duration_text(window)}): no row has a value"
+        yield Finding(("evaluate", "baseline", "season"), "field.conflict", message, "shorten the season, or lengthen data.source.window")
+
+
+def baseline_is_known_in_time(data: Data, prepare: Prepare, evaluate: Evaluate) -> Iterator[Finding]:
+    """Yield a finding for an SQL baseline that is no row expression, or that mentions what is unknown or known only after the decision."""
+    sql, path = evaluate.baseline.sql, ("evaluate", "baseline", "sql")
+    if sql is None:
+        return
+    fault = objection(sql)
+    if fault:
+        yield Finding(path, "sql.forbidden", f"the SQL of the baseline {fault}", "write one expression over the row's columns")
+    lateness, frame = Lateness(data, prepare), {name.lower() for name in data.frame_types()}
+    derived = {name.lower() for name in prepare.derive} - frame
+    for word in sorted(words(sql)):
+        why = lateness.why(word)
+        if word in derived:
+            message = f"{word} is derived in prepare; a baseline is made of columns of the joined frame"
+            yield Finding(path, "column.unknown", message, "derive it in data.source.derive")
+        elif why is not None:
+            message = f"the baseline mentions {word}, which is known only after the decision: {word} {why}"
+            yield Finding(path, LEAKAGE, message, "a baseline may use only what is known when the prediction is made")
+    for name in [] if fault else unknown_columns(sql, [*frame, *derived]):
+        message = f"the baseline mentions {shown(name)}, which is not a column of the joined frame"
+        yield Finding(path, "column.unknown", message, nearest(name, data.frame_types()))
+
+
+def severity_has_a_gate(evaluate: Evaluate) -> Iterator[Finding]:
+    """Yield a finding for each severity of a gate that is off: `approve` would make an approval DAG that is never asked."""
+    for gate in evaluate.severity:
+        if not is_on(evaluate, gate):
+            message = f"severity of {gate} has no effect: the gate is off"
+            yield Finding(("evaluate", "severity", gate), "gate.off", message, f"{_SWITCHES[gate]}, or remove it")
+
+
+def is_on(evaluate: Evaluate, gate: Gate) -> bool:
+    """Say whether the spec makes `gate` judge anything."""
+    switches = {
+        "minimum": bool(evaluate.minimum or evaluate.maximum),
+        "maximum": bool(evaluate.maximum),
+        "slices": bool(evaluate.slices) and evaluate.slice_drop is not None,
+        "fairness": bool(evaluate.sensitive) and any(getattr(evaluate.fairness, name) is not None for name in FAIRNESS_TASKS),
+        "latency": any(getattr(evaluate.latency_ms, name) is not None for name in ("p50", "p95", "p99")),
+        "leakage": evaluate.task != "language",
+        "overlap": evaluate.checks.overlap is not None,
+        "naive_baseline": evaluate.baseline.enabled and evaluate.task != "language",
+    }
+    return switches.get(gate, True)

@@ -1,0 +1,77 @@
+"""Names that a YAML cannot use: those of the DAGs that Nightshift makes itself, and columns that differ only by case.
+
+plugins/ names its DAGs by these constants, so a new helper DAG is reserved as soon as it has its name from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from training.spec.rules.findings import Finding
+from training.spec.sections.data import Data, Prepare
+from training.spec.types import told
+from training.spec.yaml_reader import Path
+
+APPROVAL_SUFFIX: Final = ".approval"
+CANARY_SUFFIX: Final = ".canary"
+TUNE_SUFFIX: Final = ".tune"
+HELPER_SUFFIXES: Final = (APPROVAL_SUFFIX, CANARY_SUFFIX, TUNE_SUFFIX)
+"""A pipeline's helper DAG is named `<pipeline><suffix>`."""
+
+ROLLBACK: Final = "rollback"
+HOUSEKEEPING: Final = "housekeeping"
+SHARED_DAGS: Final = (HOUSEKEEPING, ROLLBACK)
+"""One DAG for all pipelines each."""
+
+
+def name_is_free(name: str) -> Iterator[Finding]:
+    """Yield a finding for a pipeline name that is, or could be, the id of a helper DAG."""
+    if name in SHARED_DAGS:
+        yield Finding(("name",), "name.reserved", f"{told(name)} is the DAG of all pipelines", "give the pipeline another name")
+    suffix = next((ending for ending in HELPER_SUFFIXES if name.endswith(ending)), None)
+    if suffix is not None:
+        owner = name.removesuffix(suffix)
+        message = f"{told(name)} would be the helper DAG of a pipeline {told(owner)}: names ending in {suffix} are reserved"
+        yield Finding(("name",), "name.reserved", message, "give the pipeline another name")
+
+
+class Taken(NamedTuple):
+    """A column name that is in use. SQL ignores case, so the keys of a mapping of these are lower-case."""
+
+    name: str
+    owner: str
+    path: Path | None = None
+    """Its place in the file, if it has one."""
+
+
+def clash(path: Path, name: str, taken: Taken, hint: str) -> Finding:
+    """Return the finding that a column's name is in use."""
+    if name == taken.name:
+        return Finding(path, "column.clash", f"{name} is a column of {taken.owner} already", hint)
+    message = f"{name} and {taken.name}, a column of {taken.owner}, differ only by case; SQL treats them as one column"
+    return Finding(path, "column.clash", message, hint, taken.path)
+
+
+def columns_differ_by_more_than_case(data: Data) -> Iterator[Finding]:
+    """Yield a finding for each column of a table whose name another one of the table has in other case."""
+    tables: list[tuple[Path, str, Iterable[str]]] = [
+        (("data", "source", "columns"), data.source.table, data.source.columns),
+        (("data", "source", "derive"), data.source.table, data.source.derive),
+    ]
+    tables += [(("data", "features", index, "columns"), table.table, table.columns) for index, table in enumerate(data.features)]
+    for path, owner, columns in tables:
+        yield from _case_clashes(path, owner, columns)
+
+
+def derived_features_differ_by_more_than_case(prepare: Prepare) -> Iterator[Finding]:
+    """Yield a finding for each derived column of `prepare` whose name another one has in other case."""
+    yield from _case_clashes(("prepare", "derive"), "prepare.derive", prepare.derive)
+
+
+def _case_clashes(path: Path, owner: str, columns: Iterable[str]) -> Iterator[Finding]:
+    known: dict[str, Taken] = {}
+    for name in columns:
+        first = known.setdefault(name.lower(), Taken(name, owner, (*path, name)))
+        if first.name != name:
+            yield clash((*path, name), name, first, "rename one of the two where the data is made")

@@ -1,0 +1,310 @@
+"""Rules that join keys and sections: what no single key can say of itself.
+
+A rule names the sections that it looks at and yields findings. Where one section is broken, the rules over the others still
+speak, so that one reading of the file tells everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+from training.errors import shown
+from training.spec.problems import nearest
+from training.spec.rules.evaluation import (
+    baseline_fits,
+    baseline_is_known_in_time,
+    fairness_can_be_computed,
+    season_fits_the_window,
+    severity_has_a_gate,
+    slice_keys_have_slices,
+    threshold_has_a_task,
+)
+from training.spec.rules.findings import Finding
+from training.spec.rules.leakage import late_columns
+from training.spec.rules.names import (
+    Taken,
+    clash,
+    columns_differ_by_more_than_case,
+    derived_features_differ_by_more_than_case,
+    name_is_free,
+)
+from training.spec.rules.training import elastic_fits, family_fits, metrics_exist, placement_fits, task_fits
+from training.spec.rules.tuning import conditions_fit, grid_is_finite, objective_exists, parameters_fit, study_fits_its_gpus
+from training.spec.schedule import schedule_faults
+from training.spec.sections.data import Data, Derived, FeatureTable, Prepare, Validate
+from training.spec.sections.evaluation import Evaluate
+from training.spec.sections.promotion import Promote
+from training.spec.sections.resources import resources_fit
+from training.spec.types import duration_text, told
+from training.spec.uris import forbidden_uris, forbidden_webhook, partition_fault
+from training.spec.yaml_reader import Path
+from training.sql.analysis import cycle, objection, unknown_columns, words
+
+Rule = Callable[..., Iterator[Finding]]
+
+
+def broken_rules(sections: Mapping[str, Any]) -> list[Finding]:
+    """Return what the rules find in the sections that are there, by their keys in the YAML."""
+    return [finding for names, rule in RULES if sections.keys() >= set(names) for finding in rule(*(sections[name] for name in names))]
+
+
+def columns_exist(data: Data) -> Iterator[Finding]:
+    """Yield a finding for each name in `data` that is no column, or not of the type that its use asks for."""
+    types = data.source.types
+    named: list[tuple[Path, str]] = [
+        (("data", "source", "event_time"), data.source.event_time),
+        (("data", "label", "column"), data.label.column),
+    ]
+    named += [(("data", "source", "key", index), name) for index, name in enumerate(data.source.key)]
+    named += [(("data", "group"), data.group)] if data.group else []
+    named += [(("data", "label", "known_at"), data.label.known_at)] if data.label.known_at else []
+    for index, table in enumerate(data.features):
+        named += [(("data", "features", index, "on", ours), ours) for ours in table.on]
+    for path, name in named:
+        if name not in types:
+            yield _unknown(path, name, f"table {data.source.table}", types)
+        elif path[-1] in ("event_time", "known_at") and types[name] != "timestamp":
+            yield Finding(path, "column.type", f"{name} is of type {types[name]}, a time must be a timestamp", "")
+    if data.label.rule is not None and types.get(data.label.column) in ("string", "date", "timestamp", "boolean"):
+        message = f"{data.label.column} is of type {types[data.label.column]}, the rule {told(data.label.rule)} compares numbers"
+        yield Finding(("data", "label", "rule"), "column.type", message, "")
+
+
+def feature_tables_fit(data: Data) -> Iterator[Finding]:
+    """Yield a finding for each feature table that names what it does not have, or brings a name that is taken."""
+    tables = {data.source.table}
+    taken = _columns_of_source(data)
+    for index, table in enumerate(data.features):
+        path: Path = ("data", "features", index)
+        if table.table in tables:
+            yield Finding((*path, "table"), "table.clash", f"there is a table {table.table} already", "each table has a name of its own")
+        tables.add(table.table)
+        yield from _feature_table(path, table)
+        for name, column in table.joined.items():
+            at = next(key for key, found in table.columns.items() if found is column)
+            place = (*path, "columns", at)
+            first = taken.get(name.lower())
+            # Two keys of one table that differ by case alone are `columns_differ_by_more_than_case`'s.
+            if first is not None and not (first.path and first.path[:-1] == place[:-1] and str(first.path[-1]).lower() == at.lower()):
+                hint = f"give it another name: {{type: {column.type}, as: {table.table}_{at}}}"
+                yield clash(place, name, first, hint)
+            taken[name.lower()] = Taken(name, table.table, place)
+
+
+def _columns_of_source(data: Data) -> dict[str, Taken]:
+    source, path = data.source, ("data", "source")
+    groups = ((path, "derive", source.derive), (path, "columns", source.columns))
+    return {name.lower(): Taken(name, source.table, (*at, key, name)) for at, key, columns in groups for name in columns}
+
+
+def _feature_table(path: Path, table: FeatureTable) -> Iterator[Finding]:
+    for ours, theirs in table.on.items():
+        if theirs not in table.columns:
+            yield _unknown((*path, "on", ours), theirs, f"table {table.table}", table.columns)
+    if table.event_time is None:
+        if table.available_after:
+            yield Finding(
+                (*path, "available_after"), "field.conflict", "available_after needs an event_time", "a dimension is known always"
+            )
+        if table.max_age is not None:
+            yield Finding((*path, "max_age"), "field.conflict", "max_age needs an event_time", "a dimension has no age")
+    elif table.event_time not in table.columns:
+        yield _unknown((*path, "event_time"), table.event_time, f"table {table.table}", table.columns)
+    elif table.columns[table.event_time].type != "timestamp":
+        found = table.columns[table.event_time].type
+        yield Finding((*path, "event_time"), "column.type", f"{table.event_time} is of type {found}, a time must be a timestamp", "")
+    yield from _both_declared_and_ignored(path, table.columns, table.ignore)
+
+
+def windows_fit(data: Data) -> Iterator[Finding]:
+    """Yield a finding where the window, its partitions and the split do not go together."""
+    source, split = data.source, data.split
+    after = split.end if isinstance(split.end, timedelta) else timedelta()
+    held_out = split.validation + split.test + after
+    if held_out >= source.window:
+        ends = f" before the last {duration_text(after)}" if after else ""
+        message = (
+            f"validation ({duration_text(split.validation)}) and test ({duration_text(split.test)}){ends} "
+            f"leave nothing of the window ({duration_text(source.window)}) to train on"
+        )
+        yield Finding(("data", "split"), "split.window", message, f"make data.source.window longer than {duration_text(held_out)}")
+    if source.partition is None:
+        if source.wait:
+            yield Finding(
+                ("data", "source", "wait"), "field.conflict", "wait needs a partition", "only a day's partition can be seen to be missing"
+            )
+        return
+    fault = partition_fault(source.partition)
+    if fault:
+        yield Finding(
+            ("data", "source", "partition"), "partition.invalid", f"{told(source.partition)} {fault}", 'one folder a day: "dt={date}"'
+        )
+    if source.window % timedelta(days=1):
+        message = f"{duration_text(source.window)} is no whole number of days, and the partitions are days"
+        yield Finding(("data", "source", "window"), "partition.window", message, "")
+
+
+def label_type_fits(data: Data, evaluate: Evaluate) -> Iterator[Finding]:
+    """Yield a finding where the task cannot be learned from a label of this type, or the positive class is missing or pointless."""
+    label, task = data.label, evaluate.task
+    kind = data.source.types.get(label.column)
+    at: Path = ("data", "label", "column")
+    is_text = kind == "string" and label.rule is None
+    if label.positive is not None and not is_text:
+        message = f"positive names a class of a label of type string, and {label.column} is of type {kind}"
+        yield Finding(("data", "label", "positive"), "field.conflict", message, "remove it: 1, true, or what the rule selects is positive")
+    if kind in ("date", "timestamp"):
+        hint = "derive a number or a text from it in data.source.derive"
+        yield Finding(at, "column.type", f"{label.column} is of type {kind}: a label is a number, a boolean or a text", hint)
+    if not is_text:
+        return
+    if task not in ("binary", "multiclass"):
+        hint = "set evaluate.task to multiclass or binary, or derive a number in data.source.derive"
+        yield Finding(at, "column.type", f"{label.column} is of type string: the label of the task {task} is a number", hint)
+    if task == "binary" and label.positive is None:
+        message = f"the key positive is missing: {label.column} is of type string, and one of its two classes is the positive one"
+        yield Finding(
+            ("data", "label", "positive"), "field.missing", message, 'name the class whose probability is predicted: positive: "yes"'
+        )
+    if task == "multiclass" and label.positive is not None:
+        yield Finding(("data", "label", "positive"), "field.conflict", "the task multiclass has no positive class", "remove it")
+
+
+def label_delays_fit(data: Data, validate: Validate) -> Iterator[Finding]:
+    """Yield a finding for each key about labels that come late, where nothing says when a label is known."""
+    if data.label.known_at is not None:
+        return
+    hint = "name the column that says when the label is known: data.label.known_at"
+    if data.split.end == "labels_complete":
+        yield Finding(("data", "split", "end"), "field.conflict", "labels_complete needs data.label.known_at", hint)
+    if validate.unknown_labels is not None:
+        yield Finding(("validate", "unknown_labels"), "field.conflict", "unknown_labels needs data.label.known_at", hint)
+
+
+def derived_columns_fit(data: Data) -> Iterator[Finding]:
+    source = data.source
+    taken = {name.lower(): Taken(name, source.table, ("data", "source", "columns", name)) for name in source.columns}
+    yield from _derived(("data", "source", "derive"), source.derive, taken, [*source.columns, *source.ignore], source.table)
+    yield from _both_declared_and_ignored(("data", "source"), source.columns, source.ignore)
+
+
+def prepared_columns_fit(data: Data, prepare: Prepare) -> Iterator[Finding]:
+    """Yield a finding for each derived column or feature of `prepare` that cannot be made."""
+    frame = data.frame_types()
+    taken = {name.lower(): Taken(name, "the joined frame") for name in (*frame, "label")}
+    yield from _derived(("prepare", "derive"), prepare.derive, taken, [*frame, "label"], "the joined frame")
+    yield from _constants(prepare.derive, frame)
+    if "label" in frame and data.label.column != "label":
+        yield Finding(
+            ("data",), "column.clash", "a column is called label: the joined frame calls the label so", "give the column another name"
+        )
+    for name, feature in prepare.features.items():
+        path: Path = ("prepare", "features", name)
+        if name not in frame and name not in prepare.derive:
+            yield _unknown(path, name, "the joined frame, nor of prepare.derive", [*frame, *prepare.derive])
+        if feature.buckets is not None and feature.transform not in ("hash", "bucket"):
+            yield Finding((*path, "buckets"), "field.conflict", f"the transform {feature.transform} has no buckets", "hash and bucket have")
+        if feature.max_categories is not None and feature.transform != "category":
+            message = f"max_categories has no effect on the transform {feature.transform}"
+            yield Finding((*path, "max_categories"), "field.conflict", message, "only category counts its values; leave it out")
+        if feature.fill is not None and feature.transform in ("category", "hash", "bucket"):
+            yield Finding(
+                (*path, "fill"), "field.conflict", f"the transform {feature.transform} gives missing values an id of their own", ""
+            )
+
+
+def _derived(path: Path, derive: Mapping[str, Any], taken: Mapping[str, Taken], known: Iterable[str], owner: str) -> Iterator[Finding]:
+    columns = [*known, *derive]
+    for name, column in derive.items():
+        if name.lower() in taken:
+            yield clash((*path, name), name, taken[name.lower()], "give the derived column another name")
+        fault = objection(column.sql)
+        if fault:
+            yield Finding(
+                (*path, name, "sql"), "sql.forbidden", f"the SQL of {name} {fault}", "write one expression over the row's columns"
+            )
+        for word in [] if fault else unknown_columns(column.sql, columns):
+            message = f"the SQL of {name} mentions {shown(word)}, which is not a column of {owner}"
+            yield Finding((*path, name, "sql"), "column.unknown", message, nearest(word, columns))
+    circle = cycle(derive)
+    if circle:
+        message = f"derived columns go in a circle: {' -> '.join([*circle, circle[0]])}"
+        yield Finding((*path, circle[0], "sql"), "derive.cycle", message, "")
+
+
+def _constants(derive: Mapping[str, Derived], frame: Iterable[str]) -> Iterator[Finding]:
+    """Yield a finding for each derived column of `prepare` that has the same value in every row: nothing can be learned from it."""
+    columns = {name.lower() for name in (*frame, *derive)}
+    for name, column in derive.items():
+        if objection(column.sql) is None and not words(column.sql) & columns:
+            message = f"the SQL of {name} mentions no column, so it has the same value in every row"
+            yield Finding(("prepare", "derive", name, "sql"), "derive.constant", message, "write an expression over the row's columns")
+
+
+def slices_exist(data: Data, prepare: Prepare, evaluate: Evaluate) -> Iterator[Finding]:
+    """Yield a finding for each name of a column in `evaluate` that the evaluation will not see."""
+    frame = data.frame_types()
+    named = [(key, index, name) for key in ("slices", "sensitive", "entities") for index, name in enumerate(getattr(evaluate, key))]
+    for key, index, name in named:
+        path: Path = ("evaluate", key, index)
+        if name in prepare.derive:
+            message = f"{name} is derived in prepare; {key} are made of columns of the joined frame"
+            yield Finding(path, "column.unknown", message, "derive it in data.source.derive")
+        elif name not in frame:
+            yield _unknown(path, name, "the joined frame", frame)
+
+
+def canary_schedule_fits(promote: Promote) -> Iterator[Finding]:
+    """Yield a finding where a canary would never be looked at."""
+    if promote.canary is not None:
+        for finding in schedule_faults(promote.canary.schedule):
+            yield Finding(("promote", "canary", "schedule"), finding.code, finding.message, finding.hint)
+
+
+def _both_declared_and_ignored(path: Path, columns: Iterable[str], ignore: Iterable[str]) -> Iterator[Finding]:
+    for name in sorted(set(columns) & set(ignore)):
+        yield Finding((*path, "ignore"), "column.clash", f"{name} is declared and ignored", "keep one of the two")
+
+
+def _unknown(path: Path, name: str, owner: str, known: Iterable[str]) -> Finding:
+    return Finding(path, "column.unknown", f"{name} is no column of {owner}", nearest(name, known))
+
+
+RULES: Final[tuple[tuple[tuple[str, ...], Rule], ...]] = (
+    (("name",), name_is_free),
+    (("schedule",), schedule_faults),
+    (("alerts",), forbidden_webhook),
+    (("data",), forbidden_uris),
+    (("data",), columns_exist),
+    (("data",), columns_differ_by_more_than_case),
+    (("prepare",), derived_features_differ_by_more_than_case),
+    (("data",), feature_tables_fit),
+    (("data",), windows_fit),
+    (("data",), derived_columns_fit),
+    (("data", "evaluate"), label_type_fits),
+    (("data", "validate"), label_delays_fit),
+    (("data", "prepare"), prepared_columns_fit),
+    (("data", "prepare"), late_columns),
+    (("data", "prepare", "evaluate"), slices_exist),
+    (("promote",), canary_schedule_fits),
+    (("resources", "tune", "promote"), resources_fit),
+    (("train",), family_fits),
+    (("train",), placement_fits),
+    (("train",), elastic_fits),
+    (("tune", "train"), parameters_fit),
+    (("tune",), conditions_fit),
+    (("tune",), grid_is_finite),
+    (("tune", "train"), study_fits_its_gpus),
+    (("tune", "evaluate"), objective_exists),
+    (("evaluate",), metrics_exist),
+    (("evaluate",), slice_keys_have_slices),
+    (("evaluate",), fairness_can_be_computed),
+    (("evaluate",), threshold_has_a_task),
+    (("evaluate",), severity_has_a_gate),
+    (("evaluate",), baseline_fits),
+    (("data", "evaluate"), season_fits_the_window),
+    (("data", "prepare", "evaluate"), baseline_is_known_in_time),
+    (("data", "train", "evaluate"), task_fits),
+)

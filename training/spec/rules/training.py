@@ -1,0 +1,139 @@
+"""Rules about the sections `train` and `evaluate`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from training.spec.families import FAMILIES, PACKAGES_VARIABLE, is_allowed, is_own, known_families, own_packages
+from training.spec.rules.findings import Finding
+from training.spec.sections.data import Data
+from training.spec.sections.evaluation import LOWER_IS_BETTER, METRICS, Evaluate, is_metric
+from training.spec.sections.train import Placement, Train
+from training.spec.types import told
+from training.spec.yaml_reader import Path
+
+MODEL: Path = ("train", "model")
+
+
+def family_fits(train: Train) -> Iterator[Finding]:
+    """Yield a finding where there is no such model, or it lacks a key, or has one that would do nothing."""
+    if not is_allowed(train.model):
+        own = own_packages()
+        allowed = f"; or package.module:Class of {', '.join(own)}" if own else f"; classes of your own: see {PACKAGES_VARIABLE}"
+        yield Finding(MODEL, "model.unknown", f"there is no model {told(train.model)}", f"known: {', '.join(known_families())}{allowed}")
+    facts = FAMILIES.get(train.model)
+    if facts is None:
+        return
+    for key in facts.needs:
+        if getattr(train, key) is None:
+            yield Finding(("train", key), "field.missing", f"the key {key} is missing: {train.model} needs it")
+    for key in facts.ignored_keys:
+        if getattr(train, key) != Train.model_fields[key].default:
+            yield Finding(("train", key), "field.conflict", f"{key} has no effect on {train.model}", "leave it out")
+
+
+def placement_fits(train: Train) -> Iterator[Finding]:
+    """Yield a finding where the processes cannot share the batch, the family or the GPUs."""
+    placement, facts = train.placement, FAMILIES.get(train.model)
+    path: Path = ("train", "placement")
+    world_size = placement.world_size
+    if facts is not None and not facts.distributed and world_size > 1:
+        message = f"{train.model} trains in one process, placement asks for {placement.nodes} * {placement.processes_per_node}"
+        yield Finding(path, "resources.processes", message, "set nodes and processes_per_node to 1")
+    if train.batch_size is not None and train.batch_size % world_size:
+        below = train.batch_size // world_size * world_size
+        fitting = f"{below} or {below + world_size}" if below else str(world_size)
+        message = (
+            f"batch_size ({train.batch_size}) must be divisible by nodes * processes_per_node "
+            f"({placement.nodes} * {placement.processes_per_node} = {world_size})"
+        )
+        yield Finding(("train", "batch_size"), "batch.indivisible", message, f"set batch_size to {fitting}")
+    if placement.gpus % placement.processes_per_node:
+        message = f"gpus ({placement.gpus}) must be divisible by processes_per_node ({placement.processes_per_node})"
+        yield Finding((*path, "gpus"), "resources.gpus", message, "both count per node; each process has as many GPUs as any other")
+    if facts is not None and not facts.uses_gpus and placement.gpus:
+        message = f"{train.model} uses no GPU, placement asks for {placement.gpus}"
+        yield Finding((*path, "gpus"), "resources.gpus", message, "remove gpus and accelerator")
+    elif placement.gpus > placement.processes_per_node:
+        message = f"gpus ({placement.gpus}) must be at most processes_per_node ({placement.processes_per_node}): a process uses one GPU"
+        yield Finding((*path, "gpus"), "resources.gpus", message, f"set processes_per_node to {placement.gpus}, or gpus to fewer")
+    if placement.accelerator is not None and not placement.gpus:
+        message = f"accelerator ({told(placement.accelerator)}) without gpus: the node would have a GPU that the training is not given"
+        yield Finding((*path, "accelerator"), "resources.accelerator", message, "set gpus, or remove accelerator")
+
+
+def elastic_fits(train: Train) -> Iterator[Finding]:
+    """Yield a finding where fewer nodes than all would not be fewer, or could not share the batch."""
+    placement = train.placement
+    fewest = placement.min_nodes
+    path: Path = ("train", "placement", "min_nodes")
+    if fewest is None:
+        return
+    if fewest >= placement.nodes:
+        yield Finding(
+            path, "resources.elastic", f"min_nodes ({fewest}) must be below nodes ({placement.nodes})", "leave it out for a fixed size"
+        )
+    elif train.batch_size is not None and not smaller_sizes(placement, train.batch_size):
+        message = f"no number of nodes from {fewest} to {placement.nodes - 1} divides batch_size ({train.batch_size}) evenly"
+        yield Finding(path, "resources.elastic", message, "batch_size must be divisible by nodes * processes_per_node of some smaller size")
+
+
+def smaller_sizes(placement: Placement, batch_size: int | None) -> list[int]:
+    """Return the numbers of nodes below all of them that an elastic training may go on with, largest first."""
+    fewest = placement.min_nodes
+    if fewest is None:
+        return []
+    sizes = range(placement.nodes - 1, fewest - 1, -1)
+    return [nodes for nodes in sizes if not batch_size or batch_size % (nodes * placement.processes_per_node) == 0]
+
+
+def metrics_exist(evaluate: Evaluate) -> Iterator[Finding]:
+    """Yield a finding for each metric that the task does not have, or that a gate cannot be read from."""
+    named: list[tuple[Path, str]] = [(("evaluate", "primary"), evaluate.primary)]
+    named += [(("evaluate", "minimum", name), name) for name in evaluate.minimum]
+    named += [(("evaluate", "maximum", name), name) for name in evaluate.maximum]
+    for path, name in named:
+        if not evaluate.is_metric(name):
+            known = ", ".join([*METRICS[evaluate.task], *evaluate.metrics])
+            yield Finding(path, "metric.unknown", f"the task {evaluate.task} has no metric {told(name)}", f"known: {known}")
+        elif name in LOWER_IS_BETTER and path[1] == "minimum":
+            hint = "write it under evaluate.maximum"
+            yield Finding(path, "metric.direction", f"lower is better for {name}: a minimum would let bad models pass", hint)
+        elif name not in LOWER_IS_BETTER and path[1] == "maximum":
+            hint = "write it under evaluate.minimum"
+            yield Finding(path, "metric.direction", f"higher is better for {name}: a maximum would let bad models pass", hint)
+    for name, place in evaluate.metrics.items():
+        path = ("evaluate", "metrics", name)
+        if is_metric(evaluate.task, name) or name in LOWER_IS_BETTER:
+            yield Finding(path, "metric.clash", f"there is a metric {name} already", "give one's own another name")
+        if not is_own(place):
+            own = ", ".join(own_packages()) or "none"
+            message = f"{told(place)} is no package.module:function of an allowed package"
+            yield Finding(path, "metric.place", message, f"allowed packages ({PACKAGES_VARIABLE}): {own}")
+    if evaluate.improvement.absolute is not None and evaluate.improvement.relative is not None:
+        message = "improvement is absolute or relative, not both"
+        yield Finding(("evaluate", "improvement"), "field.conflict", message, "keep one of the two")
+
+
+def task_fits(data: Data, train: Train, evaluate: Evaluate) -> Iterator[Finding]:
+    """Yield a finding where the family does not train for the task, or the task needs what the data does not have."""
+    facts = FAMILIES.get(train.model)
+    if facts is not None and evaluate.task not in facts.tasks:
+        message = f"{train.model} does not train for the task {evaluate.task}"
+        yield Finding(("evaluate", "task"), "model.task", message, _hint_for_task(evaluate.task))
+        return
+    if data.group is None and (evaluate.task == "ranking" or train.model == "ranker"):
+        who = "the task ranking" if evaluate.task == "ranking" else "the model ranker"
+        yield Finding(
+            ("data", "group"), "field.missing", f"the key group is missing: {who} needs it", "the column whose rows are ranked together"
+        )
+    if data.group is not None and evaluate.task != "ranking":
+        message = f"the task {evaluate.task} knows no groups"
+        yield Finding(("data", "group"), "field.conflict", message, "take data.group out, or set evaluate.task to ranking")
+
+
+def _hint_for_task(task: str) -> str:
+    able = sorted(name for name, facts in FAMILIES.items() if task in facts.tasks)
+    if not able:
+        return f"no family of Nightshift does; train.model can be a class of your own: see {PACKAGES_VARIABLE}"
+    return f"train.model: {' or '.join(able)}"

@@ -1,0 +1,165 @@
+"""Rules about the section `tune`: that what is searched are settings that the training would take."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from training.spec.families import FAMILIES
+from training.spec.problems import nearest, problems_of
+from training.spec.rules.findings import Finding
+from training.spec.rules.training import placement_fits
+from training.spec.sections.evaluation import METRICS, Evaluate
+from training.spec.sections.train import Train
+from training.spec.sections.tuning import SearchSpace, Tune
+from training.spec.types import told
+from training.spec.yaml_reader import Document, Path
+
+SETTINGS: Final = "settings."
+SEARCHED: Final = ("epochs", "batch_size", "learning_rate", "weight_decay", "warmup_steps", "early_stopping")
+"""Keys of `train` that a study may change; a family's own besides."""
+MAX_GRID: Final = 100_000
+VALIDATION_LOSS: Final = "validation_loss"
+
+
+def parameters_fit(tune: Tune | None, train: Train) -> Iterator[Finding]:
+    """Yield a finding for each searched key that the training does not have, and for each bound that it would not take."""
+    if tune is None:
+        return
+    known = known_parameters(train)
+    for name, space in tune.space.items():
+        path: Path = ("tune", "space", name)
+        facts = FAMILIES.get(train.model)
+        if facts is not None and name in facts.ignored_keys:
+            yield Finding(path, "field.conflict", f"{name} has no effect on {train.model}", "leave it out")
+        elif name not in known and not (facts is None and name.startswith(SETTINGS) and len(name) > len(SETTINGS)):
+            yield Finding(
+                path, "tune.unknown_param", f"{told(name)} is no setting of {train.model} that can be searched", nearest(name, known)
+            )
+        else:
+            yield from _values_fit(path, name, space, train)
+
+
+def known_parameters(train: Train) -> list[str]:
+    """Return the names that a space may have: keys of `train`, and `settings.<name>` for each of the family's own."""
+    facts = FAMILIES.get(train.model)
+    if facts is None:
+        return [*SEARCHED, *(SETTINGS + name for name in train.settings)]
+    return [*(key for key in SEARCHED if key not in facts.ignored_keys), *(SETTINGS + name for name in facts.settings.model_fields)]
+
+
+def with_settings(train: Train, settings: Mapping[str, Any]) -> Train:
+    """Return the section with searched settings in it: keys of `train`, a family's own as `settings.max_depth`.
+
+    Raises:
+        pydantic.ValidationError: a value that `train` does not take.
+    """
+    values = train.model_dump(mode="json", by_alias=True)
+    for name, value in settings.items():
+        if name.startswith(SETTINGS):
+            values["settings"][name.removeprefix(SETTINGS)] = value
+        else:
+            values[name] = value
+    return Train.model_validate(values)
+
+
+def _values_fit(path: Path, name: str, space: SearchSpace, train: Train) -> Iterator[Finding]:
+    """What lies between two bounds that are taken is taken too, but for what must be shared evenly by the processes."""
+    values = space.choices if space.choices is not None else space.bounds
+    for value in values:
+        for message, hint in _objections(name, value, train):
+            yield Finding(path, "tune.value", f"{told(value)} is no value of train.{name}: {message}", hint)
+            return
+    world_size = train.placement.world_size
+    if name == "batch_size" and space.int_ is not None and (space.step or 1) % world_size:
+        message = f"values between {told(space.int_[0])} and {told(space.int_[1])} cannot be shared by {world_size} processes"
+        yield Finding(path, "tune.value", message, f"set step to {world_size}, or give choices")
+
+
+def _objections(name: str, value: Any, train: Train) -> Iterator[tuple[str, str]]:
+    try:
+        changed = with_settings(train, {name: value})
+        facts = FAMILIES.get(train.model)
+        if facts is not None:
+            facts.settings.model_validate(changed.settings)
+    except ValidationError as err:
+        for problem in problems_of(err, Train, Document(value={})):
+            yield problem.message, problem.hint
+        return
+    for finding in placement_fits(changed):
+        if finding.path[-1] == name:
+            yield finding.message, finding.hint
+
+
+def conditions_fit(tune: Tune | None) -> Iterator[Finding]:
+    """Yield a finding for each condition on a parameter that is not searched, or on a value that it never has."""
+    if tune is None:
+        return
+    for name, space in tune.space.items():
+        for other, value in space.when.items():
+            path: Path = ("tune", "space", name, "when", other)
+            if other == name or other not in tune.space:
+                others = [key for key in tune.space if key != name]
+                yield Finding(path, "tune.unknown_param", f"{told(other)} is no other parameter of the space", nearest(other, others))
+            elif not can_be(tune.space[other], value):
+                yield Finding(path, "tune.condition", f"{other} is never {told(value)}", "name one of its values")
+    circle = sorted(set(tune.space) - set(tune.in_order()))
+    if circle:
+        message = f"conditions go in a circle among {', '.join(circle)}"
+        yield Finding(("tune", "space", circle[0], "when"), "tune.condition", message, "take one of them out")
+
+
+def can_be(space: SearchSpace, value: Any) -> bool:
+    """Say whether a parameter may have a value; true and 1 are two values."""
+    if space.choices is not None:
+        return any(choice == value and isinstance(choice, bool) == isinstance(value, bool) for choice in space.choices)
+    low, high = space.bounds
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        return False
+    if space.int_ is not None and value != int(value):
+        return False
+    return space.step is None or abs((value - low) / space.step - round((value - low) / space.step)) < 1e-9
+
+
+def grid_is_finite(tune: Tune | None) -> Iterator[Finding]:
+    """Yield a finding for each parameter of a grid that has no list of values."""
+    if tune is None or tune.sampler != "grid":
+        return
+    for name, space in tune.space.items():
+        if space.choices is None and space.step is None:
+            hint = "give choices or a step, or another sampler"
+            yield Finding(("tune", "space", name), "tune.grid", f"a grid needs {name}'s values", hint)
+            return
+    size = math.prod(_num_values(space) for space in tune.space.values())
+    if size > MAX_GRID:
+        message = f"the grid has {size:,} combinations, at most {MAX_GRID:,} are listed"
+        yield Finding(("tune", "space"), "tune.grid", message, "fewer values, or another sampler")
+
+
+def _num_values(space: SearchSpace) -> int:
+    if space.choices is not None:
+        return len(space.choices)
+    low, high = space.bounds
+    return int((high - low) / (space.step or 1)) + 1
+
+
+def study_fits_its_gpus(tune: Tune | None, train: Train) -> Iterator[Finding]:
+    """Yield a finding where a single trial has more GPUs than all of them may have."""
+    if tune is None or tune.gpus is None:
+        return
+    asked = train.placement.gpus * train.placement.nodes
+    if asked > tune.gpus:
+        message = f"one trial has {asked} GPUs (train.placement), all together may have {tune.gpus}"
+        yield Finding(("tune", "gpus"), "resources.gpus", message, f"at least {asked}, or none for no limit")
+
+
+def objective_exists(tune: Tune | None, evaluate: Evaluate) -> Iterator[Finding]:
+    """Yield a finding where the objective is neither the validation loss nor a metric of the task."""
+    if tune is None or tune.objective == VALIDATION_LOSS or evaluate.is_metric(tune.objective):
+        return
+    known = [VALIDATION_LOSS, *METRICS[evaluate.task], *evaluate.metrics]
+    message = f"the task {evaluate.task} has no metric {told(tune.objective)}"
+    yield Finding(("tune", "objective"), "metric.unknown", message, nearest(tune.objective, known))

@@ -1,0 +1,184 @@
+"""The sections `data`, `validate` and `prepare`: which rows and columns, how they are checked, what the model sees."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+from pydantic import Field
+
+from training.spec.types import WEEKDAYS as WEEKDAYS
+from training.spec.types import ColumnName, Duration, EmptyDays, Line, Name, PositiveDuration, Scalar, Section, SplitEnd, Suite
+from training.sql.analysis import in_order_of_use
+
+ColumnType = Literal["boolean", "int8", "int16", "int32", "int64", "float", "double", "string", "date", "timestamp"]
+"""As Arrow names them; `float` has 32 bits, `double` 64; a timestamp is UTC in microseconds once it is read."""
+
+Known = Literal["before", "after"]
+"""Whether a value is there when the prediction is made, or only afterwards."""
+
+Transform = Literal["category", "number", "standard", "log", "hash", "bucket", "identity"]
+
+Columns = Annotated[tuple[ColumnName, ...], Field(strict=False)]
+Sql = Annotated[str, Field(min_length=1, max_length=4000)]
+
+MAX_COLUMNS: Final = 2000
+
+
+class Column(Section):
+    """A column as it stands in the file; others than these and the ignored ones are refused."""
+
+    type: ColumnType
+    known: Known = "before"
+    """`after`: known only after the decision, so never a feature."""
+    nullable: bool = False
+
+
+class JoinedColumn(Column):
+    """A column of a feature table."""
+
+    as_: ColumnName | None = Field(default=None, alias="as")
+    """Another name for it in the joined frame."""
+
+
+class Derived(Section):
+    """A column computed from others of the row by one SQL expression."""
+
+    type: ColumnType
+    sql: Sql
+    known: Known | None = None
+    """Absent: as late as the latest column that `sql` mentions."""
+    because: Line | None = None
+    """Why it is known before although `sql` mentions a late column."""
+
+
+class Source(Section):
+    """The main table: one row per prediction."""
+
+    table: Name
+    kind: Literal["csv", "parquet"]
+    uri: Line
+    """`${NAME_URI}/…`, or s3://, gs://, az://; a file, or the folder of the partitions."""
+    partition: Annotated[str, Field(max_length=200)] | None = None
+    """Folder of one day below `uri`, `dt={date}`; complete when the day is over."""
+    event_time: ColumnName
+    decision_lead: Duration = Field(default="0s", validate_default=True)
+    """The prediction is made this long before the event; joins see nothing later."""
+    window: PositiveDuration
+    wait: Duration = Field(default="0s", validate_default=True)
+    """A late partition is waited for this long, then the night fails."""
+    key: Annotated[Columns, Field(min_length=1)]
+    columns: Annotated[dict[ColumnName, Column], Field(min_length=1, max_length=MAX_COLUMNS)]
+    ignore: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    """Columns of the file that nobody reads."""
+    derive: dict[ColumnName, Derived] = Field(default_factory=dict)
+
+    @property
+    def types(self) -> dict[str, str]:
+        """Name to type of every column that the table has downstream, the derived ones last."""
+        return {name: column.type for name, column in (self.columns | self.derive).items()}
+
+    def derive_in_order(self) -> list[tuple[str, Derived]]:
+        """Return the derived columns such that each comes after those that it mentions."""
+        return in_order_of_use(self.derive)
+
+
+class FeatureTable(Section):
+    """A table joined to the main one: point in time where it has an `event_time`, else a dimension that is known always."""
+
+    table: Name
+    kind: Literal["csv", "parquet"]
+    uri: Line
+    on: Annotated[dict[ColumnName, ColumnName], Field(min_length=1)]
+    """Ours to theirs: the main table's column to this file's column."""
+    event_time: ColumnName | None = None
+    available_after: Duration = Field(default="0s", validate_default=True)
+    """A row can be seen this long after its event time."""
+    max_age: PositiveDuration | None = None
+    """An older row than this is no match."""
+    suite: Suite | None = None
+    columns: Annotated[dict[ColumnName, JoinedColumn], Field(min_length=1, max_length=MAX_COLUMNS)]
+    ignore: Annotated[tuple[str, ...], Field(strict=False)] = ()
+
+    @property
+    def joined(self) -> dict[str, JoinedColumn]:
+        """What the join adds to the main table, by its name there: neither the join's keys nor the event time."""
+        own = {*self.on.values(), self.event_time}
+        return {column.as_ or name: column for name, column in self.columns.items() if name not in own}
+
+
+class Label(Section):
+    """What is predicted."""
+
+    column: ColumnName
+    rule: Annotated[str, Field(pattern=r"^(<|<=|>|>=|=|==|!=|<>) ?-?[0-9]+(\.[0-9]+)?$")] | None = None
+    """`> 15`: the label is whether the column is so; absent: its value."""
+    positive: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    """The class of a binary label of type string whose probability a model gives; the other class is the negative one."""
+    known_at: ColumnName | None = None
+    """When it is known: rows whose label is not known at `as_of` are left out and counted (`validate.unknown_labels`)."""
+
+
+class Split(Section):
+    """Train, validation and test, the newest rows being the test's."""
+
+    by: Literal["time"] = "time"
+    validation: PositiveDuration
+    test: PositiveDuration
+    end: SplitEnd = "window"
+    """Where the test split ends: at the window's end, where labels are complete (`labels_complete`), or this long before the window's
+    end (`14d`). Rows after it are left out."""
+
+
+class Data(Section):
+    source: Source
+    features: Annotated[tuple[FeatureTable, ...], Field(strict=False)] = ()
+    label: Label
+    group: ColumnName | None = None
+    """Rows of one group are ranked against one another and never split."""
+    split: Split
+
+    def frame_types(self) -> dict[str, str]:
+        """Name to type of every column of the joined frame, in its order."""
+        types = dict(self.source.types)
+        for table in self.features:
+            types.update({name: column.type for name, column in table.joined.items()})
+        return types
+
+
+class Validate(Section):
+    """Checks that are asked for; row count, keys, label, finiteness and types are always checked."""
+
+    suite: Suite | None = None
+    volume_change: Annotated[float, Field(gt=0, le=100)] | None = None
+    """Largest share by which the number of rows may differ from the day or night before: 0.2 is 20 %."""
+    freshness: PositiveDuration | None = None
+    """The newest row must not be older than this at `as_of`."""
+    unknown_labels: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Largest share of a split's rows whose label is not known at `as_of`; absent: above 0.1 it warns."""
+    empty_days: EmptyDays = None
+    """Days of the window that may have no rows: `allow`, or days of the week (`[sat, sun]`) in the pipeline's time zone. Absent: an empty
+    partition fails, and a day without rows of a source without partitions warns."""
+
+
+class Feature(Section):
+    """A column of the frame, or of `prepare.derive`, and how the model sees it."""
+
+    transform: Transform
+    serve_as: Scalar | None = None
+    """Constant that stands in for the column when scoring."""
+    fill: Literal["mean", "keep"] | None = None
+    """What stands for a missing number: the training mean, or nothing (trees split on missing); absent: the transform's own way."""
+    max_categories: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
+    """More different values than this are refused; absent: the transform's own limit."""
+    buckets: Annotated[int, Field(ge=2, le=10_000_000)] | None = None
+    """Of `hash` and `bucket`."""
+
+
+class Prepare(Section):
+    derive: dict[ColumnName, Derived] = Field(default_factory=dict)
+    """Part of the fitted transforms: computed alike when training, evaluating and serving."""
+    features: Annotated[dict[ColumnName, Feature], Field(min_length=1, max_length=MAX_COLUMNS)]
+
+    def derive_in_order(self) -> list[tuple[str, Derived]]:
+        """Return the derived columns such that each comes after those that it mentions."""
+        return in_order_of_use(self.derive)

@@ -1,0 +1,82 @@
+"""The section `train`: how the model is made."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from training.spec.families import FAMILIES, with_defaults
+from training.spec.types import Bytes, Line, Name, PositiveDuration, Section, Setting
+
+
+class Placement(Section):
+    """How many processes train, and with what. Amounts are per node."""
+
+    nodes: Annotated[int, Field(ge=1, le=1024)] = 1
+    processes_per_node: Annotated[int, Field(ge=1, le=64)] = 1
+    cpus: Annotated[float, Field(gt=0, le=1024)] | None = None
+    """Also sets the threads of each process, an equal share; absent: the family's own number, whatever the machine has."""
+    memory: Bytes | None = None
+    gpus: Annotated[int, Field(ge=0, le=64)] = 0
+    accelerator: Name | None = None
+    """Kind of GPU, by the installation's name for it."""
+    shared_memory: Bytes | None = None
+    """Of /dev/shm, which counts as memory."""
+    min_nodes: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """Elastic: after a loss, go on with as few nodes as this rather than wait for all of them. Fewer processes make other bits."""
+    spot: bool = False
+    """Train on nodes that may be taken away: cheaper; what is lost is relaunched from the last commit."""
+    topology: Name | None = None
+    """Domain that all nodes share (`nvlink`, `zone`), by the installation's name for it."""
+    priority: Name | None = None
+    """Class of priority, by the installation's name for it."""
+    pool: Line | None = None
+    """Airflow pool of the training task; absent: that of its kind."""
+
+    @property
+    def world_size(self) -> int:
+        return self.nodes * self.processes_per_node
+
+    @property
+    def threads_per_process(self) -> int | None:
+        """Threads of each process where `cpus` is given, at least 1; None: the family's own number."""
+        return None if self.cpus is None else max(1, int(self.cpus / self.processes_per_node))
+
+
+class Checkpoint(Section):
+    every: PositiveDuration = Field(default="10m", validate_default=True)
+    keep: Annotated[int, Field(ge=1, le=1000)] = 3
+    """The newest checkpoints that stay, besides that of the best epoch."""
+
+
+class Train(Section):
+    model: Line
+    """A family of training/models/, or `package.module:Class` of an allowed package."""
+    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    epochs: Annotated[int, Field(ge=1, le=100_000)]
+    """Passes over the training rows; boosting rounds for trees."""
+    batch_size: Annotated[int, Field(ge=1, le=2**27)] | None = None
+    """Rows of one step over all processes."""
+    learning_rate: Annotated[float, Field(gt=0, le=100)]
+    warmup_steps: Annotated[int, Field(ge=0, le=10**9)] | None = None
+    """Steps until the learning rate is reached, linearly; absent: a twentieth of all steps."""
+    weight_decay: Annotated[float, Field(ge=0, le=100)] | None = None
+    early_stopping: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    """Epochs without a better validation metric after which training ends."""
+    settings: dict[str, Setting] = Field(default_factory=dict, validate_default=True)
+    """The family's own; defaults are filled in."""
+    placement: Placement = Field(default_factory=Placement)
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    checkpoint: Checkpoint = Field(default_factory=Checkpoint)
+
+    @property
+    def threads_per_process(self) -> int:
+        """Threads that each process trains with. They can change the bits of the weights, so they never depend on the machine."""
+        facts = FAMILIES.get(self.model)
+        return self.placement.threads_per_process or (facts.threads if facts else 1)
+
+    @field_validator("settings", mode="after")
+    @classmethod
+    def _fill(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        return with_defaults(info.data.get("model"), value)
