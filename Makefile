@@ -13,8 +13,8 @@ TEST_WORKERS ?= 2
 # Of `make mutants`: how many of all mutants are run, drawn with a fixed seed.
 MUTANTS ?= 400
 
-# For images: their tag, their base (any Debian bookworm), and what builds them.
-VERSION ?= 0.2.0
+# For images: their tag (the product's version), their base (any Debian bookworm), and what builds them.
+VERSION ?= $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
 BASE ?=
 BUILD ?= docker build
 
@@ -40,7 +40,7 @@ unexport PIPELINE NIGHT FROM TO CONF
 
 export PYTHONPATH := $(CURDIR):$(CURDIR)/plugins$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-.PHONY: help run backfill start stop status shell env install install-dev test quick chaos mutants test-cluster images image-stage image-mlflow image-airflow image-worker lint format schema bench clean
+.PHONY: help run backfill start stop status shell env install install-dev test quick chaos mutants test-cluster images image-stage image-mlflow image-airflow image-worker wheel lint format schema bench clean
 .SILENT:
 .DEFAULT_GOAL := help
 
@@ -93,6 +93,15 @@ image-stage image-mlflow:
 
 image-airflow image-worker:
 	$(BUILD) $(IMAGE_ARGS) -f docker/airflow.Dockerfile --target $(@:image-%=%) -t nightshift-$(@:image-%=%):$(VERSION) .
+
+# From a copy of the sources: setuptools would leave build/ and .egg-info beside them, and put files deleted since into the next wheel.
+WHEEL_SOURCES := .local/wheel
+DIST ?= dist
+wheel: $(DEV_INSTALLED)  ## the product as one wheel in DIST=dist: training, nightshift, the plugin's module and the command nightshift
+	rm -rf $(WHEEL_SOURCES) && mkdir -p $(WHEEL_SOURCES)
+	git ls-files -z --cached --others --exclude-standard training plugins pyproject.toml requirements.txt README.md LICENSE | xargs -0 cp --parents --target-directory $(WHEEL_SOURCES)
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --no-index --wheel-dir $(DIST) ./$(WHEEL_SOURCES)
+	rm -rf $(WHEEL_SOURCES)
 
 lint: $(DEV_INSTALLED)  ## ruff, mypy --strict, who imports whom, JSON Schema up to date
 	$(BIN)/ruff check .

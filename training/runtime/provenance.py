@@ -47,7 +47,8 @@ def source_version() -> str:
 
 def git_state() -> dict[str, str | bool]:
     """Return `{"commit": 40 hex digits or "unknown", "dirty": bool}` of the checkout, ignoring files that git does not track."""
-    commit = _git("rev-parse", "HEAD")
+    # An installed wheel may be in a virtual environment inside a repository of users, whose commit says nothing about this code.
+    commit = _git("rev-parse", "HEAD") if (CHECKOUT / "pyproject.toml").is_file() else None
     if commit is None:
         return {"commit": os.environ.get("NIGHTSHIFT_GIT_COMMIT", "unknown"), "dirty": False}
     return {"commit": commit, "dirty": bool(_git("status", "--porcelain", "--untracked-files=no"))}

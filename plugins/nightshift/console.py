@@ -1,0 +1,127 @@
+"""The command `nightshift` of the wheel: one name for commands that are also run as `python -m …`.
+
+Each subcommand replaces this process by `python -m MODULE ARGUMENTS`, so options, output and exit codes are those of the module. The
+current folder is not searched for modules (`-P`): a folder named `training` in it must not stand in for the package.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from training.errors import NightshiftError, Problem, SpecError
+
+SOURCE: Final = "nightshift"
+DISTRIBUTION: Final = "nightshift"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Command:
+    """What a subcommand runs."""
+
+    module: str
+    arguments: tuple[str, ...] = ()
+    """Come before those of the user."""
+    help: str
+    needs_checkout: bool = False
+    """It starts an installation, which exists in a checkout only."""
+    needs_ledger: bool = False
+
+
+COMMANDS: Final[Mapping[str, Command]] = {
+    "run": Command(module="devstack", arguments=("run",), help="run the next night of a pipeline (in a checkout)", needs_checkout=True),
+    "check": Command(module="training.spec.check", help="check pipelines' YAML files"),
+    "show": Command(module="training.registry", arguments=("show",), help="show decisions, champion and canary", needs_ledger=True),
+    "rollback": Command(
+        module="training.registry", arguments=("rollback",), help="make an earlier version champion again", needs_ledger=True
+    ),
+    "status": Command(module="devstack", arguments=("status",), help="show the services that run (in a checkout)", needs_checkout=True),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one subcommand; return an exit code only where it could not be started."""
+    options = _parser().parse_args(arguments)
+    try:
+        argv, environ = process_of(options.command, options.arguments, folder=Path.cwd(), environ=os.environ)
+    except NightshiftError as err:
+        sys.stderr.write(f"error: {err}\n")
+        return int(err.exit_code)
+    os.execve(argv[0], argv, environ)  # noqa: S606 - our own modules, and no shell
+
+
+def process_of(name: str, given: Sequence[str], *, folder: Path, environ: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+    """Return argument list and environment of the process that a subcommand is.
+
+    Args:
+        name: a key of COMMANDS.
+        given: the user's arguments of the subcommand.
+        folder: where the search for a checkout begins, upwards.
+        environ: the environment of the caller.
+
+    Raises:
+        SpecError: `command.checkout`, it needs a checkout and `folder` is in none, or none that is installed; `command.ledger`, neither a
+            variable nor a checkout says where the ledger is.
+    """
+    command, checkout, environment = COMMANDS[name], checkout_above(folder), dict(environ)
+    python = sys.executable
+    if command.needs_checkout:
+        if checkout is None:
+            raise _refused(
+                "command.checkout",
+                f"`nightshift {name}` needs a checkout of Nightshift, and {folder} is not in one",
+                hint="change to the folder of a checkout; check, show and rollback work everywhere",
+            )
+        python = str(checkout / ".venv" / "bin" / "python")
+        if not os.access(python, os.X_OK):
+            raise _refused("command.checkout", f"the checkout {checkout} is not installed", hint=f"make -C {checkout} install")
+        folders = [str(checkout), str(checkout / "plugins"), environment.get("PYTHONPATH", "")]
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
+    elif command.needs_ledger and not (environment.get("NIGHTSHIFT_DATABASE") or environment.get("NIGHTSHIFT_HOME")):
+        if checkout is None:
+            raise _refused(
+                "command.ledger",
+                f"the ledger's place is not known: NIGHTSHIFT_DATABASE and NIGHTSHIFT_HOME are not set, and {folder} is not in a checkout",
+                hint="export NIGHTSHIFT_DATABASE=postgresql+psycopg2://user:password@host:port/name, or change to a checkout",
+            )
+        environment["NIGHTSHIFT_HOME"] = str(checkout / ".local")
+    return [python, "-P", "-m", command.module, *command.arguments, *given], environment
+
+
+def checkout_above(folder: Path) -> Path | None:
+    """Return the checkout that `folder` is in, None for none."""
+    for place in (folder, *folder.parents):
+        if (place / "devstack" / "__main__.py").is_file() and (place / "plugins" / "nightshift_plugin.py").is_file():
+            return place
+    return None
+
+
+def _refused(code: str, message: str, *, hint: str) -> SpecError:
+    return SpecError(SOURCE, [Problem(code=code, message=message, hint=hint)])
+
+
+def _parser() -> argparse.ArgumentParser:
+    lines = "\n".join(f"  {name:<10}{command.help}" for name, command in COMMANDS.items())
+    parser = argparse.ArgumentParser(
+        prog="nightshift",
+        description="Retrains machine-learning models on a schedule; a new model replaces the champion only when it has earned it.",
+        epilog=f"commands:\n{lines}\n\n`nightshift COMMAND --help` shows the options of one.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"nightshift {_version()}")
+    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS")
+    return parser
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version(DISTRIBUTION)
+    except importlib.metadata.PackageNotFoundError:
+        return "(a checkout: pyproject.toml has the version)"

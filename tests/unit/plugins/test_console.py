@@ -1,0 +1,52 @@
+"""What the command `nightshift` runs in a checkout; tests/unit/test_wheel.py has the installed one outside of any."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from nightshift.console import COMMANDS, checkout_above, process_of
+from training.errors import SpecError
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    for name in ("devstack/__main__.py", "plugins/nightshift_plugin.py", ".venv/bin/python", "deep/er/x"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch(0o755)
+    return tmp_path
+
+
+def test_run_uses_code_and_python_of_the_checkout_and_passes_options_on(checkout: Path) -> None:
+    argv, environ = process_of("run", ["orders", "--night", "2026-02-01"], folder=checkout / "deep" / "er", environ={"PYTHONPATH": "/own"})
+
+    assert argv == [f"{checkout}/.venv/bin/python", "-P", "-m", "devstack", "run", "orders", "--night", "2026-02-01"]
+    assert environ == {"PYTHONPATH": f"{checkout}:{checkout}/plugins:/own"}
+
+
+def test_run_in_a_checkout_without_an_installation_names_the_command_that_installs(checkout: Path) -> None:
+    (checkout / ".venv" / "bin" / "python").unlink()
+
+    with pytest.raises(SpecError, match=r"\[command\.checkout\] .* is not installed \(make -C .* install\)"):
+        process_of("run", [], folder=checkout, environ={})
+
+
+@pytest.mark.parametrize("name", ["show", "rollback"])
+def test_ledger_in_a_checkout_is_the_checkouts_unless_a_variable_names_another(checkout: Path, name: str) -> None:
+    argv, environ = process_of(name, ["orders"], folder=checkout, environ={})
+    _argv, named = process_of(name, ["orders"], folder=checkout, environ={"NIGHTSHIFT_DATABASE": "sqlite:////other.db"})
+
+    assert argv == [sys.executable, "-P", "-m", "training.registry", name, "orders"]
+    assert environ == {"NIGHTSHIFT_HOME": f"{checkout}/.local"}
+    assert named == {"NIGHTSHIFT_DATABASE": "sqlite:////other.db"}
+
+
+def test_this_repository_is_a_checkout_that_has_every_module_of_a_subcommand() -> None:
+    assert checkout_above(ROOT / "docs") == ROOT
+    for command in COMMANDS.values():
+        path = ROOT / command.module.replace(".", "/")
+        assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file()
