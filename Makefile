@@ -40,7 +40,7 @@ unexport PIPELINE NIGHT FROM TO CONF
 
 export PYTHONPATH := $(CURDIR):$(CURDIR)/plugins$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-.PHONY: help run backfill start stop status shell env install install-dev test quick chaos mutants test-cluster images image-stage image-mlflow image-airflow image-worker wheel lint format schema bench clean
+.PHONY: help run backfill start stop status shell env install install-dev test quick chaos mutants test-cluster images image-stage image-mlflow image-airflow image-worker wheel lint format schema reference bench clean
 .SILENT:
 .DEFAULT_GOAL := help
 
@@ -103,12 +103,13 @@ wheel: $(DEV_INSTALLED)  ## the product as one wheel in DIST=dist: training, nig
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --no-index --wheel-dir $(DIST) ./$(WHEEL_SOURCES)
 	rm -rf $(WHEEL_SOURCES)
 
-lint: $(DEV_INSTALLED)  ## ruff, mypy --strict, who imports whom, JSON Schema up to date
+lint: $(DEV_INSTALLED)  ## ruff, mypy --strict, who imports whom, JSON Schema and docs/reference up to date
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m training.spec.schema --check
+	$(BIN)/python -m tools.reference --check
 
 format: $(DEV_INSTALLED)  ## let ruff put the code in order
 	$(BIN)/ruff check --fix .
@@ -116,6 +117,9 @@ format: $(DEV_INSTALLED)  ## let ruff put the code in order
 
 schema: $(INSTALLED)  ## write the JSON Schema of the pipelines' YAML, for editors
 	$(BIN)/python -m training.spec.schema
+
+reference: $(DEV_INSTALLED)  ## write docs/reference/: keys of the YAML, environment variables, error codes, commands
+	$(BIN)/python -m tools.reference
 
 bench: $(DEV_INSTALLED)  ## the measurements that the README quotes
 	for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done

@@ -1,0 +1,104 @@
+"""The generated reference: complete, and its examples are accepted by the models that it describes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from pydantic import TypeAdapter
+
+from tools.reference import commands, environment, errors, spec
+from tools.reference.__main__ import FOLDER, main
+from tools.reference.examples import EXAMPLES, UNITS
+from training.retention.settings import Retention
+from training.spec.families import FAMILIES
+from training.spec.models import PipelineSpec
+from training.spec.yaml_reader import read_document
+
+ROOT = Path(__file__).resolve().parents[3]
+SECTIONS = [section for _path, section in spec.sections(PipelineSpec)]
+KEYS = {
+    key.place: key for section in [*SECTIONS, *(facts.settings for facts in FAMILIES.values()), Retention] for key in spec.keys_of(section)
+}
+
+
+def test_check_fails_on_a_page_that_is_not_current_and_leaves_it_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tools.reference.__main__.FOLDER", tmp_path)
+    monkeypatch.setattr("tools.reference.__main__.PAGES", {"a.md": lambda _root: "new"})
+    (tmp_path / "a.md").write_text("old")
+
+    assert main(["--check"]) == 1
+    assert (tmp_path / "a.md").read_text() == "old"
+    assert (main([]), main(["--check"])) == (0, 0)
+    assert (tmp_path / "a.md").read_text() == "new"
+
+
+def test_every_section_of_the_schema_has_a_heading_that_its_key_links_to() -> None:
+    text = (FOLDER / "spec.md").read_text(encoding="utf-8")
+    anchors = {spec.anchor(line.removeprefix("## ")) for line in text.splitlines() if line.startswith("## ")}
+
+    assert set(re.findall(r"\]\(#([^)]*)\)", text)) <= anchors
+    assert {section.__name__ for section in SECTIONS} >= set(PipelineSpec.model_json_schema()["$defs"])
+
+
+@pytest.mark.parametrize("place", EXAMPLES)
+def test_example_of_a_key_is_accepted_by_its_model(place: str) -> None:
+    key = KEYS[place]
+    document = read_document(f"{key.name}: {EXAMPLES[place]}\n".encode(), "example")
+
+    assert not document.problems
+    TypeAdapter(key.field.rebuild_annotation()).validate_python(document.value[key.name])
+
+
+def test_units_are_of_keys_that_exist() -> None:
+    assert UNITS.keys() <= KEYS.keys()
+
+
+def test_every_variable_that_the_code_reads_is_in_the_table_of_the_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
+    named = {name for names, _default, _meaning in environment.documented(ROOT) for name in names}
+
+    assert environment.readers(ROOT).keys() <= named | environment.INTERNAL.keys()
+    monkeypatch.setattr(environment, "readers", lambda _root: {"NIGHTSHIFT_NEW": ["training/new.py"]})
+    with pytest.raises(ValueError, match="NIGHTSHIFT_NEW"):
+        environment.page(ROOT)
+
+
+def test_code_with_class_hint_and_message_is_collected_from_every_form_of_raise(tmp_path: Path) -> None:
+    (tmp_path / "training").mkdir()
+    (tmp_path / "training" / "a.py").write_text(
+        "def f(x):\n"
+        "    hint = f'raise {x}'\n"
+        "    raise DataError('rows.few', 'too few', hint=hint)\n"
+        "def g(x):\n"
+        "    hint = 'of another function'\n"
+        "    yield Finding(('data',), 'rows.many' if x else 'rows.none', 'message', 'lower it')\n"
+        "TABLE = {'rows.listed': 1, 'other.word': 2, 'rows.json': 3}\n",
+        encoding="utf-8",
+    )
+
+    found = errors.collect(tmp_path)
+
+    assert {name: (sorted(entry.classes), sorted(entry.hints)) for name, entry in found.items()} == {
+        "rows.few": (["DataError"], ["raise …"]),
+        "rows.listed": ([], []),
+        "rows.many": (["SpecError"], ["lower it"]),
+        "rows.none": (["SpecError"], ["lower it"]),
+    }
+
+
+def test_code_without_a_hint_and_a_remedy_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "training").mkdir()
+    (tmp_path / "training" / "a.py").write_text("raise DataError('rows.few', 'too few')\n", encoding="utf-8")
+
+    with pytest.raises(ValueError, match=r"add a remedy to tools/reference/remedies\.py: rows\.few"):
+        errors.page(tmp_path)
+
+
+def test_every_target_of_make_help_is_among_the_commands() -> None:
+    text = (FOLDER / "commands.md").read_text(encoding="utf-8")
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+
+    assert [name for name, _text in commands.TARGET.findall(makefile) if f"`make {name}`" not in text] == []
+    assert "usage: python -m training.registry rollback" in text
+    assert "usage: nightshift" in text

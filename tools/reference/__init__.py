@@ -1,0 +1,1 @@
+"""Writes docs/reference/ from the source: keys of the YAML, environment variables, error codes, commands."""

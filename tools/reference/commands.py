@@ -1,0 +1,56 @@
+"""The commands: the Makefile's targets and the `--help` of each module that has one."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Final
+from unittest import mock
+
+from tools.reference.markdown import code, notice, table
+
+TARGET: Final = re.compile(r"^([a-z-]+):.*## (.*)$", re.MULTILINE)
+MODULES: Final[tuple[tuple[str, tuple[tuple[str, ...], ...]], ...]] = (
+    ("nightshift.console", ((),)),
+    ("devstack.__main__", ((), ("run",), ("backfill",), ("start",), ("stop",), ("status",), ("follow",), ("env",), ("supervise",))),
+    ("training.registry.__main__", ((), ("show",), ("rollback",), ("check",))),
+    ("training.spec.check", ((),)),
+    ("training.spec.schema", ((),)),
+    ("training.retention.__main__", ((),)),
+    ("training.store.probe", ((),)),
+    ("devstack.shop", ((),)),
+    ("tools.reference.__main__", ((),)),
+)
+"""Module to the beginnings of a command line that have a help of their own."""
+STAGES: Final = "python -m training.stages.<stage> REQUEST_URI"
+WIDTH: Final = "100"
+
+
+def help_of(module: str, arguments: tuple[str, ...]) -> str:
+    """Return what `--help` prints, for a terminal of 100 columns."""
+    said = io.StringIO()
+    main = importlib.import_module(module).main
+    patches = (mock.patch.dict(os.environ, {"COLUMNS": WIDTH}), mock.patch.object(sys, "argv", [module, *arguments, "--help"]))
+    with patches[0], patches[1], contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
+        main()
+    return said.getvalue().rstrip()
+
+
+def page(root: Path) -> str:
+    """Return the page."""
+    targets = TARGET.findall((root / "Makefile").read_text(encoding="utf-8"))
+    parts = [
+        f"# Commands\n{notice()}\n## make\nIn a checkout. `make` alone lists the targets.\n\n",
+        table(("target", "what it does"), [(code(f"make {name}"), text.replace("<", "&lt;")) for name, text in targets]),
+        f"\n## Stages\n`{STAGES}` does the work of one attempt again, outside of Airflow. Its request is in the store.\n",
+    ]
+    for module, lines in MODULES:
+        for arguments in lines:
+            name = "nightshift" if module == "nightshift.console" else f"python -m {module.removesuffix('.__main__')}"
+            parts.append(f"\n## {' '.join([name, *arguments])}\n```text\n{help_of(module, arguments)}\n```\n")
+    return "".join(parts)
