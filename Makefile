@@ -40,7 +40,7 @@ unexport PIPELINE NIGHT FROM TO CONF
 
 export PYTHONPATH := $(CURDIR):$(CURDIR)/plugins$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-.PHONY: help run backfill start stop status shell env install install-dev test quick chaos mutants test-cluster images image-stage image-mlflow image-airflow image-worker wheel lint format schema reference bench clean
+.PHONY: help run backfill start stop status shell env install install-dev test quick chaos mutants test-cluster images image-stage image-mlflow image-airflow image-worker wheel lint format schema reference site bench clean
 .SILENT:
 .DEFAULT_GOAL := help
 
@@ -120,6 +120,9 @@ schema: $(INSTALLED)  ## write the JSON Schema of the pipelines' YAML, for edito
 
 reference: $(DEV_INSTALLED)  ## write docs/reference/: keys of the YAML, environment variables, error codes, commands
 	$(BIN)/python -m tools.reference
+
+site: $(DEV_INSTALLED)  ## the documentation as a static site in site/; fails on a dead link
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: $(DEV_INSTALLED)  ## the measurements that the README quotes
 	for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done

@@ -1,4 +1,4 @@
-"""The README's pipeline of one's own, step by step as it says, on a real installation."""
+"""The pipeline of docs/tutorial.md, step by step, on a real installation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def own_pipeline(installation: Installation) -> Installation:
     return installation
 
 
-def test_the_example_of_the_readme_becomes_champion(own_pipeline: Installation) -> None:
+def test_the_example_of_the_tutorial_becomes_champion(own_pipeline: Installation) -> None:
     said = own_pipeline.services("run", "cancelled_orders", "--night", "2026-03-14")
 
     assert "decision  accepted" in said

@@ -1,4 +1,4 @@
-"""The shell lines of README.md run in order in a clean shell on a fresh checkout; those that one machine cannot run are listed."""
+"""The shell lines of README.md and docs/tutorial.md run in order in a clean shell on a fresh checkout; exceptions are listed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from training.contracts import sha256_hex
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(3600)]
 
-README = ROOT / "README.md"
+MANUAL = (ROOT / "README.md", ROOT / "docs" / "tutorial.md")
+"""Pages whose lines are run, in this order, in one shell."""
 BASH = "/bin/bash"
 NUM_DAYS = 45
 NUM_SEARCHES = 60
@@ -113,6 +114,10 @@ def shell_lines(path: Path) -> list[str]:
             assert line.startswith("#") or WORDS.match(f"{line} "), f"{path.name}: add it to WORDS or OTHER_BLOCKS: {line}"
             lines += [] if line.startswith("#") else [re.sub(r"\s+# .*", "", line)]
     return lines
+
+
+def manual_lines() -> list[str]:
+    return [line for path in MANUAL for line in shell_lines(path)]
 
 
 def reason_not_here(line: str) -> str:
@@ -207,8 +212,8 @@ def outputs_of(lines: list[str], done: subprocess.CompletedProcess[str]) -> dict
     return {lines[int(number)]: (int(exit_code), output) for number, output, exit_code in found}
 
 
-def test_lines_of_the_readme_run_in_order_in_a_clean_shell(shell: CleanShell) -> None:
-    lines = [line for line in shell_lines(README) if not reason_not_here(line)]
+def test_lines_of_the_readme_and_the_tutorial_run_in_order_in_a_clean_shell(shell: CleanShell) -> None:
+    lines = [line for line in manual_lines() if not reason_not_here(line)]
     runs = "airflow dags list-runs flight_delay --output json"
 
     outputs = outputs_of([*lines, runs], shell.run(script_of([*lines, runs])))
@@ -234,13 +239,13 @@ def test_lines_of_the_readme_run_in_order_in_a_clean_shell(shell: CleanShell) ->
     assert sorted(states) == ["failed", "success", "success"], found
 
 
-def test_each_shell_line_of_the_readme_is_found_and_each_exception_still_has_its_line() -> None:
-    readme, docs = shell_lines(README), [line for path in sorted((ROOT / "docs").glob("*.md")) for line in shell_lines(path)]
+def test_each_shell_line_of_the_manual_is_found_and_each_exception_still_has_its_line() -> None:
+    manual, docs = manual_lines(), [line for path in sorted((ROOT / "docs").glob("*.md")) for line in shell_lines(path)]
 
-    assert {"make run", "make test", 'eval "$(make env)"'} <= set(readme)
-    assert [start for start in NOT_HERE if not any(line.startswith(start) for line in readme + docs)] == []
-    assert [part for part in SUBSTITUTES if not any(part in line for line in readme)] == []
-    assert [start for start in REFUSED if not any(line.startswith(start) for line in readme)] == []
+    assert {"make run", "make test", 'eval "$(make env)"'} <= set(manual)
+    assert [start for start in NOT_HERE if not any(line.startswith(start) for line in manual + docs)] == []
+    assert [part for part in SUBSTITUTES if not any(part in line for line in manual)] == []
+    assert [start for start in REFUSED if not any(line.startswith(start) for line in manual)] == []
 
 
 @pytest.mark.parametrize("block", ["    sudo make run", "```sh\nsudo make run\n```", "```\nsudo make run\n```"])
@@ -252,9 +257,9 @@ def test_line_with_an_unknown_first_word_is_reported(tmp_path: Path, block: str)
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.name)
-def test_each_shell_line_of_the_docs_is_one_of_the_readme_or_has_a_reason(path: Path) -> None:
-    readme = " ".join(shell_lines(README))
+def test_each_shell_line_of_the_docs_is_one_of_the_manual_or_has_a_reason(path: Path) -> None:
+    manual = " ".join(manual_lines())
     for line in shell_lines(path):
         if not reason_not_here(line):
             command = " ".join(line.split()[:3])
-            assert command in readme, f"{path.name}: run it in this test, or add it to NOT_HERE with the reason: {line}"
+            assert command in manual, f"{path.name}: run it in this test, or add it to NOT_HERE with the reason: {line}"
