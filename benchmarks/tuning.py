@@ -24,8 +24,8 @@ from optuna.storages import InMemoryStorage
 
 from tests.training_bench import Bench
 from training.engine.parallel.gang import Gang
-from training.models import FitContext
-from training.models.boosted_trees import BoostedTrees
+from training.models.base import FitContext
+from training.models.boosted_trees.module import BoostedTrees
 from training.runtime.context import StopFlag
 from training.spec.rules.tuning import with_settings
 from training.spec.sections.train import Train

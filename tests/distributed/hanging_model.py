@@ -14,7 +14,7 @@ from torch import nn
 
 from tests.unit.training.runtime.hanging_stage import hang_in_c
 from training.data.loader import Batch
-from training.models.ranker import Ranker
+from training.models.ranker.module import Ranker
 
 
 class HangingRanker(Ranker):

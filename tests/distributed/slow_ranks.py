@@ -26,8 +26,8 @@ from tests.unit.training.models.family_bench import FamilyBench
 from training.data.loader import Batch, Loader, ShardSet
 from training.engine.parallel.gang import Gang
 from training.errors import NightshiftError
-from training.models import FitContext
-from training.models.ranker import Ranker, RankerModule
+from training.models.base import FitContext
+from training.models.ranker.module import Ranker, RankerModule
 from training.store import Store
 
 EPOCHS = 3

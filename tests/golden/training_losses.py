@@ -17,7 +17,7 @@ import torch
 import xgboost
 
 from tests.unit.training.models.family_bench import FamilyBench
-from training.models import load_family
+from training.models.base import load_family
 from training.runtime.provenance import CHECKOUT
 
 FILE: Final = CHECKOUT / "tests/golden/training_losses.json"

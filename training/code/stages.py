@@ -9,12 +9,13 @@ from typing import Final
 from training.code.closure import Code, Sources, closure
 from training.code.imports import ImportsCache
 from training.contracts import TRAININGS, TRIAL
-from training.spec.families import is_allowed, is_own
+from training.spec.families import built_in_families, is_allowed, is_own, package_of, place_of
 from training.spec.models import PipelineSpec
 from training.stage_table import CANARY
 
 LOADERS: Final = {
-    "training.models": "load_family",
+    "training.models.base": "load_family",
+    "training.spec.installed": "installed_descriptor",
     "training.evaluation.custom_metrics": "load_own_metrics",
 }
 """Module to the function of it that imports by a name in the spec, or in a model's files: the roots below stand for them. A test holds
@@ -44,15 +45,21 @@ def code_roots(stage: str, spec: PipelineSpec, families: Iterable[str] = ()) -> 
 
     A family of `families` that this installation does not have is left out: the stage says so, if it loads that model at all.
     """
-    roots = {f"training.stages.{stage}"}
+    roots = {f"training.stages.{stage}", *_descriptors(spec.train.model)}
     if stage in (*TRAININGS, "evaluate"):
-        roots.add(_family_module(spec.train.model))
+        roots.add(place_of(spec.train.model)[0])
     if stage in ("evaluate", CANARY):
-        roots |= {_family_module(family) for family in families if is_allowed(family)}
+        roots |= {place_of(family)[0] for family in families if is_allowed(family)}
     if stage in ("evaluate", CANARY, TRIAL):
         roots |= {place.partition(":")[0] for place in spec.evaluate.metrics.values() if is_own(place)}
     return tuple(sorted(roots))
 
 
-def _family_module(family: str) -> str:
-    return family.partition(":")[0] if ":" in family else f"training.models.{family}"
+def _descriptors(model: str) -> set[str]:
+    """Return the modules of descriptors that reading the spec may import.
+
+    All of training/models/, as all of training/spec/: a spec with another family shares the work of the stages before the training.
+    """
+    named = {f"training.models.{name}.family" for name in built_in_families()}
+    package = None if ":" in model else package_of(model)
+    return named if package is None else named | {f"{package}.family"}

@@ -34,10 +34,10 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
-from training.models import load_family
+from training.models.base import load_family
 from training.models.predictor import Predictor, load_predictor
 from training.runtime.processes import ForkedProcess, bind_to_parent, name_this_process, other_threads
-from training.spec.families import known_families
+from training.spec.families import built_in_families
 
 logger = logging.getLogger(__name__)
 
@@ -175,11 +175,11 @@ def fork_measurer(family: str) -> None:
     """Fork the process that `measure` will ask, if that is safe; call it first of all, while this process has one thread.
 
     Args:
-        family: name of a model family of ours; nothing is forked for another one, whose import may start threads or open devices.
+        family: name of a family of training/models/; nothing is forked for another one, whose import may start threads or open devices.
     """
     global _forked
     # A library reads the number of its threads when it is loaded, and a new process would have one.
-    if family not in known_families() or "OMP_NUM_THREADS" not in os.environ:
+    if family not in built_in_families() or "OMP_NUM_THREADS" not in os.environ:
         return
     load_family(family)
     if others := other_threads():

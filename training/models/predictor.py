@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from training.data.transforms import FittedTransforms
 from training.errors import DataError
-from training.models import Family, Scorer
+from training.models.base import Family, Scorer
 
 FORMAT_VERSION: Final = 1
 
@@ -81,7 +81,7 @@ def load_predictor(folder: Path, family: Family | None = None) -> Predictor:
         raise DataError("model.newer", message, hint="upgrade Nightshift")
     transforms = FittedTransforms.from_json((folder / "transforms.json").read_bytes())
     if family is None:
-        from training.models import load_family
+        from training.models.base import load_family
 
         family = load_family(facts["family"])
     return Predictor(transforms, family.load(folder, facts["architecture"]), facts)

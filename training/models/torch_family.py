@@ -15,7 +15,7 @@ from torch import nn
 
 from training.data.loader import Batch, Loader, ShardSet
 from training.data.transforms import Matrix
-from training.models import Family, FitContext, FitResult, Scorer
+from training.models.base import Family, FitContext, FitResult, Scorer
 
 DEFAULT_BATCH_SIZE: Final = 1024
 SCORED_ROWS: Final = 65_536

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 from training.contracts import canonical_json, sha256_hex
 from training.errors import SpecError
 from training.spec.carried_code import TRAINING, Closure, Module, absolute, carried_roots, closure_of, distributions
+from training.spec.families import place_of
 
 PREFIX: Final = "nightshift_model_"
 NAME_DIGITS: Final = 16
@@ -49,9 +50,9 @@ def model_code(family: str) -> ModelCode:
     """Return the code that models of a family (`boosted_trees`, or `package.module:Class`) carry.
 
     Raises:
-        SpecError: `model.not_isolated`, a user's class imports what cannot be carried.
+        SpecError: `model.not_isolated`, a user's class imports what cannot be carried; `model.unknown`.
     """
-    module, _, name = family.partition(":") if ":" in family else (f"training.models.{family}", "", "FAMILY")
+    module, name = place_of(family)
     closure = closure_of([module, SCORING])
     if closure.problems:
         raise SpecError("train.model", closure.problems)

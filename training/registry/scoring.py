@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 from typing import Final
 
-from training.models import Family
+from training.models.base import Family
 from training.models.predictor import NamedPredictor, Predictor, load_predictor
 from training.registry.model_files import check_files, has_list
 

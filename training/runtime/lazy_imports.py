@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import gc
 import importlib.util
-import os
 import sys
 import threading
 from collections.abc import Collection, Iterator, Sequence
@@ -21,7 +20,6 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Final
 
-MODEL_PACKAGES: Final = "NIGHTSHIFT_MODEL_PACKAGES"
 MLFLOW_DEFERRED: Final = ("mlflow.genai",)
 """MLflow's judges of language models, a third of its import."""
 MLFLOW_MODELS_OPTIONAL: Final = ("fastapi", "scipy", "sklearn")
@@ -38,7 +36,12 @@ def may_omit() -> bool:
     """
     program = getattr(sys.modules.get("__main__"), "__spec__", None)
     is_own = program is not None and program.name.partition(".")[0] == __name__.partition(".")[0]
-    return is_own and not os.environ.get(MODEL_PACKAGES, "").strip()
+    if not is_own:
+        return False
+    # Imported here: a registered model carries this file, and neither spec nor pydantic.
+    from training.spec.families import own_packages
+
+    return not own_packages()
 
 
 @contextmanager

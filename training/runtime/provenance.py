@@ -9,7 +9,10 @@ import importlib.util
 import os
 import platform
 import subprocess
+from collections.abc import Collection
 from pathlib import Path
+
+from training.spec.families import own_packages
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 LIBRARIES = (
@@ -33,7 +36,7 @@ def given_code_version() -> str | None:
 
 @functools.cache
 def source_version() -> str:
-    """Return a SHA-256 over every .py file of training/ and of the packages of `NIGHTSHIFT_MODEL_PACKAGES`: what a service has in memory.
+    """Return a SHA-256 over every .py file of training/ and of users' packages: what a service has in memory.
 
     The code of a stage's work is another thing, `training.code`.
     """
@@ -54,10 +57,14 @@ def git_state() -> dict[str, str | bool]:
     return {"commit": commit, "dirty": bool(_git("status", "--porcelain", "--untracked-files=no"))}
 
 
-def environment() -> dict[str, str]:
-    """Return Python, platform and library versions."""
+def environment(libraries: Collection[str] = ()) -> dict[str, str]:
+    """Return Python, platform and library versions.
+
+    Args:
+        libraries: distributions of the model's family, besides those that every model lists.
+    """
     found = {"python": platform.python_version(), "platform": platform.platform(), "machine": platform.machine()}
-    for name in LIBRARIES:
+    for name in dict.fromkeys([*LIBRARIES, *libraries]):
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
@@ -67,8 +74,8 @@ def environment() -> dict[str, str]:
 
 def _model_package_paths() -> list[Path]:
     paths = []
-    for name in sorted(filter(None, os.environ.get("NIGHTSHIFT_MODEL_PACKAGES", "").split(","))):
-        spec = importlib.util.find_spec(name.strip())
+    for name in sorted(own_packages()):
+        spec = importlib.util.find_spec(name)
         if spec is not None and spec.submodule_search_locations:
             paths.append(Path(next(iter(spec.submodule_search_locations))))
         elif spec is not None and spec.origin:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from training.errors import Problem, SpecError
-from training.spec.families import own_packages
+from training.spec.families import built_in_families, is_allowed, own_packages, place_of
 
 TRAINING: Final = "training"
 TRAINING_FOLDER: Final = Path(__file__).resolve().parent.parent
@@ -75,11 +75,11 @@ class Closure:
 
 
 def own_class_problems(model: str) -> list[Problem]:
-    """Return why models of a class `package.module:Class` could not be registered; nothing for a class that is not found here."""
-    module = model.partition(":")[0]
-    if ":" not in model or _path_of(module) is None:
+    """Return why models of a class `package.module:Class`, or of an installed family, could not be registered; nothing for others."""
+    if model in built_in_families() or not is_allowed(model):
         return []
-    return closure_of([module]).problems
+    module, _ = place_of(model)
+    return [] if _path_of(module) is None else closure_of([module]).problems
 
 
 def check_own_class(model: str) -> None:

@@ -1,6 +1,8 @@
-"""Which model families there are, and the settings that each takes in `train.settings`.
+"""The registry of model families: which there are, and their descriptors.
 
-A family is a file of training/models/. This room reads the folder's listing and imports none of it: DAG files come here.
+A family is a package with a light `family.py` (its `DESCRIPTOR`) and a `module.py` (its `FAMILY`): a folder of training/models/, or what an
+entry point of the group `nightshift.families` names. A name is looked up without an import; a descriptor is imported when a spec names its
+family, a module by what trains or scores. DAG files come here.
 """
 
 from __future__ import annotations
@@ -9,95 +11,82 @@ import functools
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final
 
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 
-from training.spec.types import Section
+from training.errors import Problem, SpecError, shown
+from training.spec.family import FamilyDescriptor
+from training.spec.installed import installed_descriptor, installed_packages
 
 MODELS_FOLDER: Final = Path(__file__).resolve().parent.parent / "models"
 PACKAGES_VARIABLE: Final = "NIGHTSHIFT_MODEL_PACKAGES"
+ENTRY_POINTS: Final = "nightshift.families"
+"""Group of entry points; name: of the family, value: its package."""
 
 _OWN_MODEL = re.compile(r"(?P<package>[A-Za-z_]\w*)(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
-_DECLARES_FAMILY = re.compile(r"^FAMILY\b", re.MULTILINE)
-
-_Share = Annotated[float, Field(gt=0, le=1)]
-_Penalty = Annotated[float, Field(ge=0, le=1e6)]
-
-
-class RankerSettings(Section):
-    """Of `ranker`: embeddings of the ids beside the numbers, then a multi-layer perceptron."""
-
-    embedding_dim: Annotated[int, Field(ge=1, le=1024)] = 16
-    hidden: Annotated[tuple[Annotated[int, Field(ge=1, le=8192)], ...], Field(strict=False, max_length=16)] = (64, 32)
-    """Width of each hidden layer."""
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    loss: Literal["listwise", "pairwise"] = "listwise"
-
-
-class BoostedTreesSettings(Section):
-    """Of `boosted_trees`: XGBoost's parameters by their own names, `colsample` for colsample_bytree."""
-
-    max_depth: Annotated[int, Field(ge=1, le=20)] = 6
-    min_child_weight: Annotated[float, Field(ge=0, le=1e6)] = 1.0
-    subsample: _Share = 1.0
-    colsample: _Share = 1.0
-    reg_lambda: _Penalty = 1.0
-    reg_alpha: _Penalty = 0.0
-    gamma: _Penalty = 0.0
-    max_bin: Annotated[int, Field(ge=2, le=65536)] = 256
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FamilyFacts:
-    """What the spec has to know of a family."""
-
-    settings: type[Section]
-    distributed: bool
-    """Whether it trains in more than one process."""
-    needs: tuple[str, ...] = ()
-    """Keys of `train` that must be given."""
-    ignored_keys: tuple[str, ...] = ()
-    """Keys of `train` that would have no effect."""
-    tasks: tuple[str, ...]
-    """Values of `evaluate.task` that it trains for."""
-    uses_gpus: bool
-    uses_torch: bool
-    """Whether training it needs torch; without, it trains in one process that does not import it."""
-    threads: int = 1
-    """Of each process, unless `placement.cpus` says otherwise. Fixed: another number of threads can round otherwise."""
-
-
-NEURAL_ONLY: Final = ("batch_size", "warmup_steps", "weight_decay", "precision")
-
-FAMILIES: Final[Mapping[str, FamilyFacts]] = {
-    "ranker": FamilyFacts(
-        settings=RankerSettings, distributed=True, needs=("batch_size",), tasks=("ranking",), uses_gpus=True, uses_torch=True
-    ),
-    "boosted_trees": FamilyFacts(
-        settings=BoostedTreesSettings,
-        distributed=False,
-        ignored_keys=NEURAL_ONLY,
-        tasks=("binary", "ranking", "multiclass", "regression"),
-        uses_gpus=False,
-        uses_torch=False,
-        threads=2,
-    ),
-}
 
 
 @functools.cache
-def known_families(folder: Path = MODELS_FOLDER) -> tuple[str, ...]:
-    """Return the names that `train.model` may have, sorted: files of training/models/ that assign `FAMILY`."""
-    files = (path for path in folder.glob("*.py") if not path.stem.startswith("_"))
-    return tuple(sorted(path.stem for path in files if _DECLARES_FAMILY.search(path.read_text(encoding="utf-8"))))
+def built_in_families(folder: Path = MODELS_FOLDER) -> tuple[str, ...]:
+    """Return the families of training/models/, sorted: its folders that have a `family.py`."""
+    return tuple(sorted(path.parent.name for path in folder.glob("[!_]*/family.py")))
+
+
+def installed_families() -> Mapping[str, str]:
+    """Return name to package of the families that installed distributions add.
+
+    Raises:
+        SpecError: `entry_point.ambiguous`, two of them have one name, or it is that of a family of training/models/.
+    """
+    return installed_packages(ENTRY_POINTS, built_in_families())
+
+
+def known_families() -> tuple[str, ...]:
+    """Return the names that `train.model` may have, besides classes of allowed packages, sorted."""
+    return tuple(sorted({*built_in_families(), *installed_families()}))
+
+
+def package_of(name: str) -> str | None:
+    """Return the package of a family by its name, None where there is none."""
+    return f"training.models.{name}" if name in built_in_families() else installed_families().get(name)
+
+
+def place_of(model: str) -> tuple[str, str]:
+    """Return (module, name in it) of what fits and scores: of a family, or of a `package.module:Class`.
+
+    Raises:
+        SpecError: `model.unknown`.
+    """
+    if ":" in model:
+        module, _, name = model.partition(":")
+        return module, name
+    package = package_of(model)
+    if package is None:
+        known = ", ".join(known_families())
+        problem = Problem(code="model.unknown", message=f"there is no model {shown(model)}", hint=f"known: {known}")
+        raise SpecError("train.model", [problem])
+    return f"{package}.module", "FAMILY"
+
+
+@functools.cache
+def descriptor_of(model: str) -> FamilyDescriptor | None:
+    """Return what a family says of itself; None for a class of a user's own, and for a family that is not installed.
+
+    Raises:
+        SpecError: `model.descriptor`, its `family.py` cannot be imported or has no `DESCRIPTOR`.
+    """
+    package = None if ":" in model else package_of(model)
+    if package is None:
+        return None
+    return installed_descriptor(model, f"{package}.family", FamilyDescriptor, code="model.descriptor")
 
 
 def own_packages(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """Return the packages whose classes a YAML may name, as this installation allows them."""
-    return tuple(name for part in environ.get(PACKAGES_VARIABLE, "").split(",") if (name := part.strip()))
+    """Return the packages whose classes a YAML may name: those of the variable, and those that add families by entry points."""
+    named = tuple(name for part in environ.get(PACKAGES_VARIABLE, "").split(",") if (name := part.strip()))
+    return tuple(dict.fromkeys([*named, *(package.partition(".")[0] for package in installed_families().values())]))
 
 
 def is_own(place: str, environ: Mapping[str, str] = os.environ) -> bool:
@@ -109,15 +98,15 @@ def is_own(place: str, environ: Mapping[str, str] = os.environ) -> bool:
 def is_allowed(model: str, environ: Mapping[str, str] = os.environ) -> bool:
     """Say whether `model` is a known family, or a `package.module:Class` of an allowed package."""
     match = _OWN_MODEL.fullmatch(model)
-    return model in known_families() if match is None else match["package"] in own_packages(environ)
+    return package_of(model) is not None if match is None else match["package"] in own_packages(environ)
 
 
 def with_defaults(model: object, settings: dict[str, Any]) -> dict[str, Any]:
-    """Return `settings` with the family's defaults filled in; unchanged where they are wrong, or the family is nobody's here."""
-    facts = FAMILIES.get(model) if isinstance(model, str) else None
-    if facts is None:
+    """Return `settings` with the family's defaults filled in; unchanged where they are wrong, or the family has no descriptor here."""
+    descriptor = descriptor_of(model) if isinstance(model, str) else None
+    if descriptor is None:
         return settings
     try:
-        return facts.settings.model_validate(settings).model_dump(mode="json")
+        return descriptor.settings.model_validate(settings).model_dump(mode="json")
     except ValidationError:
         return settings

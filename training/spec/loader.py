@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter, ValidationError
 
 from training.errors import Problem, SpecError
-from training.spec.families import FAMILIES
+from training.spec.families import descriptor_of
 from training.spec.models import PipelineSpec
 from training.spec.problems import in_order, problem_at, problems_of
 from training.spec.rules.effects import unused_keys
@@ -122,9 +122,9 @@ def _sound_sections(document: Document, error: ValidationError) -> dict[str, Any
 
 def _settings_problems(document: Document, sections: Mapping[str, Any]) -> list[Problem]:
     train = sections.get("train")
-    if train is None or train.model not in FAMILIES:
+    facts = None if train is None else descriptor_of(train.model)
+    if train is None or facts is None:
         return []
-    facts = FAMILIES[train.model]
     try:
         facts.settings.model_validate(train.settings)
     except ValidationError as err:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from training.spec.families import FAMILIES
+from training.spec.families import descriptor_of, known_families
 from training.spec.models import PipelineSpec
 
 logger = logging.getLogger("training.spec.schema")
@@ -29,7 +29,10 @@ DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 def pipeline_schema() -> dict[str, Any]:
     """Return the schema of a pipeline's YAML; `train.settings` follows `train.model` for the families that are described."""
     schema = PipelineSpec.model_json_schema(by_alias=True, ref_template="#/$defs/{model}")
-    for name, facts in FAMILIES.items():
+    for name in known_families():
+        facts = descriptor_of(name)
+        if facts is None:
+            continue
         settings = facts.settings.model_json_schema(by_alias=True)
         schema["$defs"] |= settings.pop("$defs", {})
         schema["$defs"][facts.settings.__name__] = settings

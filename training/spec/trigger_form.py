@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from training.spec.families import FAMILIES
+from training.spec.families import descriptor_of
 from training.spec.models import PipelineSpec
 from training.spec.overrides import EvaluateOverrides, TrainOverrides
 from training.spec.schedule import AS_OF_PATTERN
@@ -71,7 +71,7 @@ def _study_schema(spec: PipelineSpec) -> dict[str, dict[str, Any]]:
 
 
 def _train_schema(train: Train) -> dict[str, Any]:
-    facts = FAMILIES.get(train.model)
+    facts = descriptor_of(train.model)
     names = [name for name in TrainOverrides.model_fields if facts is None or name not in facts.ignored_keys]
     properties = {}
     for name in names:
@@ -82,7 +82,7 @@ def _train_schema(train: Train) -> dict[str, Any]:
 
 
 def _settings_schema(train: Train) -> dict[str, Any]:
-    facts = FAMILIES.get(train.model)
+    facts = descriptor_of(train.model)
     if facts is None:
         return {"type": "object", "default": train.settings}
     properties = {name: _property(_schema_of(facts.settings), name, value) for name, value in train.settings.items()}

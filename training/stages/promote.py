@@ -27,6 +27,7 @@ from training.registry.verdicts import verdict
 from training.runtime.lazy_imports import MLFLOW_DEFERRED, MLFLOW_OPTIONAL, lean_imports
 from training.runtime.runner import Outcome, StageContext, main
 from training.spec import spec_part
+from training.spec.families import descriptor_of
 from training.store import Manifest
 
 with lean_imports(deferred=MLFLOW_DEFERRED, absent=MLFLOW_OPTIONAL):
@@ -36,7 +37,6 @@ with lean_imports(deferred=MLFLOW_DEFERRED, absent=MLFLOW_OPTIONAL):
 logger = logging.getLogger(__name__)
 
 MAX_REASON_CHARS: Final = 1000
-FRAMEWORK_OF: Final = {"boosted_trees": "xgboost-cpu"}
 
 
 def work(context: StageContext) -> Outcome:
@@ -233,7 +233,8 @@ def _recipe(context: StageContext, model: Manifest, snapshot_digest: str) -> Rec
     facts = json.loads(context.store.objects.get_bytes(model.files["model.json"].digest))
     inputs = serving_inputs(context.store.objects.get_bytes(model.files["transforms.json"].digest))
     types, label = spec.data.frame_types(), spec.data.label
-    library = FRAMEWORK_OF.get(facts["family"], "torch")
+    family = descriptor_of(facts["family"])
+    library = "torch" if family is None else family.libraries[0]
     # A dataset's manifest says nothing of the code that made it: equal rows made by other code are the same dataset.
     prepare_code = str(context.request.parameters.get("prepare_code", ""))
     parts = [spec_part(spec, "prepare"), spec_part(spec, "train"), facts["code_version"], prepare_code]

@@ -19,14 +19,14 @@ from training.engine.devices import check_expected, device_words
 from training.engine.parallel.alone import Alone
 from training.engine.staging import fetch_for_node
 from training.engine.tracking import Tracker
-from training.models import FitContext, FitResult, load_family
+from training.models.base import FitContext, FitResult, load_family
 from training.models.predictor import FORMAT_VERSION
 from training.runtime.lazy_imports import lean_imports
 from training.runtime.provenance import environment, source_version
 from training.runtime.runner import Outcome, StageContext, main
 from training.spec import PipelineSpec
 from training.spec.carried_code import check_own_class
-from training.spec.families import FAMILIES
+from training.spec.families import descriptor_of
 from training.spec.rules.tuning import with_settings
 from training.store import Manifest, set_run_ref
 
@@ -75,7 +75,7 @@ def join_gang(context: StageContext) -> Gang | Alone:
         PeerLostError: another rank does not come.
     """
     train = context.spec.train
-    facts = FAMILIES.get(train.model)
+    facts = descriptor_of(train.model)
     gang: Gang | Alone
     if facts is not None and not facts.uses_torch and context.world_size == 1:
         gang = Alone()
@@ -150,13 +150,14 @@ def _store(
     context: StageContext, dataset: Manifest, gang: Gang | Alone, result: FitResult, seconds: float, tracker: Tracker, *, is_tracked: bool
 ) -> Outcome:
     world_size = context.world_size
+    family = descriptor_of(context.spec.train.model)
     facts = {
         "format_version": FORMAT_VERSION,
         "family": context.spec.train.model,
         "task": context.spec.evaluate.task,
         "architecture": dict(result.architecture),
         "code_version": code_version_of(context),
-        "environment": environment(),
+        "environment": environment(() if family is None else family.libraries),
         "device": device_words(gang.device),
         **_classes(dataset),
     }

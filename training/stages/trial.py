@@ -17,7 +17,7 @@ from typing import Any
 from training.contracts import canonical_json
 from training.engine.tracking import Parent, Tracker
 from training.errors import DivergedError, NightshiftError
-from training.models import FitResult
+from training.models.base import FitResult
 from training.runtime.runner import Outcome, StageContext, main
 from training.spec.carried_code import check_own_class
 from training.spec.sections.tuning import Tune

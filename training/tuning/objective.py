@@ -9,7 +9,7 @@ from training.data.loader import ShardSet
 from training.data.transforms import LayoutEntry, Matrix
 from training.evaluation.custom_metrics import load_own_metrics
 from training.evaluation.metrics.by_task import metric_value
-from training.models import FitResult, load_family
+from training.models.base import FitResult, load_family
 from training.runtime.context import StageContext
 from training.spec.rules.tuning import VALIDATION_LOSS
 from training.spec.sections.evaluation import LOWER_IS_BETTER

@@ -11,7 +11,7 @@ from nightshift.settings import Settings
 from training.contracts import StageRequest
 from training.errors import Problem, SpecError, shown
 from training.spec import PipelineSpec
-from training.spec.families import FAMILIES
+from training.spec.families import built_in_families
 from training.spec.sections.train import Placement
 
 LOCAL: Final = "local"
@@ -110,4 +110,4 @@ def check_backend(settings: Settings, spec: PipelineSpec | None = None) -> None:
 def spec_environment(stage: str, spec: PipelineSpec) -> dict[str, str]:
     """Return what a stage must know of the spec before it reads it."""
     model = spec.train.model
-    return {"NIGHTSHIFT_MODEL_FAMILY": model} if stage == "evaluate" and model in FAMILIES else {}
+    return {"NIGHTSHIFT_MODEL_FAMILY": model} if stage == "evaluate" and model in built_in_families() else {}

@@ -10,7 +10,7 @@ from typing import Final
 
 from nightshift.execution.backend import KUBERNETES
 from training.spec import PipelineSpec
-from training.spec.families import FAMILIES
+from training.spec.families import descriptor_of
 
 CUDA: Final = "cuda"
 CPU_BUILD: Final = "+cpu"
@@ -22,7 +22,7 @@ def device_of(spec: PipelineSpec, backend: str) -> dict[str, str]:
 
     On Kubernetes a pod has the GPUs that the spec asks for. On a laptop a training uses what there is.
     """
-    facts = FAMILIES.get(spec.train.model)
+    facts = descriptor_of(spec.train.model)
     if facts is not None and not facts.uses_gpus:
         return {}
     has_gpus = spec.train.placement.gpus > 0 if backend == KUBERNETES else local_gpus()

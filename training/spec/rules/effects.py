@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from datetime import date, time
 from typing import Any, Final
 
-from training.spec.families import FAMILIES
+from training.spec.families import descriptor_of
 from training.spec.models import Alerts, Costs
 from training.spec.rules.findings import Finding
 from training.spec.sections.evaluation import Evaluate
@@ -54,7 +54,7 @@ def _approvals_are_asked_for(promote: Promote, evaluate: Evaluate) -> Iterator[F
 
 
 def _placement_is_used(train: Train) -> Iterator[Finding]:
-    placement, facts = train.placement, FAMILIES.get(train.model)
+    placement, facts = train.placement, descriptor_of(train.model)
     path: Path = ("train", "placement")
     if placement.topology is not None and placement.nodes == 1:
         yield _unused((*path, "topology"), "topology has no effect on one node: it is the domain that several nodes share", "remove it")
@@ -64,7 +64,7 @@ def _placement_is_used(train: Train) -> Iterator[Finding]:
 
 
 def _limits_are_of_what_is_done(timeout: Timeout, train: Train) -> Iterator[Finding]:
-    facts = FAMILIES.get(train.model)
+    facts = descriptor_of(train.model)
     if "validation" in timeout.model_fields_set and facts is not None and "batch_size" in facts.ignored_keys:
         message = f"validation has no effect on {train.model}, which validates within a boosting round"
         yield _unused(("timeout", "validation"), message, "set timeout.step, or remove the key")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from training.spec.families import FAMILIES, PACKAGES_VARIABLE, is_allowed, is_own, known_families, own_packages
+from training.spec.families import PACKAGES_VARIABLE, descriptor_of, is_allowed, is_own, known_families, own_packages
 from training.spec.rules.findings import Finding
 from training.spec.sections.data import Data
 from training.spec.sections.evaluation import LOWER_IS_BETTER, METRICS, Evaluate, is_metric
@@ -21,7 +21,7 @@ def family_fits(train: Train) -> Iterator[Finding]:
         own = own_packages()
         allowed = f"; or package.module:Class of {', '.join(own)}" if own else f"; classes of your own: see {PACKAGES_VARIABLE}"
         yield Finding(MODEL, "model.unknown", f"there is no model {told(train.model)}", f"known: {', '.join(known_families())}{allowed}")
-    facts = FAMILIES.get(train.model)
+    facts = descriptor_of(train.model)
     if facts is None:
         return
     for key in facts.needs:
@@ -34,7 +34,7 @@ def family_fits(train: Train) -> Iterator[Finding]:
 
 def placement_fits(train: Train) -> Iterator[Finding]:
     """Yield a finding where the processes cannot share the batch, the family or the GPUs."""
-    placement, facts = train.placement, FAMILIES.get(train.model)
+    placement, facts = train.placement, descriptor_of(train.model)
     path: Path = ("train", "placement")
     world_size = placement.world_size
     if facts is not None and not facts.distributed and world_size > 1:
@@ -117,23 +117,21 @@ def metrics_exist(evaluate: Evaluate) -> Iterator[Finding]:
 
 def task_fits(data: Data, train: Train, evaluate: Evaluate) -> Iterator[Finding]:
     """Yield a finding where the family does not train for the task, or the task needs what the data does not have."""
-    facts = FAMILIES.get(train.model)
+    facts = descriptor_of(train.model)
     if facts is not None and evaluate.task not in facts.tasks:
         message = f"{train.model} does not train for the task {evaluate.task}"
         yield Finding(("evaluate", "task"), "model.task", message, _hint_for_task(evaluate.task))
         return
-    if data.group is None and (evaluate.task == "ranking" or train.model == "ranker"):
-        who = "the task ranking" if evaluate.task == "ranking" else "the model ranker"
-        yield Finding(
-            ("data", "group"), "field.missing", f"the key group is missing: {who} needs it", "the column whose rows are ranked together"
-        )
+    if data.group is None and evaluate.task == "ranking":
+        message = "the key group is missing: the task ranking needs it"
+        yield Finding(("data", "group"), "field.missing", message, "the column whose rows are ranked together")
     if data.group is not None and evaluate.task != "ranking":
         message = f"the task {evaluate.task} knows no groups"
         yield Finding(("data", "group"), "field.conflict", message, "take data.group out, or set evaluate.task to ranking")
 
 
 def _hint_for_task(task: str) -> str:
-    able = sorted(name for name, facts in FAMILIES.items() if task in facts.tasks)
+    able = [name for name in known_families() if (facts := descriptor_of(name)) is not None and task in facts.tasks]
     if not able:
         return f"no family of Nightshift does; train.model can be a class of your own: see {PACKAGES_VARIABLE}"
     return f"train.model: {' or '.join(able)}"

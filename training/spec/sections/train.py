@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from training.spec.families import FAMILIES, with_defaults
+from training.spec.families import descriptor_of, with_defaults
 from training.spec.types import Bytes, Line, Name, PositiveDuration, Section, Setting
 
 
@@ -73,7 +73,7 @@ class Train(Section):
     @property
     def threads_per_process(self) -> int:
         """Threads that each process trains with. They can change the bits of the weights, so they never depend on the machine."""
-        facts = FAMILIES.get(self.model)
+        facts = descriptor_of(self.model)
         return self.placement.threads_per_process or (facts.threads if facts else 1)
 
     @field_validator("settings", mode="after")

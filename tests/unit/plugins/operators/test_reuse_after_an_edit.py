@@ -99,8 +99,8 @@ def night(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Night]:
         ("training/pages/evaluation.css", [], True),
         ("training/stages/promote.py", [], False),
         ("training/tuning/study.py", [], False),
-        ("training/models/boosted_trees.py", [], False),
-        ("training/models/ranker.py", ["train"], True),
+        ("training/models/boosted_trees/module.py", [], False),
+        ("training/models/ranker/module.py", ["train"], True),
         ("training/pages/validation.html", ["validate"], False),
     ],
 )

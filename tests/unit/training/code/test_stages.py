@@ -46,8 +46,9 @@ EVERY = set(ALL_STAGES)
 @pytest.mark.parametrize(
     ("file", "stages"),
     [
-        ("training/models/ranker.py", TRAINING | SCORING),
-        ("training/models/boosted_trees.py", set()),
+        ("training/models/ranker/module.py", TRAINING | SCORING),
+        ("training/models/boosted_trees/module.py", set()),
+        ("training/models/boosted_trees/family.py", EVERY),
         ("training/engine/loop.py", TRAINING | SCORING),
         ("training/pages/evaluation.css", SCORING),
         ("training/pages/evaluation.js", SCORING),
@@ -84,8 +85,10 @@ def test_each_family_has_its_own_code(ranking: PipelineSpec, trees: PipelineSpec
 
 def test_an_evaluation_has_the_code_of_the_models_that_it_loads(ranking: PipelineSpec, cache: Path) -> None:
     files = stage_code("evaluate", ranking, families=["boosted_trees", "of_before", "gone.models:Model"], cache=cache).files
-    assert {"training/models/ranker.py", "training/models/boosted_trees.py"} <= set(files)
-    assert code_roots("canary", ranking, ["boosted_trees"]) == ("training.models.boosted_trees", "training.stages.canary")
+    assert {"training/models/ranker/module.py", "training/models/boosted_trees/module.py"} <= set(files)
+    descriptors = ("training.models.boosted_trees.family", "training.models.ranker.family")
+    expected = sorted([*descriptors, "training.models.boosted_trees.module", "training.stages.canary"])
+    assert code_roots("canary", ranking, ["boosted_trees"]) == tuple(expected)
 
 
 def test_a_users_class_and_metric_are_roots_where_they_are_loaded(
@@ -146,6 +149,10 @@ def test_imports_by_a_computed_name_are_where_the_roots_stand_for_them() -> None
     )
     for module, function in asks:
         found[module].remove(function)
+    # It looks up entry points, and imports none; what they name is a root.
+    found["training.spec.installed"].remove("installed_packages")
+    # It imports `training.models.base`, which every module that loads models imports by its name.
+    assert found.pop("training.models") == {"__getattr__"}
     # It imports the stage that is its argument, which is a root itself.
     assert found.pop("training.runtime.torchrun") == {"import_only", "run"}
     assert {module for module, functions in found.items() if functions} == set(LOADERS), found

@@ -15,11 +15,11 @@ from training.data.transforms import LayoutEntry, Matrix
 from training.engine.checkpoint.checkpoints import Checkpoints
 from training.engine.parallel.alone import Alone
 from training.engine.parallel.gang import Gang
-from training.models import FitContext
+from training.models.base import FitContext
 from training.runtime.context import StageContext
 from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec, parse_spec
-from training.spec.families import FAMILIES
+from training.spec.families import descriptor_of
 
 FLOATS = ("price", "rating")
 CARDINALITIES = {"user_id": 7, "item_id": 11, "position": 5}
@@ -91,13 +91,15 @@ class FamilyBench(LoopBench):
     def fit_context(self, model: str, *, every_seconds: float = 1e9, judge: Any = None, **train: Any) -> FitContext:
         """Return a new attempt's context; `train` are keys of the spec's section."""
         stage: StageContext = self.context()
+        facts = descriptor_of(model)
+        assert facts is not None
         checkpoints: Checkpoints = self.checkpoints(stage, every_seconds=every_seconds)
         return FitContext(
             spec=spec_of(model, self.task, **train),
             dataset_path=self.dataset_path,
             dataset_meta=self.meta,
             dataset_digest=DIGEST,
-            gang=Gang(0, 1, torch.device("cpu")) if FAMILIES[model].uses_torch else Alone(),
+            gang=Gang(0, 1, torch.device("cpu")) if facts.uses_torch else Alone(),
             checkpoints=checkpoints,
             tracker=self.tracker,
             stop=stage.stop,

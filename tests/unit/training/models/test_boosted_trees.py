@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from training.models.boosted_trees import _parameters
+from training.models.boosted_trees.module import _parameters
 from training.runtime.provenance import CHECKOUT
 from training.spec import parse_spec
 

@@ -13,8 +13,8 @@ import xgboost
 from tests.unit.training.models.family_bench import FamilyBench
 from training.engine.checkpoint.checkpoints import Checkpoints
 from training.errors import DivergedError, PreemptedError, SpecError
-from training.models import FitContext, FitResult
-from training.models.boosted_trees import FAMILY, _Rounds
+from training.models.base import FitContext, FitResult
+from training.models.boosted_trees.module import FAMILY, _Rounds
 
 
 def fit(context: FitContext) -> FitResult:

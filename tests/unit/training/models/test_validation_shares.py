@@ -12,7 +12,7 @@ import torch
 from tests.unit.training.models.family_bench import FamilyBench
 from training.data.loader import Batch
 from training.engine.parallel.gang import Gang
-from training.models.ranker import Ranker
+from training.models.ranker.module import Ranker
 
 CPU = torch.device("cpu")
 SETTINGS = {"embedding_dim": 4, "hidden": (8,), "dropout": 0.0, "loss": "listwise"}

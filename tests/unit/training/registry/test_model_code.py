@@ -26,7 +26,7 @@ from training.data.derived import Derived
 from training.data.encoders import EncoderSettings
 from training.data.transforms import FeaturePlan, FittedTransforms
 from training.errors import SpecError
-from training.models import load_family
+from training.models.base import load_family
 from training.models.predictor import load_predictor
 from training.registry.model_code import PREFIX, model_code, write_code
 from training.registry.model_files import LIST_NAME

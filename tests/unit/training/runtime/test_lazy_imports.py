@@ -13,8 +13,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from training.runtime.lazy_imports import MODEL_PACKAGES, lean_imports, may_omit
+from training.runtime.lazy_imports import lean_imports, may_omit
 from training.runtime.provenance import CHECKOUT
+from training.spec.families import PACKAGES_VARIABLE
 
 OWN_PROGRAM = SimpleNamespace(name="training.stages.evaluate")
 AS_OWN_PROGRAM = "import sys, types\nsys.modules['__main__'].__spec__ = types.SimpleNamespace(name='training.stages.validate')\n"
@@ -54,7 +55,7 @@ def loaded() -> list[str]:
 
 def own_program(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", OWN_PROGRAM)
-    monkeypatch.delenv(MODEL_PACKAGES, raising=False)
+    monkeypatch.delenv(PACKAGES_VARIABLE, raising=False)
 
 
 def python(program: str) -> str:
@@ -101,12 +102,12 @@ def test_nothing_is_left_out_of_processes_that_are_not_ours(module: Callable[[st
 def test_nothing_is_left_out_where_users_packages_may_need_it(monkeypatch: pytest.MonkeyPatch) -> None:
     own_program(monkeypatch)
     assert may_omit()
-    monkeypatch.setenv(MODEL_PACKAGES, "ours")
+    monkeypatch.setenv(PACKAGES_VARIABLE, "ours")
     assert not may_omit()
 
 
 def test_where_a_model_is_served_xgboost_keeps_its_classes_for_scikit_learn() -> None:
-    assert python("import training.models.boosted_trees, xgboost; print(xgboost.XGBClassifier().get_params()['n_jobs'])") == "None"
+    assert python("import training.models.boosted_trees.module, xgboost; print(xgboost.XGBClassifier().get_params()['n_jobs'])") == "None"
 
 
 def test_expectations_that_need_a_deferred_module_are_judged_as_ever() -> None:

@@ -11,8 +11,7 @@ import pytest
 from tests.unit.training.spec.problem_texts import CASES, EPOCHS, LR, NAMED, SCHEDULE, R
 from training.contracts import ExitCode
 from training.errors import Problem, SpecError
-from training.spec import PipelineSpec, known_families, load_spec, parse_spec
-from training.spec.families import FAMILIES
+from training.spec import PipelineSpec, load_spec, parse_spec
 
 Changed = Callable[..., bytes]
 
@@ -118,17 +117,6 @@ def test_class_of_any_other_package_is_refused(
     (problem,) = refuse(R, ("model: ranker", f'model: "{model}"'))
     assert problem.code == "model.unknown"
     assert problem.hint == "known: boosted_trees, ranker; or package.module:Class of acme"
-
-
-def test_family_is_known_by_its_file_and_nothing_is_imported(tmp_path: Path) -> None:
-    (tmp_path / "tower.py").write_text("FAMILY = 1 / 0\n")
-    (tmp_path / "predictor.py").write_text("class Predictor: ...\n")
-    (tmp_path / "_private.py").write_text("FAMILY = 1\n")
-    assert known_families(tmp_path) == ("tower",)
-
-
-def test_families_whose_settings_are_described_are_there() -> None:
-    assert set(FAMILIES) <= set(known_families())
 
 
 def test_file_is_named_after_its_pipeline(tmp_path: Path, changed: Changed) -> None:

@@ -16,7 +16,7 @@ from training.contracts import ExitCode, StageResult
 from training.data.classes import MAX_CLASSES
 from training.errors import DataError
 from training.evaluation import latency
-from training.models.boosted_trees import _num_classes
+from training.models.boosted_trees.module import _num_classes
 from training.registry.mlflow_versions import Registered
 from training.spec.sections.evaluation import METRICS
 

@@ -13,7 +13,7 @@ import torch
 from tests.training_bench import Bench
 from training.contracts import ExitCode
 from training.engine.tracking_journal import RunJournal
-from training.models.ranker import Ranker
+from training.models.ranker.module import Ranker
 from training.runtime.context import StageContext, StopFlag
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from training.data.transforms import Matrix
 from training.errors import DivergedError, PreemptedError, Problem, SpecError
-from training.models import Family, FitContext, FitResult, Scorer
+from training.models.base import Family, FitContext, FitResult, Scorer
 from training.runtime.lazy_imports import lean_imports
 
 with lean_imports(absent=["sklearn"]):

@@ -1,0 +1,107 @@
+"""What every model family does: it fits a dataset's shards and loads what it fitted."""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.data.transforms import Matrix
+from training.errors import Problem, SpecError, shown
+
+if TYPE_CHECKING:
+    # A registered model carries what is imported above, and nothing else: scoring needs neither spec nor store.
+    # What only scores loads models: it opens no MLflow (the stage table says so of `canary`), and scoring trees imports no torch.
+    # Tests follow the imports.
+    from training.engine.checkpoint.checkpoints import Checkpoints
+    from training.engine.parallel.alone import Alone
+    from training.engine.parallel.gang import Gang
+    from training.engine.tracking import Tracker
+    from training.runtime.context import StageContext, StopFlag
+    from training.spec import PipelineSpec
+
+Scorer = Callable[[Matrix], NDArray[np.float64]]
+"""A model's input, [n, features], to one score per row, [n] float64; for several classes [n, classes] probabilities."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FitContext:
+    """What a family trains with."""
+
+    spec: PipelineSpec
+    dataset_path: Path
+    """Local folder of the dataset's files, digests checked."""
+    dataset_meta: Mapping[str, Any]
+    dataset_digest: str
+    gang: Gang | Alone
+    """Alone, for a family that trains without torch (`FamilyDescriptor.uses_torch`)."""
+    checkpoints: Checkpoints
+    tracker: Tracker
+    stop: StopFlag
+    stage: StageContext
+    """For progress and scratch."""
+    judge: Callable[[int, float], bool] | None = None
+    """Asked by rank 0 after each epoch with (epochs done, validation loss): True ends the training there, as a trial that is pruned."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FitResult:
+    """What training made; only rank 0's counts."""
+
+    weights_name: str
+    """`weights.safetensors` or `weights.ubj`."""
+    weights: bytes
+    architecture: Mapping[str, Any]
+    """JSON that `Family.load` needs besides the weights."""
+    best_epoch: int
+    validation_loss: float
+    history: Sequence[Mapping[str, float]]
+    """One entry per epoch; no clock in it."""
+    num_steps: int
+    scalars: Mapping[str, float] = field(default_factory=dict)
+
+
+class Family(ABC):
+    """A way to fit and to score."""
+
+    @abstractmethod
+    def fit(self, context: FitContext) -> FitResult:
+        """Train to the end, resuming from the newest usable checkpoint.
+
+        Raises:
+            DivergedError: loss or gradients are not finite, or exploded.
+            PreemptedError: asked to stop; what could be saved is committed.
+            NoUsableCheckpointError: checkpoints exist and none can be read.
+        """
+
+    @abstractmethod
+    def load(self, folder: Path, architecture: Mapping[str, Any]) -> Scorer:
+        """Return the scorer of the weights in the local `folder`. Nothing is unpickled."""
+
+
+def load_family(name: str) -> Family:
+    """Return the family that a spec names.
+
+    Raises:
+        SpecError: `model.unknown`; `model.not_a_family`, the name leads to something else.
+    """
+    from training import liveness
+    from training.spec.families import is_allowed, known_families, place_of
+
+    if not is_allowed(name):
+        known = ", ".join(known_families())
+        raise SpecError("train.model", [Problem(code="model.unknown", message=f"there is no model {shown(name)}", hint=f"known: {known}")])
+    with liveness.phase("start", f"import of {name}"):
+        module, attribute = place_of(name)
+        found = getattr(importlib.import_module(module), attribute, None)
+        family = found() if isinstance(found, type) else found
+    if not isinstance(family, Family):
+        message = f"{shown(name)} is a {type(family).__name__}, not a Family"
+        raise SpecError("train.model", [Problem(code="model.not_a_family", message=message, hint="derive it from training.models.Family")])
+    return family

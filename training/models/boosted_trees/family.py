@@ -1,0 +1,38 @@
+"""The descriptor of `boosted_trees`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from training.spec.family import NEURAL_ONLY, FamilyDescriptor
+from training.spec.types import Section
+
+_Share = Annotated[float, Field(gt=0, le=1)]
+_Penalty = Annotated[float, Field(ge=0, le=1e6)]
+
+
+class BoostedTreesSettings(Section):
+    """Of `boosted_trees`: XGBoost's parameters by their own names, `colsample` for colsample_bytree."""
+
+    max_depth: Annotated[int, Field(ge=1, le=20)] = 6
+    min_child_weight: Annotated[float, Field(ge=0, le=1e6)] = 1.0
+    subsample: _Share = 1.0
+    colsample: _Share = 1.0
+    reg_lambda: _Penalty = 1.0
+    reg_alpha: _Penalty = 0.0
+    gamma: _Penalty = 0.0
+    max_bin: Annotated[int, Field(ge=2, le=65536)] = 256
+
+
+DESCRIPTOR: Final = FamilyDescriptor(
+    settings=BoostedTreesSettings,
+    tasks=("binary", "ranking", "multiclass", "regression"),
+    libraries=("xgboost-cpu",),
+    distributed=False,
+    ignored_keys=NEURAL_ONLY,
+    uses_gpus=False,
+    uses_torch=False,
+    threads=2,
+)

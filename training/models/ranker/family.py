@@ -1,0 +1,31 @@
+"""The descriptor of `ranker`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+from pydantic import Field
+
+from training.spec.family import FamilyDescriptor
+from training.spec.types import Section
+
+
+class RankerSettings(Section):
+    """Of `ranker`: embeddings of the ids beside the numbers, then a multi-layer perceptron."""
+
+    embedding_dim: Annotated[int, Field(ge=1, le=1024)] = 16
+    hidden: Annotated[tuple[Annotated[int, Field(ge=1, le=8192)], ...], Field(strict=False, max_length=16)] = (64, 32)
+    """Width of each hidden layer."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    loss: Literal["listwise", "pairwise"] = "listwise"
+
+
+DESCRIPTOR: Final = FamilyDescriptor(
+    settings=RankerSettings,
+    tasks=("ranking",),
+    libraries=("torch",),
+    distributed=True,
+    needs=("batch_size",),
+    uses_gpus=True,
+    uses_torch=True,
+)

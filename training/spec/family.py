@@ -1,0 +1,34 @@
+"""What a model family says of itself: `training/models/<family>/family.py` holds one `DESCRIPTOR`, and imports no library to train with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from training.spec.types import Section
+
+NEURAL_ONLY: Final = ("batch_size", "warmup_steps", "weight_decay", "precision")
+"""Keys of `train` that have no effect on a family that is not trained by gradient descent."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FamilyDescriptor:
+    """What spec, placement and fingerprints have to know of a family. Its implementation is `module.py` in the same folder."""
+
+    settings: type[Section]
+    """Of `train.settings`; the JSON schema names it by its class."""
+    tasks: tuple[str, ...]
+    """Values of `evaluate.task` that it trains for."""
+    libraries: tuple[str, ...]
+    """Distributions that it trains with; the first one names the framework of a model's version."""
+    distributed: bool
+    """Whether it trains in more than one process."""
+    needs: tuple[str, ...] = ()
+    """Keys of `train` that must be given."""
+    ignored_keys: tuple[str, ...] = ()
+    """Keys of `train` that would have no effect."""
+    uses_gpus: bool
+    uses_torch: bool
+    """Whether training it needs torch; without, it trains in one process that does not import it."""
+    threads: int = 1
+    """Of each process, unless `placement.cpus` says otherwise. Fixed: another number of threads can round otherwise."""
