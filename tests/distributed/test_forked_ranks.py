@@ -131,7 +131,7 @@ def test_a_stop_of_the_launcher_reaches_each_rank(waiting: tuple[subprocess.Pope
 IMPORTING = """
 import os, sys, time
 from pathlib import Path
-from training import torchrun
+from training.runtime import torchrun
 
 def begun(*_arguments):
     Path(sys.argv.pop(1)).touch()
