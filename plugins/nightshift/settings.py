@@ -7,13 +7,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self, overload
+from typing import Final, Self, overload
 
 from training.errors import Problem, SpecError, shown
 from training.runtime.provenance import CHECKOUT
-
-if TYPE_CHECKING:
-    from nightshift.execution.kubernetes.config import Cluster
 
 SOURCE: Final = "environment"
 LOCAL_HOST: Final = "127.0.0.1"
@@ -46,20 +43,6 @@ class Settings:
     mlflow_uri: str
     airflow_port: int
     mlflow_port: int
-
-    def cluster(self) -> Cluster:
-        """Return what the installation says of its cluster.
-
-        Raises:
-            SpecError: `settings.kubernetes`, no file is named; or everything that is wrong with it.
-        """
-        from nightshift.execution.kubernetes.config import load_cluster
-
-        if self.kubernetes_path is None:
-            message = "names no file, and the backend is kubernetes"
-            hint = "docker/kubernetes/placement.yaml is one to begin with"
-            raise SpecError(SOURCE, [Problem(code="settings.kubernetes", field="NIGHTSHIFT_KUBERNETES", message=message, hint=hint)])
-        return load_cluster(self.kubernetes_path)
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Self:

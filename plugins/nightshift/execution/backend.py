@@ -1,110 +1,167 @@
-"""Where a stage's process runs: the seam between operators and backends."""
+"""Where stages run: the seam between operators and backends.
+
+A further backend is one class and its registration: in `BACKENDS`, or as an entry point of the group `nightshift.backends`.
+"""
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
+from nightshift.execution.outcomes import Action, StageEndedError, Verdict
+from nightshift.resolved_run import ResolvedRun
 from nightshift.settings import Settings
-from training.contracts import StageRequest
+from nightshift.work import Work
+from training.contracts import RunIdentity, Scalar, StageRequest, StageResult
 from training.errors import Problem, SpecError, shown
 from training.spec import PipelineSpec
 from training.spec.families import built_in_families
 from training.spec.sections.train import Placement
+from training.store import StageAddress
+from training.store.launches import Launches
 
-LOCAL: Final = "local"
-KUBERNETES: Final = "kubernetes"
-LOCALLY_IGNORED: Final = ("memory", "gpus", "accelerator", "shared_memory", "min_nodes", "spot", "topology", "priority")
-"""Keys of `train.placement` that place nothing on one machine: its processes use what the machine has."""
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.context import Context
+    from airflow.triggers.base import BaseTrigger
+
+BACKENDS: Final[Mapping[str, str]] = {
+    "local": "nightshift.execution.local:LocalBackend",
+    "kubernetes": "nightshift.execution.kubernetes.backend:KubernetesBackend",
+}
+"""Name, as in `NIGHTSHIFT_BACKEND`, to `module:class`. The module is imported by the tasks that use it, never by a DAG file."""
+GROUP: Final = "nightshift.backends"
+"""Of entry points, `name = module:class`, by which other packages register theirs."""
+ELASTIC: Final = "elastic"
+"""Parameter of an attempt, not of the work: the attempt may go on with fewer nodes than it was asked for."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ended:
-    """How a stage's process ended. Whether it succeeded is the store's to say."""
+class StageTask:
+    """One try of a task, and the stage's work that it asks for."""
 
-    exit_code: int
-    """As a shell reports it: 128 + n for signal n."""
-    seconds: float
-    oom_killed: bool = False
-    """The kernel killed something for memory meanwhile."""
-    peak_bytes: int = 0
-    """Resident memory of the largest of its processes; 0: not known."""
-    limit_bytes: int = 0
-    """Memory that it could have had; 0: not known."""
-    code: str = ""
-    """What a cluster says of its end (`pod.oom`, `pod.preempted`, `pod.gone` …); empty where there is none, or it says nothing."""
-    words: str = ""
-    """The same for people."""
+    run: RunIdentity
+    frozen: ResolvedRun
+    stage: str
+    work: Work
+    address: StageAddress
+    """Of the work."""
+    context: Context
+    """Airflow's."""
+    say: Callable[[str], None]
+    """Write a line to the task's log."""
+    warn: Callable[[str], None]
 
-    @property
-    def signal_name(self) -> str | None:
-        """Name of the signal that ended it, or None."""
-        number = self.exit_code - 128
-        return signal.Signals(number).name if number in set(signal.Signals) else None
+    def request(self, *, attempt_id: str, takeover_epoch: int, **parameters: Scalar) -> StageRequest:
+        """Return the request of a new attempt; `parameters` beside the work's own."""
+        return StageRequest(
+            pipeline=self.frozen.spec.name,
+            stage=self.stage,
+            fingerprint=self.work.fingerprint,
+            attempt_id=attempt_id,
+            store_uri=self.frozen.store.root_uri,
+            spec_uri=self.frozen.spec_uri,
+            as_of=self.frozen.as_of.isoformat(),
+            inputs=self.work.inputs,
+            parameters={**self.work.parameters, **parameters},
+            run=self.run,
+            takeover_epoch=takeover_epoch,
+            code_version=self.work.code_version,
+            code_files=self.work.code_files,
+        )
 
 
-class Stoppable(Protocol):
-    """What a task has under way."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Deferral:
+    """The work runs without the task: the task waits in the triggerer and resumes with the trigger's event."""
+
+    trigger: BaseTrigger
+
+
+class Backend(Protocol):
+    """Where the stages of an installation run. A task has an instance of its own."""
+
+    shares_disk: bool
+    """All stages run on one machine and its disk."""
+
+    def __init__(self, settings: Settings) -> None: ...
+
+    def check(self, spec: PipelineSpec | None = None) -> None:
+        """Check what the installation states for this backend, and whether it has what a pipeline asks for, before a run relies on it.
+
+        Raises:
+            SpecError: every problem.
+        """
+
+    def ignored_keys(self, spec: PipelineSpec) -> list[str]:
+        """Return the keys of `train.placement` and `resources` that a pipeline sets and that have no effect here, dotted.
+
+        One YAML serves every backend, so they are not errors.
+        """
+
+    def code_version(self, spec: PipelineSpec, stage: str) -> str | None:
+        """Return the digest that stands for the code of a stage, None where its files do."""
+
+    def device_of(self, spec: PipelineSpec) -> dict[str, str]:
+        """Return `{"device": "cuda"}` for a training on GPUs, and `{}` for one on CPUs, whose fingerprint has no device."""
+
+    def run(self, task: StageTask, event: Mapping[str, Any] | None = None) -> StageResult | Deferral:
+        """Do the work, or go on with it; return its result, or what the task waits for.
+
+        Args:
+            event: of the trigger that the task has waited for; None: it has not waited.
+
+        Raises:
+            StageEndedError: the work ended without a result, and is not started again by this try.
+            NightshiftError: store or backend do not answer, or refuse.
+        """
 
     def stop(self) -> None:
-        """Ask it to stop; returns at once, also in a signal's handler."""
+        """End the task's work, and start no more. Returns at once, also in a signal's handler; Airflow leaves five seconds."""
 
 
-class Launcher(Stoppable, Protocol):
-    """Starts one attempt and stays until it is over."""
-
-    def launch(self, request_uri: str, request: StageRequest, spec: PipelineSpec, say: Callable[[str], None]) -> Ended:
-        """Run the attempt to its end, handing each line of its output to `say`."""
-
-    def stop(self) -> None:
-        """Ask the attempt to stop, and make it within five seconds; returns at once, also in a signal's handler."""
-
-
-def ignored_keys(settings: Settings, spec: PipelineSpec) -> list[str]:
-    """Return the keys of `train.placement` and `resources` that a pipeline sets and the installation's backend ignores, dotted.
-
-    The same YAML serves laptop and cluster, so they are no error. `cpus` sets threads everywhere; `nodes` is a number of processes here.
-    """
-    placement = spec.train.placement
-    ignored: tuple[str, ...] = LOCALLY_IGNORED
-    sized = [f"resources.{stage}" for stage in spec.resources]
-    if settings.backend == KUBERNETES:
-        ignored = ("spot",) if settings.cluster().spot is None else ()
-        sized = []
-    defaults = Placement()
-    return [*(f"train.placement.{key}" for key in ignored if getattr(placement, key) != getattr(defaults, key)), *sized]
-
-
-def launcher_of(settings: Settings) -> Launcher:
-    """Return the launcher of an installation whose stages are processes of this machine.
+def backend_of(settings: Settings) -> Backend:
+    """Return the installation's backend.
 
     Raises:
         SpecError: `settings.backend`, there is none of that name.
     """
-    from nightshift.execution.local import LocalLauncher
+    known = {**{entry.name: entry.value for entry in entry_points(group=GROUP)}, **BACKENDS}
+    place = known.get(settings.backend)
+    if place is None:
+        message = f"there is no backend {shown(settings.backend)}"
+        hint = f"use {' or '.join([*BACKENDS, *sorted(known.keys() - BACKENDS.keys())])}"
+        raise SpecError("environment", [Problem(code="settings.backend", field="NIGHTSHIFT_BACKEND", message=message, hint=hint)])
+    module, _, name = place.partition(":")
+    return cast("Backend", getattr(import_module(module), name)(settings))
 
-    check_backend(settings)
-    return LocalLauncher(settings)
 
-
-def check_backend(settings: Settings, spec: PipelineSpec | None = None) -> None:
-    """Look at what the installation says of its backend, and whether it has what a pipeline asks for, before a run relies on it.
+def work_at(address: StageAddress) -> Work:
+    """Return the work of an address as its newest launch was given it: sources and champions move on while a task waits for it.
 
     Raises:
-        SpecError: `settings.backend`, there is none of that name; what is wrong with the cluster's file; `placement.unknown`.
+        StageEndedError: there is no launch.
     """
-    if settings.backend == KUBERNETES:
-        from nightshift.execution.kubernetes.config import check_placement
+    launches = Launches(address).all()
+    if not launches:
+        verdict = Verdict(action=Action.RETRY, reason=f"the launches of {address.uri} are gone", code="launch.missing")
+        raise StageEndedError(verdict)
+    request = address.request(launches[-1].attempt_id)
+    return Work(
+        fingerprint=request.fingerprint,
+        inputs=request.inputs,
+        parameters={name: value for name, value in request.parameters.items() if name != ELASTIC},
+        code_version=request.code_version,
+        code_files=request.code_files,
+    )
 
-        cluster = settings.cluster()
-        if spec is not None:
-            check_placement(spec, cluster)
-    elif settings.backend != LOCAL:
-        message = f"there is no backend {shown(settings.backend)}"
-        hint = f"use {LOCAL} or {KUBERNETES}"
-        raise SpecError("environment", [Problem(code="settings.backend", field="NIGHTSHIFT_BACKEND", message=message, hint=hint)])
+
+def keys_set(placement: Placement, keys: tuple[str, ...]) -> list[str]:
+    """Return those of `keys` that a placement sets, as `train.placement.<key>`."""
+    defaults = Placement()
+    return [f"train.placement.{key}" for key in keys if getattr(placement, key) != getattr(defaults, key)]
 
 
 def spec_environment(stage: str, spec: PipelineSpec) -> dict[str, str]:

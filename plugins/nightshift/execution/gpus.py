@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from nightshift.execution.backend import KUBERNETES
 from training.spec import PipelineSpec
 from training.spec.families import descriptor_of
 
@@ -17,16 +16,11 @@ CPU_BUILD: Final = "+cpu"
 DEVICES: Final = Path("/dev")
 
 
-def device_of(spec: PipelineSpec, backend: str) -> dict[str, str]:
-    """Return `{"device": "cuda"}` for a training on GPUs, and nothing for one on CPUs, whose fingerprints stay those of before.
-
-    On Kubernetes a pod has the GPUs that the spec asks for. On a laptop a training uses what there is.
-    """
+def device_of(spec: PipelineSpec, *, has_gpus: bool) -> dict[str, str]:
+    """Return `{"device": "cuda"}` for a training of a family that uses GPUs where it has some, else `{}`."""
     facts = descriptor_of(spec.train.model)
-    if facts is not None and not facts.uses_gpus:
-        return {}
-    has_gpus = spec.train.placement.gpus > 0 if backend == KUBERNETES else local_gpus()
-    return {"device": CUDA} if has_gpus else {}
+    uses_gpus = facts is None or facts.uses_gpus
+    return {"device": CUDA} if has_gpus and uses_gpus else {}
 
 
 def local_gpus(*, folder: Path = DEVICES, environ: Mapping[str, str] = os.environ) -> bool:

@@ -15,17 +15,30 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Any, Final
 
-from nightshift.execution.backend import Ended, spec_environment
+from nightshift.execution import gpus
+from nightshift.execution.backend import Backend, StageTask, keys_set, spec_environment
+from nightshift.execution.budget import Relaunches, next_relaunch, resumption
+from nightshift.execution.outcomes import Action, Ended, StageEndedError, Verdict, judge
 from nightshift.settings import Settings
 from nightshift.sources import noted_places
-from training.contracts import TRAININGS, StageRequest
+from training.contracts import TRAININGS, StageRequest, StageResult
 from training.runtime.memory import memory_limit_bytes
 from training.scratch import scratch_folder
 from training.spec import PipelineSpec
 from training.stage_table import STAGE_NEEDS, Need
+from training.store.addresses import new_attempt_id
+from training.store.leases import HolderWatch
+
+IGNORED_KEYS: Final = ("memory", "gpus", "accelerator", "shared_memory", "min_nodes", "spot", "topology", "priority")
+"""Keys of `train.placement` that place nothing on one machine: its processes use what the machine has. `cpus` sets threads here too,
+and `nodes` is a number of processes."""
+POLL_SECONDS: Final = 1.0
+SAY_EVERY_SECONDS: Final = 15.0
+MEBIBYTE: Final = 2**20
 
 GRACE_SECONDS: Final = 4.0
 """Airflow leaves five between TERM and KILL."""
@@ -39,6 +52,108 @@ PASSED_PREFIXES: Final = ("NIGHTSHIFT_", "MLFLOW_", "AWS_", "GOOGLE_", "AZURE_",
 PASSED_SUFFIX: Final = "_URI"
 OF_SERVICES: Final = {Need.DATABASE: "NIGHTSHIFT_DATABASE", Need.MLFLOW: "MLFLOW_TRACKING_"}
 """Service to how the variables begin that lead to it."""
+
+
+class LocalBackend(Backend):
+    """Runs stages as child processes of their tasks, on this machine."""
+
+    shares_disk = True
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._launcher: LocalLauncher | None = None
+        self._stopped = False
+
+    def check(self, spec: PipelineSpec | None = None) -> None:
+        """Nothing of this machine is stated anywhere: there is nothing to check."""
+
+    def ignored_keys(self, spec: PipelineSpec) -> list[str]:
+        return [*keys_set(spec.train.placement, IGNORED_KEYS), *(f"resources.{stage}" for stage in spec.resources)]
+
+    def code_version(self, spec: PipelineSpec, stage: str) -> str | None:
+        """Return None: the checkout's own files are the code."""
+        del spec, stage
+        return None
+
+    def device_of(self, spec: PipelineSpec) -> dict[str, str]:
+        """A training uses the GPUs that there are."""
+        return gpus.device_of(spec, has_gpus=gpus.local_gpus())
+
+    def run(self, task: StageTask, event: Mapping[str, Any] | None = None) -> StageResult:
+        """Find the work's result, or start attempts until there is one or the budget is spent."""
+        del event
+        found = task.address.result()
+        done = Relaunches()
+        while found is None:
+            takeover_epoch, found = wait_for_others(task)
+            if found is not None:
+                break
+            verdict = self._attempt(task, takeover_epoch)
+            if verdict is None:
+                found = task.address.result()
+                if found is not None:
+                    break
+                verdict = Verdict(action=Action.RELAUNCH, reason="the result is gone", code="result.missing")
+            if self._stopped:
+                raise _stopped(f"stopped while it ran: {verdict.reason}")
+            if verdict.action is Action.WAIT:
+                continue
+            relaunch = next_relaunch(verdict, done, task.frozen.spec, task.stage)
+            done = done.with_one(relaunch)
+            task.warn(f"{relaunch.words}; {resumption(task.address)}")
+            time.sleep(relaunch.pause_seconds)
+        return found
+
+    def stop(self) -> None:
+        """End the attempt, and start no other."""
+        self._stopped = True
+        if self._launcher is not None:
+            self._launcher.stop()
+
+    def _attempt(self, task: StageTask, takeover_epoch: int) -> Verdict | None:
+        """Run one attempt; return None when its result is there."""
+        request = task.request(attempt_id=new_attempt_id(), takeover_epoch=takeover_epoch)
+        uri = task.address.write_request(request)
+        task.say(f"again by hand: python -m training.stages.{task.stage} {uri}")
+        launcher = self._launcher = LocalLauncher(self._settings)
+        if self._stopped:
+            raise _stopped("stopped before it began")
+        ended = launcher.launch(uri, request, task.frozen.spec, task.say)
+        task.say(f"attempt {request.attempt_id} ended with {ended.exit_code} after {ended.seconds:.1f} s")
+        if task.address.result() is not None:
+            return None
+        verdict = judge(ended, task.address.error(request.attempt_id))
+        return replace(verdict, reason=f"{verdict.reason}; {memory_text(ended)}") if verdict.action is Action.RELAUNCH_ONCE else verdict
+
+
+def wait_for_others(task: StageTask) -> tuple[int, StageResult | None]:
+    """Wait while an attempt of another run is alive; return (the epoch that may be taken over, a result that appeared)."""
+    watch = HolderWatch(task.address, owner=task.run.owner)
+    said_at = -SAY_EVERY_SECONDS
+    known = -1
+    while True:
+        holder, takeover_epoch = watch.poll()
+        # A result is committed between two entries of the journal: while none is new, there is none to look for.
+        if holder is None or watch.known != known:
+            known = watch.known
+            found = task.address.result()
+            if found is not None or holder is None:
+                return takeover_epoch, found
+        if time.monotonic() - said_at >= SAY_EVERY_SECONDS:
+            said_at = time.monotonic()
+            task.say(f"{holder.owner} is at the same work (attempt {holder.attempt_id}); waiting for its result")
+        time.sleep(POLL_SECONDS)
+
+
+def _stopped(reason: str) -> StageEndedError:
+    return StageEndedError(Verdict(action=Action.GIVE_UP, reason=reason, code="stage.stopped"))
+
+
+def memory_text(ended: Ended) -> str:
+    """Say how much memory an attempt used and could have had, as far as it is known."""
+    peak = f"peak {ended.peak_bytes / MEBIBYTE:,.0f} MiB" if ended.peak_bytes else "peak not known"
+    limit = f"limit {ended.limit_bytes / MEBIBYTE:,.0f} MiB" if ended.limit_bytes else "limit not known"
+    return f"{peak} in one process, {limit}"
 
 
 class LocalLauncher:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
 
-from nightshift.execution.backend import Ended
 from training.contracts import ExitCode
 
 MAX_TEXT_CHARS: Final = 3000
@@ -17,6 +16,31 @@ SIGNALS_START: Final = 128
 KILLED: Final = frozenset({SIGNALS_START + signal.SIGKILL, int(ExitCode.UNEXPECTED)})
 """What a death by SIGKILL looks like: as it is, or as torchrun's 1."""
 OUT_OF_MEMORY: Final = "pod.oom"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ended:
+    """How a stage's process ended. Whether it succeeded is the store's to say."""
+
+    exit_code: int
+    """As a shell reports it: 128 + n for signal n."""
+    seconds: float
+    oom_killed: bool = False
+    """The kernel killed something for memory meanwhile."""
+    peak_bytes: int = 0
+    """Resident memory of the largest of its processes; 0: not known."""
+    limit_bytes: int = 0
+    """Memory that it could have had; 0: not known."""
+    code: str = ""
+    """What a cluster says of its end (`pod.oom`, `pod.preempted`, `pod.gone` …); empty where there is none, or it says nothing."""
+    words: str = ""
+    """The same for people."""
+
+    @property
+    def signal_name(self) -> str | None:
+        """Name of the signal that ended it, or None."""
+        number = self.exit_code - 128
+        return signal.Signals(number).name if number in set(signal.Signals) else None
 
 
 class Action(Enum):
@@ -60,10 +84,12 @@ class Verdict:
     reason: str
     """For people, bounded."""
     code: str
+    report_uri: str = ""
+    """Of the page that shows what failed, where the attempt left one."""
 
 
 class StageEndedError(Exception):
-    """A stage's work ended without a result, and is not to be started again: `verdict` says what that means for the task."""
+    """A stage's work ended without a result, and this try does not start it again: `verdict` says what that means for the task."""
 
     def __init__(self, verdict: Verdict) -> None:
         super().__init__(verdict.reason)
@@ -77,6 +103,12 @@ def judge(ended: Ended, error: Mapping[str, Any] | None) -> Verdict:
         ended: how its process ended. torchrun turns every end of a worker into exit code 1, so the error file goes first.
         error: the attempt's `_ERROR.json`, or None.
     """
+    verdict = _judge(ended, error)
+    report_uri = (error or {}).get("details", {}).get("report_uri")
+    return replace(verdict, report_uri=str(report_uri)) if report_uri else verdict
+
+
+def _judge(ended: Ended, error: Mapping[str, Any] | None) -> Verdict:
     said = None if error is None else _of_error(error)
     if ended.code == OUT_OF_MEMORY:
         # A peer that lost the killed one reports first, and knows nothing of memory.

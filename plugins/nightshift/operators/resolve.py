@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
-from nightshift.execution.backend import check_backend, ignored_keys
+from nightshift.execution.backend import Backend, backend_of
 from nightshift.resolved_run import settle
 from nightshift.settings import Settings
 from nightshift.sources import with_noted_places
@@ -46,8 +46,9 @@ class ResolveOperator(BaseOperator):
             spec, parameters = apply_overrides(load_spec(Path(self.spec_path)), run.conf or {})
             as_of = self.as_of(context, spec, parameters.as_of)
             check_not_future(as_of, datetime.now(UTC))
-            check_backend(settings, spec)
-            self._say_what_has_no_effect_here(settings, spec)
+            backend = backend_of(settings)
+            backend.check(spec)
+            self._say_what_has_no_effect_here(settings.backend, backend, spec)
             spec = resolve_uris(spec, with_noted_places(settings.home))
             spec_uri = Store(settings.store_uri).put_json(freeze(spec))
         except UnavailableError:
@@ -62,10 +63,10 @@ class ResolveOperator(BaseOperator):
         self.log.info("as of %s, spec %s%s", as_of.isoformat(), spec_uri, ", everything done again" if parameters.force else "")
         return settled
 
-    def _say_what_has_no_effect_here(self, settings: Settings, spec: PipelineSpec) -> None:
-        ignored = ignored_keys(settings, spec)
+    def _say_what_has_no_effect_here(self, name: str, backend: Backend, spec: PipelineSpec) -> None:
+        ignored = backend.ignored_keys(spec)
         if ignored:
-            self.log.info("the backend %s ignores %s", settings.backend, ", ".join(ignored))
+            self.log.info("the backend %s ignores %s", name, ", ".join(ignored))
         variable = unset_webhook(spec.alerts)
         if variable:
             self.log.warning("alerts.webhook: the environment variable %s is not set, so no alert is posted", variable)

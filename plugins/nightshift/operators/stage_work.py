@@ -7,14 +7,13 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from nightshift.execution.backend import KUBERNETES
-from nightshift.execution.gpus import device_of
+from nightshift.execution.backend import backend_of
 from nightshift.resolved_run import ResolvedRun
 from nightshift.settings import Settings
 from nightshift.work import Work
 from training.code.closure import Code
 from training.code.stages import stage_code
-from training.contracts import TRAININGS, StageResult, canonical_json, fingerprint, sha256_hex
+from training.contracts import StageResult, canonical_json, fingerprint, sha256_hex
 from training.errors import DataError, DeniedError
 from training.runtime.provenance import given_code_version
 from training.sources.listing import listing_for, previous_snapshot
@@ -85,7 +84,7 @@ def _looked_up(
         return {}, {"snapshot": results["snapshot"].digest}
     if stage == "train":
         world_size = spec.train.placement.world_size
-        device = device_of(spec, settings.backend)
+        device = backend_of(settings).device_of(spec)
         parameters = {"world_size": world_size, "snapshot_digest": results["snapshot"].digest, **device}
         tuning = {"tuning": results["tuning"].digest} if "tuning" in results else {}
         return parameters, {"dataset": results["dataset"].digest, "world_size": world_size, **tuning, **device}
@@ -220,10 +219,7 @@ def code_of(spec: PipelineSpec, stage: str, settings: Settings, *, families: Ite
     Raises:
         SpecError: `code.missing`, `code.syntax`.
     """
-    pinned = given_code_version()
-    if settings.backend == KUBERNETES:
-        gpus = spec.train.placement.gpus if stage in TRAININGS else 0
-        pinned = settings.cluster().code_version(gpus=gpus) or pinned
+    pinned = backend_of(settings).code_version(spec, stage) or given_code_version()
     return Code(version=pinned) if pinned else stage_code(stage, spec, families=families, cache=settings.home / "cache" / "imports.json")
 
 

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
-from nightshift.execution.backend import KUBERNETES
-from nightshift.execution.gpus import device_of
+from nightshift.execution.backend import backend_of, work_at
 from nightshift.operators.stage import StageOperator, task_errors
 from nightshift.operators.stage_work import code_of, seats_of
 from nightshift.resolved_run import ResolvedRun
 from nightshift.settings import Settings
 from nightshift.work import Work
 from training.code.closure import Code
-from training.contracts import TRIAL, ContractError, RunIdentity, StageResult, fingerprint, require_result
+from training.contracts import TRIAL, ContractError, RunIdentity, fingerprint, require_result
 from training.spec import PipelineSpec, spec_part
 from training.spec.sections.tuning import Tune
 from training.tuning.records import StudyStore, num_lanes, slot_fingerprint
@@ -44,7 +43,7 @@ class StudyWork:
     code: Code
     """Of its trials."""
     device: Mapping[str, str]
-    """`device_of` its trials."""
+    """`Backend.device_of` its trials."""
 
     @classmethod
     def of(cls, context: Context, frozen: ResolvedRun, settings: Settings) -> StudyWork:
@@ -57,11 +56,12 @@ class StudyWork:
         dataset = require_result(context["ti"].xcom_pull(task_ids="prepare"), stage="prepare")
         world_size = frozen.spec.train.placement.world_size
         code = code_of(frozen.spec, TRIAL, settings)
-        device = device_of(frozen.spec, settings.backend)
+        backend = backend_of(settings)
+        device = backend.device_of(frozen.spec)
         covered = {"dataset": dataset.digest, "world_size": world_size, **device}
         nonce = str(context["ti"].run_id) if frozen.force else ""
         name = fingerprint(TRIAL, spec_part=spec_part(frozen.spec, TRIAL), code_version=code.version, inputs=covered, nonce=nonce)
-        shared = settings.backend == KUBERNETES
+        shared = not backend.shares_disk
         return cls(name=name, dataset_uri=dataset.artifact_uri, world_size=world_size, shared=shared, code=code, device=device)
 
     def store(self, frozen: ResolvedRun) -> StudyStore:
@@ -125,16 +125,12 @@ class TrialsOperator(StageOperator):
 
     @waiting_for_database()
     def resume(self, context: Context, event: dict[str, Any], fingerprint: str) -> dict[str, Any]:
-        """Go on after the triggerer has seen a trial's launch end; as `execute`."""
-        from nightshift.execution.kubernetes.launches import work_at
-        from nightshift.execution.kubernetes.status import LaunchStatus
-
+        """Go on with the trigger's event after a trial was deferred; as `execute`."""
         with task_errors():
             settings = Settings.from_environment()
             frozen = self.frozen(context)
-            address = frozen.store.address(frozen.spec.name, self.stage, fingerprint)
-            seen = {"watched": int(event["number"]), "reported": LaunchStatus.from_json(event["seen"])}
-            self._advance(context, self._lane_of(context), frozen, work_at(address), address, settings, **seen)
+            work = work_at(frozen.store.address(frozen.spec.name, self.stage, fingerprint))
+            self.run_stage(context, self._lane_of(context), frozen, work, settings, event=event)
             return self._trials(context, frozen, settings)
 
     def _trials(self, context: Context, frozen: ResolvedRun, settings: Settings) -> dict[str, Any]:
@@ -144,18 +140,12 @@ class TrialsOperator(StageOperator):
         champion = known.plan(None)
         done: list[int] = []
         while (slot := known.take(run.owner, f"{run.dag_id}/{run.run_id}/", tune)) is not None:
-            found = self._trial(context, run, frozen, study.trial(slot, champion), settings)
+            found = self.run_stage(context, run, frozen, study.trial(slot, champion), settings)
             if known.find(slot) is None:
                 raise AirflowFailException(f"trial {slot} of study {study.name} has a result and no record; trigger the run with force")
             self.log.info("trial %d: %s", slot, ", ".join(f"{name} {value}" for name, value in found.scalars.items() if name != "slot"))
             done.append(slot)
         return {"study": study.name, "lane": self.lane, "trials": done}
-
-    def _trial(self, context: Context, run: RunIdentity, frozen: ResolvedRun, work: Work, settings: Settings) -> StageResult:
-        address = frozen.store.address(frozen.spec.name, self.stage, work.fingerprint)
-        if settings.backend == KUBERNETES:
-            return self._advance(context, run, frozen, work, address, settings)
-        return address.result() or self._make(run, frozen, work, address, settings)
 
     def _lane_of(self, context: Context) -> RunIdentity:
         """Return who asks: lanes are one task to Airflow, and must not take one another's leases for their own."""

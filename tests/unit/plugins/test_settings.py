@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nightshift.execution.backend import launcher_of
+from nightshift.execution.backend import backend_of
 from nightshift.settings import Settings
 from training.errors import SpecError
 from training.runtime.provenance import CHECKOUT
@@ -67,4 +67,4 @@ def test_all_problems_are_told_at_once_without_secrets() -> None:
 
 def test_a_backend_that_is_not_there_is_refused() -> None:
     with pytest.raises(SpecError, match=r"\[settings.backend\] there is no backend 'moon' \(use local or kubernetes\)"):
-        launcher_of(Settings.from_environment({"NIGHTSHIFT_BACKEND": "moon"}))
+        backend_of(Settings.from_environment({"NIGHTSHIFT_BACKEND": "moon"}))

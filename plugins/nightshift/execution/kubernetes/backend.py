@@ -1,41 +1,115 @@
-"""What an operator needs to run its stage in the cluster: imported by tasks alone, since Airflow's provider takes seconds to import."""
+"""Runs stages as pods and gangs of pods. What Airflow's provider takes seconds to import is imported where a task needs the cluster."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from nightshift.execution.kubernetes.client import Submitter
-from nightshift.execution.kubernetes.config import Cluster
-from nightshift.execution.kubernetes.launches import Asker, RemoteWork, Waiting
-from nightshift.execution.kubernetes.trigger import WatchLaunch
-from nightshift.resolved_run import ResolvedRun
-from nightshift.work import Work
-from training.contracts import RunIdentity
-from training.store import StageAddress
+from nightshift.execution import gpus
+from nightshift.execution.backend import Backend, Deferral, StageTask, keys_set
+from nightshift.execution.kubernetes.config import Cluster, check_placement, cluster_of
+from nightshift.execution.kubernetes.status import LaunchStatus
+from nightshift.execution.outcomes import Action, StageEndedError, Verdict
+from nightshift.settings import Settings
+from training.contracts import TRAININGS, StageResult
+from training.errors import UnavailableError
+from training.spec import PipelineSpec
 
 if TYPE_CHECKING:
-    from airflow.sdk.definitions.context import Context
+    from nightshift.execution.kubernetes.launches import RemoteWork, Waiting
+    from nightshift.execution.kubernetes.trigger import WatchLaunch
+
+AWAY = "kubernetes.unavailable"
 
 
-def remote_work(
-    context: Context, run: RunIdentity, frozen: ResolvedRun, work: Work, address: StageAddress, cluster: Cluster, *, stage: str
-) -> RemoteWork:
+class KubernetesBackend(Backend):
+    """Looks at the cluster, starts what is missing there, and leaves the waiting to the triggerer."""
+
+    shares_disk = False
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._remote: RemoteWork | None = None
+        self._stopped = False
+
+    @functools.cached_property
+    def cluster(self) -> Cluster:
+        """Of the installation.
+
+        Raises:
+            SpecError: `settings.kubernetes`, no file is named; or everything that is wrong with it.
+        """
+        return cluster_of(self._settings)
+
+    def check(self, spec: PipelineSpec | None = None) -> None:
+        """Check the cluster's file, and whether it has the names that a pipeline uses.
+
+        Raises:
+            SpecError: `settings.kubernetes`, `placement.unknown`; or everything that is wrong with the file.
+        """
+        cluster = self.cluster
+        if spec is not None:
+            check_placement(spec, cluster)
+
+    def ignored_keys(self, spec: PipelineSpec) -> list[str]:
+        return keys_set(spec.train.placement, ("spot",)) if self.cluster.spot is None else []
+
+    def code_version(self, spec: PipelineSpec, stage: str) -> str | None:
+        """Return the digest that the stage's image is pinned to, None where it is named by a tag."""
+        return self.cluster.code_version(gpus=spec.train.placement.gpus if stage in TRAININGS else 0)
+
+    def device_of(self, spec: PipelineSpec) -> dict[str, str]:
+        """A pod has the GPUs that the spec asks for."""
+        return gpus.device_of(spec, has_gpus=spec.train.placement.gpus > 0)
+
+    def run(self, task: StageTask, event: Mapping[str, Any] | None = None) -> StageResult | Deferral:
+        """Look at the cluster once; return the result, or the trigger that waits for the launch.
+
+        Args:
+            event: `{number, seen}`: the launch that the task has waited for, and what the trigger saw of it last.
+
+        Raises:
+            StageEndedError: the work ended without a result; or the cluster does not answer.
+            NightshiftError: the store does not answer, or the cluster refuses.
+        """
+        remote = self._remote = remote_work(task, self.cluster)
+        watched, reported = (0, None) if event is None else (int(event["number"]), LaunchStatus.from_json(event["seen"]))
+        try:
+            found = remote.advance(watched=watched, reported=reported)
+            if self._stopped:
+                remote.stop()
+                raise StageEndedError(Verdict(action=Action.GIVE_UP, reason="stopped before it was done", code="stage.stopped"))
+        except UnavailableError as err:
+            if err.code != AWAY:
+                raise
+            # What runs in the cluster goes on: that costs none of the user's tries.
+            raise StageEndedError(Verdict(action=Action.GIVE_UP, reason=str(err), code=err.code)) from err
+        return found if isinstance(found, StageResult) else Deferral(trigger=watching(found))
+
+    def stop(self) -> None:
+        """Delete the launch that is under way, if it is this task's own."""
+        self._stopped = True
+        if self._remote is not None:
+            self._remote.stop()
+
+
+def remote_work(task: StageTask, cluster: Cluster) -> RemoteWork:
     """Return a task's work in the cluster."""
-    ti: Any = context["ti"]
-    return RemoteWork(
-        # A clear raises the number of tries that a task may have, and nothing else does.
-        asker=Asker(run=run, generation=int(getattr(ti, "max_tries", 0) or 0)),
-        frozen=frozen,
-        stage=stage,
-        work=work,
-        address=address,
-        cluster=cluster,
-        submitter=Submitter(cluster, context, task_id=run.task_id),
-    )
+    from nightshift.execution.kubernetes.client import Submitter
+    from nightshift.execution.kubernetes.launches import RemoteWork
+
+    ti: Any = task.context["ti"]
+    # A clear raises the number of tries that a task may have, and nothing else does.
+    generation = int(getattr(ti, "max_tries", 0) or 0)
+    submitter = Submitter(cluster, task.context, task_id=task.run.task_id)
+    return RemoteWork(task, generation=generation, cluster=cluster, submitter=submitter)
 
 
 def watching(waiting: Waiting) -> WatchLaunch:
     """Return the trigger that waits for a launch."""
+    from nightshift.execution.kubernetes.trigger import WatchLaunch
+
     return WatchLaunch(
         number=waiting.number,
         name=waiting.name,

@@ -9,6 +9,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field, ValidationError
 
+from nightshift.settings import SOURCE, Settings
 from training.contracts import TRIAL
 from training.errors import Problem, SpecError
 from training.spec import PipelineSpec
@@ -143,6 +144,19 @@ def check_placement(spec: PipelineSpec, cluster: Cluster) -> None:
             problems.append(Problem(code="placement.unknown", field=f"train.placement.{key}", message=message, hint=hint))
     if problems:
         raise SpecError(spec.name, problems)
+
+
+def cluster_of(settings: Settings) -> Cluster:
+    """Return what an installation states of its cluster.
+
+    Raises:
+        SpecError: `settings.kubernetes`, no file is named; or everything that is wrong with it.
+    """
+    if settings.kubernetes_path is None:
+        message = "names no file, and the backend is kubernetes"
+        hint = "docker/kubernetes/placement.yaml is one to begin with"
+        raise SpecError(SOURCE, [Problem(code="settings.kubernetes", field=VARIABLE, message=message, hint=hint)])
+    return load_cluster(settings.kubernetes_path)
 
 
 def load_cluster(path: str | os.PathLike[str]) -> Cluster:

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from nightshift.execution import gpus
-from nightshift.execution.gpus import device_of, local_gpus
+from nightshift.execution.backend import backend_of
+from nightshift.execution.gpus import local_gpus
+from nightshift.settings import Settings
 from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec, load_spec, parse_spec
 
@@ -20,6 +22,10 @@ def ranking() -> PipelineSpec:
 def with_gpus(count: int) -> PipelineSpec:
     text = (CHECKOUT / "dags/pipelines/search_ranking.yaml").read_text(encoding="utf-8")
     return parse_spec(text.replace("processes_per_node: 2", f"processes_per_node: 2, gpus: {count}").encode())
+
+
+def device_of(spec: PipelineSpec, backend: str) -> dict[str, str]:
+    return backend_of(Settings.from_environment({"NIGHTSHIFT_BACKEND": backend})).device_of(spec)
 
 
 def test_pod_has_the_gpus_that_the_spec_asks_for(ranking: PipelineSpec, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from nightshift.execution import local
-from nightshift.execution.backend import Ended, spec_environment
+from nightshift.execution.backend import spec_environment
 from nightshift.execution.local import MAX_LINE_BYTES, LocalLauncher, command_of, printable, stage_environment
+from nightshift.execution.outcomes import Ended
 from nightshift.settings import Settings
 from training.contracts import RunIdentity, StageRequest
 from training.runtime.memory import memory_limit_bytes

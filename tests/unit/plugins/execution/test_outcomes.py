@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from nightshift.execution.backend import Ended
-from nightshift.execution.outcomes import MAX_TEXT_CHARS, Action, judge
+from nightshift.execution.outcomes import MAX_TEXT_CHARS, Action, Ended, judge
 
 GANG_LOST = "a process of the stage was lost (exit code 1, no error file)"
 

@@ -10,9 +10,9 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from nightshift.airflow_ext.links import AttemptLogLink, ReportLink, ReusedFromLink
-from nightshift.execution.backend import Ended
+from nightshift.execution import budget, local
+from nightshift.execution.outcomes import Ended
 from nightshift.execution.retries import InfrastructureError
-from nightshift.operators import stage
 from nightshift.operators.resolve import ResolveOperator
 from nightshift.operators.stage import StageFailedError, StageOperator
 from training.code.closure import Code
@@ -95,8 +95,8 @@ def killed(_request: StageRequest) -> Ended:
 def scripted(store: Store, monkeypatch: pytest.MonkeyPatch) -> Scripted:
     launcher = Scripted(store)
     launcher.steps = [launcher.succeed]
-    monkeypatch.setattr(stage, "launcher_of", lambda settings: launcher)
-    monkeypatch.setattr(stage, "RELAUNCH_PAUSE_SECONDS", 0)
+    monkeypatch.setattr(local, "LocalLauncher", lambda settings: launcher)
+    monkeypatch.setattr(budget, "PAUSE_STEP_SECONDS", 0.0)
     return launcher
 
 
@@ -296,7 +296,7 @@ def test_the_second_run_at_the_same_work_waits_and_reuses(
         lease.release()
         commit(scripted.store, other)
 
-    monkeypatch.setattr(stage.time, "sleep", meanwhile)
+    monkeypatch.setattr(local.time, "sleep", meanwhile)
     _, values = run_ingest()
     log = capfd.readouterr().out
     assert scripted.requests == []
@@ -307,7 +307,7 @@ def test_the_second_run_at_the_same_work_waits_and_reuses(
 def test_a_dead_holders_work_is_taken_over(scripted: Scripted, run_ingest: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     other = foreign_request(scripted, run_ingest)
     Lease.acquire(address_of(scripted.store, other), owner=other.run.owner, attempt_id=other.attempt_id)
-    monkeypatch.setattr(stage, "HolderWatch", partial(HolderWatch, ttl_seconds=0))
+    monkeypatch.setattr(local, "HolderWatch", partial(HolderWatch, ttl_seconds=0))
     _, values = run_ingest()
     (request,) = scripted.requests
     assert request.takeover_epoch == 1

@@ -9,8 +9,9 @@ import pytest
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
-from nightshift.execution.backend import Ended
-from nightshift.operators import stage, study
+from nightshift.execution import budget, local
+from nightshift.execution.outcomes import Ended
+from nightshift.operators import study
 from nightshift.operators.stage_work import needs_of, work_of
 from nightshift.operators.study import PlanOperator, StudyWork, TrialsOperator, TuneOperator
 from nightshift.resolved_run import ResolvedRun
@@ -84,8 +85,8 @@ def result(stage: str, **more: Any) -> StageResult:
 @pytest.fixture
 def launcher(store: Store, monkeypatch: pytest.MonkeyPatch) -> Trials:
     made = Trials(store)
-    monkeypatch.setattr(stage, "launcher_of", lambda settings: made)
-    monkeypatch.setattr(stage, "RELAUNCH_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(local, "LocalLauncher", lambda settings: made)
+    monkeypatch.setattr(budget, "PAUSE_STEP_SECONDS", 0.0)
     monkeypatch.setattr(study, "seats_of", lambda spec, settings: {"champion": CHAMPION, "canary": None})
     return made
 

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from nightshift.execution.backend import Ended
-from nightshift.execution.outcomes import Action, judge
+from nightshift.execution.outcomes import Action, Ended, judge
 from training.contracts import ExitCode, RunIdentity, StageRequest
 from training.runtime.hung import report
 from training.runtime.provenance import CHECKOUT

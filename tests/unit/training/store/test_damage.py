@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from nightshift.execution.backend import Ended
-from nightshift.execution.outcomes import Action, judge
+from nightshift.execution.outcomes import Action, Ended, judge
 from training.contracts import ExitCode, RunIdentity, StageRequest, StageResult, canonical_json
 from training.errors import StoreError
 from training.runtime.context import Outcome, StageContext, StopFlag

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import tenacity
 
+from nightshift.execution.backend import StageTask
 from nightshift.execution.kubernetes.client import Submitter
 from nightshift.execution.kubernetes.config import Cluster
-from nightshift.execution.kubernetes.launches import Asker, RemoteWork
+from nightshift.execution.kubernetes.launches import RemoteWork
 from nightshift.resolved_run import ResolvedRun
 from nightshift.work import Work
 from tests.unit.plugins.execution.kubernetes.kubernetes_api import KubernetesApi
@@ -73,18 +74,22 @@ class Night:
     def task(self, *, run_id: str = "r1", try_number: int = 1, generation: int = 0, submitter: Any = None) -> RemoteWork:
         """Return the work as this try of this run's task sees it."""
         run = RunIdentity(dag_id=self.spec.name, run_id=run_id, task_id="train", try_number=try_number)
-        return RemoteWork(
-            asker=Asker(run=run, generation=generation),
+        context: Any = {}
+        task = StageTask(
+            run=run,
             frozen=self.frozen,
             stage="train",
             work=Work(fingerprint=FINGERPRINT, inputs={"dataset": "file:///d"}, parameters={"world_size": 1}, code_version="c"),
             address=self.address,
-            cluster=self.cluster,
-            submitter=submitter or Submitter(self.cluster, {}, task_id="train"),  # type: ignore[typeddict-item]
+            context=context,
+            say=self.said.append,
+            warn=self.said.append,
         )
+        submitter = submitter or Submitter(self.cluster, context, task_id="train")
+        return RemoteWork(task, generation=generation, cluster=self.cluster, submitter=submitter)
 
     def advance(self, task: RemoteWork | None = None, **seen: Any) -> Any:
-        return (task or self.task()).advance(self.said.append, **seen)
+        return (task or self.task()).advance(**seen)
 
     def request(self) -> StageRequest:
         """The newest launch's."""

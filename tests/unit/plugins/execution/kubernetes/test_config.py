@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nightshift.execution.backend import check_backend
+from nightshift.execution.backend import backend_of
 from nightshift.execution.kubernetes.config import Cluster, check_placement, load_cluster
 from nightshift.settings import Settings
 from training.errors import SpecError
@@ -68,10 +68,10 @@ def test_what_is_wrong_is_said_with_its_line(tmp_path: Path, text: str, line: st
 
 def test_the_backend_wants_a_file(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"\[settings.kubernetes\] names no file"):
-        check_backend(Settings.from_environment({"NIGHTSHIFT_BACKEND": "kubernetes"}))
+        backend_of(Settings.from_environment({"NIGHTSHIFT_BACKEND": "kubernetes"})).check()
     absent = {"NIGHTSHIFT_BACKEND": "kubernetes", "NIGHTSHIFT_KUBERNETES": str(tmp_path / "absent.yaml")}
     with pytest.raises(SpecError, match=r"\[cluster.unreadable\] cannot be read"):
-        check_backend(Settings.from_environment(absent))
+        backend_of(Settings.from_environment(absent)).check()
 
 
 def test_a_pipeline_that_asks_for_what_the_cluster_does_not_have_is_refused_before_anything_starts(tmp_path: Path) -> None:

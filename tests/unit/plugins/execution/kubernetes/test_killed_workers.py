@@ -217,7 +217,7 @@ def run_until_done(work: Night, fate: Fate, chance: random.Random, number: int) 
         for try_number in range(1, 500):
             try:
                 with fate.of(lambda: chance.random() < 0.02):
-                    found = task.advance(lambda line: None, watched=watched)
+                    found = task.advance(watched=watched)
             except Killed:
                 watched, task = 0, work.task(run_id=f"r{number}", try_number=try_number + 1)
                 continue

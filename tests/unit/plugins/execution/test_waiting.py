@@ -1,6 +1,5 @@
 """What a task asks of the storage while it waits for another run's work."""
 
-import logging
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,8 +8,8 @@ from typing import Any, cast
 import obstore
 import pytest
 
-from nightshift.operators import stage
-from nightshift.operators.stage import StageOperator
+from nightshift.execution import local
+from nightshift.execution.backend import StageTask
 from training.contracts import RunIdentity
 from training.store import Store, bucket, leases
 from training.store.leases import Lease
@@ -61,13 +60,13 @@ def test_an_hour_beside_a_training_of_a_week_lists_once_and_reads_a_heartbeat_ea
         if now[0] >= 3600:
             lease.release()
 
-    monkeypatch.setattr(stage, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: now[0]))
+    monkeypatch.setattr(local, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: now[0]))
     monkeypatch.setattr(leases, "AwakeClock", lambda: lambda: now[0])
     requests.clear()
-    operator = cast(StageOperator, SimpleNamespace(log=logging.getLogger("test")))
     waiter = RunIdentity(dag_id="p", run_id="other", task_id="train")
-    assert StageOperator._wait_for_others(operator, address, waiter) == (0, None)
-    polls = 3600 / stage.POLL_SECONDS + 1
+    task = cast(StageTask, SimpleNamespace(address=address, run=waiter, say=print))
+    assert local.wait_for_others(task) == (0, None)
+    polls = 3600 / local.POLL_SECONDS + 1
     assert requests["list"] == polls
     revisions, results = num_checkpoints + 3, 3
     assert requests["get"] <= polls + revisions + results
