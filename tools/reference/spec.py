@@ -20,7 +20,7 @@ from pydantic.fields import FieldInfo
 from tools.reference.examples import EXAMPLES, UNITS
 from tools.reference.markdown import code, notice, table
 from training.retention.settings import Retention
-from training.spec.families import FAMILIES
+from training.spec.families import built_in_families, descriptor_of
 from training.spec.models import PipelineSpec
 from training.spec.types import Bytes, ColumnName, Day, Duration, Name, Section, Suite, TimeOfDay
 from training.spec.yaml_reader import read_document
@@ -84,8 +84,10 @@ def page(root: Path) -> str:
     ]
     for path, section in sections(PipelineSpec):
         parts.append(_section(path or "top level", section, path, documents))
-    for name, facts in FAMILIES.items():
-        parts.append(_section(f"train.settings of {name}", facts.settings, "train.settings", _of_family(documents, name)))
+    for name in built_in_families():
+        descriptor = descriptor_of(name)
+        if descriptor is not None:
+            parts.append(_section(f"train.settings of {name}", descriptor.settings, "train.settings", _of_family(documents, name)))
     parts.append(_section("the file of NIGHTSHIFT_RETENTION", Retention, "", []))
     return "".join(parts)
 

@@ -12,14 +12,16 @@ from tools.reference import commands, environment, errors, spec
 from tools.reference.__main__ import FOLDER, main
 from tools.reference.examples import EXAMPLES, UNITS
 from training.retention.settings import Retention
-from training.spec.families import FAMILIES
+from training.spec.families import built_in_families, descriptor_of
 from training.spec.models import PipelineSpec
 from training.spec.yaml_reader import read_document
 
 ROOT = Path(__file__).resolve().parents[3]
 SECTIONS = [section for _path, section in spec.sections(PipelineSpec)]
 KEYS = {
-    key.place: key for section in [*SECTIONS, *(facts.settings for facts in FAMILIES.values()), Retention] for key in spec.keys_of(section)
+    key.place: key
+    for section in [*SECTIONS, *(descriptor_of(name).settings for name in built_in_families()), Retention]
+    for key in spec.keys_of(section)
 }
 
 
