@@ -76,7 +76,7 @@ quick: $(DEV_INSTALLED)  ## unit tests that need no service and little time: a f
 
 chaos: $(DEV_INSTALLED)  ## every kill and sleep of a real installation, and DISTURBED_NIGHTS=30 whole nights (docs/guarantees.md): hours
 	$(BIN)/python -m pytest tests/chaos
-	$(BIN)/python -m pytest -m long tests/unit tests/golden
+	$(BIN)/python -m pytest -m long tests/unit tests/golden tests/compatibility
 
 mutants: $(DEV_INSTALLED)  ## mutation test: a sample of MUTANTS=400 changes to the code, each of which a unit test must notice; Ctrl-C, and it goes on later
 	nice -n 19 $(BIN)/python -m tools.mutants --sample $(MUTANTS)
