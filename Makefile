@@ -124,7 +124,7 @@ reference: $(DEV_INSTALLED)  ## write docs/reference/: keys of the YAML, environ
 site: $(DEV_INSTALLED)  ## the documentation as a static site in site/; fails on a dead link
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-bench: $(DEV_INSTALLED)  ## the measurements that the README quotes
+bench: $(DEV_INSTALLED)  ## the measurements of docs/figures.md
 	for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
 clean: stop  ## stop, and remove what make run made; the virtual environment stays
