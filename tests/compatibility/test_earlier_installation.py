@@ -52,7 +52,11 @@ def test_earlier_installation_answers_its_approval_and_ends_its_night(earlier: I
     assert earlier.wait(NAME, UNDER_WAY) == "success", earlier.why(NAME, UNDER_WAY)
     states = {name: (task["state"], task["try_number"]) for name, task in earlier.tasks(NAME, UNDER_WAY).items()}
     assert set(states.values()) == {("success", 1)}, states
-    assert [entry.version for entry in earlier.ledger.history(NAME)] == ["1", "2", "2", "3"]
+    history = earlier.ledger.history(NAME)
+    assert [entry.version for entry in history] == ["1", "2", "2", "3"]
+    # The model of the version before is what the new one was compared with, on the same rows.
+    assert history[-1].evidence["champion"]["version"] == "2"
+    assert history[-1].evidence["champion_metrics"].keys() == history[1].evidence["champion_metrics"].keys()
 
     def callback() -> str | None:
         with closing(sqlite3.connect(earlier.home / "airflow/airflow.db")) as database:
