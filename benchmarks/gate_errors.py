@@ -32,9 +32,10 @@ from training.evaluation.bootstrap.blocks import Origins, block_interval
 from training.evaluation.bootstrap.influence import Influence
 from training.evaluation.bootstrap.paired import compare, paired_influence
 from training.evaluation.bootstrap.sequential import alarm_of
-from training.evaluation.metrics.by_task import OwnMetric
+from training.evaluation.metrics.metric import OwnMetric
 from training.registry.gates import decide, judge_canary
-from training.spec.sections.evaluation import METRICS, Evaluate
+from training.spec.metrics import is_metric
+from training.spec.sections.evaluation import Evaluate
 from training.spec.sections.promotion import Canary
 
 Floats = NDArray[np.float64]
@@ -118,7 +119,7 @@ def of_metric(metric: str) -> Callable[[int, float, float, int], Trial]:
         labels = (generator.random(size) < 0.3).astype(np.float64)
         both = generator.standard_normal(size)
         noises = [0.8 * both + 0.6 * generator.standard_normal(size) for _ in range(2)]
-        if metric in METRICS["regression"]:
+        if is_metric("regression", metric):
             errors = [np.exp(sign * (0.3 * shock + gain / 2)) * noise for sign, noise in zip((-1, 1), noises, strict=True)]
             scores = [labels + error for error in errors]
         else:
@@ -230,7 +231,7 @@ def _task(metric: str) -> str:
         return "language"
     if "@" in metric or metric == "mrr":
         return "ranking"
-    return "regression" if metric in METRICS["regression"] else "binary"
+    return "regression" if is_metric("regression", metric) else "binary"
 
 
 SCENES: tuple[tuple[str, Callable[[int, float, float, int], Trial], str, float], ...] = (

@@ -14,7 +14,7 @@ from devstack.progress import Follower, TaskView, failure_text, log_path
 from nightshift.settings import Settings
 from training.contracts import STAGES, StageResult, require_result
 from training.registry.verdicts import verdict
-from training.spec.sections.evaluation import LOWER_IS_BETTER
+from training.spec.metrics import is_lower_better
 from training.store import Store
 
 LABEL_WIDTH: Final = 20
@@ -110,7 +110,7 @@ def _baseline_lines(meta: Mapping[str, Any], result: StageResult) -> list[str]:
     for entry in meta.get("named_baselines", []):
         new, old = meta["metrics"].get(primary), entry["metrics"].get(primary)
         is_known = isinstance(new, float | int) and isinstance(old, float | int)
-        gain = (old - new if primary in LOWER_IS_BETTER else new - old) if is_known else None
+        gain = (old - new if is_lower_better(primary) else new - old) if is_known else None
         lines.append(f"{primary} gain over the naive baseline {entry['name']} {number(gain)} ({entry['key']})")
     return lines + [f"warning: {warning}" for warning in meta.get("baseline_warnings", [])]
 

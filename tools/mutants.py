@@ -41,6 +41,9 @@ RESULTS: Final = ROOT / ".local/mutants/results.jsonl"
 ENGINE: Final = "tests/unit/training/engine"
 EVALUATION: Final = "tests/unit/training/evaluation"
 REGISTRY: Final = "tests/unit/training/registry"
+INTERVALS: Final = tuple(f"{EVALUATION}/bootstrap/test_{name}.py" for name in ("paired", "influence", "blocks"))
+PLANS: Final = ("areas", "calibration", "errors", "f1", "means", "metric")
+"""Modules of metrics that have a plan for resampling."""
 TESTS: Final[dict[str, tuple[str, ...]]] = {
     "training/engine/watchdog.py": (f"{ENGINE}/test_watchdog.py",),
     "training/engine/precision.py": (f"{ENGINE}/test_precision.py",),
@@ -60,14 +63,13 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
         f"{REGISTRY}/test_gates_canary.py",
         f"{REGISTRY}/test_gate_naive_baseline.py",
     ),
-    "training/evaluation/bootstrap/paired.py": tuple(
-        f"{EVALUATION}/bootstrap/test_{name}.py" for name in ("paired", "influence", "blocks")
-    ),
+    "training/evaluation/bootstrap/paired.py": INTERVALS,
+    **{f"training/evaluation/metrics/{name}.py": INTERVALS for name in PLANS},
     "training/store/leases.py": ("tests/unit/training/store/test_leases.py",),
 }
 """File to the tests that concern it, the nearest first; only tests that run in one process see a mutant."""
 
-WITH_SLOW_TESTS: Final = frozenset({"training/evaluation/bootstrap/paired.py"})
+WITH_SLOW_TESTS: Final = frozenset(file for file, tests in TESTS.items() if tests == INTERVALS)
 """Files of which a test that is marked `slow` sees most: every metric's interval beside a plain bootstrap."""
 
 LIBRARIES: Final = (

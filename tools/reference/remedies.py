@@ -41,6 +41,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     "manifest.name": "the manifest is not Nightshift's own: check who writes to the store",
     "memory.exhausted": "raise the memory of the stage (`resources`, or `train.placement.memory`), or lower `train.batch_size`",
     "memory.killed": "raise the memory of the stage (`resources`, or `train.placement.memory`); it is started once more",
+    "metric.descriptor": "correct the `metric.py` of the message: it must import and define `DESCRIPTOR`",
     "model.descriptor": "correct the `family.py` of the message: it must import and define `DESCRIPTOR`",
     "model.not_isolated": "import the module by an import statement, or put the file that is read beside it in the package",
     "object.altered": "trigger the run that made the object with `force`",

@@ -10,11 +10,13 @@ from training.code.closure import Code, Sources, closure
 from training.code.imports import ImportsCache
 from training.contracts import TRAININGS, TRIAL
 from training.spec.families import built_in_families, is_allowed, is_own, package_of, place_of
+from training.spec.metrics import DESCRIPTORS, metric_package
 from training.spec.models import PipelineSpec
 from training.stage_table import CANARY
 
 LOADERS: Final = {
     "training.models.base": "load_family",
+    "training.evaluation.metrics.registry": "metric_of",
     "training.spec.installed": "installed_descriptor",
     "training.evaluation.custom_metrics": "load_own_metrics",
 }
@@ -52,7 +54,17 @@ def code_roots(stage: str, spec: PipelineSpec, families: Iterable[str] = ()) -> 
         roots |= {place_of(family)[0] for family in families if is_allowed(family)}
     if stage in ("evaluate", CANARY, TRIAL):
         roots |= {place.partition(":")[0] for place in spec.evaluate.metrics.values() if is_own(place)}
+        roots |= {f"training.evaluation.metrics.{descriptor.module}" for descriptor in DESCRIPTORS}
+        roots |= _installed_metrics(spec)
     return tuple(sorted(roots))
+
+
+def _installed_metrics(spec: PipelineSpec) -> set[str]:
+    """Return the modules of the metrics of other distributions that the spec names."""
+    rules = spec.evaluate
+    named = {rules.primary, *rules.minimum, *rules.maximum} | ({spec.tune.objective} if spec.tune is not None else set())
+    packages = {metric_package(name.partition("@")[0]) for name in named - set(rules.metrics)}
+    return {f"{package}.{module}" for package in packages if package is not None for module in ("metric", "module")}
 
 
 def _descriptors(model: str) -> set[str]:

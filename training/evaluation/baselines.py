@@ -27,7 +27,7 @@ from training.data.derived import Derived, derive
 from training.evaluation.history import History, numbers_of
 from training.evaluation.measures import Measures, Rows
 from training.spec import PipelineSpec
-from training.spec.sections.evaluation import LOWER_IS_BETTER
+from training.spec.metrics import is_lower_better
 from training.spec.types import duration_text
 from training.sql.expressions import columns_of, hardened
 
@@ -153,7 +153,7 @@ def naive_scores(spec: PipelineSpec, splits: Splits, history: History, target: I
 
 def best_of(found: list[dict[str, Any]], primary: str) -> dict[str, Any] | None:
     """Return the baseline that is best on the validation rows, the first of equal ones; None where none has a value there."""
-    sign = -1.0 if primary in LOWER_IS_BETTER else 1.0
+    sign = -1.0 if is_lower_better(primary) else 1.0
     known = [entry for entry in found if np.isfinite(entry["validation"])]
     return max(known, key=lambda entry: sign * float(entry["validation"]), default=None)
 
@@ -200,7 +200,7 @@ def _shown(spec: PipelineSpec) -> list[str]:
 def _is_worse(name: str, candidate: float | None, baseline: float) -> bool:
     if candidate is None or not (np.isfinite(candidate) and np.isfinite(baseline)):
         return False
-    return bool(candidate > baseline if name in LOWER_IS_BETTER else candidate < baseline)
+    return bool(candidate > baseline if is_lower_better(name) else candidate < baseline)
 
 
 def _of_classes(shares: Floats, num_rows: int, *, is_binary: bool) -> list[Naive]:

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from training.spec.metrics import is_lower_better
 from training.spec.models import Costs
-from training.spec.sections.evaluation import LOWER_IS_BETTER
 
 RHYTHMS: Final[Mapping[str, tuple[int, float]]] = {"weekly": (52, 7.0), "daily": (365, 1.0), "hourly": (8760, 1 / 24)}
 """Rhythm to (runs a year, days between two runs)."""
@@ -141,7 +141,7 @@ def decay(primary: str, nights: Sequence[Night]) -> Decay | None:
     """
     known = [night for night in nights if _is_number(night.champion) and _is_number(night.age_days)]
     is_paired = bool(known) and all(_is_number(night.candidate) for night in known)
-    sign = 1.0 if primary in LOWER_IS_BETTER else -1.0
+    sign = 1.0 if is_lower_better(primary) else -1.0
     slopes, variance, used = [], 0.0, 0
     for version in {night.version: None for night in known}:
         own = [night for night in known if night.version == version]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.errors import DataError, Problem, SpecError, shown
-from training.evaluation.metrics.by_task import OwnMetric
+from training.evaluation.metrics.metric import OwnMetric
 from training.spec.families import PACKAGES_VARIABLE, is_own, own_packages
 
 Floats = NDArray[np.float64]

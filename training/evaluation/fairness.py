@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from training.evaluation.metrics.by_task import calibration_error
+from training.evaluation.metrics.calibration import calibration_error
 from training.evaluation.slices import values_of
 
 Floats = NDArray[np.float64]

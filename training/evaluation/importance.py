@@ -10,8 +10,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from training.evaluation.metrics.by_task import OwnMetric, metric_value
-from training.spec.sections.evaluation import LOWER_IS_BETTER, Gain
+from training.evaluation.metrics.by_task import metric_value
+from training.evaluation.metrics.metric import OwnMetric
+from training.spec.metrics import is_lower_better
+from training.spec.sections.evaluation import Gain
 
 Floats = NDArray[np.float64]
 
@@ -53,7 +55,7 @@ def permutation_importance(  # noqa: PLR0913 - one array a role; bundling them w
     rows = _rows(generator, len(frame), groups)
     some, targets = frame.iloc[rows].reset_index(drop=True), labels[rows]
     some_groups = None if groups is None else groups[rows]
-    sign = -1.0 if primary in LOWER_IS_BETTER and own is None else 1.0
+    sign = -1.0 if is_lower_better(primary) and own is None else 1.0
 
     def measured(changed: pd.DataFrame) -> float:
         return sign * metric_value(primary, targets, predict(changed), some_groups, threshold=threshold, gain=gain, own=own)

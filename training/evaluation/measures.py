@@ -20,7 +20,8 @@ from training.evaluation.bootstrap.sequential import alarm_of
 from training.evaluation.custom_metrics import load_own_metrics
 from training.evaluation.fairness import fairness_of
 from training.evaluation.importance import permutation_importance
-from training.evaluation.metrics.by_task import OwnMetric, metric_value, score_metrics
+from training.evaluation.metrics.by_task import metric_value, score_metrics
+from training.evaluation.metrics.metric import OwnMetric
 from training.evaluation.metrics.ranking import num_groups_without_positive
 from training.evaluation.slices import by_slice, worst_and_gap
 from training.models.predictor import Predictor

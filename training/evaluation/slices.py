@@ -12,9 +12,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from training.evaluation.metrics.auc import roc_area_by
-from training.evaluation.metrics.by_task import OwnMetric, metric_value, unit_values
-from training.spec.sections.evaluation import LOWER_IS_BETTER, Gain
+from training.evaluation.metrics.by_task import metric_value
+from training.evaluation.metrics.metric import OwnMetric, Rows
+from training.evaluation.metrics.registry import metric_of
+from training.spec.metrics import is_lower_better
+from training.spec.sections.evaluation import Gain
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
@@ -108,7 +110,7 @@ def by_slice(  # noqa: PLR0913 - one array a role; bundling them would only move
 
 def worst_and_gap(slices: Sequence[Slice], primary: str) -> tuple[int | None, float | None]:
     """Return (index of the slice where the candidate is worst, best less worst) of the slices that are not small; None without any."""
-    sign = -1.0 if primary in LOWER_IS_BETTER else 1.0
+    sign = -1.0 if is_lower_better(primary) else 1.0
     known = [(sign * part.candidate, number) for number, part in enumerate(slices) if not part.is_small and np.isfinite(part.candidate)]
     if not known:
         return None, None
@@ -150,12 +152,10 @@ def _by_value(
     rows = np.flatnonzero(values.codes >= 0)
     codes = values.codes[rows]
     if not is_own and np.isfinite(scores).all():
-        if primary == "auc" and scores.ndim == 1:
-            return roc_area_by(labels[rows], scores[rows], codes, num)
-        units = unit_values(primary, labels, scores, groups) if groups is None else None
-        if units is not None:
-            return np.bincount(codes, weights=units[rows], minlength=num) / values.support
+        found = metric_of(primary).part_values(Rows(labels=labels, scores=scores, groups=groups), values.codes, values.support)
+        if found is not None:
+            return found
     order = rows[np.argsort(codes, kind="stable")]
     parts = np.split(order, np.cumsum(values.support)[:-1]) if num else []
-    found = [measured(labels[part], scores[part], None if groups is None else groups[part]) for part in parts]
-    return np.array(found, dtype=np.float64)
+    by_part = [measured(labels[part], scores[part], None if groups is None else groups[part]) for part in parts]
+    return np.array(by_part, dtype=np.float64)

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from training.format import brief, finite, number, percent, signed
-from training.spec.sections.evaluation import LOWER_IS_BETTER, Evaluate
+from training.spec.metrics import is_lower_better
+from training.spec.sections.evaluation import Evaluate
 
 Row = dict[str, Any]
 
@@ -137,7 +138,7 @@ def metrics(evaluation: Mapping[str, Any], rules: Evaluate, primary: str) -> lis
     naive = baselines(evaluation, primary)["best"]
     rows = []
     for name in sorted(found, key=lambda name: name != primary):
-        lower = name in LOWER_IS_BETTER
+        lower = is_lower_better(name)
         bounds = [f"at least {brief(rules.minimum[name])}"] if name in rules.minimum and not lower else []
         bounds += [f"at most {brief(limit[name])}" for limit in (rules.maximum, rules.minimum if lower else {}) if name in limit]
         row: Row = {"name": name, "is_primary": name == primary, "lower": lower, "candidate": found[name], "bound": ", ".join(bounds)}
@@ -162,7 +163,7 @@ def ranking_note(evaluation: Mapping[str, Any]) -> str:
 def baselines(evaluation: Mapping[str, Any], primary: str) -> Row:
     """Return the naive baselines, best on the validation rows first, the best one, and why there are none."""
     record = evaluation.get("baselines") or {}
-    lower = primary in LOWER_IS_BETTER
+    lower = is_lower_better(primary)
 
     def rank(entry: Mapping[str, Any]) -> tuple[bool, bool, float]:
         value = finite(entry.get("validation"))
@@ -198,7 +199,7 @@ def _difference(new: Any, old: Any, *, lower: bool) -> Row | None:
 def slices(evaluation: Mapping[str, Any], rules: Evaluate, primary: str) -> Row:
     """Return the slices, worst first and small ones last, at most `MAX_SLICES` of them, and how many there are."""
     found: Sequence[Mapping[str, Any]] = evaluation.get("slices") or []
-    lower = primary in LOWER_IS_BETTER
+    lower = is_lower_better(primary)
     worst = evaluation.get("worst_slice")
 
     def rank(item: tuple[int, Mapping[str, Any]]) -> tuple[bool, bool, float]:

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
-from training.evaluation.metrics.by_task import calibration_bins
+from training.evaluation.metrics.calibration import calibration_bins
 from training.evaluation.metrics.curves import precision_recall_curve, roc_curve
 from training.evaluation.metrics.ranking import group_ndcg
 from training.spec.sections.evaluation import Gain

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from training.registry.reasons import Reason, missing, number, table
-from training.spec.sections.evaluation import LOWER_IS_BETTER, Evaluate
+from training.spec.metrics import is_lower_better
+from training.spec.sections.evaluation import Evaluate
 
 APPROVED_MISS: Final = 2.0
 """Other rows measure other values: so many times the approved miss is still what a person approved. A broken model is not."""
@@ -23,7 +24,7 @@ def bounds(evaluation: Mapping[str, Any], rules: Evaluate) -> Iterator[Reason]:
         evaluation: `metrics.json`; `metrics` are judged.
         rules: the spec's thresholds.
     """
-    asked = [("minimum", name, bound, name in LOWER_IS_BETTER) for name, bound in rules.minimum.items()]
+    asked = [("minimum", name, bound, is_lower_better(name)) for name, bound in rules.minimum.items()]
     asked += [("maximum", name, bound, True) for name, bound in rules.maximum.items()]
     metrics = table(evaluation, "metrics")
     for gate, name, bound, at_most in asked:

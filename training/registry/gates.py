@@ -20,7 +20,8 @@ from training.registry.reasons import missing as _missing
 from training.registry.reasons import number as _number
 from training.registry.reasons import table as _table
 from training.registry.significance_gates import canary_alarm, significance
-from training.spec.sections.evaluation import LOWER_IS_BETTER, Evaluate, Severity
+from training.spec.metrics import is_lower_better
+from training.spec.sections.evaluation import Evaluate, Severity
 from training.spec.sections.promotion import Canary, Promote
 from training.spec.types import duration_text
 
@@ -246,7 +247,7 @@ def _slices(evaluation: Mapping[str, Any], rules: Evaluate) -> Iterator[Reason]:
             hint = "a slice whose labels are all alike has no such metric: raise evaluate.slice_support"
             yield _missing("slices", f"{rules.primary} where {_place(entry)}", hint=hint)
             return
-        drops.append(new - old if rules.primary in LOWER_IS_BETTER else old - new)
+        drops.append(new - old if is_lower_better(rules.primary) else old - new)
     if not drops:
         words = f"not judged: none of {len(found)} slices has slice_support = {rules.slice_support} rows"
         yield Reason(gate="slices", passed=False, severity="warn", words=words)

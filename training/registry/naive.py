@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from training.registry.reasons import Reason, entries, missing, number, table
-from training.spec.sections.evaluation import LOWER_IS_BETTER, Evaluate, Severity
+from training.spec.metrics import is_lower_better
+from training.spec.sections.evaluation import Evaluate, Severity
 
 GATE: Final = "naive_baseline"
 
@@ -35,7 +36,7 @@ def naive_baseline(evaluation: Mapping[str, Any], rules: Evaluate) -> Iterator[R
     if value is None or other is None:
         yield _not_measured(rules, severity)
         return
-    gain = other - value if rules.primary in LOWER_IS_BETTER else value - other
+    gain = other - value if is_lower_better(rules.primary) else value - other
     low, high = (number(table(found, "comparison").get(name)) for name in ("low", "high"))
     interval = "" if low is None or high is None else f", {100 * rules.confidence:.4g} % interval [{low:+.6g}, {high:+.6g}]"
     words = f"{rules.primary} {value:.6g}, best naive baseline {best['name']} {other:.6g}: gain {gain:+.6g}{interval}, required > 0"

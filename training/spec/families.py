@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from training.errors import Problem, SpecError, shown
 from training.spec.family import FamilyDescriptor
 from training.spec.installed import installed_descriptor, installed_packages
+from training.spec.metrics import installed_metrics
 
 MODELS_FOLDER: Final = Path(__file__).resolve().parent.parent / "models"
 PACKAGES_VARIABLE: Final = "NIGHTSHIFT_MODEL_PACKAGES"
@@ -84,9 +85,10 @@ def descriptor_of(model: str) -> FamilyDescriptor | None:
 
 
 def own_packages(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """Return the packages whose classes a YAML may name: those of the variable, and those that add families by entry points."""
+    """Return the packages whose classes a YAML may name: those of the variable, and those that add families or metrics."""
     named = tuple(name for part in environ.get(PACKAGES_VARIABLE, "").split(",") if (name := part.strip()))
-    return tuple(dict.fromkeys([*named, *(package.partition(".")[0] for package in installed_families().values())]))
+    added = [*installed_families().values(), *installed_metrics().values()]
+    return tuple(dict.fromkeys([*named, *(package.partition(".")[0] for package in added)]))
 
 
 def is_own(place: str, environ: Mapping[str, str] = os.environ) -> bool:

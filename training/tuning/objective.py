@@ -11,8 +11,8 @@ from training.evaluation.custom_metrics import load_own_metrics
 from training.evaluation.metrics.by_task import metric_value
 from training.models.base import FitResult, load_family
 from training.runtime.context import StageContext
+from training.spec.metrics import is_lower_better
 from training.spec.rules.tuning import VALIDATION_LOSS
-from training.spec.sections.evaluation import LOWER_IS_BETTER
 from training.store import Manifest
 
 
@@ -34,4 +34,4 @@ def objective_value(context: StageContext, dataset: Manifest, result: FitResult,
     labels = batch["label"].numpy().astype(np.float64)
     own = load_own_metrics({objective: rules.metrics[objective]})[objective] if objective in rules.metrics else None
     value = metric_value(objective, labels, scores, groups, threshold=rules.threshold, gain=rules.gain, own=own)
-    return value if objective in LOWER_IS_BETTER else -value
+    return value if is_lower_better(objective) else -value

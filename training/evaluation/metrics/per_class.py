@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from training.evaluation.metrics.by_task import predicted_class
+from training.evaluation.metrics.class_scores import predicted_class
 
 Floats = NDArray[np.float64]
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from training.spec.families import PACKAGES_VARIABLE, descriptor_of, is_allowed, is_own, known_families, own_packages
+from training.spec.metrics import is_lower_better, is_metric, metrics_of
 from training.spec.rules.findings import Finding
 from training.spec.sections.data import Data
-from training.spec.sections.evaluation import LOWER_IS_BETTER, METRICS, Evaluate, is_metric
+from training.spec.sections.evaluation import Evaluate
 from training.spec.sections.train import Placement, Train
 from training.spec.types import told
 from training.spec.yaml_reader import Path
@@ -94,17 +95,17 @@ def metrics_exist(evaluate: Evaluate) -> Iterator[Finding]:
     named += [(("evaluate", "maximum", name), name) for name in evaluate.maximum]
     for path, name in named:
         if not evaluate.is_metric(name):
-            known = ", ".join([*METRICS[evaluate.task], *evaluate.metrics])
+            known = ", ".join([*metrics_of(evaluate.task), *evaluate.metrics])
             yield Finding(path, "metric.unknown", f"the task {evaluate.task} has no metric {told(name)}", f"known: {known}")
-        elif name in LOWER_IS_BETTER and path[1] == "minimum":
+        elif is_lower_better(name) and path[1] == "minimum":
             hint = "write it under evaluate.maximum"
             yield Finding(path, "metric.direction", f"lower is better for {name}: a minimum would let bad models pass", hint)
-        elif name not in LOWER_IS_BETTER and path[1] == "maximum":
+        elif not is_lower_better(name) and path[1] == "maximum":
             hint = "write it under evaluate.minimum"
             yield Finding(path, "metric.direction", f"higher is better for {name}: a maximum would let bad models pass", hint)
     for name, place in evaluate.metrics.items():
         path = ("evaluate", "metrics", name)
-        if is_metric(evaluate.task, name) or name in LOWER_IS_BETTER:
+        if is_metric(evaluate.task, name) or is_lower_better(name):
             yield Finding(path, "metric.clash", f"there is a metric {name} already", "give one's own another name")
         if not is_own(place):
             own = ", ".join(own_packages()) or "none"

@@ -9,10 +9,11 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from training.spec.families import descriptor_of
+from training.spec.metrics import metrics_of
 from training.spec.problems import nearest, problems_of
 from training.spec.rules.findings import Finding
 from training.spec.rules.training import placement_fits
-from training.spec.sections.evaluation import METRICS, Evaluate
+from training.spec.sections.evaluation import Evaluate
 from training.spec.sections.train import Train
 from training.spec.sections.tuning import SearchSpace, Tune
 from training.spec.types import told
@@ -160,6 +161,6 @@ def objective_exists(tune: Tune | None, evaluate: Evaluate) -> Iterator[Finding]
     """Yield a finding where the objective is neither the validation loss nor a metric of the task."""
     if tune is None or tune.objective == VALIDATION_LOSS or evaluate.is_metric(tune.objective):
         return
-    known = [VALIDATION_LOSS, *METRICS[evaluate.task], *evaluate.metrics]
+    known = [VALIDATION_LOSS, *metrics_of(evaluate.task), *evaluate.metrics]
     message = f"the task {evaluate.task} has no metric {told(tune.objective)}"
     yield Finding(("tune", "objective"), "metric.unknown", message, nearest(tune.objective, known))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
+from training.spec.metrics import is_metric
 from training.spec.types import ColumnName, Line, PositiveDuration, Section
 
 Task = Literal["ranking", "binary", "multiclass", "regression", "language"]
@@ -27,24 +27,8 @@ Gate = Literal[
     "naive_baseline",
 ]
 
-METRICS: Final[Mapping[str, tuple[str, ...]]] = {
-    "ranking": ("ndcg@10", "mrr", "recall@10"),
-    "binary": ("auc", "pr_auc", "log_loss", "f1", "brier", "calibration_error"),
-    "multiclass": ("accuracy", "auc", "pr_auc", "log_loss", "f1", "brier", "calibration_error"),
-    "regression": ("rmse", "mae", "median_absolute_error", "absolute_error_p90", "absolute_error_p99"),
-    "language": ("perplexity", "bits_per_byte", "loss"),
-}
-"""Task to its metrics; `ndcg@10` and `recall@10` stand for any cut from 1 to 1000."""
-LOWER_IS_BETTER: Final = frozenset(
-    {
-        *("log_loss", "brier", "calibration_error", "perplexity", "bits_per_byte", "loss"),
-        *("rmse", "mae", "median_absolute_error", "absolute_error_p90", "absolute_error_p99"),
-    }
-)
 SEVERITIES: Final[Mapping[str, Severity]] = {"overlap": "warn", "drift": "warn"}
 """Of the gates that do not fail by themselves. `naive_baseline` fails a first champion, and warns once there is one."""
-
-_CUT = re.compile(r"(ndcg|recall)@([1-9]\d{0,2}|1000)", re.ASCII)
 
 _Bound = Annotated[float, Field(ge=-1e6, le=1e6)]
 _Gap = Annotated[float, Field(gt=0, le=1)]
@@ -140,8 +124,3 @@ class Evaluate(Section):
     def is_metric(self, name: str) -> bool:
         """Say whether `name` is a metric of the task, or one of the spec's own."""
         return name in self.metrics or is_metric(self.task, name)
-
-
-def is_metric(task: str, name: str) -> bool:
-    """Say whether `name` is a metric of the task."""
-    return bool(_CUT.fullmatch(name)) if "@" in name and task == "ranking" else name in METRICS.get(task, ())

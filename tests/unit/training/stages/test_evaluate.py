@@ -18,7 +18,7 @@ from training.errors import DataError
 from training.evaluation import latency
 from training.models.boosted_trees.module import _num_classes
 from training.registry.mlflow_versions import Registered
-from training.spec.sections.evaluation import METRICS
+from training.spec.metrics import metrics_of
 
 pytestmark = pytest.mark.slow
 
@@ -56,7 +56,7 @@ def test_record_has_all_that_gates_and_report_read(judged: tuple[StageResult, di
     record = judged[1]
     assert record["format_version"] == 3
     assert (record["version"], record["champion"]["version"], record["canary"]["version"]) == ("7", "3", "6")
-    assert set(record["metrics"]) == set(record["champion_metrics"]) == set(METRICS["binary"])
+    assert set(record["metrics"]) == set(record["champion_metrics"]) == set(metrics_of("binary"))
     assert record["latency"] == LATENCY
     assert record["num_rows"] == record["num_units"] == judged[0].scalars["rows"] > 900
 
@@ -78,7 +78,7 @@ def test_baselines_are_in_record_scalars_manifest_and_report(binary: EvaluateBen
     result, record = judged
     found = record["baselines"]
     assert [entry["name"] for entry in found["found"]] == ["prior", "majority_class"]
-    assert all(set(entry["metrics"]) == set(METRICS["binary"]) for entry in found["found"])
+    assert all(set(entry["metrics"]) == set(metrics_of("binary")) for entry in found["found"])
     assert (found["best"], found["why_none"]) == ("prior", None)
     assert found["comparison"]["gain"] == pytest.approx(record["metrics"]["auc"] - 0.5)
     assert result.scalars["naive_baseline"] == "prior"
@@ -177,7 +177,7 @@ def test_other_tasks_train_and_are_judged_to_the_end(tmp_path: Path, task: str, 
     result, record = bench.evaluate(
         good, {f"primary: {primary}": f"primary: {primary}, slices: [country]"}, champion=bench.seat(blind, "3")
     )
-    assert set(record["metrics"]) == set(METRICS[task])
+    assert set(record["metrics"]) == set(metrics_of(task))
     assert all(math.isfinite(value) for value in record["metrics"].values())
     assert record["comparison"]["low"] > 0
     assert record["metrics"][primary] < 0.7 * record["champion_metrics"][primary]

@@ -7,7 +7,7 @@ import pytest
 
 from training.evaluation.bootstrap.paired import paired_influence
 from training.evaluation.metrics.by_task import metric_value
-from training.spec.sections.evaluation import LOWER_IS_BETTER
+from training.spec.metrics import is_lower_better
 
 NUM = 4_000
 
@@ -45,7 +45,7 @@ def test_leaving_out_a_block_moves_the_gain_as_its_influence_says(kind: str, nam
     found = paired_influence(name, labels, candidate, champion, groups)
     assert found is not None
     gain, influence = found
-    sign = -1 if name in LOWER_IS_BETTER else 1
+    sign = -1 if is_lower_better(name) else 1
     assert gain == pytest.approx(sign * (metric_value(name, labels, candidate, groups) - metric_value(name, labels, champion, groups)))
     parts = np.arange(influence.num_units) * 20 // influence.num_units
     sums = influence.sums(parts, 20)

@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from training.evaluation.bootstrap import paired
 from training.evaluation.bootstrap.paired import Comparison, compare
 from training.evaluation.bootstrap.resampling import resampled_counts, resampled_means, resampled_parts, resampled_weights
-from training.evaluation.metrics import auc
+from training.evaluation.metrics import areas, auc, errors, f1, metric
 from training.evaluation.metrics.by_task import metric_value
 from training.evaluation.metrics.ranking import group_ndcg
-from training.spec.sections.evaluation import LOWER_IS_BETTER, METRICS
+from training.spec.metrics import DESCRIPTORS, is_lower_better
 
 NUM_ROWS = 600
 ONE_DEVIATION = 0.6827
@@ -56,7 +55,7 @@ def plain(name: str, rows: Scored, num_resamples: int = 300) -> tuple[float, flo
             drawn = np.concatenate([np.flatnonzero(groups == unit) for unit in units])
             again = np.repeat(np.arange(len(units)), 15)
         values = [metric_value(name, labels[drawn], scores[drawn], again) for scores in (new, old)]
-        found.append((values[0] - values[1]) * (-1 if name in LOWER_IS_BETTER else 1))
+        found.append((values[0] - values[1]) * (-1 if is_lower_better(name) else 1))
     return ends(*np.quantile(found, [(1 - ONE_DEVIATION) / 2, (1 + ONE_DEVIATION) / 2]))
 
 
@@ -70,7 +69,7 @@ def fast(name: str, rows: Scored, **more: Any) -> Comparison:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("task", "name"), [(task, name) for task, names in METRICS.items() for name in names])
+@pytest.mark.parametrize(("task", "name"), [(task, metric.reported) for metric in DESCRIPTORS for task in metric.tasks])
 def test_interval_of_every_metric_is_that_of_a_plain_bootstrap(task: str, name: str) -> None:
     rows = scored(task)
     found, (middle, spread) = fast(name, rows), plain(name, rows)
@@ -78,14 +77,14 @@ def test_interval_of_every_metric_is_that_of_a_plain_bootstrap(task: str, name: 
     assert fast_spread == pytest.approx(spread, rel=0.2)
     assert abs(fast_middle - middle) < 0.3 * spread
     exact = [metric_value(name, rows[0], scores, rows[3]) for scores in rows[1:3]]
-    assert found.gain == pytest.approx((exact[0] - exact[1]) * (-1 if name in LOWER_IS_BETTER else 1))
+    assert found.gain == pytest.approx((exact[0] - exact[1]) * (-1 if is_lower_better(name) else 1))
 
 
 @pytest.mark.parametrize(("task", "name"), [("binary", "auc"), ("binary", "pr_auc"), ("multiclass", "auc"), ("multiclass", "pr_auc")])
 def test_many_rows_have_nearly_the_interval_that_areas_of_each_resample_have(monkeypatch: pytest.MonkeyPatch, task: str, name: str) -> None:
     rows = scored(task, num_rows=6000)
     by_influence = fast(name, rows)
-    monkeypatch.setattr(paired, "FEW_ROWS", 10**9)
+    monkeypatch.setattr(areas, "FEW_ROWS", 10**9)
     each = fast(name, rows)
     assert by_influence != each
     assert by_influence.gain == each.gain
@@ -145,7 +144,7 @@ def test_quantile_of_drawn_values_is_that_of_the_values_written_out() -> None:
     values, drawn = generator.random(12), generator.multinomial(30, np.full(12, 1 / 12), size=20)
     for share in (0.5, 0.9, 0.99):
         expected = [np.quantile(np.repeat(values, counts), share) for counts in drawn]
-        assert paired._quantile(values, drawn, share * 29) == pytest.approx(expected)
+        assert errors._quantile(values, drawn, share * 29) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("name", ["median_absolute_error", "absolute_error_p99"])
@@ -269,7 +268,7 @@ def test_areas_of_up_to_a_thousand_rows_are_computed_for_each_resample(
         drawn.append(num_units)
         return resampled_weights(num_units, seed, 10)
 
-    monkeypatch.setattr(paired, "resampled_weights", weights)
+    monkeypatch.setattr(areas, "resampled_weights", weights)
     fast("auc", scored("binary", num_rows=num_rows))
     assert drawn == [num_rows] * is_resampled
 
@@ -294,7 +293,7 @@ def test_own_metric_of_many_rows_is_resampled_less_often(monkeypatch: pytest.Mon
         return -float(np.abs(labels - scores).mean())
 
     rows = scored("regression")
-    monkeypatch.setattr(paired, "OWN_CELLS", 150 * NUM_ROWS)
+    monkeypatch.setattr(metric, "OWN_CELLS", 150 * NUM_ROWS)
     fast("mine", rows, own=own)
     assert len(calls) == 2 + 2 * 150
 
@@ -303,4 +302,4 @@ def test_class_that_a_resample_lacks_has_no_part_in_its_f1() -> None:
     kinds = np.array([0, 1, 2])
     drawn = np.array([[5, 5, 0], [4, 0, 0]])
     answers = np.array([0, 0, 2])
-    assert paired._macro_f1(drawn, kinds, answers, kinds) == pytest.approx([(10 / 15 + 0) / 2, 1.0])
+    assert f1._macro_f1(drawn, kinds, answers, kinds) == pytest.approx([(10 / 15 + 0) / 2, 1.0])

@@ -10,14 +10,10 @@ from sklearn.metrics import average_precision_score, f1_score, ndcg_score, roc_a
 
 from training.evaluation.bootstrap.paired import compare
 from training.evaluation.metrics.auc import roc_area, roc_area_by, weighted_precision_area, weighted_roc_area
-from training.evaluation.metrics.by_task import (
-    bits_per_byte,
-    metric_value,
-    perplexity,
-    score_metrics,
-)
+from training.evaluation.metrics.by_task import metric_value, score_metrics
+from training.evaluation.metrics.language import bits_per_byte, perplexity
 from training.evaluation.metrics.ranking import group_ndcg, group_recall, group_reciprocal_rank
-from training.spec.sections.evaluation import METRICS
+from training.spec.metrics import metrics_of
 
 RNG = np.random.default_rng(3)
 
@@ -127,7 +123,7 @@ def test_multiclass_metrics_are_macro_and_know_classes_that_the_model_never_saw(
     labels = np.array([0.0, 0, 1, 1, 2, 2])
     scores = np.array([[0.8, 0.2], [0.6, 0.4], [0.3, 0.7], [0.55, 0.45], [0.5, 0.5], [0.9, 0.1]])
     found = score_metrics("multiclass", "accuracy", labels, scores, None)
-    assert set(found) == set(METRICS["multiclass"])
+    assert set(found) == set(metrics_of("multiclass"))
     assert found["accuracy"] == 0.5
     assert found["f1"] == pytest.approx(f1_score(labels, [0, 0, 1, 0, 0, 0], average="macro"))
     first, second = (roc_auc_score(labels == number, scores[:, number]) for number in (0, 1))
@@ -166,7 +162,7 @@ def test_one_score_that_is_not_finite_leaves_no_metric_a_value(task: str, bad: f
     scores = RNG.random((40, 2)) if task == "multiclass" else RNG.random(40)
     scores[3] = bad
     groups = np.arange(40) // 8 if task == "ranking" else None
-    assert all(math.isnan(value) for value in score_metrics(task, METRICS[task][0], labels, scores, groups).values())
+    assert all(math.isnan(value) for value in score_metrics(task, metrics_of(task)[0], labels, scores, groups).values())
 
 
 def test_own_metric_is_asked_with_labels_scores_and_groups() -> None:

@@ -12,8 +12,10 @@ from sklearn.metrics import ndcg_score
 
 from training.evaluation.bootstrap.paired import compare
 from training.evaluation.importance import permutation_importance
-from training.evaluation.metrics.by_task import metric_value, unit_values
+from training.evaluation.metrics.by_task import metric_value
+from training.evaluation.metrics.metric import Rows
 from training.evaluation.metrics.ranking import group_ndcg, group_recall, group_reciprocal_rank, num_groups_without_positive
+from training.evaluation.metrics.registry import metric_of
 from training.evaluation.slices import by_slice
 from training.pages.plots import ranking_plots
 
@@ -46,7 +48,8 @@ def test_tied_scores_have_the_mean_over_all_orders_of_the_ties(name: str) -> Non
     labels, scores = RNG.integers(0, 3, 72).astype(float), RNG.integers(0, 3, 72).astype(float)
     labels[::6] = 1.0
     shuffled = RNG.permutation(72)
-    found = unit_values(name, labels[shuffled], scores[shuffled], groups[shuffled])
+    found = metric_of(name).unit_values(Rows(labels=labels[shuffled], scores=scores[shuffled], groups=groups[shuffled]))
+    assert found is not None
     assert found is not None
     expected = [brute_force(name, labels[groups == number], scores[groups == number]) for number in range(12)]
     assert found == pytest.approx(expected, rel=1e-12)

@@ -1,0 +1,117 @@
+"""Which metrics there are: names, tasks and directions, as the spec's rules and the gates read them.
+
+A row of `DESCRIPTORS` describes a metric, and `training/evaluation/metrics/<module>.py` computes it. A distribution adds one by an entry
+point of the group `nightshift.metrics` whose value is a package with a light `metric.py` (its `DESCRIPTOR`) and a `module.py` (its
+`METRIC`). It is looked for only where a spec names it.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from training.spec.installed import installed_descriptor, installed_packages
+
+ENTRY_POINTS: Final = "nightshift.metrics"
+"""Group of entry points; name: of the metric, value: its package."""
+
+_CUT = re.compile(r"[1-9]\d{0,2}|1000", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MetricDescriptor:
+    """What spec, gates and pages have to know of a metric."""
+
+    name: str
+    """Without a cut: `ndcg`."""
+    tasks: tuple[str, ...]
+    """Values of `evaluate.task` that have it."""
+    module: str = ""
+    """File of training/evaluation/metrics/ that computes it; empty: that of its own package."""
+    lower_is_better: bool = False
+    cut: int | None = None
+    """The first rows of a group that the reported one counts, `ndcg@10`; a spec may name any cut from 1 to 1000. None: it has no cut."""
+
+    @property
+    def reported(self) -> str:
+        """The name under which every evaluation of its tasks reports it."""
+        return self.name if self.cut is None else f"{self.name}@{self.cut}"
+
+
+_CLASSES: Final = ("binary", "multiclass")
+_REGRESSION: Final = ("regression",)
+_LANGUAGE: Final = ("language",)
+
+DESCRIPTORS: Final = (
+    MetricDescriptor(name="ndcg", tasks=("ranking",), module="ranked", cut=10),
+    MetricDescriptor(name="mrr", tasks=("ranking",), module="ranked"),
+    MetricDescriptor(name="recall", tasks=("ranking",), module="ranked", cut=10),
+    MetricDescriptor(name="accuracy", tasks=("multiclass",), module="probabilities"),
+    MetricDescriptor(name="auc", tasks=_CLASSES, module="areas"),
+    MetricDescriptor(name="pr_auc", tasks=_CLASSES, module="areas"),
+    MetricDescriptor(name="log_loss", tasks=_CLASSES, module="probabilities", lower_is_better=True),
+    MetricDescriptor(name="f1", tasks=_CLASSES, module="f1"),
+    MetricDescriptor(name="brier", tasks=_CLASSES, module="probabilities", lower_is_better=True),
+    MetricDescriptor(name="calibration_error", tasks=_CLASSES, module="calibration", lower_is_better=True),
+    MetricDescriptor(name="rmse", tasks=_REGRESSION, module="errors", lower_is_better=True),
+    MetricDescriptor(name="mae", tasks=_REGRESSION, module="errors", lower_is_better=True),
+    MetricDescriptor(name="median_absolute_error", tasks=_REGRESSION, module="errors", lower_is_better=True),
+    MetricDescriptor(name="absolute_error_p90", tasks=_REGRESSION, module="errors", lower_is_better=True),
+    MetricDescriptor(name="absolute_error_p99", tasks=_REGRESSION, module="errors", lower_is_better=True),
+    MetricDescriptor(name="perplexity", tasks=_LANGUAGE, module="language", lower_is_better=True),
+    MetricDescriptor(name="bits_per_byte", tasks=_LANGUAGE, module="language", lower_is_better=True),
+    MetricDescriptor(name="loss", tasks=_LANGUAGE, module="language", lower_is_better=True),
+)
+"""The metrics of training/evaluation/metrics/, in the order in which reports list those of a task."""
+
+_BY_NAME: Final = {descriptor.name: descriptor for descriptor in DESCRIPTORS}
+
+
+def installed_metrics() -> Mapping[str, str]:
+    """Return name to package of the metrics that installed distributions add.
+
+    Raises:
+        SpecError: `entry_point.ambiguous`, two of them have one name, or it is that of a row of `DESCRIPTORS`.
+    """
+    return installed_packages(ENTRY_POINTS, tuple(_BY_NAME))
+
+
+def metric_package(name: str) -> str | None:
+    """Return the package of a metric that a distribution adds, None for all others."""
+    return None if name in _BY_NAME else installed_metrics().get(name)
+
+
+@functools.cache
+def descriptor_of_metric(name: str) -> MetricDescriptor | None:
+    """Return what a metric says of itself, None where there is none of that name; `ndcg@3` is one, `ndcg` is not.
+
+    Raises:
+        SpecError: `metric.descriptor`, that of a distribution cannot be imported; `metric.ambiguous`, two have one name.
+    """
+    base, has_cut, cut = name.partition("@")
+    found = _BY_NAME.get(base)
+    if found is None and (package := metric_package(base)) is not None:
+        found = installed_descriptor(base, f"{package}.metric", MetricDescriptor, code="metric.descriptor")
+    if found is None or bool(has_cut) != (found.cut is not None) or (has_cut and not _CUT.fullmatch(cut)):
+        return None
+    return found
+
+
+def metrics_of(task: str) -> tuple[str, ...]:
+    """Return the names that every evaluation of a task reports."""
+    return tuple(descriptor.reported for descriptor in DESCRIPTORS if task in descriptor.tasks)
+
+
+def is_metric(task: str, name: str) -> bool:
+    """Say whether `name` is a metric of the task."""
+    descriptor = descriptor_of_metric(name)
+    return descriptor is not None and task in descriptor.tasks
+
+
+def is_lower_better(name: str) -> bool:
+    """Say whether less of a metric is better; of a function of a user's own more is."""
+    descriptor = descriptor_of_metric(name)
+    return descriptor is not None and descriptor.lower_is_better
