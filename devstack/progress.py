@@ -15,7 +15,7 @@ from typing import Any, Final
 from devstack.airflow_api import AirflowApi
 from devstack.environment import airflow_home
 from nightshift.settings import Settings
-from training.contracts import STAGES
+from training.stage_table import STAGES
 
 TASKS: Final = ("resolve", "wait", *STAGES)
 POLL_SECONDS: Final = 0.5

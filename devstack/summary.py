@@ -12,19 +12,13 @@ from devstack.approval_page import approval_lines
 from devstack.environment import USERNAME, airflow_url, credentials, owns_mlflow
 from devstack.progress import Follower, TaskView, failure_text, log_path
 from nightshift.settings import Settings
-from training.contracts import STAGES, StageResult, require_result
+from training.contracts import StageResult, require_result
 from training.registry.verdicts import verdict
 from training.spec.metrics import is_lower_better
+from training.stage_table import STAGES, TABLE
 from training.store import Store
 
 LABEL_WIDTH: Final = 20
-REMARKS: Final[Mapping[str, tuple[str, ...]]] = {
-    "ingest": ("files", "version"),
-    "validate": ("checks", "warnings"),
-    "prepare": ("features", "rows_train", "rows_validation", "rows_test"),
-    "train": ("steps", "best_epoch", "validation_loss", "resumed_from_step"),
-}
-"""What is worth a word of each stage's figures, besides rows."""
 
 
 def summary(settings: Settings, client: AirflowApi, dag_id: str, run_id: str, follower: Follower) -> str:
@@ -81,7 +75,7 @@ def _stage_line(view: TaskView, result: StageResult | None) -> str:
 
 
 def _remark(result: StageResult) -> str:
-    told = [(name.replace("_", " "), result.scalars.get(name)) for name in REMARKS.get(result.stage, ())]
+    told = [(name.replace("_", " "), result.scalars.get(name)) for name in TABLE[result.stage].summary]
     return ", ".join(f"{name} {number(value)}" for name, value in told if value is not None)
 
 

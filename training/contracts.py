@@ -21,15 +21,6 @@ FORMAT_VERSION: Final = 1
 MAX_RESULT_BYTES: Final = 48 * 1024
 """XCom carries URIs, digests and a few scalars, never data."""
 
-STAGES: Final = ("ingest", "validate", "prepare", "tune", "train", "evaluate", "promote")
-"""The verbs of the chain, in order; `tune` only where the spec has it (`PipelineSpec.stages`)."""
-
-TRIAL: Final = "trial"
-"""One trial of a study: a stage like the others with an address of its own, many of them before `tune`."""
-
-TRAININGS: Final = frozenset({TRIAL, "train"})
-"""The stages that are placed as the spec's `train.placement` says."""
-
 MAX_CLOCK_SKEW: Final = timedelta(minutes=5)
 """How far the clocks of what settles a run's `as_of` and of what decides about its model may differ."""
 
@@ -77,7 +68,7 @@ def fingerprint(stage: str, *, spec_part: Any, code_version: str, inputs: Mappin
     """Name the work: equal work has an equal fingerprint, whoever asks for it.
 
     Args:
-        stage: one of `STAGES`, or `TRIAL`.
+        stage: a name of `training.stage_table`.
         spec_part: the part of the frozen spec that the stage's work depends on, as JSON.
         code_version: digest of the files that the stage imports and reads (`training.code`), or of the image.
         inputs: digests (and `as_of`, source listing, world size …) that the work depends on, as JSON.

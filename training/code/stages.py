@@ -8,11 +8,10 @@ from typing import Final
 
 from training.code.closure import Code, Sources, closure
 from training.code.imports import ImportsCache
-from training.contracts import TRAININGS, TRIAL
 from training.spec.families import built_in_families, is_allowed, is_own, package_of, place_of
 from training.spec.metrics import DESCRIPTORS, metric_package
 from training.spec.models import PipelineSpec
-from training.stage_table import CANARY
+from training.stage_table import TABLE, Named
 
 LOADERS: Final = {
     "training.models.base": "load_family",
@@ -47,12 +46,12 @@ def code_roots(stage: str, spec: PipelineSpec, families: Iterable[str] = ()) -> 
 
     A family of `families` that this installation does not have is left out: the stage says so, if it loads that model at all.
     """
-    roots = {f"training.stages.{stage}", *_descriptors(spec.train.model)}
-    if stage in (*TRAININGS, "evaluate"):
+    roots, named = {f"training.stages.{stage}", *_descriptors(spec.train.model)}, TABLE[stage].imports
+    if Named.FAMILY in named:
         roots.add(place_of(spec.train.model)[0])
-    if stage in ("evaluate", CANARY):
+    if Named.OTHER_FAMILIES in named:
         roots |= {place_of(family)[0] for family in families if is_allowed(family)}
-    if stage in ("evaluate", CANARY, TRIAL):
+    if Named.METRICS in named:
         roots |= {place.partition(":")[0] for place in spec.evaluate.metrics.values() if is_own(place)}
         roots |= {f"training.evaluation.metrics.{descriptor.module}" for descriptor in DESCRIPTORS}
         roots |= _installed_metrics(spec)

@@ -7,13 +7,13 @@ the fingerprint (`world_size`), being settled where a run is placed. The number 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from training.contracts import TRIAL
 from training.spec.models import PipelineSpec
 from training.spec.rules.tuning import VALIDATION_LOSS
 from training.spec.sections.train import Placement
+from training.stage_table import TABLE, TRIAL
 
 _NOT_OF_THE_ROWS: Final = frozenset({"wait", "suite"})
 _NOT_OF_THE_CELLS: Final = frozenset({"known", "because"})
@@ -35,11 +35,12 @@ def spec_part(spec: PipelineSpec, stage: str) -> dict[str, Any]:
     Raises:
         ValueError: there is no such stage.
     """
-    if stage not in _PARTS:
-        raise ValueError(f"there is no stage {stage!r}: {', '.join(_PARTS)}")
+    if stage not in TABLE:
+        raise ValueError(f"there is no stage {stage!r}: {', '.join(TABLE)}")
     values = spec.model_dump(mode="json", by_alias=True)
-    part: dict[str, Any] = _PARTS[stage](values)
-    return part
+    if stage not in _PARTS:
+        return {section: values[section] for section in TABLE[stage].sections}
+    return _PARTS[stage](values)
 
 
 def _ingest(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -103,10 +104,6 @@ def _canary(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**_evaluate(values), "canary": values["promote"]["canary"]}
 
 
-def _promote(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {"promote": values["promote"], "evaluate": values["evaluate"]}
-
-
 def _data(values: Mapping[str, Any], *, without: frozenset[str]) -> dict[str, Any]:
     data = values["data"]
     sections = {"label": _as_before(data, "label"), "split": _as_before(data, "split")}
@@ -130,7 +127,7 @@ def _columns(columns: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     return {name: {key: value for key, value in column.items() if key not in _NOT_OF_THE_CELLS} for name, column in columns.items()}
 
 
-_PARTS: Final = {
+_PARTS: Final[Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]]] = {
     "ingest": _ingest,
     "validate": _validate,
     "prepare": _prepare,
@@ -139,5 +136,5 @@ _PARTS: Final = {
     "train": _train,
     "evaluate": _evaluate,
     "canary": _canary,
-    "promote": _promote,
 }
+"""Stages whose part is more than whole sections, which the table of stages names."""

@@ -8,7 +8,6 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationError
 
-from training.contracts import STAGES
 from training.errors import Problem, SpecError
 from training.spec.sections.data import Data, Prepare, Validate
 from training.spec.sections.evaluation import Evaluate
@@ -18,6 +17,7 @@ from training.spec.sections.timeout import Timeout
 from training.spec.sections.train import Train
 from training.spec.sections.tuning import Tune
 from training.spec.types import FROZEN, ONE_LINE, PLAIN_TEXT, Day, Line, Name, PositiveDuration, Section, TimeOfDay, refusal, told
+from training.stage_table import STAGES, TABLE
 
 FORMAT_VERSION: Final = 1
 """Version of a frozen spec."""
@@ -115,7 +115,13 @@ class PipelineSpec(Section):
     @property
     def stages(self) -> tuple[str, ...]:
         """The stages that this pipeline has, in order."""
-        return tuple(stage for stage in STAGES if stage != "tune" or self.tune is not None)
+        return tuple(stage for stage in STAGES if not TABLE[stage].section or self._has(TABLE[stage].section))
+
+    def _has(self, section: str) -> bool:
+        found: object = self
+        for key in section.split("."):
+            found = getattr(found, key)
+        return found is not None
 
     @classmethod
     def thaw(cls, frozen: Mapping[str, Any]) -> Self:

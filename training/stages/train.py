@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from training import liveness
-from training.contracts import TRIAL, canonical_json
+from training.contracts import canonical_json
 from training.data.classes import Classes
 from training.engine.checkpoint.checkpoints import Checkpoints
 from training.engine.devices import check_expected, device_words
@@ -28,6 +28,7 @@ from training.spec import PipelineSpec
 from training.spec.carried_code import check_own_class
 from training.spec.families import descriptor_of
 from training.spec.rules.tuning import with_settings
+from training.stage_table import TRIAL
 from training.store import Manifest, set_run_ref
 
 if TYPE_CHECKING:

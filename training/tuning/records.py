@@ -15,9 +15,10 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, Self
 
-from training.contracts import TRIAL, fingerprint
+from training.contracts import fingerprint
 from training.spec.sections.train import Placement
 from training.spec.sections.tuning import Tune
+from training.stage_table import TRIAL
 from training.store import Store, records
 from training.tuning.settings import num_trials
 

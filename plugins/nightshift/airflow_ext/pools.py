@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from training.contracts import TRAININGS
 from training.spec import PipelineSpec
+from training.stage_table import TABLE, TRAININGS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,6 +28,6 @@ POOLS: Final = (CPU, TRAIN, GPU)
 def pool_of(spec: PipelineSpec, stage: str) -> str:
     """Return the pool that a stage's task waits in: for training the spec's own, if it names one."""
     if stage not in TRAININGS:
-        return CPU.name
+        return TABLE[stage].pool
     placement = spec.train.placement
     return placement.pool or (GPU.name if placement.gpus else TRAIN.name)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from nightshift.execution.outcomes import Action, StageEndedError, Verdict
-from training.contracts import TRAININGS
 from training.spec import PipelineSpec
 from training.spec.types import size_text
+from training.stage_table import TRAININGS
 from training.store import StageAddress
 
 PAUSE_STEP_SECONDS: Final = 1.0

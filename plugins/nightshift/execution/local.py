@@ -25,11 +25,11 @@ from nightshift.execution.budget import Relaunches, next_relaunch, resumption
 from nightshift.execution.outcomes import Action, Ended, StageEndedError, Verdict, judge
 from nightshift.settings import Settings
 from nightshift.sources import noted_places
-from training.contracts import TRAININGS, StageRequest, StageResult
+from training.contracts import StageRequest, StageResult
 from training.runtime.memory import memory_limit_bytes
 from training.scratch import scratch_folder
 from training.spec import PipelineSpec
-from training.stage_table import STAGE_NEEDS, Need
+from training.stage_table import TABLE, TRAININGS, Need
 from training.store.addresses import new_attempt_id
 from training.store.leases import HolderWatch
 
@@ -257,7 +257,7 @@ def stage_environment(settings: Settings, stage: str, inherited: Mapping[str, st
         # The ranks of one machine meet on its loopback, whatever its name resolves to.
         "GLOO_SOCKET_IFNAME": source.get("GLOO_SOCKET_IFNAME", "lo"),
     }
-    hidden = tuple(prefix for need, prefix in OF_SERVICES.items() if need not in STAGE_NEEDS[stage])
+    hidden = tuple(prefix for need, prefix in OF_SERVICES.items() if need not in TABLE[stage].services)
     return {name: value for name, value in found.items() if not name.startswith(hidden)}
 
 

@@ -18,6 +18,7 @@ from training.errors import DataError, DeniedError
 from training.runtime.provenance import given_code_version
 from training.sources.listing import listing_for, previous_snapshot
 from training.spec import PipelineSpec, spec_part
+from training.stage_table import TABLE
 from training.store import Store
 
 if TYPE_CHECKING:
@@ -27,29 +28,16 @@ MAX_NIGHTS: Final = 400
 """Of a champion's life that an evaluation is told of: a year's."""
 
 
-NEEDS: Mapping[str, Mapping[str, str]] = {
-    "ingest": {},
-    "validate": {"snapshot": "ingest"},
-    "prepare": {"snapshot": "ingest", "validation": "validate"},
-    "tune": {"dataset": "prepare"},
-    "train": {"dataset": "prepare", "snapshot": "ingest"},
-    "evaluate": {"model": "train", "dataset": "prepare"},
-    "canary": {"dataset": "prepare"},
-    "promote": {"model": "train", "evaluation": "evaluate", "snapshot": "ingest", "dataset": "prepare"},
-}
-"""Stage to its inputs: name to the stage that makes it."""
-
-
-def needs_of(stage: str, spec: PipelineSpec) -> Mapping[str, str]:
-    """Return a stage's inputs in a pipeline: a training after a study needs its settings."""
-    return {**NEEDS[stage], "tuning": "tune"} if stage == "train" and spec.tune is not None else NEEDS[stage]
+def needs_of(stage: str, spec: PipelineSpec) -> dict[str, str]:
+    """Return a stage's inputs in a pipeline: name to the stage that makes it. A training after a study needs its settings."""
+    return {name: maker for name, maker in TABLE[stage].inputs.items() if maker in spec.stages}
 
 
 def work_of(stage: str, frozen: ResolvedRun, results: Mapping[str, StageResult], *, nonce: str, settings: Settings) -> Work:
     """Return the work of `stage`.
 
     Args:
-        results: by input name, as `NEEDS` lists them.
+        results: by input name, as `needs_of` lists them.
         nonce: the run's id where it was forced, else empty.
 
     Raises:
@@ -99,6 +87,13 @@ def _looked_up(
         seats, since = seats_of(spec, settings), canary_since(spec, settings)
         verdict = {"canary_since": since, "canary_approved": canary_approved(spec, settings)}
         return {**seats, **verdict}, {"dataset": results["dataset"].digest, "seats": seats}
+    if stage == "promote":
+        return _promotion(frozen, results, settings)
+    return {}, {name: result.digest for name, result in results.items()}
+
+
+def _promotion(frozen: ResolvedRun, results: Mapping[str, StageResult], settings: Settings) -> tuple[dict[str, Any], dict[str, Any]]:
+    spec = frozen.spec
     weights = results["model"].scalars["weights_digest"]
     key: dict[str, Any] = {"model": spec.promote.model, "weights": weights, "evaluation": results["evaluation"].digest}
     report_uri = results["evaluation"].reports.get("evaluation")

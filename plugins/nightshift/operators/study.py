@@ -16,9 +16,10 @@ from nightshift.resolved_run import ResolvedRun
 from nightshift.settings import Settings
 from nightshift.work import Work
 from training.code.closure import Code
-from training.contracts import TRIAL, ContractError, RunIdentity, fingerprint, require_result
+from training.contracts import ContractError, RunIdentity, fingerprint, require_result
 from training.spec import PipelineSpec, spec_part
 from training.spec.sections.tuning import Tune
+from training.stage_table import TRIAL
 from training.tuning.records import StudyStore, num_lanes, slot_fingerprint
 from training.waiting import waiting_for_database
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, AssetOrTimeSchedule, CronTriggerTimetable, Param
 
@@ -20,11 +20,11 @@ from nightshift.wiring.trigger_params import set_params
 from training.spec import PipelineSpec
 from training.spec.rules.names import CANARY_SUFFIX
 from training.spec.trigger_form import as_of_schema
+from training.stage_table import CANARY as STAGE
+from training.stage_table import upstream
 
 if TYPE_CHECKING:
     pass
-
-STAGES: Final = ("ingest", "validate", "prepare", "canary")
 
 
 def canary_dag(spec: PipelineSpec, spec_path: Path, common: Mapping[str, Any]) -> DAG:
@@ -50,7 +50,7 @@ def canary_dag(spec: PipelineSpec, spec_path: Path, common: Mapping[str, Any]) -
     )
     with dag:
         first = first_tasks(spec, spec_path, common, operator=ResolveCanary, model=spec.promote.model)
-        stage_tasks(spec, STAGES, common, after=first) >> CanaryDecisionOperator(
+        stage_tasks(spec, (*upstream(STAGE), STAGE), common, after=first) >> CanaryDecisionOperator(
             task_id="promote", model=spec.promote.model, alerts=spec.alerts, pool=CPU.name, **common
         )
     set_params(dag, {"as_of": Param(**{**as_of_schema(), "description": "The instant whose past may be seen; empty: now."})})

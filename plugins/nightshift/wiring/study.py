@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, BaseOperator, Param
 
@@ -17,14 +17,12 @@ from nightshift.airflow_ext.pools import CPU, pool_of
 from nightshift.operators.study import PLAN, TRIALS, TUNE, PlanOperator, TrialsOperator, TuneOperator
 from nightshift.wiring.chain import first_tasks, stage_tasks
 from nightshift.wiring.trigger_params import set_params
-from training.contracts import TRIAL
 from training.spec import PipelineSpec
 from training.spec.rules.names import TUNE_SUFFIX
+from training.stage_table import TRIAL, upstream
 
 if TYPE_CHECKING:
     pass
-
-BEFORE: Final = ("ingest", "validate", "prepare")
 
 
 def study_tasks(spec: PipelineSpec, common: Mapping[str, Any], *, after: Any) -> BaseOperator:
@@ -53,6 +51,6 @@ def tune_dag(spec: PipelineSpec, spec_path: Path, common: Mapping[str, Any], par
         tags=[*spec.tags, "tune"],
     )
     with dag:
-        study_tasks(spec, common, after=stage_tasks(spec, BEFORE, common, after=first_tasks(spec, spec_path, common)))
+        study_tasks(spec, common, after=stage_tasks(spec, upstream(TUNE), common, after=first_tasks(spec, spec_path, common)))
     set_params(dag, params)
     return dag

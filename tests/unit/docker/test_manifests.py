@@ -19,9 +19,8 @@ from kubernetes.utils.quantity import parse_quantity
 from nightshift.execution.kubernetes.config import load_cluster
 from nightshift.execution.kubernetes.manifests import Launch, labels_of
 from tests.unit.docker.restricted_profile import SECRET
-from training.contracts import TRAININGS
 from training.runtime.provenance import CHECKOUT
-from training.stage_table import ALL_STAGES
+from training.stage_table import ALL_STAGES, TRAININGS
 
 ROOT = CHECKOUT / "docker" / "kubernetes"
 KUBERNETES_VERSION = "1.36"

@@ -11,7 +11,7 @@ import yaml
 
 from nightshift.execution.kubernetes.config import load_cluster
 from training.runtime.provenance import CHECKOUT
-from training.stage_table import ALL_STAGES, STAGE_NEEDS, Need
+from training.stage_table import ALL_STAGES, TABLE, Need
 
 OPENED_BY = {Need.DATABASE: "sqlalchemy.create_engine", Need.MLFLOW: "mlflow"}
 """Service to the import without which it is not opened."""
@@ -56,20 +56,20 @@ def closure(module: str) -> set[str]:
 def test_the_table_has_every_stage_module() -> None:
     stages = CHECKOUT / "training" / "stages"
     modules = {path.stem for path in stages.glob("*.py") if "def work(" in path.read_text(encoding="utf-8")}
-    assert modules == set(ALL_STAGES) == set(STAGE_NEEDS)
+    assert modules == set(ALL_STAGES)
 
 
 @pytest.mark.parametrize("stage", ALL_STAGES)
 def test_a_stage_declares_the_services_that_its_code_opens(stage: str) -> None:
     reached = closure(f"training.stages.{stage}")
     opened = {need for need, name in OPENED_BY.items() if name in reached}
-    assert opened == STAGE_NEEDS[stage] - {Need.STORE}
-    assert Need.STORE in STAGE_NEEDS[stage]
+    assert opened == TABLE[stage].services - {Need.STORE}
+    assert Need.STORE in TABLE[stage].services
 
 
 @pytest.mark.parametrize("stage", ALL_STAGES)
 def test_the_shipped_placement_gives_a_stage_the_secrets_of_what_it_opens_and_no_other(stage: str) -> None:
-    assert set(load_cluster(PLACEMENT).secrets_of(stage)) == {SECRET[need] for need in STAGE_NEEDS[stage]}
+    assert set(load_cluster(PLACEMENT).secrets_of(stage)) == {SECRET[need] for need in TABLE[stage].services}
 
 
 def test_the_documentation_creates_every_secret_that_the_shipped_placement_names() -> None:

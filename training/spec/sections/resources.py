@@ -7,13 +7,12 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from training.contracts import TRAININGS
 from training.spec.rules.findings import Finding
 from training.spec.sections.promotion import Promote
 from training.spec.sections.tuning import Tune
 from training.spec.types import Bytes, Section, told
 from training.spec.yaml_reader import Path
-from training.stage_table import ALL_STAGES, CANARY
+from training.stage_table import ALL_STAGES, TABLE, TRAININGS
 
 SIZED: Final = tuple(stage for stage in ALL_STAGES if stage not in TRAININGS)
 
@@ -27,7 +26,7 @@ class StageResources(Section):
 
 def resources_fit(resources: Mapping[str, StageResources], tune: Tune | None, promote: Promote) -> Iterator[Finding]:
     """Yield a finding for each entry that would size nothing, or that another key sizes."""
-    absent = {name for name, section in (("tune", tune), (CANARY, promote.canary)) if section is None}
+    absent = {key for key, section in (("tune", tune), ("promote.canary", promote.canary)) if section is None}
     for stage, asked in resources.items():
         path: Path = ("resources", stage)
         if stage in TRAININGS:
@@ -35,8 +34,7 @@ def resources_fit(resources: Mapping[str, StageResources], tune: Tune | None, pr
             yield Finding(path, "resources.twice", message, "write cpus and memory under train.placement: trials have the same")
         elif stage not in SIZED:
             yield Finding(path, "stage.unknown", f"there is no stage {told(stage)}", f"one of {', '.join(SIZED)}")
-        elif stage in absent:
-            section = "promote.canary" if stage == CANARY else "tune"
+        elif (section := TABLE[stage].section) in absent:
             yield Finding(path, "stage.unknown", f"this pipeline has no stage {stage}", f"add the section {section}, or remove the entry")
         elif asked.cpus is None and asked.memory is None:
             yield Finding(path, "field.missing", f"{stage} has neither cpus nor memory", "write one of the two, or remove the entry")

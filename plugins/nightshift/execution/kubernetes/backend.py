@@ -12,9 +12,10 @@ from nightshift.execution.kubernetes.config import Cluster, check_placement, clu
 from nightshift.execution.kubernetes.status import LaunchStatus
 from nightshift.execution.outcomes import Action, StageEndedError, Verdict
 from nightshift.settings import Settings
-from training.contracts import TRAININGS, StageResult
+from training.contracts import StageResult
 from training.errors import UnavailableError
 from training.spec import PipelineSpec
+from training.stage_table import TRAININGS
 
 if TYPE_CHECKING:
     from nightshift.execution.kubernetes.launches import RemoteWork, Waiting

@@ -10,19 +10,16 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, Field, ValidationError
 
 from nightshift.settings import SOURCE, Settings
-from training.contracts import TRIAL
 from training.errors import Problem, SpecError
 from training.spec import PipelineSpec
 from training.spec.problems import in_order, problem_at, problems_of
 from training.spec.types import Bytes, Line, PositiveDuration, Section, refusal, told
 from training.spec.yaml_reader import Document, read_document
-from training.stage_table import ALL_STAGES, CANARY
+from training.stage_table import ALL_STAGES, TABLE
 
 VARIABLE: Final = "NIGHTSHIFT_KUBERNETES"
 EVERY_STAGE: Final = "all"
 ANY_STAGE: Final = "default"
-SIZED_LIKE: Final = {TRIAL: "train", CANARY: "evaluate"}
-"""Stage to the one whose resources it has where the file states none of its own: a trial trains, a canary is scored."""
 SECRET_NAME: Final = re.compile(r"(?i).*(PASSWORD|SECRET|TOKEN|CREDENTIAL|PRIVATE_KEY|ACCESS_KEY_ID).*")
 DIGEST: Final = re.compile(r".+@(sha256:[0-9a-f]{64})")
 
@@ -110,8 +107,7 @@ class Cluster(Section):
     user_id: Annotated[int, Field(ge=1, le=2**31 - 1)] = 65532
 
     def amount_of(self, stage: str) -> Amount:
-        like = SIZED_LIKE.get(stage, stage)
-        return self.resources.get(stage) or self.resources.get(like) or self.resources.get(ANY_STAGE) or Amount()
+        return self.resources.get(stage) or self.resources.get(TABLE[stage].sized_like) or self.resources.get(ANY_STAGE) or Amount()
 
     def secrets_of(self, stage: str) -> tuple[str, ...]:
         return (*self.secrets.get(EVERY_STAGE, ()), *self.secrets.get(stage, ()))

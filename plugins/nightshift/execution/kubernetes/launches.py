@@ -19,9 +19,10 @@ from nightshift.execution.kubernetes.status import LaunchStatus
 from nightshift.execution.kubernetes.timeouts import Limits, limits_of
 from nightshift.execution.outcomes import Ended, judge
 from nightshift.settings import Settings
-from training.contracts import TRAININGS, StageResult
+from training.contracts import StageResult
 from training.errors import NightshiftError
 from training.spec.rules.training import smaller_sizes
+from training.stage_table import TRAININGS
 from training.store.addresses import new_attempt_id
 from training.store.launches import PREEMPTED, Cause, LaunchEntry, Launches
 

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from nightshift.execution.kubernetes.config import Cluster, Nodes
-from training.contracts import TRAININGS, sha256_hex
+from training.contracts import sha256_hex
 from training.spec import PipelineSpec
 from training.spec.sections.resources import StageResources
 from training.spec.types import size_text
+from training.stage_table import TRAININGS
 
 Manifest = dict[str, Any]
 

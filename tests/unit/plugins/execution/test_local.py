@@ -20,7 +20,7 @@ from training.contracts import RunIdentity, StageRequest
 from training.runtime.memory import memory_limit_bytes
 from training.runtime.provenance import CHECKOUT
 from training.spec import load_spec
-from training.stage_table import ALL_STAGES, STAGE_NEEDS, Need
+from training.stage_table import ALL_STAGES, TABLE, Need
 
 PATIENCE_SECONDS = 240.0
 SPEC = load_spec(CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml")
@@ -222,9 +222,9 @@ def test_a_stage_sees_the_database_and_mlflow_only_where_the_stage_table_lists_t
     del installation
     inherited = {"NIGHTSHIFT_DATABASE": "sqlite:////d", "MLFLOW_TRACKING_PASSWORD": "p", "MLFLOW_TRACKING_URI": "http://127.0.0.1:5000"}
     passed = stage_environment(Settings.from_environment(inherited), stage, inherited)
-    assert ("NIGHTSHIFT_DATABASE" in passed) == (Need.DATABASE in STAGE_NEEDS[stage])
+    assert ("NIGHTSHIFT_DATABASE" in passed) == (Need.DATABASE in TABLE[stage].services)
     for name in ("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_PASSWORD"):
-        assert (name in passed) == (Need.MLFLOW in STAGE_NEEDS[stage])
+        assert (name in passed) == (Need.MLFLOW in TABLE[stage].services)
 
 
 def test_user_values_never_reach_the_command_line() -> None:

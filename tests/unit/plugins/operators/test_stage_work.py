@@ -11,7 +11,7 @@ import pytest
 
 from nightshift.execution import gpus
 from nightshift.operators import stage_work
-from nightshift.operators.stage_work import NEEDS, work_of
+from nightshift.operators.stage_work import needs_of, work_of
 from nightshift.resolved_run import ResolvedRun
 from nightshift.settings import Settings
 from nightshift.work import Work
@@ -72,7 +72,7 @@ def ask(shop: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> WorkOf:
         monkeypatch.setattr(stage_work, "seats_of", lambda spec, settings: {"champion": champion, "canary": None})
         results = {
             name: result(maker, digests.get(name, "1"), **({"weights_digest": weights} if maker == "train" else {}))
-            for name, maker in NEEDS[stage].items()
+            for name, maker in needs_of(stage, spec).items()
         }
         return work_of(stage, frozen, results, nonce=nonce, settings=Settings.from_environment())
 

@@ -5,9 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
-from training.contracts import STAGES, canonical_json
+from training.contracts import canonical_json
 from training.errors import SpecError
 from training.spec import PipelineSpec, freeze, load_spec, resolve_uris, spec_part
+from training.stage_table import STAGES
 
 Accept = Callable[..., PipelineSpec]
 

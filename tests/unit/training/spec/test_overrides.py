@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from training.contracts import STAGES
 from training.errors import SpecError
 from training.spec import PipelineSpec, RunParameters, apply_overrides, params_schema, spec_part
+from training.stage_table import STAGES
 
 
 def refused(spec: PipelineSpec, conf: dict[str, Any]) -> list[str]:

@@ -4,11 +4,11 @@ import pytest
 
 from nightshift.execution.kubernetes.config import Cluster
 from nightshift.execution.kubernetes.manifests import launch_of
-from training.contracts import STAGES
 from training.errors import SpecError
 from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec, freeze, load_spec, parse_spec, spec_part
 from training.spec.types import parse_size
+from training.stage_table import STAGES
 
 PATH = CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml"
 CLUSTER = Cluster.model_validate(
