@@ -221,7 +221,8 @@ def run_rank(kind: str) -> int:
             "bus_gb_per_second": round(REDUCED_BYTES[kind] * share / seconds / 1e9, 3),
         }
         print(json.dumps(answer), flush=True)
-    gang.leave()
+    if gang.world_size > 1:
+        dist.destroy_process_group()
     return 0
 
 

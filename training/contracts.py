@@ -198,9 +198,8 @@ class StageResult:
             fields["reused_from"] = RunIdentity(**fields["reused_from"])
         return cls(**fields)
 
-    def reused_by(self, run: RunIdentity) -> Self:
+    def as_reused(self) -> Self:
         """Return this result as seen by a task that found it: `reused_from` names its maker (also when that is an earlier try)."""
-        del run  # the finder does not change what was found; kept so that call sites say who reuses
         return dataclasses.replace(self, reused_from=self.run)
 
 

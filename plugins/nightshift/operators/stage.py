@@ -129,7 +129,7 @@ class StageOperator(BaseOperator):
         """Return the result for XCom, and say where it came from."""
         del context
         is_own = found.run.owner == run.owner and found.run.try_number == run.try_number
-        self.result = found if is_own else found.reused_by(run)
+        self.result = found if is_own else found.as_reused()
         self.report_uri = next(iter(found.reports.values()), "")
         if not is_own:
             # However old the work is: this run needs what it made.

@@ -88,7 +88,7 @@ def test_result_survives_xcom() -> None:
 
 
 def test_reused_result_names_its_maker() -> None:
-    again = require_result(RESULT.reused_by(dataclasses.replace(RUN, run_id="other")).to_xcom(), stage="train")
+    again = require_result(RESULT.as_reused().to_xcom(), stage="train")
     assert again.reused_from == RUN
 
 

@@ -127,10 +127,6 @@ class Gang:
     def is_first(self) -> bool:
         return self.rank == 0
 
-    def leave(self) -> None:
-        if self.world_size > 1 and dist.is_initialized():
-            dist.destroy_process_group()
-
     def from_first(self, number: int) -> int:
         """Return rank 0's number on every rank; rank 0 may be late by the limit of slow work."""
         if self.world_size == 1:

@@ -32,7 +32,6 @@ def test_process_that_torchrun_did_not_start_is_a_gang_of_one(monkeypatch: pytes
     assert torch.get_num_threads() == 2
     assert torch.are_deterministic_algorithms_enabled()
     assert not dist.is_initialized()
-    gang.leave()
 
 
 JOINS = """
@@ -201,17 +200,6 @@ def test_rank_with_a_gpu_has_cublas_use_a_workspace_that_is_deterministic(monkey
     assert used == [gang.device]
     assert gang.device.type == "cuda"
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
-
-
-@pytest.mark.usefixtures("process_group")
-def test_gang_of_one_leaves_the_process_group_and_a_larger_one_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    ended: list[int] = []
-    monkeypatch.setattr(dist, "destroy_process_group", lambda: ended.append(1))
-    Gang(0, 1, CPU).leave()
-    assert ended == []
-    Gang(0, 2, CPU).leave()
-    assert ended == [1]
-    monkeypatch.undo()
 
 
 @pytest.mark.parametrize(
