@@ -136,6 +136,20 @@ class StageRequest:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Usage:
+    """What the processes of one attempt used: the stage's, its children and, of a training, the ranks of rank 0's machine."""
+
+    peak_memory_bytes: int
+    """Largest sum, over the processes of one moment, of the most resident memory that each had; memory that they share counts in each."""
+    cpu_seconds: float
+    """User and system time."""
+    read_bytes: int
+    """Through read calls, the page cache's included; not what is mapped, nor what comes over the network. 0 where it is not counted."""
+    written_bytes: int
+    """Through write calls."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class StageResult:
     """What a finished stage leaves at its address, and what XCom carries."""
 
@@ -159,7 +173,9 @@ class StageResult:
     reports: Mapping[str, str] = field(default_factory=dict)
     """Name to URI of a page for people."""
     reused_from: RunIdentity | None = None
-    """Set by whoever found the result instead of making it."""
+    """Set by the task that found the result instead of making it."""
+    usage: Usage | None = None
+    """None in results of earlier versions."""
     format_version: int = FORMAT_VERSION
 
     def to_json(self) -> bytes:
@@ -175,6 +191,8 @@ class StageResult:
         for name, number in values["scalars"].items():
             if isinstance(number, float) and not math.isfinite(number):
                 values["scalars"][name] = str(number)
+        if self.usage is None:
+            del values["usage"]
         return values
 
     def to_xcom(self) -> dict[str, Any]:
@@ -196,6 +214,8 @@ class StageResult:
         fields["run"] = RunIdentity(**fields["run"])
         if fields.get("reused_from") is not None:
             fields["reused_from"] = RunIdentity(**fields["reused_from"])
+        if fields.get("usage") is not None:
+            fields["usage"] = Usage(**fields["usage"])
         return cls(**fields)
 
     def as_reused(self) -> Self:

@@ -23,7 +23,7 @@ from typing import Final, NoReturn
 
 from training import liveness
 from training.code.loaded import LoadedCode
-from training.contracts import ExitCode, StageRequest, StageResult
+from training.contracts import ExitCode, StageRequest, StageResult, Usage
 from training.environment_numbers import whole_number
 from training.errors import (
     LeaseLostError,
@@ -38,6 +38,7 @@ from training.errors import (
 from training.runtime.context import Outcome, StageContext, StopFlag
 from training.runtime.processes import bind_to_parent
 from training.runtime.provenance import given_code_version
+from training.runtime.usage import UsageMeter, usage_text
 from training.scratch import scratch_folder
 from training.spec import PipelineSpec
 from training.spec.sections.timeout import Timeout
@@ -144,11 +145,12 @@ def _attempt(
         lease = Lease.acquire(address, owner=request.run.owner, attempt_id=request.attempt_id, takeover_epoch=request.takeover_epoch)
         context.lease = lease
         logger.info("%s of %s, attempt %d, as of %s", request.stage, request.pipeline, lease.epoch, request.as_of)
-        with _Heartbeat(address, context, lease, lines):
+        meter = UsageMeter()
+        with _Heartbeat(address, context, lease, lines, meter):
             outcome = work(context)
         context.check_code()
         context.timings["total"] = round(time.monotonic() - started_at, 3)
-        _commit(address, request, lease, outcome, context)
+        _commit(address, request, lease, outcome, context, meter.usage())
 
 
 def _limits(timeout: Timeout) -> dict[str, float]:
@@ -185,7 +187,7 @@ def _check_startable(request: StageRequest, address: StageAddress) -> LoadedCode
     return code
 
 
-def _commit(address: StageAddress, request: StageRequest, lease: Lease, outcome: Outcome, context: StageContext) -> None:
+def _commit(address: StageAddress, request: StageRequest, lease: Lease, outcome: Outcome, context: StageContext, usage: Usage) -> None:
     lease.commit("commit", {"artifact_uri": outcome.artifact_uri, "digest": outcome.digest})
     result = StageResult(
         pipeline=request.pipeline,
@@ -200,9 +202,10 @@ def _commit(address: StageAddress, request: StageRequest, lease: Lease, outcome:
         scalars=outcome.scalars,
         timings=context.timings,
         reports=outcome.reports,
+        usage=usage,
     )
     if address.create_result(result):
-        logger.info("committed %s in %.1f s: %s", request.stage, context.timings["total"], outcome.digest)
+        logger.info("committed %s in %.1f s (%s): %s", request.stage, context.timings["total"], usage_text(usage), outcome.digest)
     else:
         logger.warning("another attempt committed %s first; its result stands", address.uri)
     lease.release()
@@ -211,7 +214,8 @@ def _commit(address: StageAddress, request: StageRequest, lease: Lease, outcome:
 class _Heartbeat:
     """Beats in a thread: progress and log to the store, and the fence: a process that lost its lease ends at once."""
 
-    def __init__(self, address: StageAddress, context: StageContext, lease: Lease, lines: deque[str]) -> None:
+    def __init__(self, address: StageAddress, context: StageContext, lease: Lease, lines: deque[str], meter: UsageMeter) -> None:
+        self._meter = meter
         self._address = address
         self._context = context
         self._lease = lease
@@ -242,6 +246,7 @@ class _Heartbeat:
                 logger.warning("heartbeat %d failed: %s", beats, err)
 
     def _beat(self, number: int) -> None:
+        self._meter.look()
         attempt_id = self._context.request.attempt_id
         self._address.write_heartbeat(attempt_id, {"beat": number, "pid": os.getpid(), "progress": self._context.last_progress})
         if number:

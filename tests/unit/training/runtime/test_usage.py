@@ -1,0 +1,155 @@
+"""What a stage used, measured on real processes: at least what they are known to have used."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from training.contracts import RunIdentity, StageRequest, StageResult, Usage
+from training.runtime.provenance import CHECKOUT
+from training.runtime.usage import usage_text
+from training.spec import freeze, load_spec
+from training.store import Store
+
+MEBIBYTE = 2**20
+CHILD = """
+import sys
+block = b"x" * (100 * 2**20)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+WRITER = """
+import sys, time
+with open(sys.argv[1], "wb", buffering=0) as file:
+    file.write(b"x" * (30 * 2**20))
+while time.process_time() < 0.2:
+    pass
+"""
+STAGE = f"""
+import subprocess, sys, time
+from training.runtime.runner import Outcome, StageContext, main
+
+def work(context: StageContext) -> Outcome:
+    block = b"x" * (200 * 2**20)
+    path = context.folder / "file"
+    with path.open("wb", buffering=0) as file:
+        file.write(memoryview(block)[: 50 * 2**20])
+    with path.open("rb", buffering=0) as file:
+        assert len(file.readall()) == 50 * 2**20
+    subprocess.run([sys.executable, "-c", {WRITER!r}, str(path)], check=True)
+    child = subprocess.Popen([sys.executable, "-c", {CHILD!r}], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdout.readline() == b"ready\\n"
+    while time.process_time() < 0.2:
+        pass
+    uri, manifest = context.store.manifests.put_files("dataset", {{"file": b"data"}}, {{}})
+    return Outcome(artifact_uri=uri, digest=manifest.digest)
+
+main(work)
+"""
+RANK = """
+import os, sys, time
+from pathlib import Path
+from training.runtime.runner import Outcome, StageContext, main
+
+READY, DONE = Path(sys.argv[0]).with_name("ready"), Path(sys.argv[0]).with_name("done")
+
+def work(context: StageContext) -> Outcome:
+    if context.rank:
+        block = b"x" * (150 * 2**20)
+        READY.touch()
+        while not DONE.exists():
+            time.sleep(0.01)
+        return Outcome(artifact_uri="", digest="")
+    while not READY.exists():
+        time.sleep(0.01)
+    uri, manifest = context.store.manifests.put_files("dataset", {"file": b"data"}, {})
+    return Outcome(artifact_uri=uri, digest=manifest.digest)
+
+main(work)
+"""
+TORCHRUN = """
+import os, subprocess, sys
+from pathlib import Path
+same = {**os.environ, "TORCHELASTIC_RUN_ID": "r", "WORLD_SIZE": "2"}
+ranks = [subprocess.Popen([sys.executable, *sys.argv[1:]], env={**same, "RANK": str(rank)}) for rank in range(2)]
+code = ranks[0].wait()
+Path(sys.argv[1]).with_name("done").touch()
+sys.exit(code or ranks[1].wait())
+"""
+"""As torchrun does it: the ranks are children of one process, and find its variables."""
+
+
+def asked(folder: Path) -> tuple[str, Store, str]:
+    store = Store(str(folder / "store"))
+    request = StageRequest(
+        pipeline="search_ranking",
+        stage="prepare",
+        fingerprint="f" * 64,
+        attempt_id="a1",
+        store_uri=store.root_uri,
+        spec_uri=store.put_json(freeze(load_spec(CHECKOUT / "dags/pipelines/search_ranking.yaml"))),
+        as_of="2026-02-01T02:00:00+00:00",
+        inputs={},
+        run=RunIdentity(dag_id="search_ranking", run_id="r1", task_id="prepare"),
+    )
+    return store.address("search_ranking", "prepare", "f" * 64).write_request(request), store, request.attempt_id
+
+
+def ran(folder: Path, program: str, *, through: tuple[str, ...] = ()) -> tuple[StageResult, str]:
+    """Run a stage's program in a process of its own; return (its result, its log)."""
+    path = folder / "stage.py"
+    path.write_text(program, encoding="utf-8")
+    uri, store, _ = asked(folder)
+    done = subprocess.run(
+        [sys.executable, *through, str(path), uri],
+        cwd=CHECKOUT,
+        env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = store.address("search_ranking", "prepare", "f" * 64).result()
+    assert result is not None
+    return result, done.stdout
+
+
+def test_stage_and_its_children_are_measured(tmp_path: Path) -> None:
+    result, log = ran(tmp_path, STAGE)
+    usage = result.usage
+    assert usage is not None
+    assert usage.peak_memory_bytes >= 300 * MEBIBYTE
+    assert usage.peak_memory_bytes < 2000 * MEBIBYTE
+    assert usage.cpu_seconds >= 0.38, "its own, and that of a child that has ended, less two ticks of the clock"
+    assert usage.read_bytes >= 50 * MEBIBYTE
+    assert usage.written_bytes >= 80 * MEBIBYTE, "with those of a child that has ended"
+    assert usage_text(usage) in log
+
+
+def test_memory_of_another_rank_is_in_the_peak(tmp_path: Path) -> None:
+    result, _ = ran(tmp_path, RANK, through=("-c", TORCHRUN))
+    assert result.usage is not None
+    assert result.usage.peak_memory_bytes >= 150 * MEBIBYTE
+
+
+def test_result_without_usage_stays_readable_and_is_written_as_before() -> None:
+    run = RunIdentity(dag_id="p", run_id="r", task_id="t")
+    values = {"pipeline": "p", "stage": "prepare", "fingerprint": "f", "artifact_uri": "u", "digest": "d", "attempt_id": "a"}
+    before = StageResult(**values, run=run, attempts=1, committed_at="2026-02-01T02:00:00+00:00")
+    assert "usage" not in before.to_xcom()
+    assert StageResult.from_mapping(before.to_xcom()).usage is None
+    usage = Usage(peak_memory_bytes=2**30, cpu_seconds=1.5, read_bytes=2048, written_bytes=3)
+    now = StageResult(**values, run=run, attempts=1, committed_at="2026-02-01T02:00:00+00:00", usage=usage)
+    assert StageResult.from_json(now.to_json()) == now
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "text"), [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (200 * MEBIBYTE, "200.0 MiB"), (3 * 2**30, "3.0 GiB")]
+)
+def test_sizes_read_as_people_write_them(size_bytes: int, text: str) -> None:
+    usage = Usage(peak_memory_bytes=size_bytes, cpu_seconds=1.26, read_bytes=0, written_bytes=0)
+    assert usage_text(usage) == f"peak {text} of memory, 1.3 s of CPU, 0 B read, 0 B written"
