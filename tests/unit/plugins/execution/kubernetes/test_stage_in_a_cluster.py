@@ -115,6 +115,16 @@ def test_the_task_ends_as_the_stage_says(task: Task, api: KubernetesApi, exit_co
         task.resume(deferred, LaunchStatus(phase="ended", exit_code=exit_code))
 
 
+def test_a_failed_check_in_a_pod_leads_to_its_report(task: Task, api: KubernetesApi) -> None:
+    address, request = task.request(task.start())
+    error = {"code": "checks.failed", "exit_code": 65, "message": "m", "hint": "", "details": {"report_uri": "file:///report"}}
+    address.write_error(request.attempt_id, error)
+    api.set_status(api.names()[0], failed(65))
+    with pytest.raises(AirflowFailException):
+        task.execute(task.operator, task.context())
+    assert task.operator.report_uri == "file:///report"
+
+
 def test_a_later_try_finds_the_pod_of_the_one_that_died(task: Task, api: KubernetesApi) -> None:
     first = task.start()
     api.set_status(api.names()[0], RUNNING)
