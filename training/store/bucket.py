@@ -55,7 +55,7 @@ class Listed:
     modified: datetime
 
 
-LaunchStatus = Callable[[list[Listed]], object]
+OnPage = Callable[[list[Listed]], object]
 """Is called with each page of a listing."""
 
 
@@ -246,7 +246,7 @@ class Bucket:
             except FileNotFoundError:
                 return
 
-    def list(self, prefix: str, *, after: str | None = None, seen: LaunchStatus | None = None) -> list[Listed]:
+    def list(self, prefix: str, *, after: str | None = None, seen: OnPage | None = None) -> list[Listed]:
         """List everything below the folder `prefix`, or only keys after `after`, sorted; keys are relative to the bucket's root.
 
         Args:

@@ -28,7 +28,7 @@ from training.errors import StoreError
 from training.store import records
 
 if TYPE_CHECKING:
-    from training.store.bucket import Bucket, LaunchStatus
+    from training.store.bucket import Bucket, OnPage
 
 PREFIX: Final = "condemned"
 TAKEOVER_SECONDS: Final = 900.0
@@ -83,7 +83,7 @@ class Condemned:
                 continue
             self._sleep(POLL_SECONDS)
 
-    def list(self, *, seen: LaunchStatus | None = None) -> dict[str, Mark]:
+    def list(self, *, seen: OnPage | None = None) -> dict[str, Mark]:
         """Return all marks, by key.
 
         Args:
