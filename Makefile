@@ -72,7 +72,7 @@ test: $(DEV_INSTALLED)  ## the whole suite without the longest cases of `make ch
 	$(BIN)/python -m pytest -m "not long" --numprocesses $(TEST_WORKERS) --dist loadfile
 
 quick: $(DEV_INSTALLED)  ## unit tests that need no service and little time: a few minutes
-	$(BIN)/python -m pytest tests/unit -m "not slow" -k "not postgresql" --numprocesses $(TEST_WORKERS) --dist loadfile
+	$(BIN)/python -m pytest tests/unit -m "not slow and not long" -k "not postgresql" --numprocesses $(TEST_WORKERS) --dist loadfile
 
 chaos: $(DEV_INSTALLED)  ## every kill and sleep of a real installation, and DISTURBED_NIGHTS=30 whole nights (docs/guarantees.md): hours
 	$(BIN)/python -m pytest tests/chaos

@@ -144,7 +144,7 @@ def _errors(difference: Floats, *, times: Codes, codes: Codes | None = None) -> 
 
 
 def is_promoted(trial: Trial, seed: int, block: str = "1d") -> bool:
-    """Say whether the gates promote the candidate."""
+    """Return whether the gates promote the candidate."""
     rules = _rules(trial.metric, block)
     least_seconds = rules.block.total_seconds()
     found = paired_influence(trial.metric, trial.labels, trial.candidate, trial.champion, trial.groups, own=trial.own)

@@ -41,7 +41,7 @@ class AirflowApi:
         """Make a client; it connects with its first call.
 
         Args:
-            is_running: False ends the repeating early: nobody will restart the server.
+            is_running: False ends the repeating early: nothing will restart the server.
             timeout_seconds: of one request, for each read and write.
             retry_seconds: no request is repeated after so long.
         """
@@ -57,12 +57,12 @@ class AirflowApi:
 
     def keep_up(self) -> None:
         """Ask `is_running`, which may start again what serves the answers, while requests still succeed: without a supervisor
-        nobody restarts the scheduler either, and a run that is followed would never end.
+        nothing restarts the scheduler either, and a run that is followed would never end.
         """
         self._is_running()
 
     def health(self) -> dict[str, str]:
-        """Return each part's status (`healthy`, `unhealthy` or None as text); empty while nobody answers."""
+        """Return each part's status (`healthy`, `unhealthy` or None as text); empty while it does not answer."""
         try:
             response = self._client.get("/api/v2/monitor/health")
             values = response.json() if response.status_code == httpx.codes.OK else {}

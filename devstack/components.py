@@ -58,7 +58,7 @@ def components(settings: Settings) -> list[Component]:
 
 
 def database_is_current(settings: Settings) -> bool:
-    """Say whether this Airflow has been at work on its database before: then it needs no migration, which takes seconds to find out."""
+    """Return whether this Airflow has been at work on its database before: then it needs no migration, which takes seconds to find out."""
     home = airflow_home(settings)
     return (home / "airflow.db").exists() and (home / f"migrated-{version('apache-airflow')}").exists()
 

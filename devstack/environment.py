@@ -52,7 +52,7 @@ SECRETS: Final[Mapping[str, Callable[[], str]]] = {
 """What is made once, by name, and how."""
 SERVICE_PREFIXES: Final = ("NIGHTSHIFT_", "AWS_", "AZURE_", "GOOGLE_")
 OF_TRAININGS: Final = ("CUDA_VISIBLE_DEVICES", "OMP_WAIT_POLICY")
-"""What stages get from the services' environment besides, and users are told to set."""
+"""What stages get from the services' environment besides, and users are asked to set."""
 
 MLFLOW_ACCOUNTS_FILE: Final = "accounts.ini"
 MLFLOW_ACCOUNTS_DATABASE: Final = "accounts.db"

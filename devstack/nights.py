@@ -1,6 +1,6 @@
 """Which night is next: simulated time has no clock, Airflow's own record of runs is its memory.
 
-A night that failed comes again, as a person would expect after a repair; one that succeeded is followed by the next day;
+A night that failed is run again, as expected after a repair; one that succeeded is followed by the next day;
 one that still runs is followed to its end.
 """
 

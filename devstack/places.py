@@ -55,6 +55,6 @@ def require_home(settings: Settings) -> None:
 
 
 def _is_installation(home: Path) -> bool:
-    """Say whether this user's services have been started here: mounts of a Windows or network disk show owners and modes of their own."""
+    """Return whether this user's services were started here: mounts of a Windows or network disk show owners and modes of their own."""
     secrets = home / "credentials.json"
     return secrets.is_file() and not secrets.is_symlink() and secrets.stat().st_uid == os.geteuid()

@@ -1,6 +1,6 @@
 """Which processes belong to this installation, and how they are ended.
 
-A pid alone names nobody for long, so a process is a pid with its start time. Every service is started with
+PIDs are reused, so a process is identified by PID and start time. Every service is started with
 `NIGHTSHIFT_SERVICE=<component>:<token>:<home>` in its environment, which whatever it starts inherits: what a killed
 component left behind is found by that mark, whichever session or parent it has by then. (`SPT_NOENV` keeps
 setproctitle, which Airflow uses, from overwriting the environment that the kernel shows.)
@@ -46,7 +46,7 @@ class ProcessId:
             return None
 
     def alive(self) -> bool:
-        """Say whether this very process still runs; a zombie does not."""
+        """Return whether this very process still runs; a zombie does not."""
         try:
             process = psutil.Process(self.pid)
             same = abs(float(process.create_time()) - self.started_at) < CLOCK_TICK_SECONDS
@@ -106,7 +106,7 @@ def wait_gone(processes: Iterable[ProcessId], *, timeout_seconds: float, reap: C
     """Wait for the processes to end; return those that did not in time.
 
     Args:
-        reap: called between looks, for children of this process that nobody else waits for.
+        reap: called between looks, for children of this process that no other code waits for.
     """
     deadline = time.monotonic() + timeout_seconds
     left = list(processes)

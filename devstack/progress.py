@@ -20,7 +20,7 @@ from training.stage_table import STAGES
 TASKS: Final = ("resolve", "wait", *STAGES)
 POLL_SECONDS: Final = 0.5
 PLAIN_PROGRESS_SECONDS: Final = 10.0
-"""How often a running stage speaks where the output is no terminal."""
+"""How often a running stage speaks where the output is not a terminal."""
 ENDED_RUN_STATES: Final = frozenset({"success", "failed"})
 ENDED_TASK_STATES: Final = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 WORKING_STATES: Final = frozenset({"running", "deferred", "restarting"})

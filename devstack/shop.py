@@ -207,7 +207,7 @@ def _numpy_type(field: pa.Field) -> Any:
 
 def _write(table: pa.Table, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    # A name that starts with a dot is no part of a partition to any reader.
+    # A name that starts with a dot is not a part of a partition to any reader.
     unfinished = path.with_name(f".{path.name}.unfinished")
     pq.write_table(table, unfinished, compression="zstd", write_page_checksum=True)
     unfinished.replace(path)

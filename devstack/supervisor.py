@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 GRACE_SECONDS: Final = 15.0
 STEADY_SECONDS: Final = 60.0
-"""A component that ran for so long starts its backoff anew."""
+"""A component that ran for so long starts its backoff from the beginning."""
 MAX_BACKOFF_SECONDS: Final = 30.0
 WAKE_SECONDS: Final = 1.0
 MAX_LOG_BYTES: Final = 50 * 1024 * 1024
@@ -68,7 +68,7 @@ class _Running:
 
 
 class Supervisor:
-    """Keeps the components of the installation in `home` running until it is told to stop."""
+    """Keeps the components of the installation in `home` running until it is stopped."""
 
     def __init__(
         self,

@@ -110,7 +110,7 @@ def _pause_again(client: AirflowApi, descriptor: int, dag_id: str, say: Say) -> 
 
 
 def _taken(descriptor: int) -> bool:
-    """Say whether no other command holds the file; a timetable that looks at it does so for a moment only."""
+    """Return whether no other command holds the file; a timetable that looks at it does so for a moment only."""
     for _ in range(LAST_LOOKS):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -65,7 +65,7 @@ def sha256_hex(data: bytes) -> str:
 
 
 def fingerprint(stage: str, *, spec_part: Any, code_version: str, inputs: Mapping[str, Any], nonce: str = "") -> str:
-    """Name the work: equal work has an equal fingerprint, whoever asks for it.
+    """Name the work: equal work has an equal fingerprint, whichever caller asks for it.
 
     Args:
         stage: a name of `training.stage_table`.

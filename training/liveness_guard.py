@@ -117,7 +117,7 @@ class Guard:
         return "\n".join(texts)
 
     def _is_first_to_ask(self) -> bool:
-        """Say whether this guard is the first of its gang: the others then print their own rank alone."""
+        """Return whether this guard is the first of its gang: the others then print their own rank alone."""
         import socket
 
         self._lock = socket.socket(socket.AF_UNIX)

@@ -19,7 +19,7 @@ RESOLVE: Final = "resolve"
 
 
 def settle(context: Context, settings: Settings, settled: Mapping[str, Any]) -> None:
-    """Keep in the store what a run's first task has settled: XCom can be written by whoever may call the API, the store not."""
+    """Keep in the store what a run's first task has settled: users of the API may write XCom, and not the store."""
     ref = _settled(context, settings)
     while True:
         head = ref.read()

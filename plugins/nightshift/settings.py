@@ -65,7 +65,7 @@ class Settings:
                 _DATABASE,
                 Problem(
                     code="settings.database",
-                    message="is no SQLAlchemy URL of SQLite or PostgreSQL",
+                    message="is not an SQLAlchemy URL of SQLite or PostgreSQL",
                     hint="sqlite:////path or postgresql://…",
                 ),
             ),
@@ -75,7 +75,7 @@ class Settings:
                 "NIGHTSHIFT_BACKEND",
                 "local",
                 _BACKEND,
-                Problem(code="settings.backend", message="is no name of a backend", hint="local or kubernetes"),
+                Problem(code="settings.backend", message="is not a backend", hint="local or kubernetes"),
             ),
             kubernetes_path=reader.path("NIGHTSHIFT_KUBERNETES", None),
             model_packages=reader.packages("NIGHTSHIFT_MODEL_PACKAGES"),
@@ -83,7 +83,7 @@ class Settings:
                 "MLFLOW_TRACKING_URI",
                 f"http://{LOCAL_HOST}:{mlflow_port}",
                 _TRACKING,
-                Problem(code="settings.mlflow", message="is no http address", hint=f"http://{LOCAL_HOST}:5000"),
+                Problem(code="settings.mlflow", message="is not an http address", hint=f"http://{LOCAL_HOST}:5000"),
             ),
             airflow_port=reader.port("NIGHTSHIFT_AIRFLOW_PORT", 8080),
             mlflow_port=mlflow_port,
@@ -121,7 +121,7 @@ class _Reader:
         if not text:
             return default
         if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= 65535):
-            self._refuse("settings.port", name, f"{shown(text)} is no port", hint="a number from 1 to 65535")
+            self._refuse("settings.port", name, f"{shown(text)} is not a valid port", hint="a number from 1 to 65535")
             return default
         return int(text)
 
@@ -132,7 +132,7 @@ class _Reader:
         uri = Path(os.path.normpath(text)).as_uri() if text.startswith("/") else text.rstrip("/")
         if not _STORE.fullmatch(uri):
             self._refuse(
-                "settings.store", name, f"{shown(text)} is no place for a store", hint="/folder, file:///folder, s3://bucket/prefix"
+                "settings.store", name, f"{shown(text)} is not a place for a store", hint="/folder, file:///folder, s3://bucket/prefix"
             )
         return uri
 
@@ -149,7 +149,7 @@ class _Reader:
         found = tuple(part for piece in self._text(name).split(",") if (part := piece.strip()))
         for part in found:
             if not _PACKAGE.fullmatch(part):
-                self._refuse("settings.packages", name, f"{shown(part)} is no top-level package", hint="names, comma-separated")
+                self._refuse("settings.packages", name, f"{shown(part)} is not a top-level package", hint="names, comma-separated")
         return found
 
     def _text(self, name: str) -> str:

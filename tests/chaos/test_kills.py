@@ -136,7 +136,7 @@ def steps_done(installation: Installation, run_id: str, pipeline: str = PIPELINE
 
 
 def resumed(installation: Installation, result: StageResult, pipeline: str = PIPELINE) -> bool:
-    """Say whether the attempt that made the result began after a committed step."""
+    """Return whether the attempt that made the result began after a committed step."""
     log = installation.store.bucket.get(f"stages/{pipeline}/train/{result.fingerprint}/attempts/{result.attempt_id}/log.txt").decode()
     return "resuming after step" in log
 

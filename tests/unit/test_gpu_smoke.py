@@ -20,6 +20,7 @@ def smoke(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=CHECKOUT, env=environment, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "code"), [([], 0), (["--require-gpu"], 1)])
 def test_machine_without_a_gpu_is_a_message_with_its_code_and_no_traceback(arguments: list[str], code: int) -> None:
     done = smoke(*arguments)

@@ -13,7 +13,7 @@ from tests.side_by_side import INSTALLATIONS, TESTS, in_order, scope_of
 
 
 def wants_the_installation(path: Path) -> bool:
-    """Say whether a test or fixture of the file asks for the shared installation."""
+    """Return whether a test or fixture of the file asks for the shared installation."""
     functions = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.FunctionDef)]
     asked = [node for node in functions if node.name.startswith("test_") or any("fixture" in ast.dump(one) for one in node.decorator_list)]
     return any(one.arg == "installation" and "'Installation'" in ast.dump(one) for node in asked for one in node.args.args)

@@ -51,6 +51,7 @@ def version() -> str:
     return str(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"])
 
 
+@pytest.mark.slow
 def test_wheel_is_pure_python_and_holds_every_file_of_training_and_the_plugin(wheel: Path) -> None:
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "training", "plugins"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
@@ -75,6 +76,7 @@ def test_wheel_registers_the_command_and_no_plugin_of_airflow(wheel: Path) -> No
     }
 
 
+@pytest.mark.slow
 def test_installed_check_accepts_a_sound_file_and_reports_a_broken_one_outside_any_checkout(installed: Path, tmp_path: Path) -> None:
     text = EXAMPLE.read_text(encoding="utf-8")
     (tmp_path / EXAMPLE.name).write_text(text, encoding="utf-8")
@@ -90,6 +92,7 @@ def test_installed_check_accepts_a_sound_file_and_reports_a_broken_one_outside_a
     assert re.search(r"broken\.yaml:\d+.*owners: \[", broken.stderr), broken.stderr
 
 
+@pytest.mark.slow
 def test_installed_show_and_rollback_read_the_ledger_that_a_variable_names(installed: Path, tmp_path: Path) -> None:
     # Made by the installed migrations.
     database = {"NIGHTSHIFT_DATABASE": f"sqlite:///{tmp_path}/ledger.db"}

@@ -30,7 +30,7 @@ RAISED_AS: Final[Mapping[str, str]] = {
 }
 """Function to what its code ends as."""
 OTHER_PREFIXES: Final = ("nightshift", "devstack", "training", "importlib", "mlflow.genai", "google")
-"""Of dotted names that are no codes: tags, modules."""
+"""Of dotted names that are not codes: tags, modules."""
 PLACES: Final = frozenset(
     {"alerts.webhook", "evaluate.metrics", "prepare.derive", "promote.canary", "train.model", "train.placement", "train.precision"}
 )
@@ -217,6 +217,6 @@ def _by_exit(exits: Mapping[str, int]) -> list[tuple[str, str]]:
 
 
 def _escaped(text: str) -> str:
-    """Return a text whose `<` and `*` are no markup; code between backticks stays as it is."""
+    """Return a text whose `<` and `*` are not markup; code between backticks stays as it is."""
     parts = text.split("`")
     return "`".join(part if number % 2 else part.replace("<", "&lt;").replace("*", "\\*") for number, part in enumerate(parts))

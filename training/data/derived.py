@@ -64,7 +64,7 @@ def check_derived(derived: Sequence[Derived], columns: Collection[str]) -> set[s
 
 
 def check_baseline(spec: PipelineSpec) -> None:
-    """Refuse an SQL baseline (`evaluate.baseline.sql`) that is no scalar expression over the columns of the joined frame.
+    """Refuse an SQL baseline (`evaluate.baseline.sql`) that is not a scalar expression over the columns of the joined frame.
 
     Raises:
         DataError: `derive.expression`.

@@ -319,7 +319,7 @@ def _fit_identity(column: pd.Series[Any], name: str) -> Identity:
     if len(wrong):
         raise DataError(
             "transform.not_an_id",
-            f"feature {shown(name)}: {len(wrong)} values are no whole numbers from 0, such as {wrong[0]:g}",
+            f"feature {shown(name)}: {len(wrong)} values are not whole numbers from 0, such as {wrong[0]:g}",
             hint="use the transform category",
         )
     return Identity(largest=int(values.max()))
@@ -342,7 +342,7 @@ def _mean(values: NDArray[np.float64]) -> float:
 
 
 def _exact(column: pd.Series[Any], name: str) -> NDArray[Any]:
-    """Return [n] int64 where that loses nothing (ids above 2**53 are no float64), float64 otherwise."""
+    """Return [n] int64 where that loses nothing (ids above 2**53 are not float64), float64 otherwise."""
     if pd.api.types.is_integer_dtype(column.dtype) and not column.hasnans:
         return column.to_numpy(dtype=np.int64)
     return numbers(column, name)

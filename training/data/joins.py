@@ -224,7 +224,7 @@ def _check_label(frame: pa.Table, main: MainTable) -> None:
     if main.label_is_text:
         wrong = np.flatnonzero(np.asarray(pc.equal(pc.fill_null(frame[LABEL], ""), "")))
     else:
-        # A null becomes NaN here; both mean that nobody knows.
+        # A null becomes NaN here; both mean unknown.
         wrong = np.flatnonzero(~np.isfinite(frame[LABEL].to_numpy(zero_copy_only=False)))
     if len(wrong):
         raise DataError(

@@ -50,7 +50,7 @@ def split_bounds(rule: SplitRule, start: datetime, end: datetime, meta: Mapping[
     """Return the bounds of the splits of the window [start, end).
 
     With `labels_complete` the test split ends at the window's end, or so many whole days before it that every row before has a
-    known label; where the splits are no whole days, at the first row without one.
+    known label; where the splits are not whole days, at the first row without one.
 
     Args:
         meta: what `unknown_labels` returned; None: every label is known.

@@ -93,7 +93,7 @@ class RegistryOutbox(Base):
     id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True)
     model: Mapped[str] = mapped_column(String(63), index=True)
     decision_key: Mapped[str] = mapped_column(String(64))
-    """Empty for a note that somebody is at it: a writer that dies leaves it, and the next one does the work again."""
+    """Empty for a note that a process is working on it: a writer that dies leaves it, and the next one does the work again."""
     created_at: Mapped[datetime] = mapped_column(DateTime(timezone=True))
     done_at: Mapped[datetime | None] = mapped_column(DateTime(timezone=True))
 

@@ -342,7 +342,7 @@ def _log_parameters(client: Any, run_id: str, parameters: Mapping[str, str]) -> 
 
 
 def _is_deleted(client: Any, run_id: str | None) -> bool:
-    """Say whether MLflow answers that it has no such run, or that a user deleted it."""
+    """Return whether MLflow answers that it has no such run, or that a user deleted it."""
     if run_id is None:
         return False
     try:

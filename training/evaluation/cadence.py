@@ -70,7 +70,7 @@ class Option:
     mean_age_days: float
     """Of the champion, if every run makes one: half of the time between two."""
     cost_per_year: float | None
-    """In the currency of the spec's costs; None: nobody said what a run costs."""
+    """In the currency of the spec's costs; None: the cost of a run is not configured."""
     metric_lost: float | None
     """How much worse than a fresh model, on average over the year; None: not known."""
     metric_lost_low: float | None

@@ -86,7 +86,7 @@ def prediction_drift(task: str, candidate: Floats, champion: Floats, groups: Row
 
 
 def is_constant(scores: Floats, groups: Rows | None) -> bool:
-    """Say whether the model says the same of every row; of a ranker: of every row of a group, in all groups."""
+    """Return whether the model says the same of every row; of a ranker: of every row of a group, in all groups."""
     if len(scores) < 2:
         return False
     if groups is None:

@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 def load_own_metrics(places: Mapping[str, str]) -> dict[str, OwnMetric]:
     """Return the functions behind name to `package.module:function`. Each is `function(labels, scores, groups) -> float`, more is better.
 
-    What a function raises, and an answer that is no number, comes out as DataError `metric.failed`; NaN is no error, and is rejected
+    What a function raises, and an answer that is not a number, comes out as DataError `metric.failed`; NaN is not an error, and is rejected
     by every gate.
 
     Raises:
@@ -33,7 +33,9 @@ def load_own_metrics(places: Mapping[str, str]) -> dict[str, OwnMetric]:
 def _load(place: str) -> Any:
     if not is_own(place):
         allowed = f"allowed packages ({PACKAGES_VARIABLE}): {', '.join(own_packages()) or 'none'}"
-        problem = Problem(code="metric.place", message=f"{shown(place)} is no package.module:function of an allowed package", hint=allowed)
+        problem = Problem(
+            code="metric.place", message=f"{shown(place)} is not a package.module:function of an allowed package", hint=allowed
+        )
         raise SpecError("evaluate.metrics", [problem])
     module_name, _, function_name = place.partition(":")
     try:

@@ -128,7 +128,7 @@ def _crossed(first: Values, second: Values) -> Values:
 
 
 def _largest(names: Sequence[str], codes: Codes, limit: int) -> Values:
-    """Number the values anew by falling support, the first `limit` that have rows; equal support by the order of the names."""
+    """Renumber the values by falling support, the first `limit` that have rows; equal support by the order of the names."""
     support = np.bincount(codes[codes >= 0], minlength=len(names))
     kept = [number for number in sorted(range(len(names)), key=lambda n: (-support[n], names[n]))[:limit] if support[number]]
     renumbered = np.full(len(names) + 1, -1, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""The evaluation's page: one self-contained HTML file that asks nobody for anything, the same bytes for the same evaluation."""
+"""The evaluation's page: one self-contained HTML file that loads nothing from elsewhere, the same bytes for the same evaluation."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 
 def mlflow_facts(tracking_uri: str, *, run_id: str | None, model: str, version: str) -> dict[str, Any]:
-    """Return facts with links, as `render_report` takes them; without links where MLflow is no server, as with `sqlite:///`.
+    """Return facts with links, as `render_report` takes them; without links where MLflow is not a server, as with `sqlite:///`.
 
     Args:
         tracking_uri: `MLFLOW_TRACKING_URI`. What only the cluster can resolve stays a link that only the cluster can follow.

@@ -46,7 +46,7 @@ def decision(made: Mapping[str, Any] | None) -> Row | None:
 
 
 def _badge(reason: Mapping[str, Any], *, is_waiting: bool = False) -> Row:
-    # What the spec asks a person for is no failure, but nothing is promoted before it.
+    # What the spec asks a person for is not a failure, but nothing is promoted before it.
     is_passed = reason["passed"] and reason["gate"] != "approval"
     if is_waiting and not is_passed and reason.get("severity", "fail") == "fail":
         # Time, rows or labels that a canary still lacks.
@@ -109,7 +109,7 @@ def alone(evaluation: Mapping[str, Any]) -> str:
     baseline = evaluation.get("baseline")
     if baseline == "no champion":
         return "there is no champion yet"
-    return "no difference was measured" if baseline in (None, "champion") else f"the champion is no baseline: {baseline}"
+    return "no difference was measured" if baseline in (None, "champion") else f"the champion is not a baseline: {baseline}"
 
 
 def _sureness(gain: float | None, low: float | None, high: float | None) -> tuple[str, str]:

@@ -8,7 +8,7 @@
 `python -m training.registry MODEL` is short for `show MODEL`.
 
 Exit codes: 0 done, or no was answered; 1 `check` found differences that it did not set right; 2 the command line is wrong;
-74 database or MLflow do not answer; 77 refused (unknown version, nothing to go back to, somebody else was faster).
+74 database or MLflow do not answer; 77 refused (unknown version, nothing to go back to, another decision was faster).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     back.add_argument("--to", metavar="VERSION", help="number or semantic version; absent: the champion before this one")
     back.add_argument("--reason", required=True, help="for those who read the ledger a year later")
     back.add_argument("--by", default=None, help="who orders it; absent: the user of this process")
-    back.add_argument("--yes", action="store_true", help="do not ask; needed where nobody can be asked")
+    back.add_argument("--yes", action="store_true", help="do not ask; needed where standard input is not a terminal")
     check = commands.add_parser("check", help="compare MLflow with the ledger")
     check.add_argument("model", nargs="?", help="name of a model; absent: all")
     check.add_argument("--repair", action="store_true", help="set MLflow right")
@@ -134,7 +134,7 @@ def _target(ledger: Ledger, options: argparse.Namespace, standing: Standing) -> 
 
 def _is_agreed(question: str) -> bool:
     if not sys.stdin.isatty():
-        raise DeniedError("rollback.unconfirmed", "nobody can be asked: standard input is no terminal", hint="add --yes")
+        raise DeniedError("rollback.unconfirmed", "confirmation is impossible: standard input is not a terminal", hint="add --yes")
     try:
         return input(question).strip().lower() in ("y", "yes")
     except (EOFError, KeyboardInterrupt):

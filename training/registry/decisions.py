@@ -207,12 +207,12 @@ def roll_back(
     Args:
         to: number or semantic version; None: the champion before this one.
         order: what names the order: the same order given twice is one rollback. Empty: each call is an order, and goes further back.
-        expected_revision: of the standing that whoever orders has looked at; None: the present one.
+        expected_revision: of the standing that the caller has looked at; None: the present one.
 
     Raises:
         DeniedError: `rollback.nothing`, there is no earlier champion; `version.unknown`; `rollback.same`, it is champion already;
             `rollback.never_champion`;
-            `promotion.conflict`, somebody else moved the standing at the same moment.
+            `promotion.conflict`, another decision moved the standing at the same moment.
     """
     standing, history = ledger.standing(model), ledger.outline(model)
     # After the standing: what this order has moved already is then in sight.

@@ -80,7 +80,7 @@ def decide(evaluation: Mapping[str, Any], rules: Evaluate, *, approval: str, pro
     """Decide about a candidate.
 
     A gate that is not passed does what its severity says: `fail` rejects, `approve` asks a person, `warn` is only said. Whatever is missing
-    or not finite rejects at every severity, and so does a champion that is no baseline: nobody can approve what was not compared.
+    or not finite rejects at every severity, and so does a champion that is not a baseline: nobody can approve what was not compared.
 
     A candidate with the champion's weights, as after an edit of the thresholds alone, is not compared with itself, and no approval is
     requested: the gates that need no champion decide, and the ledger moves nothing.
@@ -119,7 +119,7 @@ def judge_canary(
 ) -> CanaryVerdict:
     """Judge a canary by what arrived since it became one.
 
-    It is rolled back at once where its primary metric is no number and the champion's on the same rows is one, and, with
+    It is rolled back at once where its primary metric is not a number and the champion's on the same rows is one, and, with
     `EARLY_SUPPORT` rows, beyond a bound (unless that only warns, or a person approved it), when it is constant, or when its alarm says
     that it is surely worse. It is promoted after the time and the support that the rules ask for if it is not worse than tolerated, and
     rolled back if it is. Without the support, or on rows that have no such metric, it waits for as long as the rules have patience. The
@@ -188,7 +188,7 @@ def _against_champion(evaluation: Mapping[str, Any], rules: Evaluate) -> Iterato
         yield _same_weights("baseline", "champion", champion, "only absolute gates apply, no new champion")
         return
     if baseline != "champion" or not isinstance(champion, Mapping):
-        words = f"the champion is no baseline: {baseline}; nothing is promoted backwards"
+        words = f"the champion is not a baseline: {baseline}; nothing is promoted backwards"
         yield Reason(gate="baseline", passed=False, words=words)
         return
     words = f"champion version {champion.get('version')} scored the same rows"
@@ -200,7 +200,7 @@ def _against_champion(evaluation: Mapping[str, Any], rules: Evaluate) -> Iterato
 
 
 def _is_seated(evaluation: Mapping[str, Any], alias: str) -> bool:
-    """Say whether the candidate has the weights of the champion or of the canary that it was measured against."""
+    """Return whether the candidate has the weights of the champion or of the canary that it was measured against."""
     weights = _table(evaluation, "candidate").get("weights_digest")
     return isinstance(weights, str) and weights != "" and weights == _table(evaluation, alias).get("weights_digest")
 
@@ -329,7 +329,7 @@ def _canary_alarms(
     metrics = _table(evaluation, "metrics")
     value, old = _number(metrics.get(rules.primary)), _number(_table(evaluation, "champion_metrics").get(rules.primary))
     if value is None and old is not None:
-        words = f"the canary's {rules.primary} is no number, the champion's on the same rows is {old:.6g}"
+        words = f"the canary's {rules.primary} is not a number, the champion's on the same rows is {old:.6g}"
         yield Reason(gate="finite", passed=False, words=words, numbers={"champion": old})
         return
     if value is None or num_rows < min(EARLY_SUPPORT, canary_rules.support):

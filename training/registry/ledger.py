@@ -24,7 +24,7 @@ OUTCOMES: Final = (
     *("approved", "declined", "expired", "superseded", "bypassed", "stale"),
     "rolled_back",
 )
-"""Of a candidate or a canary; of a request for approval; of somebody's order."""
+"""Of a candidate or a canary; of a request for approval; of a person's order."""
 PAGE_ROWS: Final = 100
 REQUEST: Final = "needs_approval"
 SEATED: Final[Mapping[str, str]] = {"promoted": "became champion", "canary": "became canary", "rolled_back": "is champion again"}
@@ -151,7 +151,7 @@ class Ledger:
             return [_entry(row, evidence={}) for row in session.execute(asked)]
 
     def newest_first(self, model: str) -> Iterator[Entry]:
-        """Yield the decisions about `model`, newest first, read in pages: whoever stops early reads little of a long history."""
+        """Yield the decisions about `model`, newest first, read in pages: a caller that stops early reads little of a long history."""
         below: int | None = None
         while True:
             asked = select(LedgerDecision).where(LedgerDecision.model == model).order_by(LedgerDecision.id.desc()).limit(PAGE_ROWS)
@@ -186,7 +186,7 @@ class Ledger:
             return [_entry(row) for row in open_request_rows(session, model)]
 
     def add_note(self, model: str) -> int:
-        """Note in the outbox that somebody tells MLflow about `model`; return the note's number."""
+        """Note in the outbox that a process updates MLflow for `model`; return the note's number."""
         with database_faults(), Session(self._engine) as session, session.begin():
             note = RegistryOutbox(model=model, decision_key="", created_at=datetime.now(UTC))
             session.add(note)
@@ -207,7 +207,7 @@ class Ledger:
             ]
 
     def mark_told(self, numbers: Sequence[int]) -> None:
-        """Mark what MLflow was told; notes go, having said nothing but that somebody was at it."""
+        """Mark what MLflow was told; notes go, which say only that a process was working on it."""
         if not numbers:
             return
         with database_faults(), Session(self._engine) as session, session.begin():

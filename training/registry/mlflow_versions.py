@@ -94,7 +94,7 @@ def log_evaluation(run_id: str | None, metrics: Mapping[str, float], report: byt
 def _find(client: Any, model: str, weights: str) -> str | None:
     """Return the oldest version of these weights; younger ones, of attempts at the same time or of one that died, go.
 
-    MLflow numbers versions one by one, so whoever sees a version sees all older ones: the oldest is the same for everybody.
+    MLflow numbers versions one by one, so a reader that sees a version sees all older ones: the oldest is the same for everybody.
     """
     found = client.search_model_versions(f"name = '{model}' and tags.`{WEIGHTS_TAG}` = '{weights}'")
     versions = sorted((str(version.version) for version in found), key=int)

@@ -96,7 +96,7 @@ def _lag1(blocks: Mapping[str, Any]) -> str:
 
 
 def _may_be_cut(blocks: Mapping[str, Any]) -> bool:
-    """Say whether another key would help: not where the dependence that was measured is too long by itself."""
+    """Return whether another key would help: not where the dependence that was measured is too long by itself."""
     automatic, length = number(blocks.get("automatic_seconds")), number(blocks.get("block_seconds"))
     return automatic is not None and length is not None and automatic < 0.75 * length
 

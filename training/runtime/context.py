@@ -22,7 +22,7 @@ PROGRESS_INTERVAL_SECONDS = 2.0
 
 
 class StopFlag:
-    """Set once somebody asked this process to stop; the work decides when it can."""
+    """Set once this process was asked to stop; the work decides when it can."""
 
     def __init__(self) -> None:
         self._requested = False

@@ -24,7 +24,7 @@ def bind_to_parent(expected_parent_pid: int | None = None) -> None:
     """Make the kernel kill this process with SIGKILL as soon as its parent is gone; exit now if it is gone already.
 
     Args:
-        expected_parent_pid: pid that the parent gave as its own; None: whoever is the parent now.
+        expected_parent_pid: pid that the parent gave as its own; None: the present parent.
 
     Raises:
         OSError: the kernel refused.
@@ -34,7 +34,7 @@ def bind_to_parent(expected_parent_pid: int | None = None) -> None:
         number = ctypes.get_errno()
         raise OSError(number, f"prctl(PR_SET_PDEATHSIG): {os.strerror(number)}")
     parent = os.getppid()
-    # The parent may have died before the call above: then nobody will ever send the signal.
+    # The parent may have died before the call above: then the signal will never be sent.
     if parent == 1 or (expected_parent_pid is not None and parent != expected_parent_pid):
         os._exit(128 + signal.SIGKILL)
 

@@ -172,7 +172,7 @@ def _check_startable(request: StageRequest, address: StageAddress) -> LoadedCode
 
     Raises:
         SpecError: `code.mismatch`, `code.outside`.
-        LeaseLostError: `attempt.over`, this process was submitted by somebody who was long taken for dead.
+        LeaseLostError: `attempt.over`, this process was submitted by an attempt that had been taken for dead.
     """
     given = given_code_version()
     if request.code_version and not request.code_files and request.code_version != given:

@@ -1,4 +1,4 @@
-"""One source file becomes one part of a snapshot: as it is, or read, computed, cut to what may be seen, and written anew."""
+"""One source file becomes one part of a snapshot: as it is, or read, computed, cut to what may be seen, and written to a new file."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def keep_visible(contract: TableContract, table: pa.Table, horizon: Horizon, *, 
     A row whose time is null stays, for validation to report; where `known_at` is declared nullable, null means not known yet.
 
     Raises:
-        DataError: `schema.missing` or `schema.type` where the times are not there, or are no instants.
+        DataError: `schema.missing` or `schema.type` where the times are not there, or are not instants.
     """
     bounds = [(contract.event_time, pc.greater_equal, horizon.start), (contract.event_time, pc.less, horizon.end)]
     if contract.event_time is not None and contract.available_after:

@@ -153,13 +153,15 @@ def read_source(uri: str, version: str | None, path: Path, *, root: str | None =
             raise DataError(
                 "source.changed",
                 f"{uri} changed after it was listed: version {version} then, {found.version} now",
-                hint="trigger the run again: it lists the sources anew",
+                hint="trigger the run again: it lists the sources again",
             )
         if folder.copy(name, found.version, path):
             return path
         logger.warning("%s changed while it was read (attempt %d of %d)", uri, attempt, READ_ATTEMPTS)
     raise DataError(
-        "source.changed", f"{uri} changed during each of {READ_ATTEMPTS} reads", hint="trigger the run again once nobody writes to the file"
+        "source.changed",
+        f"{uri} changed during each of {READ_ATTEMPTS} reads",
+        hint="trigger the run again once no process writes to the file",
     )
 
 

@@ -268,6 +268,6 @@ def distributions() -> dict[str, list[str]]:
 
 
 def _is_folder(distribution: str) -> bool:
-    """Say whether it is installed from a folder, as `pip install --editable` does: no other machine can install it by its name."""
+    """Return whether it is installed from a folder, as `pip install --editable` does: no other machine can install it by its name."""
     text = importlib.metadata.distribution(distribution).read_text("direct_url.json")
     return text is not None and "dir_info" in json.loads(text)

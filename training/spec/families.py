@@ -92,13 +92,13 @@ def own_packages(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
 
 
 def is_own(place: str, environ: Mapping[str, str] = os.environ) -> bool:
-    """Say whether `place` is a `package.module:name` of an allowed package."""
+    """Return whether `place` is a `package.module:name` of an allowed package."""
     match = _OWN_MODEL.fullmatch(place)
     return match is not None and match["package"] in own_packages(environ)
 
 
 def is_allowed(model: str, environ: Mapping[str, str] = os.environ) -> bool:
-    """Say whether `model` is a known family, or a `package.module:Class` of an allowed package."""
+    """Return whether `model` is a known family, or a `package.module:Class` of an allowed package."""
     match = _OWN_MODEL.fullmatch(model)
     return package_of(model) is not None if match is None else match["package"] in own_packages(environ)
 

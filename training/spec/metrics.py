@@ -106,12 +106,12 @@ def metrics_of(task: str) -> tuple[str, ...]:
 
 
 def is_metric(task: str, name: str) -> bool:
-    """Say whether `name` is a metric of the task."""
+    """Return whether `name` is a metric of the task."""
     descriptor = descriptor_of_metric(name)
     return descriptor is not None and task in descriptor.tasks
 
 
 def is_lower_better(name: str) -> bool:
-    """Say whether less of a metric is better; of a function of a user's own more is."""
+    """Return whether less of a metric is better; of a function of a user's own more is."""
     descriptor = descriptor_of_metric(name)
     return descriptor is not None and descriptor.lower_is_better

@@ -180,7 +180,7 @@ def _bounded(conf: Mapping[str, Any]) -> dict[str, Any]:
     try:
         num_bytes = len(json.dumps(values, ensure_ascii=False, allow_nan=False).encode())
     except (TypeError, ValueError) as err:
-        raise SpecError(SOURCE, [Problem(code="spec.encoding", message=f"is no JSON: {shown(str(err))}")]) from err
+        raise SpecError(SOURCE, [Problem(code="spec.encoding", message=f"is not JSON: {shown(str(err))}")]) from err
     if num_bytes > MAX_CONF_BYTES:
         message = f"has {num_bytes} bytes, at most {MAX_CONF_BYTES} are read"
         raise SpecError(SOURCE, [Problem(code="conf.too_large", message=message, hint="a trigger carries parameters, never data")])
@@ -188,7 +188,7 @@ def _bounded(conf: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _depth_exceeds(value: Any, limit: int) -> bool:
-    """Say whether collections are nested deeper than `limit`; iterative, because what comes from outside may be very deep."""
+    """Return whether collections are nested deeper than `limit`; iterative, because what comes from outside may be very deep."""
     level = [value]
     for _ in range(limit + 1):
         level = [

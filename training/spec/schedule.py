@@ -62,7 +62,7 @@ def _cron_fault(schedule: str) -> tuple[str, str, str] | None:
     # croniter also knows hashed and random fields (H, R), which mean another time in every process.
     strange = [word for word in re.findall(r"[a-z]+", schedule.lower()) if word not in _WORDS]
     if strange:
-        return invalid, f"{told(schedule)} is not a cron line: {strange[0]} is no month or day", hint
+        return invalid, f"{told(schedule)} is not a cron line: {strange[0]} is not a month or day", hint
     try:
         following = croniter(schedule, LONGEST_WAIT_FROM).get_next(datetime)
     except CroniterBadDateError:

@@ -42,7 +42,7 @@ def forbidden_uris(data: Data) -> Iterator[Finding]:
 
 
 def forbidden_webhook(alerts: Alerts) -> Iterator[Finding]:
-    """Yield a finding for a webhook that is no placeholder."""
+    """Yield a finding for a webhook that is not a placeholder."""
     match = _PLACEHOLDER.match(alerts.webhook or "")
     if alerts.webhook is not None and (match is None or match.end() != len(alerts.webhook)):
         message = "the address of a webhook is often a secret, and the file is none"
@@ -53,7 +53,7 @@ def resolve_uris(spec: PipelineSpec, environ: Mapping[str, str] = os.environ) ->
     """Return the spec with every `${NAME_URI}` filled in. A webhook whose variable is not set is dropped.
 
     Raises:
-        SpecError: `uri.unset`, naming the variable and what to set it to; `uri.forbidden`, its value is no place for data.
+        SpecError: `uri.unset`, naming the variable and what to set it to; `uri.forbidden`, its value is not a place for data.
     """
     problems: list[Problem] = []
     sources = [_resolved(path, uri, environ, problems) for path, uri in _uris(spec.data)]
@@ -86,7 +86,7 @@ def _fault(uri: str) -> str:
     fault = _path_fault(rest)
     if fault or placeholder:
         return fault
-    return "" if _BUCKET.fullmatch(uri) else "is no place that a YAML may name"
+    return "" if _BUCKET.fullmatch(uri) else "is not a place that a YAML may name"
 
 
 def _path_fault(text: str) -> str:
@@ -124,7 +124,7 @@ def _resolved(path: Path, uri: str, environ: Mapping[str, str], problems: list[P
 
 
 def is_place(text: str) -> bool:
-    """Say whether the value of a variable names a place for data: an absolute path, or a URI without user, password or query."""
+    """Return whether the value of a variable names a place for data: an absolute path, or a URI without user, password or query."""
     if text.startswith("/"):
         return len(text) <= MAX_PATH_CHARS and bool(_PATH.fullmatch(text)) and os.path.normpath(text) != "/"
     return bool((_LOCAL.fullmatch(text) or _BUCKET.fullmatch(text)) and not _path_fault(text))
@@ -139,7 +139,7 @@ def _webhook(alerts: Alerts, environ: Mapping[str, str], problems: list[Problem]
         return None
     if not _WEBHOOK.fullmatch(url):
         # The value stays out of the message: it is often a secret.
-        message = f"the environment variable {placeholder[1]} is no http or https address"
+        message = f"the environment variable {placeholder[1]} is not an http or https address"
         problems.append(Problem(code="uri.forbidden", message=message, hint="https://host/path", field="alerts.webhook"))
     return url
 
@@ -156,5 +156,5 @@ def partition_fault(partition: str) -> str:
         return f"has {DATE} {partition.count(DATE)} times, it needs it once"
     rest = partition.replace(DATE, "")
     if partition.startswith("/") or "//" in partition or ".." in partition.split("/") or not re.fullmatch(r"[A-Za-z0-9_.=/-]*", rest):
-        return "is no folder below uri"
+        return "is not a folder below uri"
     return ""

@@ -282,7 +282,7 @@ def _events(text: str) -> Iterator[Any]:
         mark = err.problem_mark or err.context_mark
         problem = str(err.problem)
         if "escape" in problem and "Unicode" in problem:
-            raise _fatal("spec.encoding", problem, mark, hint="surrogates are no characters; write the character itself") from err
+            raise _fatal("spec.encoding", problem, mark, hint="surrogates are not characters; write the character itself") from err
         line = text.splitlines()[mark.line] if mark is not None and mark.line < len(text.splitlines()) else ""
         hint = "indent with spaces, not with tabs" if "\t" in line else ""
         context = f", {err.context}" if err.context else ""

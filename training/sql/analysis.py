@@ -95,7 +95,7 @@ def unknown_columns(sql: str, known: Iterable[str]) -> list[str]:
 
 
 def _names_a_unit_or_collation(tokens: list[re.Match[str]], match: re.Match[str]) -> bool:
-    """Say whether a word is the unit of `extract(unit FROM …)`, of which there are dozens, or a collation."""
+    """Return whether a word is the unit of `extract(unit FROM …)`, of which there are dozens, or a collation."""
     index = tokens.index(match)
     before = [token[0].strip().lower() for token in tokens[max(0, index - 2) : index]]
     return before == ["extract", "("] or before[-1:] == ["collate"]

@@ -54,7 +54,7 @@ def columns_of(expression: str, available: Collection[str], *, where: str) -> se
     """Return the names of the columns that one scalar expression mentions.
 
     Args:
-        available: the columns that there are. Any other bare word is refused: SQL has some, like `current_date`, that are no columns.
+        available: the columns that there are. Any other bare word is refused: SQL has some, like `current_date`, that are not columns.
         where: what the expression belongs to, for messages: `column 'landed_at' of table 'flights'`.
 
     Raises:

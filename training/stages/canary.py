@@ -1,4 +1,4 @@
-"""Canary: canary and champion score what arrived since the canary was made, as shadows; nobody is served by either here.
+"""Canary: canary and champion score what arrived since the canary was made, as shadows; neither serves requests here.
 
 python -m training.stages.canary REQUEST_URI
 """

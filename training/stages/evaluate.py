@@ -199,7 +199,7 @@ def _register(context: StageContext, model: Manifest, predictor: Predictor, rows
 
 
 def _baseline(context: StageContext, champion: Mapping[str, Any] | None, dataset: Manifest) -> str:
-    """Say whether the champion can be compared on these rows: it must be older, and not made with any of them."""
+    """Return whether the champion can be compared on these rows: it must be older, and not made with any of them."""
     if champion is None:
         return NO_CHAMPION
     if datetime.fromisoformat(champion["as_of"]) > datetime.fromisoformat(context.request.as_of):

@@ -27,7 +27,7 @@ def work(context: StageContext) -> Outcome:
 
     Raises:
         DataError: what the sources hold is not what the spec declares, and validation could not even look at it; `derive.expression`, the
-            spec's SQL baseline is no expression over its columns.
+            spec's SQL baseline is not an expression over its columns.
     """
     spec, request = context.spec, context.request
     as_of = datetime.fromisoformat(request.as_of)

@@ -78,7 +78,7 @@ def _repaired(context: StageContext) -> Outcome:
 
 
 def _followed(ledger: Ledger, model: str, kept: Entry | None, *, is_order: bool) -> Standing:
-    """Let MLflow follow. Where no alias moved and MLflow is away, whoever follows next adds the tags: a question does not wait for them."""
+    """Let MLflow follow. Where no alias moved and MLflow is away, the next run of it adds the tags: a question does not wait for them."""
     try:
         return follow(ledger, model, whole=is_order)
     except UnavailableError as err:

@@ -1,6 +1,6 @@
 """Deletes what nothing needs any more: mark and sweep, one collector at a time, safe to kill at any step.
 
-Expired runs, refs and studies go at once, attempts likewise: nobody takes them up again by name. Addresses, manifests and objects are first
+Expired runs, refs and studies go at once, attempts likewise: no process takes them up by name. Addresses, manifests and objects are first
 condemned (`training.store.condemned`) and deleted by a later collection. What leads somewhere goes before what it leads to: an address
 before its artifacts, a manifest before its objects.
 """
@@ -148,7 +148,7 @@ class Collector:
         return self._report
 
     def _look_and_sweep(self, *, dry_run: bool) -> None:
-        # The marks first: whoever relied on something before it was marked has committed by now, and the look below sees that.
+        # The marks first: a writer that relied on something before it was marked has committed by now, and the look below sees that.
         self._check_ledger(dry_run=dry_run)
         marks = self._condemned.list(seen=self._seen)
         found = Marking(self._store, self._rules, now=self._now, roots=self._roots.uris(), seen=self._seen).look()
@@ -198,7 +198,7 @@ class Collector:
         raise StoreError("retention.other_ledger", f"{message}; nothing was deleted", hint=hint)
 
     def _has_promotions(self) -> bool:
-        """Say whether a stage `promote` was done here: each leaves a decision in the ledger."""
+        """Return whether a stage `promote` was done here: each leaves a decision in the ledger."""
         found = (entry for pipeline in self._bucket.folders("stages") for entry in self._bucket.list(f"stages/{pipeline}/promote"))
         return any(entry.key.endswith("/_RESULT.json") for entry in found)
 
@@ -261,11 +261,11 @@ class Collector:
         self._report.add(kind, verdict, size_bytes)
 
     def is_due(self, mark: Mark) -> bool:
-        """Say whether a mark is older than the grace period."""
+        """Return whether a mark is older than the grace period."""
         return mark.condemned_at is not None and mark.condemned_at <= self._now - self._rules.grace
 
     def is_abandoned(self, mark: Mark) -> bool:
-        """Say whether the collector that began to delete a key died long ago."""
+        """Return whether the collector that began to delete a key died long ago."""
         return mark.moved_at <= self._now - timedelta(seconds=TAKEOVER_SECONDS)
 
     @property

@@ -1,8 +1,8 @@
-"""What was asked of a cluster for one piece of work, one launch after the other, so that nobody asks for the same twice.
+"""What was asked of a cluster for one piece of work, one launch after the other, so that nothing is asked for twice.
 
 A launch is claimed in the store before anything is asked of the cluster, under the next number, by conditional create: of two
 operators that both want to start the work exactly one wins, and the other finds the winner's launch and watches it. What runs in
-the cluster is named after the address and that number. So whoever is killed between any two steps, the next one knows what to look for.
+the cluster is named after the address and that number. If a process is killed between any two steps, the next one knows what to look for.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class LaunchEntry:
     nodes: int
     spot: bool
     cause: Cause
-    """Why it was claimed: the work's first one, somebody asked again, what ran before was lost, or had too little memory."""
+    """Why it was claimed: the work's first one, a person cleared the task, what ran before was lost, or had too little memory."""
     owner: str
     """Task instance that claimed it."""
     try_number: int
     generation: int
-    """Changes when somebody clears the task: budgets start anew."""
+    """Changes when a person clears the task: budgets are reset."""
     preemptions: int = 0
     """Launches of this work that were taken away before this one."""
     number: int = 0
@@ -73,11 +73,11 @@ class Launches:
         self._address.write_ended(entry.attempt_id, record)
 
     def end_of(self, entry: LaunchEntry) -> dict[str, Any] | None:
-        """Return the note of a launch's end, or None while nobody has seen it end."""
+        """Return the note of a launch's end, or None while its end has not been seen."""
         return self._address.ended(entry.attempt_id)
 
     def has_begun(self, entry: LaunchEntry) -> bool:
-        """Say whether the launch's process has ever held the work's lease."""
+        """Return whether the launch's process has ever held the work's lease."""
         return any(revision.value.get("attempt_id") == entry.attempt_id for revision in self._address.journal().history())
 
     def holder_epoch(self) -> int:

@@ -126,7 +126,7 @@ class Lease:
         )
 
     def release(self) -> None:
-        """Let the next attempt in without a wait. Losing the race to do so is no fault."""
+        """Let the next attempt in without a wait. Losing the race to do so is not a fault."""
         try:
             self.commit("release", {})
         except LeaseLostError:

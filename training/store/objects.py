@@ -106,7 +106,7 @@ class Objects:
         return data
 
     def _altered(self, wanted: str, actual: str) -> StoreError:
-        # The next writer of the same content reads the object first, and replaces it. Not to be able to leave the mark is no further fault.
+        # The next writer of the same content reads the object first, and replaces it. If the mark cannot be left, that is no further fault.
         with suppress(NightshiftError):
             self._bucket.create(_mark(wanted), b"")
         message = f"{self.uri(wanted)} holds other bytes than its name says: SHA-256 {actual}"

@@ -1,7 +1,7 @@
 """Refs: the only things that move, and only by compare-and-set.
 
 A ref is a chain of numbered, immutable revisions: revision n + 1 is made by conditional create, so of two writers
-that both saw n exactly one wins and the other is told. Local folders have no conditional overwrite, every storage
+that both saw n exactly one wins and the other gets an error. Local folders have no conditional overwrite, every storage
 has conditional create, so one mechanism serves all of them; and a ref's history stays readable.
 """
 

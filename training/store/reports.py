@@ -46,7 +46,7 @@ def _reports_of_runs(store: Store, pipeline: str) -> Iterator[str]:
             try:
                 uri = Ref(store.bucket, prefix).at(int(name.removesuffix(".json"))).value
             except StoreError as err:
-                # One old page that cannot be found any more is no reason to fail every night after it.
+                # One old page that cannot be found any more is not a reason to fail every night after it.
                 logger.warning("left out of the index of reports: %s", err)
                 continue
             yield str(uri).rsplit("/", 1)[-1]

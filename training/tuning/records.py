@@ -99,7 +99,7 @@ class StudyStore:
     def take(self, owner: str, run: str, tune: Tune, *, now: datetime | None = None) -> int | None:
         """Return a slot for `owner` to work on: the one that it has begun, a fresh one, or one whose run is another; None: all is done.
 
-        A slot that another run holds may be in work right now: whoever starts it waits at its address as for any other work.
+        A slot that another run holds may be in work right now: the process that starts it waits at its address as for any other work.
 
         Args:
             owner: equal for every try of one lane of one run.
@@ -156,7 +156,7 @@ def best_of(records: Sequence[TrialRecord]) -> TrialRecord | None:
 
 
 def is_out_of_patience(tune: Tune, records: Sequence[TrialRecord]) -> bool:
-    """Say whether `patience` finished trials, in the order of their slots, have come after the best one."""
+    """Return whether `patience` finished trials, in the order of their slots, have come after the best one."""
     if tune.patience is None:
         return False
     best = best_of(records)
@@ -165,5 +165,5 @@ def is_out_of_patience(tune: Tune, records: Sequence[TrialRecord]) -> bool:
 
 
 def is_out_of_time(tune: Tune, began_at: datetime, now: datetime) -> bool:
-    """Say whether it is too late for another trial to begin."""
+    """Return whether it is too late for another trial to begin."""
     return tune.within is not None and now - began_at > tune.within

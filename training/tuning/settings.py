@@ -48,7 +48,7 @@ def project(train: Train, tune: Tune) -> Settings:
 
 
 def is_searched(space: SearchSpace, settings: Mapping[str, Any]) -> bool:
-    """Say whether a parameter's conditions hold."""
+    """Return whether a parameter's conditions hold."""
     return all(other in settings and settings[other] == value for other, value in space.when.items())
 
 

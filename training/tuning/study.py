@@ -91,7 +91,7 @@ def most_epochs(tune: Tune, train: Train) -> int:
 
 
 class Search:
-    """One trial of a study. What is told to a storage that is away is lost to pruning, never to the study."""
+    """One trial of a study. What is sent to a storage that is unavailable is lost to pruning, never to the study."""
 
     def __init__(self, tune: Tune, train: Train, *, name: str, slot: int, storage: BaseStorage) -> None:
         """Open or make the study.
@@ -147,7 +147,7 @@ class Search:
                     logger.info("trial %d goes on", self._slot)
                     found = Trial(self.study, trial._trial_id)
                     return found, suggest(found, self._tune)
-            # `Study.ask` would make a trial that is nobody's until a second write: killed in between, it would run for ever.
+            # `Study.ask` would make a trial without an owner until a second write: killed in between, it would run for ever.
             template = create_trial(state=TrialState.RUNNING, user_attrs={SLOT: self._slot}, system_attrs={"fixed_params": given})
             made = Trial(self.study, self._storage.create_new_trial(self._study_id, template_trial=template))
             return made, suggest(made, self._tune)
@@ -165,7 +165,7 @@ class Search:
         return ([first, *(one for one in found if one != first)] if first in found else found)[self._slot]
 
     def finish(self, trial: Trial, record: TrialRecord) -> None:
-        """Tell the storage how the trial ended. The record in the store is there already: failing here is no harm."""
+        """Tell the storage how the trial ended. The record in the store is there already: a failure here does no harm."""
         try:
             with without_waiting():
                 self._finish(trial._trial_id, record)

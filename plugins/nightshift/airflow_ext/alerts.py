@@ -102,7 +102,7 @@ def send(event: Mapping[str, Any], webhook: str | None) -> None:
     if not address:
         return
     if not address.startswith(("http://", "https://")):
-        logger.warning("alert not delivered: ${%s} is no http address", name)
+        logger.warning("alert not delivered: ${%s} is not an http address", name)
         return
     try:
         headers = {"Content-Type": "application/json", **signed(payload.encode(), time.time())}
@@ -129,7 +129,7 @@ def _to_slack(event: Mapping[str, Any], alerts: Alerts) -> None:
         return
     from airflow.providers.slack.notifications.slack import SlackNotifier
 
-    # `notify` and not a call: a call renders templates, and what a night says of itself is no template.
+    # `notify` and not a call: a call renders templates, and what a night says of itself is not a template.
     notifier = SlackNotifier(slack_conn_id=alerts.slack.connection, channel=alerts.slack.channel, text=told(event), unfurl_links=False)
     notifier.notify({})  # type: ignore[no-untyped-call]
 

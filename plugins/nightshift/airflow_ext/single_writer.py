@@ -2,7 +2,7 @@
 
 Airflow writes its audit log on the event loop. While another request's thread holds SQLite's only write lock, that write waits for
 the lock, the event loop waits for the write, and the other request cannot commit because its end needs the event loop: nothing is
-answered until SQLite's time-out ends the wait. One request that changes something at a time has nobody to wait for.
+answered until SQLite's time-out ends the wait. One request that changes something at a time waits for no other.
 """
 
 from __future__ import annotations

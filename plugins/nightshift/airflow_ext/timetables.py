@@ -24,7 +24,7 @@ class Nights(CronTriggerTimetable):
     """Cron whose first automatic run is the next slot to come: unpausing and triggering a pipeline is one run, not two.
 
     Airflow's own does so only for a DAG without a start date; with one, unpausing makes a run of the latest slot at once. Later
-    slots that nobody was up for (the scheduler was down) are Airflow's to make up as ever: the latest of them. `logical_date` is the slot.
+    slots that were missed (the scheduler was down) are Airflow's to make up as ever: the latest of them. `logical_date` is the slot.
     """
 
     def __init__(

@@ -37,7 +37,7 @@ HTML_STARTS: Final = (b"<!doctype html", b"<html")
 MISSING: Final = "there is no such report"
 _DAG_ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
-# Airflow asks nobody for a login on behalf of a plugin's routes.
+# Airflow does not ask for a login on a plugin's routes.
 router = APIRouter(dependencies=[Depends(get_user)])
 
 

@@ -24,7 +24,7 @@ def device_of(spec: PipelineSpec, *, has_gpus: bool) -> dict[str, str]:
 
 
 def local_gpus(*, folder: Path = DEVICES, environ: Mapping[str, str] = os.environ) -> bool:
-    """Say whether torch finds a GPU on this machine: by device files, CUDA_VISIBLE_DEVICES and torch's build, without importing it."""
+    """Return whether torch finds a GPU on this machine: by device files, CUDA_VISIBLE_DEVICES and torch's build, without importing it."""
     if environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in ("", "-1"):
         return False
     try:

@@ -65,7 +65,7 @@ class BudgetRetryPolicy(RetryPolicy):
         store: Any = None if context is None else context.get("task_state_store")
         if store is None:
             return 1
-        # A clear raises max_tries and keeps the store: so the number is part of the key, and a clear starts anew.
+        # A clear raises max_tries and keeps the store: so the number is part of the key, and a clear starts from zero.
         key = f"failures-{max_tries}"
         spent = int(store.get(key) or 0) + 1
         store.set(key, spent)

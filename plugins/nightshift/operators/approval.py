@@ -80,7 +80,7 @@ class AskOperator(HITLOperator):
             params={"note": Param(None, type=["null", "string"], description="For those who read the ledger a year later.")},
             **kwargs,
         )
-        # What the ledger says of a candidate is no template.
+        # What the ledger says of a candidate is not a template.
         self.template_fields = ()
         self.spec = spec
 
@@ -272,7 +272,7 @@ class WatchRequest(BaseTrigger):
             await asyncio.sleep(min(LOOK_SECONDS, max(0.1, (until - datetime.now(UTC)) / timedelta(seconds=1))))
 
     async def _answer(self) -> dict[str, Any] | None:
-        """Return an answer that came before Airflow had parked the task: nobody else would wake it."""
+        """Return an answer that came before Airflow had parked the task: nothing else would wake it."""
         try:
             given = await sync_to_async(get_hitl_detail_content_detail)(ti_id=UUID(self.ti_id))
         except Exception as err:

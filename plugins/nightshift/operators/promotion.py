@@ -55,7 +55,7 @@ class PromoteOperator(StageOperator):
         return super().frozen(context)
 
     def has_decided(self, found: StageResult, run: RunIdentity) -> bool:
-        """Say whether this task made the decision, in this try or an earlier one, and nothing has moved or answered since."""
+        """Return whether this task made the decision, in this try or an earlier one, and nothing has moved or answered since."""
         return found.run.owner == run.owner and found.scalars.get("decision") != "waiting" and not _is_past(found)
 
     def work(self, context: Context, frozen: ResolvedRun, settings: Settings, *, nonce: str) -> Work:
@@ -133,7 +133,7 @@ class CanaryDecisionOperator(PromoteOperator):
 
 
 def _is_past(found: StageResult) -> bool:
-    """Say whether a decision that is found again, by a task that was cleared, has been followed by a move or an answer."""
+    """Return whether a decision that is found again, by a task that was cleared, has been followed by a move or an answer."""
     from training.registry.ledger import Ledger
 
     key = found.scalars.get("key")

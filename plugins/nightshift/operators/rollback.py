@@ -30,7 +30,7 @@ class RollbackOperator(FollowOperator):
         """Roll back, once per run: the ledger takes an order that it has for the one that it was.
 
         Raises:
-            AirflowFailException: there is nothing to go back to, or somebody else moved the champion at the same moment.
+            AirflowFailException: there is nothing to go back to, or another decision moved the champion at the same moment.
         """
         from training.registry.decisions import roll_back
         from training.registry.ledger import Ledger

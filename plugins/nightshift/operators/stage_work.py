@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from training.registry.ledger import Holder
 
 MAX_NIGHTS: Final = 400
-"""Of a champion's life that an evaluation is told of: a year's."""
+"""The part of a champion's life that an evaluation sees: one year."""
 
 
 def needs_of(stage: str, spec: PipelineSpec) -> dict[str, str]:

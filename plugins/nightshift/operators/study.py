@@ -36,7 +36,7 @@ class StudyWork:
     """One study: what its trials are asked for, and under which name."""
 
     name: str
-    """Its fingerprint: equal searches over equal data are one study, whoever asks for it."""
+    """Its fingerprint: equal searches over equal data are one study, whichever caller asks for it."""
     dataset_uri: str
     world_size: int
     shared: bool

@@ -54,7 +54,7 @@ class WaitForData(BaseSensorOperator):
         if not missing:
             return
         now = datetime.now(UTC)
-        # Not counted by Airflow's own clock of a sensor, which starts anew with every try.
+        # Not counted by Airflow's own clock of a sensor, which restarts with every try.
         until = (context["dag_run"].start_date or now) + self.longest_wait
         if now >= until:
             waited = duration_text(self.longest_wait)

@@ -2,7 +2,7 @@
 
 `ask` is Airflow's human-in-the-loop operator. What a person answers reaches it from Airflow's own record of the response, and goes into the
 ledger in the transaction that moves the standing. `promote` always runs and reads the ledger: a task that was marked as done, or an XCom
-that somebody wrote, answers nothing, and is recorded as a bypass.
+that a user wrote, answers nothing, and is recorded as a bypass.
 
 The form says who may answer. Where Airflow knows that (a list of approvers, or the users of its simple auth manager), it refuses any
 other answer itself. An answer that is refused later fails that try of `ask`, with the reason in its log, and the next try asks again.

@@ -111,6 +111,7 @@ def test_secrets_are_made_once_and_readable_by_their_user_alone(settings: Settin
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+@pytest.mark.slow
 def test_secrets_made_by_several_commands_at_once_are_the_same(settings: Settings) -> None:
     variables = {**os.environ, "NIGHTSHIFT_HOME": str(settings.home), "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'plugins'}"}
     commands = [

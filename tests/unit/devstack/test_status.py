@@ -44,6 +44,7 @@ def scheduler(settings: Settings) -> Iterator[list[int]]:
     process.communicate()
 
 
+@pytest.mark.slow
 def test_memory_of_a_running_task_is_not_the_schedulers(settings: Settings, scheduler: list[int]) -> None:
     state = [ComponentState("scheduler", "running", ProcessId.of(scheduler[0]), 0, "log")]
     during = memory_bytes(settings, state)

@@ -197,7 +197,7 @@ def launch(stage: str) -> Launch:
 
 
 def selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
-    """Say whether a label selector takes a pod, as Kubernetes does for the two forms that are used here."""
+    """Return whether a label selector takes a pod, as Kubernetes does for the two forms that are used here."""
     assert set(selector) <= {"matchLabels", "matchExpressions"}
     expressions = selector.get("matchExpressions", [])
     assert {expression["operator"] for expression in expressions} <= {"In"}

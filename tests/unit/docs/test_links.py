@@ -20,7 +20,7 @@ EXTERNAL = re.compile(r"[a-z][a-z+.-]*:")
 
 
 def prose(text: str) -> str:
-    """Return a page without its code, in which brackets are no links."""
+    """Return a page without its code, in which brackets are not links."""
     text = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
     return re.sub(r"(`+).*?\1", "", text, flags=re.DOTALL)
 

@@ -44,6 +44,7 @@ def test_mutations_of_a_source_are_those_of_its_operators_numbers_and_statements
     assert {mutation.apply(source.encode()).decode() for mutation in mutations_of(source.encode())} == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", list(mutants.TESTS))
 def test_every_mutant_is_a_source_that_can_be_read_on_the_line_that_it_names(file: str) -> None:
     source = (CHECKOUT / file).read_bytes()
@@ -72,6 +73,7 @@ def test_mutants_of_a_file_differ_in_their_keys() -> None:
     assert len(keys) == len(mutations_of(source))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "outcome", "limit_seconds"),
     [("LIMIT = 3\n", SURVIVED, 60), ("LIMIT = 4\n", KILLED, 60), ("while True: pass\n", TIMEOUT, 1)],

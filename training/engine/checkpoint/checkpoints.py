@@ -207,7 +207,7 @@ class Checkpoints:
             self._pool.shutdown(wait=True)
 
     def _agrees(self, identity: Mapping[str, Any]) -> bool:
-        """Say whether a checkpoint is of this training; an elastic one may go on with another number of processes."""
+        """Return whether a checkpoint is of this training; an elastic one may go on with another number of processes."""
         if not self._context.request.parameters.get("elastic"):
             return bool(identity == self._identity)
         return {**identity, "world_size": 0} == {**self._identity, "world_size": 0}

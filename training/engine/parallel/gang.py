@@ -1,4 +1,4 @@
-"""The gang: the processes of one training, and how a broken collective is told from a bug.
+"""The gang: the processes of one training, and how a broken collective is distinguished from a bug.
 
 There are two groups of the same processes. The gradients of a step go through the default one: there all ranks do the same
 work, and the collective time-out is short. What happens between steps (validation, reading a checkpoint, waiting for an
@@ -150,7 +150,7 @@ class Gang:
         return bytes(cells.cpu().numpy()).decode()
 
     def sum(self, *numbers: float) -> list[float]:
-        """Return the sums over all ranks, in float64 and in the order of ranks: the same bits on each, whoever is late.
+        """Return the sums over all ranks, in float64 and in the order of ranks: the same bits on each, in whatever order they arrive.
 
         Any rank may be late by the limit of slow work.
         """

@@ -43,7 +43,7 @@ class Comparison:
     row_high: float
     """Ends of the bootstrap's interval over units."""
     blocks: BlockInterval | None
-    """None where nobody said when the rows happened."""
+    """None where the times of the rows are unknown."""
     decided_by: Literal["rows", "blocks"]
     """Which interval has the lower low."""
 

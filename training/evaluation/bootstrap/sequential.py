@@ -31,7 +31,7 @@ LEAST_BATCHES: Final = 3
 """Below, a pause between hourly rows looks like batches."""
 BATCH_HOURS: Final = 2
 MAX_LEFT: Final = 0.6
-"""Correlation of neighbouring blocks above which they are no evidence."""
+"""Correlation of neighbouring blocks above which they are not evidence."""
 EFFECT_VARIANCE: Final = 0.5
 """Of the effect sizes (mean of a block in its standard deviations) that the mixture expects."""
 
@@ -89,7 +89,7 @@ def alarm_of(gain: float, influence: Influence, origins: Origins, groups: NDArra
 
 
 def _come_in_batches(hours: NDArray[np.int64]) -> bool:
-    """Say whether units come in a few short batches far apart, once a day for example, so that blocks of hours would take too long.
+    """Return whether units come in a few short batches far apart, once a day for example, so that blocks of hours would take too long.
 
     Entities do not show a shock that all of an hour share. So hourly rows with a pause between them, and one row of long ago, are no
     batches: a batch lasts at most `BATCH_HOURS`, and has at least half of a batch's mean number of units.
@@ -131,7 +131,7 @@ def _completed(influence: Influence, hours: NDArray[np.int64]) -> _Blocks:
     length = max(LEAST_HOURS, math.ceil(automatic_length(sums) - 0.5), math.ceil((1 + at_most) / (1 - at_most) - 0.5))
     num = num_hours // length
     sums, counts = (part[: num * length].reshape(num, length).sum(axis=1) for part in by_hour[:2])
-    # Hours without rows are no evidence: two batches days apart are two blocks, however many lie between them.
+    # Hours without rows are not evidence: two batches days apart are two blocks, however many lie between them.
     return _Blocks(sums[counts > 0], counts[counts > 0], length)
 
 

@@ -62,7 +62,7 @@ class Metric(ABC):
         return None
 
     def influence(self, rows: Rows) -> Floats:
-        """Return each row's influence on the metric, [n], up to a constant, where it is no mean of units (see `Influence`)."""
+        """Return each row's influence on the metric, [n], up to a constant, where it is not a mean of units (see `Influence`)."""
         raise NotImplementedError(f"{type(self).__name__} has neither unit values nor an influence by row")
 
     def differences(self, new: Rows, old: Rows, seed: int) -> Floats:

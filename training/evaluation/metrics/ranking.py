@@ -1,6 +1,6 @@
 """Metrics of ranked groups: NDCG, recall and the reciprocal rank, each the expected value over all orders of rows with equal scores.
 
-Which of several tied rows comes first is no property of a model, so no order of the file may decide it. For NDCG and recall the
+Which of several tied rows comes first is not a property of a model, so no order of the file may decide it. For NDCG and recall the
 expectation is that of McSherry and Najork, "Computing Information Retrieval Performance Measures Efficiently in the Presence of
 Tied Scores" (ECIR 2008): every row of a run of equal scores has the run's mean gain. For the reciprocal rank only the first run
 with a positive row counts; the place of the first of its p positives among its m rows has the negative hypergeometric

@@ -32,7 +32,7 @@ _SWITCHES: Final = {
 
 
 def slice_keys_have_slices(evaluate: Evaluate) -> Iterator[Finding]:
-    """Yield a finding for each `slice_*` key that no slice would read. A default that is written out is no finding."""
+    """Yield a finding for each `slice_*` key that no slice would read. A default that is written out is not a finding."""
     if evaluate.slices:
         return
     hint = "name the columns in evaluate.slices, or remove the key"
@@ -93,7 +93,7 @@ def season_fits_the_window(data: Data, evaluate: Evaluate) -> Iterator[Finding]:
 
 
 def baseline_is_known_in_time(data: Data, prepare: Prepare, evaluate: Evaluate) -> Iterator[Finding]:
-    """Yield a finding for an SQL baseline that is no row expression, or that mentions what is unknown or known only after the decision."""
+    """Yield a finding for an SQL baseline that is not a row expression, or mentions what is unknown or known only after the decision."""
     sql, path = evaluate.baseline.sql, ("evaluate", "baseline", "sql")
     if sql is None:
         return
@@ -124,7 +124,7 @@ def severity_has_a_gate(evaluate: Evaluate) -> Iterator[Finding]:
 
 
 def is_on(evaluate: Evaluate, gate: Gate) -> bool:
-    """Say whether the spec makes `gate` judge anything."""
+    """Return whether the spec makes `gate` judge anything."""
     switches = {
         "minimum": bool(evaluate.minimum or evaluate.maximum),
         "maximum": bool(evaluate.maximum),

@@ -78,7 +78,7 @@ def _uses(data: Data, prepare: Prepare) -> Iterator[tuple[Path, str, str]]:
 
 def _remedy(data: Data, name: str, derive: Mapping[str, Derived]) -> str:
     if name.lower() == data.label.column.lower():
-        return "take it out: a model that is told the answer learns nothing"
+        return "take it out: a model that is given the answer learns nothing"
     if name in data.source.derive or name in derive:
         return "take it out; if it is known before all the same, give its `derive` a `known: before` and a `because`"
     return "take it out; if it is known before all the same, correct `known` where the column is declared"

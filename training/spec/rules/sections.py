@@ -51,7 +51,7 @@ def broken_rules(sections: Mapping[str, Any]) -> list[Finding]:
 
 
 def columns_exist(data: Data) -> Iterator[Finding]:
-    """Yield a finding for each name in `data` that is no column, or not of the type that its use asks for."""
+    """Yield a finding for each name in `data` that is not a column, or not of the type that its use asks for."""
     types = data.source.types
     named: list[tuple[Path, str]] = [
         (("data", "source", "event_time"), data.source.event_time),
@@ -142,7 +142,7 @@ def windows_fit(data: Data) -> Iterator[Finding]:
             ("data", "source", "partition"), "partition.invalid", f"{told(source.partition)} {fault}", 'one folder a day: "dt={date}"'
         )
     if source.window % timedelta(days=1):
-        message = f"{duration_text(source.window)} is no whole number of days, and the partitions are days"
+        message = f"{duration_text(source.window)} is not a whole number of days, and the partitions are days"
         yield Finding(("data", "source", "window"), "partition.window", message, "")
 
 
@@ -269,7 +269,7 @@ def _both_declared_and_ignored(path: Path, columns: Iterable[str], ignore: Itera
 
 
 def _unknown(path: Path, name: str, owner: str, known: Iterable[str]) -> Finding:
-    return Finding(path, "column.unknown", f"{name} is no column of {owner}", nearest(name, known))
+    return Finding(path, "column.unknown", f"{name} is not a column of {owner}", nearest(name, known))
 
 
 RULES: Final[tuple[tuple[tuple[str, ...], Rule], ...]] = (

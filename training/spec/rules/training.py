@@ -109,7 +109,7 @@ def metrics_exist(evaluate: Evaluate) -> Iterator[Finding]:
             yield Finding(path, "metric.clash", f"there is a metric {name} already", "give one's own another name")
         if not is_own(place):
             own = ", ".join(own_packages()) or "none"
-            message = f"{told(place)} is no package.module:function of an allowed package"
+            message = f"{told(place)} is not a package.module:function of an allowed package"
             yield Finding(path, "metric.place", message, f"allowed packages ({PACKAGES_VARIABLE}): {own}")
     if evaluate.improvement.absolute is not None and evaluate.improvement.relative is not None:
         message = "improvement is absolute or relative, not both"

@@ -38,7 +38,7 @@ def parameters_fit(tune: Tune | None, train: Train) -> Iterator[Finding]:
             yield Finding(path, "field.conflict", f"{name} has no effect on {train.model}", "leave it out")
         elif name not in known and not (facts is None and name.startswith(SETTINGS) and len(name) > len(SETTINGS)):
             yield Finding(
-                path, "tune.unknown_param", f"{told(name)} is no setting of {train.model} that can be searched", nearest(name, known)
+                path, "tune.unknown_param", f"{told(name)} is not a setting of {train.model} that can be searched", nearest(name, known)
             )
         else:
             yield from _values_fit(path, name, space, train)
@@ -72,7 +72,7 @@ def _values_fit(path: Path, name: str, space: SearchSpace, train: Train) -> Iter
     values = space.choices if space.choices is not None else space.bounds
     for value in values:
         for message, hint in _objections(name, value, train):
-            yield Finding(path, "tune.value", f"{told(value)} is no value of train.{name}: {message}", hint)
+            yield Finding(path, "tune.value", f"{told(value)} is not a value of train.{name}: {message}", hint)
             return
     world_size = train.placement.world_size
     if name == "batch_size" and space.int_ is not None and (space.step or 1) % world_size:
@@ -114,7 +114,7 @@ def conditions_fit(tune: Tune | None) -> Iterator[Finding]:
 
 
 def can_be(space: SearchSpace, value: Any) -> bool:
-    """Say whether a parameter may have a value; true and 1 are two values."""
+    """Return whether a parameter may have a value; true and 1 are two values."""
     if space.choices is not None:
         return any(choice == value and isinstance(choice, bool) == isinstance(value, bool) for choice in space.choices)
     low, high = space.bounds

@@ -69,7 +69,7 @@ class Source(Section):
     key: Annotated[Columns, Field(min_length=1)]
     columns: Annotated[dict[ColumnName, Column], Field(min_length=1, max_length=MAX_COLUMNS)]
     ignore: Annotated[tuple[str, ...], Field(strict=False)] = ()
-    """Columns of the file that nobody reads."""
+    """Columns of the file that no table reads."""
     derive: dict[ColumnName, Derived] = Field(default_factory=dict)
 
     @property
@@ -94,7 +94,7 @@ class FeatureTable(Section):
     available_after: Duration = Field(default="0s", validate_default=True)
     """A row can be seen this long after its event time."""
     max_age: PositiveDuration | None = None
-    """An older row than this is no match."""
+    """An older row than this is not a match."""
     suite: Suite | None = None
     columns: Annotated[dict[ColumnName, JoinedColumn], Field(min_length=1, max_length=MAX_COLUMNS)]
     ignore: Annotated[tuple[str, ...], Field(strict=False)] = ()

@@ -122,5 +122,5 @@ class Evaluate(Section):
         return severities.get(gate, inherited)
 
     def is_metric(self, name: str) -> bool:
-        """Say whether `name` is a metric of the task, or one of the spec's own."""
+        """Return whether `name` is a metric of the task, or one of the spec's own."""
         return name in self.metrics or is_metric(self.task, name)

@@ -1,5 +1,5 @@
 """The only place that names Airflow's KubernetesPodOperator: it connects to the cluster, and builds pods as that Airflow wants them: its
-labels, its `pod_mutation_hook`. What it would do after that is done elsewhere: it deletes a pod that succeeded while nobody looked and
+labels, its `pod_mutation_hook`. What it would do after that is done elsewhere: it deletes a pod that succeeded while no task looked and
 starts it again, and it knows success by a pod's phase.
 """
 

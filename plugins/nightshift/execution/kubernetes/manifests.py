@@ -37,7 +37,7 @@ INDEX_LABEL: Final = "batch.kubernetes.io/job-completion-index"
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 KUEUE_TOPOLOGY: Final = "kueue.x-k8s.io/podset-required-topology"
 KEPT_SECONDS: Final = 86_400
-"""After which Kubernetes itself removes a finished gang that nobody came back for."""
+"""After which Kubernetes itself removes a finished gang that no task came back for."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,7 +76,7 @@ class Launch:
 
 
 def launch_name(pipeline: str, stage: str, fingerprint: str, number: int) -> str:
-    """Return the name of the launch `number` of a piece of work: readable, at most 52 characters, the same for whoever asks."""
+    """Return the name of the launch `number` of a piece of work: readable, at most 52 characters, the same for every caller."""
     tail = f"{stage}-{fingerprint[:12]}-{number}"
     head = re.sub(r"[^a-z0-9]+", "-", pipeline.lower()).strip("-")
     # The whole of a long name is in the fingerprint's address; the digest tells two pipelines with one beginning apart.

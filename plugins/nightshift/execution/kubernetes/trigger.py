@@ -1,6 +1,6 @@
 """Watches a launch from the triggerer, where waiting costs no worker slot: its state, and the log of its first member, live.
 
-Losing the triggerer loses nothing: another one starts this trigger again from its arguments and looks at the cluster anew.
+Losing the triggerer loses nothing: another one starts this trigger again from its arguments and looks at the cluster again.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class WatchLaunch(BaseTrigger):
         await asyncio.sleep(pause_seconds)
 
     async def _look_for_a_while(self, api: Any, log: LogFollower) -> LaunchStatus | None:
-        """Return the end, or None when it is time to connect anew."""
+        """Return the end, or None when it is time to reconnect."""
         began = datetime.now(UTC)
         failed_at: datetime | None = None
         bad_image_since: datetime | None = None

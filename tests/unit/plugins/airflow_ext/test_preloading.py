@@ -33,6 +33,7 @@ print(json.dumps({"tasks": len(dag.tasks), "threads": threads, "more": sorted(se
 """
 
 
+@pytest.mark.slow
 def test_parsing_a_pipeline_imports_nothing_that_was_not_preloaded(tmp_path: Path) -> None:
     path = os.pathsep.join([str(ROOT), str(ROOT / "plugins")])
     environment = {**os.environ, "AIRFLOW_HOME": str(tmp_path), "AIRFLOW__CORE__LOAD_EXAMPLES": "False", "PYTHONPATH": path}

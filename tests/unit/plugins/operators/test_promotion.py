@@ -83,6 +83,7 @@ def decided(found: StageResult) -> Outlets:
     return outlets
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("decision", "action", "alias", "event"),
     [

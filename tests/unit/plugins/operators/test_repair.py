@@ -110,6 +110,7 @@ def test_no_process_is_started_where_nothing_is_to_be_done(quiet: Ledger, starte
     assert started == []
 
 
+@pytest.mark.slow
 def test_look_for_something_to_do_imports_no_mlflow(quiet: Ledger) -> None:
     code = (
         "import sys; from types import SimpleNamespace;"

@@ -92,6 +92,7 @@ def night(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Night]:
         yield made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "stages", "evaluates"),
     [

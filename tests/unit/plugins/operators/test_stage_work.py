@@ -125,6 +125,7 @@ def test_validate_depends_on_the_night_before_and_on_the_suite(
     assert len({first.fingerprint, second.fingerprint, third.fingerprint}) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "changed"),
     [

@@ -131,6 +131,7 @@ def test_each_file_of_training_belongs_to_a_stage_or_is_listed_here(ranking: Pip
     assert all(name.endswith(".py") for name in outside), outside
 
 
+@pytest.mark.slow
 def test_imports_by_a_computed_name_are_where_the_roots_stand_for_them() -> None:
     found: dict[str, set[str]] = {}
     for path in sorted((CHECKOUT / "training").rglob("*.py")):

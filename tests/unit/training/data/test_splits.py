@@ -78,7 +78,7 @@ def test_row_outside_of_the_window_is_refused() -> None:
         ([0, 1, 0, 1, 0, 1], None),
         ([1.5, 2.5, 3.5, 3.5, 4.5, 4.5], None),
     ],
-    ids=["one class", "one number", "one class in the test", "both classes", "numbers are no classes"],
+    ids=["one class", "one number", "one class in the test", "both classes", "numbers are not classes"],
 )
 def test_labels_that_teach_nothing_are_refused(label: list[float], code: str | None) -> None:
     rows = {"train": np.array([0, 1]), "validation": np.array([2, 3]), "test": np.array([4, 5])}

@@ -205,6 +205,7 @@ def test_fitting_depends_on_the_rows_and_not_on_their_order(kind: str) -> None:
     assert fit_one(values[values < np.median(values)].tolist(), kind).to_json() not in written
 
 
+@pytest.mark.slow
 def test_fit_does_not_depend_on_the_hash_seed() -> None:
     code = (
         "import pandas as pd, sys; from training.data.transforms import *; from training.data.encoders import *;"

@@ -122,7 +122,7 @@ def test_password_of_a_server_that_does_not_answer_is_masked_wherever_it_is(wher
 
 
 @pytest.mark.parametrize(
-    "content", [b"this is no database at all" * 400, b"SQLite format 3\x00" + b"\xff" * 4096], ids=["text", "header only"]
+    "content", [b"this is not a database at all" * 400, b"SQLite format 3\x00" + b"\xff" * 4096], ids=["text", "header only"]
 )
 def test_damaged_database_is_reported_with_its_path_and_kept(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "nightshift.db"

@@ -92,6 +92,7 @@ def trained(folder: Path, kind: str, compiled: str) -> dict[str, Any]:
     return facts
 
 
+@pytest.mark.slow
 def test_the_bits_are_torchs_and_its_compiler_is_not_imported(tmp_path: Path) -> None:
     ours, torchs = trained(tmp_path, "ours", "never"), trained(tmp_path, "torch", "never")
     assert ours["digest"] == torchs["digest"]
@@ -100,6 +101,7 @@ def test_the_bits_are_torchs_and_its_compiler_is_not_imported(tmp_path: Path) ->
     assert "torch._dynamo" in torchs["imported"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "in a step"])
 def test_a_compiled_model_is_compiled_and_has_the_bits_of_torchs_own_classes(tmp_path: Path, when: str) -> None:
     ours, torchs = trained(tmp_path, "ours", when), trained(tmp_path, "torch", when)

@@ -47,6 +47,7 @@ def stopped(bench: LoopBench, kind: str, step: int, **changes: Any) -> Loop:
     return loop
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [1, 4, 6, 11, 12])
 def test_training_stopped_after_a_step_ends_in_the_same_bits_when_resumed(bench: LoopBench, tmp_path: Path, kind: str, step: int) -> None:
     stopped(bench, kind, step)

@@ -120,6 +120,7 @@ def assert_delivered_once(journal: RunJournal, experiment: str) -> None:
     assert pending_journals(journal.bucket) == []
 
 
+@pytest.mark.slow
 def test_journal_is_delivered_with_the_times_steps_and_status_of_the_training(journal: RunJournal, experiment: str) -> None:
     assert deliver_if_reachable(journal) == journal.run_id()
     assert_delivered_once(journal, experiment)

@@ -142,7 +142,7 @@ def test_without_a_champion_the_page_says_so_and_shows_no_column_for_it() -> Non
     assert "compared with nobody: there is no champion yet" in found
     assert "metric candidate required" in found
     late = rendered(evaluation={**first, "baseline": "its train rows end after the test rows begin"}).text
-    assert "compared with nobody: the champion is no baseline: its train rows end after the test rows begin" in late
+    assert "compared with nobody: the champion is not a baseline: its train rows end after the test rows begin" in late
 
 
 def test_the_worst_slice_is_marked_first_and_small_ones_come_last_and_grey() -> None:

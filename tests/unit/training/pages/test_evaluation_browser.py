@@ -90,6 +90,7 @@ def directions(browser: Browser) -> list[str]:
     return list(browser.evaluate("Array.from(document.querySelectorAll('#slice-table th[aria-sort]'), h => h.getAttribute('aria-sort'))"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [DESKTOP, PHONE])
 def test_the_page_runs_without_errors_asks_for_nothing_fits_its_screen_and_can_be_read(

@@ -125,6 +125,7 @@ def test_short_and_flat_curves_stay_as_they_are() -> None:
     assert [part.tolist() for part in thin(same, same)] == [[0.0, 0.0], [0.0, 0.0]]
 
 
+@pytest.mark.slow
 def test_rare_classes_are_one_and_a_class_name_is_text() -> None:
     generator = np.random.default_rng(3)
     names = [f"<b>$x_{n}$" for n in range(MAX_CLASSES + 5)]

@@ -229,6 +229,7 @@ def test_a_rollback_that_mlflow_does_not_hear_of_says_that_it_is_done_and_how_to
     assert seats(ledger) == ("1", None)
 
 
+@pytest.mark.slow
 def test_a_check_lists_what_differs_and_its_repair_sets_it_right(
     ledger: Ledger, registry: mlflow.MlflowClient, model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

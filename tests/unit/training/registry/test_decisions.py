@@ -370,6 +370,7 @@ def test_without_a_champion_there_is_nothing_to_roll_back(ledger: Ledger) -> Non
         back(ledger, "")
 
 
+@pytest.mark.slow
 def test_one_order_given_again_is_the_rollback_that_it_was(ledger: Ledger) -> None:
     for number in (1, 2, 3):
         decide_on(ledger, number)

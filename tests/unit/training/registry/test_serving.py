@@ -53,6 +53,7 @@ def model(saved: tuple[Path, str], tmp_path: Path) -> Path:
     return Path(shutil.copytree(saved[0], tmp_path / "model"))
 
 
+@pytest.mark.slow
 def test_a_model_as_it_was_registered_scores_as_the_stores_files_do(saved: tuple[Path, str]) -> None:
     found = load_verified(str(saved[0]), digest=saved[1]).predict(FRAME)
     assert found.shape == (len(FRAME),)

@@ -62,6 +62,7 @@ class Stage:
             time.sleep(0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["with_gil", "without_gil"])
 def test_stage_that_hangs_in_c_code_is_ended_with_its_stacks_and_is_relaunched(tmp_path: Path, how: str) -> None:
     stage = Stage(tmp_path, how=how)
@@ -78,6 +79,7 @@ def test_stage_that_hangs_in_c_code_is_ended_with_its_stacks_and_is_relaunched(t
     assert (verdict.action, verdict.code) == (Action.RELAUNCH, "stage.hung")
 
 
+@pytest.mark.slow
 def test_stage_that_is_slow_and_moves_or_was_stopped_for_longer_than_the_limit_is_not_ended(tmp_path: Path) -> None:
     stage = Stage(tmp_path, how="slow", seconds=3 * LIMIT_SECONDS)
     stage.await_heartbeat()
@@ -90,6 +92,7 @@ def test_stage_that_is_slow_and_moves_or_was_stopped_for_longer_than_the_limit_i
     assert stage.address.error("a1") is None
 
 
+@pytest.mark.slow
 def test_stage_whose_imports_hang_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "duckdb.py").write_text("import threading\nthreading.Event().wait()\n")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
@@ -104,6 +107,7 @@ def test_stage_whose_imports_hang_is_ended(tmp_path: Path, monkeypatch: pytest.M
     assert "NIGHTSHIFT_START_TIMEOUT_SECONDS" in error["hint"]
 
 
+@pytest.mark.slow
 def test_stage_whose_request_cannot_be_read_to_its_end_is_ended_at_the_limit_of_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -106,10 +106,12 @@ def test_nothing_is_left_out_where_users_packages_may_need_it(monkeypatch: pytes
     assert not may_omit()
 
 
+@pytest.mark.slow
 def test_where_a_model_is_served_xgboost_keeps_its_classes_for_scikit_learn() -> None:
     assert python("import training.models.boosted_trees.module, xgboost; print(xgboost.XGBClassifier().get_params()['n_jobs'])") == "None"
 
 
+@pytest.mark.slow
 def test_expectations_that_need_a_deferred_module_are_judged_as_ever() -> None:
     assert python(AS_OWN_PROGRAM + SUITE) == "['passed', 'passed'] False"
 

@@ -102,7 +102,7 @@ CASES: list[tuple[str, str, str, str]] = [
     ),
     (R, SCHEDULE, '"0 0 1 1 1 1"', f"schedule: [schedule.invalid] '0 0 1 1 1 1' has 6 fields, cron has 5 {CRON}"),
     (R, SCHEDULE, '"@daily"', f"schedule: [schedule.invalid] '@daily' has 1 field, cron has 5 {CRON}"),
-    (R, SCHEDULE, '"H 2 * * *"', f"schedule: [schedule.invalid] 'H 2 * * *' is not a cron line: h is no month or day {CRON}"),
+    (R, SCHEDULE, '"H 2 * * *"', f"schedule: [schedule.invalid] 'H 2 * * *' is not a cron line: h is not a month or day {CRON}"),
     (R, SCHEDULE, '"0 0 30 2 *"', "schedule: [schedule.never] '0 0 30 2 *' never comes (no month has that day)"),
     (
         R,
@@ -178,7 +178,7 @@ CASES: list[tuple[str, str, str, str]] = [
         "batch_size: 20",
         "train.batch_size: [field.conflict] batch_size has no effect on boosted_trees (leave it out)",
     ),
-    (R, URI, "file:///etc/passwd", f"data.source.uri: [uri.forbidden] 'file:///etc/passwd' is no place that a YAML may name {PLACE}"),
+    (R, URI, "file:///etc/passwd", f"data.source.uri: [uri.forbidden] 'file:///etc/passwd' is not a place that a YAML may name {PLACE}"),
     (
         R,
         '"${ALERTS_URI}"',
@@ -189,7 +189,7 @@ CASES: list[tuple[str, str, str, str]] = [
         R,
         "event_time: shown_at",
         "event_time: shownat",
-        "data.source.event_time: [column.unknown] shownat is no column of table clicks (did you mean shown_at?)",
+        "data.source.event_time: [column.unknown] shownat is not a column of table clicks (did you mean shown_at?)",
     ),
     (
         R,
@@ -201,7 +201,7 @@ CASES: list[tuple[str, str, str, str]] = [
         R,
         "label: {column: clicked}",
         "label: {column: click}",
-        "data.label.column: [column.unknown] click is no column of table clicks (did you mean clicked?)",
+        "data.label.column: [column.unknown] click is not a column of table clicks (did you mean clicked?)",
     ),
     (
         F,
@@ -219,7 +219,7 @@ CASES: list[tuple[str, str, str, str]] = [
         R,
         "group: search_id",
         "group: search",
-        "data.group: [column.unknown] search is no column of table clicks (did you mean search_id?)",
+        "data.group: [column.unknown] search is not a column of table clicks (did you mean search_id?)",
     ),
     (
         R,
@@ -231,7 +231,7 @@ CASES: list[tuple[str, str, str, str]] = [
         R,
         "category_id]",
         "categry]",
-        "evaluate.slices[0]: [column.unknown] categry is no column of the joined frame (did you mean category_id?)",
+        "evaluate.slices[0]: [column.unknown] categry is not a column of the joined frame (did you mean category_id?)",
     ),
     (
         F,
@@ -243,7 +243,7 @@ CASES: list[tuple[str, str, str, str]] = [
         F,
         "    dewp: {transform",
         "    dew: {transform",
-        "prepare.features.dew: [column.unknown] dew is no column of the joined frame, nor of prepare.derive (did you mean dewp?)",
+        "prepare.features.dew: [column.unknown] dew is not a column of the joined frame, nor of prepare.derive (did you mean dewp?)",
     ),
     (
         F,
@@ -261,7 +261,7 @@ CASES: list[tuple[str, str, str, str]] = [
         F,
         "on: {tailnum: tailnum}",
         "on: {tailnum: tailnum, origin: tail}",
-        "data.features[1].on.origin: [column.unknown] tail is no column of table planes (did you mean tailnum?)",
+        "data.features[1].on.origin: [column.unknown] tail is not a column of table planes (did you mean tailnum?)",
     ),
     (
         F,
@@ -285,13 +285,13 @@ CASES: list[tuple[str, str, str, str]] = [
         R,
         '"dt={date}"',
         '"../{date}"',
-        "data.source.partition: [partition.invalid] '../{date}' is no folder below uri (one folder a day: \"dt={date}\")",
+        "data.source.partition: [partition.invalid] '../{date}' is not a folder below uri (one folder a day: \"dt={date}\")",
     ),
     (
         R,
         "window: 30d",
         "window: 100h",
-        "data.source.window: [partition.window] 100h is no whole number of days, and the partitions are days",
+        "data.source.window: [partition.window] 100h is not a whole number of days, and the partitions are days",
     ),
     (
         F,

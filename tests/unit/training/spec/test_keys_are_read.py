@@ -2,7 +2,7 @@
 
 A reader is an attribute access in plugins/ or training/ outside of training/spec, on something that is, by its name or annotation, the
 section that has the key: `placement.spot`, `context.spec.train.epochs`, `rules.minimum` where `rules: Evaluate`. Checks of the spec itself
-are no readers. It is a test of names: it finds a key that nothing reads, not one that is read to no effect.
+are not readers. It is a test of names: it finds a key that nothing reads, not one that is read to no effect.
 """
 
 from __future__ import annotations
@@ -171,6 +171,7 @@ def readers(attribute: str, model: type[BaseModel]) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("key", "attribute", "model"), KEYS, ids=[key for key, _, _ in KEYS])
 def test_key_is_read_or_listed_with_its_reason(key: str, attribute: str, model: type[BaseModel]) -> None:
     found = readers(attribute, model)

@@ -82,8 +82,8 @@ def test_overrides_are_in_the_spec_and_parameters_beside_it(ranking: PipelineSpe
             {"as_of": "x" * 300_000},
             ": [conf.too_large] has 300013 bytes, at most 262144 are read (a trigger carries parameters, never data)",
         ),
-        ({"as_of": "\ud800"}, ": [spec.encoding] is no JSON: "),
-        ({"force": {1, 2}}, ": [spec.encoding] is no JSON: "),
+        ({"as_of": "\ud800"}, ": [spec.encoding] is not JSON: "),
+        ({"force": {1, 2}}, ": [spec.encoding] is not JSON: "),
     ],
 )
 def test_conf_is_refused_in_these_words(ranking: PipelineSpec, conf: dict[str, Any], message: str) -> None:

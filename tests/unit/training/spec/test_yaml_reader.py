@@ -103,7 +103,7 @@ UNREADABLE = [
     (
         b'a: "\\ud800"',
         "spec.encoding",
-        "s:1:7: [spec.encoding] found invalid Unicode character escape code (surrogates are no characters; write the character itself)",
+        "s:1:7: [spec.encoding] found invalid Unicode character escape code (surrogates are not characters; write the character itself)",
     ),
 ]
 

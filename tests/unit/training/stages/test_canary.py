@@ -97,7 +97,7 @@ def test_page_shows_the_verdict_that_the_decision_will_record(
     page = bench.store.objects.get_bytes(result.reports["canary"].rsplit("/", 1)[-1]).decode()
     assert f"</span> {heading}</h2>" in page
     assert "No decision" not in page
-    # Time and rows that are still missing are no failure.
+    # Time and rows that are still missing are not failures.
     assert ("not yet" in page) == (heading == "Waiting")
 
 

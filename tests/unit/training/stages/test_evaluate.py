@@ -149,7 +149,7 @@ def test_feature_that_is_the_label_is_found(binary: EvaluateBench) -> None:
     model = binary.train({"    noise: {transform: number}\n": "    leak: {transform: number}\n"}, work="leaking")
     record = binary.evaluate(model, work="leaking")[1]
     assert record["checks"]["leakage"] == {"feature": "leak", "value": 1.0}
-    # The order's number is no entity that returns.
+    # The order's number is not an entity that returns.
     assert record["checks"]["overlap"] == {"entities": ["order_id"], "share": 0.0, "num_test": record["num_rows"]}
 
 

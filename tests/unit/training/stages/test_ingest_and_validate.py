@@ -377,6 +377,7 @@ def test_a_departure_after_midnight_keeps_the_day_of_its_schedule(flights: Night
     assert late["landed_at"].to_pylist()[0] > datetime(2013, 6, 29, 5, 21, tzinfo=UTC)
 
 
+@pytest.mark.slow
 def test_a_volume_that_halves_against_the_previous_night_is_refused(flights: Night) -> None:
     flights.validate(flights.ingest())
     source = flights.folder / "flights" / "flights.csv"

@@ -174,6 +174,7 @@ def test_binary_label_with_a_third_class_fails_in_prepare_with_its_names(binary:
         EvaluateBench(tmp_path, "binary", text=text_of("binary", "string"), frame=frame)
 
 
+@pytest.mark.slow
 def test_boolean_label_is_a_binary_one_without_names(tmp_path: Path) -> None:
     frame = orders()
     plain = EvaluateBench(tmp_path / "plain", "binary", frame=frame)

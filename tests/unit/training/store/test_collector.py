@@ -409,6 +409,7 @@ def test_clocks_may_differ_by_a_quarter_of_an_hour(store: Store, minutes: int) -
     Collector(store, LONG, now=lambda: datetime.now(UTC) + timedelta(minutes=minutes)).collect()
 
 
+@pytest.mark.slow
 def test_look_that_takes_longer_than_a_dead_collector_is_waited_for_keeps_its_lease(store: Store) -> None:
     for number in range(30):
         make(store, f"weights {number}", f"{number:064x}")

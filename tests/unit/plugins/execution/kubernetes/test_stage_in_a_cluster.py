@@ -94,6 +94,7 @@ def test_a_source_that_changes_while_the_stage_runs_does_not_start_it_again(task
     assert sum(api.creates.values()) == 1
 
 
+@pytest.mark.slow
 def test_a_pod_that_says_success_without_a_result_is_no_success(task: Task, api: KubernetesApi) -> None:
     deferred = task.start()
     api.set_status(api.names()[0], SUCCEEDED)

@@ -64,17 +64,20 @@ def assert_recorded(findings: Findings, damage: str) -> None:
     assert found["rows_per_day"] == recorded["rows_per_day"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_findings_are_those_of_whole_tables(tmp_path: Path, damage: str) -> None:
     assert_recorded(counted(tmp_path, damage)[1], damage)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["sound", "damaged_values"])
 def test_each_column_is_read_once(tmp_path: Path, damage: str) -> None:
     sources, _ = counted(tmp_path, damage)
     assert [source.reads for source in sources] == [Counter(TYPES.keys())] * 2
 
 
+@pytest.mark.slow
 def test_columns_one_by_one_are_read_once_and_give_the_same_findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot_view, "GROUP_BYTES", 1)
     sources, findings = counted(tmp_path, "damaged_values")
@@ -82,6 +85,7 @@ def test_columns_one_by_one_are_read_once_and_give_the_same_findings(tmp_path: P
     assert [source.reads for source in sources] == [Counter(TYPES.keys())] * 2
 
 
+@pytest.mark.slow
 def test_large_columns_are_in_memory_one_at_a_time_besides_keys_and_event_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot_view, "GROUP_BYTES", 1)
     alone = [

@@ -155,6 +155,7 @@ def column_of(arguments: dict[str, Any]) -> str:
     return ", ".join(arguments[name] for name in ("column", "column_A", "column_B") if name in arguments)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHIPPED)
 def test_sound_rows_meet_the_suite(name: str) -> None:
     assert [check.line() for check in run(name, SOUND[name]()) if check.status != "passed"] == []

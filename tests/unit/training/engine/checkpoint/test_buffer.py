@@ -29,6 +29,7 @@ def allocations(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     return found
 
 
+@pytest.mark.slow
 def test_a_training_allocates_one_buffer_and_not_in_its_own_thread(bench: LoopBench, allocations: list[tuple[str, int]]) -> None:
     bench.train(epochs=2)
     ((thread, num_bytes),) = allocations

@@ -167,7 +167,7 @@ CHANGES: dict[str, Any] = {
     "more items than bytes": lambda meta: meta["tensors"]["w"].update(shape=[10**6]),
     "offset below 0": lambda meta: meta["tensors"]["w"].update(offset=-8),
     "shape below 0": lambda meta: meta["tensors"]["w"].update(shape=[-1]),
-    "offset that is no number": lambda meta: meta["tensors"]["w"].update(offset="8"),
+    "offset that is not a number": lambda meta: meta["tensors"]["w"].update(offset="8"),
     "entry without a shape": lambda meta: meta["tensors"]["w"].pop("shape"),
     "no tensors": lambda meta: meta.pop("tensors"),
     "no identity": lambda meta: meta.pop("identity"),

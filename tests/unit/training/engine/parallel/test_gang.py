@@ -45,6 +45,7 @@ print(torch._inductor.config.deterministic)
 """
 
 
+@pytest.mark.slow
 def test_a_gang_is_deterministic_without_torchs_compiler_which_is_so_when_it_is_imported_later() -> None:
     environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(CHECKOUT), "HOME": "/nonexistent"}
     done = subprocess.run([sys.executable, "-c", JOINS], env=environment, capture_output=True, text=True, check=False)

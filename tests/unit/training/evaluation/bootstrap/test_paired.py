@@ -80,6 +80,7 @@ def test_interval_of_every_metric_is_that_of_a_plain_bootstrap(task: str, name: 
     assert found.gain == pytest.approx((exact[0] - exact[1]) * (-1 if is_lower_better(name) else 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("task", "name"), [("binary", "auc"), ("binary", "pr_auc"), ("multiclass", "auc"), ("multiclass", "pr_auc")])
 def test_many_rows_have_nearly_the_interval_that_areas_of_each_resample_have(monkeypatch: pytest.MonkeyPatch, task: str, name: str) -> None:
     rows = scored(task, num_rows=6000)

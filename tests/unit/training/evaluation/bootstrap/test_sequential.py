@@ -64,7 +64,7 @@ def test_rows_in_three_hours_of_each_day_raise_no_alarm_within_three_days_and_on
         hours = np.repeat((24 * np.arange(num_days)[:, None] + np.array([9, 10, 11])).ravel(), 40)
         found = alarm(generator.normal(-5, 1, len(hours)), hours, entities=generator.integers(0, 40, len(hours)))
         if len(np.unique(hours)) >= 8:
-            # Neighbouring hours share a block of five, so hours with rows are no blocks yet.
+            # Neighbouring hours share a block of five, so hours with rows are not blocks yet.
             assert found.clusters == "time"
             assert found.num_blocks <= 2 * num_days
             assert found.required_blocks == 8
