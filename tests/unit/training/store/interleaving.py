@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from training.store import Bucket, Store
-from training.store.bucket import LaunchStatus, Listed
+from training.store.bucket import Listed, OnPage
 from training.store.manifests import Manifests
 from training.store.objects import Objects
 
@@ -140,7 +140,7 @@ class MemoryBucket(Bucket):
         self._world.step(is_deletion=True)
         self._world.files.pop(key, None)
 
-    def list(self, prefix: str, *, after: str | None = None, seen: LaunchStatus | None = None) -> list[Listed]:
+    def list(self, prefix: str, *, after: str | None = None, seen: OnPage | None = None) -> list[Listed]:
         self._world.step()
         found = [
             Listed(key=key, size_bytes=len(data), version="", modified=modified)
