@@ -1,4 +1,4 @@
-"""H1: what Hyperband saves, and what it costs, over twenty seeded studies of a real small training.
+"""What Hyperband saves, and what it costs, over twenty seeded studies of a real small training.
 
 python benchmarks/tuning.py [STUDIES [FIRST_SEED]]
 
@@ -124,7 +124,7 @@ def main() -> None:
     print(f"median: {steps:.1%} of the steps (at most {MOST_STEPS:.0%}), {worse:+.2%} worse (at most {MOST_WORSE:.0%})")
     print(f"        worst study {max(losses):+.2%}, most steps {max(shares):.1%}; {time.monotonic() - started_at:.0f} s")
     if steps > MOST_STEPS or worse > MOST_WORSE:
-        sys.exit("H1 is missed")
+        sys.exit("the goals are missed")
 
 
 if __name__ == "__main__":

@@ -51,7 +51,12 @@ def page(root: Path) -> str:
     if unread := sorted(named - read.keys()):
         raise ValueError(f"in the table of docs/architecture.md, and nothing reads it: {', '.join(unread)}")
     body = [
-        (", ".join(map(code, names)), default, meaning, "<br>".join(code(file) for name in names for file in read.get(name, [])))
+        (
+            ", ".join(map(code, names)),
+            default,
+            meaning,
+            "<br>".join(map(code, dict.fromkeys(file for name in names for file in read.get(name, [])))),
+        )
         for names, default, meaning in rows
     ]
     own = [(code(name), meaning, "<br>".join(map(code, read[name]))) for name, meaning in INTERNAL.items()]

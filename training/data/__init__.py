@@ -1,1 +1,1 @@
-"""Where data comes from and what becomes of it before training: sources, snapshots, joins, transforms, shards, the loader."""
+"""What becomes of data before training: snapshots, validation, joins, transforms, shards, the loader."""

@@ -1,1 +1,1 @@
-"""How good a model is: metrics, slices, significance, and the report for people."""
+"""How good a model is: metrics, intervals, slices, fairness, checks, latency, cadence."""

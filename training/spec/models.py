@@ -1,4 +1,4 @@
-"""The whole of one pipeline's YAML. Its sections are in `data` and `train`; rules that join sections are in `rules`."""
+"""The whole of one pipeline's YAML. Its sections are in `sections`, the rules that join them in `rules`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The only room that touches storage: objects, manifests, refs, leases, addresses, pages, over obstore."""
+"""The only room that touches storage, beside `training.sources.listing`: objects, manifests, refs, leases, reports, over obstore."""
 
 from __future__ import annotations
 

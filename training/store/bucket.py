@@ -1,4 +1,4 @@
-"""The raw bucket: a folder or an S3 prefix, every fault of which becomes one of our errors. The only place that calls obstore."""
+"""The raw bucket: a folder or an S3 prefix, every fault of which becomes one of our errors. Calls obstore."""
 
 from __future__ import annotations
 

@@ -252,7 +252,7 @@ def stage_environment(settings: Settings, stage: str, inherited: Mapping[str, st
         "PYTHONUNBUFFERED": "1",
         "PYTHONHASHSEED": "0",
         "OMP_NUM_THREADS": source.get("OMP_NUM_THREADS", "1"),
-        # Threads that wait for each other sleep: by default they spin, on busy cores for up to 20 times the CPU of the work itself.
+        # Threads that wait for each other sleep: by default they spin, on busy cores for up to 47 times the CPU of the work itself.
         "OMP_WAIT_POLICY": source.get("OMP_WAIT_POLICY", "PASSIVE"),
         # The ranks of one machine meet on its loopback, whatever its name resolves to.
         "GLOO_SOCKET_IFNAME": source.get("GLOO_SOCKET_IFNAME", "lo"),

@@ -1,4 +1,4 @@
-"""What to do about an attempt that ended without a result: DESIGN's table of exit codes, as a pure function."""
+"""What to do about an attempt that ended without a result: the table of docs/kubernetes.md, as a pure function."""
 
 from __future__ import annotations
 
