@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -71,11 +72,11 @@ def _tree(root: int) -> Iterator[int]:
     while waiting:
         pid = waiting.pop()
         yield pid
-        try:
+        with suppress(OSError):
             for thread in (PROC / str(pid) / "task").iterdir():
-                waiting += map(int, (thread / "children").read_text(encoding="ascii").split())
-        except OSError:
-            continue
+                # One that ends meanwhile must not hide the children of the others.
+                with suppress(OSError):
+                    waiting += map(int, (thread / "children").read_text(encoding="ascii").split())
 
 
 def _read(pid: int) -> _Process | None:
@@ -104,4 +105,4 @@ def _read(pid: int) -> _Process | None:
 def _numbers(path: Path) -> dict[str, int]:
     """Return the whole numbers of a file of `name: number [unit]` lines."""
     lines = (line.partition(":") for line in path.read_text(encoding="utf-8", errors="replace").splitlines())
-    return {name: int(words[0]) for name, _, rest in lines if (words := rest.split()) and words[0].isdigit()}
+    return {name: int(words[0]) for name, _, rest in lines if (words := rest.split()) and words[0].isdecimal()}

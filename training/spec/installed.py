@@ -51,7 +51,7 @@ def installed_descriptor(name: str, module: str, kind: type[Descriptor], *, code
     try:
         found = getattr(importlib.import_module(module), "DESCRIPTOR", None)
         reason = f"its DESCRIPTOR is a {type(found).__name__}"
-    except Exception as err:
+    except (Exception, SystemExit) as err:
         found, reason = None, f"{type(err).__name__}: {err}"
     if isinstance(found, kind):
         return found

@@ -11,7 +11,7 @@ import pytest
 
 from training.contracts import RunIdentity, StageRequest, StageResult, Usage
 from training.runtime.provenance import CHECKOUT
-from training.runtime.usage import usage_text
+from training.runtime.usage import UsageMeter, usage_text
 from training.spec import freeze, load_spec
 from training.store import Store
 
@@ -132,6 +132,33 @@ def test_memory_of_another_rank_is_in_the_peak(tmp_path: Path) -> None:
     result, _ = ran(tmp_path, RANK, through=("-c", TORCHRUN))
     assert result.usage is not None
     assert result.usage.peak_memory_bytes >= 150 * MEBIBYTE
+
+
+def process_files(proc: Path, pid: int, *, name: str, threads: dict[str, str | None]) -> None:
+    """Write what /proc has of a process; a thread whose children are None has ended between the listing and the look."""
+    for thread, children in threads.items():
+        folder = proc / str(pid) / "task" / thread
+        folder.mkdir(parents=True)
+        if children is not None:
+            (folder / "children").write_text(children, encoding="ascii")
+    (proc / str(pid) / "stat").write_text(f"{pid} ({name}) S " + " ".join(["0"] * 40), encoding="utf-8")
+    (proc / str(pid) / "status").write_text(f"Name:\t{name}\nVmHWM:\t1 kB\n", encoding="utf-8")
+
+
+def test_children_of_other_threads_count_when_a_thread_ends_during_the_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("training.runtime.usage.PROC", tmp_path)
+    process_files(tmp_path, os.getpid(), name="stage", threads={"1": None, "2": "7", "3": None})
+    process_files(tmp_path, 7, name="child", threads={"7": None})
+    monkeypatch.setattr(Path, "iterdir", lambda folder: iter(sorted(Path(entry) for entry in os.scandir(folder))))
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    assert UsageMeter().usage().peak_memory_bytes == 2 * 1024
+
+
+def test_process_whose_name_is_a_superscript_digit_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("training.runtime.usage.PROC", tmp_path)
+    process_files(tmp_path, os.getpid(), name="²", threads={"1": ""})
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    assert UsageMeter().usage().peak_memory_bytes == 1024
 
 
 def test_result_without_usage_stays_readable_and_is_written_as_before() -> None:

@@ -79,6 +79,13 @@ def test_an_entry_point_adds_a_family_and_allows_its_package(site: Path) -> None
     assert "acme" not in sys.modules, "a name is looked up without an import"
 
 
+def test_a_descriptor_whose_module_ends_the_interpreter_is_an_error_that_names_it(site: Path) -> None:
+    install(site, "acme_forest", {"forest": "acme_exit"}, {"acme_exit/__init__.py": "", "acme_exit/family.py": "raise SystemExit(3)\n"})
+    with pytest.raises(SpecError, match=r"forest has no descriptor in acme_exit\.family: SystemExit: 3") as caught:
+        descriptor_of("forest")
+    assert caught.value.code == "model.descriptor"
+
+
 @pytest.mark.parametrize("points", [{"ranker": "acme.ranker"}, {"forest": "acme.forest"}])
 def test_two_families_of_one_name_are_refused(site: Path, points: dict[str, str]) -> None:
     install(site, "acme_one", points)
