@@ -78,7 +78,7 @@ def by_slice(  # noqa: PLR0913 - one array a role; bundling them would only move
     """Return the primary metric by value of each column, then, where `pairs`, by those of each two; largest slices first.
 
     Args:
-        frame: [n] rows; the arrays are as long, in the same order (see `metrics.score_metrics`).
+        frame: [n] rows; the arrays are as long, in the same order (see `metrics.by_task.score_metrics`).
         columns: to slice by.
         least_support: rows below which a slice is small.
         pairs: whether to slice by two columns as well.

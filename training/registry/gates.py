@@ -123,11 +123,11 @@ def judge_canary(
     `EARLY_SUPPORT` rows, beyond a bound (unless that only warns, or a person approved it), when it is constant, or when its alarm says
     that it is surely worse. It is promoted after the time and the support that the rules ask for if it is not worse than tolerated, and
     rolled back if it is. Without the support, or on rows that have no such metric, it waits for as long as the rules have patience. The
-    alarm is always valid (`evaluation.sequential`): looking again and again makes a false one no likelier.
+    alarm is always valid (`evaluation.bootstrap.sequential`): looking again and again makes a false one no likelier.
 
     Args:
         evaluation: `metrics` are the canary's, `champion_metrics` the champion's, on the same rows; `comparison` is canary minus
-            champion; `alarm` is that of `evaluation.sequential`; without it nothing is rolled back by significance; `num_rows`
+            champion; `alarm` is that of `evaluation.bootstrap.sequential`; without it nothing is rolled back by significance; `num_rows`
             counts rows with labels; `checks.constant` says whether all its predictions are alike; `baseline` is `no champion` where
             there is none: then the minimum decides alone.
         canary_rules: the spec's `promote.canary`.

@@ -89,7 +89,7 @@ def descriptor_of_metric(name: str) -> MetricDescriptor | None:
     """Return what a metric says of itself, None where there is none of that name; `ndcg@3` is one, `ndcg` is not.
 
     Raises:
-        SpecError: `metric.descriptor`, that of a distribution cannot be imported; `metric.ambiguous`, two have one name.
+        SpecError: `metric.descriptor`, that of a distribution cannot be imported; `entry_point.ambiguous`, two have one name.
     """
     base, has_cut, cut = name.partition("@")
     found = _BY_NAME.get(base)

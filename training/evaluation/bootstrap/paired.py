@@ -66,7 +66,7 @@ def compare(  # noqa: PLR0913 - one array a role; bundling them would only move 
     """Compare two models' scores of the same rows by the metric `name`.
 
     Args:
-        labels, candidate, champion: [n], scores of several classes [n, classes]; see `metrics.score_metrics`.
+        labels, candidate, champion: [n], scores of several classes [n, classes]; see `metrics.by_task.score_metrics`.
         groups: [n] for ranking: whole groups are resampled.
         confidence: of the two-sided intervals.
         seed: of the resamples.
