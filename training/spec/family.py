@@ -32,3 +32,8 @@ class FamilyDescriptor:
     """Whether training it needs torch; without, it trains in one process that does not import it."""
     threads: int = 1
     """Of each process, unless `placement.cpus` says otherwise. Fixed: another number of threads can round otherwise."""
+
+    def __post_init__(self) -> None:
+        # The registration of a model reads the first one, at the end of the night.
+        if not self.libraries:
+            raise ValueError("libraries is empty: the first one names the framework of a model's version")

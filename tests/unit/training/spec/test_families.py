@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -82,6 +83,16 @@ def test_an_entry_point_adds_a_family_and_allows_its_package(site: Path) -> None
 def test_a_descriptor_whose_module_ends_the_interpreter_is_an_error_that_names_it(site: Path) -> None:
     install(site, "acme_forest", {"forest": "acme_exit"}, {"acme_exit/__init__.py": "", "acme_exit/family.py": "raise SystemExit(3)\n"})
     with pytest.raises(SpecError, match=r"forest has no descriptor in acme_exit\.family: SystemExit: 3") as caught:
+        descriptor_of("forest")
+    assert caught.value.code == "model.descriptor"
+
+
+def test_a_descriptor_without_libraries_is_refused_when_a_spec_names_it(site: Path) -> None:
+    text = (MODELS_FOLDER / "boosted_trees" / "family.py").read_text(encoding="utf-8")
+    empty = re.sub(r"libraries=\([^)]*\)", "libraries=()", text)
+    assert empty != text
+    install(site, "acme_forest", {"forest": "acme_bare"}, {"acme_bare/__init__.py": "", "acme_bare/family.py": empty})
+    with pytest.raises(SpecError, match="ValueError: libraries is empty") as caught:
         descriptor_of("forest")
     assert caught.value.code == "model.descriptor"
 
