@@ -70,6 +70,8 @@ def process_of(name: str, given: Sequence[str], *, folder: Path, environ: Mappin
             variable nor a checkout says where the ledger is.
     """
     command, checkout, environment = COMMANDS[name], checkout_above(folder), dict(environ)
+    if "PYTHONPATH" in environment:
+        environment["PYTHONPATH"] = os.pathsep.join(_python_path(environment))
     python = sys.executable
     if command.needs_checkout:
         if checkout is None:
@@ -81,8 +83,8 @@ def process_of(name: str, given: Sequence[str], *, folder: Path, environ: Mappin
         python = str(checkout / ".venv" / "bin" / "python")
         if not os.access(python, os.X_OK):
             raise _refused("command.checkout", f"the checkout {checkout} is not installed", hint=f"make -C {checkout} install")
-        folders = [str(checkout), str(checkout / "plugins"), environment.get("PYTHONPATH", "")]
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
+        folders = [str(checkout), str(checkout / "plugins"), *_python_path(environment)]
+        environment["PYTHONPATH"] = os.pathsep.join(folders)
     elif command.needs_ledger and not (environment.get("NIGHTSHIFT_DATABASE") or environment.get("NIGHTSHIFT_HOME")):
         if checkout is None:
             raise _refused(
@@ -94,9 +96,16 @@ def process_of(name: str, given: Sequence[str], *, folder: Path, environ: Mappin
     return [python, "-P", "-m", command.module, *command.arguments, *given], environment
 
 
+def _python_path(environ: Mapping[str, str]) -> list[str]:
+    """Return the folders of PYTHONPATH. An empty one stands for the current folder, whose `training` may be anything."""
+    return [folder for folder in environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+
+
 def checkout_above(folder: Path) -> Path | None:
-    """Return the checkout that `folder` is in, None for none."""
+    """Return the checkout that `folder` is in, None for none. One that another user owns is none: its programs would run as this user."""
     for place in (folder, *folder.parents):
+        if (place / "devstack").is_dir() and place.stat().st_uid not in (0, os.getuid()):
+            continue
         if (place / "devstack" / "__main__.py").is_file() and (place / "plugins" / "nightshift_plugin.py").is_file():
             return place
     return None

@@ -87,14 +87,18 @@ def by_slice(  # noqa: PLR0913 - one array a role; bundling them would only move
         own: the primary metric itself, where it is one of the spec's own.
     """
     measured = partial(metric_value, primary, threshold=threshold, gain=gain, own=own)
+
+    def rows_of(scores: Floats) -> Rows:
+        return Rows(labels=labels, scores=scores, groups=groups, threshold=threshold, gain=gain)
+
     known = {column: values_of(frame[column]) for column in columns}
     cuts: list[tuple[Sequence[str], Values]] = [((column,), values) for column, values in known.items()]
     if pairs:
         cuts += [((a, b), _crossed(known[a], known[b])) for a, b in itertools.combinations(known, 2)]
     found = []
     for names, values in cuts:
-        new = _by_value(primary, labels, candidate, groups, values, measured, is_own=own is not None)
-        old = None if champion is None else _by_value(primary, labels, champion, groups, values, measured, is_own=own is not None)
+        new = _by_value(primary, rows_of(candidate), values, measured, is_own=own is not None)
+        old = None if champion is None else _by_value(primary, rows_of(champion), values, measured, is_own=own is not None)
         for number, (name, support) in enumerate(zip(values.names, values.support.tolist(), strict=True)):
             found.append(
                 Slice(
@@ -138,24 +142,17 @@ def _largest(names: Sequence[str], codes: Codes, limit: int) -> Values:
 
 
 def _by_value(
-    primary: str,
-    labels: Floats,
-    scores: Floats,
-    groups: Codes | None,
-    values: Values,
-    measured: Callable[[Floats, Floats, Codes | None], float],
-    *,
-    is_own: bool,
+    primary: str, rows: Rows, values: Values, measured: Callable[[Floats, Floats, Codes | None], float], *, is_own: bool
 ) -> Floats:
     """Return the metric of each value's rows, [values]: by one pass over all where there is a way, else slice by slice."""
     num = len(values.names)
-    rows = np.flatnonzero(values.codes >= 0)
-    codes = values.codes[rows]
+    labels, scores, groups = rows.labels, rows.scores, rows.groups
+    numbers = np.flatnonzero(values.codes >= 0)
     if not is_own and np.isfinite(scores).all():
-        found = metric_of(primary).part_values(Rows(labels=labels, scores=scores, groups=groups), values.codes, values.support)
+        found = metric_of(primary).part_values(rows, values.codes, values.support)
         if found is not None:
             return found
-    order = rows[np.argsort(codes, kind="stable")]
+    order = numbers[np.argsort(values.codes[numbers], kind="stable")]
     parts = np.split(order, np.cumsum(values.support)[:-1]) if num else []
     by_part = [measured(labels[part], scores[part], None if groups is None else groups[part]) for part in parts]
     return np.array(by_part, dtype=np.float64)

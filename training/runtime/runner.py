@@ -5,6 +5,7 @@ Files first, `_RESULT.json` last by conditional create; nothing but that file me
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gc
 import logging
@@ -246,7 +247,9 @@ class _Heartbeat:
                 logger.warning("heartbeat %d failed: %s", beats, err)
 
     def _beat(self, number: int) -> None:
-        self._meter.look()
+        # A measurement: whatever it meets in /proc, the lease and the log matter more.
+        with contextlib.suppress(Exception):
+            self._meter.look()
         attempt_id = self._context.request.attempt_id
         self._address.write_heartbeat(attempt_id, {"beat": number, "pid": os.getpid(), "progress": self._context.last_progress})
         if number:

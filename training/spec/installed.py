@@ -22,18 +22,30 @@ def installed_packages(group: str, built_in: tuple[str, ...] = ()) -> Mapping[st
         built_in: names that none of them may have.
 
     Raises:
-        SpecError: `entry_point.ambiguous`, two have one name, or it is a built-in one.
+        SpecError: `entry_point.ambiguous`, two have one name, or it is a built-in one; `entry_point.value`, one names no module.
     """
     packages = dict.fromkeys(built_in, "training")
     found = {}
     for point in sorted(importlib.metadata.entry_points(group=group)):
-        other = packages.setdefault(point.name, point.module)
-        if other != point.module:
-            message = f"{shown(point.name)} of the group {group} is in {other} and in {point.module}"
+        module = _module_of(point, group)
+        other = packages.setdefault(point.name, module)
+        if other != module:
+            message = f"{shown(point.name)} of the group {group} is in {other} and in {module}"
             problem = Problem(code="entry_point.ambiguous", message=message, hint="rename or remove one of the entry points")
             raise SpecError("entry points", [problem])
-        found[point.name] = point.module
+        found[point.name] = module
     return found
+
+
+def _module_of(point: importlib.metadata.EntryPoint, group: str) -> str:
+    try:
+        return point.module
+    except (AttributeError, ValueError):
+        # Its value is not of the form that entry points have.
+        owner = point.dist.name if point.dist is not None else "a distribution"
+        message = f"{shown(point.name)} of the group {group}, by {owner}, is {shown(point.value)}, which names no module"
+        problem = Problem(code="entry_point.value", message=message, hint="name a module, or uninstall the distribution")
+        raise SpecError("entry points", [problem]) from None
 
 
 def installed_descriptor(name: str, module: str, kind: type[Descriptor], *, code: str) -> Descriptor:

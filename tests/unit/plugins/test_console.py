@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -50,3 +51,19 @@ def test_this_repository_is_a_checkout_that_has_every_module_of_a_subcommand() -
     for command in COMMANDS.values():
         path = ROOT / command.module.replace(".", "/")
         assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file()
+
+
+def test_an_empty_folder_of_the_python_path_is_left_out_since_it_stands_for_the_current_one(checkout: Path) -> None:
+    for name in ("check", "run"):
+        _argv, environ = process_of(name, [], folder=checkout, environ={"PYTHONPATH": ":/own::"})
+        assert environ["PYTHONPATH"].split(":")[-1] == "/own"
+        assert "" not in environ["PYTHONPATH"].split(":")
+
+
+def test_checkout_of_another_user_is_not_one(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if os.getuid() == 0:
+        os.chown(checkout, 4711, -1)
+    else:
+        monkeypatch.setattr("nightshift.console.os.getuid", lambda: 4711)
+    with pytest.raises(SpecError, match=r"\[command\.checkout\]"):
+        process_of("status", [], folder=checkout / "deep", environ={})

@@ -87,7 +87,7 @@ class Metric(ABC):
             support: [parts] rows of each.
         """
         units = self.unit_values(rows) if rows.groups is None else None
-        if units is None:
+        if units is None or not np.isfinite(units).all():
             return None
         inside = np.flatnonzero(codes >= 0)
         return np.asarray(np.bincount(codes[inside], weights=units[inside], minlength=len(support)) / support)

@@ -26,8 +26,8 @@ def metric_of(name: str) -> Metric:
     if package is None:
         found = importlib.import_module(f"training.evaluation.metrics.{descriptor.module}").METRICS[base]
     else:
-        found = importlib.import_module(f"{package}.module").METRIC
-    metric = found(int(cut)) if cut else found
+        found = getattr(importlib.import_module(f"{package}.module"), "METRIC", None)
+    metric = found(int(cut)) if cut and found is not None else found
     if not isinstance(metric, Metric):
         message = f"{shown(name)} is a {type(metric).__name__}, not a Metric"
         hint = "derive it from training.evaluation.metrics.metric.Metric"

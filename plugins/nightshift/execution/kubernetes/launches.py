@@ -17,7 +17,7 @@ from nightshift.execution.kubernetes.config import Cluster
 from nightshift.execution.kubernetes.manifests import Launch, launch_name, launch_of
 from nightshift.execution.kubernetes.status import LaunchStatus
 from nightshift.execution.kubernetes.timeouts import Limits, limits_of
-from nightshift.execution.outcomes import Ended, judge
+from nightshift.execution.outcomes import Action, Ended, StageEndedError, Verdict, judge
 from nightshift.settings import Settings
 from training.contracts import StageResult
 from training.errors import NightshiftError
@@ -54,6 +54,7 @@ class RemoteWork:
         self._spec = task.frozen.spec
         self._address = task.address
         self._launches = Launches(task.address)
+        self._stopped = False
 
     def advance(self, *, watched: int = 0, reported: LaunchStatus | None = None) -> StageResult | Waiting:
         """Do what there is to do now; return the result, or what to wait for.
@@ -93,7 +94,8 @@ class RemoteWork:
             self._claim(launches, cause, ended=LaunchStatus.from_json(ended))
 
     def stop(self) -> None:
-        """Delete the launch that is under way, if it is this task's own: it saves a checkpoint and ends."""
+        """Delete the launch that is under way, if it is this task's own, and start no other: it saves a checkpoint and ends."""
+        self._stopped = True
         launches = self._launches.all()
         if launches and self._launches.end_of(launches[-1]) is None and self._is_of_this_try(launches[-1]):
             self._delete(launches[-1])
@@ -113,12 +115,17 @@ class RemoteWork:
             return seen
         if self._launches.has_begun(entry):
             return replace(seen, phase="ended", words=f"{kind} {entry.name} is gone: deleted, or lost with its node")
+        self._check_not_stopped()
         self._submitter.submit(self._launch(entry))
         if self._launches.end_of(entry) is not None:
             # Another worker saw the whole of it between our look and our create: what we made would do nothing, and stay behind.
             self._delete(entry)
             return LaunchStatus(phase="ended", code="pod.gone", words="it had ended before it was asked for again")
         return LaunchStatus(phase="waiting")
+
+    def _check_not_stopped(self) -> None:
+        if self._stopped:
+            raise StageEndedError(Verdict(action=Action.GIVE_UP, reason="stopped before it began", code="stage.stopped"))
 
     def _is_of_this_try(self, entry: LaunchEntry) -> bool:
         return entry.is_of(self._task.run.owner, self._generation) and entry.try_number == self._task.run.try_number
@@ -135,6 +142,7 @@ class RemoteWork:
 
     def _claim(self, launches: list[LaunchEntry], cause: Cause, *, ended: LaunchStatus | None = None) -> None:
         """Claim the next launch. If another operator was faster, its launch is the next one, and the caller finds it."""
+        self._check_not_stopped()
         task = self._task
         last = launches[-1] if launches else None
         number = (last.number if last else 0) + 1

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import time
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from numpy.typing import NDArray
 
 from training.evaluation.fairness import fairness_of
 from training.evaluation.metrics.by_task import metric_value
+from training.evaluation.metrics.metric import Metric, Rows
 from training.evaluation.slices import MAX_PAIRS, MAX_SLICES, MISSING, Slice, by_slice, worst_and_gap
 
 RNG = np.random.default_rng(4)
@@ -137,3 +140,27 @@ def test_one_value_of_enough_rows_has_no_gap_and_regression_neither() -> None:
     assert alone.equal_opportunity_gap is alone.calibration_gap is None
     other = fairness_of(people, ("sex",), labels, labels, task="regression", threshold=0.5, least_support=5)["sex"]
     assert other.equal_opportunity_gap is other.calibration_gap is None
+
+
+class ShareRight(Metric):
+    """A metric of one's own distribution, that reads the threshold."""
+
+    def unit_values(self, rows: Rows) -> NDArray[np.float64]:
+        return np.where(rows.labels < 0, np.nan, ((rows.scores >= rows.threshold) == (rows.labels > 0)).astype(np.float64))
+
+    def value(self, rows: Rows) -> float:
+        return float(np.nanmean(self.unit_values(rows)))
+
+
+def test_installed_metric_sees_the_threshold_in_each_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("training.evaluation.slices.metric_of", lambda _name: ShareRight())
+    frame = pd.DataFrame({"side": ["a", "a", "b", "b"]})
+    labels, scores = np.array([1.0, 0.0, 1.0, 1.0]), np.array([0.3, 0.1, 0.3, 0.1])
+    arguments: dict[str, Any] = {"labels": labels, "candidate": scores, "champion": None, "groups": None, "least_support": 1}
+    found = by_slice(frame, ("side",), primary="share_right", threshold=0.2, **arguments)
+    assert {part.columns["side"]: part.candidate for part in found} == {"a": 1.0, "b": 0.5}
+
+
+def test_metric_whose_units_have_no_value_is_measured_part_by_part() -> None:
+    rows = Rows(labels=np.array([1.0, -1.0]), scores=np.array([0.9, 0.9]))
+    assert ShareRight().part_values(rows, np.array([0, 0]), np.array([2])) is None

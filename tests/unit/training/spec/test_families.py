@@ -150,3 +150,9 @@ def test_parsing_pipelines_imports_descriptors_and_no_library_of_a_family() -> N
     libraries, packages = done.stdout.splitlines()
     assert libraries == "[]"
     assert packages == str(["training.models", "training.models.boosted_trees", "training.models.ranker"])
+
+
+def test_an_entry_point_that_names_no_module_is_an_error_with_its_distribution(site: Path) -> None:
+    install(site, "acme-odd", {"odd": "my-package"})
+    with pytest.raises(SpecError, match=r"\[entry_point\.value\] .*odd.*acme-odd.*my-package"):
+        known_families()

@@ -24,9 +24,11 @@ from training.spec import PipelineSpec
 READ_BY_NAME = {
     "resources.cpus": "plugins/nightshift/execution/kubernetes/manifests.py",
     "resources.memory": "plugins/nightshift/execution/kubernetes/manifests.py",
+    # By `smaller_sizes`, which launches call.
+    "train.placement.min_nodes": "training/spec/rules/training.py",
     "tune.space.float": "training/spec/sections/tuning.py",
 }
-"""Keys that are read through a variable of another section's name, or by a property of the section: the file that reads them."""
+"""Keys that are read through a variable of another section's name, or by a function beside the section: the file that reads them."""
 
 PARSE_TIME_ONLY = {
     "data.features.columns.known",

@@ -433,3 +433,18 @@ def test_a_manifest_that_the_cluster_refuses_is_told_in_its_words(api: Kubernete
     with pytest.raises(SpecError, match="the server is not well") as caught:
         night().advance()
     assert caught.value.code == "kubernetes.invalid"
+
+
+def test_stop_in_the_pause_before_a_relaunch_starts_no_other_pod(
+    api: KubernetesApi, night: Nights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = night()
+    running(api, work)
+    api.set_status(FIRST, evicted())
+    task = work.task()
+    monkeypatch.setattr(launches.time, "sleep", lambda _seconds: task.stop())
+    with pytest.raises(StageEndedError, match="stopped") as caught:
+        work.advance(task)
+    assert caught.value.verdict.action is Action.GIVE_UP
+    assert api.names() == []
+    assert sum(api.creates.values()) == 1
