@@ -65,6 +65,7 @@ def test_wheel_is_pure_python_and_holds_every_file_of_training_and_the_plugin(wh
     assert {Path(name).suffix for name in names} == {".py", ".html", ".css", ".js"}
 
 
+@pytest.mark.slow
 def test_wheel_registers_the_command_and_no_plugin_of_airflow(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith("entry_points.txt"))

@@ -98,6 +98,7 @@ def test_nothing_is_repeated_once_no_supervisor_would_restart_the_server(server:
     assert "make status" in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fault", "code"), [(503, "airflow.refused"), (DROP, "airflow.unreachable")])
 def test_server_that_fails_for_longer_is_an_error(server: AirflowServer, fault: int | str, code: str) -> None:
     server.faults = [fault] * 10_000

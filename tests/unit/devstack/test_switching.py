@@ -112,6 +112,7 @@ def test_last_of_two_commands_pauses_the_dag(server: AirflowServer, home: Path) 
     assert server.on_pause == [False, True]
 
 
+@pytest.mark.slow
 def test_dag_that_a_killed_command_left_on_is_paused_by_the_next_start(server: AirflowServer, client: AirflowApi, home: Path) -> None:
     command = holding(server, home)
     other = holding(server, home)

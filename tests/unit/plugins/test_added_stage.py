@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from training.runtime.provenance import CHECKOUT
 
 STAGE = '''"""Counts the columns of a dataset."""
@@ -58,6 +60,7 @@ Cluster.model_validate({"namespace": "n", "image": "i", "resources": {"profile":
 """
 
 
+@pytest.mark.slow
 def test_an_added_stage_takes_its_module_and_one_row(tmp_path: Path) -> None:
     for folder in ("training", "plugins", "devstack", "dags", "expectations"):
         shutil.copytree(CHECKOUT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))

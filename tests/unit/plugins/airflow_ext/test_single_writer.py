@@ -73,6 +73,7 @@ def test_requests_that_write_at_the_same_time_are_all_answered(tmp_path: Path, m
     assert found == [200] * NUM_REQUESTS
 
 
+@pytest.mark.slow
 def test_without_it_such_requests_wait_for_each_other_until_one_fails(tmp_path: Path) -> None:
     # The thread has the lock and commits once the event loop calls it; the event loop stops to wait for that lock.
     written, reached = threading.Event(), threading.Event()

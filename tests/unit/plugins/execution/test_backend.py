@@ -123,6 +123,7 @@ def test_code_is_that_of_a_pinned_image_or_of_the_files(tmp_path: Path) -> None:
     assert backend_of(settings_of("local")).code_version(spec, "train") is None
 
 
+@pytest.mark.slow
 def test_parsing_a_dag_file_imports_no_backend() -> None:
     """Airflow's provider for Kubernetes takes seconds to import, and a DAG file is parsed every few."""
     program = """

@@ -40,6 +40,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return seen
 
 
+@pytest.mark.slow
 def test_an_hour_beside_a_training_of_a_week_lists_once_and_reads_a_heartbeat_each_second(
     tmp_path: Path, requests: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

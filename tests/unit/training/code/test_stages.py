@@ -44,6 +44,7 @@ TRAINING = {"train", "trial"}
 EVERY = set(ALL_STAGES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "stages"),
     [

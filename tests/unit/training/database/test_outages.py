@@ -34,6 +34,7 @@ class Clock:
             self._server = None
 
 
+@pytest.mark.slow
 def test_a_connection_waits_two_minutes_for_a_killed_server_where_waiting_is_allowed(
     killable_postgres: KillablePostgres, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -50,6 +51,7 @@ def test_a_connection_waits_two_minutes_for_a_killed_server_where_waiting_is_all
     assert "the database does not answer" in caplog.text
 
 
+@pytest.mark.slow
 def test_the_first_connection_of_a_process_waits_too(killable_postgres: KillablePostgres, monkeypatch: pytest.MonkeyPatch) -> None:
     killable_postgres.kill()
     Clock(monkeypatch, back_after_seconds=1, server=killable_postgres)

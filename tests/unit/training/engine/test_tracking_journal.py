@@ -150,6 +150,7 @@ def test_delivery_that_is_killed_at_any_call_and_done_again_has_each_point_once_
     assert die_at > 15, "each call had its turn"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_opening_that_is_killed_at_any_call_and_done_again_makes_one_run(tmp_path: Path, after: bool) -> None:
     for die_at in range(50):

@@ -105,6 +105,7 @@ def test_the_page_runs_without_errors_asks_for_nothing_fits_its_screen_and_can_b
     assert browser.evaluate(CONTRAST) == []
 
 
+@pytest.mark.slow
 def test_nothing_but_tables_is_wider_than_a_phone(browser: Browser, served: Served) -> None:
     browser.open(served.url, width=PHONE)
     outside = "[...document.querySelectorAll('body *')].filter(e => !e.closest('.wide, svg'))"

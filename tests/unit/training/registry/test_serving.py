@@ -86,6 +86,7 @@ def in_the_data(model: Path, canary: Path) -> None:
     next((model / "data").rglob("weights.ubj")).write_bytes(b"other weights")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [in_code, as_a_new_module, in_mlmodel, with_a_list_of_its_own, in_the_data])
 def test_a_replaced_model_is_refused_before_anything_of_it_is_imported(
     change: Callable[[Path, Path], None], model: Path, saved: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

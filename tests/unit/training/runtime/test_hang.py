@@ -128,6 +128,7 @@ def test_stage_whose_request_cannot_be_read_to_its_end_is_ended_at_the_limit_of_
     assert "read_request" in error["traceback"]
 
 
+@pytest.mark.slow
 def test_guard_ends_with_its_process(tmp_path: Path) -> None:
     stage = Stage(tmp_path, how="slow", seconds=WAIT_SECONDS)
     stage.await_heartbeat()

@@ -116,6 +116,7 @@ def ran(folder: Path, program: str, *, through: tuple[str, ...] = ()) -> tuple[S
     return result, done.stdout
 
 
+@pytest.mark.slow
 def test_stage_and_its_children_are_measured(tmp_path: Path) -> None:
     result, log = ran(tmp_path, STAGE)
     usage = result.usage

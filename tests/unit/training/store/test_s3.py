@@ -33,6 +33,7 @@ def test_what_is_written_is_read_and_listed(s3_store: Store) -> None:
         s3_store.bucket.get("absent")
 
 
+@pytest.mark.slow
 def test_of_eight_writers_exactly_one_moves_a_ref_and_all_others_get_false(s3_store: Store) -> None:
     ref = s3_store.ref("contested")
     for number in range(20):

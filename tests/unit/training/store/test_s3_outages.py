@@ -62,6 +62,7 @@ def test_a_storage_that_is_away_for_two_minutes_costs_nothing_and_fails_within_s
     assert retries["retry_timeout"] + s3.READ_TIMEOUT + longest + timedelta(seconds=bucket.CREATE_SECONDS) < timedelta(minutes=7)
 
 
+@pytest.mark.slow
 def test_a_storage_that_refuses_sixty_times_in_a_row_and_comes_back_costs_nothing(
     proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ from training.sources.listing import list_source, read_source
 from training.store import Store, bucket, s3
 
 
+@pytest.mark.slow
 def test_a_third_of_slow_downs_changes_no_digest(s3_store: Store, proxy: FaultProxy) -> None:
     proxy.slow_down_share = 0.3
     files = {f"part-{number}": os.urandom(2000) for number in range(50)}
@@ -57,6 +58,7 @@ def test_a_body_that_is_slow_and_steady_is_read_at_once(s3_store: Store, proxy: 
     assert proxy.num_seen("GET") == 1, "in all longer than the time without a byte after which it is asked for again"
 
 
+@pytest.mark.slow
 def test_an_object_that_takes_longer_than_a_request_may_is_read_in_ranges(
     proxy: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
