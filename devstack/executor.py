@@ -80,7 +80,8 @@ class SleepTolerantLocalExecutor(LocalExecutor):
         # Each task runs in a process that a worker forks, and each worker is forked from this process.
         preload()
         super().start()
-        self._own: set[WorkloadKey] = set()
+        self._own: Counter[WorkloadKey] = Counter()
+        """Workloads that have been accepted and have not ended; a task that resumes has two until the process that deferred it ends."""
         self._clock = AwakeClock()
         self._watch = HeartbeatWatch(self._clock)
         self._look_at = 0.0
@@ -95,9 +96,17 @@ class SleepTolerantLocalExecutor(LocalExecutor):
             logger.info("%d tasks looked orphaned and are this scheduler's own; kept", len(tis) - len(lost))
         return lost
 
+    def has_task(self, task_instance: TaskInstance) -> bool:
+        """Return whether a task is queued or running here. LocalExecutor forgets what it has handed to its workers.
+
+        A process that has deferred its task ends a moment later. Where the task has been resumed by then, the scheduler would take the
+        end of that process for the end of the resumed task, fail it, and lose what resumed it: a person's answer, for example.
+        """
+        return task_instance.key in self._own or super().has_task(task_instance)
+
     def change_state(self, key: WorkloadKey, state: WorkloadState, info: Any = None, remove_running: bool = True) -> None:
         """Note a workload's end. A task reports nothing before its end."""
-        self._own.discard(key)
+        self._own -= Counter([key])
         self._lost_workers.pop(key, None)
         super().change_state(key, state, info, remove_running)
 

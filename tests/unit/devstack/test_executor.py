@@ -38,7 +38,7 @@ def key_of(task_id: str, try_number: int = 1) -> TaskInstanceKey:
 
 
 def task(task_id: str, try_number: int = 1) -> Any:
-    return SimpleNamespace(key=key_of(task_id, try_number))
+    return SimpleNamespace(key=key_of(task_id, try_number), id=f"{task_id}-{try_number}")
 
 
 def started(monkeypatch: pytest.MonkeyPatch, *, job_id: int = 3, mark: str = "") -> SleepTolerantLocalExecutor:
@@ -61,6 +61,32 @@ def test_orphan_check_keeps_the_executors_own_tasks_and_resets_those_of_a_schedu
     lost = [task("ingest"), task("train", try_number=2), task("prepare")]
     assert executor.try_adopt_task_instances([task("train"), task("evaluate"), *lost]) == lost
     assert started(monkeypatch).try_adopt_task_instances([task("train")]) == [task("train")]
+
+
+def test_process_that_ends_after_its_deferred_task_was_resumed_does_not_end_the_resumed_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    executor, ask = started(monkeypatch), task("ask")
+    executor._process_workloads([ask])
+    executor._process_workloads([ask])  # resumed: the same key, in another process
+
+    executor.success(ask.key)  # the process that deferred it
+
+    # The scheduler fails a queued or running task that ended here, unless the executor still has it.
+    assert executor.has_task(ask)
+    assert executor.try_adopt_task_instances([ask]) == []
+    executor.success(ask.key)
+    assert not executor.has_task(ask)
+    executor.success(ask.key)
+    assert not executor.has_task(ask)
+
+
+def test_task_that_is_failed_for_its_missing_heartbeats_is_not_held_by_the_executor(monkeypatch: pytest.MonkeyPatch) -> None:
+    executor, train = started(monkeypatch), task("train")
+    executor._process_workloads([train])
+    assert executor.has_task(train)
+
+    executor.fail(train.key, info="no heartbeat")
+
+    assert not executor.has_task(train)
 
 
 def test_task_whose_heartbeat_stands_still_while_the_scheduler_is_awake_is_lost() -> None:
