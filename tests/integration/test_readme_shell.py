@@ -57,6 +57,7 @@ NOT_HERE = {
     "gunzip --stdout backup": DOCKER,
     "cp .env backup": DOCKER,
     "cp backup/env": DOCKER,
+    "mkdir -p backup": DOCKER,
     "kubectl ": CLUSTER,
     "helm ": CLUSTER,
     "make images": DOCKER,
