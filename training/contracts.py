@@ -9,11 +9,11 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import IntEnum
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeAlias
 
 FORMAT_VERSION: Final = 1
 """Version of requests and results. Readers refuse a newer one and read the older ones."""
@@ -25,6 +25,12 @@ MAX_CLOCK_SKEW: Final = timedelta(minutes=5)
 """How far the clocks of what settles a run's `as_of` and of what decides about its model may differ."""
 
 Scalar = str | int | float | bool | None
+
+JsonValue: TypeAlias = "Scalar | Sequence[JsonValue] | Mapping[str, JsonValue]"
+"""What a JSON or YAML text holds, for reading: a mapping or a list of these is one too, whatever its own type is."""
+
+JsonObject: TypeAlias = Mapping[str, JsonValue]
+"""A JSON object. Its values are narrowed by `isinstance`, or by a TypedDict or a dataclass where the keys are known."""
 
 
 class ExitCode(IntEnum):
