@@ -18,6 +18,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
 from nightshift.airflow_ext.links import report_url
+from nightshift.operators.approval_state import note_answer, note_refusal, noted_answer, refusal
 from nightshift.operators.promotion import FollowOperator
 from nightshift.settings import Settings
 from training.errors import DeniedError, shown
@@ -85,23 +86,27 @@ class AskOperator(HITLOperator):
         self.spec = spec
 
     @waiting_for_database()
-    def execute(self, context: Context) -> None:
-        """Ask, unless the request has ended.
+    def execute(self, context: Context) -> str | None:
+        """Ask, unless the request has ended or an earlier try was killed before it recorded an answer: that answer is recorded now.
 
         Raises:
+            RefusedAnswerError: the person of that answer may not answer.
             TaskDeferred: until a person answers, the request ends otherwise, or its time is over.
             AirflowFailException: no user may answer.
         """
-        self._ask(context)
+        return self._ask(context)
 
-    def _ask(self, context: Context) -> None:
+    def _ask(self, context: Context) -> str | None:
         ledger = _ledger()
         request = request_of(context, ledger, self.spec)
         until = request.decided_at + self.spec.promote.approve_within
         if _said_ended(self, ledger, request) or _ended_as_stale(self, ledger, request):
-            return
+            return None
+        if (noted := noted_answer(context, request)) is not None:
+            self.log.info("an earlier try received an answer and ended before it was recorded; it counts")
+            return self._answered(context, ledger, request, noted)
         may_answer = self._approvers(request)
-        self.subject, self.body = self._words(request, until, may_answer, refused=_refusal(context, request))
+        self.subject, self.body = self._words(request, until, may_answer, refused=refusal(context, request))
         upsert_hitl_detail(
             ti_id=context["ti"].id,
             options=self.options,
@@ -125,17 +130,21 @@ class AskOperator(HITLOperator):
         request = request_of(context, ledger, self.spec)
         if _said_ended(self, ledger, request):
             return None
-        until = request.decided_at + self.spec.promote.approve_within
         if event.get("error_type") == "timeout":
             return self._record(ledger, request, "expired", "nobody", f"nobody answered within {self.spec.promote.approve_within}")
         # The trigger ends for nothing else: this is Airflow's record of a person's response.
+        note_answer(context, request, event)
+        return self._answered(context, ledger, request, event)
+
+    def _answered(self, context: Context, ledger: Ledger, request: Entry, event: Mapping[str, Any]) -> str | None:
         person: Mapping[str, str] = event["responded_by_user"]
+        until = request.decided_at + self.spec.promote.approve_within
         if event["responded_at"] >= until:
             words = f"{person['name']} answered after {until.isoformat(timespec='seconds')}"
             return self._record(ledger, request, "expired", "nobody", words)
         why = self._refused(request, person)
         if why:
-            _note_refusal(context, request, why)
+            note_refusal(context, request, why)
             raise RefusedAnswerError(f"[approval.refused] {why}; nothing was decided, and the question is asked again")
         note = str((event.get("params_input") or {}).get("note") or "").strip()
         outcome = "approved" if event["chosen_options"] == [APPROVE] else "declined"
@@ -333,18 +342,6 @@ def _ended_as_stale(task: Any, ledger: Ledger, request: Entry) -> bool:
     if ending is not None:
         _told(task, ending)
     return ending is not None
-
-
-def _note_refusal(context: Context, request: Entry, why: str) -> None:
-    """Keep the reason for the next try, which has a question of its own: the form of this one cannot be changed."""
-    store: Any = context.get("task_state_store")
-    if store is not None:
-        store.set(f"refused-{request.key[:16]}", why)
-
-
-def _refusal(context: Context, request: Entry) -> str:
-    store: Any = context.get("task_state_store")
-    return "" if store is None else str(store.get(f"refused-{request.key[:16]}") or "")
 
 
 def _simple_users() -> list[str]:

@@ -1,6 +1,7 @@
 """A person's answer: who is asked what, what each answer leaves in the ledger, and what goes around the question."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -146,11 +147,14 @@ def test_a_refusal_moves_nothing_and_leaves_the_name(ledger: Ledger) -> None:
     assert ledger.history(MODEL)[-1].decided_by == "ann"
 
 
-class StateStore(dict[str, str]):
-    """Airflow's state store of a task, which its tries share."""
+class StateStore(dict[str, Any]):
+    """Airflow's state store of a task, which its tries share: it keeps JSON."""
 
-    def set(self, key: str, value: str) -> None:
-        self[key] = value
+    def set(self, key: str, value: Any) -> None:
+        self[key] = json.loads(json.dumps(value))
+
+    def delete(self, key: str) -> None:
+        self.pop(key, None)
 
 
 def test_an_answer_of_who_started_the_run_fails_the_try_and_the_next_one_asks_again(ledger: Ledger, asked: list[dict[str, Any]]) -> None:
@@ -165,9 +169,32 @@ def test_an_answer_of_who_started_the_run_fails_the_try_and_the_next_one_asks_ag
 
     with pytest.raises(TaskDeferred):
         ask(spec)._ask({**context(), "task_state_store": shared})
+    assert len(asked) == 1
     assert asked[0]["subject"] == "REFUSED, asked again: May search_ranking 1.0.1 be promoted?"
     assert asked[0]["body"].startswith("**The last answer was REFUSED**: ann started the run and may not approve its model")
     assert answer(spec, "Approve", person={"id": "eve", "name": "eve"}) == "approved"
+
+
+def test_answer_counts_when_its_try_is_killed_before_it_is_recorded(
+    ledger: Ledger, asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request_for(ledger, 1)
+    spec, shared = spec_with(), StateStore()
+    event = {"chosen_options": ["Approve"], "params_input": {"note": "fine"}, "responded_by_user": ANN, "responded_at": datetime.now(UTC)}
+
+    def killed(*_arguments: Any) -> str:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(AskOperator, "_record", killed)
+        with pytest.raises(KeyboardInterrupt):
+            ask(spec).execute_complete({**context(), "task_state_store": shared}, event)
+    assert ledger.standing(MODEL).champion is None
+
+    assert ask(spec)._ask({**context(), "task_state_store": shared}) == "approved"
+
+    assert asked == []
+    assert ledger.history(MODEL)[-1].reasons[-1]["words"] == "approved by ann: fine"
 
 
 def test_refused_answers_take_nothing_of_the_budget_of_failures(ledger: Ledger) -> None:

@@ -1,0 +1,47 @@
+"""What a try of the task `ask` leaves to the next one, in Airflow's state store: the last refusal, and an answer not yet recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.context import Context
+
+    from training.registry.ledger import Entry
+
+
+def note_refusal(context: Context, request: Entry, why: str) -> None:
+    """Keep the reason of a refused answer for the next try, which has a question of its own: the form of this one cannot be changed.
+
+    The refused answer is forgotten, since the next try asks again.
+    """
+    store: Any = context.get("task_state_store")
+    if store is not None:
+        store.set(_key("refused", request), why)
+        store.delete(_key("answer", request))
+
+
+def refusal(context: Context, request: Entry) -> str:
+    """Return why the last answer was refused; empty: none was."""
+    store: Any = context.get("task_state_store")
+    return "" if store is None else str(store.get(_key("refused", request)) or "")
+
+
+def note_answer(context: Context, request: Entry, answer: Mapping[str, Any]) -> None:
+    """Keep a person's answer for the next try, should this one be killed before it is recorded: Airflow gives an answer to one try only."""
+    store: Any = context.get("task_state_store")
+    if store is not None:
+        store.set(_key("answer", request), {**answer, "responded_at": answer["responded_at"].isoformat()})
+
+
+def noted_answer(context: Context, request: Entry) -> dict[str, Any] | None:
+    """Return the answer that an earlier try received and did not record; None: there is none."""
+    store: Any = context.get("task_state_store")
+    noted = None if store is None else store.get(_key("answer", request))
+    return None if noted is None else {**noted, "responded_at": datetime.fromisoformat(noted["responded_at"])}
+
+
+def _key(what: str, request: Entry) -> str:
+    return f"{what}-{request.key[:16]}"
