@@ -36,14 +36,14 @@ def main(arguments: list[str] | None = None) -> int:
             level=logging.INFO if options.command == "supervise" else logging.WARNING, format="%(asctime)s %(levelname)s %(message)s"
         )
         run: Callable[[Settings, argparse.Namespace], int] = options.run
-        # The supervisor has handlers of its own.
+        # The supervisor installs its own handlers.
         with contextlib.nullcontext() if options.command == "supervise" else end_signals_raise():
             return run(Settings.from_environment(), options)
     except NightshiftError as err:
         print(f"error: {err}", file=sys.stderr)
         return int(err.exit_code)
     except KeyboardInterrupt:
-        print("\ninterrupted; the services go on (make status, make stop)", file=sys.stderr)
+        print("\ninterrupted; the services keep running (make status, make stop)", file=sys.stderr)
         return 130
 
 
@@ -114,7 +114,7 @@ def _parser() -> argparse.ArgumentParser:
         "--to", dest="last", type=parse_day, required=True, metavar="DAY", help="the last night; its slot must have passed"
     )
     backfill.add_argument("--force", action="store_true", help="run finished nights again too, and do all of their work again")
-    backfill.add_argument("--keep-going", action="store_true", help="go on after a night that failed; the exit code is 1 all the same")
+    backfill.add_argument("--keep-going", action="store_true", help="continue after a night that failed; the exit code is still 1")
     command("start", _start, "start the services and wait until they are ready")
     command("stop", _stop, "end every process of this installation, and no other")
     command("status", _status, "say what runs; exit code 3 if nothing does")

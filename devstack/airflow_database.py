@@ -1,6 +1,6 @@
 """What of Airflow's database may be deleted on a laptop, and Airflow's own command that deletes it.
 
-`airflow db clean` deletes rows by the time of their creation, whatever the state of their run, and with a trigger the task that waits
+`airflow db clean` deletes rows by the time of their creation, regardless of the state of their run, and with a trigger the task that waits
 for it. So it is given no later instant than the start of the oldest run that has not finished; Airflow's REST API knows these runs.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 UNFINISHED: Final = ("queued", "running")
 PAGE: Final = 100
 INSTANTS: Final = ("run_after", "queued_at", "start_date")
-"""Of a run: the earliest one counts. A run whose tasks were cleared has a new start, and results of before it."""
+"""Of a run: the earliest one counts. A run whose tasks were cleared has a new start, and results from before it."""
 MARGIN: Final = timedelta(minutes=1)
 """On SQLite the command compares instants as texts, one with a time zone: a row of the very instant counts as older."""
 WITHOUT_DAG: Final = ("asset_event", "deadline", "task_reschedule")
@@ -66,7 +66,7 @@ def clean_commands(allowed: Limits) -> list[list[str]]:
 def _unfinished(api: AirflowApi) -> Iterator[dict[str, Any]]:
     """Yield the runs that have not finished, the last page first, some perhaps twice.
 
-    A run that ends meanwhile moves those after it to earlier places: onto a page that is still to be read, so that none is overlooked.
+    A run that ends during the listing moves later ones forward, onto a page that is still to be read: none is overlooked.
     """
     query: dict[str, Any] = {"state": list(UNFINISHED), "order_by": "id"}
     total = api.get("/dags/~/dagRuns", limit=1, offset=0, **query)["total_entries"]
@@ -78,7 +78,7 @@ def _begins(api: AirflowApi, run: dict[str, Any]) -> Iterator[datetime]:
     """Yield when a run, and what started it, began."""
     yield from (datetime.fromisoformat(run[name]) for name in INSTANTS if run.get(name))
     if run.get("run_type") == "asset_triggered":
-        # A task that waits for an approval reads the event again when it goes on.
+        # A task that waits for an approval reads the event again when it resumes.
         path = f"/dags/{quote(run['dag_id'], safe='')}/dagRuns/{quote(run['dag_run_id'], safe='')}/upstreamAssetEvents"
         events = (api.find(path) or {"asset_events": []})["asset_events"]
         yield from (datetime.fromisoformat(event["timestamp"]) for event in events)

@@ -13,7 +13,7 @@ from training.contracts import StageResult
 
 ASK: Final = "ask"
 OPEN_SECONDS: Final = 30.0
-"""An event starts the run that asks, seconds after the candidate's own run has ended."""
+"""An event starts the approval run a few seconds after the candidate's run has ended."""
 POLL_SECONDS: Final = 0.5
 MAX_RUNS: Final = 20
 
@@ -26,7 +26,7 @@ def approval_lines(settings: Settings, client: AirflowApi, pipeline: str, promot
     """
     if promoted.scalars.get("decision") != "needs_approval":
         return []
-    from training.registry.ledger import Ledger  # SQLAlchemy: most runs ask nobody
+    from training.registry.ledger import Ledger  # SQLAlchemy: most runs need no approval
 
     model, key = str(promoted.scalars["model"]), str(promoted.scalars["key"])
     ending = Ledger(settings.database_url).ending_of(model, key)
@@ -45,7 +45,7 @@ def approval_lines(settings: Settings, client: AirflowApi, pipeline: str, promot
 
 
 def _question(client: AirflowApi, dag_id: str, key: str) -> tuple[str, dict[str, Any]] | None:
-    """Return the run that asks about a request, with Airflow's record of the question; None while there is none."""
+    """Return the approval run of a request, with Airflow's record of the question; None while there is none."""
     runs = (client.find(f"/dags/{dag_id}/dagRuns", order_by="-run_after", limit=MAX_RUNS) or {"dag_runs": []})["dag_runs"]
     for run in runs:
         path = f"/dags/{dag_id}/dagRuns/{quote(run['dag_run_id'], safe='')}"

@@ -1,6 +1,6 @@
 """`make backfill`: a range of nights of one pipeline, one after the other, as `make run` runs one, and a table of their decisions.
 
-Airflow's own backfill makes all its runs at once, which SQLite refuses beside a scheduler at work (`database is locked`); with
+Airflow's own backfill makes all its runs at once, which SQLite refuses while a scheduler writes (`database is locked`); with
 Airflow's database on PostgreSQL use that one.
 """
 
@@ -33,7 +33,7 @@ HEADER: Final = ("night", "metric", "new model", "champion", "decision")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One night's outcome, as it is shown."""
+    """The outcome of one night, as printed."""
 
     day: date
     metric: str = "-"
@@ -54,7 +54,7 @@ class Order:
     force: bool = False
     """Do the work of finished nights again."""
     keep_going: bool = False
-    """Go on after a night that failed."""
+    """Continue after a night that failed."""
 
 
 def run_backfill(settings: Settings, pipeline: str, order: Order, *, say: Say) -> int:
@@ -72,7 +72,7 @@ def run_backfill(settings: Settings, pipeline: str, order: Order, *, say: Say) -
     keeper = Keeper(settings, say)
     client, rows = api(settings, is_running=keeper), list[Row]()
     try:
-        hint = "the same command starts them again and goes on with the nights that are left"
+        hint = "the same command starts them again and continues with the remaining nights"
         with stopped_services_named(settings.home, f"the backfill of {spec.name}", hint):
             wait_parsed(client, spec.name, say)
             with switched_on(client, settings.home, spec.name, say), keeper:
@@ -157,7 +157,7 @@ def _ending(spec: PipelineSpec, order: Order, days: Sequence[date], rows: Sequen
     if left:
         command = f"make backfill PIPELINE={spec.name} FROM={min(left)} TO={order.last}"
         lines.append(f"{len(left)} of {len(days)} nights are not done; once the cause is repaired: {command}")
-        lines.append("finished nights are not run again; KEEP_GOING=1 goes on after a night that failed")
+        lines.append("finished nights are not run again; KEEP_GOING=1 continues after a night that failed")
     return "\n".join(lines)
 
 

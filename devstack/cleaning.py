@@ -1,4 +1,4 @@
-"""Deletes what retention lets go of the files and of Airflow's database of a laptop installation. docs/retention.md."""
+"""Deletes old files and old rows of Airflow's database of a laptop installation, as the retention settings say. docs/retention.md."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _clean_database(settings: Settings, allowed: Limits, say: Callable[[str], No
 
 
 def _limits(settings: Settings, before: datetime) -> Limits:
-    """Ask Airflow's API server, which this task has reached already to start."""
+    """Request from Airflow's API server. This task reached it when it started."""
     try:
         api = AirflowApi(airflow_url(settings), USERNAME, credentials(settings)["airflow_password"])
         try:

@@ -64,7 +64,7 @@ def database_is_current(settings: Settings) -> bool:
 
 
 def note_database_is_current(settings: Settings) -> None:
-    """Remember that Airflow came up with its database as it is."""
+    """Record that Airflow started with its present database."""
     (airflow_home(settings) / f"migrated-{version('apache-airflow')}").touch()
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 BESIDE: Final = ("", "-journal", "-wal", "-shm")
-"""What SQLite writes beside a database."""
+"""Files that SQLite writes next to a database."""
 
 
 def migrate(databases: Sequence[Path], command: Sequence[str], environment: Mapping[str, str]) -> int:

@@ -1,6 +1,6 @@
 """Everything that a laptop installation sets: Airflow's configuration, MLflow's, the demo's places, and the secrets made once.
 
-Airflow reads its environment before its file: `$NIGHTSHIFT_HOME/airflow/airflow.cfg` is free for whatever is not set here.
+Airflow reads its environment before its file: `$NIGHTSHIFT_HOME/airflow/airflow.cfg` is free for settings that are not set here.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from training.spec.uris import PLACEHOLDER_RULE, names_of_places
 USERNAME: Final = "admin"
 """Starts the runs; the same name is MLflow's account."""
 APPROVER: Final = "approver"
-"""Airflow's second user: who started a run does not approve its model."""
+"""Airflow's second user: the user who started a run may not approve its model."""
 HOST: Final = "127.0.0.1"
 SHOP: Final = "SHOP_URI"
 CREDENTIALS_FILE: Final = "credentials.json"
@@ -52,7 +52,7 @@ SECRETS: Final[Mapping[str, Callable[[], str]]] = {
 """What is made once, by name, and how."""
 SERVICE_PREFIXES: Final = ("NIGHTSHIFT_", "AWS_", "AZURE_", "GOOGLE_")
 OF_TRAININGS: Final = ("CUDA_VISIBLE_DEVICES", "OMP_WAIT_POLICY")
-"""What stages get from the services' environment besides, and users are asked to set."""
+"""Variables that users set and stages get from the services' environment."""
 
 MLFLOW_ACCOUNTS_FILE: Final = "accounts.ini"
 MLFLOW_ACCOUNTS_DATABASE: Final = "accounts.db"
@@ -96,7 +96,7 @@ def mlflow_url(settings: Settings) -> str:
 
 
 def dags_path(settings: Settings) -> Path:
-    """Folder of the DAG files: each takes its pipeline from the folder of pipelines beside it."""
+    """Folder of the DAG files: each reads its pipeline from the folder of pipelines next to it."""
     return settings.pipelines_path.parent
 
 
@@ -204,7 +204,7 @@ def airflow_settings(settings: Settings) -> dict[str, str]:
             "dag_discovery_safe_mode": "False",
             "dags_are_paused_at_creation": "True",
             "execution_api_server_url": f"{airflow_url(settings)}/execution/",
-            # The default asks DNS for the host's full name, which takes seconds where no DNS answers.
+            # The default looks up the host's full name in DNS, which takes seconds without a DNS server.
             "hostname_callable": "socket.gethostname",
             "simple_auth_manager_users": f"{USERNAME}:admin,{APPROVER}:user",
             "simple_auth_manager_passwords_file": str(home / "passwords.json"),
@@ -242,7 +242,7 @@ def airflow_settings(settings: Settings) -> dict[str, str]:
         "logging": {
             "base_log_folder": str(home / "logs"),
             "colored_console_log": "False",
-            # Airflow sets the modes of task logs itself, whatever the umask.
+            # Airflow sets the modes of task logs itself, regardless of the umask.
             "file_task_handler_new_folder_permissions": "0o700",
             "file_task_handler_new_file_permissions": "0o600",
         },

@@ -49,7 +49,7 @@ MAX_LOST_WORKERS: Final = 2
 
 
 class HeartbeatWatch:
-    """Finds tasks whose heartbeat does not change any more, by one's own clock: the age in the database is never read."""
+    """Finds tasks whose heartbeat no longer changes, by a local clock: the age in the database is never read."""
 
     def __init__(self, clock: Callable[[], float], *, silence_seconds: float = SILENCE_SECONDS) -> None:
         self._clock = clock
@@ -85,7 +85,7 @@ class SleepTolerantLocalExecutor(LocalExecutor):
         self._clock = AwakeClock()
         self._watch = HeartbeatWatch(self._clock)
         self._look_at = 0.0
-        # The supervisor ends whatever an earlier scheduler left before it starts this one. A scheduler started by hand cannot know.
+        # The supervisor ends what an earlier scheduler left before it starts this one. Without it, other schedulers may be running.
         if os.environ.get(MARK):
             self._end_earlier_jobs()
 

@@ -1,4 +1,4 @@
-"""Lets an idle scheduler wait until its SQLite database changes, instead of asking it ten times a second what there is to do.
+"""Lets an idle scheduler wait until its SQLite database changes, instead of polling it ten times a second.
 
 SQLite counts, for each connection, the commits of all others (`PRAGMA data_version`, 3 µs). A loop of the scheduler that changed nothing
 would change nothing again until another process writes, or until something is due; what is due may be a second late.

@@ -39,6 +39,6 @@ class Keeper:
             return True
         if not self._is_active or is_stop_noted(home):
             return False
-        self._say("the supervisor of the services is gone, and no command stopped it; starting the services again")
+        self._say("the supervisor of the services died, and no command stopped it; starting the services again")
         start(self._settings, self._say, unless_stopped=True)
         return True

@@ -153,7 +153,7 @@ def _require_idle(settings: Settings, changed: list[str], say: Callable[[str], N
 
 
 def supervise(settings: Settings) -> None:
-    """Be the supervisor until told to stop."""
+    """Run the supervisor until a signal stops it."""
     note_places(settings, logger.info)
     Supervisor(settings.home, components(settings), settings=digests(settings)).run()
 
@@ -165,7 +165,7 @@ def wait_ready(settings: Settings, *, since: float, say: Callable[[str], None], 
         since: start of the wait, of `time.monotonic`.
 
     Raises:
-        NightshiftError: `services.not_ready`, with who is missing and what its log said last; `services.stopped`, by another command.
+        NightshiftError: `services.not_ready`, with the missing component and the end of its log; `services.stopped`, by another command.
     """
     client, awaited = api(settings), Awaited(say)
     restarts = _restarts(settings)
@@ -209,7 +209,7 @@ def _named_pools(settings: Settings) -> set[str]:
         try:
             pool = load_spec(path).train.placement.pool
         except SpecError as err:
-            # Airflow shows it as an import error of that one DAG; the others go on.
+            # Airflow shows it as an import error of that DAG; the other DAGs are not affected.
             logger.warning("%s", err)
             continue
         if pool:
@@ -218,7 +218,7 @@ def _named_pools(settings: Settings) -> set[str]:
 
 
 def changed_settings(state: ServicesState, wanted: Mapping[str, str]) -> list[str]:
-    """Return the names of the settings that running services do not have as they are wanted now.
+    """Return the names of the settings whose values differ from those of the running services.
 
     One that is only missing now was for another command: it stays in force until the services are stopped.
     """
@@ -248,7 +248,7 @@ def _missing(settings: Settings, client: AirflowApi) -> list[str]:
     if state is None:
         if is_stop_noted(settings.home):
             raise stopped_by_command()
-        raise NightshiftError(SUPERVISOR_GONE, f"the supervisor is gone\n{_tail(settings.home / 'logs' / 'supervisor.log')}")
+        raise NightshiftError(SUPERVISOR_GONE, f"the supervisor died\n{_tail(settings.home / 'logs' / 'supervisor.log')}")
     missing = [entry.name for entry in state.components if entry.state not in ("running", "done")]
     health = client.health()
     missing += [f"Airflow's {part}" for part in AIRFLOW_PARTS if health.get(part) != "healthy"]

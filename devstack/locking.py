@@ -26,7 +26,7 @@ def locked(path: Path, waiting: Callable[[str], None] = lambda _pid: None) -> It
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # O_CLOEXEC: a service that is started under the lock must not keep it. O_NOFOLLOW: what a link leads to would be emptied.
+        # O_CLOEXEC: a service that is started under the lock must not keep it. O_NOFOLLOW: the target of a link would be truncated.
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as err:
         hint = "check the folder's owner and mode, or set NIGHTSHIFT_HOME to another one"

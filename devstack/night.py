@@ -48,7 +48,7 @@ def run_night(
     start(settings, say)
     keeper = Keeper(settings, say)
     client = api(settings, is_running=keeper)
-    hint = f"make run PIPELINE={spec.name} starts them again and goes on with it: finished stages are reused"
+    hint = f"make run PIPELINE={spec.name} starts them again and continues the run: finished stages are reused"
     try:
         with stopped_services_named(settings.home, f"the night of {spec.name}", hint):
             wait_parsed(client, spec.name, say)
@@ -143,7 +143,7 @@ def run_one(
     overrides: Mapping[str, Any] | None = None,
     summed_up: bool = True,
 ) -> str:
-    """Start a night (or go on following it) and show it to its end; return its final state, `success` or `failed`.
+    """Start a night, or follow one that runs already, until it ends; return its final state, `success` or `failed`.
 
     The DAG must be on: `switched_on`. Left on, the schedule would start a real night in the middle of the simulated ones, and wait
     for data that does not exist.
@@ -164,7 +164,7 @@ def run_one(
     try:
         return _show(settings, client, spec.name, night.run_id, say, summed_up=summed_up)
     except (KeyboardInterrupt, SystemExit):
-        say(f"\n{night.run_id} of {spec.name} is not finished; make run PIPELINE={spec.name} goes on with it")
+        say(f"\n{night.run_id} of {spec.name} is not finished; make run PIPELINE={spec.name} continues it")
         raise
 
 

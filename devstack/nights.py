@@ -20,7 +20,7 @@ from training.spec import PipelineSpec, slot_of_day
 from training.spec.schedule import next_slot
 
 FIRST_NIGHTS: Final = {"search_ranking": date(2026, 2, 1), "flight_delay": date(2013, 3, 15)}
-"""Where the data of the shipped pipelines lies; any other pipeline starts with the present, or with the night that is asked for."""
+"""Where the data of the shipped pipelines lies; any other pipeline starts with the present, or with the requested night."""
 RUN_ID_PREFIX: Final = "night-"
 ACTIVE_STATES: Final = frozenset({"queued", "running", "restarting"})
 
@@ -44,7 +44,7 @@ class PastRun:
 
 @dataclass(frozen=True, slots=True)
 class Night:
-    """What to trigger, or what to go on following."""
+    """The run to trigger, or the run to follow."""
 
     run_id: str
     as_of: str | None
@@ -57,7 +57,7 @@ def next_night(spec: PipelineSpec, runs: Sequence[PastRun], *, wanted: date | No
 
     Args:
         runs: of this pipeline, newest first.
-        wanted: a night asked for by name.
+        wanted: a night requested by its date.
         now: names the run of a pipeline that has no simulated nights.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Deletes files by their age beside processes that still write: what is renewed between the look and the removal stays."""
+"""Deletes files by their age while other processes write: a file that is written between the check and the removal stays."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def delete_old_folder(folder: Path, before: float) -> int:
 def delete_old_file(path: Path, before: float) -> int:
     """Delete a file, or a symbolic link, that is older than an instant; return its bytes, 0 for a folder or where it stays.
 
-    The file is renamed before the last look at its age. Who opens its name after that makes a new file; what was written before that is
-    seen, and the file gets its name back. A file that is deleted meanwhile, or cannot be renamed or deleted, is left out.
+    The file is renamed before the last check of its age. A process that opens its name after that makes a new file; if something was
+    written before, the file gets its name back. A file that was deleted in the meantime, or cannot be renamed or deleted, is skipped.
     """
     aside = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     try:
@@ -44,7 +44,7 @@ def delete_old_file(path: Path, before: float) -> int:
             return status.st_size
     except OSError:
         return 0
-    # A link does not replace what was made under the name meanwhile; then both stay.
+    # A link does not replace a file that was made under the name in the meantime; then both stay.
     with suppress(OSError):
         os.link(aside, path, follow_symlinks=False)
         aside.unlink()
@@ -61,6 +61,6 @@ def newest(paths: Iterable[Path]) -> float:
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    """Yield everything below a folder, innermost first; a folder that vanishes meanwhile has nothing in it."""
+    """Yield everything below a folder, innermost first; a folder that vanishes in the meantime counts as empty."""
     for place, folders, files in os.walk(folder, topdown=False):
         yield from (Path(place, name) for name in [*files, *folders])

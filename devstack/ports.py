@@ -25,7 +25,7 @@ def require_free(ports: Sequence[Port]) -> None:
     """Return if every port can be listened on at 127.0.0.1.
 
     Raises:
-        NightshiftError: `services.port_busy`, naming each busy port, who has it and the setting that changes it.
+        NightshiftError: `services.port_busy`, with each busy port, the process that has it and the setting that changes it.
     """
     busy = [port for port in ports if _taken(port.number)]
     if not busy:

@@ -1,7 +1,7 @@
 """Which processes belong to this installation, and how they are ended.
 
 PIDs are reused, so a process is identified by PID and start time. Every service is started with
-`NIGHTSHIFT_SERVICE=<component>:<token>:<home>` in its environment, which whatever it starts inherits: what a killed
+`NIGHTSHIFT_SERVICE=<component>:<token>:<home>` in its environment, which its child processes inherit: what a killed
 component left behind is found by that mark, whichever session or parent it has by then. (`SPT_NOENV` keeps
 setproctitle, which Airflow uses, from overwriting the environment that the kernel shows.)
 """
@@ -55,7 +55,7 @@ class ProcessId:
             return False
 
     def send(self, signal_number: signal.Signals) -> None:
-        """Send a signal to this very process alone; nothing if it is gone."""
+        """Send a signal to exactly this process; nothing if it has ended."""
         if self.alive():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal_number)

@@ -1,4 +1,4 @@
-"""Shows a run while it goes on: each stage's state and seconds, and what it says about its progress."""
+"""Shows a run while it is in progress: each stage's state, seconds and reported progress."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Follower:
                 self._say(line)
 
     def _lines(self, run_state: str, views: list[TaskView]) -> list[str]:
-        """Return what goes on now, at least one line: a task that works, or what the run waits for."""
+        """Return what happens now, at least one line: the running tasks, or what the run waits for."""
         working = [view for view in views if view.state in WORKING_STATES]
         if working:
             return [f"  {view.task_id:<10} {view.state:<8} {view.seconds:6.1f} s  {self._progress(view)}".rstrip() for view in working]

@@ -11,7 +11,7 @@ A day is made in this order:
    clicked with its true relevance (`devstack.shop_world`), which drifts slowly.
 
 `popularity` is clicks per showing over the seven days before: drawn from the click-through that the true relevance
-implies for those days, so it leaks nothing of its own day and needs no history on disk.
+implies for those days, so it leaks nothing of the day itself and needs no history on disk.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def make_day(day: date, *, seed: int = DEFAULT_SEED, searches: int = DEFAULT_SEA
 
 
 def write_day(root: Path, day: date, *, seed: int = DEFAULT_SEED, searches: int = DEFAULT_SEARCHES) -> Path:
-    """Write one day's partition, over what is there, and return its path: whole or not at all, same arguments, same bytes."""
+    """Write one day's partition, replacing an existing one, and return its path. Atomic; the same arguments give the same bytes."""
     path = day_path(root, day)
     _write(make_day(day, seed=seed, searches=searches), path)
     return path
@@ -135,7 +135,7 @@ def break_day(root: Path, day: date, fault: str) -> Path:
     Args:
         root: the shop's root.
         day: whose partition.
-        fault: `missing_column` (no rating), `volume` (three searches of five are gone), `null_key` (every hundredth
+        fault: `missing_column` (no rating), `volume` (three of five searches are missing), `null_key` (every hundredth
             item_id), `duplicated_day` (every row twice) or `repair` (what `write_day` had written).
 
     Raises:

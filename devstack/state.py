@@ -97,7 +97,7 @@ def forget_stop(home: Path) -> None:
 
 
 def is_stop_noted(home: Path) -> bool:
-    """Return whether a command has stopped the services since their last start. If not, and they are gone, a signal ended them."""
+    """Return whether a command has stopped the services since their last start. If not, and they have ended, a signal ended them."""
     return (home / STOP_FILE).exists()
 
 

@@ -1,4 +1,4 @@
-"""A run's outcome for people: each stage, the new model beside the champion, the decision and why, where to look."""
+"""A run's outcome for people: each stage, the new model compared with the champion, the decision with its reasons, and links."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _comparison(store: Store, result: StageResult) -> list[str]:
         lines.append(f"{name:<{LABEL_WIDTH}}{number(value):>12}{number(champion.get(name)):>12}{values}")
     lines += _baseline_lines(meta, result)
     if comparison is None:
-        return [*lines, f"compared with nobody: {meta['baseline']}"]
+        return [*lines, f"not compared: {meta['baseline']}"]
     better, low, high = (number(comparison[name]) for name in ("gain", "low", "high"))
     return [*lines, f"{result.scalars['primary']} better by {better}, interval {low} to {high}"]
 

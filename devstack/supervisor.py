@@ -2,7 +2,7 @@
 
 A TERM goes to a component's own process alone (a TERM to the whole group can hang Airflow's scheduler for good), and
 only what is left after a grace time is killed. Before a dead component is started again, what it left behind is
-ended: LocalExecutor's workers outlive a killed scheduler and go on with its tasks beside the new one.
+ended: LocalExecutor's workers outlive a killed scheduler and keep running its tasks next to the new one.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class _Running:
     mark: Mark | None = None
     restarts: int = 0
     failures: int = 0
-    """Ends in a row, each before it was steady."""
+    """Consecutive ends, each before the component was steady."""
     started_at: float = 0.0
     due_at: float = 0.0
 
@@ -81,7 +81,7 @@ class Supervisor:
         """Take over an installation's folder.
 
         Args:
-            settings: digests of what the components were configured with, kept in the state file for those who compare.
+            settings: digests of the components' configuration, kept in the state file for comparison.
             grace_seconds: time between SIGTERM and SIGKILL.
         """
         self._home = home
@@ -92,7 +92,7 @@ class Supervisor:
         self._stop = False
 
     def run(self) -> None:
-        """Supervise until SIGTERM or SIGINT; everything that was started is gone when this returns.
+        """Supervise until SIGTERM or SIGINT; every process that was started has ended when this returns.
 
         Raises:
             NightshiftError: `services.running`, another supervisor has this installation.

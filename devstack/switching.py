@@ -36,7 +36,7 @@ Say = Callable[[str], None]
 
 @contextlib.contextmanager
 def end_signals_raise() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end this process through its `finally` clauses, as SIGINT does."""
+    """Make SIGTERM and SIGHUP end this process through its `finally` clauses, as SIGINT does."""
 
     def end(number: int, _frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
@@ -53,7 +53,7 @@ def end_signals_raise() -> Iterator[None]:
 def switched_on(client: AirflowApi, home: Path, dag_id: str, say: Say) -> Iterator[None]:
     """Unpause a DAG; pause it at the end if it was paused, and no other command needs it on.
 
-    Meanwhile its schedule starts no run, unless it was on before.
+    Until then its schedule starts no run, unless it was on before.
 
     Raises:
         NightshiftError: those of the client; `night.dag`, the schedule could not be held back.
@@ -99,7 +99,7 @@ def _pause_again(client: AirflowApi, descriptor: int, dag_id: str, say: Say) -> 
         return True
     except NightshiftError as err:
         if err.details.get("status") == httpx.codes.NOT_FOUND:
-            os.ftruncate(descriptor, 0)  # the pipeline is gone
+            os.ftruncate(descriptor, 0)  # the pipeline was removed
             return False
         # The command's own error counts; the note stays.
         why = "Airflow does not answer" if err.code == "airflow.unreachable" else str(err)
@@ -132,7 +132,7 @@ def _hold_back_schedule(client: AirflowApi, dag_id: str, say: Say) -> None:
         if datetime.fromisoformat(due) > datetime.now(UTC) + SOON:
             return
         if not asked:
-            # The timetable is asked when the file is parsed.
+            # The timetable is evaluated when the file is parsed.
             with contextlib.suppress(NightshiftError):
                 client.put(f"/parseDagFile/{dag['file_token']}")
             asked = True

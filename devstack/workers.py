@@ -1,4 +1,4 @@
-"""The processes that run the laptop's tasks, each with queues of its own.
+"""The processes that run the laptop's tasks, each with its own queues.
 
 Airflow's LocalExecutor gives all its workers one queue. An idle worker waits in it with the queue's lock, which a killed process never
 releases: no other worker takes a task after that. A dead worker's task is also not known there, and stays queued.
@@ -56,7 +56,7 @@ class Worker(multiprocessing.Process):
         )
 
     def start(self) -> None:
-        """Start the process. It alone keeps its ends of the queues, so that its death ends a read or write that would wait for ever."""
+        """Start the process. It alone keeps its ends of the queues, so that its death ends a pending read or write."""
         super().start()
         self._output._writer.close()  # type: ignore[attr-defined]
         self._input._reader.close()  # type: ignore[attr-defined]

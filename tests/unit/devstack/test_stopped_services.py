@@ -98,7 +98,7 @@ def test_run_starts_the_services_again_and_goes_on_when_a_signal_ended_the_super
 
     assert run_night(settings, "search_ranking", night=date(2026, 2, 1), force=False, say=say) == 0
     assert starts == [{"unless_stopped": True}]
-    assert "the supervisor of the services is gone, and no command stopped it; starting the services again" in said
+    assert "the supervisor of the services died, and no command stopped it; starting the services again" in said
     assert server.is_paused
 
 
