@@ -40,14 +40,8 @@ SHELL_FENCES = ("", "sh", "bash", "shell", "console")
 OTHER_BLOCKS = (
     "resolve →",
     "services are up",
-    "evaluate:",
-    "tune:",
-    "class StageContext",
-    "digest=...",
-    "from airflow.sdk import",
-    "Makefile   ",
 )
-"""First words of the blocks that are not for a shell: diagrams, output, YAML, Python, the tree."""
+"""First words of the blocks that are not for a shell: a diagram, output."""
 
 CLUSTER = "needs a Kubernetes cluster; tests/kubernetes and tests/unit/docker cover it"
 DOCKER = "needs docker; tests/unit/docker covers the files"

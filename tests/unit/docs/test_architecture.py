@@ -1,0 +1,42 @@
+"""The table "Where to look" of docs/architecture.md: each concept of the field leads to files that exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+HEADING = "## Where to look\n"
+NUM_CONCEPTS = 20
+
+
+def concepts(page: str) -> dict[str, list[str]]:
+    """Return concept to files and folders, relative to the checkout, as the table has them."""
+    rows = [line.strip("| ").split(" | ") for line in page.split(HEADING, 1)[1].split("\n## ")[0].splitlines() if line.startswith("| ")]
+    return {concept: re.findall(r"`([^`]+)`", where) for concept, where in rows if concept not in ("concept", "---")}
+
+
+def missing_files(page: str, root: Path) -> list[str]:
+    return [f"{concept}: {name}" for concept, names in concepts(page).items() for name in names if not _is_there(root / name, name)]
+
+
+def _is_there(path: Path, name: str) -> bool:
+    return path.is_dir() if name.endswith("/") else path.is_file()
+
+
+def test_each_concept_has_a_place_and_every_listed_file_exists() -> None:
+    found = concepts(PAGE)
+
+    assert missing_files(PAGE, ROOT) == []
+    assert [concept for concept, names in found.items() if not names] == []
+    assert len(found) == NUM_CONCEPTS
+
+
+@pytest.mark.parametrize("name", ["training/gone.py", "training/gone/", "training/errors.py/", "training/store"])
+def test_listed_file_or_folder_that_does_not_exist_is_found(name: str) -> None:
+    page = f"{HEADING}| concept | where |\n| --- | --- |\n| leases | `training/store/leases.py`, `{name}` |\n\n## Next\n| a | `b` |\n"
+
+    assert missing_files(page, ROOT) == [f"leases: {name}"]
