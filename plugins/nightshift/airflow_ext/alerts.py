@@ -1,4 +1,4 @@
-"""Who hears of a night and of its decisions: a line in the log, a JSON POST to the spec's webhook, Slack, e-mail, as the spec says."""
+"""Alerts about runs and decisions: a line in the log, a JSON POST to the spec's webhook, Slack and e-mail, as the spec configures."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def deadline_missed(context: Mapping[str, Any], pipeline: str, deadline: str, al
 
 
 def announce(event: Mapping[str, Any], alerts: Alerts) -> None:
-    """Log an event, and send it where the spec says, if it wants to hear of it. What cannot be delivered is logged and fails nothing."""
+    """Log an event, and send it to the spec's channels if they subscribe to it. A failed delivery is logged and fails no task."""
     if event["event"] not in alerts.on:
         return
     send(event, alerts.webhook)
@@ -159,7 +159,7 @@ def told(event: Mapping[str, Any]) -> str:
 
 
 def masked(text: str, *secrets: str, environ: Mapping[str, str] = os.environ) -> str:
-    """Return `text`, cut to 1000 characters, without secrets: those given, the environment's, and who logs in inside a URL."""
+    """Return `text`, cut to 1000 characters, without secrets: those given, the environment's, and the user and password of a URL."""
     known = [*secrets, *(value for name, value in environ.items() if _SECRET_NAME.search(name.upper()))]
     # The longest first: one secret may be part of another.
     for secret in sorted(filter(lambda value: len(value) >= MIN_SECRET_CHARS, known), key=len, reverse=True):

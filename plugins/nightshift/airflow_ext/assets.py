@@ -3,7 +3,7 @@
     from airflow.sdk import DAG, Asset
     DAG("serve_flight_delay", schedule=[Asset(name="flight_delay@champion", uri="nightshift://models/flight_delay/champion")])
 
-Each event carries model, version, semantic version, weights' digest, action and who decided.
+Each event carries model, version, semantic version, weights' digest, action and decider.
 """
 
 from __future__ import annotations

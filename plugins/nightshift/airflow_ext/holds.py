@@ -1,4 +1,4 @@
-"""Whether a command has switched a pipeline on for nights of its own: then its schedule starts nothing.
+"""Whether a command has unpaused a pipeline for its own runs: then the schedule starts none.
 
 `make run` and `make backfill` need the DAG unpaused while their nights run, and Airflow starts the latest slot of an unpaused DAG
 by itself. A hold is a note in a file of the installation's folder, which the timetable reads, and a lock on that file while the
@@ -26,7 +26,7 @@ PAUSED_BEFORE: Final = b"paused before\n"
 LOOKS: Final = 5
 LOOK_SECONDS: Final = 0.02
 DEAD_HOLD_SECONDS: Final = 24 * 3600
-"""A note without a lock counts for so long: a DAG that a user keeps on is not held for ever if no further command is run."""
+"""How long a note without a lock counts: the schedule of a DAG that a user keeps on starts again although no further command is run."""
 
 
 def hold_path(home: Path, dag_id: str) -> Path:

@@ -1,6 +1,6 @@
-"""What Airflow's page of a task leads to: the run that made a reused result, the stage's report, the log of the attempt.
+"""The links on Airflow's page of a task: the run that made a reused result, the stage's report, the log of the attempt.
 
-Airflow asks for each link in the process that ran the task, keeps the answer beside the task's results, and serves it from there.
+Airflow computes each link in the process that ran the task, stores it with the task's results, and serves it from there.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class ReportLink(BaseOperatorLink):
 
 
 class AttemptLogLink(BaseOperatorLink):
-    """To the log in which the work itself was told: another run's where the result was reused."""
+    """To the log of the work itself: another run's where the result was reused."""
 
     name = "Log of the attempt"
 

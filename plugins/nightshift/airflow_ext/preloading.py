@@ -1,7 +1,7 @@
 """Imports, before a process is forked for each DAG file or task, what each of them would import again.
 
 A pipeline's file and each of its tasks need the factory, Airflow's DAG bag and, for the first asset that they name, the modules of all
-installed providers that know a kind of URI: 0.5 s of CPU in a process of its own, none in one that is forked after this.
+installed providers that know a kind of URI: 0.5 s of CPU in a new process, none in one that is forked after this.
 
 After an edit or an update of the code, until the services are started again, a task would mix what is in memory with what it imports from
 the disk. So a worker drops what was preloaded where one of the files has changed (`forget_if_changed`), and its tasks import everything.
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 MODULES: Final = ("airflow.dag_processing.dagbag", "nightshift.wiring.pipeline", "training.registry.ledger")
 PARSING_COMMAND: Final = "dag-processor"
 PACKAGES: Final = ("nightshift", "training")
-"""Whose code may be edited while services run; that of libraries changes with an installation of its own."""
+"""Packages whose code may be edited while services run; libraries change only with an installation."""
 
 _stamps: dict[str, tuple[int, int] | None] = {}
 """Path of each file that is in memory, with its modification time in ns and its size as of the import; empty before `preload`."""
@@ -46,7 +46,7 @@ def preload() -> None:
 
 
 def forget_if_changed() -> bool:
-    """Drop the preloaded modules of `PACKAGES` if the file of one of them has changed since, or is gone; return whether it has.
+    """Drop the preloaded modules of `PACKAGES` if the file of one of them was changed or removed since; return whether one was.
 
     Call it in a process that uses none of them itself, before it forks the one that does.
     """

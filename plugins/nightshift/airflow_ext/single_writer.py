@@ -1,4 +1,4 @@
-"""Lets Airflow's API server change its database by one request at a time where the database is SQLite.
+"""Makes Airflow's API server handle one writing request at a time where its database is SQLite.
 
 Airflow writes its audit log on the event loop. While another request's thread holds SQLite's only write lock, that write waits for
 the lock, the event loop waits for the write, and the other request cannot commit because its end needs the event loop: nothing is

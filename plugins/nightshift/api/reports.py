@@ -1,4 +1,4 @@
-"""Serves a stage's report out of the store to users who may see its pipeline in Airflow: by digest, HTML only, nothing else.
+"""Serves a stage's report from the store, by digest and HTML only, to users who may see its pipeline in Airflow.
 
 A browser opens no `file://` and no `s3://` from a page, so the task's link leads here.
 """
@@ -23,7 +23,7 @@ from training.store.reports import has_report
 logger = logging.getLogger("nightshift.api.reports")
 
 HEADERS: Final = {
-    # A report is data of the pipeline: it may run its own script, in an origin of its own, and reach nothing.
+    # A report is data of the pipeline: it may run its own script, in a separate origin without network access.
     "Content-Security-Policy": (
         "sandbox allow-scripts; default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; font-src data:; "
         "base-uri 'none'; form-action 'none'"
@@ -37,7 +37,7 @@ HTML_STARTS: Final = (b"<!doctype html", b"<html")
 MISSING: Final = "there is no such report"
 _DAG_ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
-# Airflow does not ask for a login on a plugin's routes.
+# Airflow requires no login on a plugin's routes.
 router = APIRouter(dependencies=[Depends(get_user)])
 
 

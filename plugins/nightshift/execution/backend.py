@@ -35,12 +35,12 @@ BACKENDS: Final[Mapping[str, str]] = {
 GROUP: Final = "nightshift.backends"
 """Of entry points, `name = module:class`, by which other packages register theirs."""
 ELASTIC: Final = "elastic"
-"""Parameter of an attempt, not of the work: the attempt may go on with fewer nodes than it was asked for."""
+"""Parameter of an attempt, not of the work: the attempt may continue with fewer nodes than requested."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageTask:
-    """One try of a task, and the stage's work that it asks for."""
+    """One try of a task, with the stage's work."""
 
     run: RunIdentity
     frozen: ResolvedRun
@@ -55,7 +55,7 @@ class StageTask:
     warn: Callable[[str], None]
 
     def request(self, *, attempt_id: str, takeover_epoch: int, **parameters: Scalar) -> StageRequest:
-        """Return the request of a new attempt; `parameters` beside the work's own."""
+        """Return the request of a new attempt; `parameters` are added to the work's own."""
         return StageRequest(
             pipeline=self.frozen.spec.name,
             stage=self.stage,
@@ -81,7 +81,7 @@ class Deferral:
 
 
 class Backend(Protocol):
-    """Where the stages of an installation run. A task has an instance of its own."""
+    """The place where the stages of an installation run. Each task makes its own instance."""
 
     shares_disk: bool
     """All stages run on one machine and its disk."""
@@ -89,7 +89,7 @@ class Backend(Protocol):
     def __init__(self, settings: Settings) -> None: ...
 
     def check(self, spec: PipelineSpec | None = None) -> None:
-        """Check what the installation states for this backend, and whether it has what a pipeline asks for, before a run relies on it.
+        """Check the installation's settings for this backend, and that it has what a pipeline requires, before a run relies on it.
 
         Raises:
             SpecError: every problem.
@@ -108,7 +108,7 @@ class Backend(Protocol):
         """Return `{"device": "cuda"}` for a training on GPUs, and `{}` for one on CPUs, whose fingerprint has no device."""
 
     def run(self, task: StageTask, event: Mapping[str, Any] | None = None) -> StageResult | Deferral:
-        """Do the work, or go on with it; return its result, or what the task waits for.
+        """Do or continue the work; return its result, or what the task waits for.
 
         Args:
             event: of the trigger that the task has waited for; None: it has not waited.
@@ -146,7 +146,7 @@ def work_at(address: StageAddress) -> Work:
     """
     launches = Launches(address).all()
     if not launches:
-        verdict = Verdict(action=Action.RETRY, reason=f"the launches of {address.uri} are gone", code="launch.missing")
+        verdict = Verdict(action=Action.RETRY, reason=f"the launches of {address.uri} are missing", code="launch.missing")
         raise StageEndedError(verdict)
     request = address.request(launches[-1].attempt_id)
     return Work(

@@ -1,7 +1,7 @@
-"""The one rule of relaunches, whatever runs the stages: what is started again, how often, and after which pause.
+"""The one rule of relaunches for all backends: what is started again, how often, and after which pause.
 
 `retries.infrastructure` is the number of relaunches of one piece of work that a task may cause. What ran out of memory is relaunched
-once beside that number: it may have been a neighbour's fault, and would be the pipeline's own the second time.
+once beside that number: the first time may be caused by another process, the second time is taken for the pipeline's own need.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Relaunch:
 
 
 def next_relaunch(verdict: Verdict, done: Relaunches, spec: PipelineSpec, stage: str) -> Relaunch:
-    """Return how the work goes on after an attempt without a result.
+    """Return what follows an attempt without a result.
 
     Args:
         verdict: of the attempt. `WAIT` is a relaunch for a backend that cannot wait for another task's attempt.
@@ -69,7 +69,7 @@ def next_relaunch(verdict: Verdict, done: Relaunches, spec: PipelineSpec, stage:
 
 
 def resumption(address: StageAddress) -> str:
-    """Say where the next attempt at an address goes on, as the address's journal knows."""
+    """Describe where the next attempt at an address resumes, by the address's journal."""
     checkpoints = [entry.value["payload"] for entry in address.journal().history() if entry.value["kind"] == "checkpoint"]
     if not checkpoints:
         return "starting from the beginning"
@@ -81,7 +81,7 @@ def _failed(verdict: Verdict, words: str) -> Verdict:
 
 
 def _memory_advice(spec: PipelineSpec, stage: str) -> str:
-    """Say what a stage that ran out of memory twice was asked to do."""
+    """Describe the work of a stage that ran out of memory twice."""
     if stage not in TRAININGS:
         return "twice, so it is not retried (use a shorter data.source.window, or a machine with more memory)"
     placement = spec.train.placement

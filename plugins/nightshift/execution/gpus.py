@@ -1,4 +1,4 @@
-"""Whether a training is to run on GPUs: known before it starts, since its fingerprint says so."""
+"""Whether a training will run on GPUs: known before it starts, because the device is in its fingerprint."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ PASSED_NAMES: Final = frozenset(
 PASSED_PREFIXES: Final = ("NIGHTSHIFT_", "MLFLOW_", "AWS_", "GOOGLE_", "AZURE_", "NCCL_", "GLOO_", "OMP_")
 PASSED_SUFFIX: Final = "_URI"
 OF_SERVICES: Final = {Need.DATABASE: "NIGHTSHIFT_DATABASE", Need.MLFLOW: "MLFLOW_TRACKING_"}
-"""Service to how the variables begin that lead to it."""
+"""Service to the prefix of its environment variables."""
 
 
 class LocalBackend(Backend):
@@ -93,7 +93,7 @@ class LocalBackend(Backend):
                 found = task.address.result()
                 if found is not None:
                     break
-                verdict = Verdict(action=Action.RELAUNCH, reason="the result is gone", code="result.missing")
+                verdict = Verdict(action=Action.RELAUNCH, reason="the result is missing", code="result.missing")
             if self._stopped:
                 raise _stopped(f"stopped while it ran: {verdict.reason}")
             if verdict.action is Action.WAIT:
@@ -150,7 +150,7 @@ def _stopped(reason: str) -> StageEndedError:
 
 
 def memory_text(ended: Ended) -> str:
-    """Say how much memory an attempt used and could have had, as far as it is known."""
+    """Describe how much memory an attempt used and could use, as far as it is known."""
     peak = f"peak {ended.peak_bytes / MEBIBYTE:,.0f} MiB" if ended.peak_bytes else "peak not known"
     limit = f"limit {ended.limit_bytes / MEBIBYTE:,.0f} MiB" if ended.limit_bytes else "limit not known"
     return f"{peak} in one process, {limit}"
@@ -254,7 +254,7 @@ def stage_environment(settings: Settings, stage: str, inherited: Mapping[str, st
         "OMP_NUM_THREADS": source.get("OMP_NUM_THREADS", "1"),
         # Threads that wait for each other sleep: by default they spin, on busy cores for up to 47 times the CPU of the work itself.
         "OMP_WAIT_POLICY": source.get("OMP_WAIT_POLICY", "PASSIVE"),
-        # The ranks of one machine meet on its loopback, whatever its name resolves to.
+        # The ranks of one machine meet on its loopback, regardless of what its name resolves to.
         "GLOO_SOCKET_IFNAME": source.get("GLOO_SOCKET_IFNAME", "lo"),
     }
     hidden = tuple(prefix for need, prefix in OF_SERVICES.items() if need not in TABLE[stage].services)

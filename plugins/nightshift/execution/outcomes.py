@@ -14,7 +14,7 @@ MAX_TEXT_CHARS: Final = 3000
 FINAL: Final = frozenset({ExitCode.BAD_SPEC, ExitCode.BAD_DATA, ExitCode.DIVERGED, ExitCode.NO_USABLE_CHECKPOINT, ExitCode.DENIED})
 SIGNALS_START: Final = 128
 KILLED: Final = frozenset({SIGNALS_START + signal.SIGKILL, int(ExitCode.UNEXPECTED)})
-"""What a death by SIGKILL looks like: as it is, or as torchrun's 1."""
+"""Exit codes after a SIGKILL: the process's own, or torchrun's 1."""
 OUT_OF_MEMORY: Final = "pod.oom"
 
 
@@ -26,13 +26,13 @@ class Ended:
     """As a shell reports it: 128 + n for signal n."""
     seconds: float
     oom_killed: bool = False
-    """The kernel killed something for memory meanwhile."""
+    """The kernel killed a process for memory during the attempt."""
     peak_bytes: int = 0
     """Resident memory of the largest of its processes; 0: not known."""
     limit_bytes: int = 0
     """Memory that it could have had; 0: not known."""
     code: str = ""
-    """What a cluster says of its end (`pod.oom`, `pod.preempted`, `pod.gone` …); empty where there is none, or it says nothing."""
+    """The cluster's reason for its end (`pod.oom`, `pod.preempted`, `pod.gone` …); empty where there is none."""
     words: str = ""
     """The same for people."""
 
@@ -53,7 +53,7 @@ class Action(Enum):
     RELAUNCH = "relaunch"
     """Start again at once from the last commit, out of the infrastructure budget."""
     RELAUNCH_ONCE = "relaunch once"
-    """Out of memory: once may be bad luck beside a neighbour."""
+    """Out of memory: the first time may be caused by another process."""
     WAIT = "wait"
     """Someone else is at the same work: wait for its result."""
     GIVE_UP = "give up"

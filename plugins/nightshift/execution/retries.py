@@ -27,7 +27,7 @@ class InfrastructureError(AirflowException):
 
 
 def _api_server_is_away(exception: BaseException) -> bool:
-    """Return whether Airflow's own api-server did not answer a task, or answered with a fault of its own."""
+    """Return whether Airflow's own api-server did not answer a task, or answered with a server error."""
     if not isinstance(exception, AirflowRuntimeError) or exception.error.error is not ErrorType.API_SERVER_ERROR:
         return False
     status = (exception.error.detail or {}).get("status_code")

@@ -61,7 +61,7 @@ class KubernetesBackend(Backend):
         return self.cluster.code_version(gpus=spec.train.placement.gpus if stage in TRAININGS else 0)
 
     def device_of(self, spec: PipelineSpec) -> dict[str, str]:
-        """A pod has the GPUs that the spec asks for."""
+        """A pod has the GPUs that the spec requests."""
         return gpus.device_of(spec, has_gpus=spec.train.placement.gpus > 0)
 
     def run(self, task: StageTask, event: Mapping[str, Any] | None = None) -> StageResult | Deferral:
@@ -84,7 +84,7 @@ class KubernetesBackend(Backend):
         except UnavailableError as err:
             if err.code != AWAY:
                 raise
-            # What runs in the cluster goes on: that costs none of the user's tries.
+            # The launch keeps running in the cluster: this costs none of the user's tries.
             raise StageEndedError(Verdict(action=Action.GIVE_UP, reason=str(err), code=err.code)) from err
         return found if isinstance(found, StageResult) else Deferral(trigger=watching(found))
 

@@ -48,7 +48,7 @@ TRIED_AGAIN: Final = tenacity.retry(
     wait=tenacity.wait_exponential_jitter(initial=0.5, max=8),
     reraise=True,
 )
-"""All that is asked of the cluster can be asked twice: names are deterministic."""
+"""All requests to the cluster can be repeated: names are deterministic."""
 
 
 def in_cluster() -> bool | None:
@@ -57,7 +57,7 @@ def in_cluster() -> bool | None:
 
 
 class Submitter:
-    """Asks things of the cluster, in the name of one task."""
+    """Sends one task's requests to the cluster."""
 
     def __init__(self, cluster: Cluster, context: Context, *, task_id: str) -> None:
         self._cluster = cluster
@@ -84,7 +84,7 @@ class Submitter:
         return look_at_gang(job, (listed or {}).get("items", []))
 
     def submit(self, launch: Launch) -> bool:
-        """Create what the launch asks for, or find it created already; say whether this call did.
+        """Create the objects of a launch unless they exist; return whether this call created them.
 
         Raises:
             DeniedError: `kubernetes.denied`; or `launch.foreign`, something else has the launch's name.
@@ -104,7 +104,7 @@ class Submitter:
 
     @TRIED_AGAIN
     def delete(self, name: str, kind: str) -> None:
-        """Delete a launch and all that belongs to it; its processes get SIGTERM, and time for a checkpoint. Gone already is fine."""
+        """Delete a launch and all that belongs to it; its processes get SIGTERM and time for a checkpoint. A missing launch is no error."""
         with self._faults(f"delete {kind.lower()}", name):
             try:
                 if kind == "Pod":
@@ -157,7 +157,7 @@ class Submitter:
             return True
 
     def _check_own(self, launch: Launch) -> None:
-        """A name that is taken is taken by ourselves: by a worker that was killed, or by one that is at it right now."""
+        """An existing object was made by this installation: by a worker that was killed, or by one that works at it now."""
         read = self._batch.read_namespaced_job if launch.is_gang else self._core.read_namespaced_pod
         found = self._read(f"read {launch.kind.lower()}", lambda: read(launch.name, self._namespace, _preload_content=False))
         attempt = ((found or {}).get("metadata", {}).get("labels") or {}).get(ATTEMPT_LABEL)
@@ -165,7 +165,7 @@ class Submitter:
             raise DeniedError(
                 "launch.foreign",
                 f"{launch.kind} {launch.name} of {self._namespace} is not ours: its attempt is {attempt}, not {launch.attempt_id}",
-                hint="two installations with stores of their own need namespaces of their own",
+                hint="two installations with different stores need different namespaces",
             )
 
     def ensure_service(self, launch: Launch) -> None:

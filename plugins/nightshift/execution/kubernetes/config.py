@@ -35,7 +35,7 @@ KubernetesName = Annotated[str, AfterValidator(_label)]
 
 
 class Amount(Section):
-    """What a stage is given where its pipeline asks for nothing."""
+    """The resources of a stage whose pipeline requests none."""
 
     cpus: Annotated[float, Field(gt=0, le=1024)] = 1.0
     memory: Bytes = Field(default="2GiB", validate_default=True)
@@ -57,7 +57,7 @@ class Nodes(Section):
 
 class Spot(Nodes):
     fallback_after: Annotated[int, Field(ge=0, le=1000)] = 2
-    """Preemptions of one piece of work after which it goes on on nodes that are not taken away."""
+    """Number of preemptions of one piece of work after which it runs on nodes that are not preempted."""
 
 
 class Cluster(Section):
@@ -78,12 +78,12 @@ class Cluster(Section):
     secrets: dict[str, Annotated[tuple[KubernetesName, ...], Field(strict=False)]] = Field(default_factory=dict)
     """Stage, or `all`, to the Secrets whose keys become environment variables of its process."""
     resources: dict[str, Amount] = Field(default_factory=dict)
-    """Stage, or `default`, to what it is given."""
+    """Stage, or `default`, to its resources."""
     gpu_resource: Line = "nvidia.com/gpu"
     scratch: Bytes = Field(default="20GiB", validate_default=True)
     """Most that a pod may write to its disk: staged shards, temporary files."""
     shared_memory: Bytes = Field(default="1GiB", validate_default=True)
-    """For a training with several processes or GPUs, unless its pipeline asks for another size. It counts as memory."""
+    """For a training with several processes or GPUs, unless its pipeline requests another size. It counts as memory."""
     on_demand: Nodes = Field(default_factory=Nodes)
     spot: Spot | None = None
     accelerators: dict[str, Nodes] = Field(default_factory=dict)
@@ -97,7 +97,7 @@ class Cluster(Section):
     schedule_timeout: PositiveDuration = Field(default="1d", validate_default=True)
     """Longest wait for a place, queues included, after which the stage fails with the scheduler's reason."""
     elastic_wait: PositiveDuration = Field(default="5m", validate_default=True)
-    """How long an elastic gang that was lost waits for all of its nodes before it goes on with fewer."""
+    """How long an elastic gang that was lost waits for all of its nodes before it continues with fewer."""
     image_timeout: PositiveDuration = Field(default="5m", validate_default=True)
     """Longest time of failed pulls of the image."""
     start_timeout: PositiveDuration = Field(default="30m", validate_default=True)
@@ -125,7 +125,7 @@ class Cluster(Section):
 
 
 def check_placement(spec: PipelineSpec, cluster: Cluster) -> None:
-    """Look whether the cluster has what a pipeline asks for by name.
+    """Check that the cluster has everything that a pipeline requests by name.
 
     Raises:
         SpecError: `placement.unknown`, every name that its file does not have.

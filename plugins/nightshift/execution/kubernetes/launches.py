@@ -1,7 +1,7 @@
 """One stage's work in the cluster, as its task sees it each time that it looks: what is known, what to start, what to wait for.
 
 Nothing is remembered between two looks but the launches in the store. A task that is killed anywhere and tried again, two workers at once,
-another run at the same work: all read the same launches, look at the same names in the cluster, and go on from there.
+another run at the same work: all read the same launches, look at the same names in the cluster, and continue from there.
 """
 
 from __future__ import annotations
@@ -114,13 +114,13 @@ class RemoteWork:
         if seen.phase != "absent":
             return seen
         if self._launches.has_begun(entry):
-            return replace(seen, phase="ended", words=f"{kind} {entry.name} is gone: deleted, or lost with its node")
+            return replace(seen, phase="ended", words=f"{kind} {entry.name} is missing: deleted, or lost with its node")
         self._check_not_stopped()
         self._submitter.submit(self._launch(entry))
         if self._launches.end_of(entry) is not None:
             # Another worker saw the whole of it between our look and our create: what we made would do nothing, and stay behind.
             self._delete(entry)
-            return LaunchStatus(phase="ended", code="pod.gone", words="it had ended before it was asked for again")
+            return LaunchStatus(phase="ended", code="pod.gone", words="it had ended before it was requested again")
         return LaunchStatus(phase="waiting")
 
     def _check_not_stopped(self) -> None:
@@ -150,7 +150,7 @@ class RemoteWork:
         nodes = self._nodes(last, cause, ended)
         spot = self._is_spot(preemptions)
         attempt_id = new_attempt_id()
-        # The holder of the work is known to have ended: the cluster says so.
+        # The cluster reports that the holder of the work has ended.
         elastic = {ELASTIC: True} if self._may_shrink() else {}
         request = task.request(attempt_id=attempt_id, takeover_epoch=self._launches.holder_epoch(), **elastic)
         entry = LaunchEntry(
@@ -233,7 +233,7 @@ class RemoteWork:
 
 
 def pod_environment(cluster: Cluster, settings: Settings, *, gpus: int) -> dict[str, str]:
-    """Return what the installation tells every stage's process; what the cluster's file says of the same name goes first."""
+    """Return the environment variables of every stage's process; values of the cluster's file take precedence."""
     known = {"MLFLOW_TRACKING_URI": settings.mlflow_uri}
     version = cluster.code_version(gpus=gpus)
     if version is not None:

@@ -31,7 +31,7 @@ class LogFollower:
     """Follows one launch's log, best effort: what becomes of the launch never depends on it."""
 
     def __init__(self, api: Any, namespace: str, log: logging.Logger | Any, *, after: LogFollower | None = None) -> None:
-        """Follow; `after`: go on where another follower of the same launch stopped."""
+        """Follow; `after`: continue where another follower of the same launch stopped."""
         self._core = client.CoreV1Api(api)
         self._namespace = namespace
         self._log = log
@@ -79,7 +79,7 @@ class LogFollower:
                 self._log.warning("the log of %s cannot be read: %s %s", name, err.status, err.reason)
             return []
         except (ClientError, OSError, TimeoutError):
-            # The next look reads it again, and says so if the cluster is away.
+            # The next look reads it again, and logs it if the cluster does not answer.
             return []
         pairs = [piece.partition(b" ")[::2] for piece in body.splitlines()]
         found = [(stamp.decode("ascii", "replace"), printable(line)) for stamp, line in pairs]

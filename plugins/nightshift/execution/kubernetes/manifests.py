@@ -42,7 +42,7 @@ KEPT_SECONDS: Final = 86_400
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launch:
-    """One start of one attempt, as it is asked of the cluster."""
+    """One start of one attempt, as it is requested from the cluster."""
 
     name: str
     """Of Pod, Job and Service: the same launch has the same name, so that it cannot be submitted twice."""
@@ -79,7 +79,7 @@ def launch_name(pipeline: str, stage: str, fingerprint: str, number: int) -> str
     """Return the name of the launch `number` of a piece of work: readable, at most 52 characters, the same for every caller."""
     tail = f"{stage}-{fingerprint[:12]}-{number}"
     head = re.sub(r"[^a-z0-9]+", "-", pipeline.lower()).strip("-")
-    # The whole of a long name is in the fingerprint's address; the digest tells two pipelines with one beginning apart.
+    # The whole of a long name is in the fingerprint's address; the digest distinguishes two pipelines with the same beginning.
     room = MAX_NAME_CHARS - len(tail) - 1
     if len(head) > room:
         head = f"{head[: room - 5]}-{sha256_hex(pipeline.encode())[:4]}"
@@ -89,10 +89,10 @@ def launch_name(pipeline: str, stage: str, fingerprint: str, number: int) -> str
 def launch_of(
     spec: PipelineSpec, cluster: Cluster, *, stage: str, name: str, attempt_id: str, request_uri: str, nodes: int, spot: bool
 ) -> Launch:
-    """Return what the spec asks for a stage, filled up with the cluster's defaults.
+    """Return the spec's resources of a stage, completed by the cluster's defaults.
 
     Args:
-        nodes: how many of them this time: fewer than the spec's where an elastic training goes on with what is left.
+        nodes: number of nodes of this launch: fewer than the spec's where an elastic training continues with those that are left.
         spot: whether nodes that may be taken away will do this time.
     """
     amount = cluster.amount_of(stage)
@@ -150,7 +150,7 @@ def pod_manifest(launch: Launch, cluster: Cluster) -> Manifest:
 def job_manifest(launch: Launch, cluster: Cluster, *, template: Manifest) -> Manifest:
     """Return the Indexed Job of a gang.
 
-    One failed member fails the whole at once, whatever the reason: Nightshift starts it again from the last commit. A parallelism that
+    One failed member fails the whole at once, for any reason: Nightshift starts it again from the last commit. A parallelism that
     equals the completions is what lets a cluster with native gang scheduling start all members or none.
 
     Args:
@@ -171,7 +171,7 @@ def job_manifest(launch: Launch, cluster: Cluster, *, template: Manifest) -> Man
             "completions": launch.nodes,
             "parallelism": launch.nodes,
             "backoffLimit": 0,
-            # Kueue lets it go on when all of it is admitted.
+            # Kueue unsuspends it when all of it is admitted.
             "suspend": queue is not None,
             "ttlSecondsAfterFinished": KEPT_SECONDS,
             "podFailurePolicy": {
@@ -295,7 +295,7 @@ def _container(launch: Launch, cluster: Cluster) -> Manifest:
         "command": command_of(launch, cluster),
         "env": [{"name": name, "value": value} for name, value in sorted(environment.items())] + _index(launch),
         "envFrom": [{"secretRef": {"name": name}} for name in cluster.secrets_of(launch.stage)],
-        # Memory is what a pod may have; processors are shared, and only asked for.
+        # Memory is limited; processors are shared, and only requested.
         "resources": {"requests": {**amounts, **devices}, "limits": {"memory": amounts["memory"], **devices}},
         "securityContext": {
             "allowPrivilegeEscalation": False,
@@ -326,7 +326,7 @@ def _environment(launch: Launch, cluster: Cluster) -> dict[str, str]:
         "MPLCONFIGDIR": f"{SCRATCH_PATH}/matplotlib",
         **meeting,
         **cluster.environment,
-        # No file of a model is ever unpickled, whatever the installation sets.
+        # No file of a model is ever unpickled, regardless of the installation's settings.
         "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
         **(launch.environment or {}),
     }

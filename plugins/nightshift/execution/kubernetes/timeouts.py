@@ -18,14 +18,14 @@ class Limits:
     start_seconds: float
     image_seconds: float
     unplaced_seconds: float = 0.0
-    """After which an elastic gang goes on with fewer nodes; 0: never."""
+    """After which an elastic gang continues with fewer nodes; 0: never."""
 
     def to_json(self) -> dict[str, float]:
         return asdict(self)
 
 
 def limits_of(cluster: Cluster, *, may_shrink: bool) -> Limits:
-    """Return a cluster's limits; `may_shrink`: the launch is of a gang that was lost, and may go on with fewer nodes."""
+    """Return a cluster's limits; `may_shrink`: the launch is of a gang that was lost, and may continue with fewer nodes."""
     return Limits(
         schedule_seconds=cluster.schedule_timeout.total_seconds(),
         start_seconds=cluster.start_timeout.total_seconds(),
@@ -37,7 +37,7 @@ def limits_of(cluster: Cluster, *, may_shrink: bool) -> Limits:
 def overdue(
     seen: LaunchStatus, limits: Limits, *, waited_seconds: float, bad_image_since: datetime | None, now: datetime
 ) -> LaunchStatus | None:
-    """Return how a launch ends that has waited too long, None while it may go on waiting.
+    """Return how a launch ends that has waited too long, None while it may wait.
 
     Args:
         waited_seconds: age of what was created.

@@ -24,7 +24,7 @@ from nightshift.execution.kubernetes.timeouts import Limits, overdue
 
 DENIED: Final = frozenset({401, 403})
 MAX_DENIALS: Final = 10
-"""In a row, which takes three minutes: a token that is being renewed, or a Role that is being replaced, ends no training."""
+"""Consecutive refusals, which take three minutes: a token that is being renewed, or a Role that is being replaced, ends no training."""
 SAY_EVERY_SECONDS: Final = 60.0
 SETTLE_SECONDS: Final = 15.0
 """How long the members that are left have, once one has failed, to end by themselves and save what they have."""
@@ -34,7 +34,7 @@ MAX_FAULT_PAUSE_SECONDS: Final = 30.0
 
 
 class WatchLaunch(BaseTrigger):
-    """Fires once the launch has ended, is gone, or has waited too long. The event: `{number, seen}`."""
+    """Fires once the launch has ended, is missing, or has waited too long. The event: `{number, seen}`."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class WatchLaunch(BaseTrigger):
         yield TriggerEvent({"number": self.number, "seen": seen.to_json()})  # type: ignore[no-untyped-call]
 
     async def on_kill(self) -> None:
-        """Somebody ended the task: end the launch, whose processes have the grace period for a last checkpoint."""
+        """The task was ended by a user: end the launch, whose processes have the grace period for a last checkpoint."""
         if self._fired:
             return
         self.log.info("the task was ended: deleting %s %s; its processes save a checkpoint and end", self.kind, self.name)
@@ -99,7 +99,7 @@ class WatchLaunch(BaseTrigger):
                 await self._after_fault(err)
 
     async def _after_fault(self, err: Exception) -> None:
-        self._say(f"the cluster does not answer ({err!s:.200}); what runs there goes on, looking again", urgent=False)
+        self._say(f"the cluster does not answer ({err!s:.200}); the launch keeps running; retrying", urgent=False)
         pause_seconds = min(2.0**self._num_faults, MAX_FAULT_PAUSE_SECONDS)
         self._num_faults += 1
         await asyncio.sleep(pause_seconds)
