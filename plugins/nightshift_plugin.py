@@ -1,6 +1,6 @@
 """What Airflow gains: the schedule of nights, their deadline, the page that serves reports, and an order of writes on SQLite.
 
-The links of the stages' tasks need no registering: operators declare them, and Airflow keeps what they lead to beside the task's results.
+The links of the stages' tasks need no registration: operators declare them, and Airflow stores their targets with the task's results.
 """
 
 from __future__ import annotations

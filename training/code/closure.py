@@ -1,4 +1,4 @@
-"""The closure of the imports of some modules: which files of training/ and of the users' packages they lead to, and what those read.
+"""The closure of the imports of some modules: the files of training/ and users' packages that they import, and what those read.
 
 Libraries are excluded: the content of site-packages changes with the environment, which the digest of an image identifies.
 """
@@ -22,7 +22,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent.parent
 OURS: Final = "training"
 PATH_VARIABLE: Final = "NIGHTSHIFT_MODEL_PATH"
 FOLDERS_READ: Final[Mapping[str, str]] = {"training.database.connect": "migrations"}
-"""Module to a folder beside it that it reads by other means than an import: Alembic lists and loads the migrations."""
+"""Module to a folder next to it that it reads by other means than an import: Alembic lists and loads the migrations."""
 COMPILED: Final = (".pyc", ".pyo")
 
 
@@ -52,7 +52,7 @@ class Sources:
     def folder_of(self, top: str) -> Path | None:
         """Return the folder that holds a top-level package of training or of users, None for a library.
 
-        Users' packages are those that `NIGHTSHIFT_MODEL_PACKAGES` lists, wherever they are, and all in `NIGHTSHIFT_MODEL_PATH`.
+        Users' packages are those that `NIGHTSHIFT_MODEL_PACKAGES` lists, at any place, and all in `NIGHTSHIFT_MODEL_PATH`.
         """
         if top not in self._folders:
             self._folders[top] = self._find(top)
@@ -107,7 +107,7 @@ class Sources:
 
 
 def closure(roots: Iterable[str], *, sources: Sources | None = None, cache: ImportsCache | None = None) -> Code:
-    """Return the files that these modules lead to: by imports, in functions too, and by the names of files beside them.
+    """Return the files that these modules use: by imports, in functions too, and by the names of files next to them.
 
     Of users' packages all files that are not Python (SQL, word lists) count: how they are read cannot be seen.
 
@@ -140,7 +140,7 @@ class _Search:
             waiting += self._add(waiting.pop())
 
     def _add(self, module: str) -> list[str]:
-        """Add a module and the packages above it; return what they lead to."""
+        """Add a module and its parent packages; return what they import."""
         if module in self._seen:
             return []
         self._seen.add(module)

@@ -37,7 +37,7 @@ class LoadedCode:
             raise SpecError("request", [Problem(code="code.mismatch", message=message, hint=hint)])
 
     def check(self) -> None:
-        """Look at all modules that are loaded now; the work may be committed if none raises.
+        """Check all modules that are loaded now; the work may be committed if this raises nothing.
 
         Raises:
             SpecError: `code.outside`, a module is loaded whose file is not among those that the work is named after: later changes of it
@@ -46,7 +46,7 @@ class LoadedCode:
         """
         if not self._files:
             return
-        # A copy: threads of libraries may import meanwhile, also while a list of pairs is made.
+        # A copy: threads of libraries may import at the same time, also while a list of pairs is made.
         loaded = {name: file for name, module in sys.modules.copy().items() if (file := self._file_of(name, module)) is not None}
         if outside := sorted({file for file in loaded.values() if file not in self._files}):
             message = f"the stage imported what its name does not cover: {_listed(outside)}"
@@ -58,7 +58,7 @@ class LoadedCode:
             raise SpecError("request", [Problem(code="code.mismatch", message=message, hint=hint)])
         early = {file for name, file in loaded.items() if name in self._at_start}
         if changed := self._different({name: digest for name, digest in self._files.items() if name not in early}):
-            # What was loaded at the start is in memory as it was; the rest may be of before or after the edit.
+            # What was loaded at the start is in memory as it was; the rest may be from before or after the edit.
             message = f"edited while the stage ran: {_listed(changed)}"
             raise SpecError("code", [Problem(code="code.changed", message=message, hint="trigger the run again")])
 
@@ -80,7 +80,7 @@ class LoadedCode:
         try:
             return None if os.path.samefile(path, meant) else path
         except OSError:
-            # One that is gone: `_different` says so.
+            # A deleted file: `_different` reports it.
             return None
 
     def _file_of(self, name: str, module: ModuleType) -> str | None:

@@ -44,7 +44,7 @@ def stage_code(
 def code_roots(stage: str, spec: PipelineSpec, families: Iterable[str] = ()) -> tuple[str, ...]:
     """Return the modules at which the closure of a stage begins, sorted.
 
-    A family of `families` that this installation does not have is left out: the stage says so, if it loads that model at all.
+    A family of `families` that this installation does not have is left out: the stage reports it if it loads that model.
     """
     roots, named = {f"training.stages.{stage}", *_descriptors(spec.train.model)}, TABLE[stage].imports
     if Named.FAMILY in named:

@@ -30,8 +30,8 @@ URL_FORMS: Final = "sqlite:////path/file.db or postgresql+psycopg2://user:passwo
 ESCAPES: Final = "in a password write @ : / ? # % as %40 %3A %2F %3F %23 %25"
 DAMAGED: Final = ("file is not a database", "disk image is malformed", "malformed database schema", "unsupported file format")
 HINTS: Final = {
-    "readonly database": "let this user write the file and its folder",
-    "unable to open": "let this user read and write the file and its folder; the path must not be a folder",
+    "readonly database": "make the file and its folder writable for this user",
+    "unable to open": "make the file and its folder readable and writable for this user; the path must not be a folder",
     "is locked": "another process holds its write lock: try again, or end that process",
     "disk is full": "free space on its disk",
     "password authentication": "check user and password in NIGHTSHIFT_DATABASE",
@@ -142,7 +142,7 @@ def parse_url(text: str) -> URL:
     """Return a database's URL, checked as far as that goes without a connection.
 
     Raises:
-        SpecError: `database.url`. The message never quotes a part that cannot be told from the password.
+        SpecError: `database.url`. The message never quotes a part that may be the password.
     """
     try:
         url = make_url(text.strip())
@@ -170,7 +170,7 @@ def _make_folder(folder: Path) -> None:
         raise _refused(f"{str(folder)!r} is not a folder: a file is in its place", hint="choose a file in a folder") from err
     except OSError as err:
         message = f"cannot make the folder {str(folder)!r}: {err.strerror}"
-        raise UnavailableError("database.unavailable", message, hint="make it, or let this user write there") from err
+        raise UnavailableError("database.unavailable", message, hint="create it, or make it writable for this user") from err
 
 
 def _configure_sqlite(connection: Any, _record: object) -> None:

@@ -21,7 +21,7 @@ FINAL: Final = ("authentication failed", "does not exist", "no pg_hba.conf entry
 
 
 def wait_on_connect(engine: Engine) -> None:
-    """Let new connections of `engine`, and those that replace broken ones, wait for `database_wait_seconds`."""
+    """Make new connections of `engine`, and those that replace broken ones, wait for `database_wait_seconds`."""
     event.listen(engine, "do_connect", _connect)
 
 

@@ -1,4 +1,4 @@
-"""The tables. A change here needs a migration beside it; a test compares the two."""
+"""The tables. A change here needs a migration; a test compares the two."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ class LedgerDecision(Base):
     revision: Mapped[int | None] = mapped_column(BigInteger)
     """Of the standing after the move, one decision each; absent where this decision moved nothing."""
     deleted_at: Mapped[datetime | None] = mapped_column(DateTime(timezone=True))
-    """When retention let the version's weights go: the one field that is set later, once."""
+    """When retention deleted the version's weights: the only field that is set later, once."""
 
 
 class ModelStanding(Base):
-    """Who holds which alias of a model; moves by compare-and-set on `revision`, in the transaction that adds the decision."""
+    """The versions that hold a model's aliases; moves by compare-and-set on `revision`, in the transaction that adds the decision."""
 
     __tablename__ = "model_standing"
 
@@ -86,7 +86,7 @@ class ModelStanding(Base):
 
 
 class RegistryOutbox(Base):
-    """What MLflow has still to be told: written with the decision, marked once aliases and tags say what the ledger says."""
+    """Decisions that MLflow does not have yet: written with the decision, marked once aliases and tags agree with the ledger."""
 
     __tablename__ = "registry_outbox"
 

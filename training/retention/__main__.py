@@ -1,4 +1,4 @@
-"""Deletes what retention lets go: python -m training.retention [--dry-run]; docs/retention.md.
+"""Deletes by the retention settings: python -m training.retention [--dry-run]; docs/retention.md.
 
 Exit code 0: done; 75: another collection is under way; else that of the error that it names.
 """
@@ -46,13 +46,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def say_progress(line: str) -> None:
-    """Print a line of progress beside the table, which goes to the standard output."""
+    """Print a line of progress to the standard error; the table goes to the standard output."""
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
 
 
 def keep(store: Store, uri: str) -> str:
-    """Let an artifact stay until it is released; it is a manifest, which is there and can be read.
+    """Keep an artifact until it is released; it must be an existing, readable manifest.
 
     Raises:
         StoreError: `object.missing`, `object.altered`; DeniedError: `store.foreign_uri`.

@@ -46,7 +46,7 @@ class Retention(Section):
     airflow: Annotated[PositiveDuration, AfterValidator(_kept)] = Field(default="30d", validate_default=True)
     """Runs in Airflow's database, and their task logs, on a laptop."""
     grace: Annotated[PositiveDuration, AfterValidator(_grace)] = Field(default="2d", validate_default=True)
-    """Between the mark of what nothing needs and its deletion."""
+    """Time between the mark of unneeded content and its deletion."""
     every: PositiveDuration = Field(default="1d", validate_default=True)
     """Housekeeping collects when the last collection is so long ago."""
 

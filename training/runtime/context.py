@@ -22,7 +22,7 @@ PROGRESS_INTERVAL_SECONDS = 2.0
 
 
 class StopFlag:
-    """Set once this process was asked to stop; the work decides when it can."""
+    """Set once this process received a request to stop; the work decides when it can."""
 
     def __init__(self) -> None:
         self._requested = False
@@ -112,13 +112,13 @@ class StageContext:
             self.code.check()
 
     def publish_page(self, name: str, html: bytes) -> str:
-        """Store a self-contained page by content, let the run's ref `reports/<name>` lead to it; return its URI."""
+        """Store a self-contained page by content, set the run's ref `reports/<name>` to it; return its URI."""
         from training.store import set_run_ref
         from training.store.reports import add_report
 
         digest = self.store.objects.put_bytes(html)
         uri = self.store.objects.uri(digest)
-        # Before anything leads to it: a report is shown to those alone who may see its pipeline.
+        # Before anything references it: a report is shown only to users who may see its pipeline.
         add_report(self.store, self.request.pipeline, digest)
         set_run_ref(self.store, self.request, f"reports/{name}", uri)
         return uri

@@ -4,7 +4,7 @@ A library may import, at its own start, modules that a stage never touches: Grea
 classes of scikit-learn. `lean_imports` surrounds the import of such a library. The modules that are named as `deferred` are loaded by
 the standard library's `LazyLoader` when an attribute of theirs is read for the first time, so nothing is missing. Those named as `absent`
 seem not to be installed, for the libraries that can do without them. An import makes many objects and next to no garbage, so the garbage
-collector, which looks at all of them again and again, is paused: a sixth of the CPU of the imports of an evaluation.
+collector, which would scan all of them repeatedly, is paused: a sixth of the CPU of the imports of an evaluation.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def memory_limit_bytes() -> int:
-    """Return what this machine, or the control group around it, lets a process have."""
+    """Return what this machine, or the control group around it, allows a process."""
     found = []
     for path in (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")):
         try:

@@ -1,8 +1,8 @@
 """A process that dies with its parent: `python -m training.runtime.processes --parent PID -- COMMAND …` (Linux).
 
-Airflow ends a task by killing its process group, and torchrun gives its workers sessions of their own, so a group
+Airflow ends a task by killing its process group, and torchrun starts its workers in separate sessions, so a group
 alone leaves workers behind. PR_SET_PDEATHSIG (prctl(2)) does not: the kernel kills the child when the parent's
-thread ends, whatever ended it. It survives execve and is cleared in a forked child, so every rank sets it again.
+thread ends, for any reason. It survives execve and is cleared in a forked child, so every rank sets it again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ALLOCATOR_THREAD = "jemalloc_bg_thd"
 
 
 def bind_to_parent(expected_parent_pid: int | None = None) -> None:
-    """Make the kernel kill this process with SIGKILL as soon as its parent is gone; exit now if it is gone already.
+    """Make the kernel kill this process with SIGKILL as soon as its parent has ended; exit now if it has ended already.
 
     Args:
         expected_parent_pid: pid that the parent gave as its own; None: the present parent.

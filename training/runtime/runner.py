@@ -247,7 +247,7 @@ class _Heartbeat:
                 logger.warning("heartbeat %d failed: %s", beats, err)
 
     def _beat(self, number: int) -> None:
-        # A measurement: whatever it meets in /proc, the lease and the log matter more.
+        # A measurement: an error in /proc must not affect the lease and the log.
         with contextlib.suppress(Exception):
             self._meter.look()
         attempt_id = self._context.request.attempt_id

@@ -4,7 +4,7 @@
 
 Arguments, rendezvous, environment of the ranks, signals, sessions and exit codes are torchrun's own. It differs in one point: torchrun
 starts each rank as a new interpreter, which imports torch for 2 CPU seconds and the stage for one more. Here this process imports both, and
-forks the ranks before torchrun begins: before its store, its sockets and its threads exist. A forked rank waits in a session of its own
+forks the ranks before torchrun begins: before its store, its sockets and its threads exist. A forked rank waits in its own session
 until torchrun starts it, then takes the environment that torchrun gives it, and runs the module as `python -m` does.
 
 A fork is safe where the process has one thread and has not touched a GPU. Otherwise, and with a torch that is built for GPUs unless
@@ -89,7 +89,7 @@ def main() -> None:
             import_only(options.training_script)
     if may_be_forked:
         if others := other_threads():
-            say(f"ranks are not forked: {', '.join(others)} runs beside the main thread")
+            say(f"ranks are not forked: {', '.join(others)} runs in addition to the main thread")
         elif isinstance(forked := fork_ranks(options), Rank):
             gc.enable()
             forked.run()
@@ -197,7 +197,7 @@ def _await_start(parent_pid: int, reader: int, is_ready: int) -> None:
     if not given:
         # torchrun has ended, or starts its ranks itself.
         os._exit(1)
-    # torchrun handles these, so that a new interpreter has their defaults, whatever the shell has had ignored.
+    # torchrun handles these, so that a new interpreter has their defaults, even if the shell had them ignored.
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)

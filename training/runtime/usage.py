@@ -67,14 +67,14 @@ def _size(size_bytes: int) -> str:
 
 
 def _tree(root: int) -> Iterator[int]:
-    """Yield a process and all below it; one that ends meanwhile is left out."""
+    """Yield a process and its descendants; one that ends in the meantime is skipped."""
     waiting = [root]
     while waiting:
         pid = waiting.pop()
         yield pid
         with suppress(OSError):
             for thread in (PROC / str(pid) / "task").iterdir():
-                # One that ends meanwhile must not hide the children of the others.
+                # One that ends in the meantime must not hide the children of the others.
                 with suppress(OSError):
                     waiting += map(int, (thread / "children").read_text(encoding="ascii").split())
 

@@ -1,4 +1,4 @@
-"""The only room that touches storage, beside `training.sources.listing`: objects, manifests, refs, leases, reports, over obstore."""
+"""The only room that accesses storage, except `training.sources.listing`: objects, manifests, refs, leases, reports, over obstore."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ class Store:
 
 
 def set_run_ref(store: Store, request: StageRequest, name: str, uri: str) -> None:
-    """Let the run's ref `name` lead to `uri`; a no-op if it does already."""
+    """Set the run's ref `name` to `uri`; a no-op if it has that value already."""
     point_at(store.run_ref(request.pipeline, request.run.run_id, name), uri)
 
 
 def point_at(ref: Ref, uri: str) -> None:
-    """Let a ref lead to `uri`; a no-op if it does already."""
+    """Set a ref to `uri`; a no-op if it has that value already."""
     while True:
         head = ref.read()
         if head is not None and head.value == uri:

@@ -35,7 +35,7 @@ class StageAddress:
     journal/<n>.json                   lease, checkpoint and commit entries, fenced
     attempts/<id>/_REQUEST.json        everything the attempt needs
     attempts/<id>/log.txt, heartbeat.json, _ERROR.json
-    launches/<n>.json                  what was asked of a cluster: the same launch is never asked for twice
+    launches/<n>.json                  what was requested from a cluster: the same launch is never requested twice
     attempts/<id>/_ENDED.json          how the cluster says it ended
     """
 
@@ -59,7 +59,7 @@ class StageAddress:
     def result(self) -> StageResult | None:
         """Return the committed result, or None while there is none whose artifact is in the store.
 
-        Who asks may rely on the artifact, so the collector does not drop the address in the grace period after this.
+        The caller may rely on the artifact: the collector does not delete the address within the grace period after this.
 
         Raises:
             StoreError: `record.damaged`, `record.newer`, or `result.mismatch` for the result of other work.
@@ -71,7 +71,7 @@ class StageAddress:
             # The collector was about to drop the address, and may have done so.
             result = self._result()
         if result is not None and not self._has_artifact(result):
-            logger.warning("%s is done, but its artifact %s is gone: the work is done again", self.uri, result.artifact_uri)
+            logger.warning("%s is done, but its artifact %s is missing: the work is done again", self.uri, result.artifact_uri)
             return None
         return result
 
@@ -96,7 +96,7 @@ class StageAddress:
     def create_result(self, result: StageResult) -> bool:
         """Commit; say whether this call did (False: another attempt's result stands).
 
-        A result whose artifact is gone does not stand: it is replaced.
+        A result whose artifact is missing is replaced.
         """
         result.to_json()  # refuses one that is too large
         key = f"{self._prefix}/_RESULT.json"
@@ -152,7 +152,7 @@ class StageAddress:
         return self._note(f"attempts/{attempt_id}/_ERROR.json", exit_code=int)
 
     def launches(self) -> Ref:
-        """Return the chain of launches: what was asked of a cluster, one after the other."""
+        """Return the chain of launches: the requests to a cluster, in order."""
         return Ref(self._bucket, f"{self._prefix}/launches", check=_check_launch, hint=self._chain_hint)
 
     def write_ended(self, attempt_id: str, record: Mapping[str, Any]) -> bool:

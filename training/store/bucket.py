@@ -90,7 +90,7 @@ class Bucket:
             hint = "name a folder, or move the file away"
             raise SpecError("environment", [Problem(code="store.location", field="NIGHTSHIFT_STORE", message=message, hint=hint)]) from err
         except OSError as err:
-            hint = "choose a folder that this user may write, or let it"
+            hint = "choose a folder that this user may write, or change its permissions"
             kind, code = (DeniedError, "storage.denied") if isinstance(err, PermissionError) else (UnavailableError, "storage.unavailable")
             raise kind(code, f"could not make the folder {self.root_uri}: {err.strerror}", hint=hint) from err
 
@@ -171,7 +171,7 @@ class Bucket:
                 if self._is_local or self.exists(key):
                     return False
             except UnavailableError:
-                # obstore repeats no conditional request whose answer timed out: whether the object was made, only a second request tells.
+                # obstore repeats no conditional request whose answer timed out: whether the object was made, only a second request shows.
                 if self._is_local or attempt == CREATE_ATTEMPTS - 1 or time.monotonic() > give_up_at:
                     raise
             time.sleep(random.uniform(0, 2 * CONFLICT_WAIT_SECONDS * 2**attempt))  # noqa: S311 - jitter, no secret
@@ -209,7 +209,7 @@ class Bucket:
                 obstore.put(self._store, key, content)
 
     def upload(self, key: str, path: Path) -> None:
-        """Write a file's content to `key`; it appears whole or not at all. For what its content names: written twice, it is the same."""
+        """Write a file's content to `key`; it appears whole or not at all. For keys named by their content."""
         size_bytes = path.stat().st_size
         with self._faults("write", key, size_bytes=size_bytes):
             if self._is_local:

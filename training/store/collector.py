@@ -1,4 +1,4 @@
-"""Deletes what nothing needs any more: mark and sweep, one collector at a time, safe to kill at any step.
+"""Deletes what is no longer needed: mark and sweep, one collector at a time, safe to kill at any step.
 
 Expired runs, refs and studies go at once, attempts likewise: no process takes them up by name. Addresses, manifests and objects are first
 condemned (`training.store.condemned`) and deleted by a later collection. What leads somewhere goes before what it leads to: an address
@@ -44,7 +44,7 @@ class Roots(Protocol):
     """What has to stay by the ledger."""
 
     def identity(self) -> str | None:
-        """Return what tells this ledger from all others, for as long as it exists; None while it has no decision."""
+        """Return the permanent identity of this ledger; None while it has no decision."""
 
     def uris(self) -> Collection[str]:
         """Return the URIs that the ledger needs."""
@@ -114,7 +114,7 @@ class Collector:
         return None
 
     def collect(self, *, dry_run: bool = False) -> CollectionReport:
-        """Delete what the rules let go, and mark what goes next; return bytes by kind.
+        """Delete what the rules allow, and mark what is deleted next; return bytes by kind.
 
         Args:
             dry_run: write and delete nothing.
@@ -122,7 +122,7 @@ class Collector:
         Raises:
             LeaseHeldError: `retention.running`, another collector is at work.
             LeaseLostError: `retention.lost`, another one took this one for dead.
-            StoreError: nothing was deleted: `retention.unreadable`, a record cannot be read and might lead to anything;
+            StoreError: nothing was deleted: `retention.unreadable`, a record cannot be read, which may reference anything;
                 `retention.other_ledger`, the decisions about the models in this store are in another database; `retention.clock`, the
                 storage's clock and this machine's differ by more than 15 minutes.
             UnavailableError: the storage or the ledger does not answer.
@@ -159,7 +159,7 @@ class Collector:
         contents = [entry for top in ("manifests", "objects") for entry in self._bucket.list(top, seen=self._seen)]
         self._note_kinds(found, contents)
         sweep = _Sweep(self, found, marks, dry_run=dry_run)
-        # Refs go before anything that they lead to is condemned.
+        # Refs are deleted before anything that they reference is condemned.
         for unit in found.kept:
             self._report.add(_kind_of_unit(unit), "kept", unit.size_bytes)
         for unit in [*found.expired, *found.expired_attempts]:
@@ -179,7 +179,7 @@ class Collector:
         self._sweep_small({entry.key for entry in contents}, dry_run=dry_run)
 
     def _check_ledger(self, *, dry_run: bool) -> None:
-        """Refuse to collect by a ledger that does not know the champions of this store: it would let all of them go."""
+        """Refuse to collect by a ledger that does not know the champions of this store: all of them would be deleted."""
         if isinstance(self._roots, NoRoots):
             return
         ref, identity = Ref(self._bucket, LEDGER), self._roots.identity()
@@ -192,7 +192,7 @@ class Collector:
             return
         database = "is empty" if identity is None else "is another one"
         message = f"the ledger with the decisions about the models in {self._bucket.root_uri} is required, this ledger {database}"
-        hint = "name that ledger (NIGHTSHIFT_DATABASE), or give each installation a store of its own (NIGHTSHIFT_STORE)"
+        hint = "name that ledger (NIGHTSHIFT_DATABASE), or give each installation its own store (NIGHTSHIFT_STORE)"
         if owner is not None:
             hint += f"; if this ledger replaces that one for good, delete {self._bucket.uri(LEDGER)}"
         raise StoreError("retention.other_ledger", f"{message}; nothing was deleted", hint=hint)
@@ -220,7 +220,7 @@ class Collector:
                 found.kind_of.setdefault(self._store.objects.key(file.digest), manifest.kind)
 
     def _sweep_small(self, contents: set[str], *, dry_run: bool) -> None:
-        """Delete marks of altered objects and entries of reports whose object is gone, old probes, and files that killed writers left."""
+        """Delete marks of altered objects and entries of reports whose object was deleted, old probes, and files of killed writers."""
         digests = {key.rsplit("/", 1)[-1] for key in contents}
         altered = [Unit(entry.key, [entry]) for entry in self._bucket.list("altered")]
         gone = [unit for unit in altered if unit.key.rsplit("/", 1)[-1] not in digests]
@@ -372,7 +372,7 @@ class _Sweep:
                 self._clear(mark)
 
     def _delete(self, mark: Mark, kind: str, entries: list[Listed]) -> bool:
-        """Delete a key whose grace period is over, unless a writer has claimed it; return whether it is gone."""
+        """Delete a key whose grace period is over, unless a writer has claimed it; return whether it was deleted."""
         unit = Unit(mark.key, entries)
         if self._dry_run:
             self._collector.drop(unit, kind, dry_run=True)

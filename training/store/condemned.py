@@ -7,7 +7,7 @@ object's age says nothing about that. Therefore:
   earliest, if nothing reaches it then.
 - A writer looks for that mark before it relies on a key. Where it finds one, it makes the next entry of the chain, "kept"; the collector
   makes the next entry, "deleting", before it deletes. Entries are made by conditional create, so exactly one of the two wins.
-- A writer that finds "deleting" waits until the chain is gone, and then writes the content as new.
+- A writer that finds "deleting" waits until the chain is deleted, and then writes the content as new.
 
 A mark that comes after the writer's look is at least a grace period older than the deletion, and the collector looks for what is reachable
 after it has read the mark's age: it sees the writer's commit. So the grace period must be longer than any stage takes from its first write
@@ -67,7 +67,7 @@ class Condemned:
         Call it before looking whether anything is there. Waits while a deletion is under way; takes over from a collector that died.
 
         Returns:
-            Whether there was a mark: what was read of the key before may be gone.
+            Whether there was a mark: content that was read from the key before may be deleted.
         """
         if not self._bucket.exists(_entry(key, 1)):
             return False
@@ -112,7 +112,7 @@ class Condemned:
         return Mark(key=mark.key, head=mark.head + 1, condemned_at=mark.condemned_at, moved_at=mark.moved_at)
 
     def state(self, mark: Mark) -> State | None:
-        """Return what the newest entry of a chain says, None where the chain is gone or has no first entry."""
+        """Return the newest entry of a chain, None where the chain is deleted or has no first entry."""
         return None if mark.condemned_at is None else self._state(mark.key, mark.head)
 
     def clear(self, mark: Mark) -> None:

@@ -1,6 +1,6 @@
-"""What was asked of a cluster for one piece of work, one launch after the other, so that nothing is asked for twice.
+"""What was requested from a cluster for one piece of work, launch by launch, so that nothing is requested twice.
 
-A launch is claimed in the store before anything is asked of the cluster, under the next number, by conditional create: of two
+A launch is claimed in the store before the first request to the cluster, under the next number, by conditional create: of two
 operators that both want to start the work exactly one wins, and the other finds the winner's launch and watches it. What runs in
 the cluster is named after the address and that number. If a process is killed between any two steps, the next one knows what to look for.
 """

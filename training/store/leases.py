@@ -28,7 +28,7 @@ LEASE_TTL_SECONDS: Final = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds (or held) an address."""
+    """The present or last holder of an address."""
 
     epoch: int
     owner: str
@@ -99,7 +99,7 @@ class Lease:
             self._adopt_own()
 
     def _adopt_own(self) -> list[Any]:
-        """Go on after entries of this lease that were made although their writer was told that the storage does not answer.
+        """Continue after entries of this lease that were made although their writer got the error that the storage does not answer.
 
         An epoch has one holder, so what is in this one's name was written by it.
 
@@ -126,7 +126,7 @@ class Lease:
         )
 
     def release(self) -> None:
-        """Let the next attempt in without a wait. Losing the race to do so is not a fault."""
+        """Release the lease so that the next attempt starts without a wait. Losing a race here is no error."""
         try:
             self.commit("release", {})
         except LeaseLostError:
@@ -134,7 +134,7 @@ class Lease:
 
 
 class HolderWatch:
-    """Watches a foreign holder's heartbeat by one's own clock, so that clocks need not agree.
+    """Watches another holder's heartbeat by the local clock, so that clocks need not agree.
 
     Time in which this process was stopped does not count: after a machine has slept, its holders get a whole lifetime for their next
     heartbeat.

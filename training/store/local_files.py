@@ -1,7 +1,7 @@
 """Writes of a store in a local folder that survive a power loss.
 
 A new file is written under a temporary name, fsynced, linked to its name, and its folder is fsynced before the writer is answered. So a
-reader sees a whole file or none, and what a writer was told to be there is there after a crash. A folder that was made is durable once the
+reader sees a whole file or none, and what was confirmed to a writer exists after a crash. A folder that was made is durable once the
 folder above it was fsynced. (Pillai et al., "All File Systems Are Not Created Equal", OSDI 2014: without each of these steps some file
 system loses, truncates or reorders.) Readers use obstore, which does not list temporary names (`<name>#<digits>`).
 """

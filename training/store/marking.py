@@ -1,7 +1,7 @@
 """What of a store has to stay: from roots, over records and manifests, to objects. Reads only.
 
 Roots are the URIs that the caller names (the ledger's), the refs of young runs, the refs of the store, marks of users (`refs/kept/…`), and
-every work address that is there: a result can be reused for as long as its address exists, so addresses go before what they lead to.
+every work address that is there: a result can be reused for as long as its address exists, so addresses are deleted first.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from training.store.bucket import Listed
 
 DEFAULT_KEEP: Final = 3
 """Checkpoints of a training whose journal does not say how many it keeps."""
-HINT: Final = "restore it from a backup, or delete it if nothing needs it; until then nothing is deleted"
+HINT: Final = "restore it from a backup, or delete it if it is not needed; until then nothing is deleted"
 NO_RECORD: Final = ("heartbeat.json", "tracking.json")
-"""JSON files of an address that lead to nothing."""
+"""JSON files of an address that reference nothing."""
 UNDELIVERED: Final = "tracking"
 """Prefix of metrics that MLflow does not have yet, followed by the key of their training."""
 _CONTENT: Final = re.compile(r"(?:^|/)((?:objects/sha256/[0-9a-f]{2}/[0-9a-f]{64})|(?:manifests/sha256/[0-9a-f]{2}/[0-9a-f]{64}\.json))$")
@@ -86,7 +86,7 @@ class Marking:
 
         Args:
             now: by the storage's clock.
-            roots: URIs of objects and manifests that stay whatever the rules say.
+            roots: URIs of objects and manifests that are kept regardless of the rules.
             seen: called with each page of a listing, and with an empty one after each record.
         """
         self._store = store
@@ -202,7 +202,7 @@ class Marking:
         self._reach(self._record(max(entry.key for entry in ref.entries)))
 
     def _record(self, key: str) -> Any:
-        """Return a record's value; None for one that is gone meanwhile, or that cannot be read, which is then a problem."""
+        """Return a record's value; None for one that was deleted in the meantime, or that cannot be read, which is then a problem."""
         data = self._bucket.find(key)
         self._seen([])
         if data is None:
@@ -221,7 +221,7 @@ class Marking:
         try:
             manifest = self._store.manifests.get(self._bucket.uri(key))
         except DataError as err:
-            # One that is gone leads nowhere. What is there and cannot be read might lead anywhere.
+            # A deleted record references nothing. One that exists and cannot be read may reference anything.
             if err.code != "object.missing":
                 self._found.problems.append(err)
             return

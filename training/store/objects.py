@@ -53,7 +53,7 @@ class Objects:
         return digest
 
     def _mend(self, digest: str, content: bytes | Path, size_bytes: int) -> None:
-        """Replace an object that holds other bytes than `content`: its size says so, or a reader found it altered.
+        """Replace an object that holds other bytes than `content`: its size differs, or a reader found it altered.
 
         To read each object that is there already would be too much: the same files come every night.
         """

@@ -1,4 +1,4 @@
-"""Asks a storage whether it keeps what Nightshift rests on: python -m training.store.probe [STORE_URI]
+"""Checks whether a storage has the properties that Nightshift relies on: python -m training.store.probe [STORE_URI]
 
 Every commit is a conditional create. Some servers that speak S3 ignore the condition, or look and write in two steps, so that two writers
 at once both win: with such a store, two runs could both believe that their checkpoint stands. Exit code 0: it keeps all; 1: it does not.
@@ -72,7 +72,7 @@ def _has_one_winner(bucket: Bucket, prefix: str) -> str:
 
             winners = sum(pool.map(race, range(WRITERS)))
             if winners != 1:
-                return f"round {round_number + 1}: {winners} of {WRITERS} writers at once were told that they won"
+                return f"round {round_number + 1}: {winners} of {WRITERS} concurrent writers were told that they won"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""Signs of life of a long look at a store: what was seen so far, at least every 30 s, from a thread of its own.
+"""Progress of a long look at a store: what was seen so far, at least every 30 s, from a separate thread.
 
 One request may take minutes, so the thread that makes it cannot report.
 """

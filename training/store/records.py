@@ -63,7 +63,7 @@ def decode(key: str, data: bytes, *, uri: str, hint: str) -> Any:
 
 @contextmanager
 def readable(uri: str, *, hint: str) -> Iterator[None]:
-    """Turn what is raised while a record is parsed into an error that names it.
+    """Turn an exception while a record is parsed into an error that names the record.
 
     Raises:
         StoreError: `record.damaged`.

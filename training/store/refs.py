@@ -78,7 +78,7 @@ class Ref:
     def move(self, value: Any, *, expected: int) -> bool:
         """Make revision `expected + 1` with this JSON value; say whether it was us (False: someone moved it first).
 
-        Two writers of equal values may both be told that it was them: a value that must have one writer says who wrote it.
+        Two writers of equal values may both get True: a value that must have one writer contains the writer.
         """
         key = self._key(expected + 1)
         return self._bucket.create_own(key, records.encode(key, value))

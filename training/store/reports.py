@@ -1,4 +1,4 @@
-"""Which pipeline a report belongs to: reports are objects named by content alone, and a user who may read one pipeline may not read all."""
+"""The pipelines of reports: a report is named by its content alone, and a user who may read one pipeline may not read all."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def add_report(store: Store, pipeline: str, digest: str) -> None:
 
 
 def has_report(store: Store, pipeline: str, digest: str) -> bool:
-    """Return whether the page with this SHA-256 is a report of `pipeline`. Writes nothing: any user who may read asks."""
+    """Return whether the page with this SHA-256 is a report of `pipeline`. Writes nothing: every reader calls it."""
     if _ref(store, pipeline, digest).head_number():
         return True
     if _ref(store, pipeline, INDEXED).head_number():

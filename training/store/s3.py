@@ -17,7 +17,7 @@ CONNECT_TIMEOUT: Final = timedelta(seconds=10)
 REQUEST_TIMEOUT: Final = timedelta(minutes=5)
 """Of one request, its whole body included: no answer carries more than `RANGE_BYTES`, which fit from 110 kB/s on."""
 READ_TIMEOUT: Final = timedelta(seconds=60)
-"""Without a byte from the storage, the sending of one's own body included: a body that hangs is asked for again."""
+"""Without a byte from the storage, the sending of the request's body included: a body that hangs is requested again."""
 MAX_RETRIES: Final = 1000
 """More than fit into `RETRY_TIMEOUT`: time decides."""
 FIRST_WAIT: Final = timedelta(milliseconds=250)
@@ -41,7 +41,7 @@ RANGE_BYTES: Final = 32 * 2**20
 def open_bucket(uri: str, environ: Mapping[str, str] = os.environ, *, retry_timeout: timedelta = RETRY_TIMEOUT) -> Any:
     """Return obstore's store for `s3://bucket/prefix`, `gs://…` or `az://…`.
 
-    Retries wait with jitter, from 0.25 s to 15 s. Plain HTTP is spoken only to an endpoint that says so.
+    Retries wait with jitter, from 0.25 s to 15 s. Plain HTTP is used only for an endpoint with that scheme.
     """
     client: Any = {"connect_timeout": CONNECT_TIMEOUT, "timeout": REQUEST_TIMEOUT, "read_timeout": READ_TIMEOUT}
     if _endpoint(environ).startswith("http://"):

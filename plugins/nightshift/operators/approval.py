@@ -162,7 +162,7 @@ class AskOperator(HITLOperator):
             return None
 
     def _approvers(self, request: Entry) -> list[HITLUser]:
-        """Return who may answer, computed now; empty: any user who may edit the task, as far as Airflow's auth manager tells a task."""
+        """Return who may answer, computed now; empty: any user who may edit the task, as far as a task can know."""
         barred = self._barred(request)
         named = list(self.spec.promote.approvers) or (_simple_users() if barred is not None else [])
         may = [name for name in named if name != barred]
@@ -173,7 +173,7 @@ class AskOperator(HITLOperator):
         return [HITLUser(id=name, name=name) for name in may]
 
     def _barred(self, request: Entry) -> str | None:
-        """Return the user who started the run, where that user may not answer."""
+        """Return the user who started the run where that user may not answer."""
         started_by = request.evidence.get("triggered_by")
         return None if self.spec.promote.approve_own or started_by is None else str(started_by)
 
@@ -345,7 +345,7 @@ def _ended_as_stale(task: Any, ledger: Ledger, request: Entry) -> bool:
 
 
 def _simple_users() -> list[str]:
-    """Return the users of Airflow's simple auth manager who may answer; none of another one, which a task cannot ask."""
+    """Return the users of Airflow's simple auth manager who may answer; none for another auth manager, which a task cannot query."""
     if not conf.get("core", "auth_manager", fallback="").endswith(SIMPLE_AUTH_MANAGER):
         return []
     if conf.getboolean("core", "simple_auth_manager_all_admins", fallback=False):

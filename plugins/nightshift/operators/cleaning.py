@@ -1,4 +1,4 @@
-"""Housekeeping's tasks that delete what retention lets go: in the store, and what a laptop installation writes. docs/retention.md."""
+"""Housekeeping's tasks that delete by the retention settings: in the store, and a laptop installation's files. docs/retention.md."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class CollectOperator(BaseOperator):
 
         Raises:
             AirflowSkipException: the last collection is not long ago, or another one is under way.
-            AirflowFailException: the settings are wrong, or a record that might lead to anything cannot be read: nothing was deleted.
+            AirflowFailException: the settings are wrong, or a record cannot be read, which may reference anything: nothing was deleted.
             UnavailableError: store or database do not answer; Airflow tries again.
         """
         from training.registry.retention import LedgerRoots
@@ -41,7 +41,7 @@ class CollectOperator(BaseOperator):
             roots = LedgerRoots(settings.database_url, champions=retention.champions)
             collector = Collector(Store(settings.store_uri), retention.rules(), roots, say=self._say)
             last = collector.last_done()
-            # One in the future was made by a wrong clock: the collection refuses to go by it, and says so.
+            # One in the future was made by a wrong clock: the collection refuses it with an error.
             if last is not None and -MAX_CLOCK_DIFFERENCE <= datetime.now(UTC) - last < retention.every:
                 raise AirflowSkipException(f"the last collection ended at {last:%Y-%m-%d %H:%M} UTC (retention every)")
             report = collector.collect()

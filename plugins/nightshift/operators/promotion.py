@@ -50,7 +50,7 @@ class PromoteOperator(StageOperator):
         return value
 
     def frozen(self, context: Context) -> ResolvedRun:
-        """Return what the run settled: gates and approval are those of its own spec, whatever XCom says."""
+        """Return the run's settled spec: gates and approval are taken from it, not from XCom."""
         check_settled(context, Settings.from_environment())
         return super().frozen(context)
 
@@ -59,7 +59,7 @@ class PromoteOperator(StageOperator):
         return found.run.owner == run.owner and found.scalars.get("decision") != "waiting" and not _is_past(found)
 
     def work(self, context: Context, frozen: ResolvedRun, settings: Settings, *, nonce: str) -> Work:
-        """Return the work, with who started the run: they may be barred from approving it."""
+        """Return the work, with the user who started the run, who may be barred from approving it."""
         work = super().work(context, frozen, settings, nonce=nonce)
         started_by = getattr(context["dag_run"], "triggering_user_name", None)
         return replace(work, parameters={**work.parameters, "triggered_by": started_by})
@@ -124,7 +124,7 @@ class CanaryDecisionOperator(PromoteOperator):
     def work(self, context: Context, frozen: ResolvedRun, settings: Settings, *, nonce: str) -> Work:
         judged = require_result(context["ti"].xcom_pull(task_ids="canary"), stage="canary")
         covered = {"model": self.model, "evaluation": judged.digest}
-        # Time is part of the verdict: each look is one of its own.
+        # Time is part of the verdict: each look is separate work.
         key = fingerprint("promote", spec_part={}, code_version="", inputs=covered, nonce=context["run_id"])
         # The clock of the host that settled `as_of` may be minutes ahead; a canary's time passes by this one.
         order = {"kind": "canary", "now": min(frozen.as_of, datetime.now(UTC)).isoformat()}

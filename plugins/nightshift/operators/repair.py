@@ -42,7 +42,7 @@ MAX_REQUESTS_READ: Final = 20
 
 
 class RepairOperator(StageOperator):
-    """Sets MLflow right for all models, delivers metrics that wait for it, and deletes from it what retention let go."""
+    """Makes MLflow agree with the ledger for all models, delivers waiting metrics, and deletes what retention deleted elsewhere."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(stage="promote", **kwargs)
@@ -118,7 +118,7 @@ class RepairOperator(StageOperator):
         try:
             return load_retention()
         except SpecError as err:
-            # MLflow follows the ledger whatever the file holds; `collect` fails because of it.
+            # MLflow follows the ledger even if the file is wrong; `collect` reports that error.
             self.log.error("nothing is deleted from MLflow: %s", err)
             return None
 

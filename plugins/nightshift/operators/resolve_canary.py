@@ -41,7 +41,7 @@ class ResolveCanary(ResolveOperator):
         return super().execute(context)
 
     def as_of(self, context: Context, spec: PipelineSpec, parameter: str | None) -> datetime:
-        """Return now, whatever the pipeline's schedule: a canary is judged by what has arrived."""
+        """Return the present, independent of the pipeline's schedule: a canary is judged by the data that has arrived."""
         if parameter is not None:
             return super().as_of(context, spec, parameter)
         run = context["dag_run"]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class RollbackOperator(FollowOperator):
-    """Moves the ledger, then tells MLflow and the world."""
+    """Records the rollback in the ledger, then propagates it to MLflow, assets and alerts."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(model=ROLLBACK, alerts=Alerts(), **kwargs)
@@ -49,7 +49,7 @@ class RollbackOperator(FollowOperator):
 
 
 def _alerts_of(newest_first: Iterable[Entry]) -> Alerts:
-    """Return whom the model's pipeline tells; nobody where its YAML is gone or broken: a rollback waits for no YAML."""
+    """Return the alert settings of the model's pipeline; none where its YAML is missing or invalid: a rollback needs no YAML."""
     pipeline = next((str(entry.evidence["pipeline"]) for entry in newest_first if "pipeline" in entry.evidence), None)
     if pipeline is None:
         return Alerts()

@@ -1,4 +1,4 @@
-"""The operator of all stages: settles which work its task asks for, and has the installation's backend do it."""
+"""The operator of all stages: determines the work of its task, and runs it on the installation's backend."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class StageOperator(BaseOperator):
 
     @waiting_for_database()
     def resume(self, context: Context, event: dict[str, Any], fingerprint: str) -> dict[str, Any]:
-        """Go on with the trigger's event after the task was deferred; as `execute`."""
+        """Continue with the trigger's event after the task was deferred; as `execute`."""
         run = _identity(context)
         self.pipeline = run.dag_id
         with task_errors():
@@ -118,7 +118,7 @@ class StageOperator(BaseOperator):
         return ResolvedRun.of(context)
 
     def work(self, context: Context, frozen: ResolvedRun, settings: Settings, *, nonce: str) -> Work:
-        """Return the work that this task asks for."""
+        """Return the work of this task."""
         results = {
             name: require_result(context["ti"].xcom_pull(task_ids=maker), stage=maker)
             for name, maker in needs_of(self.stage, frozen.spec).items()
@@ -140,7 +140,7 @@ class StageOperator(BaseOperator):
             self.log.info("it took %d attempts", found.attempts)
         for name, uri in found.reports.items():
             self.log.info("report %s: %s", name, report_url(self.pipeline, uri))
-        # Airflow sends each link to its API in a request of its own, the empty ones too.
+        # Airflow sends each link to its API in a separate request, empty links too.
         unread: Any = None
         self.operator_extra_links = [link for link in type(self).operator_extra_links if link.get_link(self, ti_key=unread)]
         return self.result.to_xcom()
@@ -154,7 +154,7 @@ class StageOperator(BaseOperator):
 
 @contextmanager
 def task_errors() -> Iterator[None]:
-    """Turn our errors into what tells Airflow whether to try again, and out of whose budget."""
+    """Turn our errors into Airflow's exceptions, which decide whether and from which budget to retry."""
     try:
         yield
     except ContractError as err:

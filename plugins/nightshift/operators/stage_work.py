@@ -228,7 +228,7 @@ def families_of(store: Store, parameters: Mapping[str, Any]) -> set[str]:
 
 
 def stored_suites(spec: PipelineSpec, settings: Settings, store: Store) -> dict[str, str]:
-    """Store the pipeline's expectation suites; return name to URI, so that the stage judges by these very files, wherever it runs."""
+    """Store the pipeline's expectation suites; return name to URI, so that the stage uses exactly these files, on every backend."""
     found = {}
     for name in suite_names(spec):
         path = settings.expectations_path / f"{name}.json"

@@ -33,10 +33,10 @@ TUNE: Final = "tune"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StudyWork:
-    """One study: what its trials are asked for, and under which name."""
+    """One study: its name, and the work of its trials."""
 
     name: str
-    """Its fingerprint: equal searches over equal data are one study, whichever caller asks for it."""
+    """Its fingerprint: equal searches over equal data are one study, for all callers."""
     dataset_uri: str
     world_size: int
     shared: bool
@@ -48,7 +48,7 @@ class StudyWork:
 
     @classmethod
     def of(cls, context: Context, frozen: ResolvedRun, settings: Settings) -> StudyWork:
-        """Return the study that a run's spec asks for.
+        """Return the study of a run's spec.
 
         Raises:
             ContractError: `prepare` left no result, or the spec has no study.
@@ -126,7 +126,7 @@ class TrialsOperator(StageOperator):
 
     @waiting_for_database()
     def resume(self, context: Context, event: dict[str, Any], fingerprint: str) -> dict[str, Any]:
-        """Go on with the trigger's event after a trial was deferred; as `execute`."""
+        """Continue with the trigger's event after a trial was deferred; as `execute`."""
         with task_errors():
             settings = Settings.from_environment()
             frozen = self.frozen(context)
@@ -149,7 +149,7 @@ class TrialsOperator(StageOperator):
         return {"study": study.name, "lane": self.lane, "trials": done}
 
     def _lane_of(self, context: Context) -> RunIdentity:
-        """Return who asks: lanes are one task to Airflow, and must not take one another's leases for their own."""
+        """Return the name of this worker: to Airflow all workers are one task, and none may take another's lease for its own."""
         ti: Any = context["ti"]
         return RunIdentity(dag_id=ti.dag_id, run_id=ti.run_id, task_id=f"{ti.task_id}-{self.lane}", try_number=ti.try_number)
 
@@ -161,7 +161,7 @@ class TuneOperator(StageOperator):
         super().__init__(stage=TUNE, **kwargs)
 
     def work(self, context: Context, frozen: ResolvedRun, settings: Settings, *, nonce: str) -> Work:
-        """Return the work that this task asks for."""
+        """Return the work of this task."""
         study = StudyWork.of(context, frozen, settings)
         part = spec_part(frozen.spec, TUNE)
         code = code_of(frozen.spec, TUNE, settings)

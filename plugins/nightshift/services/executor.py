@@ -1,4 +1,4 @@
-"""Alias of an earlier release: a scheduler that a supervisor of before an update starts again names this class."""
+"""Alias of an earlier release: a supervisor from before an update names this class when it restarts the scheduler."""
 
 from devstack.executor import SleepTolerantLocalExecutor
 

@@ -1,4 +1,4 @@
-"""Alias of an earlier release: services that a supervisor of before an update starts again name this."""
+"""Alias of an earlier release: a supervisor from before an update names this when it restarts services."""
 
 from devstack.sqlite import CONNECT_ARGS
 

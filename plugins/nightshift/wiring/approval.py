@@ -1,4 +1,4 @@
-"""A person's approval: a DAG of its own, so that it never holds up the next night.
+"""A person's approval: a separate DAG, so that it never delays the next run.
 
 `ask` is Airflow's human-in-the-loop operator. What a person answers reaches it from Airflow's own record of the response, and goes into the
 ledger in the transaction that moves the standing. `promote` always runs and reads the ledger: a task that was marked as done, or an XCom

@@ -1,4 +1,4 @@
-"""A canary's DAG: champion and canary score what arrived since the canary was made; it serves no requests meanwhile.
+"""A canary's DAG: champion and canary score what arrived since the canary was made; the canary serves no requests.
 
 Started when a version becomes canary, and then on `promote.canary.schedule`. Without a canary a run is over at once.
 """

@@ -1,5 +1,5 @@
 """What no other task looks at: requests for approval whose time is over, MLflow where it differs from the ledger, and metrics of
-trainings during which MLflow was away. It also deletes what retention lets go (docs/retention.md).
+trainings during which MLflow was away. It also deletes by the retention settings (docs/retention.md).
 
 `repair` is one process for all models. One model's failure fails the task, with its reason, after the others were repaired.
 `python -m training.registry check` shows the same by hand.

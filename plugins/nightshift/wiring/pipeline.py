@@ -28,7 +28,7 @@ from training.spec import PipelineSpec, load_spec
 
 
 def pipeline_dag(dag_file: str) -> DAG:
-    """Return the DAG of `pipelines/<stem>.yaml` beside a DAG file; those of its decisions register themselves.
+    """Return the DAG of `pipelines/<stem>.yaml` next to a DAG file; the DAGs of its decisions register themselves.
 
     Args:
         dag_file: the DAG file's `__file__`.
@@ -62,7 +62,7 @@ def build_dag(spec: PipelineSpec, spec_path: Path) -> DAG:
         doc_md=_document(spec, spec_path),
         schedule=None if spec.schedule is None else Nights(spec.schedule, timezone=spec.timezone, pipeline=spec.name),
         start_date=None if spec.start is None else datetime.combine(spec.start, time(), tzinfo=ZoneInfo(spec.timezone)),
-        # Nights that were missed are a backfill's, which names its dates; the latest one is made up without being asked for.
+        # Missed slots are left to a backfill, which names its dates; only the latest one is run automatically.
         catchup=False,
         max_active_runs=1,
         tags=list(spec.tags),
@@ -82,7 +82,7 @@ def build_dag(spec: PipelineSpec, spec_path: Path) -> DAG:
 
 
 def decision_dags(spec: PipelineSpec, spec_path: Path) -> list[DAG]:
-    """Return the DAGs beside a pipeline's own: `<name>.approval` where people may be asked, `<name>.canary`, `<name>.tune`."""
+    """Return the further DAGs of a pipeline: `<name>.approval` where a person may be asked, `<name>.canary`, `<name>.tune`."""
     common, found = _of_all_tasks(spec), []
     # Imported where they are needed: the human-in-the-loop operator alone costs a tenth of a second in every parse.
     if asks_people(spec):

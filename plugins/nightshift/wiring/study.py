@@ -1,6 +1,6 @@
 """A study in a pipeline's DAG: `tune_plan` settles how many lanes there are, `trials` has one task for each, `tune` sums up.
 
-A lane does one trial after the other until the study is full. Each trial is a stage with an address of its own, placed as the training is:
+A worker does one trial after the other until the study is full. Each trial is a stage with its own address, placed as the training is:
 its lease, its checkpoints and its relaunches are those of any stage. Lanes, and not one task for each trial, because what is deferred to
 the triggerer counts for no limit of Airflow's: a lane has one trial under way, so all have at most `tune.gpus`.
 """
@@ -40,7 +40,7 @@ def study_tasks(spec: PipelineSpec, common: Mapping[str, Any], *, after: Any) ->
 
 
 def tune_dag(spec: PipelineSpec, spec_path: Path, common: Mapping[str, Any], params: Mapping[str, Param]) -> DAG:
-    """Return `<pipeline>.tune`: a study alone, triggered with a space and an objective of one's own; it trains no candidate."""
+    """Return `<pipeline>.tune`: a study alone, triggered with its own space and objective; it trains no candidate."""
     dag = DAG(
         dag_id=f"{spec.name}{TUNE_SUFFIX}",
         description=f"Searches settings for {spec.promote.model}",

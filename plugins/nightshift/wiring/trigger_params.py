@@ -2,7 +2,7 @@
 
 Airflow copies a DAG's params into every task that is made while the DAG has them, and serialises each copy: it resolves every param of
 every task, with a check of the param's own JSON Schema each time. Nine tenths of the time to serialise a pipeline's DAG were that.
-A task without params of its own still has the DAG's in its context: `process_params` merges them when the task starts.
+A task that declares no params still has the DAG's in its context: `process_params` merges them when the task starts.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def test_nothing_is_forked_beside_another_thread(
     monkeypatch.setattr(torchrun, "other_threads", lambda: ["tokio-worker"])
     main(monkeypatch, *PLAIN)
     assert started == ["imports training.stages.trial", "torchrun"]
-    assert "ranks are not forked: tokio-worker runs beside the main thread" in capsys.readouterr().err
+    assert "ranks are not forked: tokio-worker runs in addition to the main thread" in capsys.readouterr().err
 
 
 def test_imports_have_the_limit_of_a_start_and_what_follows_has_none(monkeypatch: pytest.MonkeyPatch, started: list[str]) -> None:

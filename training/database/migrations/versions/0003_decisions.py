@@ -66,7 +66,7 @@ def upgrade() -> None:
 
 
 def _seats() -> None:
-    """Turn the champion's columns into one value, beside which a canary has its own."""
+    """Turn the champion's columns into one value; a canary gets its own."""
     connection = op.get_bind()
     rows = connection.execute(sa.text("SELECT model, version, weights_digest, model_uri, as_of, bounds FROM model_standing")).all()
     with op.batch_alter_table("model_standing") as table:
