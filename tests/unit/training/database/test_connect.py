@@ -162,7 +162,7 @@ def test_database_that_is_not_writable_is_reported_with_what_to_do(tmp_path: Pat
         connect(f"sqlite:///file:{path}?mode=ro&uri=true")
     assert caught.value.code == "database.unavailable"
     assert str(path) in str(caught.value)
-    assert "write the file and its folder" in caught.value.hint
+    assert "make the file and its folder writable for this user" in caught.value.hint
 
 
 def test_locked_database_is_reported_with_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
