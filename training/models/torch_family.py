@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 import torch
@@ -16,6 +16,9 @@ from torch import nn
 from training.data.loader import Batch, Loader, ShardSet
 from training.data.transforms import Matrix
 from training.models.base import Family, FitContext, FitResult, Scorer
+
+if TYPE_CHECKING:
+    from training.engine.parallel.strategy import Strategy
 
 DEFAULT_BATCH_SIZE: Final = 1024
 SCORED_ROWS: Final = 65_536
@@ -43,12 +46,10 @@ class TorchFamily(Family):
     def fit(self, context: FitContext) -> FitResult:
         # Imported here: a registered model carries this file, and scoring needs no loop, store or spec.
         from training.engine.loop import Loop, Parts
-        from training.engine.parallel.gang import Gang
-        from training.engine.precision import choose_precision
+        from training.engine.parallel.strategy import strategy_for
 
-        train, gang = context.spec.train, context.gang
-        if not isinstance(gang, Gang):
-            raise TypeError(f"a torch family trains in a Gang, not in a {type(gang).__name__}")
+        train = context.spec.train
+        strategy = strategy_for(context.gang, precision=train.precision)
         features = context.dataset_meta["layout"]["features"]
         plans = context.spec.prepare.features
         architecture = {
@@ -58,19 +59,18 @@ class TorchFamily(Family):
         }
         torch.manual_seed(train.seed)
         module = self.build(architecture)
-        loader = self._loader(context, "train")
+        loader = self._loader(context, "train", strategy)
         loop = Loop(
             Parts(
                 module=module,
                 loss=self.loss,
                 loader=loader,
-                validation=self._loader(context, "validation"),
-                gang=gang,
+                validation=self._loader(context, "validation", strategy),
+                strategy=strategy,
                 checkpoints=context.checkpoints,
                 tracker=context.tracker,
                 stop=context.stop,
                 stage=context.stage,
-                precision=choose_precision(train.precision, gang.device),
                 seed=train.seed,
                 epochs=train.epochs,
                 learning_rate=train.learning_rate,
@@ -110,14 +110,14 @@ class TorchFamily(Family):
         return score
 
     @staticmethod
-    def _loader(context: FitContext, split: str) -> Loader:
-        """Return the loader of this rank's share; a group's rows are never divided between ranks."""
+    def _loader(context: FitContext, split: str, strategy: Strategy) -> Loader:
+        """Return the loader of this data rank's share; a group's rows are never divided between ranks."""
         return Loader(
             ShardSet(context.dataset_path, context.dataset_meta, split),
             dataset_digest=context.dataset_digest,
             seed=context.spec.train.seed,
             batch_size=context.spec.train.batch_size or DEFAULT_BATCH_SIZE,
-            rank=context.gang.rank,
-            world_size=context.gang.world_size,
+            rank=strategy.data_rank,
+            world_size=strategy.num_data_ranks,
             shuffle=split == "train",
         )

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from training.contracts import RunIdentity, StageRequest
 from training.data.loader import Batch, Loader, ShardSet
@@ -20,6 +20,7 @@ from training.data.transforms import LayoutEntry, Matrix
 from training.engine.checkpoint.checkpoints import Checkpoints
 from training.engine.loop import Loop, Parts
 from training.engine.parallel.gang import Gang
+from training.engine.parallel.strategy import strategy_for
 from training.engine.tracking import Tracker
 from training.runtime.context import StageContext, StopFlag
 from training.store import StageAddress, Store
@@ -173,20 +174,20 @@ class LoopBench:
         return Loader(shards, dataset_digest=DIGEST, seed=seed, batch_size=BATCH_SIZE, shuffle=split == "train")
 
     def loop(self, module: nn.Module | None = None, *, every_seconds: float = 1e9, rank: int = 0, **changes: Any) -> Loop:
-        """Return a new attempt of the training; `changes` are fields of `Parts`."""
+        """Return a new attempt of the training; `changes` are fields of `Parts`, or the gang and the precision of its strategy."""
         context = changes.pop("stage", None) or self.context(rank=rank)
         seed = changes.get("seed", 3)
+        gang = changes.pop("gang", None) or Gang(rank, 1, torch.device("cpu"))
         parts: dict[str, Any] = {
             "module": module or Line(),
             "loss": squares,
             "loader": self.loader("train", seed=seed),
             "validation": self.loader("validation"),
-            "gang": Gang(rank, 1, torch.device("cpu")),
+            "strategy": strategy_for(gang, precision=changes.pop("precision", "fp32")),
             "checkpoints": self.checkpoints(context, every_seconds=every_seconds),
             "tracker": RecordingTracker(),
             "stop": context.stop,
             "stage": context,
-            "precision": "fp32",
             "seed": seed,
             "epochs": 3,
             "learning_rate": 0.1,
@@ -207,8 +208,18 @@ class LoopBench:
 
 def outcome(loop: Loop) -> dict[str, Any]:
     """Return all that a finished training leaves, as values that compare bit by bit."""
-    weights = {name: tensor.tolist() for name, tensor in loop._module.state_dict().items()}
+    weights = {name: tensor.tolist() for name, tensor in loop._parts.module.state_dict().items()}
     return {"weights": weights, "best": {name: tensor.tolist() for name, tensor in loop.best.items()}, **loop.progress.to_json()}
+
+
+@contextmanager
+def after_each_step(do: Callable[[], object]) -> Iterator[None]:
+    """Call `do` after each step of any optimizer in this block."""
+    handle = register_optimizer_step_post_hook(lambda *_: do())
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 @contextmanager

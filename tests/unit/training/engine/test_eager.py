@@ -28,7 +28,8 @@ def backend(graph, _inputs):
 
 
 if kind == "ours":
-    from training.engine.eager import AdamW, GradientReducer
+    from training.engine.optim import AdamW
+    from training.engine.parallel.ddp import GradientReducer
 else:
     from torch.nn.parallel import DistributedDataParallel as GradientReducer
     from torch.optim import AdamW

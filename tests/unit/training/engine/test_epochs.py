@@ -13,6 +13,7 @@ from tests.unit.training.engine.loop_bench import (
     LoopBench,
     Normalized,
     RecordingTracker,
+    after_each_step,
     outcome,
     scripted_validation,
     squares,
@@ -50,10 +51,12 @@ def test_best_weights_are_those_of_the_best_epoch_and_not_the_last(bench: LoopBe
     stopped = bench.train(loss=scripted_validation([3.0, 1.0, 2.0, 2.0]), epochs=4)
     other = LoopBench(bench.folder / "other").loop(loss=scripted_validation([3.0, 1.0, 2.0, 2.0]), epochs=4)
     at_step: dict[int, dict[str, list[float]]] = {}
-    other._optimizer.register_step_post_hook(
-        lambda *_: at_step.update({len(at_step) + 1: {n: p.detach().tolist() for n, p in other._module.named_parameters()}})
-    )
-    other.train()
+
+    def record() -> None:
+        at_step[len(at_step) + 1] = {name: p.detach().tolist() for name, p in other._parts.module.named_parameters()}
+
+    with after_each_step(record):
+        other.train()
     other._parts.checkpoints.close()
     assert outcome(stopped)["best"] == at_step[8] != at_step[16]
     assert outcome(stopped)["weights"] == at_step[16]

@@ -15,12 +15,14 @@ from tests.unit.training.engine.loop_bench import (
     LoopBench,
     Noisy,
     Normalized,
+    after_each_step,
     outcome,
     squares,
     stop_after,
 )
 from training.data.loader import Batch
 from training.engine.loop import Loop, Progress
+from training.engine.optim import Schedule, ScheduledOptimizer
 from training.engine.parallel.gang import Gang
 from training.errors import PeerLostError, PreemptedError, UnavailableError
 
@@ -65,12 +67,13 @@ def test_training_stopped_after_each_step_ends_in_the_same_bits(bench: LoopBench
 
 
 def test_restored_optimizer_state_is_where_its_parameter_is_also_the_step(bench: LoopBench) -> None:
-    stopped(bench, "plain", 4)
-    loop = bench.loop(Line())
+    state = bench.train(Line(), epochs=1)._optimizer.state()
     # A device that is not the CPU, as a GPU is: the fused kernel there refuses a step on the CPU.
-    loop._names = {name: nn.Parameter(parameter.detach().to("meta")) for name, parameter in loop._names.items()}
-    loop._resume()
-    places = {(key, tensor.device.type) for state in loop._optimizer.state.values() for key, tensor in state.items()}
+    parameters = {name: nn.Parameter(parameter.detach().to("meta")) for name, parameter in Line().named_parameters()}
+    elsewhere = ScheduledOptimizer(parameters, Schedule(learning_rate=0.1, total_steps=4), weight_decay=0.0)
+    elsewhere.restore(state)
+    assert set(elsewhere.state()) == set(state)
+    places = {(name.partition("/")[0], tensor.device.type) for name, tensor in elsewhere.state().items()}
     assert places == {("step", "meta"), ("exp_avg", "meta"), ("exp_avg_sq", "meta")}
 
 
@@ -116,8 +119,8 @@ def test_finished_training_that_is_started_again_takes_no_step(bench: LoopBench)
     first = bench.train()
     steps: list[int] = []
     again = bench.loop()
-    again._optimizer.register_step_post_hook(lambda *_: steps.append(1))
-    again.train()
+    with after_each_step(lambda: steps.append(1)):
+        again.train()
     again._parts.checkpoints.close()
     assert steps == []
     assert outcome(again) == outcome(first)
@@ -220,7 +223,7 @@ def test_best_weights_are_a_copy_that_later_steps_do_not_change(bench: LoopBench
     loop = bench.train(epochs=1)
     before = outcome(loop)["best"]
     with torch.no_grad():
-        loop._module.line.weight.fill_(9.0)
+        loop._parts.module.get_parameter("line.weight").fill_(9.0)
     assert outcome(loop)["best"] == before
 
 

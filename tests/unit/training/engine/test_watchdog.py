@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.unit.training.engine.loop_bench import Line, LoopBench, squares
+from tests.unit.training.engine.loop_bench import Line, LoopBench, after_each_step, squares
 from training.data.loader import Batch
 from training.engine.watchdog import EXPLOSION_STEPS, MEMORY_STEPS, Watchdog
 from training.errors import DivergedError
@@ -101,8 +101,8 @@ def test_diverged_step_reaches_neither_the_weights_nor_the_counts(bench: LoopBen
     other = LoopBench(bench.folder / "twin")
     loop = other.loop(twin)
     weights: list[list[float]] = []
-    loop._optimizer.register_step_post_hook(lambda *_: weights.append([float(p.detach().sum()) for p in twin.parameters()]))
-    loop.train()
+    with after_each_step(lambda: weights.append([float(p.detach().sum()) for p in twin.parameters()])):
+        loop.train()
     loop._parts.checkpoints.close()
     assert [float(p.detach().sum()) for p in module.parameters()] == weights[1]
 

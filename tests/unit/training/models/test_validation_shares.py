@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ import torch
 from tests.unit.training.models.family_bench import FamilyBench
 from training.data.loader import Batch
 from training.engine.parallel.gang import Gang
+from training.engine.parallel.strategy import strategy_for
 from training.models.ranker.module import Ranker
 
 CPU = torch.device("cpu")
@@ -24,8 +24,8 @@ def shares(folder: Path, task: str, world_size: int, batch_size: int) -> list[li
     bench = FamilyBench(folder, task)
     context = bench.fit_context("ranker", batch_size=batch_size, settings=SETTINGS)
     context.checkpoints.close()
-    contexts = [replace(context, gang=Gang(rank, world_size, CPU)) for rank in range(world_size)]
-    return [list(Ranker._loader(found, "validation").batches(0)) for found in contexts]
+    strategies = [strategy_for(Gang(rank, world_size, CPU), precision="fp32") for rank in range(world_size)]
+    return [list(Ranker._loader(context, "validation", strategy).batches(0)) for strategy in strategies]
 
 
 @pytest.mark.parametrize("world_size", WORLD_SIZES)

@@ -146,7 +146,7 @@ def test_training_with_a_mask_and_a_table_of_small_integers_is_resumed(bench: Lo
     bench.train(Masked(), epochs=1)
     loop = bench.train(Masked(), epochs=2)
     assert [saved["step"] for saved in bench.saved] == [4, 8], "the second attempt began after step 4"
-    assert loop._module.get_buffer("table").dtype is torch.int16
+    assert loop._parts.module.get_buffer("table").dtype is torch.int16
     assert loop.best["mask"].tolist() == [True, False]
 
 

@@ -1,0 +1,120 @@
+"""Data parallel training: each process has the whole model and a share of each batch; gradients are averaged over the processes.
+
+A gang of one process is the same without a wrapper.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from training import liveness
+from training.data.loader import Batch
+from training.engine.eager import compiler_options, is_compiler_imported
+from training.engine.optim import clip_gradients
+from training.engine.parallel.gang import Gang
+from training.engine.parallel.strategy import SumLoss
+from training.engine.precision import autocast
+
+
+class GradientReducer(DistributedDataParallel):
+    """torch's DistributedDataParallel, which does not import torch's compiler (`training.engine.eager`)."""
+
+    def __init__(self, module: nn.Module, **options: Any) -> None:
+        with compiler_options():
+            super().__init__(module, **options)
+
+    def _inside_ddp_forward(self) -> Any:
+        # A generator function, which torch makes a context manager.
+        return super()._inside_ddp_forward() if is_compiler_imported() else _forward(self)
+
+
+_forward = contextmanager(inspect.unwrap(DistributedDataParallel._inside_ddp_forward))
+
+
+class ReplicatedModel:
+    """The strategy `ddp`: every process is a data rank, and the first one saves the whole state."""
+
+    def __init__(self, gang: Gang, *, precision: str = "fp32") -> None:
+        self._gang = gang
+        self._precision = precision
+        self._module: nn.Module = nn.Identity()
+        self._wrapped: nn.Module = self._module
+        self._parameters: dict[str, nn.Parameter] = {}
+
+    @property
+    def gang(self) -> Gang:
+        return self._gang
+
+    @property
+    def data_rank(self) -> int:
+        return self._gang.rank
+
+    @property
+    def num_data_ranks(self) -> int:
+        return self._gang.world_size
+
+    @property
+    def saves(self) -> bool:
+        return self._gang.is_first
+
+    @property
+    def can_rescue(self) -> bool:
+        # A forward pass changes buffers: those are not of the last whole step any more.
+        return self._gang.is_first and not any(True for _ in self._module.buffers())
+
+    def place(self, module: nn.Module) -> Mapping[str, nn.Parameter]:
+        self._module = self._wrapped = module.to(self._gang.device)
+        self._parameters = dict(self._module.named_parameters())
+        if self._gang.world_size > 1:
+            with self._gang.collectives():
+                self._wrapped = GradientReducer(self._module, gradient_as_bucket_view=True)
+        return self._parameters
+
+    def backward(self, batch: Batch, loss: SumLoss, num_units: int) -> torch.Tensor:
+        with self._gang.collectives():
+            with autocast(self._precision, self._gang.device):
+                total = loss(self._wrapped, self._on_device(batch))
+            # DDP averages over ranks; shares differ by a unit, so the mean over units is the sum of sums over all units.
+            (total * (self.num_data_ranks / num_units)).backward()  # type: ignore[no-untyped-call]
+        return total.detach()
+
+    def clip(self, max_norm: float) -> float:
+        # Reading the norm waits for the collectives of a GPU.
+        with self._gang.collectives():
+            return clip_gradients(self._parameters.values(), max_norm)
+
+    def summed_loss(self, batches: Iterable[Batch], loss: SumLoss) -> float:
+        """Each rank sums its share with the bare module; ranks meet only when all are done, in the patient group.
+
+        With buffers, every rank uses those of rank 0, which are also the ones that are saved.
+        """
+        self._gang.copy_from_first(self._module.buffers())
+        self._module.eval()
+        total = 0.0
+        with torch.no_grad(), autocast(self._precision, self._gang.device):
+            for batch in batches:
+                liveness.moved()
+                # A batch of fewer units than ranks leaves nothing for some; a mean over no rows would not be a number.
+                if len(batch["label"]):
+                    total += float(loss(self._module, self._on_device(batch)))
+        self._module.train()
+        return self._gang.sum(total)[0]
+
+    def state(self) -> dict[str, torch.Tensor]:
+        return dict(self._module.state_dict())
+
+    def restore(self, state: Mapping[str, torch.Tensor]) -> None:
+        self._module.load_state_dict(state)
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        return {name: tensor.detach().cpu().clone() for name, tensor in self._module.state_dict().items()}
+
+    def _on_device(self, batch: Batch) -> Batch:
+        return {name: cells.to(self._gang.device, non_blocking=True) for name, cells in batch.items()}

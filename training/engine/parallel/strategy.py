@@ -1,0 +1,112 @@
+"""The seam of parallel training: how one model is trained by all processes of a gang.
+
+One file of this folder for each strategy; `ddp` is the present one. The loop, the loader and torch families know a strategy only by this
+protocol: torch.distributed and its wrappers are imported in this folder alone. Order of the calls: `place`, then the optimizer is made of
+the parameters that it returned, then `restore` where there is a checkpoint, then steps and validations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+import torch
+from torch import nn
+
+from training.data.loader import Batch
+from training.engine.parallel.alone import Alone
+from training.engine.parallel.gang import Gang
+from training.engine.precision import choose_precision
+
+SumLoss = Callable[[nn.Module, Batch], torch.Tensor]
+"""The loss summed over a batch's units (rows, or groups)."""
+
+
+class Strategy(Protocol):
+    """How the processes of a gang share one training. An instance is for one model."""
+
+    @property
+    def gang(self) -> Gang:
+        """All processes. `gang.rank` counts them; what belongs to the whole training (a log line, a judge) is done by `gang.is_first`."""
+
+    @property
+    def data_rank(self) -> int:
+        """Which share of each batch this process gets, from 0. Processes that hold parts of one replica have the same number."""
+
+    @property
+    def num_data_ranks(self) -> int:
+        """Into how many shares a batch is divided. At most the number of processes."""
+
+    @property
+    def saves(self) -> bool:
+        """Whether this process writes checkpoints."""
+
+    @property
+    def can_rescue(self) -> bool:
+        """Whether this process alone has the whole state of the last step, after another one was lost in the next."""
+
+    def place(self, module: nn.Module) -> Mapping[str, nn.Parameter]:
+        """Move the model to the devices and wrap it; return the parameters that this process updates, by name.
+
+        All processes must call it, with the same model.
+
+        Raises:
+            PeerLostError: another process is lost.
+        """
+
+    def backward(self, batch: Batch, loss: SumLoss, num_units: int) -> torch.Tensor:
+        """Set the parameters' gradients to those of the mean loss over a global batch. A strategy may cut the share into micro-batches.
+
+        Args:
+            batch: this data rank's share, on the CPU.
+            loss: of a module and a batch, summed over its units.
+            num_units: of the global batch, over all data ranks.
+
+        Returns:
+            The loss summed over the share's units, without a graph.
+
+        Raises:
+            PeerLostError: another process is lost.
+        """
+
+    def clip(self, max_norm: float) -> float:
+        """Scale the gradients down to a norm over the whole model; return the norm before, the same number in every process.
+
+        Raises:
+            PeerLostError: another process is lost.
+        """
+
+    def summed_loss(self, batches: Iterable[Batch], loss: SumLoss) -> float:
+        """Return the loss over the batches of all data ranks, without gradients: the same number in every process.
+
+        Args:
+            batches: this data rank's shares, as many on every rank; a share may be empty.
+        """
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Return the tensors of the model that this process saves, by name; they change with the next step."""
+
+    def restore(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Take over a model's tensors, by the names of `state`."""
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """Return copies on the CPU of the whole model's tensors, by name. All processes must call it."""
+
+
+def strategy_for(gang: Gang | Alone, *, precision: str) -> Strategy:
+    """Return how the processes of a gang train a torch module.
+
+    Args:
+        gang: of torch processes.
+        precision: `train.precision` of the spec.
+
+    Raises:
+        TypeError: the gang is one of a family without torch.
+        SpecError: `precision.unsupported`.
+    """
+    # Each member imports this protocol's types.
+    from training.engine.parallel.ddp import ReplicatedModel
+
+    if not isinstance(gang, Gang):
+        raise TypeError(f"a torch family trains in a Gang, not in a {type(gang).__name__}")
+    return ReplicatedModel(gang, precision=choose_precision(precision, gang.device))
