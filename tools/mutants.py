@@ -48,10 +48,15 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
     "training/engine/watchdog.py": (f"{ENGINE}/test_watchdog.py",),
     "training/engine/precision.py": (f"{ENGINE}/test_precision.py",),
     "training/engine/loop.py": tuple(f"{ENGINE}/test_{name}.py" for name in ("schedule", "steps", "epochs", "resume", "watchdog")),
-    "training/engine/checkpoint/checkpoints.py": tuple(
-        f"{ENGINE}/{name}.py" for name in ("checkpoint/test_checkpoints", "checkpoint/test_types", "test_resume")
-    ),
+    **{
+        f"training/engine/checkpoint/{file}.py": tuple(
+            f"{ENGINE}/{name}.py" for name in ("checkpoint/test_checkpoints", "checkpoint/test_types", "test_resume")
+        )
+        for file in ("format", "writer", "reader")
+    },
     "training/engine/checkpoint/tensors.py": tuple(f"{ENGINE}/checkpoint/test_{name}.py" for name in ("buffer", "types", "checkpoints")),
+    "training/engine/optim.py": tuple(f"{ENGINE}/test_{name}.py" for name in ("schedule", "steps", "resume")),
+    "training/engine/parallel/ddp.py": (f"{ENGINE}/parallel/test_strategy.py", f"{ENGINE}/test_steps.py", f"{ENGINE}/test_epochs.py"),
     "training/engine/parallel/gang.py": (f"{ENGINE}/parallel/test_gang.py", f"{ENGINE}/test_steps.py"),
     "training/engine/tracking.py": (f"{ENGINE}/test_tracking.py",),
     "training/engine/tracking_journal.py": (f"{ENGINE}/test_tracking_journal.py",),

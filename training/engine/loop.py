@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import nn
@@ -19,6 +19,7 @@ from torch import nn
 from training import liveness
 from training.data.loader import Batch, Loader
 from training.engine.checkpoint.checkpoints import Checkpoints
+from training.engine.checkpoint.format import Position
 from training.engine.checkpoint.tensors import check_savable
 from training.engine.optim import MAX_GRAD_NORM, Schedule, ScheduledOptimizer
 from training.engine.parallel.strategy import Strategy, SumLoss
@@ -49,16 +50,27 @@ class Progress:
     epoch_loss: float = 0.0
     """Sum of this rank-0 epoch's losses so far, over all ranks' units."""
 
-    def to_json(self) -> dict[str, Any]:
-        values = dict(vars(self))
-        values["best_loss"] = None if math.isinf(self.best_loss) else self.best_loss
-        return values
+    def to_json(self) -> Position:
+        return Position(
+            step=self.step,
+            epoch=self.epoch,
+            best_epoch=self.best_epoch,
+            best_loss=None if math.isinf(self.best_loss) else self.best_loss,
+            history=self.history,
+            epoch_loss=self.epoch_loss,
+        )
 
     @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Progress:
-        known = {name: values[name] for name in cls.__dataclass_fields__}
-        known["best_loss"] = math.inf if known["best_loss"] is None else known["best_loss"]
-        return cls(**known)
+    def from_json(cls, values: Position) -> Progress:
+        best_loss = values["best_loss"]
+        return cls(
+            step=values["step"],
+            epoch=values["epoch"],
+            best_epoch=values["best_epoch"],
+            best_loss=math.inf if best_loss is None else best_loss,
+            history=values["history"],
+            epoch_loss=values["epoch_loss"],
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

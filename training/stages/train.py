@@ -15,6 +15,7 @@ from training import liveness
 from training.contracts import canonical_json
 from training.data.classes import Classes
 from training.engine.checkpoint.checkpoints import Checkpoints
+from training.engine.checkpoint.format import Identity
 from training.engine.devices import check_expected, device_words
 from training.engine.parallel.alone import Alone
 from training.engine.staging import fetch_for_node
@@ -105,7 +106,7 @@ def fit_dataset(
         judge: of a trial, asked after each epoch by rank 0; a trial's checkpoints are for itself alone.
     """
     train = context.spec.train
-    identity = {"world_size": gang.world_size, "batch_size": train.batch_size, "dataset": dataset.digest}
+    identity: Identity = {"world_size": gang.world_size, "batch_size": train.batch_size, "dataset": dataset.digest}
     if train.placement.threads_per_process is not None:
         # Only where the spec sets them: checkpoints of families with their own number stay usable.
         identity["threads"] = train.placement.threads_per_process

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import Executor, Future
-from typing import Any, Final
+from typing import Final
 
 import torch
 
-from training.engine.checkpoint.checkpoints import ITEM_BYTES, padded
+from training.engine.checkpoint.format import ITEM_BYTES, Entry, Index, padded
 from training.errors import Problem, SpecError
 
 DTYPES: Final = {name: getattr(torch, name) for name in ITEM_BYTES}
@@ -49,7 +49,7 @@ class TensorBuffer:
         if num_bytes:
             self._reserving = pool.submit(_allocated, num_bytes)
 
-    def copy(self, state: State) -> tuple[dict[str, Any], memoryview]:
+    def copy(self, state: State) -> tuple[Index, memoryview]:
         """Return where each tensor lies among the bytes, and the bytes: valid until the next copy."""
         index, num_bytes = _layout(state)
         buffer = self._of(num_bytes)
@@ -69,8 +69,8 @@ class TensorBuffer:
         return self._cells
 
 
-def tensors_of(data: bytearray, index: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """Return copies of the tensors of a checkpoint's bytes, whose index was checked (`training.engine.checkpoint.checkpoints`)."""
+def tensors_of(data: bytearray, index: Index) -> dict[str, torch.Tensor]:
+    """Return copies of the tensors of a checkpoint's bytes, whose index was checked (`training.engine.checkpoint.reader`)."""
     return {name: _tensor(data, **entry) for name, entry in index.items()}
 
 
@@ -81,9 +81,9 @@ def _tensor(data: bytearray, *, dtype: str, shape: list[int], offset: int) -> to
     return torch.frombuffer(data, dtype=DTYPES[dtype], count=num_items, offset=offset).reshape(shape).clone()
 
 
-def _layout(state: State) -> tuple[dict[str, Any], int]:
+def _layout(state: State) -> tuple[Index, int]:
     """Return where each tensor of a state lies among its bytes, and how many these are."""
-    index: dict[str, Any] = {}
+    index: dict[str, Entry] = {}
     offset = 0
     for name in sorted(state):
         tensor = state[name]

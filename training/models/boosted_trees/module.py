@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,9 @@ from training.data.transforms import Matrix
 from training.errors import DivergedError, PreemptedError, Problem, SpecError
 from training.models.base import Family, FitContext, FitResult, Scorer
 from training.runtime.lazy_imports import lean_imports
+
+if TYPE_CHECKING:
+    from training.engine.checkpoint.format import Position
 
 with lean_imports(absent=["sklearn"]):
     # A second of CPU, for classes that look like scikit-learn's.
@@ -105,7 +108,9 @@ class _Rounds:
             return None
         restored = checkpoints.restore(entry)
         self.num_rounds, self.best_round = restored.meta["step"], restored.meta["best_round"]
-        self.best_loss, self.history = restored.meta["best_loss"], restored.meta["history"]
+        best_loss = restored.meta["best_loss"]
+        self.best_loss = float("inf") if best_loss is None else best_loss
+        self.history = restored.meta["history"]
         logger.info("resuming after round %d", self.num_rounds)
         return restored.bytes_of("booster")
 
@@ -123,7 +128,7 @@ class _Rounds:
         self._context.stage.progress(self.num_rounds, self._context.spec.train.epochs, "rounds", validation_loss=validation_loss)
 
     def save(self, booster: xgboost.Booster, *, wait: bool = False) -> None:
-        meta = {
+        meta: Position = {
             "step": self.num_rounds,
             "epoch": self.num_rounds,
             "best_round": self.best_round,

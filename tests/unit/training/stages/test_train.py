@@ -98,7 +98,7 @@ def damage(bench: Bench, uri: str) -> None:
 def test_damaged_newest_checkpoint_is_told_and_the_one_before_is_used(
     bench: Bench, undisturbed: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("training.engine.checkpoint.checkpoints.BLOCK_BYTES", 1 << 30)
+    monkeypatch.setattr("training.engine.checkpoint.writer.BLOCK_BYTES", 1 << 30)
     for attempt_id, step in (("a1", 3), ("a2", 6)):
         stop = StopFlag()
         with monkeypatch.context() as patch:
@@ -114,7 +114,7 @@ def test_damaged_newest_checkpoint_is_told_and_the_one_before_is_used(
 
 
 def test_training_never_begins_anew_in_silence_when_all_checkpoints_are_damaged(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("training.engine.checkpoint.checkpoints.BLOCK_BYTES", (1 << 30) + 1)
+    monkeypatch.setattr("training.engine.checkpoint.writer.BLOCK_BYTES", (1 << 30) + 1)
     stop = StopFlag()
     with monkeypatch.context() as patch:
         patch.setattr(StageContext, "progress", stopping_at(4, stop))

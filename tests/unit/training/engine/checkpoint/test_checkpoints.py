@@ -13,7 +13,9 @@ import pytest
 import torch
 
 from tests.unit.training.engine.loop_bench import LoopBench
-from training.engine.checkpoint.checkpoints import ALIGNMENT_BYTES, BLOCK_BYTES, MAX_FAILED_SAVES, Checkpoints
+from training.engine.checkpoint.checkpoints import Checkpoints
+from training.engine.checkpoint.format import ALIGNMENT_BYTES, BLOCK_BYTES
+from training.engine.checkpoint.writer import MAX_FAILED_SAVES
 from training.errors import LeaseLostError, NoUsableCheckpointError, SpecError, UnavailableError
 from training.store.collector import Collector
 from training.store.leases import Lease
@@ -27,7 +29,7 @@ class Clock:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
-        patch.setattr("training.engine.checkpoint.checkpoints.time.monotonic", lambda: self.now)
+        patch.setattr("training.engine.checkpoint.writer.time.monotonic", lambda: self.now)
 
 
 @pytest.fixture
@@ -141,7 +143,7 @@ def test_second_save_waits_for_the_first_and_both_are_whole(bench: LoopBench) ->
 
 
 def test_state_of_every_type_and_shape_is_read_back_bit_by_bit(bench: LoopBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("training.engine.checkpoint.checkpoints.BLOCK_BYTES", 16)
+    monkeypatch.setattr("training.engine.checkpoint.writer.BLOCK_BYTES", 16)
     tensors = {
         "a": torch.tensor([1.5, -0.0, float("nan")]),
         "b": torch.tensor([[1, 2, 3], [4, 5, 6]], dtype=torch.uint8),
@@ -186,7 +188,7 @@ def test_smaller_state_after_a_larger_one_is_saved_without_the_rest_of_it(bench:
 
 
 def test_blocks_that_did_not_change_are_the_same_objects(bench: LoopBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("training.engine.checkpoint.checkpoints.BLOCK_BYTES", 64)
+    monkeypatch.setattr("training.engine.checkpoint.writer.BLOCK_BYTES", 64)
     checkpoints = bench.checkpoints(bench.context())
     tensors = {"a": torch.arange(16.0), "b": torch.arange(16.0) + 50, "c": torch.ones(4)}
     checkpoints.save(tensors, meta(1))

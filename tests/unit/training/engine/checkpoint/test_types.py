@@ -11,7 +11,7 @@ import torch
 
 from tests.unit.training.engine.loop_bench import Line, LoopBench
 from training.contracts import ExitCode
-from training.engine.checkpoint.checkpoints import ITEM_BYTES
+from training.engine.checkpoint.format import ITEM_BYTES
 from training.engine.checkpoint.tensors import DTYPES, check_savable
 from training.errors import NoUsableCheckpointError, SpecError
 from training.store import Manifest
