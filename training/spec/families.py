@@ -8,6 +8,7 @@ family, a module by what trains or scores. DAG files come here.
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import re
 from collections.abc import Mapping
@@ -18,8 +19,10 @@ from pydantic import ValidationError
 
 from training.errors import Problem, SpecError, shown
 from training.spec.family import FamilyDescriptor
-from training.spec.installed import installed_descriptor, installed_packages
+from training.spec.installed import Installed, installed_descriptor, installed_packages
 from training.spec.metrics import installed_metrics
+
+logger = logging.getLogger(__name__)
 
 MODELS_FOLDER: Final = Path(__file__).resolve().parent.parent / "models"
 PACKAGES_VARIABLE: Final = "NIGHTSHIFT_MODEL_PACKAGES"
@@ -35,23 +38,23 @@ def built_in_families(folder: Path = MODELS_FOLDER) -> tuple[str, ...]:
     return tuple(sorted(path.parent.name for path in folder.glob("[!_]*/family.py")))
 
 
-def installed_families() -> Mapping[str, str]:
-    """Return name to package of the families that installed distributions add.
-
-    Raises:
-        SpecError: `entry_point.ambiguous`, two of them have one name, or it is that of a family of training/models/.
-    """
+def installed_families() -> Installed:
+    """Return the families that installed distributions add."""
     return installed_packages(ENTRY_POINTS, built_in_families())
 
 
 def known_families() -> tuple[str, ...]:
     """Return the names that `train.model` may have, besides classes of allowed packages, sorted."""
-    return tuple(sorted({*built_in_families(), *installed_families()}))
+    return tuple(sorted({*built_in_families(), *installed_families().packages}))
 
 
 def package_of(name: str) -> str | None:
-    """Return the package of a family by its name, None where there is none."""
-    return f"training.models.{name}" if name in built_in_families() else installed_families().get(name)
+    """Return the package of a family by its name, None where there is none.
+
+    Raises:
+        SpecError: `entry_point.ambiguous`, `entry_point.value`: the entry point of that name is broken.
+    """
+    return f"training.models.{name}" if name in built_in_families() else installed_families().package_of(name)
 
 
 def place_of(model: str) -> tuple[str, str]:
@@ -84,10 +87,27 @@ def descriptor_of(model: str) -> FamilyDescriptor | None:
     return installed_descriptor(model, f"{package}.family", FamilyDescriptor, code="model.descriptor")
 
 
+def usable_families() -> Mapping[str, FamilyDescriptor]:
+    """Return the descriptors of all known families, by name; those that cannot be imported are left out, with a warning.
+
+    For what concerns no one family: a spec that names a broken one is refused by `descriptor_of`.
+    """
+    found = {}
+    for name in known_families():
+        try:
+            descriptor = descriptor_of(name)
+        except SpecError as err:
+            logger.warning("family %s is left out: %s", name, err)
+            continue
+        if descriptor is not None:
+            found[name] = descriptor
+    return found
+
+
 def own_packages(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     """Return the packages whose classes a YAML may name: those of the variable, and those that add families or metrics."""
     named = tuple(name for part in environ.get(PACKAGES_VARIABLE, "").split(",") if (name := part.strip()))
-    added = [*installed_families().values(), *installed_metrics().values()]
+    added = [*installed_families().packages.values(), *installed_metrics().packages.values()]
     return tuple(dict.fromkeys([*named, *(package.partition(".")[0] for package in added)]))
 
 

@@ -16,7 +16,7 @@ class FamilyDescriptor:
     """What spec, placement and fingerprints have to know of a family. Its implementation is `module.py` in the same folder."""
 
     settings: type[Section]
-    """Of `train.settings`; the JSON schema names it by its class."""
+    """Of `train.settings`."""
     tasks: tuple[str, ...]
     """Values of `evaluate.task` that it trains for."""
     libraries: tuple[str, ...]

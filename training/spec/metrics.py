@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from training.spec.installed import installed_descriptor, installed_packages
+from training.spec.installed import Installed, installed_descriptor, installed_packages
 
 ENTRY_POINTS: Final = "nightshift.metrics"
 """Group of entry points; name: of the metric, value: its package."""
@@ -70,18 +69,18 @@ DESCRIPTORS: Final = (
 _BY_NAME: Final = {descriptor.name: descriptor for descriptor in DESCRIPTORS}
 
 
-def installed_metrics() -> Mapping[str, str]:
-    """Return name to package of the metrics that installed distributions add.
-
-    Raises:
-        SpecError: `entry_point.ambiguous`, two of them have one name, or it is that of a row of `DESCRIPTORS`.
-    """
+def installed_metrics() -> Installed:
+    """Return the metrics that installed distributions add."""
     return installed_packages(ENTRY_POINTS, tuple(_BY_NAME))
 
 
 def metric_package(name: str) -> str | None:
-    """Return the package of a metric that a distribution adds, None for all others."""
-    return None if name in _BY_NAME else installed_metrics().get(name)
+    """Return the package of a metric that a distribution adds, None for all others.
+
+    Raises:
+        SpecError: `entry_point.ambiguous`, `entry_point.value`: the entry point of that name is broken.
+    """
+    return None if name in _BY_NAME else installed_metrics().package_of(name)
 
 
 @functools.cache

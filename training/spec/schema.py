@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from training.spec.families import descriptor_of, known_families
+from training.spec.families import built_in_families, usable_families
 from training.spec.models import PipelineSpec
 
 logger = logging.getLogger("training.spec.schema")
@@ -29,16 +29,15 @@ DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 def pipeline_schema() -> dict[str, Any]:
     """Return the schema of a pipeline's YAML; `train.settings` follows `train.model` for the families that are described."""
     schema = PipelineSpec.model_json_schema(by_alias=True, ref_template="#/$defs/{model}")
-    for name in known_families():
-        facts = descriptor_of(name)
-        if facts is None:
-            continue
-        settings = facts.settings.model_json_schema(by_alias=True)
-        schema["$defs"] |= settings.pop("$defs", {})
-        schema["$defs"][facts.settings.__name__] = settings
+    for name, facts in usable_families().items():
+        # Classes of other distributions may have the names of ours.
+        prefix = "" if name in built_in_families() else f"{name}."
+        settings = facts.settings.model_json_schema(by_alias=True, ref_template=f"#/$defs/{prefix}{{model}}")
+        parts = {**settings.pop("$defs", {}), facts.settings.__name__: settings}
+        schema["$defs"] |= {f"{prefix}{part}": part_schema for part, part_schema in parts.items()}
         rule = {
             "if": {"properties": {"model": {"const": name}}, "required": ["model"]},
-            "then": {"properties": {"settings": {"$ref": f"#/$defs/{facts.settings.__name__}"}}},
+            "then": {"properties": {"settings": {"$ref": f"#/$defs/{prefix}{facts.settings.__name__}"}}},
         }
         schema["$defs"]["Train"].setdefault("allOf", []).append(rule)
     return {"$schema": DIALECT, "title": "Nightshift pipeline", **{key: value for key, value in schema.items() if key != "title"}}

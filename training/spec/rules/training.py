@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from training.spec.families import PACKAGES_VARIABLE, descriptor_of, is_allowed, is_own, known_families, own_packages
+from training.spec.families import PACKAGES_VARIABLE, descriptor_of, is_allowed, is_own, known_families, own_packages, usable_families
 from training.spec.metrics import is_lower_better, is_metric, metrics_of
 from training.spec.rules.findings import Finding
 from training.spec.sections.data import Data
@@ -132,7 +132,7 @@ def task_fits(data: Data, train: Train, evaluate: Evaluate) -> Iterator[Finding]
 
 
 def _hint_for_task(task: str) -> str:
-    able = [name for name in known_families() if (facts := descriptor_of(name)) is not None and task in facts.tasks]
+    able = [name for name, facts in usable_families().items() if task in facts.tasks]
     if not able:
         return f"no family of Nightshift does; train.model can be a class of your own: see {PACKAGES_VARIABLE}"
     return f"train.model: {' or '.join(able)}"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from training.errors import SpecError
+from training.errors import Problem, SpecError
 from training.runtime.provenance import CHECKOUT
 from training.spec.families import (
     MODELS_FOLDER,
@@ -25,6 +25,8 @@ from training.spec.families import (
 )
 from training.spec.family import FamilyDescriptor
 from training.spec.installed import installed_packages
+from training.spec.loader import parse_spec
+from training.spec.schema import pipeline_schema
 
 
 @pytest.fixture
@@ -97,15 +99,74 @@ def test_a_descriptor_without_libraries_is_refused_when_a_spec_names_it(site: Pa
     assert caught.value.code == "model.descriptor"
 
 
-@pytest.mark.parametrize("points", [{"ranker": "acme.ranker"}, {"forest": "acme.forest"}])
-def test_two_families_of_one_name_are_refused(site: Path, points: dict[str, str]) -> None:
-    install(site, "acme_one", points)
+def test_a_family_that_two_distributions_have_is_refused_where_a_spec_names_it(site: Path) -> None:
+    install(site, "acme_one", {"forest": "acme.forest", "tower": "acme.tower"})
     install(site, "acme_two", {"forest": "acme2.forest"})
-    with pytest.raises(
-        SpecError, match=r"'(ranker|forest)' of the group nightshift\.families is in (training|acme\.forest) and in"
-    ) as caught:
-        known_families()
+    with pytest.raises(SpecError, match=r"'forest' of the group nightshift\.families is in acme\.forest and in acme2\.forest") as caught:
+        is_allowed("forest")
     assert caught.value.code == "entry_point.ambiguous"
+    assert known_families() == ("boosted_trees", "ranker", "tower")
+    assert package_of("tower") == "acme.tower"
+
+
+def test_an_entry_point_with_the_name_of_a_family_of_ours_is_left_out_with_a_warning(site: Path, caplog: pytest.LogCaptureFixture) -> None:
+    install(site, "acme_one", {"ranker": "acme.ranker"})
+    assert known_families() == ("boosted_trees", "ranker")
+    assert package_of("ranker") == "training.models.ranker"
+    assert "'ranker' of the group nightshift.families is in training and in acme.ranker is left out" in caplog.text
+
+
+BROKEN = {"forest": "acme_gone", "odd": "my-package", "tower": "acme.tower"}
+"""Entry points of a distribution of which not one can be used."""
+
+
+def test_a_broken_entry_point_leaves_the_check_of_other_pipelines_as_it_is(site: Path) -> None:
+    pipelines = CHECKOUT / "dags" / "pipelines"
+    text = (pipelines / "flight_delay.yaml").read_text(encoding="utf-8")
+    wrong = text.replace("task: binary", "task: language")
+    assert wrong != text
+    unknown = text.replace("model: boosted_trees", "model: forst")
+    expected = [problems(wrong), problems(unknown)]
+    install(site, "acme_forest", BROKEN)
+    install(site, "acme_two", {"tower": "acme2.tower"})
+    installed_packages.cache_clear()
+    assert problems(text) == []
+    assert problems(wrong) == expected[0]
+    assert [problem.code for problem in problems(unknown)] == [problem.code for problem in expected[1]] == ["model.unknown"]
+
+
+def problems(text: str) -> list[Problem]:
+    try:
+        parse_spec(text.encode())
+    except SpecError as err:
+        return list(err.problems)
+    return []
+
+
+def test_a_broken_entry_point_is_left_out_of_the_schema(site: Path, caplog: pytest.LogCaptureFixture) -> None:
+    expected = pipeline_schema()
+    install(site, "acme_forest", BROKEN)
+    installed_packages.cache_clear()
+    assert pipeline_schema() == expected
+    assert "forest has no descriptor in acme_gone.family" in caplog.text
+
+
+def test_settings_of_an_installed_family_have_their_own_place_in_the_schema(site: Path) -> None:
+    ours = pipeline_schema()
+    text = (MODELS_FOLDER / "boosted_trees" / "family.py").read_text(encoding="utf-8")
+    bark = "class Bark(Section):\n    rough: bool = False\n\n\n"
+    settings = "class BoostedTreesSettings(Section):\n"
+    theirs = text.replace(settings, f"{bark}{settings}    bark: Bark = Bark()\n")
+    install(site, "acme_forest", {"forest": "acme_own"}, {"acme_own/__init__.py": "", "acme_own/family.py": theirs})
+    installed_packages.cache_clear()
+    found = pipeline_schema()["$defs"]
+    assert {name: found[name] for name in ours["$defs"] if name != "Train"} == {
+        name: schema for name, schema in ours["$defs"].items() if name != "Train"
+    }
+    assert found["forest.BoostedTreesSettings"]["properties"]["bark"]["$ref"] == "#/$defs/forest.Bark"
+    assert "rough" in found["forest.Bark"]["properties"]
+    (rule,) = [rule for rule in found["Train"]["allOf"] if rule["if"]["properties"]["model"]["const"] == "forest"]
+    assert rule["then"]["properties"]["settings"]["$ref"] == "#/$defs/forest.BoostedTreesSettings"
 
 
 @pytest.mark.parametrize(
@@ -155,4 +216,5 @@ def test_parsing_pipelines_imports_descriptors_and_no_library_of_a_family() -> N
 def test_an_entry_point_that_names_no_module_is_an_error_with_its_distribution(site: Path) -> None:
     install(site, "acme-odd", {"odd": "my-package"})
     with pytest.raises(SpecError, match=r"\[entry_point\.value\] .*odd.*acme-odd.*my-package"):
-        known_families()
+        is_allowed("odd")
+    assert known_families() == ("boosted_trees", "ranker")
