@@ -111,7 +111,7 @@ def test_no_save_is_due_while_one_is_under_way(bench: LoopBench, clock: Clock, m
 def test_finished_save_that_nobody_waited_for_lets_the_next_one_be_due(bench: LoopBench, clock: Clock) -> None:
     checkpoints = bench.checkpoints(bench.context(), every_seconds=10)
     checkpoints.save(state(), META)
-    future = checkpoints._in_flight
+    future = checkpoints._writer._in_flight
     assert future is not None
     future.result()
     clock.now = 200.0
@@ -293,7 +293,7 @@ def test_failed_save_reports_once_and_the_checkpoint_before_stays_the_newest(ben
     checkpoints.save(state(2.0), meta(2))
     checkpoints.wait()
     checkpoints.wait()
-    assert checkpoints._num_failed == 1
+    assert checkpoints._writer._num_failed == 1
     checkpoints.close()
     assert checkpoints.restore(checkpoints.newest_entry()).meta["step"] == 1
 
