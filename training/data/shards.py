@@ -7,18 +7,17 @@ group, `group` (int32). A shard file is nothing but its rows, little-endian.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from training.data.transforms import CELL_BYTES, Matrix
+from training.data.transforms import CELL_BYTES, LayoutEntry, Matrix
 
 SHARD_BYTES: Final = 128 * 1024 * 1024
 SHARDED_SPLITS: Final = ("train", "validation")
-ROWS_PER_WRITE: Final = 65_536
 
 
 def shard_name(split: str, number: int) -> str:
@@ -31,9 +30,9 @@ def shard_names(meta: Mapping[str, Any], split: str) -> list[str]:
     return [shard_name(split, number) for number in range(len(meta["shards"][split]))]
 
 
-def describe_layout(matrix: Matrix, *, has_group: bool) -> dict[str, Any]:
+def describe_layout(layout: Sequence[LayoutEntry], *, has_group: bool) -> dict[str, Any]:
     """Return the manifest's `layout`."""
-    features = [{"name": entry.name, "dtype": entry.dtype, "cardinality": entry.cardinality} for entry in matrix.layout]
+    features = [{"name": entry.name, "dtype": entry.dtype, "cardinality": entry.cardinality} for entry in layout]
     return {"features": features, "row_bytes": CELL_BYTES * (len(features) + 1 + has_group)}
 
 
@@ -60,40 +59,72 @@ def cut(num_rows: int, row_bytes: int, *, groups: NDArray[np.int32] | None = Non
     return [int(edge) for edge in np.unique(snapped)]
 
 
-def write_shards(
-    folder: Path,
-    split: str,
-    matrix: Matrix,
-    label: NDArray[np.float32],
-    groups: NDArray[np.int32] | None,
-    order: NDArray[np.int64],
-    *,
-    shard_bytes: int = SHARD_BYTES,
-) -> Iterator[tuple[str, Path, int]]:
-    """Write one split's shards below `folder`; yield (name in the manifest, path, rows) after each.
+class ShardWriter:
+    """Writes one split's shards from batches of the frame, each row straight to its place."""
 
-    Args:
-        folder: on local disk.
-        split: its name.
-        matrix: features of the whole frame.
-        label: [n] of the whole frame.
-        groups: [n] of the whole frame, or None.
-        order: the split's rows of the frame, as `shard_order` gives them.
-        shard_bytes: see `cut`.
-    """
-    num_cells = matrix.cells.shape[1] + 1 + (groups is not None)
-    edges = cut(len(order), num_cells * CELL_BYTES, groups=None if groups is None else groups[order], shard_bytes=shard_bytes)
-    block = np.empty((ROWS_PER_WRITE, num_cells), dtype="<i4")
-    for number, (start, stop) in enumerate(itertools.pairwise(edges)):
-        path = folder / shard_name(split, number)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("wb") as stream:
-            for first in range(start, stop, ROWS_PER_WRITE):
-                rows = order[first : min(first + ROWS_PER_WRITE, stop)]
-                filled = block[: len(rows)]
-                filled[:, : matrix.cells.shape[1]] = matrix.cells[rows]
-                filled[:, matrix.cells.shape[1]] = label[rows].view(np.int32)
-                if groups is not None:
-                    filled[:, -1] = groups[rows]
-                stream.write(filled.data)
-        yield shard_name(split, number), path, stop - start
+    def __init__(
+        self,
+        folder: Path,
+        split: str,
+        order: NDArray[np.int64],
+        groups: NDArray[np.int32] | None,
+        *,
+        num_features: int,
+        shard_bytes: int = SHARD_BYTES,
+    ) -> None:
+        """Decide where each row goes.
+
+        Args:
+            folder: on local disk; the shards are made below it.
+            split: its name.
+            order: the split's rows of the frame, as `shard_order` gives them.
+            groups: [n] of the whole frame, or None.
+            num_features: of a row.
+            shard_bytes: see `cut`.
+        """
+        self._num_cells = num_features + 1 + (groups is not None)
+        self._edges = cut(
+            len(order), self._num_cells * CELL_BYTES, groups=None if groups is None else groups[order], shard_bytes=shard_bytes
+        )
+        self._places = np.argsort(order, kind="stable")
+        self._rows = order[self._places]
+        self._paths = [folder / shard_name(split, number) for number in range(len(self._edges) - 1)]
+        self._split = split
+        for path in self._paths:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"")
+
+    def write(self, first: int, matrix: Matrix, label: NDArray[np.float32], groups: NDArray[np.int32] | None) -> int:
+        """Write those rows of a batch that belong to the split; return how many.
+
+        Args:
+            first: the batch's first row's number in the frame.
+            matrix: [n] features.
+            label: [n].
+            groups: [n], where the frame has groups.
+        """
+        start, stop = np.searchsorted(self._rows, [first, first + len(label)])
+        by_place = np.argsort(self._places[start:stop], kind="stable")
+        rows, places = self._rows[start:stop][by_place] - first, self._places[start:stop][by_place]
+        block = np.empty((len(rows), self._num_cells), dtype="<i4")
+        num_features = matrix.cells.shape[1]
+        block[:, :num_features] = matrix.cells[rows]
+        block[:, num_features] = label[rows].view(np.int32)
+        if groups is not None:
+            block[:, -1] = groups[rows]
+        # A piece ends where the next row's place is not the next one, or in another shard.
+        ends = np.flatnonzero((np.diff(places) != 1) | np.isin(places[1:], self._edges)) + 1
+        for begin, end in itertools.pairwise([0, *ends.tolist(), len(rows)] if len(rows) else []):
+            self._put(int(places[begin]), block[begin:end])
+        return len(rows)
+
+    def files(self) -> list[tuple[str, Path, int]]:
+        """Return of each shard its name in the manifest, its path and its rows."""
+        sizes = np.diff(self._edges)
+        return [(shard_name(self._split, number), path, int(sizes[number])) for number, path in enumerate(self._paths)]
+
+    def _put(self, place: int, block: NDArray[np.int32]) -> None:
+        shard = int(np.searchsorted(self._edges, place, side="right")) - 1
+        with self._paths[shard].open("r+b") as stream:
+            stream.seek((place - self._edges[shard]) * self._num_cells * CELL_BYTES)
+            stream.write(block.data)

@@ -7,7 +7,7 @@ A model's input is a row-major matrix of 4-byte cells, floats first, then ids, e
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Self
 
@@ -123,15 +123,57 @@ class FittedTransforms:
             DataError: `derive.*`, an expression is refused; `schema.missing`, a feature's column is not there;
                 or what `fit_encoder` raises.
         """
-        derive_from = check_derived(derived, list(frame.columns))
-        known = {*frame.columns, *(column.name for column in derived)}
+        plan = cls.planned(list(frame.columns), derived=derived, features=features)
+        return plan.fitted(features, plan._columns(frame, serving=False).__getitem__)
+
+    @classmethod
+    def planned(cls, raw_names: Sequence[str], *, derived: Sequence[Derived], features: Sequence[FeaturePlan]) -> Self:
+        """Return what `derive` and `fitted` begin with: the features' columns as they are, nothing fitted.
+
+        Args:
+            raw_names: the raw columns that there are.
+            derived, features: as `fit`.
+
+        Raises:
+            DataError: `derive.*`, `schema.missing`.
+        """
+        derive_from = check_derived(derived, raw_names)
+        known = {*raw_names, *(column.name for column in derived)}
         missing = [plan.name for plan in features if plan.name not in known]
         if missing:
             raise DataError("schema.missing", f"no column {', '.join(shown(name) for name in missing)} for the feature of that name")
         plain = [_Feature(plan.name, ScaledNumber(mean=0.0, fill="keep"), None) for plan in features]
-        columns = cls(derived=derived, derive_from=derive_from, features=plain)._columns(frame, serving=False)
-        fitted = [_Feature(plan.name, fit_encoder(plan.settings, columns[plan.name], plan.name), plan.serve_as) for plan in features]
-        return cls(derived=derived, derive_from=derive_from, features=fitted)
+        return cls(derived=derived, derive_from=derive_from, features=plain)
+
+    def fitted(self, features: Sequence[FeaturePlan], column: Callable[[str], pd.Series[Any]]) -> Self:
+        """Return the transforms fitted on training rows.
+
+        Args:
+            features: those of `planned`.
+            column: called once per feature; returns the raw or derived column of all training rows.
+
+        Raises:
+            DataError: what `fit_encoder` raises.
+        """
+        found = [_Feature(plan.name, fit_encoder(plan.settings, column(plan.name), plan.name), plan.serve_as) for plan in features]
+        return type(self)(derived=self.derived, derive_from=self._derive_from, features=found)
+
+    @property
+    def derived_features(self) -> tuple[str, ...]:
+        """The derived columns that are features, sorted."""
+        return tuple(sorted({feature.name for feature in self._features} & {column.name for column in self.derived}))
+
+    def derive(self, frame: pd.DataFrame) -> pa.Table:
+        """Return all derived columns of raw rows.
+
+        Raises:
+            DataError: `schema.missing`, `derive.failed`.
+        """
+        if self._database is None:
+            self._database = hardened()
+        self._check_present(frame, sorted(self._derive_from))
+        raw = pa.table({name: _arrow(frame[name]) for name in sorted(self._derive_from)})
+        return derive(self._database, raw, self.derived)
 
     def apply(self, frame: pd.DataFrame, *, serving: bool) -> Matrix:
         """Return the model's input for `frame`, row for row.
@@ -186,17 +228,18 @@ class FittedTransforms:
     def _columns(self, frame: pd.DataFrame, *, serving: bool) -> dict[str, pd.Series[Any]]:
         """Return the raw and derived columns that the features need."""
         inputs = self.inputs(serving=serving)
-        missing = [name for name in inputs if name not in frame.columns]
-        if missing:
-            raise DataError("schema.missing", f"the frame lacks {', '.join(shown(name) for name in missing)}", hint="features need it")
+        self._check_present(frame, inputs)
         columns = {name: frame[name] for name in inputs}
         if not self.derived or not self._derive_from <= columns.keys():
             return columns
-        if self._database is None:
-            self._database = hardened()
-        raw = pa.table({name: _arrow(columns[name]) for name in sorted(self._derive_from)})
-        made = derive(self._database, raw, self.derived)
+        made = self.derive(frame)
         return columns | {name: made[name].to_pandas() for name in made.column_names}
+
+    @staticmethod
+    def _check_present(frame: pd.DataFrame, names: Collection[str]) -> None:
+        missing = [name for name in names if name not in frame.columns]
+        if missing:
+            raise DataError("schema.missing", f"the frame lacks {', '.join(shown(name) for name in missing)}", hint="features need it")
 
 
 def _arrow(column: pd.Series[Any]) -> pa.Array:

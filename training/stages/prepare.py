@@ -7,36 +7,35 @@ from __future__ import annotations
 
 import io
 import logging
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import duckdb
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from training.contracts import Scalar
 from training.data.classes import Classes, check_class_numbers, number_classes
 from training.data.derived import Derived, check_baseline
 from training.data.encoders import EncoderSettings
-from training.data.joins import LABEL, FeatureTable, MainTable, join_frame
+from training.data.engines.engine import BATCH_ROWS, Engine, Frame
+from training.data.engines.registry import open_engine
+from training.data.frames import nullable_columns, pandas_rows
+from training.data.joins import LABEL, FeatureTable, MainTable
 from training.data.label_delay import META_KEY, SplitRule, split_bounds, split_lines
-from training.data.shards import SHARDED_SPLITS, describe_layout, shard_order, write_shards
+from training.data.shards import SHARDED_SPLITS, ShardWriter, describe_layout, shard_order
 from training.data.splits import SPLITS, SplitBounds, check_labels, group_numbers, is_before, split_rows
-from training.data.transforms import FeaturePlan, FittedTransforms, Matrix
+from training.data.transforms import FeaturePlan, FittedTransforms
 from training.runtime.runner import Outcome, StageContext, main
 from training.spec import PipelineSpec
-from training.sql.expressions import hardened
 from training.store import Manifest, set_run_ref
 
 logger = logging.getLogger(__name__)
 
-ROWS_PER_GROUP: Final = 65_536
 MAX_CLASSES_SHOWN: Final = 20
 
 Rows = Mapping[str, NDArray[np.int64]]
@@ -53,39 +52,45 @@ def work(context: StageContext) -> Outcome:
     check_baseline(context.spec)
     with context.timed("fetch"):
         _fetch(context, snapshot)
-    with context.timed("join"):
-        table = _join(context, snapshot)
-    spec = context.spec
-    with context.timed("split"):
-        bounds = _bounds(spec, snapshot)
-        table = _until_test_end(table, bounds, spec)
-        groups = None if spec.data.group is None else group_numbers(table[spec.data.group].to_numpy())
-        event_time = table[spec.data.source.event_time].to_numpy().astype("datetime64[us]")
-        rows = split_rows(event_time, bounds, groups=groups)
-        table, classes = _with_numbers(table, rows, spec)
-        check_labels(table[LABEL].to_numpy(), rows, task=spec.evaluate.task, names=() if classes is None else classes.names)
-        frame = table.to_pandas()
-    with context.timed("transform"):
-        transforms = _fit(spec, frame.iloc[rows["train"]].drop(columns=LABEL))
-        matrix = transforms.apply(frame, serving=False)
+    with open_engine(context.folder, context.progress) as engine:
+        with context.timed("join"):
+            frame = _join(context, snapshot, engine)
+        with context.timed("split"):
+            bounds = _bounds(context.spec, snapshot)
+            divided = _divide(context.spec, frame, bounds)
+        with context.timed("transform"):
+            transforms = _fit(context.spec, engine, divided)
+        with context.timed("store"):
+            files, shards = _write(context, divided, transforms)
+    groups, classes = divided.groups, divided.classes
+    meta = {
+        "rows": {name: len(divided.rows[name]) for name in SPLITS},
+        "layout": describe_layout(transforms.layout, has_group=groups is not None),
+        "shards": shards,
+        "label": LABEL,
+        "group": context.spec.data.group,
+        "bounds": bounds.to_json(),
+        "snapshot": snapshot.digest,
+        **({} if classes is None else classes.meta()),
+        **({META_KEY: snapshot.meta[META_KEY]} if META_KEY in snapshot.meta else {}),
+    }
     with context.timed("store"):
-        files: dict[str, Path | bytes] = {"frame.parquet": _write_frame(table, context.folder), "transforms.json": transforms.to_json()}
-        files |= {f"splits/{name}.npy": _npy(rows[name]) for name in SPLITS}
-        shard_files, shards = _write_shards(context, matrix, frame[LABEL].to_numpy(), groups, rows)
-        meta = {
-            "rows": {name: len(rows[name]) for name in SPLITS},
-            "layout": describe_layout(matrix, has_group=groups is not None),
-            "shards": shards,
-            "label": LABEL,
-            "group": spec.data.group,
-            "bounds": bounds.to_json(),
-            "snapshot": snapshot.digest,
-            **({} if classes is None else classes.meta()),
-            **({META_KEY: snapshot.meta[META_KEY]} if META_KEY in snapshot.meta else {}),
-        }
-        uri, manifest = context.store.manifests.put_files("dataset", files | shard_files, meta)
+        uri, manifest = context.store.manifests.put_files("dataset", files, meta)
     set_run_ref(context.store, context.request, "dataset", uri)
-    return Outcome(artifact_uri=uri, digest=manifest.digest, scalars=_scalars(frame, rows, matrix, classes))
+    return Outcome(artifact_uri=uri, digest=manifest.digest, scalars=_scalars(divided, transforms))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Divided:
+    """The rows that the dataset has, and what decides where each goes, column by column."""
+
+    frame: Frame
+    label: NDArray[np.float32]
+    """[n]; of classes with names, their numbers."""
+    groups: NDArray[np.int32] | None
+    """[n] dense numbers."""
+    rows: Rows
+    classes: Classes | None
 
 
 def _fetch(context: StageContext, snapshot: Manifest) -> None:
@@ -97,7 +102,7 @@ def _fetch(context: StageContext, snapshot: Manifest) -> None:
     context.progress(len(names), len(names), "files")
 
 
-def _join(context: StageContext, snapshot: Manifest) -> pa.Table:
+def _join(context: StageContext, snapshot: Manifest, engine: Engine) -> Frame:
     spec, folder = context.spec, context.folder
     source, label = spec.data.source, spec.data.label
     facts = snapshot.meta["tables"]
@@ -126,13 +131,27 @@ def _join(context: StageContext, snapshot: Manifest) -> pa.Table:
         for table in spec.data.features
     ]
     num_rows = facts[source.table]["rows"]
-    connection = hardened([folder])
-    with _watched(context, connection, num_rows):
-        frame = join_frame(connection, main_table, features, as_of=datetime.fromisoformat(context.request.as_of))
-    connection.close()
+    frame = engine.join(main_table, features, as_of=datetime.fromisoformat(context.request.as_of))
     if frame.num_rows < num_rows:
         logger.info("%s of %s rows left out: when their label is known is null", f"{num_rows - frame.num_rows:,}", f"{num_rows:,}")
     return frame
+
+
+def _divide(spec: PipelineSpec, frame: Frame, bounds: SplitBounds) -> Divided:
+    """Say which split each row belongs to, and what its label is; rows after the test split's end are left out."""
+    event_time, group = spec.data.source.event_time, spec.data.group
+    times = frame.column(event_time).to_numpy().astype("datetime64[us]")
+    groups = None if group is None else group_numbers(frame.column(group).to_numpy())
+    kept = is_before(times, bounds.end, groups=groups)
+    if not kept.all():
+        logger.info("%s rows after the test split's end at %s left out", f"{int((~kept).sum()):,}", bounds.end.isoformat())
+        frame, times = frame.filtered(kept), times[kept]
+        # Counted again: numbers are dense.
+        groups = None if groups is None else group_numbers(groups[kept])
+    rows = split_rows(times, bounds, groups=groups)
+    label, classes = _labels(spec, frame, rows)
+    check_labels(label, rows, task=spec.evaluate.task, names=() if classes is None else classes.names)
+    return Divided(frame=frame if classes is None else frame.with_label(label), label=label, groups=groups, rows=rows, classes=classes)
 
 
 def _is_text(spec: PipelineSpec) -> bool:
@@ -140,42 +159,23 @@ def _is_text(spec: PipelineSpec) -> bool:
     return label.rule is None and spec.data.source.types[label.column] == "string"
 
 
-def _with_numbers(table: pa.Table, rows: Rows, spec: PipelineSpec) -> tuple[pa.Table, Classes | None]:
-    """Replace the names of classes by their numbers; nothing to do for other labels."""
-    label = spec.data.label
+def _labels(spec: PipelineSpec, frame: Frame, rows: Rows) -> tuple[NDArray[np.float32], Classes | None]:
+    """Return the labels, [n]: numbers as they are, of classes with names their numbers."""
+    column = frame.column(LABEL)
     if not _is_text(spec):
+        label: NDArray[np.float32] = column.to_numpy()
         if spec.evaluate.task == "multiclass":
-            check_class_numbers(table[LABEL].to_numpy())
-        return table, None
-    numbers, classes = number_classes(table[LABEL], rows, column=label.column, positive=label.positive)
+            check_class_numbers(label)
+        return label, None
+    settings = spec.data.label
+    numbers, classes = number_classes(column, rows, column=settings.column, positive=settings.positive)
     logger.info("%d classes: %s", len(classes.names), ", ".join(classes.names[:MAX_CLASSES_SHOWN]))
     for split, names in classes.unseen.items():
         listed = ", ".join(names[:MAX_CLASSES_SHOWN])
         logger.warning(
             "%d classes of the %s rows are not in the rows before them, so no model can know them: %s", len(names), split, listed
         )
-    return table.set_column(table.column_names.index(LABEL), LABEL, pa.array(numbers)), classes
-
-
-@contextmanager
-def _watched(context: StageContext, connection: duckdb.DuckDBPyConnection, num_rows: int) -> Iterator[None]:
-    """Feed the heartbeat while one query runs: DuckDB tells how far it is, nothing else does."""
-    done = threading.Event()
-
-    def report() -> None:
-        while not done.wait(1.0):
-            percent = max(0.0, connection.query_progress())
-            context.progress(int(num_rows * percent / 100), num_rows, "rows joined")
-
-    watcher = threading.Thread(target=report, name="join-progress", daemon=True)
-    context.progress(0, num_rows, "rows joined")
-    watcher.start()
-    try:
-        yield
-    finally:
-        done.set()
-        watcher.join()
-    context.progress(num_rows, num_rows, "rows joined")
+    return numbers, classes
 
 
 def _parts(snapshot: Manifest, table: str, folder: Path) -> list[Path]:
@@ -191,18 +191,7 @@ def _bounds(spec: PipelineSpec, snapshot: Manifest) -> SplitBounds:
     return split_bounds(SplitRule.of(spec), start, end, unknown)
 
 
-def _until_test_end(table: pa.Table, bounds: SplitBounds, spec: PipelineSpec) -> pa.Table:
-    """Return the rows before the test split's end; a group stays or goes as a whole, by its first row."""
-    event_time = table[spec.data.source.event_time].to_numpy().astype("datetime64[us]")
-    groups = None if spec.data.group is None else group_numbers(table[spec.data.group].to_numpy())
-    kept = is_before(event_time, bounds.end, groups=groups)
-    if kept.all():
-        return table
-    logger.info("%s rows after the test split's end at %s left out", f"{int((~kept).sum()):,}", bounds.end.isoformat())
-    return table.filter(pa.array(kept)).combine_chunks()
-
-
-def _fit(spec: PipelineSpec, training_rows: pd.DataFrame) -> FittedTransforms:
+def _fit(spec: PipelineSpec, engine: Engine, divided: Divided) -> FittedTransforms:
     plans = [
         FeaturePlan(
             name=name,
@@ -214,13 +203,34 @@ def _fit(spec: PipelineSpec, training_rows: pd.DataFrame) -> FittedTransforms:
         for name, feature in spec.prepare.features.items()
     ]
     derived = [Derived(name=name, type=column.type, sql=column.sql) for name, column in spec.prepare.derive_in_order()]
-    return FittedTransforms.fit(training_rows, derived=derived, features=plans)
+    training = np.zeros(divided.frame.num_rows, dtype=bool)
+    training[divided.rows["train"]] = True
+    return engine.fit(divided.frame, training, derived=derived, features=plans)
 
 
-def _write_frame(table: pa.Table, folder: Path) -> Path:
-    path = folder / "frame.parquet"
-    pq.write_table(table, path, compression="zstd", row_group_size=ROWS_PER_GROUP, write_page_checksum=True)
-    return path
+def _write(context: StageContext, divided: Divided, transforms: FittedTransforms) -> tuple[dict[str, Path | bytes], dict[str, list[int]]]:
+    """Write the dataset's files in one pass over the rows; return them by name, and of each split's shards the rows."""
+    frame, groups, num_features = divided.frame, divided.groups, len(transforms.layout)
+    writers = {
+        split: ShardWriter(context.folder, split, shard_order(divided.rows[split], groups), groups, num_features=num_features)
+        for split in SHARDED_SPLITS
+    }
+    nullable = nullable_columns(frame)
+    total, done, first = sum(len(divided.rows[split]) for split in SHARDED_SPLITS), 0, 0
+    path = context.folder / "frame.parquet"
+    with pq.ParquetWriter(path, frame.schema, compression="zstd", write_page_checksum=True) as writer:
+        for batch in frame.batches():
+            writer.write_table(batch, row_group_size=BATCH_ROWS)
+            matrix = transforms.apply(pandas_rows(batch, nullable), serving=False)
+            rows = slice(first, first + batch.num_rows)
+            for shard_writer in writers.values():
+                done += shard_writer.write(first, matrix, divided.label[rows], None if groups is None else groups[rows])
+            first += batch.num_rows
+            context.progress(done, total, "rows sharded")
+    files: dict[str, Path | bytes] = {"frame.parquet": path, "transforms.json": transforms.to_json()}
+    files |= {f"splits/{name}.npy": _npy(divided.rows[name]) for name in SPLITS}
+    files |= {name: file for shard_writer in writers.values() for name, file, _rows in shard_writer.files()}
+    return files, {split: [rows for _name, _path, rows in shard_writer.files()] for split, shard_writer in writers.items()}
 
 
 def _npy(rows: NDArray[np.int64]) -> bytes:
@@ -229,32 +239,16 @@ def _npy(rows: NDArray[np.int64]) -> bytes:
     return stream.getvalue()
 
 
-def _write_shards(
-    context: StageContext, matrix: Matrix, label: NDArray[np.float32], groups: NDArray[np.int32] | None, rows: Rows
-) -> tuple[dict[str, Path | bytes], dict[str, list[int]]]:
-    files: dict[str, Path | bytes] = {}
-    shards: dict[str, list[int]] = {}
-    total, done = sum(len(rows[split]) for split in SHARDED_SPLITS), 0
-    for split in SHARDED_SPLITS:
-        shards[split] = []
-        order = shard_order(rows[split], groups)
-        for name, path, num_rows in write_shards(context.folder, split, matrix, label, groups, order):
-            files[name] = path
-            shards[split].append(num_rows)
-            done += num_rows
-            context.progress(done, total, "rows sharded")
-    return files, shards
-
-
-def _scalars(frame: pd.DataFrame, rows: Rows, matrix: Matrix, classes: Classes | None) -> dict[str, Any]:
-    counts = {f"rows_{name}": len(rows[name]) for name in SPLITS}
+def _scalars(divided: Divided, transforms: FittedTransforms) -> dict[str, Scalar]:
+    counts = {f"rows_{name}": len(divided.rows[name]) for name in SPLITS}
+    classes = divided.classes
     return {
-        "rows": len(frame),
+        "rows": divided.frame.num_rows,
         **counts,
-        "features": len(matrix.layout),
+        "features": len(transforms.layout),
         # Of several classes with names, a mean would be one of arbitrary numbers.
         **({"classes": len(classes.names)} if classes else {}),
-        **({} if classes and len(classes.names) > 2 else {"label_mean": round(float(frame[LABEL].mean()), 6)}),
+        **({} if classes and len(classes.names) > 2 else {"label_mean": round(float(pd.Series(divided.label).mean()), 6)}),
     }
 
 

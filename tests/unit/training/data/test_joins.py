@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from training.data import joins
-from training.data.joins import FeatureTable, MainTable, join_frame
+from training.data.engines import duckdb as duckdb_engine
+from training.data.engines.duckdb import DuckDBEngine
+from training.data.joins import FeatureTable, MainTable
 from training.errors import DataError
-from training.sql.expressions import hardened
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 AS_OF = datetime(2026, 6, 1, tzinfo=UTC)
@@ -70,11 +70,8 @@ def weather(tmp_path: Path, hours: Sequence[float], **changes: Any) -> FeatureTa
 
 
 def join(tmp_path: Path, main: MainTable, *features: FeatureTable) -> pd.DataFrame:
-    connection = hardened([tmp_path])
-    try:
-        return join_frame(connection, main, features, as_of=AS_OF).to_pandas()
-    finally:
-        connection.close()
+    with DuckDBEngine(tmp_path, lambda _done, _total, _unit: None) as engine:
+        return pa.concat_tables(engine.join(main, features, as_of=AS_OF).batches()).to_pandas()
 
 
 def refusal(tmp_path: Path, main: MainTable, *features: FeatureTable) -> DataError:
@@ -188,12 +185,12 @@ def test_fact_from_after_the_decision_is_found_whatever_the_join_did(
     tmp_path: Path, main: MainTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A join that forgets the lead: the check after it must not rely on it.
-    honest = joins._join
+    honest = duckdb_engine._join
 
     def careless(main: MainTable, table: FeatureTable, alias: str) -> str:
         return honest(dataclasses.replace(main, decision_lead=timedelta()), table, alias)
 
-    monkeypatch.setattr(joins, "_join", careless)
+    monkeypatch.setattr(duckdb_engine, "_join", careless)
     error = refusal(tmp_path, main, weather(tmp_path, [-2.5]))
     assert error.code == "leakage.time"
     assert error.message == "1 of 3 rows have facts of 'weather' from after the decision: id=1"

@@ -14,8 +14,9 @@ import psutil
 import pytest
 import torch
 
+from tests.shard_files import write_shards
 from training.data.loader import Batch, GlobalOrder, Loader, ShardSet
-from training.data.shards import describe_layout, write_shards
+from training.data.shards import describe_layout
 from training.data.transforms import LayoutEntry, Matrix
 from training.errors import DataError
 
@@ -29,10 +30,10 @@ def make(folder: Path, num_rows: int, group_sizes: list[int] | None = None, shar
     cells[:, 1] = np.arange(num_rows)
     matrix = Matrix(cells=cells, layout=LAYOUT, num_unseen={})
     groups = None if group_sizes is None else np.repeat(np.arange(len(group_sizes), dtype=np.int32), group_sizes)
-    layout = describe_layout(matrix, has_group=groups is not None)
+    layout = describe_layout(matrix.layout, has_group=groups is not None)
     label = (np.arange(num_rows) % 2).astype(np.float32)
     shard_bytes = shard_rows * layout["row_bytes"]
-    written = list(write_shards(folder, "train", matrix, label, groups, np.arange(num_rows), shard_bytes=shard_bytes))
+    written = write_shards(folder, "train", matrix, label, groups, np.arange(num_rows), shard_bytes=shard_bytes)
     shards = {"train": [rows for _name, _path, rows in written]}
     return folder, {"layout": layout, "group": None if groups is None else "search", "shards": shards}
 

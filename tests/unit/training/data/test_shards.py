@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from training.data.shards import cut, describe_layout, shard_name, shard_names, shard_order, write_shards
+from tests.shard_files import write_shards
+from training.data.shards import ShardWriter, cut, describe_layout, shard_name, shard_names, shard_order
 from training.data.transforms import LayoutEntry, Matrix
 
 LAYOUT = (LayoutEntry(name="price", dtype="float32", cardinality=0), LayoutEntry(name="user", dtype="int32", cardinality=9))
@@ -51,7 +52,7 @@ def test_rows_of_a_group_are_stored_next_to_one_another() -> None:
 def test_a_shard_is_features_label_group_in_four_byte_cells(tmp_path: Path) -> None:
     label = np.array([0, 1, 0, 1], dtype=np.float32)
     groups = np.array([7, 7, 8, 9], dtype=np.int32)
-    written = list(write_shards(tmp_path, "train", matrix(4), label, groups, np.array([1, 2, 3]), shard_bytes=32))
+    written = write_shards(tmp_path, "train", matrix(4), label, groups, np.array([1, 2, 3]), shard_bytes=32)
     assert [(name, rows) for name, _path, rows in written] == [("shards/train-00000.bin", 1), ("shards/train-00001.bin", 2)]
     cells = np.concatenate([np.fromfile(path, dtype="<i4").reshape(-1, 4) for _name, path, _rows in written])
     assert cells[:, 0].view(np.float32).tolist() == [0.5, 1.0, 1.5]
@@ -60,15 +61,35 @@ def test_a_shard_is_features_label_group_in_four_byte_cells(tmp_path: Path) -> N
     assert cells[:, 3].tolist() == [7, 8, 9]
 
 
-def test_shards_larger_than_a_write_hold_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("training.data.shards.ROWS_PER_WRITE", 7)
-    ((_name, path, rows),) = write_shards(tmp_path, "train", matrix(40), np.zeros(40, dtype=np.float32), None, np.arange(40))
-    assert rows == 40
-    assert np.fromfile(path, dtype="<i4").reshape(-1, 3)[:, 1].tolist() == list(range(40))
+@pytest.mark.parametrize("grouped", [False, True], ids=["rows", "groups"])
+@pytest.mark.parametrize("batch_rows", [1, 7, 100])
+def test_shards_do_not_depend_on_the_batches_that_they_are_written_from(tmp_path: Path, batch_rows: int, grouped: bool) -> None:
+    # Rows of a group lie apart from one another, some in another batch, and every fifth row belongs to another split.
+    generator = np.random.default_rng(3)
+    groups = np.sort(generator.integers(0, 25, 100)).astype(np.int32) if grouped else None
+    if groups is not None:
+        groups[10:60] = groups[10:60][generator.permutation(50)]
+    label, rows = generator.random(100).astype(np.float32), np.flatnonzero(np.arange(100) % 5)
+    order = shard_order(rows, groups)
+    whole = write_shards(tmp_path / "whole", "train", matrix(100), label, groups, order, shard_bytes=300)
+
+    writer = ShardWriter(tmp_path / "parts", "train", order, groups, num_features=2, shard_bytes=300)
+    written = 0
+    for first in range(0, 100, batch_rows):
+        part = slice(first, first + batch_rows)
+        batch = Matrix(cells=matrix(100).cells[part], layout=LAYOUT, num_unseen={})
+        written += writer.write(first, batch, label[part], None if groups is None else groups[part])
+
+    assert written == len(rows)
+    assert len(whole) > 3
+    for (name, path, num_rows), (other_name, other_path, other_rows) in zip(whole, writer.files(), strict=True):
+        assert (name, num_rows) == (other_name, other_rows)
+        assert path.read_bytes() == other_path.read_bytes()
+        assert len(path.read_bytes()) == num_rows * 4 * (3 + grouped)
 
 
 def test_layout_is_described_as_the_manifest_has_it() -> None:
-    assert describe_layout(matrix(1), has_group=True) == {
+    assert describe_layout(matrix(1).layout, has_group=True) == {
         "features": [{"name": "price", "dtype": "float32", "cardinality": 0}, {"name": "user", "dtype": "int32", "cardinality": 9}],
         "row_bytes": 16,
     }

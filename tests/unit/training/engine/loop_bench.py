@@ -13,9 +13,10 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from tests.shard_files import write_shards
 from training.contracts import RunIdentity, StageRequest
 from training.data.loader import Batch, Loader, ShardSet
-from training.data.shards import describe_layout, write_shards
+from training.data.shards import describe_layout
 from training.data.transforms import LayoutEntry, Matrix
 from training.engine.checkpoint.checkpoints import Checkpoints
 from training.engine.loop import Loop, Parts
@@ -114,7 +115,7 @@ def write_rows(folder: Path) -> dict[str, Any]:
         cells[:, 0] = (((numbers * 7) % 11 - 5) / 4).astype(np.float32).view(np.int32)
         cells[:, 1] = numbers
         matrix = Matrix(cells=cells, layout=LAYOUT, num_unseen={})
-        layout = describe_layout(matrix, has_group=False)
+        layout = describe_layout(matrix.layout, has_group=False)
         label = ((numbers * 5) % 3 - 1).astype(np.float32)
         written = write_shards(folder, split, matrix, label, None, numbers, shard_bytes=20 * layout["row_bytes"])
         shards[split] = [rows for _name, _path, rows in written]

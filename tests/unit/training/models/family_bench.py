@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from tests.shard_files import write_shards
 from tests.unit.training.engine.loop_bench import DIGEST, LoopBench, RecordingTracker
-from training.data.shards import describe_layout, write_shards
+from training.data.shards import describe_layout
 from training.data.transforms import LayoutEntry, Matrix
 from training.engine.checkpoint.checkpoints import Checkpoints
 from training.engine.parallel.alone import Alone
@@ -63,7 +64,7 @@ def write_dataset(folder: Path, task: str) -> dict[str, Any]:
         cells = np.stack([*(values[name].view(np.int32) for name in FLOATS), *(values[name] for name in CARDINALITIES)], axis=1)
         matrix = Matrix(cells=np.ascontiguousarray(cells), layout=LAYOUT, num_unseen={})
         groups = np.repeat(np.arange(num_groups, dtype=np.int32), sizes) if task == "ranking" else None
-        layout = describe_layout(matrix, has_group=groups is not None)
+        layout = describe_layout(matrix.layout, has_group=groups is not None)
         order = np.arange(num_rows)
         written = write_shards(folder, split, matrix, labels(task, values["signal"]), groups, order, shard_bytes=100 * layout["row_bytes"])
         shards[split] = [rows for _name, _path, rows in written]

@@ -1,0 +1,219 @@
+"""The seam `Engine`: another engine is one class and its row in the registry, and makes the same dataset, byte for byte."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from numpy.typing import NDArray
+
+from tests.golden.synthetic_flights import write_flights
+from tests.unit.training.stages.test_prepare import load, run
+from training.data.derived import Derived
+from training.data.encoders import EncoderSettings
+from training.data.engines import registry
+from training.data.engines.engine import Frame, Progress
+from training.data.engines.scratch_frame import ScratchFrame, fit_by_column, write_rows
+from training.data.frames import nullable_columns, pandas_rows
+from training.data.joins import LABEL, FeatureTable, MainTable, RowChecks
+from training.data.transforms import FeaturePlan, FittedTransforms
+from training.errors import DataError
+
+
+class PandasEngine:
+    """Joins in memory: finds the row of each feature table that belongs to a row, and takes it."""
+
+    joins = 0
+
+    def __init__(self, folder: Path, progress: Progress) -> None:
+        self._folder = folder
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        pass
+
+    def join(self, main: MainTable, features: Sequence[FeatureTable], *, as_of: datetime) -> Frame:
+        type(self).joins += 1
+        rows = pa.concat_tables(pq.ParquetFile(path).read() for path in main.paths).select(list(main.columns))
+        frame = rows.to_pandas()
+        if main.label_known_at is not None:
+            known = (frame[main.label_known_at] <= as_of).to_numpy()
+            rows, frame = rows.filter(pa.array(known)), frame[known].reset_index(drop=True)
+        order = frame.sort_values([main.event_time, *main.key], kind="stable").index.to_numpy()
+        rows, frame = rows.take(pa.array(order)), frame.iloc[order].reset_index(drop=True)
+        for table in features:
+            facts = pa.concat_tables(pq.ParquetFile(path).read() for path in table.paths)
+            found = pa.array(self._fact_of_each_row(frame, main, table, facts.to_pandas()), from_pandas=True).cast(pa.int64())
+            for name, new in table.columns.items():
+                rows = rows.append_column(new, facts[name].take(found))
+            if table.event_time is not None:
+                rows = rows.append_column(table.fact_time, facts[table.event_time].take(found))
+        label = frame.eval(f"{main.label_column} {main.label_rule}").to_numpy().astype(np.float32)
+        rows = rows.append_column(LABEL, pa.array(label))
+        checks = RowChecks(main, features)
+        checked = checks.checked(rows)
+        checks.finish()
+        path = self._folder / "pandas.parquet"
+        return ScratchFrame(path=path, schema=checked.schema, num_rows=write_rows(path, checked.schema, iter([checked])))
+
+    def fit(
+        self, frame: Frame, training: NDArray[np.bool_], *, derived: Sequence[Derived], features: Sequence[FeaturePlan]
+    ) -> FittedTransforms:
+        return fit_by_column(frame, training, self._folder / "derived", derived=derived, features=features)
+
+    @staticmethod
+    def _fact_of_each_row(frame: pd.DataFrame, main: MainTable, table: FeatureTable, facts: pd.DataFrame) -> NDArray[np.float64]:
+        """Return the number of the fact, NaN without one."""
+        facts = facts.assign(fact=np.arange(len(facts), dtype=np.float64))
+        if table.event_time is None:
+            keys = facts[[*table.on.values(), "fact"]].dropna()
+            found = frame.merge(keys, how="left", left_on=list(table.on), right_on=list(table.on.values()), suffixes=("", " of fact"))
+            return found["fact"].to_numpy()
+        decided = frame.assign(decided=frame[main.event_time] - main.decision_lead - table.available_after, row=np.arange(len(frame)))
+        found = pd.merge_asof(
+            decided.sort_values("decided"),
+            facts[[*table.on.values(), table.event_time, "fact"]].sort_values(table.event_time),
+            left_on="decided",
+            right_on=table.event_time,
+            left_by=list(table.on),
+            right_by=list(table.on.values()),
+            suffixes=("", " of fact"),
+        ).sort_values("row")
+        if table.max_age is not None:
+            oldest = found[main.event_time] - main.decision_lead - table.max_age
+            found.loc[~(found[table.event_time] >= oldest), "fact"] = np.nan
+        return found["fact"].to_numpy()
+
+
+@pytest.fixture(scope="module")
+def flights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("flights") / "source"
+    write_flights(folder, date(2013, 3, 11), 52)
+    return folder
+
+
+def test_another_engine_makes_the_same_dataset(flights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec, as_of = load("flight_delay", {"FLIGHTS_URI": flights.as_uri()}), datetime(2013, 5, 1, 6, tzinfo=UTC)
+    (tmp_path / "a").mkdir()
+    expected = run(tmp_path / "a", spec, as_of)
+
+    monkeypatch.setattr(registry, "ENGINES", {**registry.ENGINES, "pandas": PandasEngine})
+    monkeypatch.setattr(registry, "DEFAULT", "pandas")
+    (tmp_path / "b").mkdir()
+    found = run(tmp_path / "b", spec, as_of)
+
+    assert PandasEngine.joins == 1
+    assert found.outcome.scalars == expected.outcome.scalars
+    assert {name: entry.digest for name, entry in found.manifest.files.items()} == {
+        name: entry.digest for name, entry in expected.manifest.files.items()
+    }
+    assert found.outcome.digest == expected.outcome.digest
+
+
+def main_table() -> MainTable:
+    return MainTable(
+        name="rows", paths=[], columns={}, event_time="at", key=["id"], decision_lead=timedelta(), label_column="label", label_is_text=False
+    )
+
+
+def batch(ids: Sequence[int], at: Sequence[int], label: Sequence[float | None]) -> pa.Table:
+    times = pa.array(at, pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+    return pa.table({"at": times, "id": pa.array(ids, pa.int64()), LABEL: pa.array(label, pa.float32())})
+
+
+def test_a_key_that_two_batches_have_is_refused() -> None:
+    checks = RowChecks(main_table(), [])
+    checks.checked(batch([1, 2], [5, 6], [0, 1]))
+    checks.checked(batch([], [], []))
+    checks.checked(batch([2, 3], [6, 7], [0, 1]))
+    with pytest.raises(DataError, match="1 of 4 rows repeat the key of another: id=2") as caught:
+        checks.finish()
+    assert caught.value.code == "data.duplicate_key"
+
+
+def test_rows_without_a_label_are_counted_over_all_batches_and_the_first_five_named() -> None:
+    checks = RowChecks(main_table(), [])
+    checks.checked(batch([1, 2, 3], [1, 2, 3], [None, 0, None]))
+    checks.checked(batch([4, 5, 6, 7, 8], [4, 5, 6, 7, 8], [None] * 5))
+    with pytest.raises(DataError) as caught:
+        checks.finish()
+    assert caught.value.message == "label 'label': 7 of 8 rows have none, limit 0: id=1; id=3; id=4; id=5; id=6"
+
+
+@pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("training.data.engines.scratch_frame.BATCH_ROWS", 3)
+
+
+def scratch(folder: Path, **columns: Any) -> ScratchFrame:
+    table = pa.table({**columns, LABEL: pa.array(np.arange(len(next(iter(columns.values()))), dtype=np.float32))})
+    path = folder / "rows.parquet"
+    return ScratchFrame(path=path, schema=table.schema, num_rows=write_rows(path, table.schema, iter([table])))
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_batches_of_a_filtered_frame_with_other_labels_are_full_and_in_order(tmp_path: Path) -> None:
+    frame = scratch(tmp_path, x=list(range(10)))
+    kept = np.arange(10) % 4 != 0
+    once = frame.filtered(kept)
+    again = once.with_label(np.arange(100, 107, dtype=np.float32)).filtered(np.arange(7) != 2)
+
+    batches = list(again.batches())
+
+    assert [rows.num_rows for rows in batches] == [3, 3]
+    table = pa.concat_tables(batches)
+    assert table["x"].to_pylist() == again.column("x").to_pylist() == [1, 2, 5, 6, 7, 9]
+    assert table[LABEL].to_pylist() == again.column(LABEL).to_pylist() == [100, 101, 103, 104, 105, 106]
+    assert (once.num_rows, again.num_rows) == (7, 6)
+
+
+def derived_of(frame: ScratchFrame) -> Iterator[pd.DataFrame]:
+    nullable = nullable_columns(frame)
+    return (pandas_rows(rows, nullable) for rows in frame.batches())
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_batches_have_the_types_of_the_whole_frame(tmp_path: Path) -> None:
+    frame = scratch(
+        tmp_path,
+        whole=pa.array([1, 2, 3, 4, 5, 6], pa.int64()),
+        gaps=pa.array([1, 2, 3, 4, None, 6], pa.int8()),
+        flags=pa.array([True, False, True, None, None, True]),
+        text=pa.array([None, None, None, "a", "b", "c"]),
+    )
+    whole = pd.read_parquet(frame.path)
+
+    for rows in derived_of(frame):
+        assert rows.dtypes.to_dict() == whole.dtypes.to_dict()
+    pd.testing.assert_frame_equal(pd.concat(derived_of(frame), ignore_index=True), whole)
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_fitting_by_column_is_fitting_on_the_training_rows(tmp_path: Path) -> None:
+    frame = scratch(
+        tmp_path,
+        number=pa.array([4, None, 1, 9, 25, 7, 8, None], pa.int32()),
+        text=pa.array(["b", "a", None, "b", "c", "c", "c", "d"]),
+    )
+    training = np.array([1, 1, 1, 0, 1, 0, 0, 0], dtype=bool)
+    derived = [Derived(name="half", type="double", sql="number // 2")]
+    features = [
+        FeaturePlan(name="number", settings=EncoderSettings(kind="standard")),
+        FeaturePlan(name="half", settings=EncoderSettings(kind="number")),
+        FeaturePlan(name="text", settings=EncoderSettings(kind="category")),
+    ]
+
+    found = fit_by_column(frame, training, tmp_path / "derived", derived=derived, features=features)
+
+    rows = pd.read_parquet(frame.path).drop(columns=LABEL)[training]
+    assert found.to_json() == FittedTransforms.fit(rows, derived=derived, features=features).to_json()

@@ -1,0 +1,204 @@
+"""DuckDB: joins on one machine in SQL, streams the result to local disk, and spills what does not fit its memory limit."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from training.data.derived import Derived
+from training.data.engines.engine import BATCH_ROWS, Frame, Progress
+from training.data.engines.scratch_frame import ScratchFrame, fit_by_column, write_rows
+from training.data.joins import LABEL, MAX_ROWS_SHOWN, FeatureTable, MainTable, RowChecks
+from training.data.transforms import FeaturePlan, FittedTransforms
+from training.errors import DataError, shown
+from training.sql.expressions import columns_of, hardened, literal, quoted
+
+PROGRESS_SECONDS: Final = 1.0
+FRAME_FILE: Final = "joined.parquet"
+DERIVED_FILE: Final = "derived.parquet"
+
+
+class DuckDBEngine:
+    """An `Engine`: see there."""
+
+    def __init__(self, folder: Path, progress: Progress) -> None:
+        self._folder, self._progress = folder, progress
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Nothing is open between the calls."""
+
+    def join(self, main: MainTable, features: Sequence[FeatureTable], *, as_of: datetime) -> ScratchFrame:
+        path = self._folder / FRAME_FILE
+        checks = RowChecks(main, features)
+        try:
+            # Closed when the rows are on disk: DuckDB keeps what it has allocated.
+            with hardened([self._folder]) as connection:
+                schema = self._write_joined(connection, path, checks, main, features, as_of)
+        except (duckdb.Error, pa.ArrowException) as err:
+            message = f"could not join {', '.join([main.name, *(table.name for table in features)])}: {str(err).splitlines()[0]}"
+            raise DataError("data.format", message) from err
+        checks.finish()
+        return ScratchFrame(path=path, schema=schema, num_rows=checks.num_rows)
+
+    def fit(
+        self, frame: Frame, training: NDArray[np.bool_], *, derived: Sequence[Derived], features: Sequence[FeaturePlan]
+    ) -> FittedTransforms:
+        return fit_by_column(frame, training, self._folder / DERIVED_FILE, derived=derived, features=features)
+
+    def _write_joined(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        path: Path,
+        checks: RowChecks,
+        main: MainTable,
+        features: Sequence[FeatureTable],
+        as_of: datetime,
+    ) -> pa.Schema:
+        _create_views(connection, main, features)
+        for table in features:
+            _check_unique(connection, table)
+        num_rows = sum(pq.read_metadata(file).num_rows for file in main.paths)
+        with self._watched(connection, num_rows):
+            reader = connection.sql(_query(main, features, as_of)).to_arrow_reader(BATCH_ROWS)
+            facts = [table.fact_time for table in features if table.event_time]
+            schema = pa.schema([field for field in reader.schema if field.name not in facts])
+            write_rows(path, schema, (checks.checked(pa.Table.from_batches([batch])) for batch in reader))
+        return schema
+
+    @contextmanager
+    def _watched(self, connection: duckdb.DuckDBPyConnection, num_rows: int) -> Iterator[None]:
+        """Report progress while one query runs: DuckDB says how far it is, nothing else does."""
+        done = threading.Event()
+
+        def report() -> None:
+            while not done.wait(PROGRESS_SECONDS):
+                percent = max(0.0, connection.query_progress())
+                self._progress(int(num_rows * percent / 100), num_rows, "rows joined")
+
+        watcher = threading.Thread(target=report, name="join-progress", daemon=True)
+        self._progress(0, num_rows, "rows joined")
+        watcher.start()
+        try:
+            yield
+        finally:
+            done.set()
+            watcher.join()
+        self._progress(num_rows, num_rows, "rows joined")
+
+
+def _create_views(connection: duckdb.DuckDBPyConnection, main: MainTable, features: Sequence[FeatureTable]) -> None:
+    names = [LABEL] if main.label_column != LABEL else []
+    _create_view(connection, "main_rows", main.name, main.paths, main.columns)
+    names += main.columns.values()
+    for table in features:
+        needed = {name: name for name in (*table.on.values(), *([table.event_time] if table.event_time else []))}
+        _create_view(
+            connection, f"facts of {table.name}", table.name, table.paths, needed, {f"+{new}": old for old, new in table.columns.items()}
+        )
+        names += table.columns.values()
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise DataError("schema.clash", f"the joined frame would have {shown(twice[0])} twice", hint="rename one of them by `as`")
+
+
+def _create_view(
+    connection: duckdb.DuckDBPyConnection,
+    view: str,
+    table: str,
+    paths: Sequence[Path],
+    columns: Mapping[str, str],
+    added: Mapping[str, str] | None = None,
+) -> None:
+    """Name a table's files, its columns renamed; `added` ones (new name to old) begin with a + so that they clash with no key."""
+    files = ", ".join(literal(str(path)) for path in paths)
+    source = f"read_parquet([{files}], hive_partitioning = false)"
+    present = set(connection.sql(f"SELECT * FROM {source}").columns)  # noqa: S608 - quoted names and literals
+    wanted = [(old, new) for old, new in columns.items()] + [(old, new) for new, old in (added or {}).items()]
+    missing = sorted({old for old, _new in wanted} - present)
+    if missing:
+        raise DataError("schema.missing", f"table {shown(table)} lacks {', '.join(shown(name) for name in missing)}")
+    selected = ", ".join(f"{quoted(old)} AS {quoted(new)}" for old, new in wanted)
+    connection.execute(f"CREATE VIEW {quoted(view)} AS SELECT {selected} FROM {source}")  # noqa: S608
+
+
+def _check_unique(connection: duckdb.DuckDBPyConnection, table: FeatureTable) -> None:
+    """Refuse keys that stand twice: which of the rows would be joined is anybody's guess."""
+    key = _key(table)
+    names = ", ".join(quoted(name) for name in key)
+    nonnull = " AND ".join(f"{quoted(name)} IS NOT NULL" for name in key)
+    view = quoted(f"facts of {table.name}")
+    # As text: the client turns instants into objects of a library that need not be there.
+    texts = ", ".join(f"CAST({quoted(name)} AS VARCHAR)" for name in key)
+    query = f"SELECT {texts}, count(*) FROM {view} WHERE {nonnull} GROUP BY {names} HAVING count(*) > 1"  # noqa: S608
+    doubled = connection.sql(f"SELECT *, count(*) OVER () FROM ({query}) ORDER BY ALL LIMIT {MAX_ROWS_SHOWN}").fetchall()  # noqa: S608
+    if doubled:
+        rows = "; ".join(", ".join(f"{name}={shown(value)}" for name, value in zip(key, row, strict=False)) for row in doubled)
+        message = f"table {shown(table.name)}: {doubled[0][-1]} keys stand more than once: {rows}"
+        raise DataError("join.duplicate_key", message, hint="one row per key, or per key and event time")
+
+
+def _key(table: FeatureTable) -> list[str]:
+    return [*table.on.values(), *([table.event_time] if table.event_time else [])]
+
+
+def _query(main: MainTable, features: Sequence[FeatureTable], as_of: datetime) -> str:
+    kept = [name for name in main.columns.values() if name != LABEL]
+    selected = [f"m.{quoted(name)}" for name in kept]
+    joins = []
+    for number, table in enumerate(features):
+        alias = f"f{number}"
+        joins.append(_join(main, table, alias))
+        selected += [f"{_seen(main, table, alias, '+' + name)} AS {quoted(name)}" for name in table.columns.values()]
+        if table.event_time:
+            selected.append(f"{_seen(main, table, alias, table.event_time)} AS {quoted(table.fact_time)}")
+    selected.append(f"CAST({_label(main)} AS {'VARCHAR' if main.label_is_text else 'FLOAT'}) AS {quoted(LABEL)}")
+    known = "true"
+    if main.label_known_at is not None:
+        known = f"m.{quoted(main.label_known_at)} <= {literal(as_of.isoformat())}::TIMESTAMPTZ"
+    order = ", ".join(f"m.{quoted(name)}" for name in (main.event_time, *main.key))
+    return f"SELECT {', '.join(selected)} FROM main_rows m {' '.join(joins)} WHERE {known} ORDER BY {order}"  # noqa: S608
+
+
+def _join(main: MainTable, table: FeatureTable, alias: str) -> str:
+    keys = " AND ".join(f"m.{quoted(ours)} = {alias}.{quoted(theirs)}" for ours, theirs in table.on.items())
+    view = quoted(f"facts of {table.name}")
+    if table.event_time is None:
+        return f"LEFT JOIN {view} {alias} ON {keys}"
+    newest = f"m.{quoted(main.event_time)} - {_interval(main.decision_lead + table.available_after)}"
+    return f"ASOF LEFT JOIN {view} {alias} ON {keys} AND {newest} >= {alias}.{quoted(table.event_time)}"
+
+
+def _seen(main: MainTable, table: FeatureTable, alias: str, column: str) -> str:
+    """Return a fact's column, null where the fact is older than it may be."""
+    value = f"{alias}.{quoted(column)}"
+    if table.event_time is None or table.max_age is None:
+        return value
+    oldest = f"m.{quoted(main.event_time)} - {_interval(main.decision_lead + table.max_age)}"
+    return f"CASE WHEN {alias}.{quoted(table.event_time)} >= {oldest} THEN {value} END"
+
+
+def _label(main: MainTable) -> str:
+    column = quoted(main.label_column)
+    if main.label_rule is None:
+        return f"m.{column}"
+    rule = f"{column} {main.label_rule}"
+    columns_of(rule, [main.label_column], where="data.label.rule")
+    return f"CASE WHEN m.{column} IS NOT NULL THEN CASE WHEN m.{rule} THEN 1 ELSE 0 END END"
+
+
+def _interval(duration: timedelta) -> str:
+    return f"to_microseconds({duration // timedelta(microseconds=1)})"

@@ -1,0 +1,96 @@
+"""What prepare asks of the engine that joins a snapshot's tables, and what it does itself with the rows that come back.
+
+An engine reads tables, joins them, checks and orders the rows, gives single columns and batches of all of them, and fits transforms.
+Which split a row belongs to, the number of its class, its cells in a shard, and the bytes of every file are decided outside
+(`training.data.splits`, `classes`, `transforms`, `shards`, `dataset_files`): so the same snapshot makes the same dataset on any engine.
+A further engine is one class and its row in `training.data.engines.registry`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime
+from pathlib import Path
+from typing import Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from training.data.derived import Derived
+from training.data.joins import FeatureTable, MainTable
+from training.data.transforms import FeaturePlan, FittedTransforms
+
+BATCH_ROWS: Final = 65_536
+"""Rows of a batch, and of a row group of the files that are written from it."""
+
+Progress = Callable[[int, int, str], None]
+"""Called with what is done, what there is to do, and the unit."""
+
+
+class Frame(Protocol):
+    """Joined rows in the order of (event time, key), wherever the engine keeps them; the last column is `label`."""
+
+    @property
+    def num_rows(self) -> int: ...
+
+    @property
+    def schema(self) -> pa.Schema: ...
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """Return one column of all rows."""
+        ...
+
+    def batches(self) -> Iterator[pa.Table]:
+        """Yield all columns of `BATCH_ROWS` rows at a time, fewer only in the last batch, one chunk per column."""
+        ...
+
+    def filtered(self, kept: NDArray[np.bool_]) -> Frame:
+        """Return the rows for which `kept`, [n], is true."""
+        ...
+
+    def with_label(self, label: NDArray[np.float32]) -> Frame:
+        """Return the rows with other labels, [n]."""
+        ...
+
+
+class Engine(Protocol):
+    """Where the tables of a snapshot become one frame."""
+
+    def join(self, main: MainTable, features: Sequence[FeatureTable], *, as_of: datetime) -> Frame:
+        """Return the joined rows with a `label` (float32, or text: the name of a class).
+
+        Args:
+            main: rows whose label is not known at `as_of` are left out.
+            features: in the order of their columns in the frame.
+            as_of: the instant whose past may be seen.
+
+        Raises:
+            DataError: `schema.missing`, `schema.clash`, `join.duplicate_key`, `data.format` (a file cannot be read, or tables cannot be
+                joined); what `training.data.joins.RowChecks` finds: `leakage.time`, `data.nulls` (a label), `data.duplicate_key`.
+        """
+        ...
+
+    def fit(
+        self, frame: Frame, training: NDArray[np.bool_], *, derived: Sequence[Derived], features: Sequence[FeaturePlan]
+    ) -> FittedTransforms:
+        """Return transforms fitted on the rows for which `training`, [n], is true.
+
+        Raises:
+            DataError: as `FittedTransforms.fit`.
+        """
+        ...
+
+
+class OpenEngine(Protocol):
+    """An engine's class."""
+
+    def __call__(self, folder: Path, progress: Progress) -> AbstractContextManager[Engine]:
+        """Return an engine that is closed at the end of a `with`.
+
+        Args:
+            folder: holds the files of the tables, and takes what the engine spills; it is on local disk, and removed afterwards.
+            progress: called while a query runs.
+        """
+        ...

@@ -1,0 +1,142 @@
+"""A frame in Parquet files on local disk, and fitting on it column by column: for engines that run on one machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from training.data.derived import Derived
+from training.data.engines.engine import BATCH_ROWS, Frame
+from training.data.frames import nullable_columns, pandas_column, pandas_rows
+from training.data.joins import LABEL
+from training.data.transforms import FeaturePlan, FittedTransforms
+
+
+def write_rows(path: Path, schema: pa.Schema, batches: Iterator[pa.Table]) -> int:
+    """Write batches to a scratch file; return the number of rows."""
+    num_rows = 0
+    with pq.ParquetWriter(path, schema, compression="lz4") as writer:
+        for batch in batches:
+            writer.write_table(batch)
+            num_rows += batch.num_rows
+    return num_rows
+
+
+def read_column(path: Path, name: str) -> pa.ChunkedArray:
+    """Return one column of a scratch file."""
+    with pq.ParquetFile(path) as file:
+        return file.read(columns=[name]).column(name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScratchFrame:
+    """The rows of one file, or those of them that `kept` names, with the labels of the file or others."""
+
+    path: Path
+    schema: pa.Schema
+    num_rows: int
+    kept: NDArray[np.bool_] | None = None
+    """[rows of the file]; None: all."""
+    label: NDArray[np.float32] | None = None
+    """[n] instead of the file's."""
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        if name == LABEL and self.label is not None:
+            return pa.chunked_array([self.label])
+        values = read_column(self.path, name)
+        return values if self.kept is None else values.filter(pa.array(self.kept))
+
+    def filtered(self, kept: NDArray[np.bool_]) -> ScratchFrame:
+        if self.kept is not None:
+            all_kept = self.kept.copy()
+            all_kept[self.kept] = kept
+        else:
+            all_kept = kept
+        label = None if self.label is None else self.label[kept]
+        return replace(self, kept=all_kept, label=label, num_rows=int(kept.sum()))
+
+    def with_label(self, label: NDArray[np.float32]) -> ScratchFrame:
+        place = self.schema.get_field_index(LABEL)
+        return replace(self, label=label, schema=self.schema.set(place, pa.field(LABEL, pa.float32())))
+
+    def batches(self) -> Iterator[pa.Table]:
+        done = 0
+        for batch in rebatched(self._file_batches()):
+            if self.label is not None:
+                label = pa.array(self.label[done : done + batch.num_rows])
+                batch = batch.set_column(batch.column_names.index(LABEL), LABEL, label)
+            done += batch.num_rows
+            yield batch
+
+    def _file_batches(self) -> Iterator[pa.Table]:
+        start = 0
+        with pq.ParquetFile(self.path) as file:
+            for batch in file.iter_batches(BATCH_ROWS):
+                rows = pa.Table.from_batches([batch])
+                stop = start + rows.num_rows
+                yield rows if self.kept is None else rows.filter(pa.array(self.kept[start:stop]))
+                start = stop
+
+
+def rebatched(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """Yield the same rows as batches of `BATCH_ROWS`, fewer only in the last, one chunk per column; nothing for no rows."""
+    waiting: list[pa.Table] = []
+    num_waiting = 0
+    for table in tables:
+        waiting.append(table)
+        num_waiting += table.num_rows
+        while num_waiting >= BATCH_ROWS:
+            rows = pa.concat_tables(waiting)
+            yield rows.slice(0, BATCH_ROWS).combine_chunks()
+            waiting, num_waiting = [rows.slice(BATCH_ROWS)], num_waiting - BATCH_ROWS
+    if num_waiting:
+        yield pa.concat_tables(waiting).combine_chunks()
+
+
+def fit_by_column(
+    frame: Frame, training: NDArray[np.bool_], scratch: Path, *, derived: Sequence[Derived], features: Sequence[FeaturePlan]
+) -> FittedTransforms:
+    """Return transforms fitted with one column of the frame in memory at a time.
+
+    Args:
+        scratch: a file that derived columns are kept in.
+        training, derived, features: as `Engine.fit`.
+    """
+    raw_names = [name for name in frame.schema.names if name != LABEL]
+    plan = FittedTransforms.planned(raw_names, derived=derived, features=features)
+    made = _write_derived(frame, training, plan, scratch)
+
+    def column(name: str) -> pd.Series[Any]:
+        if name in made:
+            return pandas_column(name, read_column(scratch, name))
+        return pandas_column(name, frame.column(name))[training]
+
+    return plan.fitted(features, column)
+
+
+def _write_derived(frame: Frame, training: NDArray[np.bool_], plan: FittedTransforms, scratch: Path) -> frozenset[str]:
+    """Write the derived columns that are features, training rows alone; return their names."""
+    made = frozenset(plan.derived_features)
+    if not made:
+        return made
+    nullable = nullable_columns(frame)
+    first = 0
+    writer: pq.ParquetWriter | None = None
+    for batch in frame.batches():
+        rows = pandas_rows(batch, nullable)[training[first : first + batch.num_rows]]
+        first += batch.num_rows
+        if len(rows):
+            columns = plan.derive(rows).select(sorted(made))
+            writer = writer or pq.ParquetWriter(scratch, columns.schema, compression="lz4")
+            writer.write_table(columns)
+    if writer is not None:
+        writer.close()
+    return made
