@@ -10,10 +10,10 @@ from typing import Any
 from airflow.plugins_manager import AirflowPlugin
 
 from nightshift import deadlines, timetables
-from nightshift.airflow_ext.deadlines import NotDoneBy
+from nightshift.airflow_ext.deadlines import TimeOfDayDeadline
 from nightshift.airflow_ext.preloading import is_parsing_process, preload
 from nightshift.airflow_ext.single_writer import SingleWriter
-from nightshift.airflow_ext.timetables import Nights
+from nightshift.airflow_ext.timetables import CronTimetable
 from nightshift.api.reports import app
 
 
@@ -21,8 +21,8 @@ class NightshiftPlugin(AirflowPlugin):
     """Found by Airflow in its plugins folder."""
 
     name = "nightshift"
-    timetables = [Nights, timetables.Nights]  # noqa: RUF012 - Airflow reads a list
-    deadline_references = [NotDoneBy, deadlines.NotDoneBy]  # noqa: RUF012 - as above
+    timetables = [CronTimetable, timetables.Nights]  # noqa: RUF012 - Airflow reads a list
+    deadline_references = [TimeOfDayDeadline, deadlines.NotDoneBy]  # noqa: RUF012 - as above
     fastapi_apps = [{"app": app, "url_prefix": "/nightshift", "name": "Nightshift"}]  # noqa: RUF012 - as above
     fastapi_root_middlewares = [{"middleware": SingleWriter, "args": [], "kwargs": {}, "name": "Nightshift: one writer"}]  # noqa: RUF012 - as above
 

@@ -6,5 +6,5 @@ from nightshift.airflow_ext import deadlines
 
 
 @dataclass(frozen=True)
-class NotDoneBy(deadlines.NotDoneBy):
+class NotDoneBy(deadlines.TimeOfDayDeadline):
     """Registered by this path, too, so that Airflow reads what the earlier release stored."""

@@ -3,5 +3,5 @@
 from nightshift.airflow_ext import timetables
 
 
-class Nights(timetables.Nights):
+class Nights(timetables.CronTimetable):
     """Registered by this path, too, so that Airflow reads what the earlier release stored."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class NotDoneBy(BaseDeadlineReference):
+class TimeOfDayDeadline(BaseDeadlineReference):
     """The first time that a wall clock shows `at` after a run begins.
 
     Counted from `run_after`: the slot of a night that the schedule starts, the moment of the trigger for one started by hand.

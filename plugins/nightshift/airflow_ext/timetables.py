@@ -20,7 +20,7 @@ SLOT_STILL_NEW: Final = timedelta(minutes=1)
 """The next run is worked out at every parse, and made by the scheduler a moment after its slot: a parse in between must not skip it."""
 
 
-class Nights(CronTriggerTimetable):
+class CronTimetable(CronTriggerTimetable):
     """Cron whose first automatic run is the next slot to come: unpausing and triggering a pipeline is one run, not two.
 
     Airflow's own does so only for a DAG without a start date; with one, unpausing makes a run of the latest slot at once. Later

@@ -13,9 +13,9 @@ from airflow.sdk.definitions.deadline import DeadlineAlert
 
 from nightshift.airflow_ext.alerts import deadline_missed, run_succeeded, task_failed
 from nightshift.airflow_ext.assets import CHAMPION, model_asset
-from nightshift.airflow_ext.deadlines import NotDoneBy
+from nightshift.airflow_ext.deadlines import TimeOfDayDeadline
 from nightshift.airflow_ext.pools import pool_of
-from nightshift.airflow_ext.timetables import Nights
+from nightshift.airflow_ext.timetables import CronTimetable
 from nightshift.execution.retries import BudgetRetryPolicy
 from nightshift.operators.promotion import PromoteOperator
 from nightshift.operators.stage import StageOperator
@@ -60,7 +60,7 @@ def build_dag(spec: PipelineSpec, spec_path: Path) -> DAG:
         dag_id=spec.name,
         description=spec.description.strip().splitlines()[0] if spec.description.strip() else None,
         doc_md=_document(spec, spec_path),
-        schedule=None if spec.schedule is None else Nights(spec.schedule, timezone=spec.timezone, pipeline=spec.name),
+        schedule=None if spec.schedule is None else CronTimetable(spec.schedule, timezone=spec.timezone, pipeline=spec.name),
         start_date=None if spec.start is None else datetime.combine(spec.start, time(), tzinfo=ZoneInfo(spec.timezone)),
         # Missed slots are left to a backfill, which names its dates; only the latest one is run automatically.
         catchup=False,
@@ -133,7 +133,7 @@ def _deadline(spec: PipelineSpec) -> list[DeadlineAlert] | None:
     kwargs = {"pipeline": spec.name, "deadline": f"{at} {spec.timezone}", "alerts": spec.alerts.model_dump(mode="json")}
     return [
         DeadlineAlert(
-            reference=NotDoneBy(at=at, timezone=spec.timezone),
+            reference=TimeOfDayDeadline(at=at, timezone=spec.timezone),
             interval=timedelta(),
             callback=SyncCallback(deadline_missed, kwargs=kwargs),
             name=f"not done by {at}",

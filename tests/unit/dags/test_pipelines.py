@@ -19,8 +19,8 @@ from airflow.sdk.exceptions import ParamValidationError
 from airflow.serialization.serialized_objects import DagSerialization
 
 from nightshift.airflow_ext.alerts import deadline_missed
-from nightshift.airflow_ext.deadlines import NotDoneBy
-from nightshift.airflow_ext.timetables import Nights
+from nightshift.airflow_ext.deadlines import TimeOfDayDeadline
+from nightshift.airflow_ext.timetables import CronTimetable
 from nightshift.wiring.pipeline import build_dag, decision_dags, pipeline_dag
 from training.runtime.provenance import CHECKOUT
 from training.spec import parse_spec
@@ -198,7 +198,7 @@ def test_pools_are_those_of_the_resources(ranking: DAG) -> None:
 
 
 def test_the_schedule_is_in_the_pipelines_time_zone(flights: DAG) -> None:
-    assert isinstance(flights.timetable, Nights)
+    assert isinstance(flights.timetable, CronTimetable)
     assert flights.timetable.serialize()["expression"] == "0 2 * * *"
     assert flights.timetable.serialize()["timezone"] == "America/New_York"
     assert flights.start_date is None
@@ -217,7 +217,7 @@ def test_a_pipeline_without_a_schedule_is_started_by_hand() -> None:
 
 def test_the_deadline_is_a_time_of_day(ranking: DAG) -> None:
     (alert,) = ranking.deadline or []
-    assert alert.reference == NotDoneBy(at="07:00", timezone="UTC")
+    assert alert.reference == TimeOfDayDeadline(at="07:00", timezone="UTC")
     assert alert.callback.path == f"{deadline_missed.__module__}.deadline_missed"
     assert alert.callback.kwargs == {
         "pipeline": "search_ranking",

@@ -14,8 +14,8 @@ from airflow.sdk import DAG
 from airflow.serialization.decoders import decode_deadline_reference, decode_timetable
 from airflow.serialization.encoders import encode_deadline_reference, encode_timetable
 
-from nightshift.airflow_ext.deadlines import NotDoneBy
-from nightshift.airflow_ext.timetables import Nights
+from nightshift.airflow_ext.deadlines import TimeOfDayDeadline
+from nightshift.airflow_ext.timetables import CronTimetable
 from training.runtime.provenance import CHECKOUT
 
 
@@ -41,16 +41,16 @@ def test_old_path_leads_to_the_same_object(old: str, new: str) -> None:
 
 
 def test_stored_timetable_of_the_old_path_starts_the_same_nights() -> None:
-    stored = encode_timetable(Nights("0 2 * * *", timezone="UTC", pipeline="search_ranking"))
-    assert stored["__type"] == "nightshift.airflow_ext.timetables.Nights"
+    stored = encode_timetable(CronTimetable("0 2 * * *", timezone="UTC", pipeline="search_ranking"))
+    assert stored["__type"] == "nightshift.airflow_ext.timetables.CronTimetable"
     read = decode_timetable({**stored, "__type": "nightshift.timetables.Nights"})
-    assert isinstance(read, Nights)
-    assert read.serialize() == Nights("0 2 * * *", timezone="UTC", pipeline="search_ranking").serialize()
+    assert isinstance(read, CronTimetable)
+    assert read.serialize() == CronTimetable("0 2 * * *", timezone="UTC", pipeline="search_ranking").serialize()
 
 
 def test_stored_deadline_of_the_old_path_is_the_same_time_of_day() -> None:
-    stored = encode_deadline_reference(NotDoneBy(at="06:30", timezone="UTC"))
-    old = {key: value.replace("nightshift.airflow_ext.deadlines", "nightshift.deadlines") for key, value in stored.items()}
+    stored = encode_deadline_reference(TimeOfDayDeadline(at="06:30", timezone="UTC"))
+    old = {key: value.replace("airflow_ext.", "").replace("TimeOfDayDeadline", "NotDoneBy") for key, value in stored.items()}
     assert old != stored
     reference = decode_deadline_reference(old)
     assert reference.serialize_reference()["at"] == "06:30"

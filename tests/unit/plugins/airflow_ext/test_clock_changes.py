@@ -10,7 +10,7 @@ from airflow.timetables.base import DataInterval, TimeRestriction
 from airflow.timetables.trigger import CronTriggerTimetable
 
 from devstack.nights import next_night
-from nightshift.airflow_ext.timetables import Nights
+from nightshift.airflow_ext.timetables import CronTimetable
 from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec, load_spec, settle_as_of, slot_of_day
 from training.spec.schedule import last_slot, next_slot
@@ -42,7 +42,7 @@ def started_by(timetable: CronTriggerTimetable, first: date = FIRST, last_day: d
 @pytest.mark.parametrize("schedule", NIGHTLY)
 def test_every_night_of_two_years_has_one_as_of_however_it_is_started(schedule: str, zone: str) -> None:
     spec, changes = spec_of(schedule, zone), changes_of(ZoneInfo(zone))
-    by_day = dict(zip(DAYS, started_by(Nights(schedule, timezone=zone)), strict=True))
+    by_day = dict(zip(DAYS, started_by(CronTimetable(schedule, timezone=zone)), strict=True))
     assert list(by_day.values()) == list(started_by(CronTriggerTimetable(schedule, timezone=zone)))
     for day, slot in by_day.items():
         assert slot.astimezone(ZoneInfo(zone)).date() == day
@@ -63,7 +63,7 @@ def test_every_night_of_two_years_has_one_as_of_however_it_is_started(schedule: 
 def test_last_slot_is_one_that_the_scheduler_started(schedule: str, zone: str) -> None:
     tz, week = ZoneInfo(zone), timedelta(days=8)
     for day in changes_of(tz)[:2]:
-        slots = list(started_by(Nights(schedule, timezone=zone), day - week, day + week))
+        slots = list(started_by(CronTimetable(schedule, timezone=zone), day - week, day + week))
         assert slots == sorted(set(slots))
         instant = _midnight(day, tz).astimezone(UTC)
         for _step in range(0, 6 * 60, 10):

@@ -10,7 +10,7 @@ from airflow.serialization.encoders import encode_deadline_reference
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
-from nightshift.airflow_ext.deadlines import NotDoneBy, next_time
+from nightshift.airflow_ext.deadlines import TimeOfDayDeadline, next_time
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_every_run_but_a_backfills_has_one(run_type: str, expected: str | None) 
     engine = create_engine("sqlite://")
     DagRun.metadata.create_all(engine, tables=[DagRun.metadata.tables[name] for name in ("dag_run", "log_template")])
     # As the scheduler has it: out of the stored DAG, through the plugin.
-    reference = decode_deadline_reference(encode_deadline_reference(NotDoneBy(at="07:00", timezone="UTC")))
+    reference = decode_deadline_reference(encode_deadline_reference(TimeOfDayDeadline(at="07:00", timezone="UTC")))
     with Session(engine) as session:
         session.add(DagRun(dag_id="d", run_id="r", run_after=datetime(2026, 2, 3, 2, tzinfo=UTC), run_type=run_type))
         session.flush()

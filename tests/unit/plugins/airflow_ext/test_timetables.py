@@ -12,7 +12,7 @@ from airflow.timetables import trigger
 from airflow.timetables.base import DataInterval, TimeRestriction, Timetable
 
 from nightshift.airflow_ext.holds import PAUSED_BEFORE, hold_path
-from nightshift.airflow_ext.timetables import Nights
+from nightshift.airflow_ext.timetables import CronTimetable
 
 NOON = "2026-02-03T12:00:00+00:00"
 TODAY, TOMORROW = "2026-02-03T02:00:00+00:00", "2026-02-04T02:00:00+00:00"
@@ -31,7 +31,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 def following(*, last: str | None = None, start: str | None = None, catchup: bool = False, end: str | None = None) -> str | None:
     restriction = TimeRestriction(instant(start) if start else None, instant(end) if end else None, catchup)
     interval = DataInterval.exact(instant(last)) if last else None
-    info = Nights("0 2 * * *", timezone="UTC").next_dagrun_info(last_automated_data_interval=interval, restriction=restriction)
+    info = CronTimetable("0 2 * * *", timezone="UTC").next_dagrun_info(last_automated_data_interval=interval, restriction=restriction)
     if info is None:
         return None
     assert info.logical_date == info.run_after
@@ -76,7 +76,7 @@ def test_nothing_comes_after_the_end(now: Callable[[str], None]) -> None:
 
 
 def test_slots_are_of_the_wall_clock() -> None:
-    nights = Nights("0 2 * * *", timezone="America/New_York")
+    nights = CronTimetable("0 2 * * *", timezone="America/New_York")
     restriction = TimeRestriction(instant("2026-03-07T00:00:00+00:00"), None, True)
     found, last = [], None
     for _ in range(3):
@@ -89,9 +89,9 @@ def test_slots_are_of_the_wall_clock() -> None:
 
 
 def test_it_survives_being_stored() -> None:
-    nights = Nights("0 2 * * *", timezone="Europe/Berlin")
-    stored = Nights.deserialize(nights.serialize())
-    assert type(stored) is Nights
+    nights = CronTimetable("0 2 * * *", timezone="Europe/Berlin")
+    stored = CronTimetable.deserialize(nights.serialize())
+    assert type(stored) is CronTimetable
     assert stored.serialize() == nights.serialize()
 
 
@@ -100,8 +100,8 @@ def test_held_pipeline_starts_nothing_by_schedule_and_a_backfill_has_its_slots(
 ) -> None:
     monkeypatch.setenv("NIGHTSHIFT_HOME", str(tmp_path))
     now(NOON)
-    nights = Nights("0 2 * * *", timezone="UTC", pipeline="ranking")
-    stored = Nights.deserialize(nights.serialize())
+    nights = CronTimetable("0 2 * * *", timezone="UTC", pipeline="ranking")
+    stored = CronTimetable.deserialize(nights.serialize())
     last, restriction = DataInterval.exact(instant("2026-01-30T02:00:00+00:00")), TimeRestriction(None, None, False)
 
     def coming(timetable: Timetable, restriction: TimeRestriction) -> str | None:
@@ -119,11 +119,11 @@ def test_held_pipeline_starts_nothing_by_schedule_and_a_backfill_has_its_slots(
         fcntl.flock(file, fcntl.LOCK_SH)
         assert coming(nights, restriction) is None
         assert coming(stored, restriction) is None
-        assert coming(Nights("0 2 * * *", timezone="UTC", pipeline="other"), restriction) == TODAY
+        assert coming(CronTimetable("0 2 * * *", timezone="UTC", pipeline="other"), restriction) == TODAY
         assert coming(stored, restriction._replace(catchup=True)) == "2026-01-31T02:00:00+00:00"
 
 
 def test_timetable_stored_before_holds_can_be_read() -> None:
-    stored = Nights("0 2 * * *", timezone="Europe/Berlin", pipeline="ranking").serialize()
+    stored = CronTimetable("0 2 * * *", timezone="Europe/Berlin", pipeline="ranking").serialize()
     del stored["pipeline"]
-    assert Nights.deserialize(stored).serialize()["pipeline"] == ""
+    assert CronTimetable.deserialize(stored).serialize()["pipeline"] == ""
