@@ -39,7 +39,7 @@ def with_study(installation: Installation, name: str) -> str:
     return name
 
 
-def lanes(installation: Installation, dag_id: str, run_id: str) -> list[dict[str, Any]]:
+def workers(installation: Installation, dag_id: str, run_id: str) -> list[dict[str, Any]]:
     found = installation.api.get(f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances", limit=100)["task_instances"]
     return [task for task in found if task["task_id"] == "trials"]
 
@@ -53,7 +53,7 @@ def night(installation: Installation) -> tuple[str, str]:
     return name, run_id
 
 
-def test_two_lanes_share_a_study_and_the_best_settings_are_the_models(installation: Installation, night: tuple[str, str]) -> None:
+def test_two_workers_share_a_study_and_the_best_settings_are_the_models(installation: Installation, night: tuple[str, str]) -> None:
     name, run_id = night
     tune = installation.result(name, run_id, "tune")
     tuning = installation.store.manifests.get(tune.artifact_uri, kind="tuning")
@@ -69,10 +69,10 @@ def test_two_lanes_share_a_study_and_the_best_settings_are_the_models(installati
     )
     assert "Report" in installation.links(name, run_id, "tune")
 
-    at_once = lanes(installation, name, run_id)
+    at_once = workers(installation, name, run_id)
     assert [task["map_index"] for task in at_once] == [0, 1]
     begun, ended = ([datetime.fromisoformat(task[key]) for task in at_once] for key in ("start_date", "end_date"))
-    assert max(begun) < min(ended), "the lanes ran at the same time"
+    assert max(begun) < min(ended), "the workers ran at the same time"
 
 
 def test_every_trial_is_a_run_below_the_studys(installation: Installation, night: tuple[str, str]) -> None:

@@ -102,7 +102,7 @@ class StudyStore:
         A slot that another run holds may be in work right now: the process that starts it waits at its address as for any other work.
 
         Args:
-            owner: equal for every try of one lane of one run.
+            owner: equal for every try of one worker of one run.
             run: what the owners of one run begin with.
             now: the clock, for `within`.
         """
@@ -142,7 +142,7 @@ def slot_fingerprint(study: str, slot: int) -> str:
     return fingerprint(TRIAL, spec_part={}, code_version="", inputs={"study": study, "slot": slot})
 
 
-def num_lanes(tune: Tune, placement: Placement) -> int:
+def num_workers(tune: Tune, placement: Placement) -> int:
     """Return how many trials run at a time: `parallel`, as far as the study's GPUs reach."""
     asked = placement.gpus * placement.nodes
     most = tune.parallel if tune.gpus is None or asked == 0 else min(tune.parallel, tune.gpus // asked)

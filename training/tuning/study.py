@@ -43,7 +43,7 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
 def sampler_of(tune: Tune, slot: int) -> BaseSampler:
-    """Return the sampler for one trial. Seeded by study and slot, so that a study of one lane is the same each time.
+    """Return the sampler for one trial. Seeded by study and slot, so that a study of one worker is the same each time.
 
     TPE: Bergstra et al., NIPS 2011, multivariate, with running trials taken for bad ones (constant liar). CMA-ES: Hansen, 2016.
     """

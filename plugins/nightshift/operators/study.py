@@ -1,4 +1,4 @@
-"""The tasks of a study: `tune_plan`, the lanes of `trials`, and `tune`. `nightshift.wiring.study` makes the DAG of them."""
+"""The tasks of a study: `tune_plan`, the workers of `trials`, and `tune`. `nightshift.wiring.study` makes the DAG of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from training.contracts import ContractError, RunIdentity, fingerprint, require_
 from training.spec import PipelineSpec, spec_part
 from training.spec.sections.tuning import Tune
 from training.stage_table import TRIAL
-from training.tuning.records import StudyStore, num_lanes, slot_fingerprint
+from training.tuning.records import StudyStore, num_workers, slot_fingerprint
 from training.waiting import waiting_for_database
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class StudyWork:
 
 
 class PlanOperator(BaseOperator):
-    """Returns the numbers of the study's lanes, and settles which champion it begins with."""
+    """Returns the numbers of the study's workers, and settles which champion it begins with."""
 
     ui_color = "#e8eef7"
 
@@ -101,21 +101,21 @@ class PlanOperator(BaseOperator):
             study, tune = StudyWork.of(context, frozen, settings), tune_of(frozen.spec)
             champion = seats_of(frozen.spec, settings)["champion"]
             settled = study.store(frozen).plan(None if champion is None else str(champion["model_uri"]))
-            lanes = num_lanes(tune, frozen.spec.train.placement)
-        self.log.info("study %s: %d trials, %d at a time, first the settings of %s", study.name, tune.trials, lanes, settled or "the spec")
-        return list(range(lanes))
+            workers = num_workers(tune, frozen.spec.train.placement)
+        self.log.info("study %s: %d trials, %d in parallel, first those of %s", study.name, tune.trials, workers, settled or "the spec")
+        return list(range(workers))
 
 
 class TrialsOperator(StageOperator):
-    """One lane: one trial after the other, until the study is full."""
+    """One worker: one trial after the other, until the study is full."""
 
-    def __init__(self, *, lane: int, **kwargs: Any) -> None:
+    def __init__(self, *, worker: int, **kwargs: Any) -> None:
         super().__init__(stage=TRIAL, **kwargs)
-        self.lane = lane
+        self.worker = worker
 
     @waiting_for_database()
     def execute(self, context: Context) -> dict[str, Any]:
-        """Return `{study, lane, trials}`: the trials that this lane did.
+        """Return `{study, worker, trials}`: the trials that this worker did.
 
         Raises:
             AirflowFailException, StageFailedError, InfrastructureError, TaskDeferred: as a stage's.
@@ -131,11 +131,11 @@ class TrialsOperator(StageOperator):
             settings = Settings.from_environment()
             frozen = self.frozen(context)
             work = work_at(frozen.store.address(frozen.spec.name, self.stage, fingerprint))
-            self.run_stage(context, self._lane_of(context), frozen, work, settings, event=event)
+            self.run_stage(context, self._worker_of(context), frozen, work, settings, event=event)
             return self._trials(context, frozen, settings)
 
     def _trials(self, context: Context, frozen: ResolvedRun, settings: Settings) -> dict[str, Any]:
-        run, tune = self._lane_of(context), tune_of(frozen.spec)
+        run, tune = self._worker_of(context), tune_of(frozen.spec)
         study = StudyWork.of(context, frozen, settings)
         known = study.store(frozen)
         champion = known.plan(None)
@@ -146,16 +146,16 @@ class TrialsOperator(StageOperator):
                 raise AirflowFailException(f"trial {slot} of study {study.name} has a result and no record; trigger the run with force")
             self.log.info("trial %d: %s", slot, ", ".join(f"{name} {value}" for name, value in found.scalars.items() if name != "slot"))
             done.append(slot)
-        return {"study": study.name, "lane": self.lane, "trials": done}
+        return {"study": study.name, "worker": self.worker, "trials": done}
 
-    def _lane_of(self, context: Context) -> RunIdentity:
+    def _worker_of(self, context: Context) -> RunIdentity:
         """Return the name of this worker: to Airflow all workers are one task, and none may take another's lease for its own."""
         ti: Any = context["ti"]
-        return RunIdentity(dag_id=ti.dag_id, run_id=ti.run_id, task_id=f"{ti.task_id}-{self.lane}", try_number=ti.try_number)
+        return RunIdentity(dag_id=ti.dag_id, run_id=ti.run_id, task_id=f"{ti.task_id}-{self.worker}", try_number=ti.try_number)
 
 
 class TuneOperator(StageOperator):
-    """Sums up the study that the lanes have done."""
+    """Sums up the study that the workers have done."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(stage=TUNE, **kwargs)

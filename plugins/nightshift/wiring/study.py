@@ -1,8 +1,8 @@
-"""A study in a pipeline's DAG: `tune_plan` settles how many lanes there are, `trials` has one task for each, `tune` sums up.
+"""A study in a pipeline's DAG: `tune_plan` settles how many workers there are, `trials` has one task for each, `tune` sums up.
 
 A worker does one trial after the other until the study is full. Each trial is a stage with its own address, placed as the training is:
-its lease, its checkpoints and its relaunches are those of any stage. Lanes, and not one task for each trial, because what is deferred to
-the triggerer counts for no limit of Airflow's: a lane has one trial under way, so all have at most `tune.gpus`.
+its lease, its checkpoints and its relaunches are those of any stage. Workers, and not one task for each trial, because what is deferred to
+the triggerer counts for no limit of Airflow's: a worker has one trial under way, so all have at most `tune.gpus`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def study_tasks(spec: PipelineSpec, common: Mapping[str, Any], *, after: Any) ->
         after: task that they come after.
     """
     plan = PlanOperator(task_id=PLAN, pool=CPU.name, **common)
-    trials = TrialsOperator.partial(task_id=TRIALS, pool=pool_of(spec, TRIAL), **common).expand(lane=plan.output)
+    trials = TrialsOperator.partial(task_id=TRIALS, pool=pool_of(spec, TRIAL), **common).expand(worker=plan.output)
     tune = TuneOperator(task_id=TUNE, pool=CPU.name, **common)
     after >> plan >> trials >> tune
     return tune

@@ -41,7 +41,7 @@ OWN: dict[type[BaseOperator], dict[str, Any]] = {
     wait.WaitForData: {"wait": timedelta(minutes=1)},
     stage.StageOperator: {"stage": "prepare"},
     study.PlanOperator: {},
-    study.TrialsOperator: {"lane": 0},
+    study.TrialsOperator: {"worker": 0},
     study.TuneOperator: {},
     promotion.PromoteOperator: PROMOTES,
     promotion.CanaryDecisionOperator: PROMOTES,
@@ -55,7 +55,7 @@ OWN: dict[type[BaseOperator], dict[str, Any]] = {
     repair.RepairOperator: {},
 }
 """Operator to the arguments that are its own."""
-MAPPED = {"trials": {"lane": 0}}
+MAPPED = {"trials": {"worker": 0}}
 """Task id of each mapped task to what one of its instances is called with."""
 
 

@@ -136,7 +136,7 @@ def test_a_pipeline_with_a_study_serialises_the_same_bytes_twice() -> None:
     assert " at 0x" not in first
 
 
-def test_lanes_have_both_budgets_and_alerts() -> None:
+def test_workers_have_both_budgets_and_alerts() -> None:
     trials = tuned()[0].get_task("trials")
     assert trials.retries == 2 + 8
     assert trials.partial_kwargs["retry_policy"].failures == 2

@@ -1,4 +1,4 @@
-"""A study as Airflow runs it: how many lanes, who does which trial, what of a death in the middle is done again."""
+"""A study as Airflow runs it: how many workers, who does which trial, what of a death in the middle is done again."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -109,35 +109,35 @@ def study_of(context: Any) -> StudyWork:
     return StudyWork.of(context, ResolvedRun.of(context), Settings.from_environment())
 
 
-def lane(number: int) -> TrialsOperator:
-    return TrialsOperator(task_id="trials", lane=number)
+def worker(number: int) -> TrialsOperator:
+    return TrialsOperator(task_id="trials", worker=number)
 
 
-def test_the_plan_has_a_lane_for_each_trial_at_a_time_and_settles_the_champion(
+def test_the_plan_has_a_worker_for_each_trial_at_a_time_and_settles_the_champion(
     launcher: Trials, night: Context, execute: Execute, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert execute(PlanOperator(task_id="tune_plan"), night("tune_plan")) == [0, 1]
     assert execute(PlanOperator(task_id="tune_plan"), night("tune_plan", change=("parallel: 2", "parallel: 9"))) == [0, 1, 2, 3, 4]
     monkeypatch.setattr(study, "seats_of", lambda spec, settings: {"champion": None, "canary": None})
     execute(PlanOperator(task_id="tune_plan"), night("tune_plan"))
-    execute(lane(0), night("trials"))
+    execute(worker(0), night("trials"))
     assert {request.parameters["champion"] for request in launcher.requests} == {"file:///champion"}, "the first planner's word stands"
 
 
-def test_the_budget_of_gpus_bounds_the_lanes(launcher: Trials, night: Context, execute: Execute) -> None:
+def test_the_budget_of_gpus_bounds_the_workers(launcher: Trials, night: Context, execute: Execute) -> None:
     change = ("processes_per_node: 2}", "processes_per_node: 2, gpus: 2}")
     context = night("tune_plan", change=change)
     assert execute(PlanOperator(task_id="tune_plan"), context) == [0, 1]
     text = SPEC_PATH.read_text(encoding="utf-8").replace(*change) + TUNE.replace("parallel: 2", "parallel: 4\n  gpus: 7")
     spec = parse_spec(text.encode())
     assert spec.tune is not None
-    assert study.num_lanes(spec.tune, spec.train.placement) == 3
+    assert study.num_workers(spec.tune, spec.train.placement) == 3
 
 
-def test_a_lane_does_trials_until_the_study_is_full(launcher: Trials, night: Context, execute: Execute) -> None:
-    left = execute(lane(0), night("trials"))
+def test_a_worker_does_trials_until_the_study_is_full(launcher: Trials, night: Context, execute: Execute) -> None:
+    left = execute(worker(0), night("trials"))
     assert left["trials"] == launcher.slots == [0, 1, 2, 3, 4]
-    assert execute(lane(1), night("trials"))["trials"] == []
+    assert execute(worker(1), night("trials"))["trials"] == []
     assert launcher.slots == [0, 1, 2, 3, 4]
     request = launcher.requests[0]
     assert (request.stage, request.inputs) == ("trial", {"dataset": "file:///store/prepare/1"})
@@ -145,9 +145,9 @@ def test_a_lane_does_trials_until_the_study_is_full(launcher: Trials, night: Con
     assert len({request.fingerprint for request in launcher.requests}) == 5
 
 
-def test_lanes_never_take_one_anothers_leases_for_their_own(launcher: Trials, night: Context, execute: Execute) -> None:
-    execute(lane(0), night("trials", change=("trials: 5", "trials: 1")))
-    execute(lane(1), night("trials"))
+def test_workers_never_take_one_anothers_leases_for_their_own(launcher: Trials, night: Context, execute: Execute) -> None:
+    execute(worker(0), night("trials", change=("trials: 5", "trials: 1")))
+    execute(worker(1), night("trials"))
     owners = [request.run.owner for request in launcher.requests]
     assert owners[0] == "search_ranking/r1/trials-0"
     assert set(owners[1:]) == {"search_ranking/r1/trials-1"}
@@ -155,28 +155,28 @@ def test_lanes_never_take_one_anothers_leases_for_their_own(launcher: Trials, ni
 
 def test_a_killed_trial_is_started_again_and_the_others_are_not(launcher: Trials, night: Context, execute: Execute) -> None:
     launcher.deaths = {2: [137, 137]}
-    assert execute(lane(0), night("trials"))["trials"] == [0, 1, 2, 3, 4]
+    assert execute(worker(0), night("trials"))["trials"] == [0, 1, 2, 3, 4]
     assert launcher.slots == [0, 1, 2, 2, 2, 3, 4]
     assert len({request.fingerprint for request in launcher.requests}) == 5, "the same work, so its checkpoints are found"
 
 
-def test_a_trial_that_is_lost_too_often_fails_its_lane_and_what_was_finished_stays(
+def test_a_trial_that_is_lost_too_often_fails_its_worker_and_what_was_finished_stays(
     launcher: Trials, night: Context, execute: Execute
 ) -> None:
     launcher.deaths = {2: [137] * 20}
     context = night("trials", change=("infrastructure: 8", "infrastructure: 1"))
     with pytest.raises(AirflowFailException, match="relaunched 1 times already"):
-        execute(lane(0), context)
+        execute(worker(0), context)
     assert launcher.slots == [0, 1, 2, 2]
     launcher.deaths = {}
-    assert execute(lane(0), night("trials", try_number=2))["trials"] == [2, 3, 4]
+    assert execute(worker(0), night("trials", try_number=2))["trials"] == [2, 3, 4]
 
 
 def test_another_run_goes_on_with_the_study_that_a_dead_one_left(launcher: Trials, night: Context, execute: Execute) -> None:
     launcher.deaths = {1: [64]}
     with pytest.raises(AirflowFailException):
-        execute(lane(0), night("trials"))
-    assert execute(lane(0), night("trials", run_id="r2"))["trials"] == [2, 3, 4, 1]
+        execute(worker(0), night("trials"))
+    assert execute(worker(0), night("trials", run_id="r2"))["trials"] == [2, 3, 4, 1]
 
 
 def test_a_forced_run_has_a_study_of_its_own(launcher: Trials, night: Context) -> None:
@@ -187,8 +187,8 @@ def test_a_forced_run_has_a_study_of_its_own(launcher: Trials, night: Context) -
 def test_a_longer_study_is_the_same_one_and_its_summary_is_new_work(launcher: Trials, night: Context, execute: Execute) -> None:
     longer = ("trials: 5", "trials: 6")
     assert study_of(night("tune")).name == study_of(night("tune", change=longer)).name
-    execute(lane(0), night("trials"))
-    assert execute(lane(0), night("trials", run_id="r2", change=longer))["trials"] == [5]
+    execute(worker(0), night("trials"))
+    assert execute(worker(0), night("trials", run_id="r2", change=longer))["trials"] == [5]
 
     def summary(context: Any) -> str:
         return TuneOperator(task_id="tune").work(context, ResolvedRun.of(context), Settings.from_environment(), nonce="").fingerprint

@@ -1,4 +1,4 @@
-"""Studies over a small dataset, run as lanes would run them, in this process."""
+"""Studies over a small dataset, run as workers would run them, in this process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from training.spec.sections.tuning import Tune
 from training.store import StageAddress
 from training.tuning.records import StudyStore, slot_fingerprint
 
-LANE = "search_ranking/r/trials-0"
+WORKER = "search_ranking/r/trials-0"
 RUN = "search_ranking/r/"
 
 
@@ -68,7 +68,7 @@ class StudyBench:
         """Do trials until the study is full; return their slots in the order in which they were done."""
         done = []
         assert spec.tune is not None
-        while (slot := self.study(name).take(LANE, RUN, spec.tune)) is not None:
+        while (slot := self.study(name).take(WORKER, RUN, spec.tune)) is not None:
             assert self.trial(spec, name, slot, **more) is ExitCode.DONE, self.address(name, slot).error("a1")
             done.append(slot)
         return done

@@ -40,7 +40,7 @@ def until(look: Callable[[], object], what: str) -> None:
         time.sleep(0.02)
 
 
-class Lane:
+class StudyWorker:
     """Starts trials as processes of their own."""
 
     def __init__(self, bench: StudyBench, spec: PipelineSpec, name: str, home: Path, **environment: str) -> None:
@@ -84,12 +84,12 @@ def test_killed_trials_and_a_killed_storage_cost_no_finished_trial(
 ) -> None:
     spec, name = spec_of(bench), "on postgres"
     # Longer than this test waits: a trial that is under way never waits for the storage of its study.
-    lane = Lane(bench, spec, name, tmp_path, NIGHTSHIFT_DATABASE=killable_postgres.url, NIGHTSHIFT_DATABASE_WAIT_SECONDS="900")
-    lane.finish(0)
+    worker = StudyWorker(bench, spec, name, tmp_path, NIGHTSHIFT_DATABASE=killable_postgres.url, NIGHTSHIFT_DATABASE_WAIT_SECONDS="900")
+    worker.finish(0)
     (finished,) = bench.study(name).records()
-    killed, bereft = lane.start(1), lane.start(2)
+    killed, bereft = worker.start(1), worker.start(2)
     try:
-        until(lambda: lane.checkpoints(1) and lane.checkpoints(2), "a checkpoint of each")
+        until(lambda: worker.checkpoints(1) and worker.checkpoints(2), "a checkpoint of each")
         killed.send_signal(signal.SIGKILL)
         killable_postgres.kill()
         assert bereft.wait(WAIT_SECONDS) == 0, "a trial goes on without its storage"
@@ -99,7 +99,7 @@ def test_killed_trials_and_a_killed_storage_cost_no_finished_trial(
             process.wait()
     assert [record.slot for record in bench.study(name).records()] == [0, 2]
     killable_postgres.start()
-    lane.finish(1, "a2")
+    worker.finish(1, "a2")
     records = bench.study(name).records()
     assert [(record.slot, record.state, record.epochs) for record in records] == [(slot, "complete", EPOCHS) for slot in range(3)]
     assert records[0] == finished
@@ -122,18 +122,18 @@ def test_killed_trials_and_a_killed_storage_cost_no_finished_trial(
 
 def test_two_trials_at_once_share_a_journal_and_one_killed_holding_its_lock_stops_nobody(bench: StudyBench, tmp_path: Path) -> None:
     spec, name = spec_of(bench), "on a journal"
-    lane = Lane(bench, spec, name, tmp_path)
-    first, second = lane.start(0), lane.start(1)
+    worker = StudyWorker(bench, spec, name, tmp_path)
+    first, second = worker.start(0), worker.start(1)
     try:
-        until(lambda: lane.checkpoints(0) and lane.checkpoints(1), "a checkpoint of each")
+        until(lambda: worker.checkpoints(0) and worker.checkpoints(1), "a checkpoint of each")
         first.send_signal(signal.SIGKILL)
         assert second.wait(WAIT_SECONDS) == 0
     finally:
         for process in (first, second):
             process.kill()
             process.wait()
-    lane.finish(0, "a2")
-    lane.finish(2)
+    worker.finish(0, "a2")
+    worker.finish(2)
     assert [(record.slot, record.epochs) for record in bench.study(name).records()] == [(slot, EPOCHS) for slot in range(3)]
     again = bench.address(name, 0).result()
     assert again is not None

@@ -16,7 +16,7 @@ from training.errors import StoreError
 from training.spec.sections.train import Placement
 from training.spec.sections.tuning import Tune
 from training.store import Store
-from training.tuning.records import StudyStore, TrialRecord, best_of, is_out_of_patience, num_lanes
+from training.tuning.records import StudyStore, TrialRecord, best_of, is_out_of_patience, num_workers
 
 NOW = datetime(2026, 2, 1, 3, tzinfo=UTC)
 SPACE = {"learning_rate": {"float": [0.1, 0.2]}}
@@ -65,7 +65,7 @@ def test_a_trial_recorded_before_records_had_digests_is_read(study: StudyStore, 
     assert study.records() == [record(0)]
 
 
-def test_a_lane_that_comes_again_goes_on_with_what_it_had_begun(study: StudyStore) -> None:
+def test_a_worker_that_comes_again_goes_on_with_what_it_had_begun(study: StudyStore) -> None:
     assert study.take("p/r/trials-0", "p/r/", tune()) == 0
     assert study.take("p/r/trials-1", "p/r/", tune()) == 1
     assert study.take("p/r/trials-0", "p/r/", tune()) == 0
@@ -73,10 +73,10 @@ def test_a_lane_that_comes_again_goes_on_with_what_it_had_begun(study: StudyStor
     assert study.take("p/r/trials-0", "p/r/", tune()) == 2
 
 
-def test_many_lanes_at_once_take_each_slot_once(study: StudyStore) -> None:
+def test_many_workers_at_once_take_each_slot_once(study: StudyStore) -> None:
     asked = tune(trials=40)
 
-    def lane(number: int) -> list[int]:
+    def worker(number: int) -> list[int]:
         taken = []
         while (slot := study.take(f"p/r/trials-{number}", "p/r/", asked)) is not None:
             taken.append(slot)
@@ -84,11 +84,11 @@ def test_many_lanes_at_once_take_each_slot_once(study: StudyStore) -> None:
         return taken
 
     with ThreadPoolExecutor(8) as pool:
-        taken = [slot for slots in pool.map(lane, range(8)) for slot in slots]
+        taken = [slot for slots in pool.map(worker, range(8)) for slot in slots]
     assert Counter(taken) == dict.fromkeys(range(40), 1)
 
 
-def test_a_lane_leaves_what_another_of_its_run_has_begun_and_takes_what_another_run_left(study: StudyStore) -> None:
+def test_a_worker_leaves_what_another_of_its_run_has_begun_and_takes_what_another_run_left(study: StudyStore) -> None:
     asked = tune(trials=2)
     assert study.take("p/old/trials-0", "p/old/", asked) == 0
     assert study.take("p/new/trials-0", "p/new/", asked) == 1
@@ -151,7 +151,7 @@ def test_the_best_is_the_first_of_equals_and_never_a_pruned_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "placement", "lanes"),
+    ("asked", "placement", "workers"),
     [
         ({"parallel": 3}, {}, 3),
         ({"parallel": 9}, {}, 4),
@@ -161,5 +161,5 @@ def test_the_best_is_the_first_of_equals_and_never_a_pruned_one() -> None:
         ({"parallel": 4, "sampler": "grid", "space": {"learning_rate": {"choices": [0.1, 0.2]}}}, {}, 2),
     ],
 )
-def test_lanes_are_as_many_as_the_budget_of_gpus_and_the_trials_allow(asked: dict[str, Any], placement: dict[str, Any], lanes: int) -> None:
-    assert num_lanes(tune(**asked), Placement.model_validate(placement)) == lanes
+def test_number_of_workers_is_bounded_by_gpus_and_trials(asked: dict[str, Any], placement: dict[str, Any], workers: int) -> None:
+    assert num_workers(tune(**asked), Placement.model_validate(placement)) == workers

@@ -264,7 +264,7 @@ def test_an_objective_is_the_metric_over_the_validation_rows_with_less_being_bet
     assert records[0].value != bench.study("loss").records()[0].value
 
 
-def test_a_study_of_one_lane_is_the_same_each_time(bench: StudyBench) -> None:
+def test_a_study_of_one_worker_is_the_same_each_time(bench: StudyBench) -> None:
     spec = bench.spec(trials=4, pruner="none")
     for name in ("one", "two"):
         bench.search(spec, name)

@@ -1,4 +1,4 @@
-"""A lane of a study where the backend is a cluster: one pod at a time, each waited for in the triggerer."""
+"""A worker of a study where the backend is a cluster: one pod at a time, each waited for in the triggerer."""
 
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,8 @@ TUNE = "\ntune:\n  trials: 2\n  space: {learning_rate: {float: [1e-5, 1e-2]}}\n"
 CLUSTER = "namespace: nightshift\nimage: registry/stage:1\nsecrets: {trial: [database]}\nresources: {train: {cpus: 3, memory: 5GiB}}\n"
 
 
-class Lane:
-    """One lane's task, with what Airflow keeps of it while it is deferred."""
+class StudyWorker:
+    """One worker's task, with what Airflow keeps of it while it is deferred."""
 
     def __init__(self, execute: Any, context_of: Any, store: Store) -> None:
         spec = resolve_uris(parse_spec(SPEC_PATH.read_bytes() + TUNE.encode()))
@@ -45,7 +45,7 @@ class Lane:
 
     def start(self) -> TaskDeferred:
         with pytest.raises(TaskDeferred) as caught:
-            self.execute(TrialsOperator(task_id="trials", lane=0), self.context)
+            self.execute(TrialsOperator(task_id="trials", worker=0), self.context)
         return caught.value
 
     def finish(self, deferred: TaskDeferred) -> int:
@@ -64,38 +64,39 @@ class Lane:
 
     def resume(self, deferred: TaskDeferred) -> Any:
         event = {"number": deferred.trigger.number, "seen": LaunchStatus(phase="ended", exit_code=0, words="done").to_json()}
-        return getattr(TrialsOperator(task_id="trials", lane=0), deferred.method_name)(self.context, event=event, **(deferred.kwargs or {}))
+        task = TrialsOperator(task_id="trials", worker=0)
+        return getattr(task, deferred.method_name)(self.context, event=event, **(deferred.kwargs or {}))
 
 
 @pytest.fixture
-def lane(
+def worker(
     api: KubernetesApi, shop: Path, store: Store, execute: Any, context_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Lane:
+) -> StudyWorker:
     placement = tmp_path / "placement.yaml"
     placement.write_text(CLUSTER, encoding="utf-8")
     monkeypatch.setenv("NIGHTSHIFT_BACKEND", "kubernetes")
     monkeypatch.setenv("NIGHTSHIFT_KUBERNETES", str(placement))
-    return Lane(execute, context_of, store)
+    return StudyWorker(execute, context_of, store)
 
 
-def test_a_lane_has_one_trial_in_the_cluster_at_a_time_until_the_study_is_full(lane: Lane, api: KubernetesApi) -> None:
-    deferred = lane.start()
+def test_a_worker_has_one_trial_in_the_cluster_at_a_time_until_the_study_is_full(worker: StudyWorker, api: KubernetesApi) -> None:
+    deferred = worker.start()
     (first,) = api.names()
     assert first.startswith("search-ranking-trial-")
-    assert lane.finish(deferred) == 0
+    assert worker.finish(deferred) == 0
     api.set_status(first, SUCCEEDED)
     with pytest.raises(TaskDeferred) as caught:
-        lane.resume(deferred)
+        worker.resume(deferred)
     (second,) = api.names()
     assert second != first, "the first one's pod is gone before the second one's is made"
-    assert lane.finish(caught.value) == 1
+    assert worker.finish(caught.value) == 1
     api.set_status(second, SUCCEEDED)
-    assert lane.resume(caught.value)["lane"] == 0
+    assert worker.resume(caught.value)["worker"] == 0
     assert api.names() == []
 
 
-def test_a_trial_is_placed_as_the_training_is(lane: Lane, api: KubernetesApi) -> None:
-    lane.start()
+def test_a_trial_is_placed_as_the_training_is(worker: StudyWorker, api: KubernetesApi) -> None:
+    worker.start()
     (name,) = api.names()
     container = api.objects["pods", name]["spec"]["containers"][0]
     assert "training.runtime.torchrun" in container["command"]
