@@ -35,7 +35,8 @@ from training.data.validation.snapshot_checks import Rules, validate_snapshot
 from training.data.validation.snapshot_view import open_snapshot
 from training.data.validation.suites import run_suite
 from training.pages.validation import render_report
-from training.sources.tables import Column, TableContract, schema_of
+from training.sources.table_contract import Column, TableContract
+from training.sources.tables import schema_of
 from training.store import Manifest
 from training.store.manifests import FileEntry
 

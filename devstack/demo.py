@@ -27,7 +27,7 @@ def make_data(settings: Settings, spec: PipelineSpec, as_of: datetime, say: Call
         NightshiftError: `demo.data`, with what the generator said.
     """
     root = shop_root(settings)
-    if not spec.data.source.uri.startswith(SHOP_PREFIX) or environment(settings)["SHOP_URI"] != root.as_uri():
+    if not (spec.data.source.uri or "").startswith(SHOP_PREFIX) or environment(settings)["SHOP_URI"] != root.as_uri():
         return
     days = partitions(spec, as_of)
     if all((root / "clicks" / f"dt={day.isoformat()}").exists() for day in days):

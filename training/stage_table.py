@@ -46,6 +46,8 @@ class Named(StrEnum):
     """Those of champion and canary."""
     METRICS = "metrics"
     """The metrics of the user's own."""
+    SOURCES = "sources"
+    """The kinds of the spec's sources."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,7 +77,12 @@ class Stage:
 _STORE_AND_MLFLOW: Final = frozenset({Need.STORE, Need.MLFLOW})
 _ALL_SERVICES: Final = frozenset(Need)
 _ROWS: Final = (
-    Stage(name="ingest", services=frozenset({Need.STORE, Need.DATABASE}), summary=("files", "version")),
+    Stage(
+        name="ingest",
+        services=frozenset({Need.STORE, Need.DATABASE}),
+        imports=frozenset({Named.SOURCES}),
+        summary=("files", "version"),
+    ),
     Stage(name="validate", inputs={"snapshot": "ingest"}, summary=("checks", "warnings")),
     Stage(
         name="prepare",
@@ -95,7 +102,7 @@ _ROWS: Final = (
         name="evaluate",
         inputs={"model": "train", "dataset": "prepare"},
         services=_STORE_AND_MLFLOW,
-        imports=frozenset(Named),
+        imports=frozenset({Named.FAMILY, Named.OTHER_FAMILIES, Named.METRICS}),
     ),
     Stage(
         name="promote",

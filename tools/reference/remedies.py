@@ -74,6 +74,8 @@ REMEDIES: Final[Mapping[str, str]] = {
     "services.supervisor": "`make start`; the end of the supervisor's log says why it ended",
     "settings.number": "correct the value of the variable, or unset it",
     "shop.searches": "pass a number of searches in the range of the message",
+    "source.descriptor": "correct the module of the message: it must import and define `DESCRIPTOR`",
+    "source.unavailable": "check that the source answers; the task is retried",
     "spec.alias": "write the value out; YAML anchors and aliases are not read",
     "spec.duplicate_key": "remove one of the two keys",
     "spec.tag": "remove the tag",

@@ -11,12 +11,15 @@ from training.code.imports import ImportsCache
 from training.spec.families import built_in_families, is_allowed, is_own, package_of, place_of
 from training.spec.metrics import DESCRIPTORS, metric_package
 from training.spec.models import PipelineSpec
+from training.spec.source_kinds import DESCRIPTORS as DESCRIPTORS_OF_SOURCES
+from training.spec.source_kinds import installed_sources
 from training.stage_table import TABLE, Named
 
 LOADERS: Final = {
     "training.models.base": "load_family",
     "training.evaluation.metrics.registry": "metric_of",
     "training.spec.installed": "installed_descriptor",
+    "training.sources.registry": "source_of",
     "training.evaluation.custom_metrics": "load_own_metrics",
 }
 """Module to the function of it that imports by a name in the spec, or in a model's files: the roots below stand for them. A test holds
@@ -46,7 +49,9 @@ def code_roots(stage: str, spec: PipelineSpec, families: Iterable[str] = ()) -> 
 
     A family of `families` that this installation does not have is left out: the stage reports it if it loads that model.
     """
-    roots, named = {f"training.stages.{stage}", *_descriptors(spec.train.model)}, TABLE[stage].imports
+    roots, named = {f"training.stages.{stage}", *_descriptors(spec.train.model), *_installed_sources(spec)}, TABLE[stage].imports
+    if Named.SOURCES in named:
+        roots |= {f"training.sources.kinds.{kind}" for kind in DESCRIPTORS_OF_SOURCES}
     if Named.FAMILY in named:
         roots.add(place_of(spec.train.model)[0])
     if Named.OTHER_FAMILIES in named:
@@ -64,6 +69,12 @@ def _installed_metrics(spec: PipelineSpec) -> set[str]:
     named = {rules.primary, *rules.minimum, *rules.maximum} | ({spec.tune.objective} if spec.tune is not None else set())
     packages = {metric_package(name.partition("@")[0]) for name in named - set(rules.metrics)}
     return {f"{package}.{module}" for package in packages if package is not None for module in ("metric", "module")}
+
+
+def _installed_sources(spec: PipelineSpec) -> set[str]:
+    """Return the modules of the spec's kinds of sources that other distributions add: reading the spec imports them."""
+    found = installed_sources().packages
+    return {found[table.kind] for _, table in spec.data.tables() if table.kind in found}
 
 
 def _descriptors(model: str) -> set[str]:

@@ -14,18 +14,20 @@ import numpy as np
 
 from training.data.label_delay import META_KEY, SplitRule, unknown_labels
 from training.errors import DataError, shown
-from training.sources.files import Horizon, LabelTimes, Part, part_as_is, part_of_rows
+from training.sources.files import LabelTimes, Part, part_as_is, part_of_rows, read_rows
 from training.sources.limits import check_size, table_limit_bytes
-from training.sources.listing import read_source
-from training.sources.tables import TableContract, schema_hash
+from training.sources.registry import source_of
+from training.sources.source import ListedPart, Source, SourcePart, Window
+from training.sources.table_contract import TableContract
+from training.sources.tables import schema_hash
 from training.store import Manifest, Store
 from training.store.manifests import FileEntry
 from training.store.objects import file_digest
 
 KIND = "snapshot"
 
-Listing = Mapping[str, Sequence[Mapping[str, Any]]]
-"""Table name to `[{uri, size_bytes, version, partition}]`, as the operator saw the sources."""
+Listing = Mapping[str, Sequence[ListedPart]]
+"""Table name to its parts, as the operator saw the sources."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,9 +73,10 @@ def take_snapshot(store: Store, plan: SnapshotPlan, folder: Path, *, on_file: Ca
         table_bytes = 0
         parts: dict[str, dict[str, Any]] = {}
         schemas: dict[str, dict[str, str]] = {}
-        for name, entry in _named(contract, plan.listing.get(contract.name, ())):
-            check_size(entry["size_bytes"], limit_bytes, what=entry["uri"])
-            files[name], part, parts[name] = _take_part(store, contract, entry, _horizon(contract, plan), folder, limit_bytes)
+        source, window = source_of(contract), _window(contract, plan)
+        for name, listed in _named(contract, plan.listing.get(contract.name, ())):
+            check_size(listed.size_bytes, limit_bytes, what=listed.uri)
+            files[name], part, parts[name] = _take_part(store, contract, source, listed, window, folder, limit_bytes)
             schemas[name] = part.schema
             times += [part.label_times] if part.label_times is not None else []
             table_bytes += part.decoded_bytes
@@ -94,44 +97,46 @@ def take_snapshot(store: Store, plan: SnapshotPlan, folder: Path, *, on_file: Ca
     return store.manifests.put(manifest), manifest
 
 
-def _named(contract: TableContract, entries: Sequence[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
-    """Give each source file its name in the snapshot, whatever order they were listed in."""
+def _named(contract: TableContract, entries: Sequence[ListedPart]) -> list[tuple[str, SourcePart]]:
+    """Give each part its name in the snapshot, whatever order they were listed in."""
     if not entries:
         raise DataError(
-            "data.empty", f"table {shown(contract.name)} has no data files at {contract.uri}", hint="see whether the source was written"
+            "data.empty", f"table {shown(contract.name)} has no data files at {contract.place}", hint="see whether the source was written"
         )
     numbers: Counter[str] = Counter()
     named = []
-    for entry in sorted(entries, key=lambda entry: (entry["partition"] or "", entry["uri"])):
-        partition = entry["partition"] or "all"
-        named.append((f"{contract.name}/{partition}-{numbers[partition]:05d}.parquet", entry))
+    for part in sorted(map(SourcePart.of, entries), key=lambda part: (part.partition or "", part.uri)):
+        partition = part.partition or "all"
+        named.append((f"{contract.name}/{partition}-{numbers[partition]:05d}.parquet", part))
         numbers[partition] += 1
     return named
 
 
 def _take_part(
-    store: Store, contract: TableContract, entry: Mapping[str, Any], horizon: Horizon, folder: Path, limit_bytes: int
+    store: Store, contract: TableContract, source: Source, listed: SourcePart, window: Window, folder: Path, limit_bytes: int
 ) -> tuple[FileEntry, Part, dict[str, Any]]:
     scratch = folder / "part"
     scratch.mkdir()
     try:
-        path = read_source(entry["uri"], entry["version"], scratch / "source", root=contract.uri)
+        content = source.read(listed, scratch, limit_bytes=limit_bytes)
         part: Part
-        if contract.is_kept_as_is:
-            part = part_as_is(contract, path, source=entry["uri"], limit_bytes=limit_bytes)
-            digest = source_digest = store.objects.put_file(path)
+        if contract.is_kept_as_is and isinstance(content.rows, Path):
+            part = part_as_is(contract, content.rows, source=listed.uri, limit_bytes=limit_bytes)
         else:
-            part = part_of_rows(contract, path, horizon, source=entry["uri"], limit_bytes=limit_bytes)
-            digest, source_digest = store.objects.put_file(part.path), file_digest(path)
+            rows = read_rows(contract, content, source=listed.uri, limit_bytes=limit_bytes)
+            part = part_of_rows(contract, rows, window, folder / "part" / "rows.parquet", source=listed.uri)
+        digest = store.objects.put_file(part.path)
+        # The content's digest, not the storage's version: equal data on two machines make one snapshot.
+        stored = content.rows if isinstance(content.rows, Path) else part.path
+        version = content.digest or f"sha256:{digest if stored == part.path else file_digest(stored)}"
         size_bytes = part.path.stat().st_size
     finally:
         shutil.rmtree(scratch)
     facts = {
         "rows": part.rows,
-        "partition": entry["partition"],
-        "source_key": entry["uri"].removeprefix(contract.uri.rsplit("/", 1)[0] + "/"),
-        # The content's digest, not the storage's ETag: equal data on two machines make one snapshot.
-        "source_version": f"sha256:{source_digest}",
+        "partition": listed.partition,
+        "source_key": listed.uri if contract.uri is None else listed.uri.removeprefix(contract.uri.rsplit("/", 1)[0] + "/"),
+        "source_version": version,
     }
     return FileEntry(digest=digest, size_bytes=size_bytes), part, facts
 
@@ -162,7 +167,7 @@ def _table_facts(parts: dict[str, dict[str, Any]], schemas: dict[str, dict[str, 
     }
 
 
-def _horizon(contract: TableContract, plan: SnapshotPlan) -> Horizon:
+def _window(contract: TableContract, plan: SnapshotPlan) -> Window:
     if contract.name == plan.contracts[0].name:
-        return Horizon(plan.start, plan.end, plan.as_of)
-    return Horizon(plan.lookback.get(contract.name), None, plan.as_of)
+        return Window(plan.start, plan.end, plan.as_of)
+    return Window(plan.lookback.get(contract.name), None, plan.as_of)

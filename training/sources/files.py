@@ -1,4 +1,4 @@
-"""One source file becomes one part of a snapshot: as it is, or read, computed, cut to what may be seen, and written to a new file."""
+"""A part of a source becomes one file of a snapshot: as it is, or read, computed, cut to what may be seen, and written to a new file."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from training.errors import DataError, shown
-from training.sources.csv_reader import read_csv, read_header
 from training.sources.limits import check_size, decoded_bytes
-from training.sources.tables import ARROW_TYPES, TableContract, schema_of, type_name
+from training.sources.source import ArrowStream, PartContent, Window
+from training.sources.table_contract import TableContract
+from training.sources.tables import ARROW_TYPES, declared_columns, schema_of, type_name
 from training.sql.expressions import columns_of, hardened, quoted
 
 ROW_GROUP_ROWS: Final = 128 * 1024
@@ -33,7 +34,6 @@ RESULT_TYPES: Final = {
     "timestamp": frozenset({"TIMESTAMP WITH TIME ZONE"}),
 }
 """What an expression may give for each declared type. No text becomes a number here, and no time without zone an instant."""
-MAX_NAMES_SHOWN: Final = 10
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -46,15 +46,6 @@ class LabelTimes:
 
     known_us: Microseconds
     unknown_us: Microseconds
-
-
-@dataclass(frozen=True, slots=True)
-class Horizon:
-    """The rows of a table that a run may see: event times in [start, end), and all that is known at `as_of`."""
-
-    start: datetime | None
-    end: datetime | None
-    as_of: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,24 +77,24 @@ def part_as_is(contract: TableContract, path: Path, *, source: str, limit_bytes:
         return Part(path, file.metadata.num_rows, schema, size_bytes)
 
 
-def part_of_rows(contract: TableContract, path: Path, horizon: Horizon, *, source: str, limit_bytes: int) -> Part:
-    """Read a source file, add its derived columns, keep the rows of the horizon, sort them, and write them beside the file.
+def part_of_rows(contract: TableContract, rows: pa.Table, window: Window, written: Path, *, source: str) -> Part:
+    """Add a part's derived columns, keep the rows of the window, sort them, and write them to a file.
 
-    The bytes written depend on the file's content, the contract and the horizon alone.
+    The bytes written depend on the rows, the contract and the window alone.
 
     Args:
-        limit_bytes: the largest size of the rows that are read, decoded.
+        rows: of `read_rows`.
+        written: path of the file to write.
+        source: what to call the part in messages.
 
     Raises:
-        DataError: of `read_rows`, `derive` and `keep_visible`.
+        DataError: of `derive` and `keep_visible`.
     """
-    rows = read_rows(contract, path, source=source, limit_bytes=limit_bytes)
-    table, unknown_us = keep_visible(contract, derive(contract, rows, source=source), horizon, source=source)
+    table, unknown_us = keep_visible(contract, derive(contract, rows, source=source), window, source=source)
     times = None if unknown_us is None else LabelTimes(_microseconds(table, contract), unknown_us)
     order = [name for name in dict.fromkeys((contract.event_time, *contract.key)) if name in table.column_names]
     if order:
         table = table.sort_by([(name, "ascending") for name in order])
-    written = path.with_name(f"{path.name}.rows")
     pq.write_table(
         table.replace_schema_metadata(None),
         written,
@@ -115,30 +106,55 @@ def part_of_rows(contract: TableContract, path: Path, horizon: Horizon, *, sourc
     return Part(written, table.num_rows, schema_of(table.schema, source=source), table.nbytes, times)
 
 
-def read_rows(contract: TableContract, path: Path, *, source: str, limit_bytes: int) -> pa.Table:
-    """Return the declared columns that a CSV or Parquet file has, in the contract's order.
+def read_rows(contract: TableContract, content: PartContent, *, source: str, limit_bytes: int) -> pa.Table:
+    """Return the declared columns that a part has, in the contract's order.
 
-    Columns that are missing, or in Parquet of another type, are left for validation to report, unless something here needs them.
+    Columns that are missing, or of another type, are left for validation to report, unless something here needs them.
+
+    Args:
+        limit_bytes: the largest size of the rows, decoded.
 
     Raises:
-        DataError: `schema.unexpected`, columns neither declared nor ignored; of `read_csv`; `data.empty`, `format.parquet`;
-            `source.too_large`, by the size of a CSV file or by the footer and the dictionaries of a Parquet file, before a row is decoded.
+        DataError: `schema.unexpected`, columns neither declared nor ignored; `data.empty`, `format.parquet`; `source.failed`, the rows
+            cannot be read; `source.too_large`, of a Parquet file by its footer and dictionaries, before a row is decoded.
     """
-    if contract.kind == "csv":
-        check_size(path.stat().st_size, limit_bytes, what=source)
-        header = read_header(path, source=source)
-        present = _declared(contract, header, source=source)
-        return read_csv(path, {name: ARROW_TYPES[contract.columns[name].type] for name in present}, source=source)
+    if isinstance(content.rows, Path):
+        return _plain(_read_parquet(contract, content.rows, source=source, limit_bytes=limit_bytes))
+    table = _collected(content.rows, source=source, limit_bytes=limit_bytes)
+    return _plain(table.select(declared_columns(contract, list(schema_of(table.schema, source=source)), source=source)))
+
+
+def _read_parquet(contract: TableContract, path: Path, *, source: str, limit_bytes: int) -> pa.Table:
     with _open_parquet(path, source=source) as file:
-        present = _declared(contract, list(schema_of(file.schema_arrow, source=source)), source=source)
+        present = declared_columns(contract, list(schema_of(file.schema_arrow, source=source)), source=source)
         size_bytes = _decoded_bytes(file, present, path, limit_bytes, source=source)
         check_size(size_bytes, limit_bytes, what=source, rows=file.metadata.num_rows)
         try:
-            table = file.read(columns=present).select(present)
+            return file.read(columns=present).select(present)
         except (pa.ArrowException, OSError) as err:
             raise _not_parquet(source, err) from err
-    same = {name: ARROW_TYPES.get(type_name(table.schema.field(name).type), table.schema.field(name).type) for name in present}
-    return table.cast(pa.schema([pa.field(name, kind) for name, kind in same.items()]))
+
+
+def _collected(rows: ArrowStream, *, source: str, limit_bytes: int) -> pa.Table:
+    """Return the rows of a stream, which ends as soon as they are larger than the limit."""
+    if isinstance(rows, pa.Table):
+        return rows
+    batches, size_bytes, num_rows = [], 0, 0
+    try:
+        reader = pa.RecordBatchReader.from_stream(rows)
+        for batch in reader:
+            batches.append(batch)
+            size_bytes, num_rows = size_bytes + batch.nbytes, num_rows + batch.num_rows
+            check_size(size_bytes, limit_bytes, what=source, rows=num_rows)
+        return pa.Table.from_batches(batches, reader.schema)
+    except (pa.ArrowException, OSError) as err:
+        raise DataError("source.failed", f"{source} cannot be read: {err}", hint="the log has the stack of the source's own code") from err
+
+
+def _plain(table: pa.Table) -> pa.Table:
+    """Return the table with each type that the YAML names in Arrow's plain encoding."""
+    kinds = {field.name: ARROW_TYPES.get(type_name(field.type), field.type) for field in table.schema}
+    return table.cast(pa.schema([pa.field(name, kind) for name, kind in kinds.items()]))
 
 
 def derive(contract: TableContract, table: pa.Table, *, source: str) -> pa.Table:
@@ -173,17 +189,17 @@ def derive(contract: TableContract, table: pa.Table, *, source: str) -> pa.Table
     return table
 
 
-def keep_visible(contract: TableContract, table: pa.Table, horizon: Horizon, *, source: str) -> tuple[pa.Table, Microseconds | None]:
-    """Return the rows of the horizon, and the event times of the rows that only lack a known label (None without a `known_at`).
+def keep_visible(contract: TableContract, table: pa.Table, window: Window, *, source: str) -> tuple[pa.Table, Microseconds | None]:
+    """Return the rows of the window, and the event times of the rows that only lack a known label (None without a `known_at`).
 
     A row whose time is null stays, for validation to report; where `known_at` is declared nullable, null means not known yet.
 
     Raises:
         DataError: `schema.missing` or `schema.type` where the times are not there, or are not instants.
     """
-    bounds = [(contract.event_time, pc.greater_equal, horizon.start), (contract.event_time, pc.less, horizon.end)]
+    bounds = [(contract.event_time, pc.greater_equal, window.start), (contract.event_time, pc.less, window.end)]
     if contract.event_time is not None and contract.available_after:
-        bounds.append((contract.event_time, pc.less_equal, horizon.as_of - contract.available_after))
+        bounds.append((contract.event_time, pc.less_equal, window.as_of - contract.available_after))
     for name, compare, bound in bounds:
         if name is not None and bound is not None:
             column = _instants(table, name, source=source)
@@ -192,7 +208,7 @@ def keep_visible(contract: TableContract, table: pa.Table, horizon: Horizon, *, 
         return table, None
     declared = contract.columns.get(contract.known_at)
     column = _instants(table, contract.known_at, source=source)
-    is_known = pc.less_equal(column, _instant(horizon.as_of))
+    is_known = pc.less_equal(column, _instant(window.as_of))
     is_known = _with_null(is_known, as_value=declared is None or not declared.nullable)
     return table.filter(is_known), _microseconds(table.filter(pc.invert(is_known)), contract)
 
@@ -237,18 +253,6 @@ def require(names: set[str], table: pa.Table, reason: str, *, source: str) -> No
             f"{source}: column {', '.join(shown(name) for name in missing)} is missing, and {reason}",
             hint="repair the file, or the columns in the YAML",
         )
-
-
-def _declared(contract: TableContract, names: list[str], *, source: str) -> list[str]:
-    unexpected = [name for name in names if name not in contract.columns and name not in contract.ignore]
-    if unexpected:
-        listed = ", ".join(shown(name) for name in unexpected[:MAX_NAMES_SHOWN])
-        raise DataError(
-            "schema.unexpected",
-            f"{source}: {len(unexpected)} column(s) that table {shown(contract.name)} does not declare: {listed}",
-            hint="declare them under `columns`, or name them under `ignore`",
-        )
-    return [name for name in contract.columns if name in names]
 
 
 def _check_result(found: str, wanted: str, sql: str, *, where: str) -> None:

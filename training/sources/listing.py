@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from urllib.parse import unquote, urlsplit
 
 import obstore
@@ -15,8 +15,11 @@ from obstore import exceptions as obstore_errors
 
 from training.errors import DataError
 from training.sources.local import check_local_source
+from training.sources.registry import source_of
+from training.sources.source import ListedPart, Window
+from training.sources.table_contract import contracts_of
 from training.spec import PipelineSpec
-from training.spec.schedule import partitions
+from training.spec.schedule import partitions, window
 from training.store import Store
 from training.store.bucket import Bucket, as_uri
 
@@ -110,26 +113,42 @@ def partition_uri(uri: str, partition: str, day: date) -> str:
     return f"{uri}/{partition.replace(PLACEHOLDER, day.isoformat())}"
 
 
-def listing_for(spec: PipelineSpec, as_of: datetime) -> dict[str, list[dict[str, Any]]]:
+def windows_of(spec: PipelineSpec, as_of: datetime) -> dict[str, Window]:
+    """Return what a run may see of each table, by its name."""
+    source, (start, end) = spec.data.source, window(spec, as_of)
+    windows = {source.table: Window(start, end, as_of, tuple(partitions(spec, as_of)) if source.is_daily else ())}
+    for feature in spec.data.features:
+        oldest = None if feature.max_age is None else start - source.decision_lead - feature.max_age
+        windows[feature.table] = Window(oldest, None, as_of)
+    return windows
+
+
+def listing_for(spec: PipelineSpec, as_of: datetime) -> dict[str, list[ListedPart]]:
     """List every table of a pipeline, as the ingest stage's parameter `listing`.
 
+    Raises:
+        NightshiftError: of the sources; `source.unknown`, `source.not_a_source`.
+
     Returns:
-        Table name to `[{uri, size_bytes, version, partition}]`, sorted; `partition` is YYYY-MM-DD or None.
+        Table name to its parts, sorted.
     """
-    source = spec.data.source
-    listing = {source.table: _entries(source.uri, source.partition, partitions(spec, as_of) if source.partition else [])}
-    for feature in spec.data.features:
-        listing[feature.table] = _entries(feature.uri, None, [])
-    return listing
+    windows = windows_of(spec, as_of)
+    return {c.name: [part.as_json() for part in source_of(c).list(windows[c.name])] for c in contracts_of(spec)}
 
 
 def missing_partitions(spec: PipelineSpec, as_of: datetime) -> list[date]:
-    """Return the days of the window whose partition holds no data file yet, sorted; always empty for sources without partitions."""
-    source = spec.data.source
-    if not source.partition:
+    """Return the days of the window of which the main table has no part yet, sorted; empty for sources that are not in daily parts."""
+    if not spec.data.source.is_daily:
         return []
-    listed = list_partitions(source.uri, source.partition, partitions(spec, as_of))
-    return sorted(day for day, found in listed.items() if not found)
+    main, seen = contracts_of(spec)[0], windows_of(spec, as_of)[spec.data.source.table]
+    listed = {part.partition for part in source_of(main).list(seen)}
+    return [day for day in seen.days if day.isoformat() not in listed]
+
+
+def named_day(spec: PipelineSpec, day: date) -> str:
+    """Return what messages call the part of a day of the main table."""
+    source = spec.data.source
+    return day.isoformat() if source.uri is None or source.partition is None else partition_uri(source.uri, source.partition, day)
 
 
 def read_source(uri: str, version: str | None, path: Path, *, root: str | None = None) -> Path:
@@ -183,22 +202,6 @@ def previous_snapshot(store: Store, pipeline: str, as_of: datetime) -> str | Non
 def _instant(as_of: datetime) -> str:
     # Without colons, which are awkward in local paths and escaped in some URIs.
     return as_of.astimezone(UTC).strftime("%Y-%m-%dT%H%M%SZ")
-
-
-def _entries(uri: str, partition: str | None, days: list[date]) -> list[dict[str, Any]]:
-    if partition is None:
-        return [_entry(found, None) for found in list_source(uri)]
-    listed = list_partitions(uri, partition, days)
-    return [_entry(found, day) for day, sources in sorted(listed.items()) for found in sources]
-
-
-def _entry(found: SourceObject, day: date | None) -> dict[str, Any]:
-    return {
-        "uri": found.uri,
-        "size_bytes": found.size_bytes,
-        "version": found.version,
-        "partition": None if day is None else day.isoformat(),
-    }
 
 
 def _open_parent(uri: str) -> tuple[_SourceFolder | None, str]:

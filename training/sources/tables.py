@@ -1,17 +1,15 @@
-"""What the YAML promises of each table, and the types that it names, in Arrow's words."""
+"""The types and columns that the YAML names, in Arrow's words."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
 from training.contracts import canonical_json, sha256_hex
 from training.errors import DataError, shown
-from training.spec import PipelineSpec
+from training.sources.table_contract import TableContract
 
 ARROW_TYPES: Final[Mapping[str, pa.DataType]] = {
     "int8": pa.int8(),
@@ -27,89 +25,8 @@ ARROW_TYPES: Final[Mapping[str, pa.DataType]] = {
 }
 """The YAML's type names. A timestamp is an instant: microseconds, in UTC."""
 
+MAX_NAMES_SHOWN: Final = 10
 UTC_NAMES: Final = frozenset({"UTC", "Etc/UTC", "Z", "+00:00"})
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Column:
-    """One declared column of a source."""
-
-    type: str
-    nullable: bool = False
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Derived:
-    """One column that ingest computes: an SQL expression over the columns declared before it."""
-
-    type: str
-    sql: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TableContract:
-    """One table as the YAML declares it."""
-
-    name: str
-    kind: str
-    """`csv` or `parquet`."""
-    uri: str
-    columns: Mapping[str, Column]
-    derived: Mapping[str, Derived] = field(default_factory=dict)
-    ignore: tuple[str, ...] = ()
-    key: tuple[str, ...] = ()
-    """Columns that name a row; a feature table's begin with those that it is joined on."""
-    event_time: str | None = None
-    known_at: str | None = None
-    """The column that says when a row's label is known."""
-    partitioned: bool = False
-    available_after: timedelta = timedelta()
-    max_age: timedelta | None = None
-    suite: str | None = None
-
-    @property
-    def types(self) -> dict[str, str]:
-        """Type name of each declared and derived column."""
-        return {name: column.type for name, column in self.columns.items()} | {name: d.type for name, d in self.derived.items()}
-
-    @property
-    def is_kept_as_is(self) -> bool:
-        """Whether snapshots hold the source's files byte for byte: whole partitions, nothing to compute or leave out by row."""
-        return self.kind == "parquet" and self.partitioned and not self.derived and self.known_at is None
-
-
-def contracts_of(spec: PipelineSpec) -> list[TableContract]:
-    """Return the contract of the main table, then those of the feature tables in the YAML's order."""
-    source, label = spec.data.source, spec.data.label
-    main = TableContract(
-        name=source.table,
-        kind=source.kind,
-        uri=source.uri,
-        columns={name: Column(type=c.type, nullable=c.nullable) for name, c in source.columns.items()},
-        derived={name: Derived(type=d.type, sql=d.sql) for name, d in source.derive_in_order()},
-        ignore=tuple(source.ignore),
-        key=tuple(source.key),
-        event_time=source.event_time,
-        known_at=label.known_at,
-        partitioned=source.partition is not None,
-        suite=spec.validate_.suite,
-    )
-    features = [
-        TableContract(
-            name=feature.table,
-            kind=feature.kind,
-            uri=feature.uri,
-            columns={name: Column(type=c.type, nullable=c.nullable) for name, c in feature.columns.items()},
-            ignore=tuple(feature.ignore),
-            key=tuple(feature.on.values()) + ((feature.event_time,) if feature.event_time else ()),
-            event_time=feature.event_time,
-            available_after=feature.available_after,
-            max_age=feature.max_age,
-            suite=feature.suite,
-        )
-        for feature in spec.data.features
-    ]
-    return [main, *features]
 
 
 def type_name(found: pa.DataType) -> str:
@@ -147,6 +64,23 @@ def check_names(names: list[str], *, source: str) -> None:
         before.add(name)
 
 
-def schema_hash(schema: Mapping[str, Any]) -> str:
+def declared_columns(contract: TableContract, names: list[str], *, source: str) -> list[str]:
+    """Return the declared columns that are among `names`, in the contract's order.
+
+    Raises:
+        DataError: `schema.unexpected`, one of `names` is neither declared nor ignored.
+    """
+    unexpected = [name for name in names if name not in contract.columns and name not in contract.ignore]
+    if unexpected:
+        listed = ", ".join(shown(name) for name in unexpected[:MAX_NAMES_SHOWN])
+        raise DataError(
+            "schema.unexpected",
+            f"{source}: {len(unexpected)} column(s) that table {shown(contract.name)} does not declare: {listed}",
+            hint="declare them under `columns`, or name them under `ignore`",
+        )
+    return [name for name in contract.columns if name in names]
+
+
+def schema_hash(schema: Mapping[str, str]) -> str:
     """Return the SHA-256 over the sorted (name, type) pairs: the order of columns makes no difference."""
     return sha256_hex(canonical_json(sorted([name, kind] for name, kind in schema.items())))

@@ -21,6 +21,7 @@ from training.errors import Problem, SpecError, shown
 from training.spec.family import FamilyDescriptor
 from training.spec.installed import Installed, installed_descriptor, installed_packages
 from training.spec.metrics import installed_metrics
+from training.spec.source_kinds import installed_sources
 
 logger = logging.getLogger(__name__)
 
@@ -105,9 +106,10 @@ def usable_families() -> Mapping[str, FamilyDescriptor]:
 
 
 def own_packages(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """Return the packages whose classes a YAML may name: those of the variable, and those that add families or metrics."""
+    """Return the packages whose classes a YAML may name: those of the variable, and those that add families, metrics or sources."""
     named = tuple(name for part in environ.get(PACKAGES_VARIABLE, "").split(",") if (name := part.strip()))
-    added = [*installed_families().packages.values(), *installed_metrics().packages.values()]
+    installed = (installed_families(), installed_metrics(), installed_sources())
+    added = [package for found in installed for package in found.packages.values()]
     return tuple(dict.fromkeys([*named, *(package.partition(".")[0] for package in added)]))
 
 

@@ -17,7 +17,7 @@ from training.stage_table import TABLE, TRIAL
 
 _NOT_OF_THE_ROWS: Final = frozenset({"wait", "suite"})
 _NOT_OF_THE_CELLS: Final = frozenset({"known", "because"})
-_PLACES: Final = frozenset({"uri", "kind"})
+_PLACES: Final = frozenset({"uri", "kind", "settings"})
 _NOT_OF_THE_WEIGHTS: Final = frozenset({"placement", "checkpoint"})
 _LATER_KEYS: Final[Mapping[str, Mapping[str, Any]]] = {
     "label": {"positive": None},
@@ -118,7 +118,8 @@ def _as_before(values: Mapping[str, Any], section: str) -> dict[str, Any]:
 
 
 def _table(table: Mapping[str, Any], without: frozenset[str]) -> dict[str, Any]:
-    kept = {key: value for key, value in table.items() if key not in without}
+    # The key `settings` came later: where it is empty, the work is the same as without it.
+    kept = {key: value for key, value in table.items() if key not in without and (key != "settings" or value)}
     return {key: _columns(value) if key in ("columns", "derive") else value for key, value in kept.items()}
 
 

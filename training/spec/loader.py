@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path as LocalPath
 from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
@@ -16,8 +16,9 @@ from training.spec.problems import in_order, problem_at, problems_of
 from training.spec.rules.effects import unused_keys
 from training.spec.rules.findings import Finding
 from training.spec.rules.sections import broken_rules
-from training.spec.types import told
-from training.spec.yaml_reader import Document, read_document
+from training.spec.source_kinds import descriptor_of_source
+from training.spec.types import Section, told
+from training.spec.yaml_reader import Document, Path, read_document
 
 SECTIONS: Mapping[str, tuple[str, TypeAdapter[Any]]] = {
     field.alias or name: (name, TypeAdapter(field.rebuild_annotation())) for name, field in PipelineSpec.model_fields.items()
@@ -48,7 +49,7 @@ def check_file(path: str | os.PathLike[str]) -> CheckedSpec:
     Raises:
         SpecError: every problem of the file, in the order of its lines.
     """
-    file, source = Path(path), os.fspath(path)
+    file, source = LocalPath(path), os.fspath(path)
     try:
         text = file.read_bytes()
     except OSError as err:
@@ -121,12 +122,18 @@ def _sound_sections(document: Document, error: ValidationError) -> dict[str, Any
 
 
 def _settings_problems(document: Document, sections: Mapping[str, Any]) -> list[Problem]:
-    train = sections.get("train")
-    facts = None if train is None else descriptor_of(train.model)
-    if train is None or facts is None:
-        return []
-    try:
-        facts.settings.model_validate(train.settings)
-    except ValidationError as err:
-        return problems_of(err, facts.settings, document, prefix=("train", "settings"))
-    return []
+    """Return what is wrong with the settings of the family and of the sources' kinds."""
+    checked: list[tuple[Path, type[Section], dict[str, Any]]] = []
+    train, data = sections.get("train"), sections.get("data")
+    if train is not None and (family := descriptor_of(train.model)) is not None:
+        checked.append((("train", "settings"), family.settings, train.settings))
+    for path, table in [] if data is None else data.tables():
+        if (kind := descriptor_of_source(table.kind)) is not None:
+            checked.append(((*path, "settings"), kind.settings, table.settings))
+    problems = []
+    for path, model, settings in checked:
+        try:
+            model.model_validate(settings)
+        except ValidationError as err:
+            problems += problems_of(err, model, document, prefix=path)
+    return problems

@@ -145,12 +145,12 @@ def parse_as_of(text: str, timezone: str) -> datetime:
 def window(spec: PipelineSpec, as_of: datetime) -> tuple[datetime, datetime]:
     """Return [start, end) of the rows' event times, in UTC.
 
-    The window ends at `as_of`; for a partitioned source at the end of its last partition, so that it is whole partitions.
+    The window ends at `as_of`; for a source in daily parts at the end of its last day, so that it is whole days.
     Whole days are counted by the calendar of the pipeline's time zone: a day on which the clock changes is one day.
     """
     zone = ZoneInfo(spec.timezone)
     length = spec.data.source.window
-    if spec.data.source.partition is not None:
+    if spec.data.source.is_daily:
         days = partitions(spec, as_of)
         return _midnight(days[0], zone), _midnight(days[-1] + timedelta(days=1), zone)
     if length % timedelta(days=1):
@@ -164,11 +164,11 @@ def partitions(spec: PipelineSpec, as_of: datetime) -> list[date]:
     """Return the days of the window, oldest first; the last is the last whole day before `as_of` in the pipeline's time zone.
 
     Raises:
-        ValueError: the source has no daily partitions.
+        ValueError: the source has no daily parts.
     """
     source = spec.data.source
-    if source.partition is None:
-        raise ValueError(f"table {source.table} has no partitions")
+    if not source.is_daily:
+        raise ValueError(f"table {source.table} has no daily parts")
     last = as_of.astimezone(ZoneInfo(spec.timezone)).date() - timedelta(days=1)
     return [last - timedelta(days=back) for back in reversed(range(source.window.days))]
 

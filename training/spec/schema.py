@@ -19,6 +19,8 @@ from typing import Any, Final
 
 from training.spec.families import built_in_families, usable_families
 from training.spec.models import PipelineSpec
+from training.spec.source_kinds import SourceDescriptor, usable_sources
+from training.spec.types import Section
 
 logger = logging.getLogger("training.spec.schema")
 
@@ -30,17 +32,36 @@ def pipeline_schema() -> dict[str, Any]:
     """Return the schema of a pipeline's YAML; `train.settings` follows `train.model` for the families that are described."""
     schema = PipelineSpec.model_json_schema(by_alias=True, ref_template="#/$defs/{model}")
     for name, facts in usable_families().items():
-        # Classes of other distributions may have the names of ours.
-        prefix = "" if name in built_in_families() else f"{name}."
-        settings = facts.settings.model_json_schema(by_alias=True, ref_template=f"#/$defs/{prefix}{{model}}")
-        parts = {**settings.pop("$defs", {}), facts.settings.__name__: settings}
-        schema["$defs"] |= {f"{prefix}{part}": part_schema for part, part_schema in parts.items()}
+        settings = _settings(schema["$defs"], facts.settings, prefix="" if name in built_in_families() else f"{name}.")
         rule = {
             "if": {"properties": {"model": {"const": name}}, "required": ["model"]},
-            "then": {"properties": {"settings": {"$ref": f"#/$defs/{prefix}{facts.settings.__name__}"}}},
+            "then": {"properties": {"settings": settings}},
         }
         schema["$defs"]["Train"].setdefault("allOf", []).append(rule)
+    kinds = usable_sources()
+    for table in ("Source", "FeatureTable"):
+        schema["$defs"][table]["properties"]["kind"]["enum"] = list(kinds)
+    for name, kind in kinds.items():
+        _add_kind(schema["$defs"], name, kind)
     return {"$schema": DIALECT, "title": "Nightshift pipeline", **{key: value for key, value in schema.items() if key != "title"}}
+
+
+def _settings(definitions: dict[str, Any], model: type[Section], *, prefix: str) -> dict[str, Any]:
+    """Add the schema of settings; return the reference to it. `prefix`: classes of other distributions may have the names of ours."""
+    settings = model.model_json_schema(by_alias=True, ref_template=f"#/$defs/{prefix}{{model}}")
+    parts = {**settings.pop("$defs", {}), model.__name__: settings}
+    definitions |= {f"{prefix}{part}": part_schema for part, part_schema in parts.items()}
+    return {"$ref": f"#/$defs/{prefix}{model.__name__}"}
+
+
+def _add_kind(definitions: dict[str, Any], name: str, kind: SourceDescriptor) -> None:
+    """Add the rules of a kind of source: whether it has a `uri`, and its settings."""
+    then: dict[str, Any] = {"required": ["uri"]} if kind.has_uri else {"properties": {"uri": {"type": "null"}}}
+    if kind.settings.model_fields:
+        then.setdefault("properties", {})["settings"] = _settings(definitions, kind.settings, prefix=f"source.{name}.")
+    rule = {"if": {"properties": {"kind": {"const": name}}, "required": ["kind"]}, "then": then}
+    for table in ("Source", "FeatureTable"):
+        definitions[table].setdefault("allOf", []).append(rule)
 
 
 def schema_text() -> str:

@@ -56,12 +56,14 @@ def resolve_uris(spec: PipelineSpec, environ: Mapping[str, str] = os.environ) ->
         SpecError: `uri.unset`, naming the variable and what to set it to; `uri.forbidden`, its value is not a place for data.
     """
     problems: list[Problem] = []
-    sources = [_resolved(path, uri, environ, problems) for path, uri in _uris(spec.data)]
+    places = {path: _resolved(path, uri, environ, problems) for path, uri in _uris(spec.data)}
     webhook = _webhook(spec.alerts, environ, problems)
     if problems:
         raise SpecError(spec.name, problems)
-    source = spec.data.source.model_copy(update={"uri": sources[0]})
-    features = tuple(table.model_copy(update={"uri": uri}) for table, uri in zip(spec.data.features, sources[1:], strict=True))
+    source = spec.data.source.model_copy(update={"uri": places.get(("data", "source", "uri"))})
+    features = tuple(
+        table.model_copy(update={"uri": places.get(("data", "features", index, "uri"))}) for index, table in enumerate(spec.data.features)
+    )
     data = spec.data.model_copy(update={"source": source, "features": features})
     return spec.model_copy(update={"data": data, "alerts": spec.alerts.model_copy(update={"webhook": webhook})})
 
@@ -72,9 +74,9 @@ def names_of_places(spec: PipelineSpec) -> set[str]:
 
 
 def _uris(data: Data) -> Iterator[tuple[Path, str]]:
-    yield ("data", "source", "uri"), data.source.uri
-    for index, table in enumerate(data.features):
-        yield ("data", "features", index, "uri"), table.uri
+    for path, table in data.tables():
+        if table.uri is not None:
+            yield (*path, "uri"), table.uri
 
 
 def _fault(uri: str) -> str:

@@ -14,7 +14,8 @@ from training.data.label_delay import META_KEY, SplitRule, split_lines
 from training.data.snapshots import SnapshotPlan, take_snapshot
 from training.database import connect
 from training.runtime.runner import Outcome, StageContext, main
-from training.sources.tables import contracts_of
+from training.sources.listing import windows_of
+from training.sources.table_contract import contracts_of
 from training.spec import PipelineSpec
 from training.spec.schedule import window
 from training.store import set_run_ref
@@ -31,6 +32,7 @@ def work(context: StageContext) -> Outcome:
     """
     spec, request = context.spec, context.request
     as_of = datetime.fromisoformat(request.as_of)
+    windows = windows_of(spec, as_of)
     start, end = window(spec, as_of)
     # Evaluate computes it from the columns of the spec: nothing has to be read or trained to refuse it.
     check_baseline(spec)
@@ -42,11 +44,7 @@ def work(context: StageContext) -> Outcome:
         end=end,
         split=_split_facts(spec),
         split_rule=SplitRule.of(spec),
-        lookback={
-            feature.table: start - spec.data.source.decision_lead - feature.max_age
-            for feature in spec.data.features
-            if feature.max_age is not None
-        },
+        lookback={feature.table: windows[feature.table].start for feature in spec.data.features},
     )
     with context.timed("snapshot"):
         uri, manifest = take_snapshot(

@@ -20,7 +20,7 @@ from training.data.validation.snapshot_view import open_snapshot
 from training.pages.validation import render_report
 from training.runtime.runner import Outcome, StageContext, main
 from training.sources.listing import snapshot_ref_name
-from training.sources.tables import contracts_of
+from training.sources.table_contract import contracts_of
 from training.store import Manifest, Store
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleExcept
 from nightshift.resolved_run import ResolvedRun
 from training.contracts import ContractError
 from training.errors import NightshiftError, UnavailableError
-from training.sources.listing import missing_partitions, partition_uri
+from training.sources.listing import missing_partitions, named_day
 from training.spec.types import duration_text
 from training.waiting import waiting_for_database
 
@@ -67,8 +67,8 @@ class WaitForData(BaseSensorOperator):
     def _missing(self, frozen: ResolvedRun) -> str:
         source = frozen.spec.data.source
         days = missing_partitions(frozen.spec, frozen.as_of)
-        if not days or source.partition is None:
+        if not days:
             return ""
-        named = ", ".join(partition_uri(source.uri, source.partition, day) for day in days[:MAX_NAMED_DAYS])
+        named = ", ".join(named_day(frozen.spec, day) for day in days[:MAX_NAMED_DAYS])
         more = f" and {len(days) - MAX_NAMED_DAYS} more" if len(days) > MAX_NAMED_DAYS else ""
         return f"{len(days)} of {source.window.days} partitions of {source.table} are not there: {named}{more}"

@@ -14,7 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from training.sources.tables import ARROW_TYPES, TableContract
+from training.sources.table_contract import TableContract
+from training.sources.tables import ARROW_TYPES
 from training.sql.expressions import hardened
 from training.store import Manifest
 

@@ -37,6 +37,7 @@ from training.spec.sections.data import Data, Derived, FeatureTable, Prepare, Va
 from training.spec.sections.evaluation import Evaluate
 from training.spec.sections.promotion import Promote
 from training.spec.sections.resources import resources_fit
+from training.spec.source_kinds import Days, descriptor_of_source
 from training.spec.types import duration_text, told
 from training.spec.uris import forbidden_uris, forbidden_webhook, partition_fault
 from training.spec.yaml_reader import Path
@@ -130,13 +131,17 @@ def windows_fit(data: Data) -> Iterator[Finding]:
             f"leave nothing of the window ({duration_text(source.window)}) to train on"
         )
         yield Finding(("data", "split"), "split.window", message, f"make data.source.window longer than {duration_text(held_out)}")
-    if source.partition is None:
+    if not source.is_daily:
         if source.wait:
             yield Finding(
                 ("data", "source", "wait"), "field.conflict", "wait needs a partition", "only a day's partition can be seen to be missing"
             )
         return
-    fault = partition_fault(source.partition)
+    descriptor = descriptor_of_source(source.kind)
+    if source.partition is not None and descriptor is not None and descriptor.days is not Days.PARTITIONED:
+        message = f"a source of kind {source.kind} has no partition"
+        yield Finding(("data", "source", "partition"), "field.conflict", message, "remove it")
+    fault = "" if source.partition is None else partition_fault(source.partition)
     if fault:
         yield Finding(
             ("data", "source", "partition"), "partition.invalid", f"{told(source.partition)} {fault}", 'one folder a day: "dt={date}"'

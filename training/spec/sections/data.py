@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, WithJsonSchema, field_validator
 
+from training.errors import SpecError
+from training.spec.problems import nearest
+from training.spec.source_kinds import DESCRIPTORS, Days, descriptor_of_source, known_sources, with_source_defaults
+from training.spec.types import (
+    FROZEN,
+    ColumnName,
+    Duration,
+    EmptyDays,
+    Line,
+    Name,
+    PositiveDuration,
+    Scalar,
+    Section,
+    Setting,
+    SplitEnd,
+    Suite,
+    refusal,
+    told,
+)
 from training.spec.types import WEEKDAYS as WEEKDAYS
-from training.spec.types import ColumnName, Duration, EmptyDays, Line, Name, PositiveDuration, Scalar, Section, SplitEnd, Suite
+from training.spec.yaml_reader import Path
 from training.sql.analysis import in_order_of_use
 
 ColumnType = Literal["boolean", "int8", "int16", "int32", "int64", "float", "double", "string", "date", "timestamp"]
@@ -17,6 +36,9 @@ Known = Literal["before", "after"]
 """Whether a value is there when the prediction is made, or only afterwards."""
 
 Transform = Literal["category", "number", "standard", "log", "hash", "bucket", "identity"]
+
+Kind = Annotated[Name, WithJsonSchema({"enum": sorted(DESCRIPTORS)})]
+"""A kind of source: of training/sources/kinds/, or of an entry point of the group `nightshift.sources`."""
 
 Columns = Annotated[tuple[ColumnName, ...], Field(strict=False)]
 Sql = Annotated[str, Field(min_length=1, max_length=4000)]
@@ -51,13 +73,54 @@ class Derived(Section):
     """Why it is known before although `sql` mentions a late column."""
 
 
-class Source(Section):
-    """The main table: one row per prediction."""
+class Table(Section):
+    """Where a table is, and what reads it."""
 
     table: Name
-    kind: Literal["csv", "parquet"]
-    uri: Line
-    """`${NAME_URI}/…`, or s3://, gs://, az://; a file, or the folder of the partitions."""
+    kind: Kind
+    """`csv`, `parquet`, or a kind that an installed distribution adds (docs/extending.md)."""
+    uri: Annotated[Line | None, Field(validate_default=True)] = None
+    """`${NAME_URI}/…`, or s3://, gs://, az://; a file, or the folder of the partitions. Required, unless the kind has no place."""
+    settings: dict[str, Setting] = Field(default_factory=dict, validate_default=True)
+    """The kind's own; defaults are filled in. `csv` and `parquet` have none."""
+
+    @field_validator("kind", mode="after")
+    @classmethod
+    def _is_known(cls, value: str, info: ValidationInfo) -> str:
+        if info.context == FROZEN:
+            return value  # The stage that reads the source reports it.
+        try:
+            if descriptor_of_source(value) is not None:
+                return value
+            known = known_sources()
+        except SpecError as err:
+            raise refusal(err.code, err.problems[0].message, hint=err.problems[0].hint) from err
+        listed = ", ".join(f"'{name}'" for name in known[:-1]) + f" or '{known[-1]}'"
+        close = nearest(value, known)
+        hint = close if close.startswith("did you mean") else "other kinds need an installed distribution that adds them"
+        raise refusal("field.choice", f"must be {listed}, got {told(value)}", hint=hint)
+
+    @field_validator("uri", mode="after")
+    @classmethod
+    def _fits_the_kind(cls, value: str | None, info: ValidationInfo) -> str | None:
+        kind = info.data.get("kind")
+        descriptor = None if kind is None or info.context == FROZEN else descriptor_of_source(kind)
+        if descriptor is None or descriptor.has_uri == (value is not None):
+            return value
+        if value is None:
+            raise refusal("field.missing", "the key uri is missing")
+        raise refusal("field.conflict", f"a source of kind {kind} has no uri, got {told(value)}", hint="remove it")
+
+    @field_validator("settings", mode="after")
+    @classmethod
+    def _fill(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        kind = info.data.get("kind")
+        return value if kind is None or info.context == FROZEN else with_source_defaults(kind, value)
+
+
+class Source(Table):
+    """The main table: one row per prediction."""
+
     partition: Annotated[str, Field(max_length=200)] | None = None
     """Folder of one day below `uri`, `dt={date}`; complete when the day is over."""
     event_time: ColumnName
@@ -73,6 +136,14 @@ class Source(Section):
     derive: dict[ColumnName, Derived] = Field(default_factory=dict)
 
     @property
+    def is_daily(self) -> bool:
+        """Whether each part of it is of one day, which can be seen to be missing."""
+        if self.partition is not None:
+            return True
+        descriptor = descriptor_of_source(self.kind)
+        return descriptor is not None and descriptor.days is Days.ALWAYS
+
+    @property
     def types(self) -> dict[str, str]:
         """Name to type of every column that the table has downstream, the derived ones last."""
         return {name: column.type for name, column in (self.columns | self.derive).items()}
@@ -82,12 +153,9 @@ class Source(Section):
         return in_order_of_use(self.derive)
 
 
-class FeatureTable(Section):
+class FeatureTable(Table):
     """A table joined to the main one: point in time where it has an `event_time`, else a dimension that is known always."""
 
-    table: Name
-    kind: Literal["csv", "parquet"]
-    uri: Line
     on: Annotated[dict[ColumnName, ColumnName], Field(min_length=1)]
     """Ours to theirs: the main table's column to this file's column."""
     event_time: ColumnName | None = None
@@ -136,6 +204,11 @@ class Data(Section):
     group: ColumnName | None = None
     """Rows of one group are ranked against one another and never split."""
     split: Split
+
+    def tables(self) -> list[tuple[Path, Table]]:
+        """Return (path in the YAML, table) of each table, the main one first."""
+        features: list[tuple[Path, Table]] = [(("data", "features", index), table) for index, table in enumerate(self.features)]
+        return [(("data", "source"), self.source), *features]
 
     def frame_types(self) -> dict[str, str]:
         """Name to type of every column of the joined frame, in its order."""

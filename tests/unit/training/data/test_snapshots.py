@@ -17,7 +17,8 @@ from training.data.snapshots import SnapshotPlan, take_snapshot
 from training.errors import DataError
 from training.runtime.provenance import CHECKOUT
 from training.sources.listing import list_source
-from training.sources.tables import Column, Derived, TableContract, schema_hash
+from training.sources.table_contract import Column, Derived, TableContract
+from training.sources.tables import schema_hash
 from training.store import Manifest, Store
 
 START, END = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 3, tzinfo=UTC)

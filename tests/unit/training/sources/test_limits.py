@@ -16,7 +16,7 @@ from training.runtime.memory import memory_limit_bytes
 from training.sources import files
 from training.sources.limits import DEFAULT_SHARE, VARIABLE, decoded_bytes, table_limit_bytes
 from training.sources.listing import list_source
-from training.sources.tables import Column, TableContract
+from training.sources.table_contract import Column, TableContract
 from training.store import Store
 
 START, END = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 3, tzinfo=UTC)
@@ -71,7 +71,7 @@ def test_partitions_that_are_small_one_by_one_are_refused_together(tmp_path: Pat
 def test_csv_file_is_refused_by_its_size_before_it_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "t").write_bytes(b"id,sold\n" + b"1,2026-01-01T00:00:00Z\n" * 800_000)
     monkeypatch.setenv(VARIABLE, "16MiB")
-    monkeypatch.setattr("training.data.snapshots.read_source", lambda *_args, **_named: pytest.fail("the file was copied"))
+    monkeypatch.setattr("training.sources.file_source.read_source", lambda *_args, **_named: pytest.fail("the file was copied"))
     refusal(tmp_path, contract(tmp_path, kind="csv"))
 
 

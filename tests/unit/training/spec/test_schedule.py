@@ -158,5 +158,5 @@ def test_window_of_partitions_has_no_gap_where_the_clock_changes(accept: Accept)
 
 
 def test_source_without_partitions_has_none(flights: PipelineSpec) -> None:
-    with pytest.raises(ValueError, match="table flights has no partitions"):
+    with pytest.raises(ValueError, match="table flights has no daily parts"):
         partitions(flights, NOW)

@@ -25,7 +25,7 @@ from training.errors import DataError
 from training.runtime.context import Outcome, StageContext, StopFlag
 from training.runtime.provenance import CHECKOUT
 from training.sources.listing import listing_for
-from training.sources.tables import contracts_of
+from training.sources.table_contract import contracts_of
 from training.spec import PipelineSpec, parse_spec, resolve_uris, window
 from training.stages import prepare
 from training.store import Manifest, Store

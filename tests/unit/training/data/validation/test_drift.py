@@ -12,7 +12,8 @@ import pytest
 
 from training.data.validation.column_statistics import profile
 from training.data.validation.snapshot_view import TableView, open_snapshot
-from training.sources.tables import Column, TableContract, schema_of
+from training.sources.table_contract import Column, TableContract
+from training.sources.tables import schema_of
 from training.store import Manifest
 from training.store.manifests import FileEntry
 

@@ -1,0 +1,434 @@
+"""Kinds of sources that distributions outside of this repository add, each of one file: a table of SQLite and a calendar."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow.parquet as pq
+import pytest
+
+from nightshift.operators.wait import WaitForData
+from tests.unit.training.code.named_work import code_of_request, run_process
+from training.contracts import RunIdentity, StageRequest, StageResult
+from training.errors import DataError, NightshiftError, SpecError, UnavailableError
+from training.sources.listing import listing_for, missing_partitions
+from training.sources.registry import _class_of, source_of
+from training.sources.source import SourcePart
+from training.sources.table_contract import contracts_of
+from training.spec import PipelineSpec, freeze, parse_spec, resolve_uris, spec_part
+from training.spec.installed import installed_packages
+from training.spec.source_kinds import descriptor_of_source
+from training.stages import ingest, prepare, validate
+from training.store import Store
+
+SQLITE = '''
+"""A table of a SQLite file, one part for each day; a day's version is the sum of its rows' revisions."""
+
+import sqlite3
+from urllib.parse import unquote, urlsplit
+
+from training.errors import DataError
+from training.sources.source import PartContent, SourcePart
+from training.spec.source_kinds import Days, SourceDescriptor
+from training.spec.types import Section
+
+
+class SqliteSettings(Section):
+    table: str
+    revision: str = "revision"
+
+
+DESCRIPTOR = SourceDescriptor(settings=SqliteSettings, days=Days.ALWAYS)
+
+
+class SqliteSource:
+    def __init__(self, contract):
+        self.contract = contract
+        self.path = unquote(urlsplit(contract.uri).path)
+
+    def list(self, window):
+        if not window.days:
+            raise ValueError("the table has days")
+        first, last = window.days[0].isoformat(), window.days[-1].isoformat()
+        counted = "SELECT day, count(*), sum({revision}) FROM {table} WHERE day BETWEEN ? AND ? GROUP BY day"
+        rows = self._select(counted.format(**self.contract.settings), first, last)
+        return [SourcePart(f"{self.contract.uri}#{day}", 0, f"{count}-{revisions}", day) for day, count, revisions in rows]
+
+    def read(self, part, folder, *, limit_bytes):
+        import pyarrow as pa
+
+        from training.sources.tables import ARROW_TYPES
+
+        columns = self.contract.columns
+        fields = pa.schema([(name, ARROW_TYPES[column.type]) for name, column in columns.items()])
+        counted = "SELECT count(*), sum({revision}) FROM {table} WHERE day = ?".format(**self.contract.settings)
+        if "-".join(map(str, self._select(counted, part.partition)[0])) != part.version:
+            raise DataError("source.changed", f"{part.uri} changed after it was listed", hint="trigger the run again")
+        selected = "SELECT {} FROM {} WHERE day = ?".format(", ".join(columns), self.contract.settings["table"])
+        cells = self._select(selected, part.partition)
+        # As a stream of batches, as a warehouse's client returns.
+        batches = [pa.RecordBatch.from_arrays([pa.array(c).cast(f.type) for c, f in zip(zip(*rows), fields)], schema=fields)
+                   for rows in (cells[:2], cells[2:]) if rows]
+        return PartContent(pa.RecordBatchReader.from_batches(fields, batches))
+
+    def _select(self, text, *values):
+        connection = sqlite3.connect(f"file:{self.path}?mode=ro", uri=True)
+        try:
+            return connection.execute(text, values).fetchall()
+        finally:
+            connection.close()
+
+
+SOURCE = SqliteSource
+'''
+CALENDAR = '''
+"""The days of the week, computed: a table that is in no place."""
+
+from training.sources.source import PartContent, SourcePart
+from training.spec.source_kinds import SourceDescriptor
+
+DESCRIPTOR = SourceDescriptor(has_uri=False)
+
+
+class CalendarSource:
+    def __init__(self, contract):
+        pass
+
+    def list(self, window):
+        return [SourcePart("calendar:weekdays", 0, "1")]
+
+    def read(self, part, folder, *, limit_bytes):
+        import pyarrow as pa
+
+        names = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]
+        return PartContent(pa.table({"weekday": list(range(7)), "name": names}))
+
+
+SOURCE = CalendarSource
+'''
+FILES = {"acme_sqlite.py": SQLITE, "acme_calendar.py": CALENDAR, "acme_broken.py": "raise RuntimeError('no driver')\n", "acme_empty.py": ""}
+KINDS = {"sqlite": "acme_sqlite", "calendar": "acme_calendar", "broken": "acme_broken", "empty": "acme_empty"}
+SPEC = """
+name: orders
+owner: tests
+timezone: Europe/Amsterdam
+data:
+  source:
+    table: orders
+    kind: sqlite
+    uri: "${SHOP_URI}/shop.db"
+    settings: {table: sales}
+    event_time: ordered_at
+    window: 4d
+    wait: 2h
+    key: [order_id]
+    columns:
+      order_id: {type: int64}
+      ordered_at: {type: timestamp}
+      weekday: {type: int64}
+      value: {type: double}
+      cancelled: {type: int64, known: after}
+  features:
+    - table: weekdays
+      kind: calendar
+      on: {weekday: weekday}
+      columns:
+        weekday: {type: int64}
+        name: {type: string, as: weekday_name}
+  label: {column: cancelled}
+  split: {by: time, validation: 1d, test: 1d}
+prepare:
+  features:
+    weekday_name: {transform: category}
+    value: {transform: number}
+train: {model: boosted_trees, epochs: 1, learning_rate: 0.3}
+evaluate: {task: binary, primary: auc}
+promote: {model: orders}
+"""
+AS_OF = datetime(2026, 1, 7, 2, tzinfo=UTC)
+LAST = date(2026, 1, 6)
+ROWS_PER_DAY = 5
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("site")
+    points = "\n".join(f"{kind} = {module}" for kind, module in KINDS.items())
+    info = folder / "acme_sources-1.0.dist-info"
+    for path, text in {
+        **{folder / name: text for name, text in FILES.items()},
+        info / "METADATA": "Metadata-Version: 2.1\nName: acme-sources\nVersion: 1.0\n",
+        info / "entry_points.txt": f"[nightshift.sources]\n{points}\n",
+    }.items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    caches: list[Any] = [installed_packages, descriptor_of_source, _class_of]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        for cached in caches:
+            cached.cache_clear()
+        yield folder
+    for cached in caches:
+        cached.cache_clear()
+    for name in set(KINDS.values()) & set(sys.modules):
+        del sys.modules[name]
+
+
+class Shop:
+    """A SQLite file with four days of orders, and a store."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.path = folder, folder / "shop.db"
+        self.store = Store(str(folder / "store"))
+        with sqlite3.connect(self.path) as table:
+            table.execute("CREATE TABLE sales (day, order_id, ordered_at, weekday, value, cancelled, revision)")
+        for back in range(4):
+            self.write_day(LAST - timedelta(days=back))
+
+    def write_day(self, day: date) -> None:
+        noon = datetime(day.year, day.month, day.day, 12, tzinfo=UTC)
+        rows = [
+            (day.isoformat(), int(noon.timestamp()) + n, int(noon.timestamp() * 1e6), day.isoweekday() % 7, n / 2, n % 2, 1)
+            for n in range(ROWS_PER_DAY)
+        ]
+        with sqlite3.connect(self.path) as table:
+            table.executemany("INSERT INTO sales VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+
+    def change(self, statement: str) -> None:
+        with sqlite3.connect(self.path) as table:
+            table.execute(statement)
+
+    def spec(self, *changes: tuple[str, str]) -> PipelineSpec:
+        return resolve_uris(parse_spec(changed(*changes)), {"SHOP_URI": self.folder.as_uri()})
+
+    def stage(self, work: Any, site: Path, inputs: dict[str, str], parameters: dict[str, Any]) -> StageResult:
+        name = work.__name__.rsplit(".", 1)[-1]
+        address = self.store.address("orders", name, "f" * 64)
+        request = StageRequest(
+            pipeline="orders",
+            stage=name,
+            fingerprint="f" * 64,
+            attempt_id="a",
+            store_uri=self.store.root_uri,
+            spec_uri=self.store.put_json(freeze(self.spec())),
+            as_of=AS_OF.isoformat(),
+            inputs=inputs,
+            run=RunIdentity(dag_id="orders", run_id="r", task_id=name),
+            parameters=parameters,
+        )
+        uri = address.write_request(request)
+        assert "acme_sqlite.py" in code_of_request(uri).files
+        environment = {
+            "PYTHONPATH": str(site),
+            "NIGHTSHIFT_HOME": str(self.folder),
+            "NIGHTSHIFT_DATABASE": f"sqlite:///{self.folder}/nightshift.db",
+        }
+        run_process(work.work, uri, environment, self.folder)
+        result = address.result()
+        assert result is not None
+        return result
+
+
+@pytest.fixture
+def shop(tmp_path: Path, site: Path) -> Shop:
+    return Shop(tmp_path)
+
+
+def changed(*changes: tuple[str, str]) -> bytes:
+    text = SPEC
+    for old, new in changes:
+        assert old in text, old
+        text = text.replace(old, new)
+    return text.encode()
+
+
+@pytest.mark.slow
+def test_a_source_of_one_file_makes_a_dataset_in_processes_that_cover_its_code(shop: Shop, site: Path) -> None:
+    assert [list(FILES).count(f"{KINDS[kind]}.py") for kind in ("sqlite", "calendar")] == [1, 1], "what docs/extending.md says"
+    listing = listing_for(shop.spec(), AS_OF)
+    assert [part["partition"] for part in listing["orders"]] == ["2026-01-03", "2026-01-04", "2026-01-05", "2026-01-06"]
+    snapshot = shop.stage(ingest, site, {}, {"listing": listing})
+    manifest = shop.store.manifests.get(snapshot.artifact_uri, kind="snapshot")
+    orders, weekdays = (manifest.meta["tables"][name] for name in ("orders", "weekdays"))
+    assert (orders["rows"], weekdays["rows"]) == (4 * ROWS_PER_DAY, 7)
+    part = orders["parts"]["orders/2026-01-06-00000.parquet"]
+    assert part["source_key"] == "shop.db#2026-01-06"
+    assert part["source_version"] == f"sha256:{manifest.files['orders/2026-01-06-00000.parquet'].digest}"
+    validation = shop.stage(validate, site, {"snapshot": snapshot.artifact_uri}, {"previous_snapshot": None, "suites": {}})
+    dataset = shop.stage(prepare, site, {"snapshot": snapshot.artifact_uri, "validation": validation.artifact_uri}, {})
+    frame = shop.store.manifests.get(dataset.artifact_uri, kind="dataset").files["frame.parquet"]
+    shop.store.objects.fetch(frame.digest, shop.folder / "frame.parquet")
+    assert pq.read_table(shop.folder / "frame.parquet").column("weekday_name").to_pylist()[-1] == "tue"
+
+
+def test_a_changed_day_is_other_work_and_is_refused_by_its_listed_version(shop: Shop) -> None:
+    spec, before = shop.spec(), listing_for(shop.spec(), AS_OF)
+    assert listing_for(spec, AS_OF) == before
+    shop.change("UPDATE sales SET value = 9, revision = 2 WHERE day = '2026-01-05'")
+    after = listing_for(spec, AS_OF)
+    assert [part["partition"] for part in after["orders"] if part not in before["orders"]] == ["2026-01-05"]
+    source = source_of(contracts_of(spec)[0])
+    listed = next(part for part in map(SourcePart.of, before["orders"]) if part.partition == "2026-01-05")
+    with pytest.raises(DataError, match=r"source\.changed"):
+        source.read(listed, shop.folder, limit_bytes=2**30)
+
+
+def test_a_day_without_rows_is_waited_for_and_named(shop: Shop) -> None:
+    shop.change("DELETE FROM sales WHERE day = '2026-01-04'")
+    spec = shop.spec()
+    assert missing_partitions(spec, AS_OF) == [date(2026, 1, 4)]
+    frozen = type("Frozen", (), {"spec": spec, "as_of": AS_OF})
+    wait = WaitForData(task_id="wait", wait=timedelta(hours=2))
+    assert wait._missing(cast("Any", frozen)) == "1 of 4 partitions of orders are not there: 2026-01-04"
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (
+            ("{table: sales}", "{tabel: sales}"),
+            {"data.source.settings.tabel: [spec.unknown_key]", "data.source.settings.table: [field.missing]"},
+        ),
+        (("{table: sales}", "{table: 3}"), {"data.source.settings.table: [field.type] expected text, got 3 (quote it)"}),
+        (("    settings: {table: sales}\n", ""), {"data.source.settings.table: [field.missing]"}),
+        (
+            ("      kind: calendar", "      kind: calendar\n      uri: ${SHOP_URI}/x"),
+            {"data.features[0].uri: [field.conflict] a source of kind calendar has no uri"},
+        ),
+        (("      kind: calendar", "      kind: calendar\n      settings: {a: 1}"), {"data.features[0].settings.a: [spec.unknown_key]"}),
+        (('    uri: "${SHOP_URI}/shop.db"\n', ""), {"data.source.uri: [field.missing] the key uri is missing"}),
+        (
+            ("    window: 4d", '    window: 4d\n    partition: "dt={date}"'),
+            {"data.source.partition: [field.conflict] a source of kind sqlite has no partition"},
+        ),
+        (("    window: 4d", "    window: 90h"), {"data.source.window: [partition.window]"}),
+        (
+            ("kind: sqlite", "kind: sqlight"),
+            {"data.source.kind: [field.choice] must be 'broken', 'calendar', 'csv', 'empty', 'parquet' or 'sqlite'"},
+        ),
+        (
+            ("kind: sqlite", "kind: broken"),
+            {"data.source.kind: [source.descriptor] broken has no descriptor in acme_broken: RuntimeError: no driver"},
+        ),
+        (
+            ("kind: sqlite", "kind: empty"),
+            {"data.source.kind: [source.descriptor] empty has no descriptor in acme_empty: its DESCRIPTOR is a NoneType"},
+        ),
+    ],
+)
+@pytest.mark.usefixtures("site")
+def test_wrong_keys_of_a_source_are_reported_with_their_lines_beside_all_others(change: tuple[str, str], expected: set[str]) -> None:
+    with pytest.raises(SpecError) as caught:
+        parse_spec(changed(change, ("epochs: 1,", "epochs: 0,")), "orders.yaml")
+    texts = [problem.render("orders.yaml") for problem in caught.value.problems]
+    assert len(texts) == len(expected) + 1
+    assert any("train.epochs: [field.range]" in text for text in texts)
+    for words in expected:
+        assert any(words in text for text in texts), texts
+    assert all(problem.line for problem in caught.value.problems)
+
+
+def test_a_kind_that_is_not_installed_where_the_stage_runs_is_an_error_of_its_own(shop: Shop) -> None:
+    frozen = freeze(shop.spec())
+    frozen["data"]["source"]["kind"] = "gone"
+    with pytest.raises(SpecError, match=r"source\.unknown.*table 'orders' is of the kind 'gone', which is not installed here"):
+        listing_for(PipelineSpec.thaw(frozen), AS_OF)
+
+
+class Replaced:
+    """A source whose methods return and raise what a test gives."""
+
+    def __init__(self, listed: Any = (), content: Any = None) -> None:
+        self._returns = {"list": listed, "read": content}
+
+    def __call__(self, _contract: Any) -> Replaced:
+        return self
+
+    def list(self, _window: Any) -> Any:
+        return self._result("list")
+
+    def read(self, _part: Any, _folder: Path, *, limit_bytes: int) -> Any:
+        return self._result("read")
+
+    def _result(self, name: str) -> Any:
+        if isinstance(self._returns[name], BaseException):
+            raise self._returns[name]
+        return self._returns[name]
+
+
+DAY = "2026-01-05"
+
+
+@pytest.mark.parametrize(
+    ("source", "code"),
+    [
+        (None, "source.not_a_source"),
+        (Replaced(sqlite3.OperationalError("no such table: sales")), "source.failed"),
+        (Replaced(ConnectionResetError("reset")), "source.unavailable"),
+        (Replaced(UnavailableError("warehouse.busy", "no slot")), "warehouse.busy"),
+        (Replaced([{"uri": "a"}]), "source.listing"),
+        (Replaced([SourcePart("a", 0, "", DAY)]), "source.listing"),
+        (Replaced([SourcePart("a", 0, "1", DAY), SourcePart("a", 0, "2", DAY)]), "source.listing"),
+        (Replaced([SourcePart("a", 0, "1", "2025-01-01")]), "source.listing"),
+        (Replaced([SourcePart("a", 0, "1", DAY)], content=[1, 2]), "source.content"),
+        (Replaced([SourcePart("a", 0, "1", DAY)], content=KeyError("value")), "source.failed"),
+    ],
+)
+def test_what_an_installed_source_does_wrong_has_a_code_and_names_it(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, source: Any, code: str
+) -> None:
+    def listed_and_read() -> None:
+        found = source_of(contracts_of(shop.spec())[0])
+        listing = listing_for(shop.spec(), AS_OF)
+        found.read(SourcePart.of(listing["orders"][0]), shop.folder, limit_bytes=2**20)
+
+    _class_of.cache_clear()
+    monkeypatch.setattr("acme_sqlite.SOURCE", source)
+    with pytest.raises(NightshiftError) as caught:
+        listed_and_read()
+    _class_of.cache_clear()
+    assert caught.value.code == code
+    assert code == "warehouse.busy" or "sqlite" in str(caught.value)
+
+
+def test_rows_of_a_stream_end_at_the_limit_of_memory(shop: Shop) -> None:
+    from training.sources.files import read_rows
+
+    contract = contracts_of(shop.spec())[0]
+    part = SourcePart.of(listing_for(shop.spec(), AS_OF)["orders"][0])
+    content = source_of(contract).read(part, shop.folder, limit_bytes=2**20)
+    with pytest.raises(DataError, match=r"source\.too_large.*2 rows"):
+        read_rows(contract, content, source=part.uri, limit_bytes=50)
+
+
+@pytest.mark.usefixtures("site")
+def test_defaults_of_its_settings_are_part_of_the_work_of_ingest_alone() -> None:
+    spec = parse_spec(changed())
+    other = parse_spec(changed(("{table: sales}", "{table: sales, revision: number}")))
+    assert spec.data.source.settings == {"table": "sales", "revision": "revision"}
+    assert spec_part(spec, "ingest") != spec_part(other, "ingest")
+    assert all(spec_part(spec, stage) == spec_part(other, stage) for stage in ("validate", "prepare", "train"))
+
+
+CHECK_LIGHT = """
+import sys
+from training.spec import parse_spec
+spec = parse_spec(open(sys.argv[1], "rb").read())
+assert "acme_sqlite" in sys.modules and spec.data.source.is_daily
+print(*sorted({"numpy", "pandas", "pyarrow", "torch", "duckdb"} & set(sys.modules)))
+"""
+
+
+@pytest.mark.slow
+def test_a_dag_file_imports_the_module_of_its_kind_and_no_library_of_the_work(site: Path, tmp_path: Path) -> None:
+    (tmp_path / "orders.yaml").write_bytes(changed())
+    command = [sys.executable, "-c", CHECK_LIGHT, str(tmp_path / "orders.yaml")]
+    path = f"{site}:{Path(__file__).resolve().parents[4]}"
+    done = subprocess.run(command, env={"PYTHONPATH": path}, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""

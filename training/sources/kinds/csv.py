@@ -1,0 +1,34 @@
+"""CSV files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from training.sources.file_source import FileSource
+from training.sources.source import PartContent, SourcePart
+
+
+class CsvSource(FileSource):
+    """Files with a header line; values that are not of their column's declared type are refused."""
+
+    def read(self, part: SourcePart, folder: Path, *, limit_bytes: int) -> PartContent:
+        """Read one file.
+
+        Raises:
+            DataError: `schema.unexpected`, columns neither declared nor ignored; of `read_header` and `read_csv`; `source.too_large`, by
+                the size of the file.
+        """
+        # Imported here: operators list files, and need no Arrow for it.
+        from training.sources.csv_reader import read_csv, read_header
+        from training.sources.limits import check_size
+        from training.sources.tables import ARROW_TYPES, declared_columns
+        from training.store.objects import file_digest
+
+        path, contract = self.copied(part, folder), self.contract
+        check_size(path.stat().st_size, limit_bytes, what=part.uri)
+        present = declared_columns(contract, read_header(path, source=part.uri), source=part.uri)
+        table = read_csv(path, {name: ARROW_TYPES[contract.columns[name].type] for name in present}, source=part.uri)
+        return PartContent(table, f"sha256:{file_digest(path)}")
+
+
+SOURCE = CsvSource

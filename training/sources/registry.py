@@ -1,0 +1,109 @@
+"""The source of a table, by its kind; `training.spec.source_kinds` says which there are. Light: a source is imported where it is used."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
+
+from training.errors import DataError, NightshiftError, Problem, SpecError, UnavailableError, shown
+from training.sources.source import PartContent, Source, SourcePart, Window
+from training.sources.table_contract import TableContract
+from training.spec.source_kinds import DESCRIPTORS, installed_sources
+
+SourceClass = Callable[[TableContract], Source]
+
+
+def source_of(contract: TableContract) -> Source:
+    """Return the source of a table.
+
+    Raises:
+        SpecError: `source.unknown`, its kind is not installed here; `source.not_a_source`, the kind's module has no `SOURCE` with `list`
+            and `read`.
+    """
+    if contract.kind in DESCRIPTORS:
+        return _class_of(contract.kind, f"training.sources.kinds.{contract.kind}")(contract)
+    module = installed_sources().package_of(contract.kind)
+    if module is None:
+        message = f"table {shown(contract.name)} is of the kind {shown(contract.kind)}, which is not installed here"
+        hint = "install the distribution that adds it where Airflow parses DAG files and where stages run"
+        raise SpecError("data", [Problem(code="source.unknown", message=message, hint=hint)])
+    return _InstalledSource(contract, _class_of(contract.kind, module))
+
+
+@functools.cache
+def _class_of(kind: str, module: str) -> SourceClass:
+    try:
+        found = getattr(importlib.import_module(module), "SOURCE", None)
+        reason = f"its SOURCE is a {type(found).__name__}"
+    except (Exception, SystemExit) as err:
+        found, reason = None, f"{type(err).__name__}: {err}"
+    if callable(getattr(found, "list", None)) and callable(getattr(found, "read", None)):
+        return cast("SourceClass", found)
+    message = f"{module} has no source for the kind {shown(kind)}: {reason}"
+    hint = "assign SOURCE = a class with the methods of training.sources.source.Source"
+    raise SpecError(module, [Problem(code="source.not_a_source", message=message, hint=hint)])
+
+
+class _InstalledSource:
+    """A source of another distribution: what it raises and returns is made sure to be what the protocol says."""
+
+    def __init__(self, contract: TableContract, kind: SourceClass) -> None:
+        self._contract = contract
+        with self._faults("set up"):
+            self._source = kind(contract)
+
+    def list(self, window: Window) -> Sequence[SourcePart]:
+        with self._faults("listed"):
+            parts = tuple(self._source.list(window))
+        fault = _listing_fault(parts, window)
+        if fault:
+            raise DataError("source.listing", f"{self._name()} returned a listing in which {fault}", hint="correct its method `list`")
+        return sorted(parts, key=lambda part: (part.partition or "", part.uri))
+
+    def read(self, part: SourcePart, folder: Path, *, limit_bytes: int) -> PartContent:
+        with self._faults(f"read ({part.uri})"):
+            content = self._source.read(part, folder, limit_bytes=limit_bytes)
+        if isinstance(content, PartContent) and (isinstance(content.rows, Path) or hasattr(content.rows, "__arrow_c_stream__")):
+            return content
+        found = type(content.rows if isinstance(content, PartContent) else content).__name__
+        raise DataError(
+            "source.content", f"{self._name()} returned a {found} for {part.uri}", hint="return a PartContent of Arrow rows or a path"
+        )
+
+    def _name(self) -> str:
+        return f"the source {shown(self._contract.kind)} of table {shown(self._contract.name)}"
+
+    @contextmanager
+    def _faults(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except (NightshiftError, MemoryError):
+            raise
+        except (ConnectionError, TimeoutError) as err:
+            raise UnavailableError("source.unavailable", f"{self._name()} cannot be {doing}: {type(err).__name__}: {err}") from err
+        except Exception as err:
+            message = f"{self._name()} cannot be {doing}: {type(err).__name__}: {err}"
+            raise DataError("source.failed", message, hint="the log has the stack of the source's own code") from err
+
+
+def _listing_fault(parts: Sequence[SourcePart], window: Window) -> str:
+    """Return what is wrong with a listing, or nothing."""
+    days = {day.isoformat() for day in window.days}
+    seen: set[str] = set()
+    for part in parts:
+        if not isinstance(part, SourcePart):
+            return f"an entry is a {type(part).__name__}, not a SourcePart"
+        if not part.uri or not part.version:
+            return f"a part has no uri or no version: {shown(part)}"
+        if part.uri in seen:
+            return f"{shown(part.uri)} appears twice"
+        if days and part.partition not in days:
+            return f"{shown(part.uri)} is of the day {shown(part.partition)}, which is outside of the window"
+        if not days and part.partition is not None:
+            return f"{shown(part.uri)} has a day, and the table is not in daily parts"
+        seen.add(part.uri)
+    return ""

@@ -1,0 +1,109 @@
+"""What the YAML promises of each table. Light: operators list sources."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from training.spec import PipelineSpec
+from training.spec.sections.data import FeatureTable, Source
+from training.spec.types import Setting
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Column:
+    """One declared column of a source."""
+
+    type: str
+    nullable: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Derived:
+    """One column that ingest computes: an SQL expression over the columns declared before it."""
+
+    type: str
+    sql: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TableContract:
+    """One table as the YAML declares it."""
+
+    name: str
+    kind: str
+    """Of the source that reads it."""
+    uri: str | None = None
+    partition: str | None = None
+    """Of files: the folder of a day below `uri`, with `{date}`."""
+    settings: Mapping[str, Setting] = field(default_factory=dict)
+    """The kind's own."""
+    columns: Mapping[str, Column]
+    derived: Mapping[str, Derived] = field(default_factory=dict)
+    ignore: tuple[str, ...] = ()
+    key: tuple[str, ...] = ()
+    """Columns that name a row; a feature table's begin with those that it is joined on."""
+    event_time: str | None = None
+    known_at: str | None = None
+    """The column that says when a row's label is known."""
+    partitioned: bool = False
+    """Whether each part is of one day."""
+    available_after: timedelta = timedelta()
+    max_age: timedelta | None = None
+    suite: str | None = None
+
+    @property
+    def types(self) -> dict[str, str]:
+        """Type name of each declared and derived column."""
+        return {name: column.type for name, column in self.columns.items()} | {name: d.type for name, d in self.derived.items()}
+
+    @property
+    def is_kept_as_is(self) -> bool:
+        """Whether snapshots hold a source's Parquet files byte for byte: whole days, nothing to compute or leave out by row."""
+        return self.partitioned and not self.derived and self.known_at is None
+
+    @property
+    def place(self) -> str:
+        """Where it is, as messages say it."""
+        return self.uri or f"the source {self.kind}"
+
+
+def contracts_of(spec: PipelineSpec) -> list[TableContract]:
+    """Return the contract of the main table, then those of the feature tables in the YAML's order."""
+    return [_main(spec), *(_feature(feature) for feature in spec.data.features)]
+
+
+def _main(spec: PipelineSpec) -> TableContract:
+    source: Source = spec.data.source
+    return TableContract(
+        name=source.table,
+        kind=source.kind,
+        uri=source.uri,
+        partition=source.partition,
+        settings=source.settings,
+        columns={name: Column(type=c.type, nullable=c.nullable) for name, c in source.columns.items()},
+        derived={name: Derived(type=d.type, sql=d.sql) for name, d in source.derive_in_order()},
+        ignore=tuple(source.ignore),
+        key=tuple(source.key),
+        event_time=source.event_time,
+        known_at=spec.data.label.known_at,
+        partitioned=source.is_daily,
+        suite=spec.validate_.suite,
+    )
+
+
+def _feature(feature: FeatureTable) -> TableContract:
+    return TableContract(
+        name=feature.table,
+        kind=feature.kind,
+        uri=feature.uri,
+        settings=feature.settings,
+        columns={name: Column(type=c.type, nullable=c.nullable) for name, c in feature.columns.items()},
+        ignore=tuple(feature.ignore),
+        key=tuple(feature.on.values()) + ((feature.event_time,) if feature.event_time else ()),
+        event_time=feature.event_time,
+        available_after=feature.available_after,
+        max_age=feature.max_age,
+        suite=feature.suite,
+    )
