@@ -1,19 +1,19 @@
-# Everything that one does with a checkout. CI calls the same targets.
-#   make run                        the next simulated night of search_ranking, services included
-#   make run PIPELINE=flight_delay  the same for another pipeline; NIGHT=YYYY-MM-DD chooses the night, FORCE=1 redoes finished work,
+# Commands for a checkout. CI calls the same targets.
+#   make run                        the next simulated nightly run of search_ranking, including the services
+#   make run PIPELINE=flight_delay  the same for another pipeline; NIGHT=YYYY-MM-DD selects the date, FORCE=1 repeats finished work,
 #                                   CONF='{"train": {"epochs": 5}}' overrides keys of the YAML for this run
 PIPELINE ?= search_ranking
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do $$p -c 'import sys, ensurepip, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && { echo $$p; break; }; done)
-# A further package index for torch: one with builds without CUDA spares gigabytes on a laptop.
+# Additional package index for torch: builds without CUDA save gigabytes on a laptop.
 TORCH_INDEX ?=
 
-# Tests mostly wait for the services that they start: two files at a time fit two cores.
+# Tests mostly wait for the services that they start: two concurrent files fit two cores.
 TEST_WORKERS ?= 2
 
-# Of `make mutants`: how many of all mutants are run, drawn with a fixed seed.
+# For `make mutants`: number of mutants to run, sampled with a fixed seed.
 MUTANTS ?= 400
 
-# For images: their tag (the product's version), their base (any Debian bookworm), and what builds them.
+# For images: their tag (the product's version), their base (any Debian bookworm), and the build command.
 VERSION ?= $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
 BASE ?=
 BUILD ?= docker build
@@ -26,11 +26,11 @@ INSTALLED := $(VENV)/.installed-$(HASH)
 DEV_INSTALLED := $(VENV)/.installed-dev-$(DEV_HASH)
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input --constraint constraints.txt
 SERVICES := $(BIN)/python -m devstack
-# pip says nothing for minutes. The loop ends with the shell of its recipe, after Ctrl-C at its next turn; sleep keeps no pipe of ours open.
+# pip prints nothing for minutes. The loop ends with the shell of its recipe, after Ctrl-C in its next iteration; sleep keeps no pipe of ours open.
 TICK_SECONDS ?= 30
 TICK := ( while sleep $(TICK_SECONDS) >/dev/null 2>&1 && kill -0 $$$$ 2>/dev/null; do echo "  still installing"; done ) & trap "kill $$! 2>/dev/null" EXIT;
 
-# What users give reaches the program as one argument: in quotes for the shell, on one line, and `$` means nothing to make.
+# A user's value reaches the program as one argument: quoted for the shell, on one line, and without expansion of `$` by make.
 define newline
 
 
@@ -44,49 +44,49 @@ export PYTHONPATH := $(CURDIR):$(CURDIR)/plugins$(if $(PYTHONPATH),:$(PYTHONPATH
 .SILENT:
 .DEFAULT_GOAL := help
 
-help:  ## this list
+help:  ## list the targets
 	awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
 
-run: $(INSTALLED)  ## the next simulated night of PIPELINE (default search_ranking), from nothing to the decision
+run: $(INSTALLED)  ## run the next simulated night of PIPELINE (default search_ranking), including installation and services
 	$(SERVICES) run $(call quoted,PIPELINE) $(if $(value NIGHT),--night=$(call quoted,NIGHT)) $(if $(FORCE),--force) $(if $(value CONF),--conf $(call quoted,CONF))
 
-backfill: $(INSTALLED)  ## the nights FROM=YYYY-MM-DD to TO=YYYY-MM-DD of PIPELINE, one after the other; KEEP_GOING=1 goes on after a failure
+backfill: $(INSTALLED)  ## run PIPELINE for the dates FROM=YYYY-MM-DD to TO=YYYY-MM-DD in sequence; KEEP_GOING=1 continues after a failure
 	$(SERVICES) backfill $(call quoted,PIPELINE) $(if $(value FROM),--from=$(call quoted,FROM)) $(if $(value TO),--to=$(call quoted,TO)) $(if $(FORCE),--force) $(if $(KEEP_GOING),--keep-going)
 
 start: $(INSTALLED)  ## start Airflow and MLflow, and wait until they are ready
 	$(SERVICES) start
 
-stop:  ## end every process that this checkout started, and no other
+stop:  ## stop every process that this checkout started, and no other
 	if [ -x $(BIN)/python ] && $(BIN)/python -c 'import psutil' 2>/dev/null; then $(SERVICES) stop; else echo "nothing is installed, so nothing runs"; fi
 
-status: $(INSTALLED)  ## say what runs
+status: $(INSTALLED)  ## list the running processes
 	$(SERVICES) status || true
 
-shell: $(INSTALLED)  ## a shell in which airflow and python know this installation
+shell: $(INSTALLED)  ## open a shell in which airflow and python use this installation
 	eval "$$($(SERVICES) env)" && exec $${SHELL:-/bin/sh}
 
-env: $(INSTALLED)  ## the same for your own shell: eval "$(make env)"
+env: $(INSTALLED)  ## print the same settings for your own shell: eval "$(make env)"
 	$(SERVICES) env
 
-test: $(DEV_INSTALLED)  ## the whole suite without the longest cases of `make chaos`, files side by side on TEST_WORKERS processes
+test: $(DEV_INSTALLED)  ## run all tests except the longest (`make chaos`), with TEST_WORKERS processes in parallel
 	$(BIN)/python -m pytest -m "not long" --numprocesses $(TEST_WORKERS) --dist loadfile
 
-quick: $(DEV_INSTALLED)  ## unit tests that need no service and little time: a few minutes
+quick: $(DEV_INSTALLED)  ## run fast unit tests that need no service: a few minutes
 	$(BIN)/python -m pytest tests/unit -m "not slow and not long" -k "not postgresql" --numprocesses $(TEST_WORKERS) --dist loadfile
 
-chaos: $(DEV_INSTALLED)  ## every kill and sleep of a real installation, and DISTURBED_NIGHTS=30 whole nights (docs/guarantees.md): hours
+chaos: $(DEV_INSTALLED)  ## run fault-injection tests: kills and pauses of a real installation, and DISTURBED_NIGHTS=30 complete runs (docs/guarantees.md): hours
 	$(BIN)/python -m pytest tests/chaos
 	$(BIN)/python -m pytest -m long tests/unit tests/golden tests/compatibility
 
-mutants: $(DEV_INSTALLED)  ## mutation test: a sample of MUTANTS=400 changes to the code, each of which a unit test must notice; Ctrl-C, and it goes on later
+mutants: $(DEV_INSTALLED)  ## run the mutation test: a sample of MUTANTS=400 changes to the code, each of which a unit test must detect; continues after Ctrl-C
 	nice -n 19 $(BIN)/python -m tools.mutants --sample $(MUTANTS)
 
-test-cluster: $(DEV_INSTALLED)  ## tests on the cluster that KUBECONFIG names (docs/kubernetes.md)
+test-cluster: $(DEV_INSTALLED)  ## run the tests on the cluster of KUBECONFIG (docs/kubernetes.md)
 	$(BIN)/python -m pytest tests/kubernetes
 
 IMAGE_ARGS = $(if $(BASE),--build-arg BASE=$(BASE)) $(if $(TORCH_INDEX),--build-arg TORCH_INDEX=$(TORCH_INDEX)) --build-arg GIT_COMMIT=$$(git rev-parse HEAD)
 
-images: image-stage image-mlflow image-airflow image-worker  ## the four images; BUILD="buildah bud" without docker, BASE=… for another base image
+images: image-stage image-mlflow image-airflow image-worker  ## build the four images; BUILD="buildah bud" without docker, BASE=… for another base image
 
 image-stage image-mlflow:
 	$(BUILD) $(IMAGE_ARGS) -f docker/$(@:image-%=%).Dockerfile -t nightshift-$(@:image-%=%):$(VERSION) .
@@ -94,16 +94,16 @@ image-stage image-mlflow:
 image-airflow image-worker:
 	$(BUILD) $(IMAGE_ARGS) -f docker/airflow.Dockerfile --target $(@:image-%=%) -t nightshift-$(@:image-%=%):$(VERSION) .
 
-# From a copy of the sources: setuptools would leave build/ and .egg-info beside them, and put files deleted since into the next wheel.
+# Built from a copy of the sources: otherwise setuptools leaves build/ and .egg-info beside them, and adds files deleted since to the next wheel.
 WHEEL_SOURCES := .local/wheel
 DIST ?= dist
-wheel: $(DEV_INSTALLED)  ## the product as one wheel in DIST=dist: training, nightshift, the plugin's module and the command nightshift
+wheel: $(DEV_INSTALLED)  ## build one wheel in DIST=dist: training, nightshift, the plugin's module and the command nightshift
 	rm -rf $(WHEEL_SOURCES) && mkdir -p $(WHEEL_SOURCES)
 	git ls-files -z --cached --others --exclude-standard training plugins pyproject.toml requirements.txt README.md LICENSE | xargs -0 cp --parents --target-directory $(WHEEL_SOURCES)
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --no-index --wheel-dir $(DIST) ./$(WHEEL_SOURCES)
 	rm -rf $(WHEEL_SOURCES)
 
-lint: $(DEV_INSTALLED)  ## ruff, mypy --strict, who imports whom, JSON Schema and docs/reference up to date
+lint: $(DEV_INSTALLED)  ## check the code: ruff, mypy --strict, import rules, JSON Schema and docs/reference up to date
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -111,32 +111,32 @@ lint: $(DEV_INSTALLED)  ## ruff, mypy --strict, who imports whom, JSON Schema an
 	$(BIN)/python -m training.spec.schema --check
 	$(BIN)/python -m tools.reference --check
 
-format: $(DEV_INSTALLED)  ## let ruff put the code in order
+format: $(DEV_INSTALLED)  ## format the code with ruff
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-schema: $(INSTALLED)  ## write the JSON Schema of the pipelines' YAML, for editors
+schema: $(INSTALLED)  ## generate the JSON Schema of the pipelines' YAML, for editors
 	$(BIN)/python -m training.spec.schema
 
-reference: $(DEV_INSTALLED)  ## write docs/reference/: keys of the YAML, environment variables, error codes, commands
+reference: $(DEV_INSTALLED)  ## generate docs/reference/: keys of the YAML, environment variables, error codes, commands
 	$(BIN)/python -m tools.reference
 
-site: $(DEV_INSTALLED)  ## the documentation as a static site in site/; fails on a dead link
+site: $(DEV_INSTALLED)  ## build the documentation as a static site in site/; fails on a dead link
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-bench: $(DEV_INSTALLED)  ## the measurements of docs/figures.md
+bench: $(DEV_INSTALLED)  ## run the measurements of docs/figures.md
 	for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
-clean: stop  ## stop, and remove what make run made; the virtual environment stays
+clean: stop  ## stop all processes and delete .local/; the virtual environment stays
 	rm -rf .local
 
-install: $(INSTALLED)  ## the virtual environment with the pinned requirements
+install: $(INSTALLED)  ## create the virtual environment with the pinned requirements
 
 install-dev: $(DEV_INSTALLED)
 
 $(BIN)/python:
 	[ -n "$(PYTHON)" ] || { echo "error: Python 3.11, 3.12 or 3.13 with venv is needed; name it with PYTHON=..." >&2; exit 1; }
-	echo "making $(VENV) with $$($(PYTHON) --version)"
+	echo "creating $(VENV) with $$($(PYTHON) --version)"
 	$(PYTHON) -m venv $(VENV)
 
 $(INSTALLED): | $(BIN)/python
@@ -148,7 +148,7 @@ $(INSTALLED): | $(BIN)/python
 	touch $@
 
 $(DEV_INSTALLED): $(INSTALLED)
-	echo "installing what tests and checks need (once)"
+	echo "installing the requirements of tests and checks (once)"
 	$(TICK) $(PIP) --requirement requirements-dev.txt
 	rm -f $(VENV)/.installed-dev-*
 	touch $@

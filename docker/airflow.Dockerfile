@@ -1,6 +1,6 @@
-# Airflow's components with Nightshift's DAGs and plugins: no torch in it.
+# Airflow's components with Nightshift's DAGs and plugins, without torch.
 #   docker build -f docker/airflow.Dockerfile --target airflow -t nightshift-airflow .
-# The target `worker` has the stages' packages too, for a scheduler whose tasks run stages as processes of their own (docker-compose.yaml).
+# The target `worker` also has the packages of stages, for a scheduler whose tasks run stages as child processes (docker-compose.yaml).
 ARG BASE=python:3.11-slim-bookworm
 
 FROM ${BASE} AS packages
@@ -47,7 +47,7 @@ USER 65532:65532
 ENTRYPOINT ["tini", "-g", "--"]
 CMD ["airflow", "version"]
 
-# What every commit changes comes last: the layers above, nearly all of the image, are built, pushed and pulled once.
+# The layers that change with every commit are last: the layers above, nearly all of the image, are built, pushed and pulled once.
 FROM base AS worker
 COPY --from=worker-packages /opt/venv /opt/venv
 COPY --from=code / /opt/nightshift/

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Brings Airflow's tables up to date, and makes its administrator and the pools that are missing. Again, it changes nothing.
+# Migrates Airflow's database, and creates its administrator and missing pools. Idempotent.
 set -eu
 airflow db migrate
 airflow users create --role Admin --username admin --firstname Night --lastname Shift --email admin@example.com --password "$AIRFLOW_ADMIN_PASSWORD"

@@ -1,4 +1,4 @@
-"""Makes the buckets that are named on the command line, where they are missing."""
+"""Creates the buckets named on the command line if they do not exist."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Exit code 0 where a component of Airflow has told of itself lately, as the API server knows it: python health.py scheduler"""
+"""Exits with 0 if Airflow's API server reports a component as healthy: python health.py scheduler"""
 
 import json
 import os

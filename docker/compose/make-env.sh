@@ -1,10 +1,10 @@
 #!/bin/sh
-# Writes .env with a generated secret for every one that .env.example leaves empty. Never over a file that is there.
+# Writes .env from .env.example, and generates the secrets that are empty there. Never overwrites an existing file.
 set -eu
 cd "$(dirname "$0")/../.."
 target=${1:-.env}
 if [ -e "$target" ]; then
-  echo "error: $target is there already; its secrets stay as they are (move it away to make new ones: databases keep the old passwords)" >&2
+  echo "error: $target exists; it is not changed (to generate new secrets, move it away; databases keep the old passwords)" >&2
   exit 1
 fi
 umask 077
@@ -17,4 +17,4 @@ while IFS= read -r line || [ -n "$line" ]; do
     *) echo "$line" ;;
   esac
 done <.env.example >"$target"
-echo "wrote $target; Airflow's and MLflow's user is admin, the passwords are in it"
+echo "wrote $target; the user of Airflow and MLflow is admin, with the passwords in this file"

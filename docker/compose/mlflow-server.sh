@@ -1,5 +1,5 @@
 #!/bin/sh
-# Starts MLflow with basic authentication. Its account file is made anew at every start, from the environment, in memory.
+# Starts MLflow with basic authentication. Its configuration is written at every start, from the environment, to a tmpfs.
 set -eu
 cat > /tmp/auth.ini <<CONFIG
 [mlflow]

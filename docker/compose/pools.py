@@ -1,6 +1,6 @@
-"""Writes, as Airflow imports them, the pools that are wanted and not there: python pools.py EXISTING.json MISSING.json
+"""Writes the missing pools in the format of `airflow pools import`: python pools.py EXISTING.json MISSING.json
 
-A pool that somebody has resized is left as it is. Tasks of a pool that does not exist never run, so those that pipelines name are made too.
+Existing pools keep their size. Tasks of a pool that does not exist never run, so pools that pipelines name are created too.
 """
 
 import json
@@ -17,7 +17,7 @@ for path in sorted(Settings.from_environment().pipelines_path.glob("*.yaml")):
     try:
         name = load_spec(path).train.placement.pool
     except SpecError as err:
-        # Airflow shows it as an import error of that one DAG; the others go on.
+        # Airflow shows an import error for that DAG. The pools of the other pipelines are still created.
         sys.stderr.write(f"{err}\n")
         continue
     if name:

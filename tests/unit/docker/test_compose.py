@@ -168,4 +168,4 @@ def test_secrets_are_generated_once_and_never_overwritten(tmp_path: Path) -> Non
     assert len(set(secrets.values())) == len(secrets)
     again = subprocess.run(script, capture_output=True, text=True, check=False)
     assert again.returncode == 1
-    assert "there already" in again.stderr
+    assert "exists; it is not changed" in again.stderr

@@ -1,1 +1,1 @@
-"""Models of one's own: the package that NIGHTSHIFT_MODEL_PACKAGES names."""
+"""Example of a user's model package, to be listed in NIGHTSHIFT_MODEL_PACKAGES."""

@@ -13,7 +13,7 @@ from training.models.torch_family import TorchFamily
 
 
 class Weights(nn.Module):
-    """[n] logits from a batch's numbers [n, floats] and category ids [n, ids]."""
+    """Computes logits [n] from a batch's numbers [n, floats] and category ids [n, ids]."""
 
     def __init__(self, features: list[Mapping[str, Any]]) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Weights(nn.Module):
 
 
 class Logistic(TorchFamily):
-    """What the YAML names: `model: shop_models.logistic:Logistic`."""
+    """Selected in the YAML with `model: shop_models.logistic:Logistic`."""
 
     link = "sigmoid"
 
