@@ -17,7 +17,7 @@ import functools
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -33,6 +33,7 @@ from training.evaluation.bootstrap.influence import Influence
 from training.evaluation.bootstrap.paired import compare, paired_influence
 from training.evaluation.bootstrap.sequential import alarm_of
 from training.evaluation.metrics.metric import OwnMetric
+from training.evaluation_record import Alarm, Checks, Comparison, Drift, EvaluationRecord, Leakage, Rival
 from training.registry.gates import decide, judge_canary
 from training.spec.metrics import is_metric
 from training.spec.sections.evaluation import Evaluate
@@ -165,16 +166,16 @@ def is_promoted(trial: Trial, seed: int, block: str = "1d") -> bool:
         origins=trial.origins,
         least_seconds=least_seconds,
     )
-    evaluation = {
-        "format_version": 3,
-        "champion": {"version": "1"},
-        "baseline": "champion",
-        "metrics": {rules.primary: 0.5},
-        "champion_metrics": {rules.primary: 0.5},
-        "comparison": asdict(comparison),
-        "checks": {"constant": False, "drift": {"psi": 0.0}, "leakage": {"feature": "x", "value": 0.6}},
-    }
-    return decide(evaluation, rules, approval="automatic").outcome == "accepted"
+    record = EvaluationRecord(
+        format_version=3,
+        champion=Rival(version="1"),
+        baseline="champion",
+        metrics={rules.primary: 0.5},
+        champion_metrics={rules.primary: 0.5},
+        comparison=Comparison.model_validate(comparison),
+        checks=Checks(constant=False, drift=Drift(psi=0.0), leakage=Leakage(feature="x", value=0.6)),
+    )
+    return decide(record, rules, approval="automatic").outcome == "accepted"
 
 
 def share_promoted(
@@ -206,16 +207,16 @@ def canary_is_rolled_back(lag1: float, gain: float, seed: int, *, batches: bool 
         influence = Influence(rows=None, num_units=int(now.sum()), values=difference[now] - mean)
         times = hours[now] // 24 * DAY_MICROSECONDS if batches else hours[now] * (DAY_MICROSECONDS // 24)
         origins = Origins(microseconds=times, entities={"customer": customers[now]})
-        evaluation = {
-            "format_version": 3,
-            "baseline": "champion",
-            "metrics": {"loss": 1.0},
-            "champion_metrics": {"loss": 1.0},
-            "comparison": {"gain": mean, "probability": 0.5},
-            "alarm": asdict(alarm_of(mean, influence, origins, None, confidence=CONFIDENCE)),
-            "num_rows": int(now.sum()),
-        }
-        if judge_canary(evaluation, canary, rules=rules, since=START, now=START + timedelta(hours=look)).outcome == "roll_back":
+        record = EvaluationRecord(
+            format_version=3,
+            baseline="champion",
+            metrics={"loss": 1.0},
+            champion_metrics={"loss": 1.0},
+            comparison=Comparison(gain=mean, probability=0.5),
+            alarm=Alarm.model_validate(alarm_of(mean, influence, origins, None, confidence=CONFIDENCE)),
+            num_rows=int(now.sum()),
+        )
+        if judge_canary(record, canary, rules=rules, since=START, now=START + timedelta(hours=look)).outcome == "roll_back":
             return look
     return None
 

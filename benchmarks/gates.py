@@ -12,9 +12,8 @@ import functools
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from training.evaluation.bootstrap.blocks import Origins
 from training.evaluation.bootstrap.paired import compare
 from training.evaluation.metrics.by_task import metric_value
+from training.evaluation_record import Checks, Comparison, Drift, EvaluationRecord, Leakage, Rival
 from training.registry.gates import decide
 from training.spec.sections.evaluation import Evaluate
 
@@ -70,21 +70,21 @@ def ranking_trial(size: int, gain: float, seed: int) -> Trial:
     return Trial(metric="ndcg@10", labels=labels, candidate=candidate, champion=champion, groups=groups)
 
 
-def evaluated(trial: Trial, seed: int) -> dict[str, Any]:
+def evaluated(trial: Trial, seed: int) -> EvaluationRecord:
     """Measure both models as a night does."""
     new, old = (metric_value(trial.metric, trial.labels, scores, trial.groups) for scores in (trial.candidate, trial.champion))
     found = compare(
         trial.metric, trial.labels, trial.candidate, trial.champion, trial.groups, confidence=CONFIDENCE, seed=seed, origins=_origins(trial)
     )
-    return {
-        "format_version": 3,
-        "champion": {"version": "1"},
-        "baseline": "champion",
-        "metrics": {trial.metric: new},
-        "champion_metrics": {trial.metric: old},
-        "comparison": asdict(found),
-        "checks": {"constant": False, "drift": {"psi": 0.0}, "leakage": {"feature": "x", "value": 0.6}},
-    }
+    return EvaluationRecord(
+        format_version=3,
+        champion=Rival(version="1"),
+        baseline="champion",
+        metrics={trial.metric: new},
+        champion_metrics={trial.metric: old},
+        comparison=Comparison.model_validate(found),
+        checks=Checks(constant=False, drift=Drift(psi=0.0), leakage=Leakage(feature="x", value=0.6)),
+    )
 
 
 def _origins(trial: Trial) -> Origins:

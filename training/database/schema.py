@@ -60,7 +60,8 @@ class LedgerDecision(Base):
     """What moved: see `training.registry.ledger.ACTIONS`."""
     outcome: Mapped[str] = mapped_column(String(32))
     """See `training.registry.ledger.OUTCOMES`."""
-    reasons: Mapped[list[dict[str, Any]]] = mapped_column(JSON)
+    reasons: Mapped[list[Any]] = mapped_column(JSON)
+    """`registry.verdicts.ReasonJson` each."""
     evidence: Mapped[dict[str, Any]] = mapped_column(JSON)
     decided_at: Mapped[datetime] = mapped_column(DateTime(timezone=True))
     decided_by: Mapped[str] = mapped_column(String(512))

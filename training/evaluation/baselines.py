@@ -13,19 +13,21 @@ a constant is fitted on the training labels that were known when the first of th
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from training.contracts import JsonValue
 from training.data.derived import Derived, derive
 from training.evaluation.history import History, numbers_of
 from training.evaluation.measures import Measures, Rows
+from training.evaluation_record import Baselines, Comparison, NaiveBaseline
 from training.spec import PipelineSpec
 from training.spec.metrics import is_lower_better
 from training.spec.types import duration_text
@@ -71,7 +73,7 @@ class Splits:
         return Rows.of(self.frame.iloc[numbers].reset_index(drop=True), self.labels[numbers], group)
 
 
-def naive_record(spec: PipelineSpec, splits: Splits, candidate: Floats, metrics: Mapping[str, float]) -> dict[str, Any]:
+def naive_record(spec: PipelineSpec, splits: Splits, candidate: Floats, metrics: Mapping[str, float]) -> Baselines:
     """Return `baselines` of `metrics.json`: every baseline's metrics on the test rows, and the candidate against the best one.
 
     The best one is chosen by the primary metric on the validation rows.
@@ -84,37 +86,49 @@ def naive_record(spec: PipelineSpec, splits: Splits, candidate: Floats, metrics:
     Raises:
         DataError: `derive.expression` or `derive.failed`, the spec's SQL baseline cannot be computed.
     """
-    none: dict[str, Any] = {"why_none": None, "best": None, "found": [], "comparison": None, "worse": [], "warnings": []}
     why = why_none(spec)
     if why is not None:
-        return {**none, "why_none": why}
+        return _baselines(why_none=why)
     history = History.of(spec, splits.frame, splits.labels)
     numbers = {"validation": splits.validation, "test": splits.test}
     by_split = {name: naive_scores(spec, splits, history, rows) for name, rows in numbers.items()}
     unknown = next((name for name, found in by_split.items() if not found), None)
     if unknown is not None:
-        return {**none, "why_none": f"no training label was known when the first {unknown} row was decided"}
+        return _baselines(why_none=f"no training label was known when the first {unknown} row was decided")
     rules, group = spec.evaluate, spec.data.group
     measures = {name: Measures(rules, splits.rows(rows, group), seed=spec.train.seed, lenient=True) for name, rows in numbers.items()}
     chosen_by = {naive.name: measures["validation"].primary(naive.scores) for naive in by_split["validation"]}
-    found = [
-        {
-            "name": naive.name,
-            "about": naive.about,
-            "coverage": naive.coverage,
-            "validation": chosen_by.get(naive.name, float("nan")),
-            "metrics": measures["test"].metrics(naive.scores),
-        }
+    found = tuple(
+        NaiveBaseline(
+            name=naive.name,
+            about=naive.about,
+            coverage=naive.coverage,
+            validation=chosen_by.get(naive.name, float("nan")),
+            metrics=measures["test"].metrics(naive.scores),
+        )
         for naive in by_split["test"]
-    ]
-    none["warnings"] = _season_warnings(spec, history, found)
+    )
+    warnings = _season_warnings(spec, history, found)
     best = best_of(found, rules.primary)
     if best is None:
-        return {**none, "found": found}
-    scores = next(naive.scores for naive in by_split["test"] if naive.name == best["name"])
-    comparison = asdict(measures["test"].compare(candidate, scores))
-    worse = [name for name, value in best["metrics"].items() if _is_worse(name, metrics.get(name), value)]
-    return {**none, "best": best["name"], "found": found, "comparison": comparison, "worse": worse}
+        return _baselines(found=found, warnings=warnings)
+    scores = next(naive.scores for naive in by_split["test"] if naive.name == best.name)
+    comparison = Comparison.model_validate(measures["test"].compare(candidate, scores))
+    worse = tuple(name for name, value in best.metrics.items() if _is_worse(name, metrics.get(name), value))
+    return _baselines(found=found, warnings=warnings, best=best.name, comparison=comparison, worse=worse)
+
+
+def _baselines(
+    *,
+    why_none: str | None = None,
+    found: tuple[NaiveBaseline, ...] = (),
+    warnings: tuple[str, ...] = (),
+    best: str | None = None,
+    comparison: Comparison | None = None,
+    worse: tuple[str, ...] = (),
+) -> Baselines:
+    """Return the record with every key: the file names also what there is none of."""
+    return Baselines(why_none=why_none, best=best, found=found, comparison=comparison, worse=worse, warnings=warnings)
 
 
 def why_none(spec: PipelineSpec) -> str | None:
@@ -151,45 +165,40 @@ def naive_scores(spec: PipelineSpec, splits: Splits, history: History, target: I
     return found
 
 
-def best_of(found: list[dict[str, Any]], primary: str) -> dict[str, Any] | None:
+def best_of(found: Sequence[NaiveBaseline], primary: str) -> NaiveBaseline | None:
     """Return the baseline that is best on the validation rows, the first of equal ones; None where none has a value there."""
     sign = -1.0 if is_lower_better(primary) else 1.0
-    known = [entry for entry in found if np.isfinite(entry["validation"])]
-    return max(known, key=lambda entry: sign * float(entry["validation"]), default=None)
+    known = [(sign * entry.validation, entry) for entry in found if entry.validation is not None and np.isfinite(entry.validation)]
+    return max(known, key=lambda pair: pair[0])[1] if known else None
 
 
-def best_entry(record: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the entry of the best baseline in `naive_record`; None where there is none."""
-    return next((entry for entry in record["found"] if entry["name"] == record["best"]), None)
-
-
-def named_entries(record: Mapping[str, Any], spec: PipelineSpec) -> list[dict[str, Any]]:
+def named_entries(record: Baselines, spec: PipelineSpec) -> list[dict[str, JsonValue]]:
     """Return the entries of the baselines that the spec asks for by a key of its own, without the best one.
 
     Returns:
-        Each entry with `key`: `evaluate.baseline.season` or `evaluate.baseline.sql`.
+        Each entry as JSON with `key`: `evaluate.baseline.season` or `evaluate.baseline.sql`.
     """
     asked, names = spec.evaluate.baseline, {}
     if asked.season is not None:
         names[f"seasonal_{duration_text(asked.season)}"] = "evaluate.baseline.season"
     if asked.sql is not None:
         names["sql"] = SQL_WHERE
-    found = [entry for entry in record["found"] if entry["name"] in names and entry["name"] != record["best"]]
-    return [{**entry, "key": names[entry["name"]]} for entry in found]
+    found = [entry for entry in record.found if entry.name in names and entry.name != record.best]
+    return [{**entry.to_json(), "key": names[entry.name]} for entry in found]
 
 
-def log_record(record: Mapping[str, Any], primary: str, metrics: Mapping[str, Any]) -> None:
-    """Log how the candidate stands against the best baseline, as a warning where it is worse on any metric."""
-    for warning in record.get("warnings", ()):
+def log_record(record: Baselines, primary: str, metrics: Mapping[str, float]) -> None:
+    """Log how the candidate compares with the best baseline, as a warning where it is worse on any metric."""
+    for warning in record.warnings:
         logger.warning("%s", warning)
-    best = best_entry(record)
+    best = record.best_entry
     if best is None:
-        logger.info("no naive baseline: %s", record["why_none"] or f"none has {primary} on the validation rows")
+        logger.info("no naive baseline: %s", record.why_none or f"none has {primary} on the validation rows")
         return
-    logger.info("best naive baseline %s: %s %s, candidate %s", best["name"], primary, best["metrics"].get(primary), metrics.get(primary))
-    if record["worse"]:
-        told = ", ".join(f"{name} {metrics.get(name)} against {best['metrics'][name]}" for name in record["worse"])
-        logger.warning("the candidate is worse than the naive baseline %s: %s", best["name"], told)
+    logger.info("best naive baseline %s: %s %s, candidate %s", best.name, primary, best.metrics.get(primary), metrics.get(primary))
+    if record.worse:
+        values = ", ".join(f"{name} {metrics.get(name)} against {best.metrics[name]}" for name in record.worse)
+        logger.warning("the candidate is worse than the naive baseline %s: %s", best.name, values)
 
 
 def _shown(spec: PipelineSpec) -> list[str]:
@@ -240,18 +249,18 @@ def _of_series(spec: PipelineSpec, history: History, target: Ints, *, mean: floa
             yield Naive(name=f"seasonal_{name}", about=f"the value of the same time {name} before", scores=filled, coverage=coverage)
 
 
-def _season_warnings(spec: PipelineSpec, history: History, found: list[dict[str, Any]]) -> list[str]:
+def _season_warnings(spec: PipelineSpec, history: History, found: Sequence[NaiveBaseline]) -> tuple[str, ...]:
     """Return what is wrong with a season that the spec names."""
     season, step_us = spec.evaluate.baseline.season, history.step_us()
     if season is None:
-        return []
+        return ()
     season_us, where = season // timedelta(microseconds=1), f"evaluate.baseline.season {duration_text(season)}"
     warnings = []
     if step_us is not None and (season_us <= step_us or season_us % step_us):
         warnings.append(f"{where} is not a longer multiple of the series' step, {timedelta(microseconds=step_us)}")
-    if not any(entry["name"].startswith("seasonal_") for entry in found):
+    if not any(entry.name.startswith("seasonal_") for entry in found):
         warnings.append(f"{where} has no value for any test row: there is no seasonal baseline")
-    return warnings
+    return tuple(warnings)
 
 
 def _of_showings(spec: PipelineSpec, splits: Splits, known: Ints, target: Ints) -> Naive:

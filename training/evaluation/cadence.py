@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from statistics import NormalDist
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -85,10 +85,6 @@ class Advice:
     """From the rarest to the most frequent."""
     decay: Decay | None
     """None: too few nights to say."""
-
-    def as_json(self) -> dict[str, Any]:
-        """Return everything as JSON."""
-        return asdict(self)
 
 
 def retrain_advice(
@@ -168,7 +164,7 @@ def decay(primary: str, nights: Sequence[Night]) -> Decay | None:
     )
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     """Evaluations write what is not finite as a word."""
     return isinstance(value, int | float) and math.isfinite(value)
 

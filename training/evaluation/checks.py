@@ -11,6 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from training.evaluation.metrics.auc import roc_area
+from training.evaluation_record import Drift, Leakage, Overlap
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
@@ -28,8 +29,8 @@ FLOOR: Final = 1e-4
 
 def strongest_feature(
     task: str, training: pd.DataFrame, training_labels: Floats, test: pd.DataFrame, test_labels: Floats
-) -> dict[str, Any] | None:
-    """Return `{"feature", "value"}` of the raw column that alone ranks the test labels best, None where none can be judged.
+) -> Leakage | None:
+    """Return the raw column that alone ranks the test labels best, and its value; None where none can be judged.
 
     A column is judged as it is, rising or falling, and by the mean label of its values (of bins, for a number) in the training
     rows, which also sees an identifier that stands for the label. The value is the AUC, averaged over classes one against the
@@ -42,16 +43,16 @@ def strongest_feature(
     """
     training, training_labels = _some(training, training_labels)
     test, test_labels = _some(test, test_labels)
-    best: dict[str, Any] | None = None
-    for column in test.columns:
-        value = _explained(task, training[column], training_labels, test[column], test_labels)
-        if math.isfinite(value) and (best is None or value > best["value"]):
-            best = {"feature": str(column), "value": value}
-    return best
+    values = [(str(column), _explained(task, training[column], training_labels, test[column], test_labels)) for column in test.columns]
+    known = [(feature, value) for feature, value in values if math.isfinite(value)]
+    if not known:
+        return None
+    feature, value = max(known, key=lambda pair: pair[1])
+    return Leakage(feature=feature, value=value)
 
 
-def overlap(frame: pd.DataFrame, entities: Sequence[str], training: Rows, test: Rows) -> dict[str, Any]:
-    """Return `{"entities", "share", "num_test"}`: which share of the test rows' entities the training rows have too.
+def overlap(frame: pd.DataFrame, entities: Sequence[str], training: Rows, test: Rows) -> Overlap:
+    """Return which share of the test rows' entities the training rows have too.
 
     Args:
         frame: all rows.
@@ -61,11 +62,11 @@ def overlap(frame: pd.DataFrame, entities: Sequence[str], training: Rows, test: 
     keys = pd.util.hash_pandas_object(frame[list(entities)], index=False).to_numpy()
     known = np.unique(keys[test])
     share = float(np.isin(known, keys[training]).mean()) if len(known) else 0.0
-    return {"entities": list(entities), "share": share, "num_test": len(known)}
+    return Overlap(entities=tuple(entities), share=share, num_test=len(known))
 
 
-def prediction_drift(task: str, candidate: Floats, champion: Floats, groups: Rows | None) -> dict[str, float] | None:
-    """Return `{"psi"}`, the population stability index of the candidate's predictions against the champion's on the same rows.
+def prediction_drift(task: str, candidate: Floats, champion: Floats, groups: Rows | None) -> Drift | None:
+    """Return the population stability index of the candidate's predictions against the champion's on the same rows.
 
     Predictions are counted by tenths of the champion's (for several classes: by the likeliest class). A ranker's scores have no
     scale: each is taken less its group's mean, in standard deviations of the model's own. None where a score is not finite.
@@ -82,7 +83,7 @@ def prediction_drift(task: str, candidate: Floats, champion: Floats, groups: Row
         old, new = (np.searchsorted(edges, part, side="left") for part in parts)
         num_bins = len(edges) + 1
     shares = [np.maximum(np.bincount(bins, minlength=num_bins) / len(bins), FLOOR) for bins in (old, new)]
-    return {"psi": float(((shares[1] - shares[0]) * np.log(shares[1] / shares[0])).sum())}
+    return Drift(psi=float(((shares[1] - shares[0]) * np.log(shares[1] / shares[0])).sum()))
 
 
 def is_constant(scores: Floats, groups: Rows | None) -> bool:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from numbers import Real
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +29,7 @@ def load_own_metrics(places: Mapping[str, str]) -> dict[str, OwnMetric]:
     return {name: _checked(name, place, _load(place)) for name, place in places.items()}
 
 
-def _load(place: str) -> Any:
+def _load(place: str) -> Callable[..., object]:
     if not is_own(place):
         allowed = f"allowed packages ({PACKAGES_VARIABLE}): {', '.join(own_packages()) or 'none'}"
         problem = Problem(
@@ -46,10 +45,11 @@ def _load(place: str) -> Any:
         message = f"{shown(place)} is {'missing' if found is None else 'a ' + type(found).__name__}, not a function"
         hint = "write function(labels, scores, groups) -> float"
         raise SpecError("evaluate.metrics", [Problem(code="metric.unknown", message=message, hint=hint)])
-    return found
+    named: Callable[..., object] = found
+    return named
 
 
-def _checked(name: str, place: str, function: Any) -> OwnMetric:
+def _checked(name: str, place: str, function: Callable[..., object]) -> OwnMetric:
     def value(labels: Floats, scores: Floats, groups: NDArray[np.int64] | None) -> float:
         try:
             found = function(labels, scores, groups)

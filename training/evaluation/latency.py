@@ -28,7 +28,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 import numpy as np
 import pandas as pd
@@ -318,7 +318,7 @@ def main() -> None:
     frame = pq.read_table(arguments.frame).to_pandas()
     predictor = load_predictor(arguments.folder)
     limits = {1: arguments.limits}
-    found: dict[str, Any] = {str(batch): timed_calls(predictor, frame, arguments.group, batch, limits.get(batch)) for batch in BATCHES}
+    found = {str(batch): timed_calls(predictor, frame, arguments.group, batch, limits.get(batch)) for batch in BATCHES}
     sys.stdout.write(json.dumps(found) + "\n")
 
 

@@ -1,12 +1,12 @@
-"""What `metrics.json` says of a model: every measure over the same rows, by the spec's rules, as JSON."""
+"""Every measure of a model that the record of an evaluation has, over the same rows, by the spec's rules."""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Final, Self
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -24,6 +24,7 @@ from training.evaluation.metrics.by_task import metric_value, score_metrics
 from training.evaluation.metrics.metric import OwnMetric
 from training.evaluation.metrics.ranking import num_groups_without_positive
 from training.evaluation.slices import by_slice, worst_and_gap
+from training.evaluation_record import Alarm, Checks, Fairness, Ranking, Slice
 from training.models.predictor import Predictor
 from training.spec import PipelineSpec
 from training.spec.sections.evaluation import Evaluate
@@ -31,8 +32,6 @@ from training.spec.sections.evaluation import Evaluate
 logger = logging.getLogger(__name__)
 
 Floats = NDArray[np.float64]
-FORMAT_VERSION: Final = 3
-"""Of `metrics.json`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +83,14 @@ def _origins(frame: pd.DataFrame, event_time: str, entities: Sequence[str]) -> O
         numbers = pd.factorize(pd.util.hash_pandas_object(frame[known], index=False))[0].astype(np.int64)
         codes[", ".join(known)] = numbers
     return Origins(microseconds=frame[event_time].to_numpy(dtype="datetime64[us]").astype(np.int64), entities=codes)
+
+
+class Slices(NamedTuple):
+    """Keys of the record about slices."""
+
+    slices: tuple[Slice, ...]
+    worst_slice: int | None
+    slice_gap: float | None
 
 
 class Measures:
@@ -138,13 +145,13 @@ class Measures:
             own=self._own.get(rules.primary),
         )
 
-    def ranking(self) -> dict[str, Any] | None:
-        """Return `{"gain", "num_groups", "num_without_positive"}` of a ranking, the last of which no metric counts; else None."""
+    def ranking(self) -> Ranking | None:
+        """Return how a ranking counts, and how many groups no metric counts; None for other tasks."""
         rules, rows = self._rules, self._rows
         if rules.task != "ranking" or rows.groups is None:
             return None
         without = num_groups_without_positive(rows.labels, rows.groups)
-        return {"gain": rules.gain, "num_groups": rows.num_units, "num_without_positive": without}
+        return Ranking(gain=rules.gain, num_groups=rows.num_units, num_without_positive=without)
 
     def compare(self, candidate: Floats, champion: Floats) -> Comparison:
         """Compare by the primary metric; raises as `metrics`."""
@@ -164,8 +171,8 @@ class Measures:
             least_seconds=rules.block.total_seconds(),
         )
 
-    def alarm(self, canary: Floats, champion: Floats) -> dict[str, Any] | None:
-        """Return `sequential.Alarm` of the primary metric; None where it has no value yet."""
+    def alarm(self, canary: Floats, champion: Floats) -> Alarm | None:
+        """Return the alarm of the primary metric; None where it has no value yet."""
         rules, rows = self._rules, self._rows
         found = paired_influence(
             rules.primary,
@@ -179,10 +186,10 @@ class Measures:
         )
         if found is None or rows.origins is None:
             return None
-        return asdict(alarm_of(*found, rows.origins, rows.groups, confidence=rules.confidence))
+        return Alarm.model_validate(alarm_of(*found, rows.origins, rows.groups, confidence=rules.confidence))
 
-    def slices(self, candidate: Floats, champion: Floats | None) -> dict[str, Any]:
-        """Return `slices`, `worst_slice` and `slice_gap`."""
+    def slices(self, candidate: Floats, champion: Floats | None) -> Slices:
+        """Return the primary metric by slice."""
         rules, rows = self._rules, self._rows
         found = by_slice(
             rows.frame,
@@ -199,10 +206,10 @@ class Measures:
             own=self._own.get(rules.primary),
         )
         worst, gap = worst_and_gap(found, rules.primary)
-        return {"slices": [asdict(part) for part in found], "worst_slice": worst, "slice_gap": gap}
+        return Slices(slices=tuple(map(Slice.model_validate, found)), worst_slice=worst, slice_gap=gap)
 
-    def fairness(self, scores: Floats) -> dict[str, Any]:
-        """Return `fairness`."""
+    def fairness(self, scores: Floats) -> dict[str, Fairness]:
+        """Return what was measured of each sensitive column."""
         rules, rows = self._rules, self._rows
         found = fairness_of(
             rows.frame,
@@ -213,7 +220,7 @@ class Measures:
             threshold=rules.threshold,
             least_support=rules.slice_support,
         )
-        return {column: asdict(fairness) for column, fairness in found.items()}
+        return {column: Fairness.model_validate(fairness) for column, fairness in found.items()}
 
     def importance(self, predictor: Predictor) -> dict[str, float] | None:
         """Return `importance`, by the columns that the model reads."""
@@ -231,11 +238,11 @@ class Measures:
             own=self._own.get(rules.primary),
         )
 
-    def checks(self, scores: Floats, champion: Floats | None) -> dict[str, Any]:
-        """Return `drift` and `constant` of `checks`."""
+    def checks(self, scores: Floats, champion: Floats | None) -> Checks:
+        """Return `drift` and `constant`."""
         rows = self._rows
         drift = None if champion is None else checks.prediction_drift(self._rules.task, scores, champion, rows.groups)
-        return {"drift": drift, "constant": checks.is_constant(scores, rows.groups)}
+        return Checks(drift=drift, constant=checks.is_constant(scores, rows.groups))
 
 
 def _lenient(own: OwnMetric) -> OwnMetric:
@@ -247,12 +254,3 @@ def _lenient(own: OwnMetric) -> OwnMetric:
             return math.nan
 
     return value
-
-
-def plain(value: Any) -> Any:
-    """Return JSON: a number that is not finite becomes a word, which no gate takes for a number."""
-    if isinstance(value, Mapping):
-        return {str(name): plain(entry) for name, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(entry) for entry in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

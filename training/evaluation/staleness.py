@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from training.evaluation.cadence import Advice, Night, retrain_advice
 from training.evaluation.checks import prediction_drift
+from training.evaluation_record import Rival
 from training.spec import PipelineSpec
 
 MIN_ROWS: Final = 100
@@ -19,28 +20,36 @@ MIN_ROWS: Final = 100
 
 
 def advice_of(
-    spec: PipelineSpec, parameters: Mapping[str, Any], frame: pd.DataFrame, test: NDArray[np.int64], columns: Sequence[str]
+    spec: PipelineSpec,
+    frame: pd.DataFrame,
+    test: NDArray[np.int64],
+    columns: Sequence[str],
+    *,
+    champion: Rival | None = None,
+    nights: Sequence[Night] = (),
+    process_hours: float | None = None,
 ) -> Advice:
     """Return the advice on how often to retrain.
 
     Args:
-        parameters: the evaluation's: `champion`, `nights` ([{age_days, champion, candidate, version}]), `process_hours`.
         frame: [n] raw rows of the window.
         test: row numbers of the newest ones.
         columns: that the model reads.
+        champion: what the drift is measured from; None: no drift.
+        nights: how champions did on the test rows of later nights.
+        process_hours: of one run, summed over its processes.
     """
-    nights = [Night(**night) for night in parameters.get("nights") or []]
-    drift = _drift_since(parameters.get("champion"), spec.data.source.event_time, frame, test, columns)
-    return retrain_advice(spec.evaluate.primary, nights, spec.costs, process_hours=parameters.get("process_hours"), drift=drift)
+    drift = _drift_since(champion, spec.data.source.event_time, frame, test, columns)
+    return retrain_advice(spec.evaluate.primary, nights, spec.costs, process_hours=process_hours, drift=drift)
 
 
 def _drift_since(
-    champion: Mapping[str, Any] | None, event_time: str, frame: pd.DataFrame, test: NDArray[np.int64], columns: Sequence[str]
+    champion: Rival | None, event_time: str, frame: pd.DataFrame, test: NDArray[np.int64], columns: Sequence[str]
 ) -> dict[str, float] | None:
     """Return each numeric column's stability index: the test rows against what the champion learned from, as far as it is here."""
-    if champion is None or "train" not in champion["bounds"]:
+    if champion is None or "train" not in champion.bounds:
         return None
-    learned_until = datetime.fromisoformat(champion["bounds"]["train"][1]).astimezone(UTC).replace(tzinfo=None)
+    learned_until = datetime.fromisoformat(champion.bounds["train"][1]).astimezone(UTC).replace(tzinfo=None)
     is_old = frame[event_time].to_numpy(dtype="datetime64[us]") < np.datetime64(learned_until, "us")
     found = {}
     for name in columns:
@@ -51,6 +60,6 @@ def _drift_since(
         if min(len(old), len(new)) < MIN_ROWS:
             continue
         drift = prediction_drift("regression", new, old, None)
-        if drift is not None:
-            found[name] = drift["psi"]
+        if drift is not None and drift.psi is not None:
+            found[name] = drift.psi
     return found

@@ -3,62 +3,76 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
+from training.contracts import Scalar
+from training.evaluation.metrics.per_class import ByClass
+from training.evaluation_record import EvaluationRecord
 from training.format import breakable, brief, moment, number, percent, signed
 from training.pages import evaluation_view as view
+from training.pages.evaluation_links import Link
 from training.pages.plots import history_plot
+from training.registry.gates import CanaryVerdict, Decision
 from training.spec.sections.evaluation import Evaluate
 
 FOLDER: Final = Path(__file__).resolve().parent
 
 
-def render_report(page: Mapping[str, Any]) -> bytes:
-    """Return the page as UTF-8 HTML. Everything but the pictures of `plots` is taken for text and escaped.
+@dataclass(frozen=True, kw_only=True)
+class EvaluationPage:
+    """What the page shows. What is None or empty is left out, and the page says so."""
 
-    Args:
-        page: `evaluation` (the content of `metrics.json`), `pipeline`, `as_of` and `rules` (the spec's `evaluate`) are required.
-            `decision`: {"outcome", "reasons": [{"gate", "passed", "severity", "words"}]}; `plots`: {title: SVG text};
-            `history`: [{"epoch", "train_loss", "validation_loss"}]; `facts`: {name: value, or {"text", "url"}}; `advice`: [line]:
-            each may be None or absent, and the page then says so.
-            `classes`: what `by_class` returned, for classes with names.
-            `primary`: the metric that decides; absent: the one of the rules.
-    """
-    evaluation: Mapping[str, Any] = page["evaluation"]
-    rules: Evaluate = page["rules"]
-    primary = str(page.get("primary") or rules.primary)
-    reasons = (page.get("decision") or {}).get("reasons") or []
-    history = page.get("history") or []
+    record: EvaluationRecord
+    pipeline: str
+    as_of: str
+    rules: Evaluate
+    decision: Decision | CanaryVerdict | None = None
+    plots: Mapping[str, str] = field(default_factory=dict)
+    """Title to SVG text."""
+    history: Sequence[Mapping[str, float]] = ()
+    """`epoch`, `train_loss` and `validation_loss` of each epoch."""
+    facts: Mapping[str, Scalar | Link] = field(default_factory=dict)
+    advice: Sequence[str] = ()
+    """Lines."""
+    classes: Sequence[ByClass] = ()
+    """For classes with names."""
+
+
+def render_report(page: EvaluationPage) -> bytes:
+    """Return the page as UTF-8 HTML. Everything but the pictures of `plots` is taken for text and escaped."""
+    record, rules = page.record, page.rules
+    primary = rules.primary
     values = {
-        "title": f"{page['pipeline']}: evaluation as of {moment(page['as_of'])}",
-        "pipeline": page["pipeline"],
-        "as_of": page["as_of"],
+        "title": f"{page.pipeline}: evaluation as of {moment(page.as_of)}",
+        "pipeline": page.pipeline,
+        "as_of": page.as_of,
         "primary": primary,
-        "evaluation": evaluation,
+        "record": record,
         "rules": rules,
-        "decision": view.decision(page.get("decision")),
-        "alone": view.alone(evaluation),
-        "comparisons": view.comparisons(evaluation, primary, rules),
-        "metrics": view.metrics(evaluation, rules, primary),
-        "ranking_note": view.ranking_note(evaluation),
-        "baselines": view.baselines(evaluation, primary),
-        "slices": view.slices(evaluation, rules, primary),
-        "fairness": view.fairness(evaluation, rules),
-        "latency": view.latency(evaluation, rules),
-        "checks": view.checks(evaluation, rules, reasons),
-        "importance": view.importance(evaluation),
-        "plots": {title: Markup(svg) for title, svg in (page.get("plots") or {}).items()},  # noqa: S704 - drawn by training.pages.plots
-        "history": Markup(history_plot(history)) if history else None,  # noqa: S704 - as above
-        "advice": page.get("advice") or [],
-        "labels": view.labels(evaluation),
-        "classes": page.get("classes") or [],
-        "positive": view.positive_class(evaluation, rules),
-        "facts": view.facts(page.get("facts") or {}),
+        "decision": view.decision(page.decision),
+        "alone": view.alone(record),
+        "comparisons": view.comparisons(record, primary, rules),
+        "metrics": view.metrics(record, rules, primary),
+        "ranking_note": view.ranking_note(record),
+        "baselines": view.baselines(record, primary),
+        "slices": view.slices(record, rules, primary),
+        "fairness": view.fairness(record, rules),
+        "latency": view.latency(record, rules),
+        "checks": view.checks(record, rules, () if page.decision is None else page.decision.reasons),
+        "importance": view.importance(record),
+        "plots": {title: Markup(svg) for title, svg in page.plots.items()},  # noqa: S704 - drawn by training.pages.plots
+        "history": Markup(history_plot(page.history)) if page.history else None,  # noqa: S704 - as above
+        "advice": page.advice,
+        "labels": view.labels(record),
+        "classes": page.classes,
+        "positive": view.positive_class(record, rules),
+        "facts": view.facts(page.facts),
     }
     return _template().render(values).encode("utf-8")
 

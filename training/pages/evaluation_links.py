@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypedDict
 from urllib.parse import quote
 
 
-def mlflow_facts(tracking_uri: str, *, run_id: str | None, model: str, version: str) -> dict[str, Any]:
+class Link(TypedDict):
+    """A fact of the page that leads somewhere; without an address it is text."""
+
+    text: str
+    url: str | None
+
+
+def mlflow_facts(tracking_uri: str, *, run_id: str | None, model: str, version: str) -> dict[str, Link]:
     """Return facts with links, as `render_report` takes them; without links where MLflow is not a server, as with `sqlite:///`.
 
     Args:
@@ -16,7 +23,7 @@ def mlflow_facts(tracking_uri: str, *, run_id: str | None, model: str, version: 
         version: its number there.
     """
     base = tracking_uri.rstrip("/") if tracking_uri.startswith(("http://", "https://")) else ""
-    found: dict[str, Any] = {}
+    found: dict[str, Link] = {}
     if run_id:
         found["MLflow run"] = {"text": run_id, "url": f"{base}/#/runs/{quote(run_id, safe='')}" if base else None}
     place = f"{quote(model, safe='')}/versions/{quote(version, safe='')}"

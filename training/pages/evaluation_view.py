@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
 
+from training.contracts import Scalar
+from training.evaluation_record import (
+    Baselines,
+    Comparison,
+    Drift,
+    EvaluationRecord,
+    LabelCounts,
+    Leakage,
+    NaiveBaseline,
+    Overlap,
+    Slice,
+)
 from training.format import brief, finite, number, percent, signed
+from training.pages.evaluation_links import Link
+from training.registry.gates import CanaryVerdict, Decision
+from training.registry.reasons import Reason
 from training.spec.metrics import is_lower_better
 from training.spec.sections.evaluation import Evaluate
 
-Row = dict[str, Any]
+Row = dict[str, object]
+"""Names to what the template shows."""
 
 MAX_SLICES: Final = 400
 """Rows of the page's table; `metrics.json` has all."""
@@ -32,81 +48,91 @@ _BADGES: Final = {"fail": ("failed", "bad", "✗"), "warn": ("warning", "warn", 
 _PASSED: Final = ("passed", "good", "✓")
 
 
-def decision(made: Mapping[str, Any] | None) -> Row | None:
-    """Return the outcome's words and look, and its gates: what stands in the way first."""
+class Badge(NamedTuple):
+    """A verdict and its look."""
+
+    verdict: str
+    look: str
+    mark: str
+
+
+def decision(made: Decision | CanaryVerdict | None) -> Row | None:
+    """Return the outcome's words and look, and its gates, those that are not passed first."""
     if made is None:
         return None
-    words, look, mark = _OUTCOMES.get(str(made["outcome"]), (str(made["outcome"]), "ask", "?"))
-    is_waiting = made["outcome"] == "waiting"
-    gates = [
-        {"gate": reason["gate"], "words": reason["words"], **_badge(reason, is_waiting=is_waiting)} for reason in made.get("reasons") or []
-    ]
+    words, look, mark = _OUTCOMES.get(made.outcome, (made.outcome, "ask", "?"))
+    is_waiting = made.outcome == "waiting"
     order = ["bad", "ask", "warn", "good"]
-    return {"words": words, "look": look, "mark": mark, "gates": sorted(gates, key=lambda gate: order.index(gate["look"]))}
+    badges = sorted(
+        ((reason, _badge(reason, is_waiting=is_waiting)) for reason in made.reasons), key=lambda pair: order.index(pair[1].look)
+    )
+    gates = [{"gate": reason.gate, "words": reason.words, **badge._asdict()} for reason, badge in badges]
+    return {"words": words, "look": look, "mark": mark, "gates": gates}
 
 
-def _badge(reason: Mapping[str, Any], *, is_waiting: bool = False) -> Row:
+def _badge(reason: Reason, *, is_waiting: bool = False) -> Badge:
     # What the spec asks a person for is not a failure, but nothing is promoted before it.
-    is_passed = reason["passed"] and reason["gate"] != "approval"
-    if is_waiting and not is_passed and reason.get("severity", "fail") == "fail":
+    is_passed = reason.passed and reason.gate != "approval"
+    if is_waiting and not is_passed and reason.severity == "fail":
         # Time, rows or labels that a canary still lacks.
-        return {"verdict": "not yet", "look": "ask", "mark": "…"}
-    words, look, mark = _PASSED if is_passed else _BADGES.get(str(reason.get("severity", "fail")), _BADGES["fail"])
-    return {"verdict": words, "look": look, "mark": mark}
+        return Badge("not yet", "ask", "…")
+    return Badge(*(_PASSED if is_passed else _BADGES.get(reason.severity, _BADGES["fail"])))
 
 
-def comparisons(evaluation: Mapping[str, Any], primary: str, rules: Evaluate) -> list[Row]:
+def comparisons(record: EvaluationRecord, primary: str, rules: Evaluate) -> list[Row]:
     """Return one row for each model that the candidate is compared with, with the interval's places on a line in per cent."""
     rows = []
-    for who, key in (("champion", "comparison"), ("canary", "canary_comparison")):
-        found = evaluation.get(key)
+    for who, rival, others, found in (
+        ("champion", record.champion, record.champion_metrics, record.comparison),
+        ("canary", record.canary, record.canary_metrics, record.canary_comparison),
+    ):
         if found is None:
             continue
-        gain, low, high = (finite(found.get(name)) for name in ("gain", "low", "high"))
+        gain, low, high = finite(found.gain), finite(found.low), finite(found.high)
         row: Row = {
             "who": who,
-            "version": (evaluation.get(who) or {}).get("version"),
-            "candidate": (evaluation.get("metrics") or {}).get(primary),
-            "other": (evaluation.get(f"{who}_metrics") or {}).get(primary),
-            "probability": found.get("probability"),
-            "num_units": found.get("num_units"),
+            "version": None if rival is None else rival.version,
+            "candidate": record.metrics.get(primary),
+            "other": others.get(primary),
+            "probability": found.probability,
+            "num_units": found.num_units,
             "confidence": percent(rules.confidence, 0 if round(100 * rules.confidence, 6).is_integer() else 2),
-            "gain": found.get("gain"),
-            "low": found.get("low"),
-            "high": found.get("high"),
+            "gain": found.gain,
+            "low": found.low,
+            "high": found.high,
             "about": _blocks_note(found),
             "places": None if gain is None or low is None or high is None else _places(gain, low, high),
         }
         row["words"], row["look"] = _sureness(gain, low, high)
-        if (found.get("blocks") or {}).get("bounded") is False:
+        if found.blocks is not None and found.blocks.bounded is False:
             row["words"], row["look"] = "not surely: the interval is unbounded, too few blocks", "warn"
         rows.append(row)
     return rows
 
 
-def _blocks_note(comparison: Mapping[str, Any]) -> str:
+def _blocks_note(comparison: Comparison) -> str:
     """Say how the interval was found; empty for older evaluations, which have that by rows alone."""
-    blocks = comparison.get("blocks")
-    if not isinstance(blocks, Mapping):
+    blocks = comparison.blocks
+    if blocks is None:
         return ""
-    length = f"{number((finite(blocks.get('block_seconds')) or 0.0) / 3600)} h"
-    lag = f"lag-1 autocorrelation {brief(blocks.get('lag1'))} of time bins"
-    by_rows = f"by rows alone [{signed(comparison.get('row_low'))}, {signed(comparison.get('row_high'))}]"
-    by_blocks = f"by blocks [{signed(blocks.get('low'))}, {signed(blocks.get('high'))}]"
-    what = f"{number(blocks.get('num_blocks'))} blocks of {length}"
-    columns = f" ({blocks['columns']})" if blocks.get("columns") else ""
-    if blocks.get("too_few_blocks") is True:
-        instead = {"entity": "entities", "group": "groups"}.get(str(blocks.get("clusters")))
-        rest = f"{number(blocks.get('num_clusters'))} {instead}{columns} are the clusters" if instead else "there are no entities or groups"
+    length = f"{number((finite(blocks.block_seconds) or 0.0) / 3600)} h"
+    lag = f"lag-1 autocorrelation {brief(blocks.lag1)} of time bins"
+    by_rows = f"by rows alone [{signed(comparison.row_low)}, {signed(comparison.row_high)}]"
+    by_blocks = f"by blocks [{signed(blocks.low)}, {signed(blocks.high)}]"
+    what = f"{number(blocks.num_blocks)} blocks of {length}"
+    columns = f" ({blocks.columns})" if blocks.columns else ""
+    if blocks.too_few_blocks is True:
+        instead = {"entity": "entities", "group": "groups"}.get(str(blocks.clusters))
+        rest = f"{number(blocks.num_clusters)} {instead}{columns} are the clusters" if instead else "there are no entities or groups"
         what = f"too few blocks: {what}, 8 required; {rest}"
-    elif blocks.get("clusters") == "entity":
-        what = f"{what} and {number(blocks.get('num_clusters'))} entities{columns}"
+    elif blocks.clusters == "entity":
+        what = f"{what} and {number(blocks.num_clusters)} entities{columns}"
     return f"The wider of two intervals: {by_rows}; {by_blocks}, {what}, {lag}."
 
 
-def alone(evaluation: Mapping[str, Any]) -> str:
-    """Say why the candidate is compared with nobody."""
-    baseline = evaluation.get("baseline")
+def alone(record: EvaluationRecord) -> str:
+    """Say why the candidate is compared with no other model."""
+    baseline = record.baseline
     if baseline == "no champion":
         return "there is no champion yet"
     return "no difference was measured" if baseline in (None, "champion") else f"the champion is not a baseline: {baseline}"
@@ -132,60 +158,62 @@ def _places(gain: float, low: float, high: float) -> dict[str, float]:
     return {name: round(100 * (value - start) / span, 2) for name, value in (("zero", 0.0), ("gain", gain), ("low", low), ("high", high))}
 
 
-def metrics(evaluation: Mapping[str, Any], rules: Evaluate, primary: str) -> list[Row]:
+def metrics(record: EvaluationRecord, rules: Evaluate, primary: str) -> list[Row]:
     """Return a row for each metric, the primary one first, with its bound and its difference to the champion's and the canary's."""
-    found = evaluation.get("metrics") or {}
-    naive = baselines(evaluation, primary)["best"]
+    found = record.metrics
+    naive = None if record.baselines is None else record.baselines.best_entry
     rows = []
     for name in sorted(found, key=lambda name: name != primary):
         lower = is_lower_better(name)
         bounds = [f"at least {brief(rules.minimum[name])}"] if name in rules.minimum and not lower else []
         bounds += [f"at most {brief(limit[name])}" for limit in (rules.maximum, rules.minimum if lower else {}) if name in limit]
         row: Row = {"name": name, "is_primary": name == primary, "lower": lower, "candidate": found[name], "bound": ", ".join(bounds)}
-        for who in ("champion", "canary"):
-            row[who] = (evaluation.get(f"{who}_metrics") or {}).get(name)
-            row[f"{who}_difference"] = _difference(found[name], row[who], lower=lower)
-        row["naive"] = (naive or {}).get("metrics", {}).get(name)
-        row["naive_difference"] = _difference(found[name], row["naive"], lower=lower)
+        naive_metrics = {} if naive is None else naive.metrics
+        for who, others in (("champion", record.champion_metrics), ("canary", record.canary_metrics), ("naive", naive_metrics)):
+            row[who] = others.get(name)
+            row[f"{who}_difference"] = _difference(found[name], others.get(name), lower=lower)
         rows.append(row)
     return rows
 
 
-def ranking_note(evaluation: Mapping[str, Any]) -> str:
+def ranking_note(record: EvaluationRecord) -> str:
     """Say how NDCG counts labels, ties and groups without a positive label; empty for other tasks and older evaluations."""
-    found = evaluation.get("ranking")
-    if not isinstance(found, Mapping):
+    found = record.ranking
+    if found is None:
         return ""
-    left_out = f"{number(found.get('num_without_positive'))} of {number(found.get('num_groups'))} groups have no positive label"
-    return f"NDCG has {found.get('gain')} gains; tied scores count by their expected value. {left_out} and are left out."
+    left_out = f"{number(found.num_without_positive)} of {number(found.num_groups)} groups have no positive label"
+    return f"NDCG has {found.gain} gains; tied scores count by their expected value. {left_out} and are left out."
 
 
-def baselines(evaluation: Mapping[str, Any], primary: str) -> Row:
+def baselines(record: EvaluationRecord, primary: str) -> Row:
     """Return the naive baselines, best on the validation rows first, the best one, and why there are none."""
-    record = evaluation.get("baselines") or {}
-    lower = is_lower_better(primary)
+    found, lower = record.baselines or Baselines(), is_lower_better(primary)
 
-    def rank(entry: Mapping[str, Any]) -> tuple[bool, bool, float]:
-        value = finite(entry.get("validation"))
-        return entry["name"] != record.get("best"), value is None, (value or 0.0) * (1 if lower else -1)
+    def rank(entry: NaiveBaseline) -> tuple[bool, bool, float]:
+        value = finite(entry.validation)
+        return entry.name != found.best, value is None, (value or 0.0) * (1 if lower else -1)
 
-    rows = sorted(record.get("found") or [], key=rank)
-    names = [name for name in evaluation.get("metrics") or {} if name != primary]
-    why = record.get("why_none") or f"none has {primary} on the validation rows"
+    names = [name for name in record.metrics if name != primary]
     return {
         # Not for a canary: it is compared with the champion alone.
-        "measured": bool(record),
-        "rows": rows,
+        "measured": record.baselines is not None,
+        "rows": sorted(found.found, key=rank),
         "names": [primary, *names],
-        "best": next((entry for entry in rows if entry["name"] == record.get("best")), None),
-        "comparison": record.get("comparison"),
-        "worse": record.get("worse") or [],
-        "warnings": record.get("warnings") or [],
-        "why_none": why,
+        "best": found.best_entry,
+        "comparison": found.comparison,
+        "worse": found.worse,
+        "warnings": found.warnings,
+        "why_none": found.why_none or f"none has {primary} on the validation rows",
     }
 
 
-def _difference(new: Any, old: Any, *, lower: bool) -> Row | None:
+class Difference(NamedTuple):
+    value: float
+    words: str
+    look: str
+
+
+def _difference(new: float | None, old: float | None, *, lower: bool) -> Difference | None:
     """Return the candidate's value less the other's, and what that means; None where either is missing."""
     first, second = finite(new), finite(old)
     if first is None or second is None:
@@ -193,46 +221,44 @@ def _difference(new: Any, old: Any, *, lower: bool) -> Row | None:
     value = first - second
     good = -value if lower else value
     words, look = ("better", "good") if good > 0 else ("worse", "bad") if good < 0 else ("the same", "same")
-    return {"value": value, "words": words, "look": look}
+    return Difference(value, words, look)
 
 
-def slices(evaluation: Mapping[str, Any], rules: Evaluate, primary: str) -> Row:
+def slices(record: EvaluationRecord, rules: Evaluate, primary: str) -> Row:
     """Return the slices, worst first and small ones last, at most `MAX_SLICES` of them, and how many there are."""
-    found: Sequence[Mapping[str, Any]] = evaluation.get("slices") or []
     lower = is_lower_better(primary)
-    worst = evaluation.get("worst_slice")
 
-    def rank(item: tuple[int, Mapping[str, Any]]) -> tuple[bool, bool, float]:
-        value = finite(item[1]["candidate"])
-        return bool(item[1]["is_small"]), value is None, (value or 0.0) * (-1 if lower else 1)
+    def rank(item: tuple[int, Slice]) -> tuple[bool, bool, float]:
+        value = finite(item[1].candidate)
+        return bool(item[1].is_small), value is None, (value or 0.0) * (-1 if lower else 1)
 
-    rows = [
+    rows: list[Row] = [
         {
-            "columns": " × ".join(map(str, entry["columns"])),
-            "values": " · ".join(map(str, entry["columns"].values())),
-            "support": entry["support"],
-            "is_small": bool(entry["is_small"]),
-            "is_worst": index == worst,
-            "candidate": entry["candidate"],
-            "champion": entry.get("champion"),
+            "columns": " × ".join(entry.columns),
+            "values": " · ".join(entry.columns.values()),
+            "support": entry.support,
+            "is_small": bool(entry.is_small),
+            "is_worst": index == record.worst_slice,
+            "candidate": entry.candidate,
+            "champion": entry.champion,
             "difference": _slice_difference(entry, rules, lower=lower),
         }
-        for index, entry in sorted(enumerate(found), key=rank)
+        for index, entry in sorted(enumerate(record.slices), key=rank)
     ]
     return {
         "rows": rows[:MAX_SLICES],
         "num_all": len(rows),
-        "num_small": sum(row["is_small"] for row in rows),
-        "gap": evaluation.get("slice_gap"),
+        "num_small": sum(bool(entry.is_small) for entry in record.slices),
+        "gap": record.slice_gap,
         "worst": next((row for row in rows if row["is_worst"]), None),
         "why_not": _why_no_slices(rules),
     }
 
 
-def _slice_difference(entry: Mapping[str, Any], rules: Evaluate, *, lower: bool) -> Row | None:
-    found = _difference(entry["candidate"], entry.get("champion"), lower=lower)
-    if found is not None and found["look"] == "bad" and rules.slice_drop is not None and not entry["is_small"]:
-        return {**found, "words": "worse, too much"} if abs(found["value"]) > rules.slice_drop else found
+def _slice_difference(entry: Slice, rules: Evaluate, *, lower: bool) -> Difference | None:
+    found = _difference(entry.candidate, entry.champion, lower=lower)
+    if found is not None and found.look == "bad" and rules.slice_drop is not None and not entry.is_small:
+        return found._replace(words="worse, too much") if abs(found.value) > rules.slice_drop else found
     return found
 
 
@@ -242,71 +268,75 @@ def _why_no_slices(rules: Evaluate) -> str:
     return "The spec declares no columns to slice by (evaluate.slices)."
 
 
-def fairness(evaluation: Mapping[str, Any], rules: Evaluate) -> Row:
+def fairness(record: EvaluationRecord, rules: Evaluate) -> Row:
     """Return the gaps of each sensitive column with their limits, and its values, the largest first."""
     columns = []
-    for name, found in (evaluation.get("fairness") or {}).items():
+    for name, found in record.fairness.items():
         gaps = [
-            _limited("equal-opportunity gap", found.get("equal_opportunity_gap"), rules.fairness.equal_opportunity),
-            _limited("calibration gap", found.get("calibration_gap"), rules.fairness.calibration),
+            _limited("equal-opportunity gap", found.equal_opportunity_gap, rules.fairness.equal_opportunity),
+            _limited("calibration gap", found.calibration_gap, rules.fairness.calibration),
         ]
-        values = sorted(found.get("values") or [], key=lambda value: -(finite(value["support"]) or 0.0))
+        values = sorted(found.values, key=lambda value: -(value.support or 0))
         columns.append({"name": name, "gaps": gaps, "rows": values[:MAX_VALUES], "num_all": len(values)})
     why = "was not measured" if rules.sensitive else "is not measured: the spec declares no sensitive columns (evaluate.sensitive)"
     return {"columns": columns, "why_not": f"Fairness {why}."}
 
 
-def _limited(name: str, value: Any, limit: float | None) -> Row:
+def _limited(name: str, value: float | None, limit: float | None) -> Row:
     known = finite(value)
     is_over = limit is not None and (known is None or known > limit)
-    return {"name": name, "value": value, "limit": limit, "look": "" if limit is None else "bad" if is_over else "good"}
+    look = "" if limit is None else "bad" if is_over else "good"
+    return {"name": name, "value": value, "is_known": known is not None, "limit": limit, "look": look}
 
 
-def latency(evaluation: Mapping[str, Any], rules: Evaluate) -> list[Row]:
+def latency(record: EvaluationRecord, rules: Evaluate) -> list[Row]:
     """Return a row for each batch size; the spec's limits hold for one prediction (batch 1)."""
-    limits = {"p50": rules.latency_ms.p50, "p95": rules.latency_ms.p95, "p99": rules.latency_ms.p99}
-    rows = []
-    for batch, found in (evaluation.get("latency") or {}).items():
-        cells = [_limited(name, found.get(f"{name}_ms"), limit if str(batch) == "1" else None) for name, limit in limits.items()]
-        rows.append({"batch": batch, "cells": cells, "rows_per_second": found.get("rows_per_second")})
+    limits = rules.latency_ms
+    rows: list[Row] = []
+    for batch, found in (record.latency or {}).items():
+        both = (("p50", found.p50_ms, limits.p50), ("p95", found.p95_ms, limits.p95), ("p99", found.p99_ms, limits.p99))
+        cells = [_limited(name, value, limit if batch == "1" else None) for name, value, limit in both]
+        rows.append({"batch": batch, "cells": cells, "rows_per_second": found.rows_per_second})
     return rows
 
 
-def checks(evaluation: Mapping[str, Any], rules: Evaluate, reasons: Iterable[Mapping[str, Any]]) -> list[Row]:
+def checks(record: EvaluationRecord, rules: Evaluate, reasons: Iterable[Reason]) -> list[Row]:
     """Return what is wrong with results that look good, each with the verdict of the gate of its name, if that one spoke."""
-    found = evaluation.get("checks") or {}
-    verdicts = {str(reason["gate"]): _badge(reason) for reason in reasons}
-    rows = [
-        {"name": "leakage", "words": _leakage(found.get("leakage")), "limit": f"below {brief(rules.checks.leakage)}"},
+    found = record.checks
+    if found is None or not found.model_fields_set:
+        return []
+    verdicts = {reason.gate: _badge(reason) for reason in reasons}
+    rows: list[Row] = [
+        {"name": "leakage", "words": _leakage(found.leakage), "limit": f"below {brief(rules.checks.leakage)}"},
         {
             "name": "overlap",
-            "words": _overlap(found.get("overlap")),
+            "words": _overlap(found.overlap),
             "limit": "no limit" if rules.checks.overlap is None else f"at most {percent(rules.checks.overlap)}",
         },
-        {"name": "drift", "words": _drift(found.get("drift")), "limit": f"at most {brief(rules.checks.drift)}"},
-        {"name": "constant", "words": _constant(found.get("constant")), "limit": "not constant"},
+        {"name": "drift", "words": _drift(found.drift), "limit": f"at most {brief(rules.checks.drift)}"},
+        {"name": "constant", "words": _constant(found.constant), "limit": "not constant"},
     ]
-    return [{**row, "badge": verdicts.get(str(row["name"]))} for row in rows] if found else []
+    return [{**row, "badge": verdicts.get(str(row["name"]))} for row in rows]
 
 
-def _leakage(found: Mapping[str, Any] | None) -> str:
+def _leakage(found: Leakage | None) -> str:
     if found is None:
         return "no feature alone could be measured against the label"
-    return f"the strongest feature alone is {found['feature']}: it ranks the labels with {brief(found['value'])}"
+    return f"the strongest feature alone is {found.feature}: it ranks the labels with {brief(found.value)}"
 
 
-def _overlap(found: Mapping[str, Any] | None) -> str:
+def _overlap(found: Overlap | None) -> str:
     if found is None:
         return "not measured: no entities are known"
-    names = ", ".join(map(str, found.get("entities") or []))
-    of = "" if found.get("num_test") is None else f" of {number(found['num_test'])}"
-    return f"{percent(found['share'])}{of} test entities{f' ({names})' if names else ''} were trained on too"
+    names = ", ".join(found.entities)
+    of = "" if found.num_test is None else f" of {number(found.num_test)}"
+    return f"{percent(found.share)}{of} test entities{f' ({names})' if names else ''} were trained on too"
 
 
-def _drift(found: Mapping[str, Any] | None) -> str:
+def _drift(found: Drift | None) -> str:
     if found is None:
         return "not measured: there is no champion's prediction to compare with"
-    return f"population stability index of the predictions against the champion's: {brief(found['psi'])}"
+    return f"population stability index of the predictions against the champion's: {brief(found.psi)}"
 
 
 def _constant(found: bool | None) -> str:
@@ -315,10 +345,10 @@ def _constant(found: bool | None) -> str:
     return "every prediction is the same" if found else "the predictions differ"
 
 
-def importance(evaluation: Mapping[str, Any]) -> Row:
+def importance(record: EvaluationRecord) -> Row:
     """Return the most important features with their bars in per cent of the longest, and how many are left out."""
-    found = evaluation.get("importance") or {}
-    known = {str(name): finite(value) for name, value in found.items()}
+    found = record.importance or {}
+    known = {name: finite(value) for name, value in found.items()}
     longest = max((abs(value) for value in known.values() if value is not None), default=0.0)
     rows = [
         {"name": name, "value": found[name], "width": round(100 * max(0.0, value or 0.0) / longest, 2) if longest else 0.0}
@@ -327,38 +357,43 @@ def importance(evaluation: Mapping[str, Any]) -> Row:
     return {"rows": rows, "num_left_out": max(0, len(known) - MAX_FEATURES)}
 
 
-def positive_class(evaluation: Mapping[str, Any], rules: Evaluate) -> str | None:
+def positive_class(record: EvaluationRecord, rules: Evaluate) -> str | None:
     """Return the name of the class whose probability a binary model gives, where it has one."""
-    names = evaluation.get("classes") or []
-    return str(names[-1]) if rules.task == "binary" and len(names) == 2 else None
+    names = record.classes or ()
+    return names[-1] if rules.task == "binary" and len(names) == 2 else None
 
 
-def labels(evaluation: Mapping[str, Any]) -> Row | None:
+def labels(record: EvaluationRecord) -> Row | None:
     """Return how many rows of each split have no known label, and of the newest days; None where labels have no `known_at`."""
-    found = evaluation.get("unknown_labels")
-    if not found:
+    found = record.unknown_labels
+    if found is None:
         return None
-    days = list((found.get("days") or {}).items())[-MAX_DAYS:]
+    days = list(found.days.items())[-MAX_DAYS:]
     return {
-        "unknown": found["unknown"],
-        "num_rows": found["rows"],
+        "unknown": found.unknown,
+        "num_rows": found.rows,
         "tables": [
-            {"kind": kind, "rows": [{"name": name, **counts, "share": _share(counts)} for name, counts in entries]}
-            for kind, entries in (("split", list((found.get("splits") or {}).items())), ("day", days))
+            {
+                "kind": kind,
+                "rows": [
+                    {"name": name, "rows": counts.rows, "unknown": counts.unknown, "share": _share(counts)} for name, counts in entries
+                ],
+            }
+            for kind, entries in (("split", list(found.splits.items())), ("day", days))
             if entries
         ],
     }
 
 
-def _share(counts: Mapping[str, Any]) -> float:
-    return float(counts["unknown"] / counts["rows"]) if counts["rows"] else 0.0
+def _share(counts: LabelCounts) -> float:
+    return counts.unknown / counts.rows if counts.rows else 0.0
 
 
-def facts(found: Mapping[str, Any]) -> list[Row]:
+def facts(found: Mapping[str, Scalar | Link]) -> list[Row]:
     """Return name, text and link of each fact; only web addresses and this server's own paths become links."""
     rows = []
     for name, value in found.items():
-        text, url = (value.get("text"), value.get("url")) if isinstance(value, Mapping) else (value, None)
+        text, url = (value["text"], value["url"]) if isinstance(value, dict) else (value, None)
         shown = number(text) if isinstance(text, int | float) else text
         words = str(shown) if shown not in (None, "") else number(None)
         is_code = len(words) > 24 and " " not in words
@@ -366,7 +401,7 @@ def facts(found: Mapping[str, Any]) -> list[Row]:
     return rows
 
 
-def _is_link(url: Any) -> bool:
+def _is_link(url: object) -> bool:
     if not isinstance(url, str):
         return False
     return url.startswith(("https://", "http://")) or (url.startswith("/") and not url.startswith(("//", "/\\")))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
-from training.registry.reasons import Reason, missing, number, table
+from training.contracts import JsonValue
+from training.evaluation_record import EvaluationRecord
+from training.format import finite
+from training.registry.reasons import Reason, missing, number
+from training.registry.verdicts import ApprovedFinding
 from training.spec.metrics import is_lower_better
 from training.spec.sections.evaluation import Evaluate
 
@@ -14,29 +18,28 @@ APPROVED_MISS: Final = 2.0
 """Other rows measure other values: so many times the approved miss is still what a person approved. A broken model is not."""
 
 
-def bounds(evaluation: Mapping[str, Any], rules: Evaluate) -> Iterator[Reason]:
+def bounds(record: EvaluationRecord, rules: Evaluate) -> Iterator[Reason]:
     """Yield a reason for each bound of the spec.
 
     A bound rejects also a candidate that is surely better than a champion which violates the same bound by more. The reason says so,
     because keeping that champion is the worse choice; `evaluate.severity` decides.
 
     Args:
-        evaluation: `metrics.json`; `metrics` are judged.
+        record: its `metrics` are judged.
         rules: the spec's thresholds.
     """
     asked = [("minimum", name, bound, is_lower_better(name)) for name, bound in rules.minimum.items()]
     asked += [("maximum", name, bound, True) for name, bound in rules.maximum.items()]
-    metrics = table(evaluation, "metrics")
     for gate, name, bound, at_most in asked:
-        value = number(metrics.get(name))
+        value = number(record.metrics.get(name))
         required = f"required {'<=' if at_most else '>='} {bound:.6g}"
         if value is None:
             yield missing(gate, f"{name}, {required},")
             continue
         passed = value <= bound if at_most else value >= bound
-        numbers: dict[str, Any] = {"metric": name, "value": value, "bound": bound}
+        numbers: dict[str, JsonValue] = {"metric": name, "value": value, "bound": bound}
         words, severity = f"{name} {value:.6g}, {required}", rules.severity_of(gate)
-        champion = None if passed else _worse_champion(evaluation, name, value, at_most=at_most)
+        champion = None if passed else _worse_champion(record, name, value, at_most=at_most)
         if champion is not None:
             numbers["champion"] = champion
             words += f"; the champion is further from it ({champion:.6g}), and the candidate is surely better than the champion"
@@ -44,40 +47,39 @@ def bounds(evaluation: Mapping[str, Any], rules: Evaluate) -> Iterator[Reason]:
         yield Reason(gate=gate, passed=passed, severity=severity, words=words, numbers=numbers)
 
 
-def canary_bounds(evaluation: Mapping[str, Any], rules: Evaluate, approved: Sequence[Mapping[str, Any]]) -> Iterator[Reason]:
+def canary_bounds(record: EvaluationRecord, rules: Evaluate, approved: Sequence[ApprovedFinding]) -> Iterator[Reason]:
     """Yield the same for a canary. What a person approved about it only warns: the canary is held to the champion by its other gates.
 
     An approval covers the same gate, metric and bound, and a miss of up to `APPROVED_MISS` times the one that was approved. A metric
     that was not measured is never covered.
 
     Args:
-        evaluation, rules: as `bounds`.
+        record, rules: as `bounds`.
         approved: `decisions.approved_findings`; what was recorded without metric or bound covers each of them.
     """
-    for reason in bounds(evaluation, rules):
-        by = next((found.get("by") for found in approved if not reason.passed and _covers(found, reason)), None)
+    for reason in bounds(record, rules):
+        by = next((found["by"] for found in approved if not reason.passed and _covers(found, reason)), None)
         if by is None:
             yield reason
         else:
             yield replace(reason, severity="warn", words=f"{reason.words}; {by} approved a candidate that misses this bound")
 
 
-def _covers(found: Mapping[str, Any], reason: Reason) -> bool:
-    named = table(found, "numbers")
+def _covers(found: ApprovedFinding, reason: Reason) -> bool:
+    named = found["numbers"]
     # Reasons without numbers say that the metric is missing.
-    is_same = found.get("gate") == reason.gate and all(
+    is_same = found["gate"] == reason.gate and all(
         name in reason.numbers and named.get(name, reason.numbers[name]) == reason.numbers[name] for name in ("metric", "bound")
     )
-    approved = number(named.get("value"))
-    if not is_same or approved is None:
+    approved, value, bound = finite(named.get("value")), finite(reason.numbers.get("value")), finite(reason.numbers.get("bound"))
+    if not is_same or approved is None or value is None or bound is None:
         return is_same
-    value, bound = reason.numbers["value"], reason.numbers["bound"]
     return bool(abs(value - bound) <= APPROVED_MISS * abs(approved - bound) * (1 + 1e-9))
 
 
-def _worse_champion(evaluation: Mapping[str, Any], name: str, value: float, *, at_most: bool) -> float | None:
+def _worse_champion(record: EvaluationRecord, name: str, value: float, *, at_most: bool) -> float | None:
     """Return the champion's value of `name` where it misses the bound by more and the candidate is surely better; else None."""
-    old, low = number(table(evaluation, "champion_metrics").get(name)), number(table(evaluation, "comparison").get("low"))
+    old, low = number(record.champion_metrics.get(name)), None if record.comparison is None else number(record.comparison.low)
     if old is None or low is None or low <= 0:
         return None
     return old if (old > value if at_most else old < value) else None

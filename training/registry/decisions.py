@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from training.errors import DeniedError, shown
 from training.registry.ledger import REQUEST, Entry, Holder, Ledger, Move, Standing, check_as_of, decision_key
+from training.registry.verdicts import ApprovedFinding, ReasonJson
 
 HOLDER: Final = "holder"
 """Key of an entry's evidence: the version that it is about, as a `Holder`."""
@@ -26,7 +27,7 @@ def record_candidate(
     *,
     model: str,
     outcome: str,
-    reasons: Sequence[Mapping[str, Any]],
+    reasons: Sequence[ReasonJson],
     evidence: Mapping[str, Any],
     decided_by: str,
 ) -> Entry:
@@ -134,7 +135,7 @@ def _stale(request: Entry, entry: Entry, now: Standing) -> Entry:
         f"the request is for weights {request.evidence['weights_digest'][:12]}, evaluated against champion {measured or 'nobody'} "
         f"(revision {request.evidence['revision']}); champion is {champion} now (revision {now.revision})"
     )
-    reasons = [*request.reasons, {"gate": "approval", "passed": False, "words": words}]
+    reasons: list[ReasonJson] = [*request.reasons, {"gate": "approval", "passed": False, "words": words}]
     key = decision_key(request.model, request.key, "stale")
     return replace(entry, outcome="stale", key=key, reasons=reasons, decided_at=datetime.now(UTC), revision=None)
 
@@ -144,7 +145,7 @@ def settle_canary(
     standing: Standing,
     outcome: str,
     *,
-    reasons: Sequence[Mapping[str, Any]],
+    reasons: Sequence[ReasonJson],
     evidence: Mapping[str, Any],
     decided_by: str,
 ) -> Entry:
@@ -172,13 +173,13 @@ def settle_canary(
     return ledger.record(entry, Move(champion=champion, canary=None, expected_revision=standing.revision))
 
 
-def approved_findings(ledger: Ledger, standing: Standing) -> list[dict[str, Any]]:
+def approved_findings(ledger: Ledger, standing: Standing) -> list[ApprovedFinding]:
     """Return what a person approved about the canary of `standing`: the reasons of the gates that asked.
 
     They are read from the decision that seated it, so they need no field of their own.
 
     Returns:
-        [{"gate", "words", "numbers", "by"}]; empty where there is no canary, or where nobody was asked about it.
+        empty where there is no canary, or where nobody was asked about it.
     """
     canary = standing.canary
     ending = None if canary is None or not canary.decision_key else ledger.ending_of(standing.model, canary.decision_key)

@@ -7,19 +7,20 @@ person can live with, and of what was not measured nobody knows.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
+from training.contracts import JsonValue
 from training.errors import shown
+from training.evaluation_record import Checks, Comparison, EvaluationRecord, Fairness, Latency, Leakage, Rival, Slice, figure_json
 from training.registry.bounds import bounds, canary_bounds
 from training.registry.naive import naive_baseline
 from training.registry.reasons import Reason
-from training.registry.reasons import entries as _entries
 from training.registry.reasons import missing as _missing
 from training.registry.reasons import number as _number
-from training.registry.reasons import table as _table
 from training.registry.significance_gates import canary_alarm, significance
+from training.registry.verdicts import ApprovedFinding, ReasonJson
 from training.spec.metrics import is_lower_better
 from training.spec.sections.evaluation import Evaluate, Severity
 from training.spec.sections.promotion import Canary, Promote
@@ -28,8 +29,6 @@ from training.spec.types import duration_text
 Outcome = Literal["accepted", "rejected", "needs_approval"]
 CanaryOutcome = Literal["waiting", "promote", "roll_back"]
 
-FORMAT_VERSION: Final = 3
-"""Newest format of `metrics.json` that the gates can read. Older ones lack measurements, which counts against the model."""
 LOADED_SHARE: Final = 0.1
 """Share of the calls' time spent waiting for a CPU above which a latency over its limit is inconclusive."""
 EARLY_SUPPORT: Final = 100
@@ -40,9 +39,9 @@ EARLY_SUPPORT: Final = 100
 class _Judged:
     reasons: tuple[Reason, ...]
 
-    def reasons_json(self) -> list[dict[str, Any]]:
+    def reasons_json(self) -> list[ReasonJson]:
         """Return the reasons as the ledger keeps them."""
-        return [asdict(reason) for reason in self.reasons]
+        return [reason.to_json() for reason in self.reasons]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,7 +75,7 @@ class CanaryVerdict(_Judged):
         return _line([reason.words for reason in self.reasons if not reason.passed] or [reason.words for reason in self.reasons])
 
 
-def decide(evaluation: Mapping[str, Any], rules: Evaluate, *, approval: str, promote: Promote | None = None) -> Decision:
+def decide(record: EvaluationRecord, rules: Evaluate, *, approval: str, promote: Promote | None = None) -> Decision:
     """Decide about a candidate.
 
     A gate that is not passed does what its severity says: `fail` rejects, `approve` asks a person, `warn` is only said. Whatever is missing
@@ -86,19 +85,19 @@ def decide(evaluation: Mapping[str, Any], rules: Evaluate, *, approval: str, pro
     requested: the gates that need no champion decide, and the ledger moves nothing.
 
     Args:
-        evaluation: `metrics.json` of the evaluation.
+        record: of the evaluation.
         rules: the spec's thresholds.
         approval: `automatic`; with anything else nothing is accepted here but the champion itself.
         promote: the spec's section; where it has a `canary`, a candidate has to beat the one that is under way.
     """
-    reasons = [*_candidate(evaluation, rules), *naive_baseline(evaluation, rules), *_against_champion(evaluation, rules)]
-    reasons += [*_fairness(evaluation, rules), *_latency(evaluation, rules), *_checks(evaluation, rules)]
+    reasons = [*_candidate(record, rules), *naive_baseline(record, rules), *_against_champion(record, rules)]
+    reasons += [*_fairness(record, rules), *_latency(record, rules), *_checks(record, rules)]
     if promote is not None and promote.canary is not None:
-        reasons += _canary(evaluation, rules)
+        reasons += _canary(record, rules)
     failed = {reason.severity for reason in reasons if not reason.passed}
     if "fail" in failed:
         return Decision(outcome="rejected", reasons=tuple(reasons))
-    if _is_seated(evaluation, "champion"):
+    if _is_seated(record, record.champion):
         # Nothing moves, so there is nothing that a person could approve.
         return Decision(outcome="accepted", reasons=tuple(reasons))
     if approval != "automatic":
@@ -109,13 +108,13 @@ def decide(evaluation: Mapping[str, Any], rules: Evaluate, *, approval: str, pro
 
 
 def judge_canary(
-    evaluation: Mapping[str, Any],
+    record: EvaluationRecord,
     canary_rules: Canary,
     *,
     rules: Evaluate,
     since: datetime,
     now: datetime,
-    approved: Sequence[Mapping[str, Any]] = (),
+    approved: Sequence[ApprovedFinding] = (),
 ) -> CanaryVerdict:
     """Judge a canary by what arrived since it became one.
 
@@ -126,7 +125,7 @@ def judge_canary(
     alarm is always valid (`evaluation.bootstrap.sequential`): looking again and again makes a false one no likelier.
 
     Args:
-        evaluation: `metrics` are the canary's, `champion_metrics` the champion's, on the same rows; `comparison` is canary minus
+        record: `metrics` are the canary's, `champion_metrics` the champion's, on the same rows; `comparison` is canary minus
             champion; `alarm` is that of `evaluation.bootstrap.sequential`; without it nothing is rolled back by significance; `num_rows`
             counts rows with labels; `checks.constant` says whether all its predictions are alike; `baseline` is `no champion` where
             there is none: then the minimum decides alone.
@@ -135,11 +134,11 @@ def judge_canary(
         since: when it became canary; `since` and `now` both with a time zone.
         approved: `decisions.approved_findings`.
     """
-    num_rows = int(_number(evaluation.get("num_rows")) or 0)
-    reasons = list(_canary_alarms(evaluation, canary_rules, rules, num_rows, approved))
+    num_rows = record.num_rows or 0
+    reasons = list(_canary_alarms(record, canary_rules, rules, num_rows, approved))
     if any(not reason.passed and reason.severity != "warn" for reason in reasons):
         return CanaryVerdict(outcome="roll_back", reasons=tuple(reasons))
-    waits = list(_canary_waits(canary_rules, rules, evaluation, num_rows, elapsed_seconds=(now - since).total_seconds()))
+    waits = list(_canary_waits(canary_rules, rules, record, num_rows, elapsed_seconds=(now - since).total_seconds()))
     reasons += waits
     missing = {reason.gate for reason in waits if not reason.passed}
     if missing:
@@ -148,70 +147,68 @@ def judge_canary(
             words = f"what is missing had not come within {duration_text(canary_rules.patience)} (promote.canary.patience)"
             reasons.append(Reason(gate="patience", passed=False, words=words))
         return CanaryVerdict(outcome="roll_back" if late else "waiting", reasons=tuple(reasons))
-    tolerated = _tolerated(evaluation, canary_rules, rules)
+    tolerated = _tolerated(record, canary_rules, rules)
     return CanaryVerdict(outcome="promote" if tolerated.passed else "roll_back", reasons=(*reasons, tolerated))
 
 
-def _candidate(evaluation: Mapping[str, Any], rules: Evaluate) -> Iterator[Reason]:
+def _candidate(record: EvaluationRecord, rules: Evaluate) -> Iterator[Reason]:
     """What the candidate must be by itself."""
-    version = evaluation.get("format_version")
-    if version is not None and (not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION):
-        words = f"the evaluation has format {shown(version)}, this version reads up to {FORMAT_VERSION}: upgrade Nightshift"
-        yield Reason(gate="finite", passed=False, words=words)
-    yield _finite(_table(evaluation, "metrics"), rules)
-    yield from bounds(evaluation, rules)
-    constant = _table(evaluation, "checks").get("constant")
-    if not isinstance(constant, bool):
+    yield _finite(record.metrics, rules)
+    yield from bounds(record, rules)
+    constant = None if record.checks is None else record.checks.constant
+    if constant is None:
         yield _missing("constant", "whether the predictions are all alike")
     else:
         words = "every prediction is the same" if constant else "predictions differ from row to row"
         yield Reason(gate="constant", passed=not constant, words=words)
 
 
-def _finite(metrics: Mapping[str, Any], rules: Evaluate) -> Reason:
+def _finite(metrics: Mapping[str, float], rules: Evaluate) -> Reason:
     needed = dict.fromkeys([rules.primary, *rules.metrics, *metrics])
     wrong = [name for name in needed if _number(metrics.get(name)) is None]
     if wrong:
         words = f"metric not finite: {', '.join(wrong)} {'is' if len(wrong) == 1 else 'are'} missing or no number"
-        return Reason(gate="finite", passed=False, words=words, numbers=_told(metrics, wrong))
-    value = _number(metrics[rules.primary])
+        values = {name: shown(figure_json(metrics[name])) if name in metrics else None for name in wrong}
+        return Reason(gate="finite", passed=False, words=words, numbers=values)
+    value = metrics[rules.primary]
     return Reason(gate="finite", passed=True, words=f"{rules.primary} is {value:.6g}", numbers={rules.primary: value})
 
 
-def _against_champion(evaluation: Mapping[str, Any], rules: Evaluate) -> Iterator[Reason]:
+def _against_champion(record: EvaluationRecord, rules: Evaluate) -> Iterator[Reason]:
     """What the candidate must be beside the champion, where there is one."""
-    baseline, champion = evaluation.get("baseline"), evaluation.get("champion")
+    baseline, champion = record.baseline, record.champion
     if baseline == "no champion" and champion is None:
         yield Reason(gate="baseline", passed=True, words="no champion yet: only absolute gates apply")
         return
-    if _is_seated(evaluation, "champion"):
+    if champion is not None and _is_seated(record, champion):
         yield _same_weights("baseline", "champion", champion, "only absolute gates apply, no new champion")
         return
-    if baseline != "champion" or not isinstance(champion, Mapping):
+    if baseline != "champion" or champion is None:
         words = f"the champion is not a baseline: {baseline}; nothing is promoted backwards"
         yield Reason(gate="baseline", passed=False, words=words)
         return
-    words = f"champion version {champion.get('version')} scored the same rows"
+    words = f"champion version {champion.version} scored the same rows"
     yield Reason(gate="baseline", passed=True, words=words)
-    yield _improvement(evaluation, rules)
-    yield significance(evaluation, "comparison", "significance", "the champion", rules)
-    yield from _slices(evaluation, rules)
-    yield _at_most("drift", _table(evaluation, "checks", "drift").get("psi"), rules.checks.drift, "drift of the predictions (PSI)", rules)
+    yield _improvement(record, rules)
+    yield significance(record, record.comparison, "significance", "the champion", rules)
+    yield from _slices(record, rules)
+    drift = None if record.checks is None or record.checks.drift is None else record.checks.drift.psi
+    yield _at_most("drift", drift, rules.checks.drift, "drift of the predictions (PSI)", rules)
 
 
-def _is_seated(evaluation: Mapping[str, Any], alias: str) -> bool:
+def _is_seated(record: EvaluationRecord, rival: Rival | None) -> bool:
     """Return whether the candidate has the weights of the champion or of the canary that it was measured against."""
-    weights = _table(evaluation, "candidate").get("weights_digest")
-    return isinstance(weights, str) and weights != "" and weights == _table(evaluation, alias).get("weights_digest")
+    weights = "" if record.candidate is None else record.candidate.weights_digest
+    return rival is not None and weights != "" and weights == rival.weights_digest
 
 
-def _same_weights(gate: str, alias: str, seat: Any, effect: str) -> Reason:
-    return Reason(gate=gate, passed=True, words=f"the candidate is the {alias} (version {seat.get('version')}): same weights; {effect}")
+def _same_weights(gate: str, alias: str, rival: Rival, effect: str) -> Reason:
+    return Reason(gate=gate, passed=True, words=f"the candidate is the {alias} (version {rival.version}): same weights; {effect}")
 
 
-def _improvement(evaluation: Mapping[str, Any], rules: Evaluate) -> Reason:
-    old = _number(_table(evaluation, "champion_metrics").get(rules.primary))
-    gain = _number(_table(evaluation, "comparison").get("gain"))
+def _improvement(record: EvaluationRecord, rules: Evaluate) -> Reason:
+    old = _number(record.champion_metrics.get(rules.primary))
+    gain = None if record.comparison is None else _number(record.comparison.gain)
     if old is None or gain is None:
         return _missing("improvement", f"the champion's {rules.primary} or the difference")
     if rules.improvement.relative is not None:
@@ -229,20 +226,20 @@ def _improvement(evaluation: Mapping[str, Any], rules: Evaluate) -> Reason:
     )
 
 
-def _slices(evaluation: Mapping[str, Any], rules: Evaluate) -> Iterator[Reason]:
+def _slices(record: EvaluationRecord, rules: Evaluate) -> Iterator[Reason]:
     """The worst drop of any slice with support; every column that the spec slices by must be there."""
     if rules.slice_drop is None:
         return
-    found = _entries(evaluation.get("slices"))
-    measured = {name for entry in found for name in _table(entry, "columns")}
+    found = record.slices
+    measured = {name for entry in found for name in entry.columns}
     absent = [name for name in rules.slices if name not in measured]
     if absent:
         yield _missing("slices", f"any slice by {', '.join(absent)}")
         return
-    judged = [entry for entry in found if entry.get("is_small") is not True]
+    judged = [entry for entry in found if entry.is_small is not True]
     drops = []
     for entry in judged:
-        new, old = _number(entry.get("candidate")), _number(entry.get("champion"))
+        new, old = _number(entry.candidate), _number(entry.champion)
         if new is None or old is None:
             hint = "a slice whose labels are all alike has no such metric: raise evaluate.slice_support"
             yield _missing("slices", f"{rules.primary} where {_place(entry)}", hint=hint)
@@ -253,114 +250,117 @@ def _slices(evaluation: Mapping[str, Any], rules: Evaluate) -> Iterator[Reason]:
         yield Reason(gate="slices", passed=False, severity="warn", words=words)
         return
     worst = max(range(len(drops)), key=drops.__getitem__)
-    numbers = {"columns": dict(_table(judged[worst], "columns")), "drop": drops[worst], "allowed": rules.slice_drop, "slices": len(drops)}
+    numbers: dict[str, JsonValue] = {
+        "columns": judged[worst].columns,
+        "drop": drops[worst],
+        "allowed": rules.slice_drop,
+        "slices": len(drops),
+    }
     words = f"of {len(drops)} slices none may be worse by more than {rules.slice_drop:.6g}: {_place(judged[worst])} by {drops[worst]:+.6g}"
     yield Reason(gate="slices", passed=drops[worst] <= rules.slice_drop, severity=rules.severity_of("slices"), words=words, numbers=numbers)
 
 
-def _fairness(evaluation: Mapping[str, Any], rules: Evaluate) -> Iterator[Reason]:
-    limits = {"equal_opportunity": rules.fairness.equal_opportunity, "calibration": rules.fairness.calibration}
-    for name, limit in limits.items():
+def _fairness(record: EvaluationRecord, rules: Evaluate) -> Iterator[Reason]:
+    for name in ("equal_opportunity", "calibration"):
+        limit: float | None = getattr(rules.fairness, name)
         for column in rules.sensitive if limit is not None else ():
-            measured = _table(evaluation, "fairness", column)
-            values = _entries(measured.get("values"))
-            gap = measured.get(f"{name}_gap")
+            measured = record.fairness.get(column, Fairness())
+            gap: float | None = getattr(measured, f"{name}_gap")
             what = f"{name.replace('_', ' ')} gap between values of {column}"
-            if gap is None and values and sum(entry.get("is_small") is not True for entry in values) < 2:
+            if gap is None and measured.values and sum(entry.is_small is not True for entry in measured.values) < 2:
                 words = f"{what}: not judged, fewer than two values have slice_support = {rules.slice_support} rows"
                 yield Reason(gate="fairness", passed=False, severity="warn", words=words)
             elif limit is not None:
                 yield _at_most("fairness", gap, limit, what, rules)
 
 
-def _latency(evaluation: Mapping[str, Any], rules: Evaluate) -> Iterator[Reason]:
-    measured = _table(evaluation, "latency", "1")
-    for name in ("p50", "p95", "p99"):
-        limit = getattr(rules.latency_ms, name)
+def _latency(record: EvaluationRecord, rules: Evaluate) -> Iterator[Reason]:
+    measured, limits = (record.latency or {}).get("1", Latency()), rules.latency_ms
+    both = (("p50", measured.p50_ms, limits.p50), ("p95", measured.p95_ms, limits.p95), ("p99", measured.p99_ms, limits.p99))
+    for name, value, limit in both:
         if limit is not None:
-            reason = _at_most("latency", measured.get(f"{name}_ms"), limit, f"{name} of one prediction", rules, unit=" ms")
-            yield reason if reason.passed else _unless_loaded(reason, _number(measured.get("waited_share")))
+            reason = _at_most("latency", value, limit, f"{name} of one prediction", rules, unit=" ms")
+            yield reason if reason.passed else _unless_loaded(reason, value, limit, _number(measured.waited_share))
 
 
-def _unless_loaded(reason: Reason, waited_share: float | None) -> Reason:
+def _unless_loaded(reason: Reason, value: float | None, limit: float, waited_share: float | None) -> Reason:
     """Return a latency above its limit as a warning where the machine was too loaded to say: a model is not rejected for its neighbours.
 
     Waiting for a CPU is not in the figure; what remains of the load, caches and cores that are shared, doubles it at most. A model that
     misses its limit by more is judged on any machine.
     """
-    value, limit = reason.numbers.get("value"), reason.numbers.get("limit")
-    if waited_share is None or waited_share <= LOADED_SHARE or value is None or limit is None or value > 2 * limit:
+    if waited_share is None or waited_share <= LOADED_SHARE or _number(value) is None or value is None or value > 2 * limit:
         return reason
     words = f"{reason.words}: inconclusive, its calls waited {waited_share:.0%} of their time for a CPU; measure again on an idle machine"
     severity: Severity = "warn" if reason.severity == "fail" else reason.severity
     return replace(reason, words=words, severity=severity, numbers={**reason.numbers, "waited_share": waited_share})
 
 
-def _checks(evaluation: Mapping[str, Any], rules: Evaluate) -> Iterator[Reason]:
-    leak = _table(evaluation, "checks", "leakage")
-    value, limit = _number(leak.get("value")), rules.checks.leakage
+def _checks(record: EvaluationRecord, rules: Evaluate) -> Iterator[Reason]:
+    checks = record.checks or Checks()
+    leak, limit = checks.leakage or Leakage(), rules.checks.leakage
+    value = _number(leak.value)
     if value is not None:
-        words = f"{leak.get('feature')} alone ranks the labels by {value:.6g}, required < {limit:.6g}"
+        words = f"{leak.feature} alone ranks the labels by {value:.6g}, required < {limit:.6g}"
         words += "" if value < limit else "; remove it where it is known only after the decision, else set severity: {leakage: warn}"
-        numbers = {"feature": leak.get("feature"), "value": value, "limit": limit}
+        numbers: dict[str, JsonValue] = {"feature": leak.feature, "value": value, "limit": limit}
         yield Reason(gate="leakage", passed=value < limit, severity=rules.severity_of("leakage"), words=words, numbers=numbers)
     elif rules.task != "language":  # A text has no features that could be the label.
         yield _missing("leakage", "how well any one feature alone ranks the labels")
     if rules.checks.overlap is not None:
         what = "share of the test rows' entities that the training rows have"
-        yield _at_most("overlap", _table(evaluation, "checks", "overlap").get("share"), rules.checks.overlap, what, rules)
+        yield _at_most("overlap", None if checks.overlap is None else checks.overlap.share, rules.checks.overlap, what, rules)
 
 
-def _canary(evaluation: Mapping[str, Any], rules: Evaluate) -> Iterator[Reason]:
+def _canary(record: EvaluationRecord, rules: Evaluate) -> Iterator[Reason]:
     """Only one canary at a time: a candidate takes the place of one that is under way by being surely better."""
-    canary = evaluation.get("canary")
-    if canary is None or _is_seated(evaluation, "champion"):
+    canary = record.canary
+    if canary is None or _is_seated(record, record.champion):
         return
-    if _is_seated(evaluation, "canary"):
+    if _is_seated(record, canary):
         yield _same_weights("canary", "canary", canary, "it stays canary")
         return
-    version = canary.get("version") if isinstance(canary, Mapping) else canary
-    yield significance(evaluation, "canary_comparison", "canary", f"the canary, version {version},", rules)
+    yield significance(record, record.canary_comparison, "canary", f"the canary, version {canary.version},", rules)
 
 
 def _canary_alarms(
-    evaluation: Mapping[str, Any], canary_rules: Canary, rules: Evaluate, num_rows: int, approved: Sequence[Mapping[str, Any]]
+    record: EvaluationRecord, canary_rules: Canary, rules: Evaluate, num_rows: int, approved: Sequence[ApprovedFinding]
 ) -> Iterator[Reason]:
-    metrics = _table(evaluation, "metrics")
-    value, old = _number(metrics.get(rules.primary)), _number(_table(evaluation, "champion_metrics").get(rules.primary))
+    value, old = _number(record.metrics.get(rules.primary)), _number(record.champion_metrics.get(rules.primary))
     if value is None and old is not None:
         words = f"the canary's {rules.primary} is not a number, the champion's on the same rows is {old:.6g}"
         yield Reason(gate="finite", passed=False, words=words, numbers={"champion": old})
         return
     if value is None or num_rows < min(EARLY_SUPPORT, canary_rules.support):
         return
-    yield from canary_bounds(evaluation, rules, approved)
-    if _table(evaluation, "checks").get("constant") is True:
+    yield from canary_bounds(record, rules, approved)
+    if record.checks is not None and record.checks.constant is True:
         yield Reason(gate="constant", passed=False, words="every prediction of the canary is the same")
-    yield from canary_alarm(evaluation, rules)
+    yield from canary_alarm(record, rules)
 
 
 def _canary_waits(
-    canary_rules: Canary, rules: Evaluate, evaluation: Mapping[str, Any], num_rows: int, *, elapsed_seconds: float
+    canary_rules: Canary, rules: Evaluate, record: EvaluationRecord, num_rows: int, *, elapsed_seconds: float
 ) -> Iterator[Reason]:
     """What has to be there before a canary can be judged at all; a reason that is not passed is still missing."""
     asked_seconds = canary_rules.for_.total_seconds()
     words = f"canary for {elapsed_seconds / 3600:.1f} h, required >= {asked_seconds / 3600:.1f} h"
-    numbers: dict[str, Any] = {"elapsed_seconds": elapsed_seconds, "asked_seconds": asked_seconds}
+    numbers: dict[str, JsonValue] = {"elapsed_seconds": elapsed_seconds, "asked_seconds": asked_seconds}
     yield Reason(gate="time", passed=elapsed_seconds >= asked_seconds, words=words, numbers=numbers)
     words = f"judged on {num_rows} rows with labels, required >= {canary_rules.support}"
     numbers = {"num_rows": num_rows, "asked": canary_rules.support}
     yield Reason(gate="support", passed=num_rows >= canary_rules.support, words=words, numbers=numbers)
-    needed = [_table(evaluation, "metrics").get(rules.primary)]
-    if evaluation.get("baseline") != "no champion":
+    needed = [record.metrics.get(rules.primary)]
+    if record.baseline != "no champion":
         # Not the ends of the interval: with too few blocks it is unbounded.
-        needed += [_table(evaluation, "comparison").get(name) for name in ("gain", "probability")]
+        comparison = record.comparison or Comparison()
+        needed += [comparison.gain, comparison.probability]
     if any(_number(value) is None for value in needed):
         yield Reason(gate="finite", passed=False, words=f"{rules.primary} cannot be told yet on the rows that have labels")
 
 
-def _tolerated(evaluation: Mapping[str, Any], canary_rules: Canary, rules: Evaluate) -> Reason:
-    gain = _number(_table(evaluation, "comparison").get("gain"))
+def _tolerated(record: EvaluationRecord, canary_rules: Canary, rules: Evaluate) -> Reason:
+    gain = None if record.comparison is None else _number(record.comparison.gain)
     if gain is None:
         return Reason(gate="tolerance", passed=True, words="there is no champion to be worse than")
     words = f"{rules.primary} gain over the champion {gain:+.6g}, required >= {0.0 - canary_rules.tolerance:+.6g}"
@@ -368,7 +368,7 @@ def _tolerated(evaluation: Mapping[str, Any], canary_rules: Canary, rules: Evalu
     return Reason(gate="tolerance", passed=gain >= -canary_rules.tolerance, words=words, numbers=numbers)
 
 
-def _at_most(gate: str, value: Any, limit: float, what: str, rules: Evaluate, *, unit: str = "") -> Reason:
+def _at_most(gate: str, value: float | None, limit: float, what: str, rules: Evaluate, *, unit: str = "") -> Reason:
     number = _number(value)
     if number is None:
         return _missing(gate, what)
@@ -378,12 +378,8 @@ def _at_most(gate: str, value: Any, limit: float, what: str, rules: Evaluate, *,
     )
 
 
-def _told(values: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    return {name: None if values.get(name) is None else shown(values[name]) for name in names}
-
-
-def _place(entry: Mapping[str, Any]) -> str:
-    return " and ".join(f"{name} = {value}" for name, value in _table(entry, "columns").items())
+def _place(entry: Slice) -> str:
+    return " and ".join(f"{name} = {value}" for name, value in entry.columns.items())
 
 
 def _line(words: Sequence[str]) -> str:

@@ -16,6 +16,7 @@ from training.contracts import MAX_CLOCK_SKEW, canonical_json, sha256_hex
 from training.database.connect import connect, database_faults
 from training.database.schema import LedgerDecision, ModelStanding, RegistryOutbox
 from training.errors import DeniedError
+from training.registry.verdicts import ReasonJson
 
 ACTIONS: Final = ("promoted", "canary", "canary_ended", "rolled_back", "recorded")
 """Champion is another one; canary is another one; the canary is gone; champion is an earlier one again; nothing moved."""
@@ -82,7 +83,7 @@ class Entry:
     version: str
     action: str
     outcome: str
-    reasons: Sequence[Mapping[str, Any]]
+    reasons: Sequence[ReasonJson]
     evidence: Mapping[str, Any]
     decided_by: str
     decided_at: datetime = field(default_factory=lambda: datetime.now(UTC))

@@ -1,26 +1,30 @@
-"""What a gate says, and how it reads a stored evaluation: anything missing or not finite is found, never guessed."""
+"""The outcome of a gate, and how gates read a number: anything missing or not finite rejects."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from training.contracts import JsonObject
+from training.registry.verdicts import ReasonJson
 from training.spec.sections.evaluation import Severity
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reason:
-    """One gate's word."""
+    """The outcome of one gate."""
 
     gate: str
     passed: bool
     words: str
     severity: Severity = "fail"
     """What it does where it is not passed."""
-    numbers: Mapping[str, Any] = field(default_factory=dict)
-    """What it judged by, as JSON."""
+    numbers: JsonObject = field(default_factory=dict)
+    """What it judged by."""
+
+    def to_json(self) -> ReasonJson:
+        """Return it as the ledger keeps it."""
+        return ReasonJson(gate=self.gate, passed=self.passed, words=self.words, severity=self.severity, numbers=dict(self.numbers))
 
 
 def missing(gate: str, what: str, *, hint: str = "evaluate again") -> Reason:
@@ -29,22 +33,6 @@ def missing(gate: str, what: str, *, hint: str = "evaluate again") -> Reason:
     return Reason(gate=gate, passed=False, severity="fail", words=words)
 
 
-def table(values: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
-    """Return the mapping at `keys`, an empty one where there is none."""
-    found: Any = values
-    for key in keys:
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
-
-
-def entries(value: Any) -> list[Mapping[str, Any]]:
-    return [entry for entry in value if isinstance(entry, Mapping)] if isinstance(value, list | tuple) else []
-
-
-def number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:  # An integer beyond all floats.
-        return None
+def number(value: float | None) -> float | None:
+    """Return a number that a gate can judge, None for one that is missing or not finite."""
+    return value if value is not None and math.isfinite(value) else None

@@ -7,25 +7,25 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from training.contracts import canonical_json
+from training.contracts import Scalar
 from training.data.classes import Classes, align_scores
 from training.data.joins import LABEL
 from training.errors import DeniedError
-from training.evaluation.measures import FORMAT_VERSION, Measures, Rows, plain, rows_of
+from training.evaluation.measures import Measures, Rows, rows_of
 from training.evaluation.metrics.per_class import by_class
+from training.evaluation_record import FILE, FORMAT_VERSION, META_KEYS, Candidate, Comparison, EvaluationRecord, Rival, figure_json
 from training.models.predictor import load_predictor
-from training.pages.evaluation import render_report
+from training.pages.evaluation import EvaluationPage, render_report
 from training.pages.plots import task_plots
-from training.registry.gates import judge_canary
+from training.registry.gates import CanaryVerdict, judge_canary
 from training.runtime.runner import Outcome, StageContext, main
 from training.store import Manifest, set_run_ref
 
@@ -41,13 +41,10 @@ def work(context: StageContext) -> Outcome:
         DeniedError: `canary.missing`.
         DataError: a model or the rows cannot be read.
     """
-    canary, champion = (context.request.parameters.get(name) for name in ("canary", "champion"))
-    if canary is None or champion is None:
-        message = f"{context.spec.promote.model} has no canary beside a champion"
-        raise DeniedError("canary.missing", message, hint="it was settled meanwhile")
+    seats = _seats(context)
     dataset = context.store.manifests.get(context.request.inputs["dataset"], kind="dataset")
     # The end of the window that the canary was made, chosen and tested with.
-    since = datetime.fromisoformat(canary["bounds"]["test"][1])
+    since = datetime.fromisoformat(seats.canary.bounds["test"][1])
     with context.timed("fetch"):
         rows = _arrived(context, dataset, since)
     logger.info("%s rows with labels since %s", f"{len(rows.frame):,}", since.isoformat())
@@ -56,11 +53,27 @@ def work(context: StageContext) -> Outcome:
         with context.timed("score"):
             scores = {
                 name: _scores(context, name, seat, rows, Classes.of(dataset.meta))
-                for name, seat in (("canary", canary), ("champion", champion))
+                for name, seat in (("canary", seats.canary), ("champion", seats.champion))
             }
     with context.timed("compare"):
-        evaluation = _evaluation(context, dataset, rows, scores) | {"since": since.isoformat()}
-    return _store(context, evaluation, _page(context, evaluation, rows, scores))
+        record = _record(context, dataset, rows, scores, seats, since)
+    return _store(context, record, _page(context, record, rows, scores, seats))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seats:
+    """Which models are compared."""
+
+    canary: Rival
+    champion: Rival
+
+
+def _seats(context: StageContext) -> Seats:
+    canary, champion = (context.request.parameters.get(name) for name in ("canary", "champion"))
+    if canary is None or champion is None:
+        message = f"{context.spec.promote.model} has no canary beside a champion"
+        raise DeniedError("canary.missing", message, hint="it was settled meanwhile")
+    return Seats(canary=Rival.model_validate(canary), champion=Rival.model_validate(champion))
 
 
 def _arrived(context: StageContext, dataset: Manifest, since: datetime) -> Rows:
@@ -72,92 +85,107 @@ def _arrived(context: StageContext, dataset: Manifest, since: datetime) -> Rows:
     return rows_of(context.spec, frame, labels, dataset.meta["group"])
 
 
-def _scores(context: StageContext, name: str, seat: Mapping[str, Any], rows: Rows, classes: Classes | None) -> Floats:
-    manifest = context.store.manifests.get(seat["model_uri"], kind="model")
+def _scores(context: StageContext, name: str, seat: Rival, rows: Rows, classes: Classes | None) -> Floats:
+    manifest = context.store.manifests.get(seat.model_uri, kind="model")
     folder: Path = context.store.manifests.fetch(manifest, context.folder / name)
     predictor = load_predictor(folder)
     return align_scores(predictor.predict(rows.frame), predictor.classes, classes)
 
 
-def _evaluation(context: StageContext, dataset: Manifest, rows: Rows, scores: Mapping[str, Floats]) -> dict[str, Any]:
-    seats = context.request.parameters
-    facts = {
-        "format_version": FORMAT_VERSION,
-        "version": seats["canary"]["version"],
-        "candidate": {"weights_digest": seats["canary"]["weights_digest"], "model": None, "bounds": seats["canary"]["bounds"]},
-        "champion": seats["champion"],
-        "canary": None,
-        "dataset": dataset.digest,
-        "classes": dataset.meta.get("classes"),
-        "baseline": "champion",
-        "num_rows": len(rows.frame),
-        "num_units": rows.num_units,
-        "metrics": {},
-        "champion_metrics": {},
-        "comparison": None,
-        "latency": None,
-        "importance": None,
-    }
-    if not scores:
-        return facts
+def _record(
+    context: StageContext, dataset: Manifest, rows: Rows, scores: Mapping[str, Floats], seats: Seats, since: datetime
+) -> EvaluationRecord:
+    facts = EvaluationRecord(
+        format_version=FORMAT_VERSION,
+        version=seats.canary.version,
+        candidate=Candidate(weights_digest=seats.canary.weights_digest, model=None, bounds=seats.canary.bounds),
+        champion=seats.champion,
+        canary=None,
+        dataset=dataset.digest,
+        classes=dataset.meta.get("classes"),
+        baseline="champion",
+        num_rows=len(rows.frame),
+        num_units=rows.num_units,
+        metrics={},
+        champion_metrics={},
+        comparison=None,
+        latency=None,
+        importance=None,
+        since=since.isoformat(),
+    )
+    return EvaluationRecord.of_parts(facts, _measured(context, rows, scores)) if scores else facts
+
+
+def _measured(context: StageContext, rows: Rows, scores: Mapping[str, Floats]) -> EvaluationRecord:
     measures = Measures(context.spec.evaluate, rows, seed=context.spec.train.seed)
     canary, champion = scores["canary"], scores["champion"]
-    measured = {
-        "metrics": measures.metrics(canary),
-        "champion_metrics": measures.metrics(champion),
-        "comparison": asdict(measures.compare(canary, champion)),
-        "alarm": measures.alarm(canary, champion),
-        "ranking": measures.ranking(),
-        **measures.slices(canary, champion),
-        "fairness": measures.fairness(canary),
-        "checks": measures.checks(canary, champion),
-    }
-    return facts | dict(plain(measured))
+    sliced = measures.slices(canary, champion)
+    return EvaluationRecord(
+        metrics=measures.metrics(canary),
+        champion_metrics=measures.metrics(champion),
+        comparison=Comparison.model_validate(measures.compare(canary, champion)),
+        alarm=measures.alarm(canary, champion),
+        ranking=measures.ranking(),
+        slices=sliced.slices,
+        worst_slice=sliced.worst_slice,
+        slice_gap=sliced.slice_gap,
+        fairness=measures.fairness(canary),
+        checks=measures.checks(canary, champion),
+    )
 
 
-def _page(context: StageContext, evaluation: Mapping[str, Any], rows: Rows, scores: Mapping[str, Floats]) -> bytes:
-    spec, seats = context.spec, context.request.parameters
-    plots, by_name = {}, []
-    names: list[str] = evaluation["classes"] or []
+def _page(context: StageContext, record: EvaluationRecord, rows: Rows, scores: Mapping[str, Floats], seats: Seats) -> bytes:
+    spec, plots, by_name = context.spec, {}, []
+    names = list(record.classes or ())
     if scores:
         named = {"candidate": scores["canary"], "champion": scores["champion"]}
         plots = task_plots(spec.evaluate.task, rows.labels, named, groups=rows.groups, gain=spec.evaluate.gain, classes=names)
         by_name = by_class(rows.labels, scores["canary"], scores["champion"], names, threshold=spec.evaluate.threshold)
     facts = {
         "this page": "the canary, as candidate, beside the champion on what arrived since",
-        "rows since": evaluation["since"],
-        "canary weights": seats["canary"]["weights_digest"],
-        "champion weights": seats["champion"]["weights_digest"],
-        "dataset": evaluation["dataset"],
+        "rows since": record.since,
+        "canary weights": seats.canary.weights_digest,
+        "champion weights": seats.champion.weights_digest,
+        "dataset": record.dataset,
     }
-    page = {"pipeline": context.request.pipeline, "as_of": context.request.as_of, "rules": spec.evaluate, "plots": plots, "facts": facts}
-    return render_report({"evaluation": evaluation, "classes": by_name, "decision": _verdict(context, evaluation), **page})
+    return render_report(
+        EvaluationPage(
+            record=record,
+            pipeline=context.request.pipeline,
+            as_of=context.request.as_of,
+            rules=spec.evaluate,
+            plots=plots,
+            facts=facts,
+            classes=by_name,
+            decision=_verdict(context, record),
+        )
+    )
 
 
-def _verdict(context: StageContext, evaluation: Mapping[str, Any]) -> dict[str, Any] | None:
+def _verdict(context: StageContext, record: EvaluationRecord) -> CanaryVerdict | None:
     """Return what `promote` will decide on these numbers, at the same instant; None where the request is older than the page's verdict."""
     rules, since = context.spec.promote.canary, context.request.parameters.get("canary_since")
     if rules is None or since is None:
         return None
     now = min(datetime.fromisoformat(context.request.as_of), datetime.now(UTC))
     approved = context.request.parameters.get("canary_approved", ())
-    verdict = judge_canary(evaluation, rules, rules=context.spec.evaluate, since=datetime.fromisoformat(since), now=now, approved=approved)
-    return asdict(verdict)
+    return judge_canary(record, rules, rules=context.spec.evaluate, since=datetime.fromisoformat(since), now=now, approved=approved)
 
 
-def _store(context: StageContext, evaluation: Mapping[str, Any], page: bytes) -> Outcome:
-    files = {"metrics.json": canonical_json(evaluation), "report.html": page}
-    meta = {name: evaluation[name] for name in ("candidate", "champion", "metrics", "champion_metrics", "comparison", "baseline")}
-    uri, manifest = context.store.manifests.put_files("evaluation", files, meta)
+def _store(context: StageContext, record: EvaluationRecord, page: bytes) -> Outcome:
+    files = {FILE: record.to_bytes(), "report.html": page}
+    uri, manifest = context.store.manifests.put_files("evaluation", files, record.to_json(*META_KEYS))
     set_run_ref(context.store, context.request, "canary", uri)
-    primary = context.spec.evaluate.primary
-    comparison = evaluation["comparison"] or {}
-    scalars = {
-        "rows": evaluation["num_rows"],
+    primary, comparison = context.spec.evaluate.primary, record.comparison or Comparison()
+    scalars: dict[str, Scalar] = {
+        "rows": record.num_rows,
         "primary": primary,
-        "canary": evaluation["metrics"].get(primary),
-        "champion": evaluation["champion_metrics"].get(primary),
-        **{name: comparison.get(name) for name in ("gain", "low", "high", "probability")},
+        "canary": figure_json(record.metrics.get(primary)),
+        "champion": figure_json(record.champion_metrics.get(primary)),
+        "gain": figure_json(comparison.gain),
+        "low": figure_json(comparison.low),
+        "high": figure_json(comparison.high),
+        "probability": figure_json(comparison.probability),
     }
     return Outcome(artifact_uri=uri, digest=manifest.digest, scalars=scalars, reports={"canary": context.publish_page("canary", page)})
 

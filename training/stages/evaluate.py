@@ -7,32 +7,48 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from training.contracts import canonical_json
+from training.contracts import Scalar
 from training.data.classes import Classes, align_scores
 from training.data.joins import LABEL
 from training.data.label_delay import META_KEY
 from training.data.splits import SPLITS
 from training.engine.tracking_journal import tracked_run
 from training.evaluation import checks, latency
-from training.evaluation.baselines import Splits, best_entry, log_record, naive_record, named_entries
-from training.evaluation.measures import FORMAT_VERSION, Measures, Rows, plain, rows_of
+from training.evaluation.baselines import Splits, log_record, naive_record, named_entries
+from training.evaluation.cadence import Night
+from training.evaluation.measures import Measures, Rows, rows_of
 from training.evaluation.metrics.per_class import by_class
 from training.evaluation.staleness import advice_of
+from training.evaluation_record import (
+    FILE,
+    FORMAT_VERSION,
+    META_KEYS,
+    Advice,
+    Baselines,
+    Candidate,
+    Checks,
+    Comparison,
+    EvaluationRecord,
+    Latency,
+    Rival,
+    UnknownLabels,
+    figure_json,
+)
 from training.format import moment
 from training.models.predictor import Predictor, load_predictor
-from training.pages.evaluation import render_report
+from training.pages.evaluation import EvaluationPage, render_report
 from training.pages.evaluation_links import mlflow_facts
 from training.pages.plots import task_plots
 from training.registry.gates import decide
@@ -80,28 +96,43 @@ def work(context: StageContext) -> Outcome:
         run_id = tracked_run(store.bucket, request.parameters)
     with context.timed("register", kind="mlflow"):
         registered = _register(context, model, predictor, rows, run_id)
-    baseline = _baseline(context, request.parameters.get("champion"), dataset)
+    rivals = _rivals(context)
     with context.timed("score"):
-        scored = _score(context, dataset, rows, predictor)
+        scored = _score(context, dataset, rows, predictor, rivals)
     with context.timed("compare"):
-        evaluation = _facts(context, model, dataset, registered, baseline) | _measured(measures, rows, scored)
+        measured = _measured(measures, rows, scored)
     with context.timed("baselines"):
-        evaluation["baselines"] = naive_record(context.spec, data.splits(), scored.candidate, evaluation["metrics"])
+        baselines = naive_record(context.spec, data.splits(), scored.candidate, measured.metrics)
     with context.timed("checks"):
-        evaluation |= {"checks": _checks(context, data, predictor, measures, scored), "importance": measures.importance(predictor)}
+        result_checks, importance = _checks(context, data, predictor, measures, scored), measures.importance(predictor)
     with context.timed("latency"):
-        evaluation["latency"] = latency.measure(
+        calls = latency.measure(
             context.folder / "candidate",
             rows.frame.head(LATENCY_ROWS),
             context.folder,
             dataset.meta["group"],
             {f"{name}_ms": limit for name, limit in context.spec.evaluate.latency_ms.model_dump().items() if limit is not None},
         )
-    advice = advice_of(context.spec, request.parameters, data.frame, data.test, predictor.inputs)
-    evaluation = plain(evaluation | {"advice": advice.as_json()})
+    advice = advice_of(
+        context.spec,
+        data.frame,
+        data.test,
+        predictor.inputs,
+        champion=rivals.champion,
+        nights=[Night(**night) for night in request.parameters.get("nights") or []],
+        process_hours=request.parameters.get("process_hours"),
+    )
+    others = EvaluationRecord(
+        baselines=baselines,
+        checks=result_checks,
+        importance=importance,
+        latency=None if calls is None else {batch: Latency.model_validate(found) for batch, found in calls.items()},
+        advice=Advice.model_validate(advice),
+    )
+    record = EvaluationRecord.of_parts(_facts(context, model, dataset, registered, rivals), measured, others)
     with context.timed("report"):
-        page = _report(context, rows, scored, evaluation, model, run_id)
-    return _store(context, evaluation, page, run_id)
+        page = _report(context, rows, scored, record, model, run_id)
+    return _store(context, record, baselines, page, run_id)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,37 +169,59 @@ def read_dataset(context: StageContext, dataset: Manifest) -> Dataset:
     return Dataset(frame=frame, labels=labels, training=training, validation=validation, test=test, group=dataset.meta["group"])
 
 
-def _score(context: StageContext, dataset: Manifest, rows: Rows, predictor: Predictor) -> Scored:
+@dataclass(frozen=True, kw_only=True)
+class Rivals:
+    """What the candidate is measured against."""
+
+    champion: Rival | None
+    canary: Rival | None
+
+    def named(self) -> dict[str, Rival]:
+        both = {"champion": self.champion, "canary": self.canary}
+        return {name: rival for name, rival in both.items() if rival is not None}
+
+
+def _rivals(context: StageContext) -> Rivals:
+    champion, canary = (context.request.parameters.get(name) for name in ("champion", "canary"))
+    return Rivals(
+        champion=None if champion is None else Rival.model_validate(champion),
+        canary=None if canary is None else Rival.model_validate(canary),
+    )
+
+
+def _score(context: StageContext, dataset: Manifest, rows: Rows, predictor: Predictor, rivals: Rivals) -> Scored:
     found: dict[str, Floats] = {}
     num_rows = len(rows.frame)
     context.progress(0, num_rows, "rows scored")
-    for name in ("champion", "canary"):
-        other = context.request.parameters.get(name)
-        if other is not None and _baseline(context, other, dataset) == IS_BASELINE:
+    for name, other in rivals.named().items():
+        if _baseline(context, other, dataset) == IS_BASELINE:
             found[name] = _other_scores(context, name, other, rows, Classes.of(dataset.meta))
     candidate = align_scores(predictor.predict(rows.frame), predictor.classes, Classes.of(dataset.meta))
     context.progress(num_rows, num_rows, "rows scored")
     return Scored(candidate=candidate, champion=found.get("champion"), canary=found.get("canary"))
 
 
-def _measured(measures: Measures, rows: Rows, scored: Scored) -> dict[str, Any]:
+def _measured(measures: Measures, rows: Rows, scored: Scored) -> EvaluationRecord:
     """Return what the record says of the scores alone."""
     candidate, champion, canary = scored.candidate, scored.champion, scored.canary
-    return {
-        "metrics": measures.metrics(candidate),
-        "champion_metrics": {} if champion is None else measures.metrics(champion),
-        "canary_metrics": {} if canary is None else measures.metrics(canary),
-        "comparison": None if champion is None else asdict(measures.compare(candidate, champion)),
-        "canary_comparison": None if canary is None else asdict(measures.compare(candidate, canary)),
-        "ranking": measures.ranking(),
-        **measures.slices(candidate, champion),
-        "fairness": measures.fairness(candidate),
-        "num_rows": len(rows.frame),
-        "num_units": rows.num_units,
-    }
+    sliced = measures.slices(candidate, champion)
+    return EvaluationRecord(
+        metrics=measures.metrics(candidate),
+        champion_metrics={} if champion is None else measures.metrics(champion),
+        canary_metrics={} if canary is None else measures.metrics(canary),
+        comparison=None if champion is None else Comparison.model_validate(measures.compare(candidate, champion)),
+        canary_comparison=None if canary is None else Comparison.model_validate(measures.compare(candidate, canary)),
+        ranking=measures.ranking(),
+        slices=sliced.slices,
+        worst_slice=sliced.worst_slice,
+        slice_gap=sliced.slice_gap,
+        fairness=measures.fairness(candidate),
+        num_rows=len(rows.frame),
+        num_units=rows.num_units,
+    )
 
 
-def _checks(context: StageContext, data: Dataset, predictor: Predictor, measures: Measures, scored: Scored) -> dict[str, Any]:
+def _checks(context: StageContext, data: Dataset, predictor: Predictor, measures: Measures, scored: Scored) -> Checks:
     rules = context.spec.evaluate
     entities = rules.entities or tuple(context.spec.data.source.key)
     # The area of a series, the item of a ranking: what a row is about may well order the labels, and is known before them.
@@ -177,7 +230,8 @@ def _checks(context: StageContext, data: Dataset, predictor: Predictor, measures
         rules.task, known.iloc[data.training], data.labels[data.training], known.iloc[data.test], data.labels[data.test]
     )
     overlap = checks.overlap(data.frame, entities, data.training, data.test)
-    return {"leakage": leakage, "overlap": overlap, **measures.checks(scored.candidate, scored.champion)}
+    found = measures.checks(scored.candidate, scored.champion)
+    return Checks(leakage=leakage, overlap=overlap, drift=found.drift, constant=found.constant)
 
 
 def _register(context: StageContext, model: Manifest, predictor: Predictor, rows: Rows, run_id: str | None) -> Registered:
@@ -198,56 +252,55 @@ def _register(context: StageContext, model: Manifest, predictor: Predictor, rows
     )
 
 
-def _baseline(context: StageContext, champion: Mapping[str, Any] | None, dataset: Manifest) -> str:
+def _baseline(context: StageContext, champion: Rival | None, dataset: Manifest) -> str:
     """Return whether the champion can be compared on these rows: it must be older, and not made with any of them."""
     if champion is None:
         return NO_CHAMPION
-    if datetime.fromisoformat(champion["as_of"]) > datetime.fromisoformat(context.request.as_of):
-        return f"it is later (as of {champion['as_of']})"
+    if datetime.fromisoformat(champion.as_of) > datetime.fromisoformat(context.request.as_of):
+        return f"it is later (as of {champion.as_of})"
     test_start = datetime.fromisoformat(dataset.meta["bounds"]["test"][0])
     for split in ("train", "validation"):
-        end = datetime.fromisoformat(champion["bounds"][split][1])
+        end = datetime.fromisoformat(champion.bounds[split][1])
         if end > test_start:
             return f"its {split} rows end at {end.isoformat()}, after the test rows begin"
     return IS_BASELINE
 
 
-def _other_scores(context: StageContext, name: str, other: Mapping[str, Any], rows: Rows, classes: Classes | None) -> Floats:
-    manifest = context.store.manifests.get(other["model_uri"], kind="model")
+def _other_scores(context: StageContext, name: str, other: Rival, rows: Rows, classes: Classes | None) -> Floats:
+    manifest = context.store.manifests.get(other.model_uri, kind="model")
     folder: Path = context.store.manifests.fetch(manifest, context.folder / name)
     predictor = load_predictor(folder)
     return align_scores(predictor.predict(rows.frame), predictor.classes, classes)
 
 
-def _facts(context: StageContext, model: Manifest, dataset: Manifest, registered: Registered, baseline: str) -> dict[str, Any]:
-    parameters = context.request.parameters
-    return {
-        "format_version": FORMAT_VERSION,
-        "version": registered.version,
-        "artifact_digest": registered.artifact_digest,
-        "candidate": {"weights_digest": model.meta["weights_digest"], "model": model.digest, "bounds": model.meta["bounds"]},
-        "champion": parameters.get("champion"),
-        "canary": parameters.get("canary"),
-        "dataset": dataset.digest,
-        "baseline": baseline,
-        META_KEY: dataset.meta.get(META_KEY),
-        "classes": dataset.meta.get("classes"),
-    }
+def _facts(context: StageContext, model: Manifest, dataset: Manifest, registered: Registered, rivals: Rivals) -> EvaluationRecord:
+    unknown = dataset.meta.get(META_KEY)
+    return EvaluationRecord(
+        format_version=FORMAT_VERSION,
+        version=registered.version,
+        artifact_digest=registered.artifact_digest,
+        candidate=Candidate(weights_digest=model.meta["weights_digest"], model=model.digest, bounds=model.meta["bounds"]),
+        champion=rivals.champion,
+        canary=rivals.canary,
+        dataset=dataset.digest,
+        baseline=_baseline(context, rivals.champion, dataset),
+        unknown_labels=None if unknown is None else UnknownLabels.model_validate(unknown),
+        classes=dataset.meta.get("classes"),
+    )
 
 
-def _report(context: StageContext, rows: Rows, scored: Scored, evaluation: Mapping[str, Any], model: Manifest, run_id: str | None) -> bytes:
-    rules = context.spec.evaluate
-    classes: list[str] = evaluation["classes"] or []
+def _report(context: StageContext, rows: Rows, scored: Scored, record: EvaluationRecord, model: Manifest, run_id: str | None) -> bytes:
+    rules, promote = context.spec.evaluate, context.spec.promote
+    classes = list(record.classes or ())
     named = {"candidate": scored.candidate, "champion": scored.champion, "canary": scored.canary}
     plots = task_plots(rules.task, rows.labels, named, groups=rows.groups, gain=rules.gain, classes=classes)
     history = json.loads((context.folder / "candidate" / "history.json").read_bytes())
-    champion = evaluation["champion"] or {}
     tracking_uri = os.environ.get("MLFLOW_TRACKING_URI", "")
     facts = {
-        **mlflow_facts(tracking_uri, run_id=run_id, model=context.spec.promote.model, version=evaluation["version"]),
+        **mlflow_facts(tracking_uri, run_id=run_id, model=context.spec.promote.model, version=record.version or ""),
         "candidate weights": model.meta["weights_digest"],
-        "champion weights": champion.get("weights_digest", "–"),
-        "dataset": evaluation["dataset"],
+        "champion weights": "–" if record.champion is None else record.champion.weights_digest,
+        "dataset": record.dataset,
         "family": model.meta["family"],
         "best epoch": model.meta["best_epoch"],
         "seed": model.meta["seed"],
@@ -255,72 +308,74 @@ def _report(context: StageContext, rows: Rows, scored: Scored, evaluation: Mappi
         **{f"{split} rows": " to ".join(map(moment, bounds)) for split, bounds in model.meta["bounds"].items()},
     }
     return render_report(
-        {
-            "evaluation": evaluation,
-            "pipeline": context.request.pipeline,
-            "as_of": context.request.as_of,
-            "primary": rules.primary,
-            "rules": rules,
-            "plots": plots,
-            "history": history,
-            "facts": facts,
-            "classes": by_class(rows.labels, scored.candidate, scored.champion, classes, threshold=rules.threshold),
+        EvaluationPage(
+            record=record,
+            pipeline=context.request.pipeline,
+            as_of=context.request.as_of,
+            rules=rules,
+            plots=plots,
+            history=history,
+            facts=facts,
+            classes=by_class(rows.labels, scored.candidate, scored.champion, classes, threshold=rules.threshold),
             # What the gates say of these numbers; promote asks them again and records the answer.
-            "decision": asdict(decide(evaluation, rules, approval=context.spec.promote.approval, promote=context.spec.promote)),
-            "advice": evaluation["advice"]["lines"],
-        }
+            decision=decide(record, rules, approval=promote.approval, promote=promote),
+            advice=() if record.advice is None else record.advice.lines,
+        )
     )
 
 
-def _store(context: StageContext, evaluation: Mapping[str, Any], page: bytes, run_id: str | None) -> Outcome:
+def _store(context: StageContext, record: EvaluationRecord, baselines: Baselines, page: bytes, run_id: str | None) -> Outcome:
     from training.registry.mlflow_versions import log_evaluation
 
     store = context.store
-    finite = {name: value for name, value in evaluation["metrics"].items() if isinstance(value, float)}
+    finite = {name: value for name, value in record.metrics.items() if math.isfinite(value)}
     with context.timed("log", kind="mlflow"):
         log_evaluation(run_id, finite, page)
-    files = {"metrics.json": canonical_json(evaluation), "report.html": page}
-    meta = {name: evaluation[name] for name in ("candidate", "champion", "metrics", "champion_metrics", "comparison", "baseline")}
-    meta["naive_baseline"] = best_entry(evaluation["baselines"])
-    meta["named_baselines"] = named_entries(evaluation["baselines"], context.spec)
-    meta["baseline_warnings"] = evaluation["baselines"]["warnings"]
-    log_record(evaluation["baselines"], context.spec.evaluate.primary, evaluation["metrics"])
+    best = baselines.best_entry
+    meta = {
+        **record.to_json(*META_KEYS),
+        "naive_baseline": None if best is None else best.to_json(),
+        "named_baselines": named_entries(baselines, context.spec),
+        "baseline_warnings": list(baselines.warnings),
+    }
+    files = {FILE: record.to_bytes(), "report.html": page}
+    log_record(baselines, context.spec.evaluate.primary, record.metrics)
     uri, manifest = store.manifests.put_files("evaluation", files, meta)
     set_run_ref(store, context.request, "evaluation", uri)
     report_uri = context.publish_page("evaluation", page)
-    scalars = _scalars(evaluation, context.spec.evaluate.primary)
+    scalars = _scalars(record, baselines, context.spec.evaluate.primary)
     logger.info(
         "%s %s, %s",
         scalars["primary"],
         scalars["candidate"],
-        evaluation["baseline"] if evaluation["comparison"] is None else f"gain {scalars['gain']}",
+        record.baseline if record.comparison is None else f"gain {scalars['gain']}",
     )
     return Outcome(artifact_uri=uri, digest=manifest.digest, scalars=scalars, reports={"evaluation": report_uri})
 
 
-def _scalars(evaluation: Mapping[str, Any], primary: str) -> dict[str, Any]:
-    metrics, champion_metrics = evaluation["metrics"], evaluation["champion_metrics"]
-    worst, timed = evaluation["worst_slice"], evaluation["latency"]
-    naive, naive_comparison = best_entry(evaluation["baselines"]), evaluation["baselines"]["comparison"] or {}
-    scalars: dict[str, Any] = {
-        "rows": evaluation["num_rows"],
+def _scalars(record: EvaluationRecord, baselines: Baselines, primary: str) -> dict[str, Scalar]:
+    naive, worst, timed = baselines.best_entry, record.worst_slice, record.latency
+    over_naive = baselines.comparison or Comparison()
+    scalars: dict[str, Scalar] = {
+        "rows": record.num_rows,
         "primary": primary,
-        "candidate": metrics[primary],
-        "champion": champion_metrics.get(primary),
-        "champion_version": (evaluation["champion"] or {}).get("version"),
-        "baseline": evaluation["baseline"],
-        "version": evaluation["version"],
-        "naive_baseline": None if naive is None else naive["name"],
-        **{f"naive_baseline_{name}": naive_comparison.get(name) for name in ("gain", "low", "high")},
-        "worst_slice": None if worst is None else evaluation["slices"][worst]["candidate"],
-        "slice_gap": evaluation["slice_gap"],
-        "latency_p95_ms": None if timed is None else timed["1"]["p95_ms"],
+        "candidate": figure_json(record.metrics[primary]),
+        "champion": figure_json(record.champion_metrics.get(primary)),
+        "champion_version": None if record.champion is None else record.champion.version,
+        "baseline": record.baseline,
+        "version": record.version,
+        "naive_baseline": None if naive is None else naive.name,
+        **{f"naive_baseline_{name}": figure_json(getattr(over_naive, name)) for name in ("gain", "low", "high")},
+        "worst_slice": None if worst is None else figure_json(record.slices[worst].candidate),
+        "slice_gap": figure_json(record.slice_gap),
+        "latency_p95_ms": None if timed is None else figure_json(timed["1"].p95_ms),
     }
-    scalars |= {f"candidate_{name}": value for name, value in metrics.items() if isinstance(value, float)}
-    scalars |= {f"champion_{name}": value for name, value in champion_metrics.items()}
-    scalars |= {f"naive_baseline_{name}": value for name, value in ({} if naive is None else naive["metrics"]).items()}
-    comparison = evaluation["comparison"] or {}
-    return scalars | {name: comparison[name] for name in ("gain", "low", "high", "probability") if name in comparison}
+    scalars |= {f"candidate_{name}": value for name, value in record.metrics.items() if math.isfinite(value)}
+    scalars |= {f"champion_{name}": figure_json(value) for name, value in record.champion_metrics.items()}
+    scalars |= {f"naive_baseline_{name}": figure_json(value) for name, value in ({} if naive is None else naive.metrics).items()}
+    if record.comparison is not None:
+        scalars |= {name: figure_json(getattr(record.comparison, name)) for name in ("gain", "low", "high", "probability")}
+    return scalars
 
 
 if __name__ == "__main__":

@@ -13,17 +13,18 @@ import json
 import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
-from training.contracts import canonical_json, sha256_hex
+from training.contracts import JsonObject, JsonValue, canonical_json, sha256_hex
 from training.data.transforms_file import serving_inputs
 from training.engine.tracking_journal import deliver_all, tracked_run
 from training.errors import DeniedError, UnavailableError
+from training.evaluation_record import FILE, EvaluationRecord
 from training.registry.decisions import approved_findings, holder_of, record_candidate, settle_canary, settlement
 from training.registry.gates import decide, judge_canary
 from training.registry.ledger import Entry, Holder, Ledger, Standing
 from training.registry.semver import Recipe, semantic_version
-from training.registry.verdicts import verdict
+from training.registry.verdicts import ReasonJson, verdict
 from training.runtime.lazy_imports import MLFLOW_DEFERRED, MLFLOW_OPTIONAL, lean_imports
 from training.runtime.runner import Outcome, StageContext, main
 from training.spec import spec_part
@@ -43,6 +44,7 @@ def work(context: StageContext) -> Outcome:
     """Decide, and let MLflow follow. The same decision twice is one row, and ends in the same registry.
 
     Raises:
+        DataError: `evaluation.damaged`, `evaluation.newer`.
         DeniedError: `promotion.conflict`, `evaluation.mismatch`, `canary.missing`, `decision.unknown`, `registry.repair`.
         UnavailableError: `database.unavailable`, `mlflow.unavailable`, `registry.repair`; again, it goes on where it was.
     """
@@ -88,26 +90,26 @@ def _followed(ledger: Ledger, model: str, kept: Entry | None, *, is_order: bool)
         return ledger.standing(model)
 
 
-def _candidate(context: StageContext, ledger: Ledger, order: Mapping[str, Any]) -> Entry:
+def _candidate(context: StageContext, ledger: Ledger, order: Mapping[str, str]) -> Entry:
     request, spec = context.request, context.spec
     model = context.store.manifests.get(request.inputs["model"], kind="model")
-    evaluation, facts = _evaluation(context)
-    decision = decide(facts, spec.evaluate, approval=spec.promote.approval, promote=spec.promote)
+    evaluation, record = _evaluation(context)
+    decision = decide(record, spec.evaluate, approval=spec.promote.approval, promote=spec.promote)
     weights = model.meta["weights_digest"]
-    _check_measured(facts, weights)
+    _check_measured(record, weights)
     snapshot = context.store.manifests.get(request.inputs["snapshot"], kind="snapshot")
     recipe = _recipe(context, model, snapshot.digest)
     holder = Holder(
-        version=facts["version"],
+        version=record.version or "",
         semantic_version=semantic_version(spec.promote.model, weights, recipe),
         weights_digest=weights,
         model_uri=request.inputs["model"],
         as_of=request.as_of,
         bounds=model.meta["bounds"],
-        artifact_digest=facts.get("artifact_digest", ""),
+        artifact_digest=record.artifact_digest,
     )
     evidence = {
-        **_shared_evidence(context, evaluation, facts),
+        **_shared_evidence(context, evaluation, record),
         "weights_digest": weights,
         "model_uri": request.inputs["model"],
         "dataset_uri": request.inputs["dataset"],
@@ -131,27 +133,27 @@ def _candidate(context: StageContext, ledger: Ledger, order: Mapping[str, Any]) 
     )
 
 
-def _overridden(overrides: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _overridden(overrides: JsonObject) -> list[ReasonJson]:
     """Return a reason that names the thresholds that the trigger changed, for all who read the decision; none where it changed none."""
     named = [f"{key} {value}" for key, value in sorted(overrides.items()) if key.startswith("evaluate.")]
     return [{"gate": "overrides", "passed": True, "words": f"the trigger of this run set {', '.join(named)}"}] if named else []
 
 
-def _canary(context: StageContext, ledger: Ledger, order: Mapping[str, Any]) -> Entry | None:
+def _canary(context: StageContext, ledger: Ledger, order: Mapping[str, str]) -> Entry | None:
     """Settle the canary, or wait on."""
     canary_rules = context.spec.promote.canary
-    evaluation, facts = _evaluation(context)
-    model, judged = context.spec.promote.model, facts["candidate"]["weights_digest"]
-    done = settlement(ledger, model, weights_digest=judged, revision=int(facts["champion"]["revision"]))
+    evaluation, record = _evaluation(context)
+    model, judged, measured_at = context.spec.promote.model, _measured_weights(record), _revision(record)
+    done = settlement(ledger, model, weights_digest=judged, revision=measured_at)
     if done is not None:
         # An attempt before this one died after the ledger had it.
         return done
     standing = ledger.standing(model)
     held = "" if standing.canary is None else standing.canary.weights_digest
-    if canary_rules is None or standing.canary is None or held != judged or standing.revision != facts["champion"]["revision"]:
+    if canary_rules is None or standing.canary is None or held != judged or standing.revision != measured_at:
         raise DeniedError("canary.missing", f"{context.spec.promote.model} has another canary than was judged, or none", hint="look again")
     verdict = judge_canary(
-        facts,
+        record,
         canary_rules,
         rules=context.spec.evaluate,
         since=datetime.fromisoformat(standing.canary.since),
@@ -167,12 +169,12 @@ def _canary(context: StageContext, ledger: Ledger, order: Mapping[str, Any]) -> 
         standing,
         "accepted" if verdict.outcome == "promote" else "rolled_back",
         reasons=verdict.reasons_json(),
-        evidence=_shared_evidence(context, evaluation, facts),
+        evidence=_shared_evidence(context, evaluation, record),
         decided_by=context.request.run.owner,
     )
 
 
-def _known(context: StageContext, ledger: Ledger, order: Mapping[str, Any]) -> Entry:
+def _known(context: StageContext, ledger: Ledger, order: Mapping[str, str]) -> Entry:
     kept = ledger.decision(context.spec.promote.model, order["key"])
     if kept is None:
         raise DeniedError(
@@ -184,24 +186,35 @@ def _known(context: StageContext, ledger: Ledger, order: Mapping[str, Any]) -> E
 _DECIDERS: Final = {"candidate": _candidate, "canary": _canary, "follow": _known}
 
 
-def _check_measured(facts: Mapping[str, Any], weights: str) -> None:
+def _check_measured(record: EvaluationRecord, weights: str) -> None:
     """Refuse another model's evaluation: after a task was cleared alone, XCom may hold one.
 
     Raises:
         DeniedError: `evaluation.mismatch`.
     """
-    measured = str(facts["candidate"]["weights_digest"])
+    measured = _measured_weights(record)
     if measured != weights:
         message = f"the evaluation is of weights {measured[:12]}, the model has {weights[:12]}"
         raise DeniedError("evaluation.mismatch", message, hint="clear the evaluate task: this model was not measured")
 
 
-def _evaluation(context: StageContext) -> tuple[Manifest, dict[str, Any]]:
-    evaluation = context.store.manifests.get(context.request.inputs["evaluation"], kind="evaluation")
-    return evaluation, json.loads(context.store.objects.get_bytes(evaluation.files["metrics.json"].digest))
+def _measured_weights(record: EvaluationRecord) -> str:
+    return "" if record.candidate is None else record.candidate.weights_digest
 
 
-def _shared_evidence(context: StageContext, evaluation: Manifest, facts: Mapping[str, Any]) -> dict[str, Any]:
+def _revision(record: EvaluationRecord) -> int:
+    """Return the revision of the standing that was measured against; 0: there was no champion."""
+    return 0 if record.champion is None else record.champion.revision
+
+
+def _evaluation(context: StageContext) -> tuple[Manifest, EvaluationRecord]:
+    uri = context.request.inputs["evaluation"]
+    evaluation = context.store.manifests.get(uri, kind="evaluation")
+    data = context.store.objects.get_bytes(evaluation.files[FILE].digest)
+    return evaluation, EvaluationRecord.read(data, where=f"{FILE} of {uri}")
+
+
+def _shared_evidence(context: StageContext, evaluation: Manifest, record: EvaluationRecord) -> dict[str, JsonValue]:
     request = context.request
     named = (
         "metrics",
@@ -214,6 +227,7 @@ def _shared_evidence(context: StageContext, evaluation: Manifest, facts: Mapping
         "baseline",
         "num_rows",
     )
+    found = record.to_json(*named)
     return {
         "pipeline": request.pipeline,
         "spec_uri": request.spec_uri,
@@ -223,8 +237,8 @@ def _shared_evidence(context: StageContext, evaluation: Manifest, facts: Mapping
         "evaluation_uri": request.inputs["evaluation"],
         "evaluation_digest": evaluation.digest,
         "report_uri": request.parameters.get("report_uri"),
-        "revision": int((facts["champion"] or {}).get("revision", 0)),
-        **{name: facts.get(name) for name in named},
+        "revision": _revision(record),
+        **{name: found.get(name) for name in named},
     }
 
 
@@ -277,7 +291,7 @@ def _outcome(context: StageContext, kept: Entry, standing: Standing) -> Outcome:
     )
 
 
-def _is_of_gates(reason: Mapping[str, Any]) -> bool:
+def _is_of_gates(reason: ReasonJson) -> bool:
     return bool(reason["gate"] != "standing")
 
 

@@ -23,6 +23,7 @@ from training.store import Store
 
 if TYPE_CHECKING:
     from training.registry.ledger import Holder
+    from training.registry.verdicts import ApprovedFinding
 
 MAX_NIGHTS: Final = 400
 """The part of a champion's life that an evaluation sees: one year."""
@@ -157,7 +158,7 @@ def canary_since(spec: PipelineSpec, settings: Settings) -> str | None:
     return None if canary is None else canary.since
 
 
-def canary_approved(spec: PipelineSpec, settings: Settings) -> list[dict[str, Any]]:
+def canary_approved(spec: PipelineSpec, settings: Settings) -> list[ApprovedFinding]:
     """Return what a person approved about the canary of the pipeline's model, as `approved_findings`."""
     from training.registry.decisions import approved_findings
     from training.registry.ledger import Ledger

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,11 +13,24 @@ from training.evaluation.metrics.class_scores import predicted_class
 Floats = NDArray[np.float64]
 
 
-def by_class(labels: Floats, candidate: Floats, champion: Floats | None, names: Sequence[str], *, threshold: float) -> list[dict[str, Any]]:
-    """Return `{name, support, predicted, precision, recall, champion_recall}` of each class, the largest first.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ByClass:
+    """One class. None where a share has no rows, or a score is not finite."""
 
-    `precision` and `recall` are the candidate's: of the rows that are given the class, the share that have it; of the rows that have
-    it, the share that are given it. None where there are no such rows.
+    name: str
+    support: int
+    """Rows that have the class."""
+    predicted: int | None
+    """Rows that are given it."""
+    precision: float | None
+    """Of the rows that are given the class, the share that have it."""
+    recall: float | None
+    """Of the rows that have the class, the share that are given it."""
+    champion_recall: float | None
+
+
+def by_class(labels: Floats, candidate: Floats, champion: Floats | None, names: Sequence[str], *, threshold: float) -> list[ByClass]:
+    """Return how the models do on each class, the largest first.
 
     Args:
         labels: [n] numbers of classes.
@@ -29,14 +42,18 @@ def by_class(labels: Floats, candidate: Floats, champion: Floats | None, names: 
     found = []
     for number, name in enumerate(names):
         actual = labels == number
-        row: dict[str, Any] = {"name": name, "support": int(actual.sum())}
-        if given is None:
-            row |= {"predicted": None, "precision": None, "recall": None}
-        else:
-            said = given == number
-            row |= {"predicted": int(said.sum()), "precision": _share(actual, said), "recall": _share(said, actual)}
-        found.append({**row, "champion_recall": None if before is None else _share(before == number, actual)})
-    return sorted(found, key=lambda row: -row["support"])
+        said = None if given is None else given == number
+        found.append(
+            ByClass(
+                name=name,
+                support=int(actual.sum()),
+                predicted=None if said is None else int(said.sum()),
+                precision=None if said is None else _share(actual, said),
+                recall=None if said is None else _share(said, actual),
+                champion_recall=None if before is None else _share(before == number, actual),
+            )
+        )
+    return sorted(found, key=lambda one: -one.support)
 
 
 def _given(scores: Floats, threshold: float) -> NDArray[np.int64] | None:

@@ -12,8 +12,8 @@ from tests.unit.training.evaluation.demand import demand, demand_spec, splits_of
 from training.errors import DataError, SpecError
 from training.evaluation.baselines import Naive, Splits, best_of, naive_record, naive_scores, named_entries
 from training.evaluation.history import Floats, History
-from training.evaluation.measures import plain
-from training.pages.evaluation import render_report
+from training.evaluation_record import EvaluationRecord, NaiveBaseline
+from training.pages.evaluation import EvaluationPage, render_report
 from training.spec import PipelineSpec
 
 GENERATOR = np.random.default_rng(3)
@@ -37,7 +37,7 @@ def scored(spec: PipelineSpec, splits: Splits, rows: Any = None) -> dict[str, Na
 
 
 def record(spec: PipelineSpec, splits: Splits, candidate: Floats, **metrics: float) -> dict[str, Any]:
-    return naive_record(spec, splits, candidate, metrics)
+    return dict(naive_record(spec, splits, candidate, metrics).to_json())
 
 
 @pytest.fixture(scope="module")
@@ -91,8 +91,8 @@ def test_named_season_that_fits_no_row_is_a_warning_of_the_record(series: Splits
 def test_report_shows_the_warnings_of_the_season_and_of_metrics_on_which_the_baseline_is_better(series: Splits) -> None:
     spec = demand_spec(("primary: mae}", "primary: mae, baseline: {season: 300d}}"), ("window: 60d", "window: 400d"))
     metrics = {"mae": 1.0, "rmse": 1e6}
-    baselines = plain(record(spec, series, series.labels[series.test] + 1.0, **metrics))
-    page = {"evaluation": {"metrics": metrics, "baselines": baselines}, "pipeline": "demand", "as_of": "2026-02-01", "rules": spec.evaluate}
+    measured = EvaluationRecord(metrics=metrics, baselines=naive_record(spec, series, series.labels[series.test] + 1.0, metrics))
+    page = EvaluationPage(record=measured, pipeline="demand", as_of="2026-02-01", rules=spec.evaluate)
 
     found = render_report(page).decode().split('<h2 id="baselines">')[1].split("</section>")[0]
 
@@ -104,14 +104,14 @@ def test_report_shows_the_warnings_of_the_season_and_of_metrics_on_which_the_bas
 def test_baselines_that_the_spec_names_are_kept_beside_the_best_one(series: Splits) -> None:
     noise = series.labels[series.test] + 1.0
     spec = demand_spec(("primary: mae}", 'primary: mae, baseline: {season: 14d, sql: "forecast"}}'))
-    found = record(spec, series, noise, mae=1.0)
+    found = naive_record(spec, series, noise, {"mae": 1.0})
     named = {entry["name"]: entry["key"] for entry in named_entries(found, spec)}
     both = {"seasonal_14d": "evaluate.baseline.season", "sql": "evaluate.baseline.sql"}
-    assert named == {name: key for name, key in both.items() if name != found["best"]}
+    assert named == {name: key for name, key in both.items() if name != found.best}
     assert named
-    assert named_entries({**found, "best": "seasonal_14d"}, spec)[0]["name"] == "sql"
+    assert named_entries(found.model_copy(update={"best": "seasonal_14d"}), spec)[0]["name"] == "sql"
     # Nothing is named: the ones that are tried by themselves are not repeated.
-    assert named_entries(record(demand_spec(), series, noise, mae=1.0), demand_spec()) == []
+    assert named_entries(naive_record(demand_spec(), series, noise, {"mae": 1.0}), demand_spec()) == []
 
 
 def test_orders_at_no_regular_time_have_constants_alone() -> None:
@@ -221,7 +221,7 @@ def test_metric_of_ones_own_that_fails_on_a_baseline_is_no_number_and_ends_nothi
     spec = demand_spec(("primary: mae}", 'primary: mae, metrics: {broken: "acme.metrics:broken"}}'))
     found = record(spec, series, series.labels[series.test], mae=0.0)
     assert found["best"] == "last_value"
-    assert plain(found)["found"][0]["metrics"]["broken"] == "nan"
+    assert found["found"][0]["metrics"]["broken"] == "nan"
 
 
 def _failing(*_: Any) -> float:
@@ -229,7 +229,7 @@ def _failing(*_: Any) -> float:
 
 
 def test_best_is_chosen_by_validation_and_the_first_of_equals_wins() -> None:
-    entries = [{"name": name, "validation": value} for name, value in (("a", float("nan")), ("b", 2.0), ("c", 3.0), ("d", 3.0))]
+    entries = [NaiveBaseline(name=name, validation=value) for name, value in (("a", float("nan")), ("b", 2.0), ("c", 3.0), ("d", 3.0))]
     assert best_of(entries, "auc") == entries[2]
     assert best_of(entries, "mae") == entries[1]
     assert best_of(entries[:1], "mae") is None

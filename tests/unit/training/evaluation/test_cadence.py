@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ FALLING = [Night(age_days=day, champion=0.7 - 0.002 * day, version="1") for day 
 
 
 def option(advice: Advice, rhythm: str) -> dict[str, float]:
-    return next(found for found in advice.as_json()["options"] if found["rhythm"] == rhythm)
+    return next(found for found in asdict(advice)["options"] if found["rhythm"] == rhythm)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +53,7 @@ def test_staleness_costs_decay_times_mean_age() -> None:
         "Measured at ages up to 14 days; within a day, and beyond those ages, decay is taken for a straight line, "
         "and every run for a new champion: both flatter frequent retraining.",
     )
-    assert json.loads(canonical_json(advice.as_json()))["decay"]["num_nights"] == 14
+    assert json.loads(canonical_json(asdict(advice)))["decay"]["num_nights"] == 14
 
 
 @pytest.mark.parametrize("num_nights", [0, 1, 6])

@@ -52,20 +52,22 @@ def strongest(task: str, leak: str | None = None) -> dict[str, object]:
 @pytest.mark.parametrize("leak", ["falling", "code"])
 def test_column_that_is_the_label_is_told_whatever_its_form(task: str, leak: str) -> None:
     found = strongest(task, leak)
-    assert found["feature"] == "leak"
-    assert found["value"] > 0.98  # type: ignore[operator]  # a number
+    assert found.feature == "leak"
+    assert found.value is not None
+    assert found.value > 0.98
 
 
 @pytest.mark.parametrize("leak", ["in the middle", "missing"])
 def test_column_that_tells_the_label_without_rising_with_it_is_told(leak: str) -> None:
-    assert strongest("binary", leak) == {"feature": "leak", "value": pytest.approx(1.0, abs=0.01)}
+    assert strongest("binary", leak).to_json() == {"feature": "leak", "value": pytest.approx(1.0, abs=0.01)}
 
 
 @pytest.mark.parametrize("task", ["binary", "ranking", "multiclass", "regression"])
 def test_honest_column_stays_below_and_an_identifier_of_the_training_rows_says_nothing(task: str) -> None:
     found = strongest(task)
-    assert found["feature"] == "weak"
-    assert 0.35 < found["value"] < 0.85  # type: ignore[operator]  # a number
+    assert found.feature == "weak"
+    assert found.value is not None
+    assert 0.35 < found.value < 0.85
 
 
 def test_nothing_is_strongest_where_labels_are_all_the_same() -> None:
@@ -76,18 +78,19 @@ def test_nothing_is_strongest_where_labels_are_all_the_same() -> None:
 def test_overlap_is_the_share_of_entities_and_not_of_rows() -> None:
     frame = pd.DataFrame({"user": [1, 2, 3, 1, 1, 1, 4], "shop": ["a"] * 6 + ["b"]})
     found = overlap(frame, ("user", "shop"), np.array([0, 1, 2]), np.array([3, 4, 5, 6]))
-    assert found == {"entities": ["user", "shop"], "share": 0.5, "num_test": 2}
+    assert found.to_json() == {"entities": ["user", "shop"], "share": 0.5, "num_test": 2}
 
 
 def test_the_same_user_of_another_shop_is_another_entity() -> None:
     frame = pd.DataFrame({"user": [1, 1], "shop": ["a", "b"]})
-    assert overlap(frame, ("user", "shop"), np.array([0]), np.array([1]))["share"] == 0
+    assert overlap(frame, ("user", "shop"), np.array([0]), np.array([1])).share == 0
 
 
 def psi(task: str, candidate: np.ndarray, champion: np.ndarray, groups: np.ndarray | None = None) -> float:
     found = prediction_drift(task, candidate, champion, groups)
     assert found is not None
-    return found["psi"]
+    assert found.psi is not None
+    return found.psi
 
 
 def test_drift_is_small_for_alike_predictions_and_large_for_moved_ones() -> None:

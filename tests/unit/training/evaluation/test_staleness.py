@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from training.evaluation.cadence import Night
 from training.evaluation.staleness import advice_of
+from training.evaluation_record import Rival
 from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec, load_spec
 
@@ -29,7 +31,7 @@ def frame(shift: float) -> pd.DataFrame:
 
 def first_line(shift: float, champion: dict[str, Any] | None) -> str:
     test = np.arange(NUM_ROWS - 400, NUM_ROWS)
-    return advice_of(spec(), {"champion": champion}, frame(shift), test, ["price", "rating"]).lines[0]
+    return advice_of(spec(), frame(shift), test, ["price", "rating"], champion=None if champion is None else Rival(**champion)).lines[0]
 
 
 def test_a_column_that_has_moved_since_the_champion_learned_is_named_first() -> None:
@@ -46,7 +48,7 @@ def test_without_a_champion_or_its_rows_nothing_is_measured() -> None:
 
 
 def test_nights_and_hours_reach_the_advice() -> None:
-    nights = [{"age_days": float(n), "champion": 0.7 - 0.01 * n, "candidate": 0.7, "version": "1"} for n in range(1, 9)]
-    advice = advice_of(spec(), {"nights": nights, "process_hours": 2.0}, frame(0.0), np.arange(400), [])
+    nights = [Night(age_days=float(n), champion=0.7 - 0.01 * n, candidate=0.7, version="1") for n in range(1, 9)]
+    advice = advice_of(spec(), frame(0.0), np.arange(400), [], nights=nights, process_hours=2.0)
     assert advice.decay is not None
     assert abs(advice.decay.per_day - 0.01) < 1e-9

@@ -9,7 +9,11 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import average_precision_score, brier_score_loss, log_loss, roc_auc_score
 
+from training.evaluation_record import EvaluationRecord
+from training.pages.evaluation import EvaluationPage, render_report
 from training.pages.plots import task_plots
+from training.registry.gates import Decision
+from training.registry.reasons import Reason
 from training.spec.sections.evaluation import Evaluate
 
 CARRIERS = ("UA", "B6", "EV", "DL", "AA", "MQ", "US", "9E", "WN", "VX", "FL", "AS", "F9", "YV", "HA", "OO")
@@ -39,6 +43,19 @@ def page(num_rows: int = 6000, **changes: Any) -> dict[str, Any]:
     return {**copy.deepcopy(_content(num_rows)), **changes}
 
 
+def rendered(content: dict[str, Any]) -> bytes:
+    """Return the page of what `page` returns."""
+    made = content.get("decision")
+    reasons = () if made is None else tuple(Reason(**reason) for reason in made["reasons"])
+    return render_report(
+        EvaluationPage(
+            **{name: content[name] for name in ("pipeline", "as_of", "rules", "plots", "history", "facts", "advice") if content.get(name)},
+            record=EvaluationRecord.of(content["evaluation"]),
+            decision=None if made is None else Decision(outcome=made["outcome"], reasons=reasons),
+        )
+    )
+
+
 @functools.cache
 def _content(num_rows: int) -> dict[str, Any]:
     generator = np.random.default_rng(2013)
@@ -48,7 +65,6 @@ def _content(num_rows: int) -> dict[str, Any]:
         "evaluation": evaluation,
         "pipeline": "flight_delay",
         "as_of": "2013-07-14T00:00:00+00:00",
-        "primary": "auc",
         "rules": rules(),
         "plots": task_plots("binary", labels, {"candidate": scores, "champion": old}),
         "history": [

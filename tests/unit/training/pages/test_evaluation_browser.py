@@ -12,8 +12,7 @@ import pytest
 
 from nightshift.api.reports import HEADERS
 from tests.unit.training.pages.report_browser import Browser, Served, serving
-from tests.unit.training.pages.report_example import page
-from training.pages.evaluation import render_report
+from tests.unit.training.pages.report_example import page, rendered
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on the PATH (Debian's package: chromium)")
@@ -64,7 +63,7 @@ def content() -> bytes:
     full["facts"][long] = {"text": "y" * 300, "url": f"https://mlflow.example/{'z' * 300}"}
     full["decision"]["reasons"].append({"gate": "slices", "passed": True, "severity": "fail", "words": "w" * 300})
     full["advice"].append("v" * 300)
-    return render_report(full)
+    return rendered(full)
 
 
 @pytest.fixture
@@ -181,7 +180,7 @@ def test_hostile_words_run_nothing(browser: Browser, tmp_path: Path) -> None:
     full["pipeline"] = attack
     # Without the policy: the page must not need it.
     with serving({}) as served:
-        served.page = render_report(full)
+        served.page = rendered(full)
         browser.open(served.url, width=DESKTOP)
         assert browser.evaluate("window.attacked === undefined && document.images.length === 0")
         assert served.paths == ["/report"]

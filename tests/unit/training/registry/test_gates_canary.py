@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from training.contracts import canonical_json
+from training.evaluation_record import EvaluationRecord
 from training.registry.gates import CanaryVerdict, judge_canary
 from training.spec.sections.evaluation import Evaluate
 from training.spec.sections.promotion import Canary
@@ -33,7 +34,9 @@ def verdict(*, days: float = 4.0, rules: Evaluate = RULES, canary: Canary = CANA
         "num_rows": 2000,
         **changes,
     }
-    return judge_canary(evaluation, canary, rules=rules, since=SINCE, now=SINCE + timedelta(days=days), approved=approved)
+    return judge_canary(
+        EvaluationRecord.of(evaluation), canary, rules=rules, since=SINCE, now=SINCE + timedelta(days=days), approved=approved
+    )
 
 
 def words(found: CanaryVerdict) -> set[str]:
@@ -133,7 +136,7 @@ def test_without_a_champion_the_minimum_decides_alone() -> None:
 
 @pytest.mark.parametrize(
     "alarm",
-    [None, {}, {**ALARM, "is_worse": False, "e_value": 19.0}, {**ALARM, "is_worse": "yes"}, {**ALARM, "e_value": "nan"}],
+    [None, {}, {**ALARM, "is_worse": False, "e_value": 19.0}, {**ALARM, "is_worse": None}, {**ALARM, "e_value": "nan"}],
 )
 def test_without_an_alarm_no_interval_below_zero_rolls_a_canary_back(alarm: dict[str, Any] | None) -> None:
     found = verdict(days=1.0, comparison={**ALIKE, "gain": -0.02, "high": -0.001}, alarm=alarm)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 from training.evaluation.checks import strongest_feature
-from training.evaluation.measures import Measures, Rows, plain
+from training.evaluation.measures import Measures, Rows
+from training.evaluation_record import Comparison, EvaluationRecord
 from training.registry.gates import Decision, decide
 from training.spec.sections.evaluation import Evaluate
 from training.spec.sections.promotion import Promote
@@ -72,24 +72,22 @@ def decision(
     spec = Evaluate.model_validate({"task": "binary", "primary": "auc", **rules})
     measures = Measures(spec, Rows(frame=table, labels=LABELS, groups=GROUPS if spec.task == "ranking" else None), seed=SEED)
     features = table[["distance"]]
-    evaluation = {
-        "format_version": 2,
-        "champion": None if champion is None else SEAT,
-        "canary": None if canary is None else SEAT,
-        "baseline": "no champion" if champion is None else "champion",
-        "metrics": measures.metrics(candidate),
-        "champion_metrics": {} if champion is None else measures.metrics(champion),
-        "comparison": None if champion is None else asdict(measures.compare(candidate, champion)),
-        "canary_comparison": None if canary is None else asdict(measures.compare(candidate, canary)),
-        "baselines": {"best": "prior", "found": [{"name": "prior", "metrics": measures.metrics(np.full(NUM_ROWS, LABELS.mean()))}]},
-        **measures.slices(candidate, champion),
-        "fairness": measures.fairness(candidate),
-        "checks": {
-            "leakage": strongest_feature(spec.task, features[:3000], LABELS[:3000], features[3000:], LABELS[3000:]),
-            **measures.checks(candidate, champion),
-        },
-    }
-    return decide(plain(evaluation), spec, approval=approval, promote=CANARY)
+    leakage = strongest_feature(spec.task, features[:3000], LABELS[:3000], features[3000:], LABELS[3000:])
+    record = EvaluationRecord(
+        format_version=2,
+        champion=None if champion is None else SEAT,
+        canary=None if canary is None else SEAT,
+        baseline="no champion" if champion is None else "champion",
+        metrics=measures.metrics(candidate),
+        champion_metrics={} if champion is None else measures.metrics(champion),
+        comparison=None if champion is None else Comparison.model_validate(measures.compare(candidate, champion)),
+        canary_comparison=None if canary is None else Comparison.model_validate(measures.compare(candidate, canary)),
+        baselines={"best": "prior", "found": [{"name": "prior", "metrics": measures.metrics(np.full(NUM_ROWS, LABELS.mean()))}]},
+        **measures.slices(candidate, champion)._asdict(),
+        fairness=measures.fairness(candidate),
+        checks=measures.checks(candidate, champion).model_copy(update={"leakage": leakage}),
+    )
+    return decide(EvaluationRecord.read(record.to_bytes()), spec, approval=approval, promote=CANARY)
 
 
 def failed(found: Decision) -> set[str]:

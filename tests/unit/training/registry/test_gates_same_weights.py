@@ -51,7 +51,7 @@ def test_the_canary_measured_again_is_compared_with_the_champion_and_not_with_it
     assert failed(judged(measured_against_itself("canary", comparison=EQUAL))) == ["improvement", "significance"]
 
 
-@pytest.mark.parametrize("weights", [None, "", 0, ["own"]])
+@pytest.mark.parametrize("weights", [None, ""])
 def test_an_evaluation_that_does_not_name_its_weights_is_compared_as_any_other(weights: Any) -> None:
     evaluation = measured_against_itself("champion", candidate={"weights_digest": weights})
     evaluation["champion"]["weights_digest"] = weights

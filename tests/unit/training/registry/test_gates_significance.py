@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from training.evaluation_record import EvaluationRecord
 from training.registry.significance_gates import significance
 from training.spec.sections.evaluation import Evaluate
 
@@ -29,7 +30,8 @@ RULES = Evaluate(task="binary", primary="auc")
 
 def judged(*, version: int = 3, blocks: dict[str, Any] | None = BLOCKS, rules: Evaluate = RULES, **comparison: Any) -> Any:
     evaluation = {"format_version": version, "comparison": {**COMPARISON, "blocks": blocks, **comparison}}
-    return significance(evaluation, "comparison", "significance", "the champion", rules)
+    record = EvaluationRecord.of(evaluation)
+    return significance(record, record.comparison, "significance", "the champion", rules)
 
 
 def test_the_reason_names_the_wider_interval_the_blocks_and_the_autocorrelation() -> None:
@@ -80,6 +82,6 @@ def test_a_new_evaluation_without_an_interval_by_blocks_is_rejected_and_an_older
     assert old.words == "95 % interval of the gain over the champion [+0.002, +0.02], lower end > 0 required"
 
 
-@pytest.mark.parametrize("low", [None, "nan", True])
+@pytest.mark.parametrize("low", [None, "nan", "-inf"])
 def test_ends_that_are_no_numbers_reject(low: Any) -> None:
     assert not judged(low=low).passed

@@ -1,0 +1,126 @@
+"""The record of an evaluation: what is written is read back, older formats are read, and a damaged file is refused with its place."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+
+from tests.unit.training.registry.test_gates import GOOD
+from training import evaluation_record
+from training.contracts import canonical_json
+from training.errors import DataError
+from training.evaluation import cadence, fairness, slices
+from training.evaluation.bootstrap import blocks, paired, sequential
+from training.evaluation_record import EvaluationRecord, Part
+from training.registry.ledger import Holder
+
+MEASURED = (
+    (blocks.BlockInterval, evaluation_record.Blocks),
+    (paired.Comparison, evaluation_record.Comparison),
+    (sequential.Alarm, evaluation_record.Alarm),
+    (slices.Slice, evaluation_record.Slice),
+    (fairness.Treated, evaluation_record.Treated),
+    (fairness.Fairness, evaluation_record.Fairness),
+    (cadence.Decay, evaluation_record.Decay),
+    (cadence.Option, evaluation_record.Rhythm),
+    (cadence.Advice, evaluation_record.Advice),
+)
+"""What is measured, and the table of the file that it becomes."""
+
+
+@pytest.mark.parametrize(("measured", "table"), MEASURED, ids=lambda kind: kind.__name__)
+def test_each_table_of_the_file_has_the_fields_of_what_is_measured(measured: Any, table: type[Part]) -> None:
+    assert [field.name for field in dataclasses.fields(measured)] == list(table.model_fields)
+
+
+def test_a_rival_has_the_fields_of_the_ledgers_holder_and_the_revision() -> None:
+    assert {field.name for field in dataclasses.fields(Holder)} | {"revision"} == set(evaluation_record.Rival.model_fields)
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_a_file_of_each_format_is_read_and_written_back_byte_for_byte(version: int) -> None:
+    data = canonical_json({**GOOD, "format_version": version, "comparison": {**GOOD["comparison"], "low": "-inf", "probability": "nan"}})
+    record = EvaluationRecord.read(data)
+    assert record.comparison is not None
+    assert record.comparison.low == -math.inf
+    assert record.comparison.probability is not None
+    assert math.isnan(record.comparison.probability)
+    assert record.to_bytes() == data
+
+
+def test_a_file_without_a_measurement_lacks_it_and_null_is_an_absent_table() -> None:
+    record = EvaluationRecord.of({"metrics": None, "slices": None, "fairness": None, "baselines": {"found": None}})
+    assert (record.metrics, record.slices, record.fairness, record.checks) == ({}, (), {}, None)
+    assert record.baselines is not None
+    assert record.baselines.best_entry is None
+
+
+def test_keys_that_this_version_does_not_know_are_ignored_at_every_level() -> None:
+    more = {**GOOD, "tomorrow": 1, "checks": {**GOOD["checks"], "mood": "good", "drift": {"psi": 0.03, "kl": 0.1}}}
+    assert EvaluationRecord.of(more) == EvaluationRecord.of(GOOD)
+
+
+@pytest.mark.parametrize(
+    ("changes", "place", "value"),
+    [
+        ({"metrics": {"auc": True}}, "metrics.auc", "True is not a number"),
+        ({"metrics": {"auc": "0.5"}}, "metrics.auc", "'0.5' is neither a number nor one of nan, inf, -inf"),
+        ({"metrics": {"auc": 10**400}}, "metrics.auc", "an integer beyond all floats"),
+        ({"metrics": []}, "metrics", "valid dictionary"),
+        ({"comparison": {"blocks": {"num_blocks": "14"}}}, "comparison.blocks.num_blocks", "valid integer"),
+        ({"slices": [{"columns": {"carrier": "UA"}, "is_small": "no"}]}, "slices.0.is_small", "valid boolean"),
+        ({"candidate": {"weights_digest": ["own"]}}, "candidate.weights_digest", "valid string"),
+        ({"format_version": "2"}, "format_version", "valid integer"),
+        ({"format_version": 0}, "format_version", "greater than or equal to 1"),
+    ],
+)
+def test_a_damaged_file_is_refused_with_code_file_place_and_value(changes: dict[str, Any], place: str, value: str) -> None:
+    with pytest.raises(DataError) as caught:
+        EvaluationRecord.of({**GOOD, **changes}, where="metrics.json of sha256:07ab")
+    assert caught.value.code == "evaluation.damaged"
+    assert "metrics.json of sha256:07ab is damaged" in caught.value.message
+    assert f"{place}: " in caught.value.message
+    assert value in caught.value.message
+    assert "evaluate again" in caught.value.hint
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b'"text"', b"\xff"])
+def test_what_is_not_a_json_object_is_damaged(data: bytes) -> None:
+    with pytest.raises(DataError, match=r"metrics\.json is damaged") as caught:
+        EvaluationRecord.read(data)
+    assert caught.value.code == "evaluation.damaged"
+
+
+def test_many_problems_of_a_file_are_counted_and_the_first_ones_named() -> None:
+    with pytest.raises(DataError, match=r"metrics\.m4: .*; and 3 more"):
+        EvaluationRecord.of({"metrics": {f"m{number}": [] for number in range(8)}})
+
+
+def test_a_newer_format_is_refused_in_words() -> None:
+    with pytest.raises(DataError, match="has format 4, this version reads up to 3") as caught:
+        EvaluationRecord.read(canonical_json({**GOOD, "format_version": 4}))
+    assert (caught.value.code, caught.value.hint) == ("evaluation.newer", "upgrade Nightshift")
+
+
+def test_no_field_of_the_record_is_untyped() -> None:
+    """Neither Any nor a mapping of it."""
+    tables = [kind for _, kind in inspect.getmembers(evaluation_record, inspect.isclass) if issubclass(kind, Part)]
+    assert len(tables) > 20
+    for table in tables:
+        hints = {name: get_type_hints(table)[name] for name in table.model_fields}
+        assert [name for name, hint in hints.items() if "Any" in str(hint)] == []
+
+
+def test_reading_a_record_imports_no_library_of_the_work() -> None:
+    code = "import sys, training.evaluation_record; print(*sorted({'numpy', 'pandas', 'torch', 'sqlalchemy', 'mlflow'} & set(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(evaluation_record.__file__).parents[1]
+    )
+    assert done.stdout.strip() == ""
