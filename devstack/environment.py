@@ -28,6 +28,7 @@ from nightshift.sources import FILE as SOURCES_FILE
 from nightshift.sources import is_source_name, noted_places, places_in, with_noted_places
 from training.contracts import sha256_hex
 from training.errors import DeniedError, NightshiftError, shown
+from training.installation import MODEL_PATH, PYTHON_PATH, Variable
 from training.runtime.provenance import source_version
 from training.spec import PipelineSpec
 from training.spec.uris import PLACEHOLDER_RULE, names_of_places
@@ -37,7 +38,13 @@ USERNAME: Final = "admin"
 APPROVER: Final = "approver"
 """Airflow's second user: the user who started a run may not approve its model."""
 HOST: Final = "127.0.0.1"
-SHOP: Final = "SHOP_URI"
+SHOP_PLACE: Final = Variable(
+    name="SHOP_URI", kind="URI", default="the simulated shop in `$NIGHTSHIFT_HOME`", meaning="where search_ranking's clicks are"
+)
+SHOP: Final = SHOP_PLACE.name
+PATH: Final = Variable(
+    name="PATH", kind="path", set_by="others", meaning="of the shell: where programs are; services get the environment's own first"
+)
 CREDENTIALS_FILE: Final = "credentials.json"
 FERNET_KEY: Final = "fernet_key"
 SECRETS: Final[Mapping[str, Callable[[], str]]] = {
@@ -270,8 +277,8 @@ def environment(settings: Settings, inherited: Mapping[str, str] | None = None) 
     base = {name: value for name, value in (os.environ if inherited is None else inherited).items() if not name.startswith("AIRFLOW_")}
     checkout = settings.checkout_path
     scripts = str(Path(sys.executable).parent)
-    path = base.get("PATH", os.defpath)
-    own = f"{base.get('NIGHTSHIFT_MODEL_PATH', '')}{os.pathsep}{base.get('PYTHONPATH', '')}"
+    path = PATH.value(base) or os.defpath
+    own = f"{MODEL_PATH.value(base)}{os.pathsep}{PYTHON_PATH.value(base)}"
     places = dict.fromkeys([str(checkout), str(checkout / "plugins"), *filter(None, own.split(os.pathsep))])
     ours = {
         "NIGHTSHIFT_HOME": str(settings.home),
@@ -367,7 +374,7 @@ def digests(settings: Settings) -> dict[str, str]:
     values = service_environment(settings)
     wanted = {name: value for name, value in values.items() if name.startswith(SERVICE_PREFIXES) or name in named}
     # The services find the users' packages by PYTHONPATH: the user's command must find the same ones, or it sees other code.
-    sys.path += [folder for folder in values.get("NIGHTSHIFT_MODEL_PATH", "").split(os.pathsep) if folder and folder not in sys.path]
+    sys.path += [folder for folder in MODEL_PATH.value(values).split(os.pathsep) if folder and folder not in sys.path]
     wanted["code"] = source_version() + _plugins_version(settings.checkout_path / "plugins")
     return {name: sha256_hex(value.encode("utf-8", "surrogateescape"))[:16] for name, value in wanted.items() if name != MARK}
 

@@ -8,7 +8,6 @@ of the processes that run the tasks.
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -24,7 +23,7 @@ from airflow.utils.state import TaskInstanceState
 from sqlalchemy import select, update
 
 from devstack.idle_wait import IdleWait
-from devstack.processes import MARK
+from devstack.processes import SERVICE
 from devstack.workers import Worker
 from nightshift.airflow_ext.preloading import preload
 from training.awake import AwakeClock
@@ -86,7 +85,7 @@ class SleepTolerantLocalExecutor(LocalExecutor):
         self._watch = HeartbeatWatch(self._clock)
         self._look_at = 0.0
         # The supervisor ends what an earlier scheduler left before it starts this one. Without it, other schedulers may be running.
-        if os.environ.get(MARK):
+        if SERVICE.text():
             self._end_earlier_jobs()
 
     def try_adopt_task_instances(self, tis: Sequence[TaskInstance]) -> Sequence[TaskInstance]:

@@ -21,9 +21,14 @@ from typing import Final, Self
 
 import psutil
 
+from training.installation import Variable
+
 logger = logging.getLogger(__name__)
 
-MARK: Final = "NIGHTSHIFT_SERVICE"
+SERVICE: Final = Variable(
+    name="NIGHTSHIFT_SERVICE", set_by="Nightshift", meaning="marks the processes of an installation, so that `make stop` finds them"
+)
+MARK: Final = SERVICE.name
 POLL_SECONDS: Final = 0.05
 CLOCK_TICK_SECONDS: Final = 0.02
 """How far two readings of one process's start may differ."""
@@ -84,7 +89,7 @@ def marked(belongs: Callable[[str], bool]) -> list[ProcessId]:
         if process.pid == os.getpid():
             continue
         try:
-            mark = process.environ().get(MARK, "")
+            mark = SERVICE.text(process.environ())
             if mark and belongs(mark) and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(ProcessId(process.pid, process.create_time()))
         except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):

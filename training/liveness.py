@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-from training.environment_numbers import seconds, whole_number
+from training.installation import RANK as RANK_VARIABLE
+from training.installation import Seconds
 from training.liveness_page import (
     MOVEMENTS,
     NO_RANK,
@@ -38,8 +39,12 @@ from training.liveness_page import (
 Kind = Literal["start", "transfer", "part", "step", "validation", "checkpoint", "mlflow", "peers"]
 """What a process does, as the limits are named (`timeout:` of a pipeline). `peers` has no limit: it waits for other ranks."""
 
-START_VARIABLE: Final = "NIGHTSHIFT_START_TIMEOUT_SECONDS"
-START_SECONDS: Final = 900.0
+START_LIMIT: Final = Seconds(
+    name="NIGHTSHIFT_START_TIMEOUT_SECONDS",
+    seconds=900.0,
+    default="900",
+    meaning="how long the imports of a stage may take without progress (docs/timeouts.md)",
+)
 """Limit of everything before the spec is read: imports, reading the request."""
 SLOWEST_BYTES_PER_SECOND: Final = 2**20
 """A transfer in one call reports nothing until its end: its limit grows by its size at this rate."""
@@ -101,14 +106,14 @@ def watch(request_uri: str) -> None:
     global _watched
     if _watched is not None and _watched.pid == os.getpid():
         return
-    limits = {"start": seconds(START_VARIABLE, START_SECONDS)}
+    limits = {"start": START_LIMIT.read()}
     stacks = os.memfd_create(f"{STACKS_NAME}-{os.getpid()}")
     faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True)
     # Last: who finds this name knows that the signal has its handler.
     memory = os.memfd_create(f"{PAGE_NAME}-{os.getpid()}")
     os.truncate(memory, PAGE_BYTES)
     page = mmap.mmap(memory, PAGE_BYTES)
-    RANK.pack_into(page, RANK_AT, whole_number("RANK", NO_RANK))
+    RANK.pack_into(page, RANK_AT, RANK_VARIABLE.read() if RANK_VARIABLE.text() else NO_RANK)
     # The guard ends when this pipe closes. What it has to know goes through it: command lines are searched for requests.
     reader, writer = os.pipe()
     root = str(Path(__file__).resolve().parents[1])

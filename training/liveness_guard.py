@@ -16,6 +16,8 @@ import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from training.awake import AwakeClock
+from training.installation import PYTHON_PATH, WORLD_SIZE
+from training.installation import RANK as RANK_VARIABLE
 from training.liveness_page import NO_RANK, NUMBERS, PAGE_BYTES, PAGE_NAME, RANK, RANK_AT, STACKS_NAME, STACKS_SIGNAL, TEXT_AT
 
 if TYPE_CHECKING:
@@ -73,8 +75,8 @@ class Guard:
         self._page = page
         self._request_uri = request_uri
         self._environ = dict(environ)
-        self._rank = environ.get("RANK", "0")
-        self._is_gang = int(environ.get("WORLD_SIZE", "1") or "1") > 1
+        self._rank = RANK_VARIABLE.text(environ) or "0"
+        self._is_gang = WORLD_SIZE.read(environ) > 1
         self._clock = clock or AwakeClock()
         self._seen: Seen | None = None
         self._moved_at = 0.0
@@ -142,7 +144,7 @@ class Guard:
 
         facts = {**seen._asdict(), "request": self._request_uri, "rank": self._rank, "seconds": round(lapse, 1), "stacks": self._stacks}
         root = str(Path(__file__).resolve().parents[1])
-        environ = {**self._environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, self._environ.get("PYTHONPATH", "")]))}
+        environ = {**self._environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, PYTHON_PATH.value(self._environ)]))}
         command = [sys.executable, "-m", "training.runtime.hung"]
         try:
             subprocess.run(command, input=json.dumps(facts).encode(), env=environ, timeout=REPORT_SECONDS, check=False)

@@ -7,10 +7,14 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final
 
-from training.environment_numbers import seconds
+from training.installation import Seconds
 
-WAIT_VARIABLE: Final = "NIGHTSHIFT_DATABASE_WAIT_SECONDS"
-WAIT_SECONDS: Final = 180.0
+WAIT: Final = Seconds(
+    name="NIGHTSHIFT_DATABASE_WAIT_SECONDS",
+    seconds=180.0,
+    default="180",
+    meaning="how long stages and tasks wait for a PostgreSQL that does not answer",
+)
 """As long as for the storage: two minutes without the database cost no stage and no task."""
 
 _wait_seconds: ContextVar[float] = ContextVar("wait_seconds", default=0.0)
@@ -25,7 +29,7 @@ def waiting_for_database() -> Iterator[None]:
     Raises:
         SpecError: `settings.number`.
     """
-    token = _wait_seconds.set(seconds(WAIT_VARIABLE, WAIT_SECONDS))
+    token = _wait_seconds.set(WAIT.read())
     try:
         yield
     finally:

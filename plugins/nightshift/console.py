@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from training.errors import NightshiftError, Problem, SpecError
+from training.installation import DATABASE, HOME, PYTHON_PATH
 
 SOURCE: Final = "nightshift"
 DISTRIBUTION: Final = "nightshift"
@@ -70,7 +71,7 @@ def process_of(name: str, given: Sequence[str], *, folder: Path, environ: Mappin
             variable nor a checkout says where the ledger is.
     """
     command, checkout, environment = COMMANDS[name], checkout_above(folder), dict(environ)
-    if "PYTHONPATH" in environment:
+    if PYTHON_PATH.is_set(environment):
         environment["PYTHONPATH"] = os.pathsep.join(_python_path(environment))
     python = sys.executable
     if command.needs_checkout:
@@ -85,7 +86,7 @@ def process_of(name: str, given: Sequence[str], *, folder: Path, environ: Mappin
             raise _refused("command.checkout", f"the checkout {checkout} is not installed", hint=f"make -C {checkout} install")
         folders = [str(checkout), str(checkout / "plugins"), *_python_path(environment)]
         environment["PYTHONPATH"] = os.pathsep.join(folders)
-    elif command.needs_ledger and not (environment.get("NIGHTSHIFT_DATABASE") or environment.get("NIGHTSHIFT_HOME")):
+    elif command.needs_ledger and not (DATABASE.text(environment) or HOME.text(environment)):
         if checkout is None:
             raise _refused(
                 "command.ledger",
@@ -98,7 +99,7 @@ def process_of(name: str, given: Sequence[str], *, folder: Path, environ: Mappin
 
 def _python_path(environ: Mapping[str, str]) -> list[str]:
     """Return the folders of PYTHONPATH. An empty one stands for the current folder, whose `training` may be anything."""
-    return [folder for folder in environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    return [folder for folder in PYTHON_PATH.value(environ).split(os.pathsep) if folder]
 
 
 def checkout_above(folder: Path) -> Path | None:

@@ -1,4 +1,4 @@
-"""What an installation sets, by environment variables, each with its default: docs/architecture.md has the table."""
+"""What an installation sets, by environment variables, each with its default: docs/reference/environment.md has the table."""
 
 from __future__ import annotations
 
@@ -10,10 +10,21 @@ from pathlib import Path
 from typing import Final, Self, overload
 
 from training.errors import Problem, SpecError, shown
+from training.installation import DATABASE, EXPECTATIONS, HOME, MODEL_PACKAGES, PIPELINES, STORE, TRACKING, Variable
 from training.runtime.provenance import CHECKOUT
 
 SOURCE: Final = "environment"
 LOCAL_HOST: Final = "127.0.0.1"
+BACKEND: Final = Variable(
+    name="NIGHTSHIFT_BACKEND", default="`local`", meaning="where stages run: `local`, `kubernetes`, or an installed backend"
+)
+KUBERNETES: Final = Variable(
+    name="NIGHTSHIFT_KUBERNETES",
+    kind="path",
+    meaning="path of the file that describes the cluster; start from docker/kubernetes/placement.yaml",
+)
+AIRFLOW_PORT: Final = Variable(name="NIGHTSHIFT_AIRFLOW_PORT", kind="port", default="8080", meaning="Airflow's port, on 127.0.0.1")
+MLFLOW_PORT: Final = Variable(name="NIGHTSHIFT_MLFLOW_PORT", kind="port", default="5000", meaning="MLflow's port, on 127.0.0.1")
 
 _STORE = re.compile(r"(file:///[^/?#].*|(s3|gs|az)://[A-Za-z0-9][A-Za-z0-9._-]{1,254}(/[^?#]*)?)")
 _DATABASE = re.compile(r"(sqlite|postgresql)(\+[a-z0-9_]+)?://.*", re.DOTALL)
@@ -53,14 +64,14 @@ class Settings:
                 `settings.port`, `settings.backend`, `settings.packages`).
         """
         reader = _Reader(environ)
-        home = reader.path("NIGHTSHIFT_HOME", CHECKOUT / ".local")
-        mlflow_port = reader.port("NIGHTSHIFT_MLFLOW_PORT", 5000)
+        home = reader.path(HOME, CHECKOUT / ".local")
+        mlflow_port = reader.port(MLFLOW_PORT, 5000)
         settings = cls(
             checkout_path=CHECKOUT,
             home=home,
-            store_uri=reader.store("NIGHTSHIFT_STORE", home / "store"),
+            store_uri=reader.store(STORE, home / "store"),
             database_url=reader.matching(
-                "NIGHTSHIFT_DATABASE",
+                DATABASE,
                 f"sqlite:///{home / 'nightshift.db'}",
                 _DATABASE,
                 Problem(
@@ -69,23 +80,23 @@ class Settings:
                     hint="sqlite:////path or postgresql://…",
                 ),
             ),
-            pipelines_path=reader.path("NIGHTSHIFT_PIPELINES", CHECKOUT / "dags" / "pipelines"),
-            expectations_path=reader.path("NIGHTSHIFT_EXPECTATIONS", CHECKOUT / "expectations"),
+            pipelines_path=reader.path(PIPELINES, CHECKOUT / "dags" / "pipelines"),
+            expectations_path=reader.path(EXPECTATIONS, CHECKOUT / "expectations"),
             backend=reader.matching(
-                "NIGHTSHIFT_BACKEND",
+                BACKEND,
                 "local",
                 _BACKEND,
                 Problem(code="settings.backend", message="is not a backend", hint="local or kubernetes"),
             ),
-            kubernetes_path=reader.path("NIGHTSHIFT_KUBERNETES", None),
-            model_packages=reader.packages("NIGHTSHIFT_MODEL_PACKAGES"),
+            kubernetes_path=reader.path(KUBERNETES, None),
+            model_packages=reader.packages(MODEL_PACKAGES),
             mlflow_uri=reader.matching(
-                "MLFLOW_TRACKING_URI",
+                TRACKING,
                 f"http://{LOCAL_HOST}:{mlflow_port}",
                 _TRACKING,
                 Problem(code="settings.mlflow", message="is not an http address", hint=f"http://{LOCAL_HOST}:5000"),
             ),
-            airflow_port=reader.port("NIGHTSHIFT_AIRFLOW_PORT", 8080),
+            airflow_port=reader.port(AIRFLOW_PORT, 8080),
             mlflow_port=mlflow_port,
         )
         if reader.problems:
@@ -101,59 +112,59 @@ class _Reader:
         self.problems: list[Problem] = []
 
     @overload
-    def path(self, name: str, default: Path) -> Path: ...
+    def path(self, variable: Variable, default: Path) -> Path: ...
 
     @overload
-    def path(self, name: str, default: None) -> Path | None: ...
+    def path(self, variable: Variable, default: None) -> Path | None: ...
 
-    def path(self, name: str, default: Path | None) -> Path | None:
-        text = self._text(name)
+    def path(self, variable: Variable, default: Path | None) -> Path | None:
+        text = variable.text(self._environ)
         if not text:
             return default
         if not text.startswith("/"):
             # Services, tasks and shells have different working folders.
-            self._refuse("settings.path", name, f"{shown(text)} is not absolute", hint="begin it with /")
+            self._refuse("settings.path", variable.name, f"{shown(text)} is not absolute", hint="begin it with /")
             return default
         return Path(os.path.normpath(text))
 
-    def port(self, name: str, default: int) -> int:
-        text = self._text(name)
+    def port(self, variable: Variable, default: int) -> int:
+        text = variable.text(self._environ)
         if not text:
             return default
         if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= 65535):
-            self._refuse("settings.port", name, f"{shown(text)} is not a valid port", hint="a number from 1 to 65535")
+            self._refuse("settings.port", variable.name, f"{shown(text)} is not a valid port", hint="a number from 1 to 65535")
             return default
         return int(text)
 
-    def store(self, name: str, default: Path) -> str:
-        text = self._text(name)
+    def store(self, variable: Variable, default: Path) -> str:
+        text = variable.text(self._environ)
         if not text:
             return default.as_uri()
         uri = Path(os.path.normpath(text)).as_uri() if text.startswith("/") else text.rstrip("/")
         if not _STORE.fullmatch(uri):
             self._refuse(
-                "settings.store", name, f"{shown(text)} is not a place for a store", hint="/folder, file:///folder, s3://bucket/prefix"
+                "settings.store",
+                variable.name,
+                f"{shown(text)} is not a place for a store",
+                hint="/folder, file:///folder, s3://bucket/prefix",
             )
         return uri
 
-    def matching(self, name: str, default: str, pattern: re.Pattern[str], refusal: Problem) -> str:
-        text = self._text(name)
+    def matching(self, variable: Variable, default: str, pattern: re.Pattern[str], refusal: Problem) -> str:
+        text = variable.text(self._environ)
         if not text:
             return default
         if not pattern.fullmatch(text):
             # URLs may hold a password: the value stays out of the message.
-            self._refuse(refusal.code, name, refusal.message, hint=refusal.hint)
+            self._refuse(refusal.code, variable.name, refusal.message, hint=refusal.hint)
         return text
 
-    def packages(self, name: str) -> tuple[str, ...]:
-        found = tuple(part for piece in self._text(name).split(",") if (part := piece.strip()))
+    def packages(self, variable: Variable) -> tuple[str, ...]:
+        found = tuple(part for piece in variable.text(self._environ).split(",") if (part := piece.strip()))
         for part in found:
             if not _PACKAGE.fullmatch(part):
-                self._refuse("settings.packages", name, f"{shown(part)} is not a top-level package", hint="names, comma-separated")
+                self._refuse("settings.packages", variable.name, f"{shown(part)} is not a top-level package", hint="names, comma-separated")
         return found
-
-    def _text(self, name: str) -> str:
-        return self._environ.get(name, "").strip()
 
     def _refuse(self, code: str, name: str, message: str, *, hint: str) -> None:
         self.problems.append(Problem(code=code, message=message, hint=hint, field=name))

@@ -15,12 +15,12 @@ from typing import Final
 from training.code.imports import Imports, ImportsCache
 from training.contracts import canonical_json, sha256_hex
 from training.errors import Problem, SpecError
+from training.installation import MODEL_PATH
 from training.spec.families import own_packages
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 """The folder that holds training/."""
 OURS: Final = "training"
-PATH_VARIABLE: Final = "NIGHTSHIFT_MODEL_PATH"
 FOLDERS_READ: Final[Mapping[str, str]] = {"training.database.connect": "migrations"}
 """Module to a folder next to it that it reads by other means than an import: Alembic lists and loads the migrations."""
 COMPILED: Final = (".pyc", ".pyo")
@@ -47,7 +47,7 @@ class Sources:
         self._folders: dict[str, Path | None] = {OURS: root}
         self._packages = own_packages(environ)
         self._listings: dict[Path, frozenset[str]] = {}
-        self._path = [folder for folder in environ.get(PATH_VARIABLE, "").split(os.pathsep) if folder]
+        self._path = [folder for folder in MODEL_PATH.value(environ).split(os.pathsep) if folder]
 
     def folder_of(self, top: str) -> Path | None:
         """Return the folder that holds a top-level package of training or of users, None for a library.
@@ -133,7 +133,7 @@ class _Search:
     def add_root(self, root: str) -> None:
         if not any(name == root for name, _ in self._sources.modules(root)):
             message = f"the module {root} is not found, so its code cannot be part of the work's name"
-            hint = f"put its package into {PATH_VARIABLE} or install it, where Airflow's tasks run"
+            hint = f"put its package into {MODEL_PATH.name} or install it, where Airflow's tasks run"
             raise SpecError("code", [Problem(code="code.missing", message=message, hint=hint)])
         waiting = [root]
         while waiting:

@@ -7,9 +7,10 @@ import sys
 from collections.abc import Mapping
 from types import ModuleType
 
-from training.code.closure import PATH_VARIABLE, Sources
+from training.code.closure import Sources
 from training.contracts import sha256_hex
 from training.errors import Problem, SpecError
+from training.installation import MODEL_PATH
 
 MAX_NAMES = 5
 
@@ -54,7 +55,7 @@ class LoadedCode:
             raise SpecError("code", [Problem(code="code.outside", message=message, hint=hint)])
         if elsewhere := sorted(path for name, file in loaded.items() if (path := self._elsewhere(file, sys.modules.get(name))) is not None):
             message = f"this process imported other files than its work is named after: {_listed(elsewhere)}"
-            hint = f"rename or remove these: they come before {PATH_VARIABLE} on the path of imports"
+            hint = f"rename or remove these: they come before {MODEL_PATH.name} on the path of imports"
             raise SpecError("request", [Problem(code="code.mismatch", message=message, hint=hint)])
         early = {file for name, file in loaded.items() if name in self._at_start}
         if changed := self._different({name: digest for name, digest in self._files.items() if name not in early}):

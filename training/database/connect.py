@@ -18,6 +18,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from training.database.outages import wait_on_connect
 from training.errors import DataError, Problem, SpecError, UnavailableError, shown
+from training.installation import DATABASE, home_folder
 
 MIGRATIONS: Final = Path(__file__).resolve().parent / "migrations"
 CHECKOUT: Final = Path(__file__).resolve().parent.parent.parent
@@ -40,8 +41,7 @@ HINTS: Final = {
 
 def database_url(environ: Mapping[str, str] = os.environ) -> str:
     """Return `NIGHTSHIFT_DATABASE`, by default a SQLite file in `NIGHTSHIFT_HOME`."""
-    home = environ.get("NIGHTSHIFT_HOME") or str(CHECKOUT / ".local")
-    return environ.get("NIGHTSHIFT_DATABASE", "").strip() or f"sqlite:///{home}/nightshift.db"
+    return DATABASE.text(environ) or f"sqlite:///{home_folder(environ)}/nightshift.db"
 
 
 def connect(url: str | None = None) -> Engine:
@@ -160,7 +160,7 @@ def parse_url(text: str) -> URL:
 
 
 def _refused(message: str, *, hint: str) -> SpecError:
-    return SpecError("environment", [Problem(code="database.url", field="NIGHTSHIFT_DATABASE", message=message, hint=hint)])
+    return SpecError("environment", [Problem(code="database.url", field=DATABASE.name, message=message, hint=hint)])
 
 
 def _make_folder(folder: Path) -> None:

@@ -12,14 +12,17 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final, Self
 
-from training.environment_numbers import whole_number
 from training.errors import Problem, SpecError
+from training.installation import LOCAL_RANK, WholeNumber
 
 if TYPE_CHECKING:
     import torch
 
 logger = logging.getLogger(__name__)
 
+LOCAL_WORLD_SIZE: Final = WholeNumber(
+    name="LOCAL_WORLD_SIZE", number=1, default="1", set_by="others", meaning="torchrun: number of processes of a training on the node"
+)
 WITHOUT_GPU: Final = "to train on CPUs, set CUDA_VISIBLE_DEVICES to nothing for the installation"
 
 
@@ -45,7 +48,7 @@ class Place:
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if not count:
             return cls(type="cpu")
-        local_rank, num_local = whole_number("LOCAL_RANK", 0), whole_number("LOCAL_WORLD_SIZE", 1)
+        local_rank, num_local = LOCAL_RANK.read(), LOCAL_WORLD_SIZE.read()
         return cls(type="cuda", index=local_rank % count, is_shared=max(num_local, local_rank + 1) > count)
 
     @property

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from training.environment_numbers import whole_number
+from training.installation import LOCAL_RANK
 from training.scratch import node_folder
 from training.store.manifests import Manifest, Manifests
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from training.engine.parallel.alone import Alone
     from training.engine.parallel.gang import Gang
 
-LOCAL_RANK: Final = "LOCAL_RANK"
 """Set by torchrun, whose ranks on one node are children of one process and have one temporary folder."""
 
 
@@ -29,10 +28,10 @@ def fetch_for_node(manifests: Manifests, manifest: Manifest, folder: Path, names
         DataError: `object.missing` or `object.altered`.
         PeerLostError: another rank is gone, as one that could not fetch.
     """
-    if gang.world_size == 1 or LOCAL_RANK not in os.environ:
+    if gang.world_size == 1 or not LOCAL_RANK.is_set():
         manifests.fetch(manifest, folder, names)
         return
-    shared, fetches = node_folder(manifest.digest[:16]), whole_number(LOCAL_RANK, 0) == 0
+    shared, fetches = node_folder(manifest.digest[:16]), LOCAL_RANK.read() == 0
     try:
         if fetches:
             shared.mkdir(mode=0o700)

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from training.errors import DataError, Problem, SpecError, shown
 from training.evaluation.metrics.metric import OwnMetric
-from training.spec.families import PACKAGES_VARIABLE, is_own, own_packages
+from training.installation import MODEL_PACKAGES
+from training.spec.families import is_own, own_packages
 
 Floats = NDArray[np.float64]
 
@@ -31,7 +32,7 @@ def load_own_metrics(places: Mapping[str, str]) -> dict[str, OwnMetric]:
 
 def _load(place: str) -> Callable[..., object]:
     if not is_own(place):
-        allowed = f"allowed packages ({PACKAGES_VARIABLE}): {', '.join(own_packages()) or 'none'}"
+        allowed = f"allowed packages ({MODEL_PACKAGES.name}): {', '.join(own_packages()) or 'none'}"
         problem = Problem(
             code="metric.place", message=f"{shown(place)} is not a package.module:function of an allowed package", hint=allowed
         )

@@ -34,6 +34,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
+from training.installation import PYTHON_PATH, THREADS, Variable
 from training.models.base import load_family
 from training.models.predictor import Predictor, load_predictor
 from training.runtime.processes import ForkedProcess, bind_to_parent, name_this_process, other_threads
@@ -55,7 +56,9 @@ MAX_MEASUREMENTS: Final = 3
 CALM_SHARE: Final = 0.1
 """Share of waiting for a CPU up to which a measurement is not repeated."""
 PROGRAM: Final = "training.evaluation.latency"
-FAMILY_VARIABLE: Final = "NIGHTSHIFT_MODEL_FAMILY"
+FAMILY: Final = Variable(
+    name="NIGHTSHIFT_MODEL_FAMILY", set_by="Nightshift", meaning="tells the process that measures latency which family the candidate is of"
+)
 """Set by what starts an evaluation: the family of the spec's model, so that its libraries are imported before there are threads."""
 RUN_DELAY: Final = Path("/proc/thread-self/schedstat")
 
@@ -127,7 +130,7 @@ def _new_process(arguments: list[str]) -> str:
     environment = {
         "OMP_NUM_THREADS": "1",
         **os.environ,
-        "PYTHONPATH": os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])]),
+        "PYTHONPATH": os.pathsep.join([root, *filter(None, [PYTHON_PATH.value()])]),
     }
     return subprocess.run(bound, env=environment, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=True).stdout
 
@@ -179,7 +182,7 @@ def fork_measurer(family: str) -> None:
     """
     global _forked
     # A library reads the number of its threads when it is loaded, and a new process would have one.
-    if family not in built_in_families() or "OMP_NUM_THREADS" not in os.environ:
+    if family not in built_in_families() or not THREADS.is_set():
         return
     load_family(family)
     if others := other_threads():

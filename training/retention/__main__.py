@@ -6,11 +6,10 @@ Exit code 0: done; 75: another collection is under way; else that of the error t
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 
-from training.database.connect import CHECKOUT
 from training.errors import NightshiftError
+from training.installation import STORE, home_folder
 from training.registry.retention import LedgerRoots
 from training.retention.report import report_lines
 from training.retention.settings import load_retention
@@ -24,14 +23,13 @@ def main(arguments: list[str] | None = None) -> int:
     """Collect, or mark what stays; print bytes by kind; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m training.retention", description=__doc__.splitlines()[0])
     parser.add_argument("--dry-run", action="store_true", help="delete and write nothing: say what would be deleted")
-    parser.add_argument("--store", default=os.environ.get("NIGHTSHIFT_STORE"), help="root URI; default: NIGHTSHIFT_STORE")
+    parser.add_argument("--store", default=STORE.text(), help="root URI; default: NIGHTSHIFT_STORE")
     marks = parser.add_mutually_exclusive_group()
     marks.add_argument("--keep", metavar="URI", help="keep this snapshot, model or other artifact until it is released; collects nothing")
     marks.add_argument("--release", metavar="URI", help="end the keeping of this artifact; collects nothing")
     given = parser.parse_args(arguments)
-    home = os.environ.get("NIGHTSHIFT_HOME") or str(CHECKOUT / ".local")
     try:
-        store = Store(given.store or f"{home}/store")
+        store = Store(given.store or str(home_folder() / "store"))
         if given.keep or given.release:
             sys.stdout.write(keep(store, given.keep) if given.keep else release(store, given.release))
             return 0

@@ -11,12 +11,18 @@ from typing import Annotated, Final
 from pydantic import AfterValidator, Field, ValidationError
 
 from training.errors import Problem, SpecError, shown
+from training.installation import Variable
 from training.spec.problems import in_order, problems_of
 from training.spec.types import PositiveDuration, Section, refusal
 from training.spec.yaml_reader import read_document
 from training.store.marking import Rules
 
-VARIABLE: Final = "NIGHTSHIFT_RETENTION"
+RETENTION: Final = Variable(
+    name="NIGHTSHIFT_RETENTION",
+    kind="path",
+    default="none: the defaults",
+    meaning="path of a YAML file with the retention settings (docs/retention.md)",
+)
 LEAST_GRACE: Final = timedelta(hours=1)
 LEAST_KEPT: Final = timedelta(days=1)
 
@@ -60,18 +66,18 @@ def load_retention(environ: Mapping[str, str] = os.environ) -> Retention:
     Raises:
         SpecError: `settings.path`, `settings.retention` (the file cannot be read), or every problem, in the order of its lines.
     """
-    source = environ.get(VARIABLE, "").strip()
+    source = RETENTION.text(environ)
     if not source:
         return Retention()
     if not source.startswith("/"):
         # Services, tasks and shells have different working folders.
         message, hint = f"{shown(source)} is not absolute", "begin it with /"
-        raise SpecError("the environment", [Problem(code="settings.path", field=VARIABLE, message=message, hint=hint)])
+        raise SpecError("the environment", [Problem(code="settings.path", field=RETENTION.name, message=message, hint=hint)])
     try:
         text = Path(source).read_bytes()
     except OSError as err:
         message = f"cannot be read: {err.strerror}"
-        raise SpecError(source, [Problem(code="settings.retention", message=message, hint=f"{VARIABLE} names the file")]) from err
+        raise SpecError(source, [Problem(code="settings.retention", message=message, hint=f"{RETENTION.name} names the file")]) from err
     document = read_document(text, source)
     try:
         found = Retention.model_validate(document.value)

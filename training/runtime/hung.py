@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from training.errors import HungError, NightshiftError
-from training.liveness import START_VARIABLE
+from training.liveness import START_LIMIT
 from training.runtime.runner import REQUEST_PATTERN, write_error
 from training.store import Store
 
@@ -32,7 +32,7 @@ def report(facts: Mapping[str, Any]) -> bool:
     setting = f"timeout.{kind} in the pipeline's YAML"
     if kind == "start":
         # The guard does not know whether the process has read the spec.
-        setting += f", or {START_VARIABLE} where the process had not read it yet"
+        setting += f", or {START_LIMIT.name} where the process had not read it yet"
     error = HungError(
         "stage.hung",
         f"rank {facts['rank']}: no progress in {kind}{part} for {facts['seconds']:.0f} s, limit {facts['limit_seconds']:.0f} s",

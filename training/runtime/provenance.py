@@ -6,15 +6,25 @@ import functools
 import hashlib
 import importlib.metadata
 import importlib.util
-import os
 import platform
 import subprocess
 from collections.abc import Collection
 from pathlib import Path
 
+from training.installation import CHECKOUT as CHECKOUT
+from training.installation import Variable
 from training.spec.families import own_packages
 
-CHECKOUT = Path(__file__).resolve().parents[2]
+CODE_VERSION = Variable(
+    name="NIGHTSHIFT_CODE_VERSION",
+    meaning="code version of all stages, for example the digest of an image. Without it, each stage has its own code version "
+    "(docs/internals.md, The code of a stage)",
+)
+GIT_COMMIT = Variable(
+    name="NIGHTSHIFT_GIT_COMMIT",
+    default="the checkout's commit",
+    meaning="commit that is recorded with results where there is no checkout; set in images when they are built",
+)
 LIBRARIES = (
     "torch",
     "xgboost-cpu",
@@ -31,7 +41,7 @@ LIBRARIES = (
 
 def given_code_version() -> str | None:
     """Return `NIGHTSHIFT_CODE_VERSION`, which stands for the code of every stage: the digest of the image; None where it is not set."""
-    return os.environ.get("NIGHTSHIFT_CODE_VERSION") or None
+    return CODE_VERSION.text() or None
 
 
 @functools.cache
@@ -53,7 +63,7 @@ def git_state() -> dict[str, str | bool]:
     # An installed wheel may be in a virtual environment inside a repository of users, whose commit says nothing about this code.
     commit = _git("rev-parse", "HEAD") if (CHECKOUT / "pyproject.toml").is_file() else None
     if commit is None:
-        return {"commit": os.environ.get("NIGHTSHIFT_GIT_COMMIT", "unknown"), "dirty": False}
+        return {"commit": GIT_COMMIT.text() or "unknown", "dirty": False}
     return {"commit": commit, "dirty": bool(_git("status", "--porcelain", "--untracked-files=no"))}
 
 

@@ -25,7 +25,6 @@ from typing import Final, NoReturn
 from training import liveness
 from training.code.loaded import LoadedCode
 from training.contracts import ExitCode, StageRequest, StageResult, Usage
-from training.environment_numbers import whole_number
 from training.errors import (
     LeaseLostError,
     NightshiftError,
@@ -36,6 +35,7 @@ from training.errors import (
     UnavailableError,
     shown,
 )
+from training.installation import RANK, TORCHRUN_ID, WORLD_SIZE
 from training.runtime.context import Outcome, StageContext, StopFlag
 from training.runtime.processes import bind_to_parent
 from training.runtime.provenance import given_code_version
@@ -70,7 +70,7 @@ def main(work: Work, *, polls_stop: bool = False) -> NoReturn:
         polls_stop: the work looks at `context.stop` itself and ends after a commit; otherwise SIGTERM raises at once.
     """
     try:
-        rank = whole_number("RANK", 0)
+        rank = RANK.read()
         liveness.watch(sys.argv[-1])
     except SpecError as err:
         logger.error("%s", err)
@@ -79,7 +79,7 @@ def main(work: Work, *, polls_stop: bool = False) -> NoReturn:
     if len(sys.argv) != 2 or not REQUEST_PATTERN.fullmatch(sys.argv[1]):
         logger.error("usage: %s REQUEST_URI (…/stages/<pipeline>/<stage>/<fingerprint>/attempts/<id>/_REQUEST.json)", sys.argv[0])
         sys.exit(int(ExitCode.BAD_SPEC))
-    if "TORCHELASTIC_RUN_ID" in os.environ:
+    if TORCHRUN_ID.is_set():
         bind_to_parent()
     stop = StopFlag()
     signal.signal(signal.SIGTERM, _stop_handler(stop, polls_stop=polls_stop))
@@ -129,7 +129,7 @@ def run(work: Work, request_uri: str, *, stop: StopFlag, tail: deque[str] | None
 def _attempt(
     work: Work, store: Store, request: StageRequest, address: StageAddress, *, stop: StopFlag, lines: deque[str], started_at: float
 ) -> None:
-    rank, world_size = whole_number("RANK", 0), whole_number("WORLD_SIZE", 1)
+    rank, world_size = RANK.read(), WORLD_SIZE.read()
     if address.result() is not None:
         logger.info("already done: %s", address.uri)
         return
@@ -279,7 +279,7 @@ def _report(address: StageAddress, attempt_id: str, error: NightshiftError, caug
     else:
         logger.error("%s", error)
     try:
-        write_error(address, attempt_id, error, trace, rank=whole_number("RANK", 0))
+        write_error(address, attempt_id, error, trace, rank=RANK.read())
     except NightshiftError as err:
         logger.warning("could not write _ERROR.json: %s", err)
 
@@ -303,7 +303,7 @@ def write_error(address: StageAddress, attempt_id: str, error: NightshiftError, 
 
 
 def _upload_log(address: StageAddress, attempt_id: str, lines: deque[str]) -> None:
-    if whole_number("RANK", 0) != 0:
+    if RANK.read() != 0:
         return
     try:
         address.write_log(attempt_id, "\n".join(list(lines)) + "\n")
@@ -334,7 +334,7 @@ class _Tail(logging.Handler):
 
 def _configure_logging(rank: int) -> deque[str]:
     lines: deque[str] = deque(maxlen=MAX_LOG_LINES)
-    where = f" rank {rank}" if "WORLD_SIZE" in os.environ else ""
+    where = f" rank {rank}" if WORLD_SIZE.is_set() else ""
     formatter = logging.Formatter(f"%(asctime)s %(levelname)s{where} %(name)s: %(message)s", datefmt="%H:%M:%S")
     stream, tail = logging.StreamHandler(sys.stdout), _Tail(lines)
     for handler in (stream, tail):

@@ -29,9 +29,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from training.environment_numbers import seconds
 from training.errors import SpecError
-from training.liveness import START_SECONDS, START_VARIABLE
+from training.installation import GPUS, RANK
+from training.liveness import START_LIMIT
 from training.runtime.processes import ForkedProcess, bind_to_parent, name_this_process, other_threads
 
 if TYPE_CHECKING:
@@ -108,10 +108,10 @@ def limited_start() -> Iterator[None]:
     The kernel's timer ends a process that holds the interpreter's lock, too, and needs no thread.
     """
     try:
-        limit_seconds = seconds(START_VARIABLE, START_SECONDS)
+        limit_seconds = START_LIMIT.read()
     except SpecError:
         # A rank reports it.
-        limit_seconds = START_SECONDS
+        limit_seconds = START_LIMIT.seconds
     faulthandler.register(signal.SIGALRM, file=2, chain=True)
     signal.setitimer(signal.ITIMER_REAL, limit_seconds)
     try:
@@ -134,7 +134,7 @@ def may_fork() -> bool:
     import torch
 
     is_for_gpus = any(getattr(torch.version, name, None) for name in GPU_BUILDS)
-    return not is_for_gpus or os.environ.get("CUDA_VISIBLE_DEVICES") == ""
+    return not is_for_gpus or (GPUS.is_set() and not GPUS.text())
 
 
 def import_only(module: str) -> None:
@@ -203,7 +203,7 @@ def _await_start(parent_pid: int, reader: int, is_ready: int) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
     os.environ.update(json.loads(given))
-    name_this_process(f"rank {os.environ['RANK']}")
+    name_this_process(f"rank {RANK.text()}")
     # As `python -u`.
     for stream_ in (sys.stdout, sys.stderr):
         if hasattr(stream_, "reconfigure"):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from training.contracts import Usage
+from training.installation import TORCHRUN_ID
 
 PROC: Final = Path("/proc")
 TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
@@ -35,7 +36,7 @@ class UsageMeter:
 
     def __init__(self) -> None:
         # Ranks are children of torchrun: its tree has those of this machine.
-        self._root = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else os.getpid()
+        self._root = os.getppid() if TORCHRUN_ID.is_set() else os.getpid()
         self._peak_bytes = 0
 
     def look(self) -> list[_Process]:

@@ -18,10 +18,16 @@ import pyarrow.parquet as pq
 from pydantic_core import PydanticCustomError
 
 from training.errors import DataError, Problem, SpecError
+from training.installation import Variable
 from training.runtime.memory import memory_limit_bytes
 from training.spec.types import parse_size, told
 
-VARIABLE: Final = "NIGHTSHIFT_TABLE_MEMORY"
+TABLE_MEMORY: Final = Variable(
+    name="NIGHTSHIFT_TABLE_MEMORY",
+    kind="size",
+    default="a quarter of the memory",
+    meaning="size limit of a decoded table: `16GiB` (docs/data.md)",
+)
 DEFAULT_SHARE: Final = 0.25
 """Of the machine's or the control group's memory, where the variable is not set."""
 VARIABLE_WIDTH_BYTES: Final = 16
@@ -39,14 +45,16 @@ def table_limit_bytes(environ: Mapping[str, str] = os.environ) -> int:
     Raises:
         SpecError: `resources.memory`, the variable is set to something that is not a size.
     """
-    text = environ.get(VARIABLE, "").strip()
+    text = TABLE_MEMORY.text(environ)
     if not text:
         return int(DEFAULT_SHARE * memory_limit_bytes())
     try:
         return parse_size(text)
     except PydanticCustomError as err:
         hint = "write a number and a unit: 512MiB, 16GiB"
-        problem = Problem(code="resources.memory", field=VARIABLE, message=f"{told(text)} is not a size: {err.message()}", hint=hint)
+        problem = Problem(
+            code="resources.memory", field=TABLE_MEMORY.name, message=f"{told(text)} is not a size: {err.message()}", hint=hint
+        )
         raise SpecError("environment", [problem]) from err
 
 
@@ -64,7 +72,7 @@ def check_size(size_bytes: int, limit_bytes: int, *, what: str, rows: int | None
     raise DataError(
         "source.too_large",
         f"{what}: {counted}about {_gib(size_bytes)} in memory, limit {_gib(limit_bytes)}",
-        hint=f"shorten data.source.window, ignore columns, or raise {VARIABLE} (default: a quarter of the memory)",
+        hint=f"shorten data.source.window, ignore columns, or raise {TABLE_MEMORY.name} (default: a quarter of the memory)",
         details={"size_bytes": size_bytes, "limit_bytes": limit_bytes},
     )
 

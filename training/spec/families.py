@@ -18,6 +18,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from training.errors import Problem, SpecError, shown
+from training.installation import MODEL_PACKAGES
 from training.spec.family import FamilyDescriptor
 from training.spec.installed import Installed, installed_descriptor, installed_packages
 from training.spec.metrics import installed_metrics
@@ -26,7 +27,6 @@ from training.spec.source_kinds import installed_sources
 logger = logging.getLogger(__name__)
 
 MODELS_FOLDER: Final = Path(__file__).resolve().parent.parent / "models"
-PACKAGES_VARIABLE: Final = "NIGHTSHIFT_MODEL_PACKAGES"
 ENTRY_POINTS: Final = "nightshift.families"
 """Group of entry points; name: of the family, value: its package."""
 
@@ -107,7 +107,7 @@ def usable_families() -> Mapping[str, FamilyDescriptor]:
 
 def own_packages(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     """Return the packages whose classes a YAML may name: those of the variable, and those that add families, metrics or sources."""
-    named = tuple(name for part in environ.get(PACKAGES_VARIABLE, "").split(",") if (name := part.strip()))
+    named = tuple(name for part in MODEL_PACKAGES.text(environ).split(",") if (name := part.strip()))
     installed = (installed_families(), installed_metrics(), installed_sources())
     added = [package for found in installed for package in found.packages.values()]
     return tuple(dict.fromkeys([*named, *(package.partition(".")[0] for package in added)]))

@@ -11,12 +11,12 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from training.installation import PIPELINES
 from training.spec.families import built_in_families, usable_families
 from training.spec.models import PipelineSpec
 from training.spec.source_kinds import SourceDescriptor, usable_sources
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 if the file is not current")
     options = parser.parse_args(arguments)
     default = Path(__file__).resolve().parents[2] / "dags" / "pipelines"
-    path = Path(os.environ.get("NIGHTSHIFT_PIPELINES") or default) / SCHEMA_NAME
+    path = Path(PIPELINES.text() or default) / SCHEMA_NAME
     current = path.read_text(encoding="utf-8") if path.exists() else ""
     if current == schema_text():
         logger.info("%s is current", path.name)

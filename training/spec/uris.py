@@ -14,11 +14,19 @@ from typing import Final
 from urllib.parse import unquote
 
 from training.errors import Problem, SpecError, shown
+from training.installation import Variable
 from training.spec.models import Alerts, PipelineSpec
 from training.spec.rules.findings import Finding
 from training.spec.sections.data import Data
 from training.spec.yaml_reader import Path, dotted
 
+PLACES: Final = Variable(
+    name="…_URI",
+    kind="URI",
+    default="as noted in `$NIGHTSHIFT_HOME/sources.json`, which the laptop's commands write",
+    meaning="whatever the YAML files name as `${…_URI}`, filled in when a run starts: where a source is, or `alerts.webhook`",
+)
+"""A row of the reference: the names are those of the YAML files."""
 DATE: Final = "{date}"
 PLACEHOLDER_RULE: Final = "[A-Z][A-Z0-9_]*_URI"
 MAX_DECODINGS: Final = 8

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import os
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -47,6 +46,7 @@ from training.evaluation_record import (
     figure_json,
 )
 from training.format import moment
+from training.installation import TRACKING
 from training.models.predictor import Predictor, load_predictor
 from training.pages.evaluation import EvaluationPage, render_report
 from training.pages.evaluation_links import mlflow_facts
@@ -295,7 +295,7 @@ def _report(context: StageContext, rows: Rows, scored: Scored, record: Evaluatio
     named = {"candidate": scored.candidate, "champion": scored.champion, "canary": scored.canary}
     plots = task_plots(rules.task, rows.labels, named, groups=rows.groups, gain=rules.gain, classes=classes)
     history = json.loads((context.folder / "candidate" / "history.json").read_bytes())
-    tracking_uri = os.environ.get("MLFLOW_TRACKING_URI", "")
+    tracking_uri = TRACKING.text()
     facts = {
         **mlflow_facts(tracking_uri, run_id=run_id, model=context.spec.promote.model, version=record.version or ""),
         "candidate weights": model.meta["weights_digest"],
@@ -379,5 +379,5 @@ def _scalars(record: EvaluationRecord, baselines: Baselines, primary: str) -> di
 
 
 if __name__ == "__main__":
-    latency.fork_measurer(os.environ.get(latency.FAMILY_VARIABLE, ""))
+    latency.fork_measurer(latency.FAMILY.text())
     main(work)

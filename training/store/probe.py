@@ -7,7 +7,6 @@ at once both win: with such a store, two runs could both believe that their chec
 from __future__ import annotations
 
 import argparse
-import os
 import secrets
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from threading import Barrier
 from typing import Final
 
 from training.errors import NightshiftError
+from training.installation import STORE
 from training.store.bucket import Bucket
 
 ROUNDS: Final = 20
@@ -87,7 +87,7 @@ CHECKS: Final[tuple[Check, ...]] = (
 def main() -> int:
     """Print a line for each property; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m training.store.probe", description=__doc__.splitlines()[0])
-    parser.add_argument("store", nargs="?", default=os.environ.get("NIGHTSHIFT_STORE"), help="root URI; default: NIGHTSHIFT_STORE")
+    parser.add_argument("store", nargs="?", default=STORE.text(), help="root URI; default: NIGHTSHIFT_STORE")
     store = parser.parse_args().store
     if not store:
         parser.error("name a store, or set NIGHTSHIFT_STORE")

@@ -13,6 +13,28 @@ from typing import Any, Final
 
 from obstore.store import from_url
 
+from training.installation import Variable
+
+S3_ENDPOINT: Final = Variable(
+    name="AWS_ENDPOINT_URL_S3", kind="URI", default="Amazon's", set_by="others", meaning="AWS: address of S3 alone, before the next two"
+)
+ENDPOINT: Final = Variable(
+    name="AWS_ENDPOINT_URL",
+    kind="URI",
+    default="Amazon's",
+    set_by="others",
+    meaning="AWS: address of a store that speaks S3; `http://` allows plain HTTP",
+)
+OLD_ENDPOINT: Final = Variable(
+    name="AWS_ENDPOINT", kind="URI", default="Amazon's", set_by="others", meaning="AWS: the same, as older clients name it"
+)
+REGION: Final = Variable(name="AWS_REGION", set_by="others", meaning="AWS: region of the bucket; read by obstore")
+KEY_ID: Final = Variable(
+    name="AWS_ACCESS_KEY_ID",
+    default="the platform's identity",
+    set_by="others",
+    meaning="AWS: account of the store, with `AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN`; read by obstore",
+)
 CONNECT_TIMEOUT: Final = timedelta(seconds=10)
 REQUEST_TIMEOUT: Final = timedelta(minutes=5)
 """Of one request, its whole body included: no answer carries more than `RANGE_BYTES`, which fit from 110 kB/s on."""
@@ -52,4 +74,4 @@ def open_bucket(uri: str, environ: Mapping[str, str] = os.environ, *, retry_time
 
 
 def _endpoint(environ: Mapping[str, str]) -> str:
-    return environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or environ.get("AWS_ENDPOINT") or ""
+    return next(filter(None, (variable.text(environ) for variable in (S3_ENDPOINT, ENDPOINT, OLD_ENDPOINT))), "")

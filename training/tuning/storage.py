@@ -17,9 +17,10 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import OperationalError
 
-from training.database.connect import CHECKOUT, database_url
+from training.database.connect import database_url
 from training.database.outages import wait_on_connect
 from training.errors import Problem, SpecError, UnavailableError
+from training.installation import DATABASE, home_folder
 
 SCHEMA: Final = "nightshift_tuning"
 """Optuna's tables are its own: their names and migrations must not meet ours."""
@@ -45,9 +46,8 @@ def open_storage(study: str, *, shared: bool, environ: Mapping[str, str] = os.en
     if shared:
         message = "the trials of a study run in pods, which share no file"
         hint = "set it to PostgreSQL's URL, in a Secret of the stage `trial` (docs/kubernetes.md)"
-        raise SpecError("environment", [Problem(code="tuning.database", field="NIGHTSHIFT_DATABASE", message=message, hint=hint)])
-    home = Path(environ.get("NIGHTSHIFT_HOME") or CHECKOUT / ".local")
-    folder = home / "tuning"
+        raise SpecError("environment", [Problem(code="tuning.database", field=DATABASE.name, message=message, hint=hint)])
+    folder = home_folder(environ) / "tuning"
     folder.mkdir(parents=True, exist_ok=True)
     return in_journal(folder / f"{study}.journal")
 

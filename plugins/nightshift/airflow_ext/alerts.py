@@ -17,6 +17,7 @@ from typing import Any, Final, Literal
 
 from airflow.sdk.log import mask_secret
 
+from training.installation import Variable
 from training.spec.models import Alerts
 
 logger = logging.getLogger("nightshift.airflow_ext.alerts")
@@ -27,7 +28,9 @@ TIMEOUT_SECONDS: Final = 10
 MAX_REASON_CHARS: Final = 1000
 MIN_SECRET_CHARS: Final = 6
 MASK: Final = "***"
-SECRET_VARIABLE: Final = "NIGHTSHIFT_WEBHOOK_SECRET"  # noqa: S105 - the variable's name
+WEBHOOK_SECRET: Final = Variable(
+    name="NIGHTSHIFT_WEBHOOK_SECRET", meaning="key for the signature of requests to `alerts.webhook` (docs/promotion.md)"
+)
 PLACEHOLDER: Final = re.compile(r"\$\{([A-Z][A-Z0-9_]*_URI)\}")
 _SECRET_NAME = re.compile(r"PASSWORD|PASSWD|SECRET|TOKEN|CREDENTIAL|API_KEY|ACCESS_KEY")
 _USER_INFO = re.compile(r"(?<=://)[^/\s@]+(?=@)")
@@ -116,7 +119,7 @@ def send(event: Mapping[str, Any], webhook: str | None) -> None:
 
 def signed(payload: bytes, now: float, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the headers that prove where a payload comes from, none where the installation has no secret for it."""
-    secret = environ.get(SECRET_VARIABLE, "")
+    secret = WEBHOOK_SECRET.value(environ)
     if not secret:
         return {}
     timestamp = str(int(now))

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from training.runtime.provenance import CHECKOUT
+from training.installation import home_folder
 
 FOLDER: Final = "switched-on"
 PAUSED_BEFORE: Final = b"paused before\n"
@@ -54,7 +54,7 @@ def is_in_use(home: Path, dag_id: str) -> bool:
 
 def is_held(dag_id: str) -> bool:
     """Return whether a command of this installation, running or killed, holds back the schedule of a pipeline."""
-    home = Path(os.environ.get("NIGHTSHIFT_HOME") or CHECKOUT / ".local")
+    home = home_folder()
     try:
         descriptor = os.open(hold_path(home, dag_id), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from training.installation import GPUS
 from training.spec import PipelineSpec
 from training.spec.families import descriptor_of
 
@@ -25,7 +26,7 @@ def device_of(spec: PipelineSpec, *, has_gpus: bool) -> dict[str, str]:
 
 def local_gpus(*, folder: Path = DEVICES, environ: Mapping[str, str] = os.environ) -> bool:
     """Return whether torch finds a GPU on this machine: by device files, CUDA_VISIBLE_DEVICES and torch's build, without importing it."""
-    if environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in ("", "-1"):
+    if GPUS.is_set(environ) and GPUS.text(environ) in ("", "-1"):
         return False
     try:
         build = importlib.metadata.version("torch")

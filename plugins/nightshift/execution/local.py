@@ -26,6 +26,7 @@ from nightshift.execution.outcomes import Action, Ended, StageEndedError, Verdic
 from nightshift.settings import Settings
 from nightshift.sources import noted_places
 from training.contracts import StageRequest, StageResult
+from training.installation import MODEL_PATH, THREADS, Variable
 from training.runtime.memory import memory_limit_bytes
 from training.scratch import scratch_folder
 from training.spec import PipelineSpec
@@ -36,6 +37,15 @@ from training.store.leases import HolderWatch
 IGNORED_KEYS: Final = ("memory", "gpus", "accelerator", "shared_memory", "min_nodes", "spot", "topology", "priority")
 """Keys of `train.placement` that place nothing on one machine: its processes use what the machine has. `cpus` sets threads here too,
 and `nodes` is a number of processes."""
+WAIT_POLICY: Final = Variable(
+    name="OMP_WAIT_POLICY",
+    default="`PASSIVE`",
+    set_by="others",
+    meaning="OpenMP: whether threads that wait sleep or spin (docs/performance.md)",
+)
+GLOO_INTERFACE: Final = Variable(
+    name="GLOO_SOCKET_IFNAME", default="`lo`", set_by="others", meaning="gloo: network device by which the ranks of a training meet"
+)
 POLL_SECONDS: Final = 1.0
 SAY_EVERY_SECONDS: Final = 15.0
 MEBIBYTE: Final = 2**20
@@ -248,14 +258,14 @@ def stage_environment(settings: Settings, stage: str, inherited: Mapping[str, st
         "NIGHTSHIFT_EXPECTATIONS": str(settings.expectations_path),
         "MLFLOW_TRACKING_URI": settings.mlflow_uri,
         "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(settings.checkout_path), source.get("NIGHTSHIFT_MODEL_PATH", "")])),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(settings.checkout_path), MODEL_PATH.value(source)])),
         "PYTHONUNBUFFERED": "1",
         "PYTHONHASHSEED": "0",
-        "OMP_NUM_THREADS": source.get("OMP_NUM_THREADS", "1"),
+        "OMP_NUM_THREADS": THREADS.text(source) or "1",
         # Threads that wait for each other sleep: by default they spin, on busy cores for up to 47 times the CPU of the work itself.
-        "OMP_WAIT_POLICY": source.get("OMP_WAIT_POLICY", "PASSIVE"),
+        "OMP_WAIT_POLICY": WAIT_POLICY.text(source) or "PASSIVE",
         # The ranks of one machine meet on its loopback, regardless of what its name resolves to.
-        "GLOO_SOCKET_IFNAME": source.get("GLOO_SOCKET_IFNAME", "lo"),
+        "GLOO_SOCKET_IFNAME": GLOO_INTERFACE.text(source) or "lo",
     }
     hidden = tuple(prefix for need, prefix in OF_SERVICES.items() if need not in TABLE[stage].services)
     return {name: value for name, value in found.items() if not name.startswith(hidden)}

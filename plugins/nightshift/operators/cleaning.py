@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-import os
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from nightshift.settings import Settings
 from training.errors import LeaseHeldError, NightshiftError, UnavailableError
+from training.installation import Variable
 from training.store import Store
 from training.waiting import waiting_for_database
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
+
+
+AIRFLOW_HOME: Final = Variable(
+    name="AIRFLOW_HOME",
+    kind="path",
+    set_by="others",
+    meaning="Airflow: its folder; housekeeping cleans a SQLite database there if the folder is the laptop installation's",
+)
 
 
 class CollectOperator(BaseOperator):
@@ -95,4 +103,4 @@ class CleanHomeOperator(BaseOperator):
 def is_laptop(settings: Settings) -> bool:
     """Return whether Airflow's database and logs are in the installation's own folder."""
     home = settings.home / "airflow"
-    return os.environ.get("AIRFLOW_HOME") == str(home) and (home / "airflow.db").is_file()
+    return AIRFLOW_HOME.text() == str(home) and (home / "airflow.db").is_file()

@@ -21,6 +21,7 @@ from nightshift.settings import Settings
 from nightshift.work import Work
 from training.contracts import RunIdentity, StageResult, fingerprint
 from training.errors import NightshiftError, SpecError
+from training.installation import Variable
 from training.spec.rules.names import HOUSEKEEPING
 from training.store import Ref, Store
 from training.store.collector import MAX_CLOCK_DIFFERENCE
@@ -33,6 +34,11 @@ if TYPE_CHECKING:
     from training.registry.ledger import Ledger
     from training.retention.settings import Retention
 
+MLFLOW_USER: Final = Variable(
+    name="MLFLOW_TRACKING_USERNAME", set_by="others", meaning="MLflow: account at the server, with `MLFLOW_TRACKING_PASSWORD`"
+)
+MLFLOW_PASSWORD: Final = Variable(name="MLFLOW_TRACKING_PASSWORD", set_by="others", meaning="MLflow: password of the account")
+MLFLOW_TOKEN: Final = Variable(name="MLFLOW_TRACKING_TOKEN", set_by="others", meaning="MLflow: bearer token, where there is no account")
 DONE_REF: Final = "housekeeping/repair"
 """Ref to when the last whole comparison ended well."""
 KEPT_REVISIONS: Final = 10
@@ -190,10 +196,10 @@ def _aliases(mlflow_uri: str, model: str, environ: Mapping[str, str] = os.enviro
 
 def _account(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the header of MLflow's account, as MLflow's client makes it of the same variables."""
-    if username := environ.get("MLFLOW_TRACKING_USERNAME"):
-        pair = f"{username}:{environ.get('MLFLOW_TRACKING_PASSWORD', '')}"
+    if username := MLFLOW_USER.value(environ):
+        pair = f"{username}:{MLFLOW_PASSWORD.value(environ)}"
         return {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
-    token = environ.get("MLFLOW_TRACKING_TOKEN")
+    token = MLFLOW_TOKEN.value(environ)
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from training.data.validation.results import CheckResult, Status
 from training.errors import Problem, SpecError, shown
+from training.installation import EXPECTATIONS
 from training.runtime.lazy_imports import lean_imports
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ WITHOUT_VALUES: Final = frozenset(
 
 def suites_folder(environ: Mapping[str, str] = os.environ) -> Path:
     """Return `NIGHTSHIFT_EXPECTATIONS`, by default expectations/ of the checkout."""
-    return Path(environ.get("NIGHTSHIFT_EXPECTATIONS") or CHECKOUT / "expectations")
+    return Path(EXPECTATIONS.text(environ) or CHECKOUT / "expectations")
 
 
 def load_suite(name: str, folder: Path | None = None) -> dict[str, Any]:

@@ -22,13 +22,21 @@ from torch.distributed.rendezvous import rendezvous
 
 from training import liveness
 from training.engine.devices import Place, backend_of
-from training.environment_numbers import seconds, whole_number
 from training.errors import PeerLostError
+from training.installation import RANK, WORLD_SIZE, Seconds
 
-TIMEOUT_VARIABLE: Final = "NIGHTSHIFT_COLLECTIVE_TIMEOUT_SECONDS"
-COLLECTIVE_SECONDS: Final = 120.0
-SLOW_WORK_VARIABLE: Final = "NIGHTSHIFT_SLOW_WORK_TIMEOUT_SECONDS"
-SLOW_WORK_SECONDS: Final = 3600.0
+COLLECTIVE_LIMIT: Final = Seconds(
+    name="NIGHTSHIFT_COLLECTIVE_TIMEOUT_SECONDS",
+    seconds=120.0,
+    default="120",
+    meaning="how long the ranks of a training wait for each other within a step before it is relaunched (docs/decisions.md)",
+)
+SLOW_WORK_LIMIT: Final = Seconds(
+    name="NIGHTSHIFT_SLOW_WORK_TIMEOUT_SECONDS",
+    seconds=3600.0,
+    default="3600",
+    meaning="the same at the start and between steps, for a rank that downloads data, validates, reads a checkpoint or waits for an upload",
+)
 COMPILER_OPTIONS: Final = "torch._inductor.config"
 COMPILER_VARIABLE: Final = "TORCHINDUCTOR_DETERMINISTIC"
 
@@ -50,7 +58,7 @@ def collective_timeout() -> timedelta:
     Raises:
         SpecError: `settings.number`, the variable is not a number of seconds.
     """
-    return timedelta(seconds=seconds(TIMEOUT_VARIABLE, COLLECTIVE_SECONDS))
+    return timedelta(seconds=COLLECTIVE_LIMIT.read())
 
 
 def slow_work_timeout() -> timedelta:
@@ -59,7 +67,7 @@ def slow_work_timeout() -> timedelta:
     Raises:
         SpecError: `settings.number`, the variable is not a number of seconds.
     """
-    return max(timedelta(seconds=seconds(SLOW_WORK_VARIABLE, SLOW_WORK_SECONDS)), collective_timeout())
+    return max(timedelta(seconds=SLOW_WORK_LIMIT.read()), collective_timeout())
 
 
 def _meet(rank: int, world_size: int, place: Place) -> tuple[torch._C._distributed_c10d.Store, list[Place]]:
@@ -106,7 +114,7 @@ class Gang:
             SpecError: `settings.number`, a variable is not a number; `device.mixed`.
             PeerLostError: another rank does not come within the limit of slow work.
         """
-        rank, world_size = whole_number("RANK", 0), whole_number("WORLD_SIZE", 1)
+        rank, world_size = RANK.read(), WORLD_SIZE.read()
         place = Place.of_this_process() if use_gpus else Place(type="cpu")
         device = place.device
         if device.type == "cuda":

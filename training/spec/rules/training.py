@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from training.spec.families import PACKAGES_VARIABLE, descriptor_of, is_allowed, is_own, known_families, own_packages, usable_families
+from training.installation import MODEL_PACKAGES
+from training.spec.families import descriptor_of, is_allowed, is_own, known_families, own_packages, usable_families
 from training.spec.metrics import is_lower_better, is_metric, metrics_of
 from training.spec.rules.findings import Finding
 from training.spec.sections.data import Data
@@ -20,7 +21,7 @@ def family_fits(train: Train) -> Iterator[Finding]:
     """Yield a finding where there is no such model, or it lacks a key, or has one that would do nothing."""
     if not is_allowed(train.model):
         own = own_packages()
-        allowed = f"; or package.module:Class of {', '.join(own)}" if own else f"; classes of your own: see {PACKAGES_VARIABLE}"
+        allowed = f"; or package.module:Class of {', '.join(own)}" if own else f"; classes of your own: see {MODEL_PACKAGES.name}"
         yield Finding(MODEL, "model.unknown", f"there is no model {told(train.model)}", f"known: {', '.join(known_families())}{allowed}")
     facts = descriptor_of(train.model)
     if facts is None:
@@ -110,7 +111,7 @@ def metrics_exist(evaluate: Evaluate) -> Iterator[Finding]:
         if not is_own(place):
             own = ", ".join(own_packages()) or "none"
             message = f"{told(place)} is not a package.module:function of an allowed package"
-            yield Finding(path, "metric.place", message, f"allowed packages ({PACKAGES_VARIABLE}): {own}")
+            yield Finding(path, "metric.place", message, f"allowed packages ({MODEL_PACKAGES.name}): {own}")
     if evaluate.improvement.absolute is not None and evaluate.improvement.relative is not None:
         message = "improvement is absolute or relative, not both"
         yield Finding(("evaluate", "improvement"), "field.conflict", message, "keep one of the two")
@@ -134,5 +135,5 @@ def task_fits(data: Data, train: Train, evaluate: Evaluate) -> Iterator[Finding]
 def _hint_for_task(task: str) -> str:
     able = [name for name, facts in usable_families().items() if task in facts.tasks]
     if not able:
-        return f"no family of Nightshift does; train.model can be a class of your own: see {PACKAGES_VARIABLE}"
+        return f"no family of Nightshift does; train.model can be a class of your own: see {MODEL_PACKAGES.name}"
     return f"train.model: {' or '.join(able)}"

@@ -6,7 +6,6 @@ starts it again, and it knows success by a pod's phase.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -32,10 +31,17 @@ from nightshift.execution.kubernetes.manifests import (
 )
 from nightshift.execution.kubernetes.status import LaunchStatus, look_at_gang, look_at_pod
 from training.errors import DeniedError, NightshiftError, Problem, SpecError, UnavailableError
+from training.installation import Variable
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
+POD: Final = Variable(
+    name="KUBERNETES_SERVICE_HOST", set_by="others", meaning="Kubernetes: the process runs in a pod, whose account it uses"
+)
+KUBECONFIG: Final = Variable(
+    name="KUBECONFIG", kind="path", set_by="others", meaning="Kubernetes: the cluster's file; it comes before the pod's account"
+)
 NOT_FOUND: Final = 404
 CONFLICT: Final = 409
 INVALID: Final = frozenset({400, 422})
@@ -53,7 +59,7 @@ TRIED_AGAIN: Final = tenacity.retry(
 
 def in_cluster() -> bool | None:
     """Return True inside a pod, None elsewhere: there the connection or KUBECONFIG says where the cluster is."""
-    return True if os.environ.get("KUBERNETES_SERVICE_HOST") and not os.environ.get("KUBECONFIG") else None
+    return True if POD.text() and not KUBECONFIG.text() else None
 
 
 class Submitter:

@@ -14,7 +14,7 @@ from training.database import outages
 from training.errors import SpecError, UnavailableError
 from training.registry.ledger import Ledger
 from training.runtime.provenance import CHECKOUT
-from training.waiting import WAIT_VARIABLE, database_wait_seconds, waiting_for_database
+from training.waiting import WAIT, database_wait_seconds, waiting_for_database
 
 
 class Clock:
@@ -62,7 +62,7 @@ def test_the_first_connection_of_a_process_waits_too(killable_postgres: Killable
 
 def test_a_server_that_stays_away_is_an_error_after_the_limit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     clock = Clock(monkeypatch)
-    monkeypatch.setenv(WAIT_VARIABLE, "60")
+    monkeypatch.setenv(WAIT.name, "60")
 
     with waiting_for_database(), pytest.raises(UnavailableError) as caught:
         Ledger(f"postgresql+psycopg2://nightshift@/postgres?host={tmp_path}")
@@ -91,13 +91,13 @@ def test_a_database_that_does_not_exist_is_not_waited_for(killable_postgres: Kil
 
 
 def test_the_wait_is_a_setting_and_a_wrong_value_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(WAIT_VARIABLE, "7")
+    monkeypatch.setenv(WAIT.name, "7")
     with waiting_for_database():
         assert database_wait_seconds() == 7
     assert database_wait_seconds() == 0
 
-    monkeypatch.setenv(WAIT_VARIABLE, "soon")
-    with pytest.raises(SpecError, match=WAIT_VARIABLE), waiting_for_database():
+    monkeypatch.setenv(WAIT.name, "soon")
+    with pytest.raises(SpecError, match=WAIT.name), waiting_for_database():
         time.sleep(0)
 
 

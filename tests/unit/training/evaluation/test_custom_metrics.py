@@ -11,7 +11,7 @@ import pytest
 
 from training.errors import DataError, SpecError
 from training.evaluation.custom_metrics import load_own_metrics
-from training.spec.families import PACKAGES_VARIABLE
+from training.installation import MODEL_PACKAGES
 
 MODULE = """
 import numpy as np
@@ -39,7 +39,7 @@ def _package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "taste_of_tests" / "__init__.py").write_text(MODULE)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "taste_of_tests", raising=False)
-    monkeypatch.setenv(PACKAGES_VARIABLE, "taste_of_tests")
+    monkeypatch.setenv(MODEL_PACKAGES.name, "taste_of_tests")
 
 
 def test_function_of_an_allowed_package_is_a_metric() -> None:

@@ -13,9 +13,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from training.installation import MODEL_PACKAGES
 from training.runtime.lazy_imports import lean_imports, may_omit
 from training.runtime.provenance import CHECKOUT
-from training.spec.families import PACKAGES_VARIABLE
 
 OWN_PROGRAM = SimpleNamespace(name="training.stages.evaluate")
 AS_OWN_PROGRAM = "import sys, types\nsys.modules['__main__'].__spec__ = types.SimpleNamespace(name='training.stages.validate')\n"
@@ -55,7 +55,7 @@ def loaded() -> list[str]:
 
 def own_program(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", OWN_PROGRAM)
-    monkeypatch.delenv(PACKAGES_VARIABLE, raising=False)
+    monkeypatch.delenv(MODEL_PACKAGES.name, raising=False)
 
 
 def python(program: str) -> str:
@@ -102,7 +102,7 @@ def test_nothing_is_left_out_of_processes_that_are_not_ours(module: Callable[[st
 def test_nothing_is_left_out_where_users_packages_may_need_it(monkeypatch: pytest.MonkeyPatch) -> None:
     own_program(monkeypatch)
     assert may_omit()
-    monkeypatch.setenv(PACKAGES_VARIABLE, "ours")
+    monkeypatch.setenv(MODEL_PACKAGES.name, "ours")
     assert not may_omit()
 
 

@@ -54,7 +54,7 @@ def test_nothing_is_forked_beside_another_thread(
 
 def test_imports_have_the_limit_of_a_start_and_what_follows_has_none(monkeypatch: pytest.MonkeyPatch, started: list[str]) -> None:
     timers: list[float] = []
-    monkeypatch.setenv(liveness.START_VARIABLE, "500")
+    monkeypatch.setenv(liveness.START_LIMIT.name, "500")
     monkeypatch.setattr(torchrun, "import_only", lambda _module: timers.append(signal.getitimer(signal.ITIMER_REAL)[0]))
     monkeypatch.setattr(torchrun, "fork_ranks", lambda _options: timers.append(signal.getitimer(signal.ITIMER_REAL)[0]) or [])
     main(monkeypatch, *PLAIN)
@@ -64,7 +64,7 @@ def test_imports_have_the_limit_of_a_start_and_what_follows_has_none(monkeypatch
 
 def test_an_import_that_hangs_in_c_code_ends_the_launcher_with_its_stack() -> None:
     code = "import ctypes\nfrom training.runtime import torchrun\nwith torchrun.limited_start():\n    ctypes.PyDLL(None).sleep(600)"
-    environment = {**os.environ, liveness.START_VARIABLE: "1", "PYTHONPATH": str(CHECKOUT)}
+    environment = {**os.environ, liveness.START_LIMIT.name: "1", "PYTHONPATH": str(CHECKOUT)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == -signal.SIGALRM
     assert 'File "<string>", line 4' in done.stderr

@@ -14,7 +14,7 @@ from training.data.snapshots import SnapshotPlan, take_snapshot
 from training.errors import DataError, SpecError
 from training.runtime.memory import memory_limit_bytes
 from training.sources import files
-from training.sources.limits import DEFAULT_SHARE, VARIABLE, decoded_bytes, table_limit_bytes
+from training.sources.limits import DEFAULT_SHARE, TABLE_MEMORY, decoded_bytes, table_limit_bytes
 from training.sources.listing import list_source
 from training.sources.table_contract import Column, TableContract
 from training.store import Store
@@ -54,23 +54,23 @@ def test_small_parquet_file_of_many_rows_is_refused_by_its_footer(
 ) -> None:
     path = write_bomb(tmp_path / "t/a.parquet")
     assert path.stat().st_size < 200_000
-    monkeypatch.setenv(VARIABLE, "64MiB")
+    monkeypatch.setenv(TABLE_MEMORY.name, "64MiB")
     monkeypatch.setattr(files.pq.ParquetFile, "read", lambda *_args, **_named: pytest.fail("a row was read"))
     refused = refusal(tmp_path, contract(tmp_path, partitioned=partitioned), "2026-01-01" if partitioned else None)
     assert "8,000,000 rows, about 0.12 GiB in memory, limit 0.06 GiB" in refused.message
-    assert VARIABLE in refused.hint
+    assert TABLE_MEMORY.name in refused.hint
 
 
 def test_partitions_that_are_small_one_by_one_are_refused_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in "abc":
         write_bomb(tmp_path / f"t/{name}.parquet")
-    monkeypatch.setenv(VARIABLE, "200MiB")
+    monkeypatch.setenv(TABLE_MEMORY.name, "200MiB")
     assert "table 't', 2 files: 16,000,000 rows" in refusal(tmp_path, contract(tmp_path, partitioned=True), "2026-01-01").message
 
 
 def test_csv_file_is_refused_by_its_size_before_it_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "t").write_bytes(b"id,sold\n" + b"1,2026-01-01T00:00:00Z\n" * 800_000)
-    monkeypatch.setenv(VARIABLE, "16MiB")
+    monkeypatch.setenv(TABLE_MEMORY.name, "16MiB")
     monkeypatch.setattr("training.sources.file_source.read_source", lambda *_args, **_named: pytest.fail("the file was copied"))
     refusal(tmp_path, contract(tmp_path, kind="csv"))
 
@@ -112,7 +112,7 @@ def test_small_parquet_file_of_a_repeated_long_text_is_refused_before_it_is_deco
     sold = pa.repeat(pa.scalar(START, pa.timestamp("us", tz="UTC")), 1_000_000)
     pq.write_table(pa.table({"id": pa.repeat(7, 1_000_000), "sold": sold, "text": codes}), path)
     assert path.stat().st_size < 50_000
-    monkeypatch.setenv(VARIABLE, "64MiB")
+    monkeypatch.setenv(TABLE_MEMORY.name, "64MiB")
     monkeypatch.setattr(files.pq.ParquetFile, "read", lambda *_args, **_named: pytest.fail("the file was decoded"))
     table = contract(tmp_path, partitioned=partitioned)
     table = replace(table, columns={**table.columns, "text": Column(type="string")})
@@ -121,7 +121,7 @@ def test_small_parquet_file_of_a_repeated_long_text_is_refused_before_it_is_deco
 
 def test_limit_is_a_quarter_of_the_memory_unless_it_is_set() -> None:
     assert table_limit_bytes({}) == int(DEFAULT_SHARE * memory_limit_bytes())
-    assert table_limit_bytes({VARIABLE: "3GiB"}) == 3 * 2**30
+    assert table_limit_bytes({TABLE_MEMORY.name: "3GiB"}) == 3 * 2**30
     with pytest.raises(SpecError, match="is not a size") as caught:
-        table_limit_bytes({VARIABLE: "lots"})
+        table_limit_bytes({TABLE_MEMORY.name: "lots"})
     assert caught.value.code == "resources.memory"

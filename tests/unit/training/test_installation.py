@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from training.engine.parallel.gang import TIMEOUT_VARIABLE, Gang, collective_timeout
-from training.environment_numbers import seconds, whole_number
+from training.engine.parallel.gang import COLLECTIVE_LIMIT, Gang, collective_timeout
 from training.errors import SpecError
+from training.installation import HOME, RANK, Seconds, WholeNumber
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -19,27 +19,29 @@ ROOT = Path(__file__).resolve().parents[3]
 @pytest.mark.parametrize("text", ["two minutes", "2m", "0", "-1", "nan", "inf", "1e9", "1,5"])
 def test_seconds_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(SpecError, match=r"WAIT_SECONDS: \[settings\.number\] .* is not a number of seconds \(write a number") as caught:
-        seconds("WAIT_SECONDS", 120, environ={"WAIT_SECONDS": text})
+        Seconds(name="WAIT_SECONDS", meaning="", seconds=120).read({"WAIT_SECONDS": text})
     assert repr(text) in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["first", "-1", "1.0", "\u0661", "1" * 30])
 def test_whole_number_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(SpecError, match=r"RANK: \[settings\.number\] .* is not a whole number \(write digits"):
-        whole_number("RANK", 0, environ={"RANK": text})
+        RANK.read({"RANK": text})
 
 
 def test_empty_variable_is_an_unset_one() -> None:
-    assert (seconds("X", 120, environ={"X": " "}), whole_number("X", 3, environ={})) == (120, 3)
-    assert (seconds("X", 120, environ={"X": " 0.5 "}), whole_number("X", 3, environ={"X": "07"})) == (0.5, 7)
+    limit, number = Seconds(name="X", meaning="", seconds=120), WholeNumber(name="X", meaning="", number=3)
+    assert (limit.read({"X": " "}), number.read({})) == (120, 3)
+    assert (limit.read({"X": " 0.5 "}), number.read({"X": "07"})) == (0.5, 7)
+    assert (HOME.text({}), HOME.text({HOME.name: " /a "}), HOME.value({HOME.name: " /a "})) == ("", "/a", " /a ")
 
 
 def test_gang_with_a_wrong_time_limit_is_refused_before_it_waits_for_anybody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(TIMEOUT_VARIABLE, "soon")
+    monkeypatch.setenv(COLLECTIVE_LIMIT.name, "soon")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(SpecError, match=rf"{TIMEOUT_VARIABLE}: \[settings\.number\] 'soon'"):
+    with pytest.raises(SpecError, match=rf"{COLLECTIVE_LIMIT.name}: \[settings\.number\] 'soon'"):
         Gang.join()
-    monkeypatch.setenv(TIMEOUT_VARIABLE, "7")
+    monkeypatch.setenv(COLLECTIVE_LIMIT.name, "7")
     assert collective_timeout().total_seconds() == 7
 
 

@@ -1,0 +1,176 @@
+"""The one reader of environment variables. Standard library and errors only: launchers read some before anything else is loaded.
+
+A variable is declared once, as a `Variable` at module level: here where several modules read it, else in the module that reads it. So a new
+variable changes the code of the stages that read it alone (docs/architecture.md). Values in a declaration are literals:
+docs/reference/environment.md is generated from them.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from training.errors import Problem, SpecError, shown
+
+SOURCE: Final = "environment"
+MAX_DIGITS: Final = 9
+CHECKOUT: Final = Path(__file__).resolve().parents[1]
+"""The folder that holds training/."""
+
+Kind = Literal["text", "path", "URI", "names", "size", "port", "whole number", "seconds"]
+SetBy = Literal["user", "Nightshift", "others"]
+"""`others`: torchrun, Kubernetes or a library's own settings, which Nightshift reads too."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Variable:
+    """One environment variable. An empty value counts as not set."""
+
+    name: str
+    meaning: str
+    kind: Kind = "text"
+    default: str = "none"
+    """In words."""
+    set_by: SetBy = "user"
+
+    def value(self, environ: Mapping[str, str] = os.environ) -> str:
+        """Return the value as it is, empty where it is not set: of a secret, or of a list of paths."""
+        return environ.get(self.name, "")
+
+    def text(self, environ: Mapping[str, str] = os.environ) -> str:
+        """Return the value without blanks around it, empty where it is not set."""
+        return self.value(environ).strip()
+
+    def is_set(self, environ: Mapping[str, str] = os.environ) -> bool:
+        """Return whether it is there, be it empty."""
+        return self.name in environ
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WholeNumber(Variable):
+    """A number from 0."""
+
+    kind: Kind = "whole number"
+    number: int = 0
+    """Where it is not set."""
+
+    def read(self, environ: Mapping[str, str] = os.environ) -> int:
+        """Return the number.
+
+        Raises:
+            SpecError: `settings.number`, with the name and the value.
+        """
+        text = self.text(environ)
+        if not text:
+            return self.number
+        if not (text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS):
+            raise _refused(self.name, text, "is not a whole number", hint=f"write digits, such as {self.number}, or unset it")
+        return int(text)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seconds(Variable):
+    """A number of seconds, more than 0 and at most a day."""
+
+    kind: Kind = "seconds"
+    seconds: float
+    """Where it is not set."""
+
+    def read(self, environ: Mapping[str, str] = os.environ) -> float:
+        """Return the number.
+
+        Raises:
+            SpecError: `settings.number`, with the name and the value.
+        """
+        text = self.text(environ)
+        if not text:
+            return self.seconds
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not 0 < value <= 86_400:
+            hint = f"write a number from 0.1 to 86400, such as {self.seconds:g}, or unset it"
+            raise _refused(self.name, text, "is not a number of seconds", hint=hint)
+        return value
+
+
+def _refused(name: str, text: str, message: str, *, hint: str) -> SpecError:
+    return SpecError(SOURCE, [Problem(code="settings.number", field=name, message=f"{shown(text)} {message}", hint=hint)])
+
+
+HOME: Final = Variable(
+    name="NIGHTSHIFT_HOME", kind="path", default="`<checkout>/.local`", meaning="folder for all files of a laptop installation"
+)
+STORE: Final = Variable(
+    name="NIGHTSHIFT_STORE",
+    kind="URI",
+    default="`file://$NIGHTSHIFT_HOME/store`",
+    meaning="root URI of the store: `file://`, `s3://`, `gs://`, `az://`",
+)
+DATABASE: Final = Variable(
+    name="NIGHTSHIFT_DATABASE",
+    kind="URI",
+    default="`sqlite:///$NIGHTSHIFT_HOME/nightshift.db`",
+    meaning="ledger and `dataset_version`, as SQLAlchemy URL: `sqlite:////path/file.db` or "
+    "`postgresql+psycopg2://user:password@host:port/name`. In a password, write `@ : / ? # %` as `%40 %3A %2F %3F %23 %25`. "
+    "The password is never shown: errors contain the URL without it and without options. Stages and tasks wait "
+    "`NIGHTSHIFT_DATABASE_WAIT_SECONDS` for a PostgreSQL that does not answer; a running trial continues without its pruner; "
+    "pages and commands report the error immediately",
+)
+PIPELINES: Final = Variable(
+    name="NIGHTSHIFT_PIPELINES",
+    kind="path",
+    default="`<checkout>/dags/pipelines`",
+    meaning="folder of the YAML files; the DAG files are in its parent folder",
+)
+EXPECTATIONS: Final = Variable(
+    name="NIGHTSHIFT_EXPECTATIONS", kind="path", default="`<checkout>/expectations`", meaning="folder of the Great Expectations suites"
+)
+MODEL_PACKAGES: Final = Variable(
+    name="NIGHTSHIFT_MODEL_PACKAGES",
+    kind="names",
+    default="empty",
+    meaning="top-level packages, comma-separated, whose classes a YAML may name as `package.module:Class`",
+)
+MODEL_PATH: Final = Variable(name="NIGHTSHIFT_MODEL_PATH", kind="path", default="empty", meaning="folder that contains these packages")
+TRACKING: Final = Variable(
+    name="MLFLOW_TRACKING_URI",
+    kind="URI",
+    default="`http://127.0.0.1:5000`",
+    meaning="MLflow server; if set, `make run` does not start one",
+)
+RANK: Final = WholeNumber(name="RANK", default="0", set_by="others", meaning="torchrun: number of the process among all of a training")
+WORLD_SIZE: Final = WholeNumber(
+    name="WORLD_SIZE", number=1, default="1", set_by="others", meaning="torchrun: number of processes of a training"
+)
+LOCAL_RANK: Final = WholeNumber(
+    name="LOCAL_RANK", default="0", set_by="others", meaning="torchrun: number of the process among those of its node"
+)
+TORCHRUN_ID: Final = Variable(
+    name="TORCHELASTIC_RUN_ID", set_by="others", meaning="torchrun: the process was started by it, and ends with it"
+)
+GPUS: Final = Variable(
+    name="CUDA_VISIBLE_DEVICES",
+    default="all",
+    set_by="others",
+    meaning="CUDA: the GPUs that trainings on this machine may use; `-1` or an empty value: none",
+)
+THREADS: Final = Variable(
+    name="OMP_NUM_THREADS",
+    default="1",
+    set_by="others",
+    meaning="OpenMP: threads of a process outside of its training; a training sets its own",
+)
+PYTHON_PATH: Final = Variable(
+    name="PYTHONPATH", kind="path", default="empty", set_by="others", meaning="Python: passed on to processes that Nightshift starts"
+)
+
+
+def home_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return `NIGHTSHIFT_HOME`, by default .local/ of the checkout."""
+    return Path(HOME.text(environ) or CHECKOUT / ".local")
