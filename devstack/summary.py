@@ -17,6 +17,7 @@ from training.registry.verdicts import verdict
 from training.spec.metrics import is_lower_better
 from training.stage_table import STAGES, TABLE
 from training.store import Store
+from training.store.addresses import StoreUri
 
 LABEL_WIDTH: Final = 20
 
@@ -139,6 +140,6 @@ def save_reports(settings: Settings, dag_id: str, run_id: str, results: Iterable
         for name, uri in result.reports.items():
             folder.mkdir(parents=True, exist_ok=True)
             path = folder / f"{name}.html"
-            path.write_bytes(store.objects.get_bytes(uri.rsplit("/", 1)[-1]))
+            path.write_bytes(store.objects.get_bytes(StoreUri(uri).digest))
             paths.append(path)
     return paths

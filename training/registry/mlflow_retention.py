@@ -20,6 +20,7 @@ from training.errors import NightshiftError
 from training.registry.ledger import Entry, Ledger
 from training.registry.mlflow_versions import WEIGHTS_TAG, registry_faults
 from training.store import Store
+from training.store.addresses import StoreUri
 from training.store.marking import units
 
 logger = logging.getLogger(__name__)
@@ -67,7 +68,7 @@ class OpenWork:
                     found.add(parameters.get("mlflow_run_id"))
                     if parameters.get("training_uri"):
                         # Without the root: a store that was moved has requests of its earlier place.
-                        journals.append(RunJournal(bucket, "/".join(str(parameters["training_uri"]).split("/")[-4:])))
+                        journals.append(RunJournal(bucket, StoreUri(parameters["training_uri"]).work_key))
         found |= {journal.run_id() for journal in journals}
         return frozenset(run_id for run_id in found if run_id)
 

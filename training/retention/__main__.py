@@ -14,6 +14,7 @@ from training.registry.retention import LedgerRoots
 from training.retention.report import report_lines
 from training.retention.settings import load_retention
 from training.store import Store
+from training.store.addresses import StoreUri
 from training.store.collector import Collector
 
 KEPT = "kept/"
@@ -69,7 +70,7 @@ def keep(store: Store, uri: str) -> str:
 
 def release(store: Store, uri: str) -> str:
     """End the keeping of an artifact; a no-op where it is not kept."""
-    store.ref(f"{KEPT}{uri.rsplit('/', 1)[-1].removesuffix('.json')}").delete()
+    store.ref(f"{KEPT}{StoreUri(uri).digest}").delete()
     return f"released: {uri}\n"
 
 

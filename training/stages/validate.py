@@ -22,6 +22,7 @@ from training.runtime.runner import Outcome, StageContext, main
 from training.sources.listing import snapshot_ref_name
 from training.sources.table_contract import contracts_of
 from training.store import Manifest, Store
+from training.store.addresses import StoreUri
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +110,7 @@ def _fetched_suites(context: StageContext) -> Path | None:
     folder = context.folder / "_suites"
     folder.mkdir()
     for name, uri in suites.items():
-        context.store.objects.fetch(uri.rsplit("/", 1)[-1], folder / f"{name}.json")
+        context.store.objects.fetch(StoreUri(uri).digest, folder / f"{name}.json")
     return folder
 
 

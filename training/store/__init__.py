@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from training.contracts import StageRequest, canonical_json
-from training.store.addresses import StageAddress, read_request
+from training.store.addresses import StageAddress, StoreUri, read_request
 from training.store.bucket import Bucket
 from training.store.manifests import Manifest, Manifests
 from training.store.objects import Objects
@@ -50,7 +50,7 @@ class Store:
 
     def get_json(self, uri: str) -> dict[str, Any]:
         """Return a JSON object stored by `put_json`, digest checked."""
-        loaded: dict[str, Any] = json.loads(self.objects.get_bytes(uri.rsplit("/", 1)[-1]))
+        loaded: dict[str, Any] = json.loads(self.objects.get_bytes(StoreUri(uri).digest))
         return loaded
 
 

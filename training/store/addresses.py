@@ -23,6 +23,25 @@ REQUEST_HINT: Final = "clear the task: it writes a new request"
 NOTE_HINT: Final = "delete this file"
 
 
+class StoreUri(str):
+    """A URI of the store as one value: nobody else splits it.
+
+    A text, so that it is compared, stored and sent as one. It need not be of this store: a store that was moved has URIs of its old place.
+    """
+
+    __slots__ = ()
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 that names the content of an object, a manifest or a report; of another URI, its last part."""
+        return self.rpartition("/")[2].removesuffix(".json")
+
+    @property
+    def work_key(self) -> str:
+        """Of a stage's address: its key in any store, `stages/<pipeline>/<stage>/<fingerprint>`."""
+        return "/".join(self.rstrip("/").split("/")[-4:])
+
+
 def new_attempt_id() -> str:
     """Return a fresh attempt id: 12 hex digits of the clock, so that ids sort by start, then 12 random ones."""
     return f"{time.time_ns() // 1_000_000:012x}{secrets.token_hex(6)}"

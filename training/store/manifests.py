@@ -10,6 +10,7 @@ from typing import Any, Final, Self
 
 from training.contracts import canonical_json, sha256_hex
 from training.errors import DataError, StoreError, shown
+from training.store.addresses import StoreUri
 from training.store.bucket import REMAKE_HINT, Bucket
 from training.store.condemned import Condemned
 from training.store.objects import Objects
@@ -103,7 +104,7 @@ class Manifests:
             DataError: `object.missing`, `object.altered`, `manifest.newer`, or `manifest.kind` for one of another kind.
         """
         data = self._bucket.get(self._bucket.key(uri))
-        wanted = uri.rsplit("/", 1)[-1].removesuffix(".json")
+        wanted = StoreUri(uri).digest
         actual = sha256_hex(data)
         if actual != wanted:
             raise StoreError("object.altered", f"{uri} holds other bytes than its name says: SHA-256 {actual}", hint=REMAKE_HINT)

@@ -9,6 +9,7 @@ from typing import Final
 
 from training.errors import StoreError
 from training.store import Store
+from training.store.addresses import StoreUri
 from training.store.refs import Ref
 
 logger = logging.getLogger(__name__)
@@ -49,7 +50,7 @@ def _reports_of_runs(store: Store, pipeline: str) -> Iterator[str]:
                 # One old page that cannot be found any more is not a reason to fail every night after it.
                 logger.warning("left out of the index of reports: %s", err)
                 continue
-            yield str(uri).rsplit("/", 1)[-1]
+            yield StoreUri(uri).digest
 
 
 def _note(store: Store, pipeline: str, digest: str) -> None:

@@ -11,6 +11,8 @@ from urllib.parse import quote
 from airflow.sdk import BaseOperatorLink
 from airflow.sdk.configuration import conf
 
+from training.store.addresses import StoreUri
+
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
     from airflow.sdk.types import TaskInstanceKey
@@ -26,7 +28,7 @@ def task_url(run: RunIdentity) -> str:
 
 def report_url(pipeline: str, uri: str) -> str:
     """Return the URL under which the plugin serves a report of the store."""
-    return f"{_base()}/nightshift/reports/{quote(pipeline, safe='')}/{uri.rsplit('/', 1)[-1]}"
+    return f"{_base()}/nightshift/reports/{quote(pipeline, safe='')}/{StoreUri(uri).digest}"
 
 
 class ReusedFromLink(BaseOperatorLink):

@@ -1,5 +1,6 @@
 """Objects, manifests and refs on a local folder."""
 
+import re
 import threading
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from training.errors import DataError, DeniedError, SpecError
 from training.store import Manifest, Store
+from training.store.addresses import StoreUri
 from training.store.bucket import as_uri
 
 
@@ -109,3 +111,26 @@ def test_of_racing_writers_of_a_ref_exactly_one_wins_each_round(store: Store) ->
         assert len(wins) == 1
         assert (head.number, head.value) == (number + 1, {"writer": wins[0]})
     assert [revision.number for revision in ref.history()] == list(range(1, 21))
+
+
+def test_uri_of_the_store_has_the_digest_of_its_content_and_the_key_of_its_work(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "store"))
+    uri = store.put_json({"a": 1})
+    assert store.objects.get_bytes(StoreUri(uri).digest) == b'{"a":1}'
+    manifest = Manifest(kind="snapshot", files={}, meta={})
+    assert StoreUri(store.manifests.put(manifest)).digest == manifest.digest
+    work = store.address("p", "train", "f" * 64)
+    assert StoreUri(work.uri).work_key == StoreUri("s3://moved/elsewhere/" + StoreUri(work.uri).work_key + "/").work_key
+    assert store.bucket.uri(StoreUri(work.uri).work_key) == work.uri
+
+
+ALLOWED_TO_SPLIT = {"training/store/addresses.py", "training/store/bucket.py", "training/sources/listing.py"}
+
+
+def test_no_other_module_splits_a_uri_for_its_digest() -> None:
+    root = Path(__file__).resolve().parents[4]
+    pattern = re.compile(r"uri\w*\)?\.(?:rsplit|rpartition|split)\(['\"]/")
+    files = (path for folder in ("training", "plugins", "devstack") for path in (root / folder).rglob("*.py"))
+    found = {path.relative_to(root).as_posix() for path in files if pattern.search(path.read_text(encoding="utf-8"))}
+    # The guard of a process names its lock by the attempt, and must stay light.
+    assert found - ALLOWED_TO_SPLIT <= {"training/liveness_guard.py", "training/data/snapshots.py"}
