@@ -65,6 +65,17 @@ def canonical_json(value: Any) -> bytes:
     return text.encode("utf-8")
 
 
+def json_object(value: JsonValue) -> dict[str, JsonValue]:
+    """Return a copy of a JSON object.
+
+    Raises:
+        TypeError: it is another value.
+    """
+    if not isinstance(value, Mapping):
+        raise TypeError(f"expected a JSON object, got {type(value).__name__}")
+    return dict(value)
+
+
 def sha256_hex(data: bytes) -> str:
     """Return the SHA-256 of `data` as 64 lower-case hex digits."""
     return hashlib.sha256(data).hexdigest()

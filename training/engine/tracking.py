@@ -77,7 +77,7 @@ class Tracker:
     """One training's MLflow run. Rank 0 tracks; elsewhere every call is a no-op."""
 
     def __init__(
-        self, context: StageContext, *, tags: Mapping[str, str], parameters: Mapping[str, Any], parent: Parent | None = None
+        self, context: StageContext, *, tags: Mapping[str, str], parameters: Mapping[str, object], parent: Parent | None = None
     ) -> None:
         """Begin to track; the MLflow run is made, or found again, by the thread. It is nested in its `parent`, if it has one."""
         self._context = context

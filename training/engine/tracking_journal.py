@@ -25,6 +25,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, TypeVar
 
+from training.contracts import JsonObject
 from training.errors import NightshiftError, StoreError
 from training.store import Bucket, records
 
@@ -232,14 +233,13 @@ def send(client: Any, run_id: str, points: Sequence[Point]) -> None:
         send(client, run_id, points[middle:])
 
 
-def tracked_run(bucket: Bucket, parameters: Mapping[str, Any]) -> str | None:
+def tracked_run(bucket: Bucket, parameters: JsonObject) -> str | None:
     """Return the id of the MLflow run of the training that a request's parameters name; what waits for it is delivered first.
 
     Args:
         parameters: `training_uri`, the training's address; requests of earlier versions have only what the training knew, `mlflow_run_id`.
     """
-    known: str | None = parameters.get("mlflow_run_id")
-    training_uri = parameters.get("training_uri")
+    known, training_uri = (None if (value := parameters.get(key)) is None else str(value) for key in ("mlflow_run_id", "training_uri"))
     if training_uri is None:
         return known
     return deliver_if_reachable(RunJournal(bucket, bucket.key(training_uri))) or known

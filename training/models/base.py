@@ -57,7 +57,7 @@ class FitResult:
     weights_name: str
     """`weights.safetensors` or `weights.ubj`."""
     weights: bytes
-    architecture: Mapping[str, Any]
+    architecture: Mapping[str, object]
     """JSON that `Family.load` needs besides the weights."""
     best_epoch: int
     validation_loss: float
@@ -81,7 +81,7 @@ class Family(ABC):
         """
 
     @abstractmethod
-    def load(self, folder: Path, architecture: Mapping[str, Any]) -> Scorer:
+    def load(self, folder: Path, architecture: Mapping[str, object]) -> Scorer:
         """Return the scorer of the weights in the local `folder`. Nothing is unpickled."""
 
 

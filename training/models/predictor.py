@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final, NotRequired, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -15,13 +15,32 @@ from training.data.transforms import FittedTransforms
 from training.errors import DataError
 from training.models.base import Family, Scorer
 
+if TYPE_CHECKING:
+    from training.contracts import JsonObject
+
 FORMAT_VERSION: Final = 1
+
+
+class ModelFacts(TypedDict):
+    """`model.json` of a model."""
+
+    format_version: int
+    family: str
+    task: str
+    architecture: JsonObject
+    """Of its family."""
+    code_version: str
+    environment: Mapping[str, str]
+    device: NotRequired[str]
+    """Models of earlier versions have none."""
+    classes: NotRequired[list[str]]
+    """Names in the order of their numbers, where they have names."""
 
 
 class Predictor:
     """Raw frames to scores."""
 
-    def __init__(self, transforms: FittedTransforms, scorer: Scorer, facts: Mapping[str, Any]) -> None:
+    def __init__(self, transforms: FittedTransforms, scorer: Scorer, facts: ModelFacts) -> None:
         self._transforms = transforms
         self._scorer = scorer
         self.facts = facts
@@ -75,7 +94,7 @@ def load_predictor(folder: Path, family: Family | None = None) -> Predictor:
         DataError: `model.newer`.
         SpecError: `model.unknown`, its family is not installed here.
     """
-    facts = json.loads((folder / "model.json").read_bytes())
+    facts: ModelFacts = json.loads((folder / "model.json").read_bytes())
     if facts["format_version"] > FORMAT_VERSION:
         message = f"model has format {facts['format_version']}, this version reads up to {FORMAT_VERSION}"
         raise DataError("model.newer", message, hint="upgrade Nightshift")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, TypedDict, cast
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from training.data.transforms import Matrix
 from training.models.base import Family, FitContext, FitResult, Scorer
 
 if TYPE_CHECKING:
+    from training.contracts import JsonObject
     from training.engine.parallel.strategy import Strategy
 
 DEFAULT_BATCH_SIZE: Final = 1024
@@ -25,18 +26,34 @@ SCORED_ROWS: Final = 65_536
 """Rows scored at a time: a fixed number, so that sums do not depend on how many rows one asks for."""
 
 
-class TorchFamily(Family):
-    """A torch module trained by the loop of `training.engine`.
+class Feature(TypedDict):
+    """An entry of a dataset's layout."""
 
-    `architecture` is JSON: `features` (the layout's entries), `bias_features` (those that a constant stands in for when
-    scoring), `settings`.
-    """
+    name: str
+    dtype: str
+    """`float32` or `int32`."""
+    cardinality: int
+    """Of an id; 0 of a number."""
+
+
+class Architecture(TypedDict):
+    """What a torch module is built from, as JSON in a model's `model.json`."""
+
+    features: list[Feature]
+    bias_features: list[str]
+    """Those that have a constant value when the model scores."""
+    settings: JsonObject
+    """`train.settings` of the spec."""
+
+
+class TorchFamily(Family):
+    """A torch module trained by the loop of `training.engine`."""
 
     link: Literal["identity", "sigmoid"] = "identity"
     """What turns the module's output into a score."""
 
     @abstractmethod
-    def build(self, architecture: Mapping[str, Any]) -> nn.Module:
+    def build(self, architecture: Architecture) -> nn.Module:
         """Return a fresh module. It is called with a batch and returns [n] float32."""
 
     @abstractmethod
@@ -52,7 +69,7 @@ class TorchFamily(Family):
         strategy = strategy_for(context.gang, precision=train.precision)
         features = context.dataset_meta["layout"]["features"]
         plans = context.spec.prepare.features
-        architecture = {
+        architecture: Architecture = {
             "features": list(features),
             "bias_features": [entry["name"] for entry in features if plans[entry["name"]].serve_as is not None],
             "settings": dict(train.settings),
@@ -91,8 +108,8 @@ class TorchFamily(Family):
             num_steps=loop.progress.step,
         )
 
-    def load(self, folder: Path, architecture: Mapping[str, Any]) -> Scorer:
-        module = self.build(architecture)
+    def load(self, folder: Path, architecture: Mapping[str, object]) -> Scorer:
+        module = self.build(cast(Architecture, architecture))
         module.load_state_dict(load_file(folder / "weights.safetensors"))
         module.eval()
 

@@ -13,10 +13,11 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pydantic import ValidationError
 
+from training.contracts import JsonValue
 from training.errors import Problem, SpecError, shown
 from training.installation import MODEL_PACKAGES
 from training.spec.family import FamilyDescriptor
@@ -125,7 +126,7 @@ def is_allowed(model: str, environ: Mapping[str, str] = os.environ) -> bool:
     return package_of(model) is not None if match is None else match["package"] in own_packages(environ)
 
 
-def with_defaults(model: object, settings: dict[str, Any]) -> dict[str, Any]:
+def with_defaults(model: object, settings: dict[str, JsonValue]) -> dict[str, JsonValue]:
     """Return `settings` with the family's defaults filled in; unchanged where they are wrong, or the family has no descriptor here."""
     descriptor = descriptor_of(model) if isinstance(model, str) else None
     if descriptor is None:

@@ -8,8 +8,9 @@ the fingerprint (`world_size`), being settled where a run is placed. The number 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
+from training.contracts import JsonObject, JsonValue, json_object
 from training.spec.models import PipelineSpec
 from training.spec.rules.tuning import VALIDATION_LOSS
 from training.spec.sections.train import Placement
@@ -19,7 +20,7 @@ _NOT_OF_THE_ROWS: Final = frozenset({"wait", "suite"})
 _NOT_OF_THE_CELLS: Final = frozenset({"known", "because"})
 _PLACES: Final = frozenset({"uri", "kind", "settings"})
 _NOT_OF_THE_WEIGHTS: Final = frozenset({"placement", "checkpoint"})
-_LATER_KEYS: Final[Mapping[str, Mapping[str, Any]]] = {
+_LATER_KEYS: Final[Mapping[str, JsonObject]] = {
     "label": {"positive": None},
     "split": {"end": "window"},
     "validate": {"unknown_labels": None, "empty_days": None},
@@ -29,7 +30,7 @@ _OF_THE_STUDY: Final = ("sampler", "pruner", "objective", "seed", "space")
 _OF_ITS_END: Final = ("trials", "patience", "within")
 
 
-def spec_part(spec: PipelineSpec, stage: str) -> dict[str, Any]:
+def spec_part(spec: PipelineSpec, stage: str) -> dict[str, JsonValue]:
     """Return the part of a spec, as JSON, that the result of `stage` depends on. Equal meaning, equal JSON.
 
     Raises:
@@ -37,98 +38,109 @@ def spec_part(spec: PipelineSpec, stage: str) -> dict[str, Any]:
     """
     if stage not in TABLE:
         raise ValueError(f"there is no stage {stage!r}: {', '.join(TABLE)}")
-    values = spec.model_dump(mode="json", by_alias=True)
+    values: dict[str, JsonValue] = spec.model_dump(mode="json", by_alias=True)
     if stage not in _PARTS:
         return {section: values[section] for section in TABLE[stage].sections}
     return _PARTS[stage](values)
 
 
-def _ingest(values: Mapping[str, Any]) -> dict[str, Any]:
+def _ingest(values: JsonObject) -> dict[str, JsonValue]:
     return {"data": _data(values, without=_NOT_OF_THE_ROWS), "timezone": values["timezone"]}
 
 
-def _validate(values: Mapping[str, Any]) -> dict[str, Any]:
+def _validate(values: JsonObject) -> dict[str, JsonValue]:
     return {"data": _data(values, without=_PLACES | {"wait"}), "validate": _as_before(values, "validate"), "timezone": values["timezone"]}
 
 
-def _prepare(values: Mapping[str, Any]) -> dict[str, Any]:
+def _prepare(values: JsonObject) -> dict[str, JsonValue]:
     data = _data(values, without=_NOT_OF_THE_ROWS | _PLACES)
-    prepare = {**values["prepare"], "derive": _columns(values["prepare"]["derive"])}
-    return {"data": data, "prepare": prepare, "task": values["evaluate"]["task"], "timezone": values["timezone"]}
+    prepare = json_object(values["prepare"])
+    prepare["derive"] = _columns(json_object(prepare["derive"]))
+    return {"data": data, "prepare": prepare, "task": json_object(values["evaluate"])["task"], "timezone": values["timezone"]}
 
 
-def _trial(values: Mapping[str, Any]) -> dict[str, Any]:
+def _trial(values: JsonObject) -> dict[str, JsonValue]:
     """The study that a trial is of. Not how many trials there are to be: a longer search goes on with what is there."""
-    tune = values["tune"]
-    if tune is None:
+    if values["tune"] is None:
         return {}
-    part = {"tune": {key: tune[key] for key in _OF_THE_STUDY}, **_train(values)}
-    evaluate, objective = values["evaluate"], tune["objective"]
+    tune = json_object(values["tune"])
+    part: dict[str, JsonValue] = {"tune": {key: tune[key] for key in _OF_THE_STUDY}, **_train(values)}
+    evaluate, objective = json_object(values["evaluate"]), str(tune["objective"])
     if objective == VALIDATION_LOSS:
         return part
     # How a metric is computed decides which trial is the best.
-    return {**part, "measured": {"threshold": evaluate["threshold"], "gain": evaluate["gain"], "own": evaluate["metrics"].get(objective)}}
+    own = json_object(evaluate["metrics"]).get(objective)
+    return {**part, "measured": {"threshold": evaluate["threshold"], "gain": evaluate["gain"], "own": own}}
 
 
-def _tune(values: Mapping[str, Any]) -> dict[str, Any]:
-    tune = values["tune"]
-    return {} if tune is None else {**_trial(values), "end": {key: tune[key] for key in _OF_ITS_END}}
+def _tune(values: JsonObject) -> dict[str, JsonValue]:
+    if values["tune"] is None:
+        return {}
+    tune = json_object(values["tune"])
+    return {**_trial(values), "end": {key: tune[key] for key in _OF_ITS_END}}
 
 
-def _train(values: Mapping[str, Any]) -> dict[str, Any]:
+def _train(values: JsonObject) -> dict[str, JsonValue]:
     """Not the primary metric: the validation loss chooses the best epoch."""
-    threads = Placement.model_validate(values["train"]["placement"]).threads_per_process
-    train = {key: value for key, value in values["train"].items() if key not in _NOT_OF_THE_WEIGHTS}
+    section = json_object(values["train"])
+    threads = Placement.model_validate(section["placement"]).threads_per_process
+    train = {key: value for key, value in section.items() if key not in _NOT_OF_THE_WEIGHTS}
     if train["warmup_steps"] is None:
         # The key came later than the first models: where it is not used, their training is still the same work.
         del train["warmup_steps"]
-    part = {"train": train, "task": values["evaluate"]["task"]}
+    part: dict[str, JsonValue] = {"train": train, "task": json_object(values["evaluate"])["task"]}
     return part if threads is None else {**part, "threads": threads}
 
 
-def _evaluate(values: Mapping[str, Any]) -> dict[str, Any]:
+def _evaluate(values: JsonObject) -> dict[str, JsonValue]:
     """The source's key, times and zone are those of the baselines."""
-    data = values["data"]
-    rows = {key: data["source"][key] for key in ("key", "event_time", "decision_lead")}
-    found = {
+    data = json_object(values["data"])
+    source = json_object(data["source"])
+    rows = {key: source[key] for key in ("key", "event_time", "decision_lead")}
+    found: dict[str, JsonValue] = {
         "evaluate": values["evaluate"],
-        "model": values["promote"]["model"],
+        "model": json_object(values["promote"])["model"],
         "label": _as_before(data, "label"),
         "group": data["group"],
     }
     return {**found, "rows": rows, "timezone": values["timezone"]}
 
 
-def _canary(values: Mapping[str, Any]) -> dict[str, Any]:
+def _canary(values: JsonObject) -> dict[str, JsonValue]:
     """With the rules of the verdict, which the page shows."""
-    return {**_evaluate(values), "canary": values["promote"]["canary"]}
+    return {**_evaluate(values), "canary": json_object(values["promote"])["canary"]}
 
 
-def _data(values: Mapping[str, Any], *, without: frozenset[str]) -> dict[str, Any]:
-    data = values["data"]
+def _data(values: JsonObject, *, without: frozenset[str]) -> dict[str, JsonValue]:
+    data = json_object(values["data"])
+    features = data["features"]
+    if not isinstance(features, list):
+        raise TypeError(f"features are a list, got {type(features).__name__}")
+    tables = [_table(json_object(table), without) for table in features]
     sections = {"label": _as_before(data, "label"), "split": _as_before(data, "split")}
-    tables = {"source": _table(data["source"], without), "features": [_table(table, without) for table in data["features"]]}
-    return {**data, **sections, **tables}
+    return {**data, **sections, "source": _table(json_object(data["source"]), without), "features": tables}
 
 
-def _as_before(values: Mapping[str, Any], section: str) -> dict[str, Any]:
+def _as_before(values: JsonObject, section: str) -> dict[str, JsonValue]:
     """Return a section without the later keys that change nothing."""
     neutral = _LATER_KEYS[section]
-    return {key: value for key, value in values[section].items() if key not in neutral or value != neutral[key]}
+    return {key: value for key, value in json_object(values[section]).items() if key not in neutral or value != neutral[key]}
 
 
-def _table(table: Mapping[str, Any], without: frozenset[str]) -> dict[str, Any]:
+def _table(table: JsonObject, without: frozenset[str]) -> dict[str, JsonValue]:
     # The key `settings` came later: where it is empty, the work is the same as without it.
     kept = {key: value for key, value in table.items() if key not in without and (key != "settings" or value)}
-    return {key: _columns(value) if key in ("columns", "derive") else value for key, value in kept.items()}
+    return {key: _columns(json_object(value)) if key in ("columns", "derive") else value for key, value in kept.items()}
 
 
-def _columns(columns: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def _columns(columns: JsonObject) -> dict[str, JsonValue]:
     """Leave out when a column is known: that decides whether a spec is refused, not what the rows are."""
-    return {name: {key: value for key, value in column.items() if key not in _NOT_OF_THE_CELLS} for name, column in columns.items()}
+    return {
+        name: {key: value for key, value in json_object(column).items() if key not in _NOT_OF_THE_CELLS} for name, column in columns.items()
+    }
 
 
-_PARTS: Final[Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]]] = {
+_PARTS: Final[Mapping[str, Callable[[JsonObject], dict[str, JsonValue]]]] = {
     "ingest": _ingest,
     "validate": _validate,
     "prepare": _prepare,

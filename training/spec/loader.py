@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
+from training.contracts import JsonObject
 from training.errors import Problem, SpecError
 from training.spec.families import descriptor_of
 from training.spec.models import PipelineSpec
@@ -16,6 +17,8 @@ from training.spec.problems import in_order, problem_at, problems_of
 from training.spec.rules.effects import unused_keys
 from training.spec.rules.findings import Finding
 from training.spec.rules.sections import broken_rules
+from training.spec.sections.data import Data
+from training.spec.sections.train import Train
 from training.spec.source_kinds import descriptor_of_source
 from training.spec.types import Section, told
 from training.spec.yaml_reader import Document, Path, read_document
@@ -71,13 +74,13 @@ def parse_spec(text: bytes, source: str = "spec") -> PipelineSpec:
     return _checked(read_document(text, source), source).spec
 
 
-def check_values(values: dict[str, Any], source: str) -> PipelineSpec:
+def check_values(values: JsonObject, source: str) -> PipelineSpec:
     """Return the spec of plain values, checked as a file is.
 
     Raises:
         SpecError: every problem; without lines.
     """
-    return _checked(Document(value=values), source).spec
+    return _checked(Document(value=dict(values)), source).spec
 
 
 def _checked(document: Document, source: str, *, named: str | None = None) -> CheckedSpec:
@@ -106,11 +109,11 @@ def _placed(document: Document, finding: Finding) -> Problem:
     return problem_at(document, finding.path, finding.code, message, hint=finding.hint)
 
 
-def _sound_sections(document: Document, error: ValidationError) -> dict[str, Any]:
+def _sound_sections(document: Document, error: ValidationError) -> dict[str, object]:
     """Return the sections in which nothing is wrong."""
     broken = {details["loc"][0] for details in error.errors(include_url=False, include_context=False)}
     broken |= {path[0] for path in document.holes}
-    sections = {}
+    sections: dict[str, object] = {}
     for key, (name, adapter) in SECTIONS.items():
         if key in broken:
             continue
@@ -121,13 +124,13 @@ def _sound_sections(document: Document, error: ValidationError) -> dict[str, Any
     return sections
 
 
-def _settings_problems(document: Document, sections: Mapping[str, Any]) -> list[Problem]:
+def _settings_problems(document: Document, sections: Mapping[str, object]) -> list[Problem]:
     """Return what is wrong with the settings of the family and of the sources' kinds."""
-    checked: list[tuple[Path, type[Section], dict[str, Any]]] = []
+    checked: list[tuple[Path, type[Section], Mapping[str, object]]] = []
     train, data = sections.get("train"), sections.get("data")
-    if train is not None and (family := descriptor_of(train.model)) is not None:
+    if isinstance(train, Train) and (family := descriptor_of(train.model)) is not None:
         checked.append((("train", "settings"), family.settings, train.settings))
-    for path, table in [] if data is None else data.tables():
+    for path, table in data.tables() if isinstance(data, Data) else []:
         if (kind := descriptor_of_source(table.kind)) is not None:
             checked.append(((*path, "settings"), kind.settings, table.settings))
     problems = []

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import zoneinfo
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationError
 
+from training.contracts import JsonValue
 from training.errors import Problem, SpecError
 from training.spec.sections.data import Data, Prepare, Validate
 from training.spec.sections.evaluation import Evaluate
@@ -124,7 +125,7 @@ class PipelineSpec(Section):
         return found is not None
 
     @classmethod
-    def thaw(cls, frozen: Mapping[str, Any]) -> Self:
+    def thaw(cls, frozen: Mapping[str, object]) -> Self:
         """Return the spec that `freeze` wrote.
 
         Raises:
@@ -143,7 +144,7 @@ class PipelineSpec(Section):
             raise SpecError("frozen spec", [Problem(code="spec.format", message=message, hint="start a new run")]) from err
 
 
-def freeze(spec: PipelineSpec) -> dict[str, Any]:
+def freeze(spec: PipelineSpec) -> dict[str, JsonValue]:
     """Return the spec as JSON with its format version. The alerts' webhook is left out: stages need none, and it is often a secret."""
     values = spec.model_dump(mode="json", by_alias=True)
     values["alerts"]["webhook"] = None

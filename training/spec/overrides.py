@@ -11,10 +11,11 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from pydantic import Field, ValidationError
 
+from training.contracts import JsonObject, JsonValue, json_object
 from training.errors import Problem, SpecError, shown
 from training.spec.loader import check_values
 from training.spec.models import PipelineSpec
@@ -37,7 +38,7 @@ class TrainOverrides(Section):
     weight_decay: float | None = None
     seed: int | None = None
     early_stopping: int | None = None
-    settings: dict[str, Any] | None = None
+    settings: dict[str, JsonValue] | None = None
     """The family's own: those given replace the spec's, the others stay."""
 
 
@@ -68,7 +69,7 @@ class Overrides(Section):
     force: bool = False
     train: TrainOverrides = Field(default_factory=TrainOverrides)
     evaluate: EvaluateOverrides = Field(default_factory=EvaluateOverrides)
-    tune: dict[str, Any] = Field(default_factory=dict)
+    tune: dict[str, JsonValue] = Field(default_factory=dict)
     """Keys of the spec's `tune` that are others for this run: a space of one's own, another objective."""
 
 
@@ -80,11 +81,11 @@ class RunParameters:
     """As given, checked: a day or a date-time with an offset. `settle_as_of` makes the instant of it."""
     force: bool = False
     """Do all work again, also what is done."""
-    overrides: Mapping[str, Any] = field(default_factory=dict)
+    overrides: JsonObject = field(default_factory=dict)
     """Dotted key of the spec to the value that the trigger gave instead; keys with the spec's own value are left out."""
 
 
-def apply_overrides(spec: PipelineSpec, conf: Mapping[str, Any]) -> tuple[PipelineSpec, RunParameters]:
+def apply_overrides(spec: PipelineSpec, conf: Mapping[str, object]) -> tuple[PipelineSpec, RunParameters]:
     """Return the spec of one run and its parameters.
 
     Args:
@@ -138,34 +139,35 @@ def _changed(spec: PipelineSpec, overrides: Overrides) -> PipelineSpec:
     return spec if whole == values else check_values(whole, SOURCE)
 
 
-def _evaluate_with(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def _evaluate_with(values: JsonObject, given: JsonObject) -> dict[str, JsonValue]:
     """Return the section with the thresholds given: those within a mapping are replaced one by one."""
-    replaced = {key: {**values[key], **value} if isinstance(value, dict) else value for key, value in given.items()}
-    if given.get("improvement"):
+    replaced = {key: {**json_object(values[key]), **value} if isinstance(value, dict) else value for key, value in given.items()}
+    improvement = given.get("improvement")
+    if isinstance(improvement, dict) and improvement:
         # One of the two ways to ask for it, never the spec's and the trigger's together.
-        replaced["improvement"] = {"absolute": None, "relative": None, **given["improvement"]}
+        replaced["improvement"] = {"absolute": None, "relative": None, **improvement}
     return {**values, **replaced}
 
 
-def _given(values: Mapping[str, Any]) -> dict[str, Any]:
+def _given(values: JsonObject) -> dict[str, JsonValue]:
     """Leave out what is null, at every level."""
     return {key: _given(value) if isinstance(value, dict) else value for key, value in values.items() if value is not None}
 
 
-def _differences(spec: PipelineSpec, changed: PipelineSpec) -> dict[str, Any]:
+def _differences(spec: PipelineSpec, changed: PipelineSpec) -> dict[str, JsonValue]:
     before, after = (_flat(each.model_dump(mode="json", by_alias=True, include={"train", "evaluate", "tune"})) for each in (spec, changed))
     absent = object()
     return {key: after.get(key) for key in (before | after) if before.get(key, absent) != after.get(key, absent)}
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def _flat(values: JsonObject, prefix: str = "") -> dict[str, JsonValue]:
+    flat: dict[str, JsonValue] = {}
     for key, value in values.items():
         flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value}
     return flat
 
 
-def _bounded(conf: Mapping[str, Any]) -> dict[str, Any]:
+def _bounded(conf: Mapping[str, object]) -> dict[str, object]:
     """Return the conf as plain JSON values.
 
     Raises:
@@ -187,9 +189,9 @@ def _bounded(conf: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _depth_exceeds(value: Any, limit: int) -> bool:
+def _depth_exceeds(value: object, limit: int) -> bool:
     """Return whether collections are nested deeper than `limit`; iterative, because what comes from outside may be very deep."""
-    level = [value]
+    level: list[object] = [value]
     for _ in range(limit + 1):
         level = [
             inner
@@ -201,7 +203,7 @@ def _depth_exceeds(value: Any, limit: int) -> bool:
     return True
 
 
-def _not_finite(value: Any, path: tuple[str | int, ...]) -> list[Problem]:
+def _not_finite(value: object, path: tuple[str | int, ...]) -> list[Problem]:
     if isinstance(value, float) and not math.isfinite(value):
         return [Problem(code="field.range", message=f"must be finite, got {value}", field=dotted(path))]
     inner = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list | tuple) else ()

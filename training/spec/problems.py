@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sized
 from typing import Any, Final, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -12,6 +12,9 @@ from pydantic_core import ErrorDetails
 from training.errors import Problem, shown
 from training.spec.types import told
 from training.spec.yaml_reader import Document, Path, dotted
+
+Context = Mapping[str, object]
+"""Of one of pydantic's errors: what its kind of error says of the rule that was broken."""
 
 _EXPECTED: Final[Mapping[str, str]] = {
     "string_type": "text",
@@ -104,7 +107,7 @@ def _number(bound: float) -> str:
     return f"{bound:g}" if isinstance(bound, float) else str(bound)
 
 
-def _type_words(kind: str, value: Any) -> tuple[str, str, str]:
+def _type_words(kind: str, value: object) -> tuple[str, str, str]:
     expected = _EXPECTED[kind]
     if isinstance(value, float) and expected == "a whole number":
         return "field.range", f"must be a whole number, got {told(value)}", ""
@@ -117,34 +120,35 @@ def _type_words(kind: str, value: Any) -> tuple[str, str, str]:
     return "field.type", f"expected {expected}, got {got}", hint
 
 
-def _choice(_kind: str, value: Any, context: Mapping[str, Any]) -> tuple[str, str, str]:
-    close = difflib.get_close_matches(str(value)[:80], context["expected"].replace("'", "").replace(" or ", ", ").split(", "), n=1)
+def _choice(_kind: str, value: object, context: Context) -> tuple[str, str, str]:
+    close = difflib.get_close_matches(str(value)[:80], str(context["expected"]).replace("'", "").replace(" or ", ", ").split(", "), n=1)
     return "field.choice", f"must be {context['expected']}, got {told(value)}", f"did you mean {close[0]}?" if close else ""
 
 
-def _size(kind: str, value: Any, context: Mapping[str, Any]) -> tuple[str, str, str]:
+def _size(kind: str, value: object, context: Context) -> tuple[str, str, str]:
     unit = "characters" if kind.startswith("string") else "entries"
+    size = len(value) if isinstance(value, Sized) else 0
     limit = f"at least {context['min_length']}" if kind.endswith("short") else f"at most {context['max_length']}"
-    return "field.range", f"must have {limit} {unit}, got {len(value)}", ""
+    return "field.range", f"must have {limit} {unit}, got {size}", ""
 
 
-def _finite(_kind: str, value: Any, _context: Mapping[str, Any]) -> tuple[str, str, str]:
+def _finite(_kind: str, value: object, _context: Context) -> tuple[str, str, str]:
     return "field.range", f"must be finite, got {told(value)}", ""
 
 
-def _too_large(_kind: str, value: Any, _context: Mapping[str, Any]) -> tuple[str, str, str]:
+def _too_large(_kind: str, value: object, _context: Context) -> tuple[str, str, str]:
     return "field.range", f"is too large: {told(value)}", ""
 
 
-def _shape(_kind: str, value: Any, context: Mapping[str, Any]) -> tuple[str, str, str]:
+def _shape(_kind: str, value: object, context: Context) -> tuple[str, str, str]:
     return "field.pattern", f"{told(value)} does not have the form {context['pattern']}", ""
 
 
-def _refused(kind: str, value: Any, _context: Mapping[str, Any]) -> tuple[str, str, str]:
+def _refused(kind: str, value: object, _context: Context) -> tuple[str, str, str]:
     return "field.type", f"{told(value)} is refused: {kind.replace('_', ' ')}", ""
 
 
-_OTHERS: Final[Mapping[str, Callable[[str, Any, Mapping[str, Any]], tuple[str, str, str]]]] = {
+_OTHERS: Final[Mapping[str, Callable[[str, object, Context], tuple[str, str, str]]]] = {
     "literal_error": _choice,
     **dict.fromkeys(_SIZES, _size),
     "finite_number": _finite,

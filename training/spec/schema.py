@@ -14,8 +14,9 @@ import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from training.contracts import JsonValue
 from training.installation import PIPELINES
 from training.spec.families import built_in_families, usable_families
 from training.spec.models import PipelineSpec
@@ -28,7 +29,7 @@ SCHEMA_NAME: Final = "pipeline.schema.json"
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
-def pipeline_schema() -> dict[str, Any]:
+def pipeline_schema() -> dict[str, JsonValue]:
     """Return the schema of a pipeline's YAML; `train.settings` follows `train.model` for the families that are described."""
     schema = PipelineSpec.model_json_schema(by_alias=True, ref_template="#/$defs/{model}")
     for name, facts in usable_families().items():

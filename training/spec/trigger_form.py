@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from pydantic import BaseModel
 
+from training.contracts import JsonObject, JsonValue, json_object
 from training.spec.families import descriptor_of
 from training.spec.models import PipelineSpec
 from training.spec.overrides import EvaluateOverrides, TrainOverrides
@@ -27,10 +28,10 @@ _TITLES: Final[Mapping[str, tuple[str, str]]] = {
     "early_stopping": ("Early stopping", "Epochs without a better validation metric after which training ends."),
     "settings": ("Settings", "The model family's own."),
 }
-_BOUNDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+_KEPT: Final[tuple[str, ...]] = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "enum", "items", "maxItems")
 
 
-def params_schema(spec: PipelineSpec) -> dict[str, dict[str, Any]]:
+def params_schema(spec: PipelineSpec) -> dict[str, dict[str, JsonValue]]:
     """Return name to JSON Schema, default included, of each parameter of a trigger's form; sections have the spec's values as defaults."""
     return {
         **_study_schema(spec),
@@ -41,7 +42,7 @@ def params_schema(spec: PipelineSpec) -> dict[str, dict[str, Any]]:
     }
 
 
-def as_of_schema() -> dict[str, Any]:
+def as_of_schema() -> dict[str, JsonValue]:
     """Return the schema of `as_of`: null, a day, or a date-time with an offset."""
     return {
         "title": "As of",
@@ -55,7 +56,7 @@ def as_of_schema() -> dict[str, Any]:
     }
 
 
-_FORCE: Final[dict[str, Any]] = {
+_FORCE: Final[dict[str, JsonValue]] = {
     "title": "Do everything again",
     "description": "Do the work of every stage again, also where its result is there.",
     "type": "boolean",
@@ -63,25 +64,27 @@ _FORCE: Final[dict[str, Any]] = {
 }
 
 
-def _study_schema(spec: PipelineSpec) -> dict[str, dict[str, Any]]:
+def _study_schema(spec: PipelineSpec) -> dict[str, dict[str, JsonValue]]:
     if spec.tune is None:
         return {}
     text = "Keys of `tune` that are others for this run: its space, its objective, how many trials."
     return {"tune": {"title": "Study", "description": text, "type": "object", "default": {}}}
 
 
-def _train_schema(train: Train) -> dict[str, Any]:
+def _train_schema(train: Train) -> dict[str, JsonValue]:
     facts = descriptor_of(train.model)
     names = [name for name in TrainOverrides.model_fields if facts is None or name not in facts.ignored_keys]
-    properties = {}
+    properties: dict[str, dict[str, JsonValue]] = {}
     for name in names:
         title, description = _TITLES[name]
         schema = _settings_schema(train) if name == "settings" else _property(_schema_of(Train), name, getattr(train, name))
-        properties[name] = {"title": title, **schema} | ({"description": description} if description else {})
+        properties[name] = {"title": title, **schema}
+        if description:
+            properties[name]["description"] = description
     return _section("Training", f"Overrides of `train` for this run alone: {', '.join(names)}.", properties)
 
 
-def _settings_schema(train: Train) -> dict[str, Any]:
+def _settings_schema(train: Train) -> dict[str, JsonValue]:
     facts = descriptor_of(train.model)
     if facts is None:
         return {"type": "object", "default": train.settings}
@@ -89,41 +92,41 @@ def _settings_schema(train: Train) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "additionalProperties": False, "default": train.settings}
 
 
-def _evaluate_schema(spec: PipelineSpec) -> dict[str, Any]:
+def _evaluate_schema(spec: PipelineSpec) -> dict[str, JsonValue]:
     values = spec.evaluate.model_dump(mode="json", by_alias=True)
     properties = {name: _property(_schema_of(Evaluate), name, values[name]) for name in EvaluateOverrides.model_fields}
     text = "Overrides of `evaluate`'s thresholds for this run alone; its decision records them: "
     return _section("Evaluation", f"{text}{', '.join(properties)}.", properties)
 
 
-def _section(title: str, description: str, properties: Mapping[str, Any]) -> dict[str, Any]:
+def _section(title: str, description: str, properties: Mapping[str, JsonObject]) -> dict[str, JsonValue]:
     defaults = {name: schema["default"] for name, schema in properties.items()}
-    schema = {"type": "object", "properties": dict(properties), "additionalProperties": False, "default": defaults}
-    return {"title": title, "description": description, **schema}
+    text = {"title": title, "description": description, "type": "object"}
+    return {**text, "properties": dict(properties), "additionalProperties": False, "default": defaults}
 
 
 @functools.cache
-def _schema_of(model: type[BaseModel]) -> dict[str, Any]:
+def _schema_of(model: type[BaseModel]) -> dict[str, JsonValue]:
     return model.model_json_schema()
 
 
-def _property(model: Mapping[str, Any], name: str, value: Any) -> dict[str, Any]:
+def _property(model: JsonObject, name: str, value: JsonValue) -> dict[str, JsonValue]:
     """Return the schema of one key: null is the spec's own value, for keys of sections too."""
-    own = model["properties"][name]
+    own = json_object(json_object(model["properties"])[name])
     # An optional key is an anyOf with null in pydantic's schema; forms want one type, or a list of them.
-    branch = next((part for part in own.get("anyOf", [own]) if part.get("type") != "null"), own)
+    branches = own.get("anyOf")
+    parts = [json_object(part) for part in branches] if isinstance(branches, list) else [own]
+    branch = next((part for part in parts if part.get("type") != "null"), own)
     if "$ref" in branch:
-        section = model["$defs"][branch["$ref"].rpartition("/")[2]]
-        inner = {
-            key: {**_nullable(_property({**section, "$defs": model["$defs"]}, key, part)), "default": part} for key, part in value.items()
-        }
+        section = {**json_object(json_object(model["$defs"])[str(branch["$ref"]).rpartition("/")[2]]), "$defs": model["$defs"]}
+        inner = {key: {**_nullable(_property(section, key, part)), "default": part} for key, part in json_object(value).items()}
         return {"type": "object", "properties": inner, "additionalProperties": False, "default": value}
     if branch["type"] == "object":
         return {"type": "object", "additionalProperties": {"type": ["null", "number"]}, "default": value}
-    kept = {key: branch[key] for key in (*_BOUNDS, "enum", "items", "maxItems") if key in branch}
+    kept = {key: branch[key] for key in _KEPT if key in branch}
     return {"type": branch["type"] if value is not None else ["null", branch["type"]], **kept, "default": value}
 
 
-def _nullable(schema: Mapping[str, Any]) -> dict[str, Any]:
+def _nullable(schema: JsonObject) -> dict[str, JsonValue]:
     kind = schema["type"]
     return {**schema, "type": kind if isinstance(kind, list) else ["null", kind]}

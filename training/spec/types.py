@@ -136,7 +136,7 @@ def _fits(code: str, rule: str, what: str, hint: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _pattern(rule: str) -> dict[str, Any]:
+def _pattern(rule: str) -> dict[str, object]:
     return {"type": "string", "pattern": f"^{rule}$"}
 
 

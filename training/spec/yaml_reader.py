@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import yaml  # type: ignore[import-untyped]
 
+from training.contracts import Scalar
 from training.errors import Problem, SpecError, shown
 
 MAX_BYTES: Final = 64 * 1024
@@ -24,7 +25,7 @@ MAX_DIGITS: Final = 300
 Path = tuple[str | int, ...]
 """Keys and list positions from the root."""
 
-_CONSTANTS: Final[Mapping[str, Any]] = {
+_CONSTANTS: Final[Mapping[str, Scalar]] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
@@ -51,7 +52,7 @@ class Mark:
 class Document:
     """One mapping, where each of its keys stands, and what is wrong with the text although it could be read."""
 
-    value: dict[str, Any] = field(default_factory=dict)
+    value: dict[str, object] = field(default_factory=dict)
     marks: dict[Path, Mark] = field(default_factory=dict)
     """Path to its key (for a list's item: to the item)."""
     problems: list[Problem] = field(default_factory=list)
@@ -88,7 +89,7 @@ def read_document(text: bytes, source: str) -> Document:
     return builder.document
 
 
-def scalar(text: str) -> Any:
+def scalar(text: str) -> Scalar:
     """Return what an unquoted scalar means in YAML 1.2's core schema; a number too large for a float is infinite."""
     if text in _CONSTANTS:
         return _CONSTANTS[text]

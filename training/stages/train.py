@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from training import liveness
-from training.contracts import canonical_json
+from training.contracts import JsonObject, JsonValue, canonical_json
 from training.data.classes import Classes
 from training.engine.checkpoint.checkpoints import Checkpoints
 from training.engine.checkpoint.format import Identity
@@ -92,7 +91,7 @@ def join_gang(context: StageContext) -> Gang | Alone:
     return gang
 
 
-def tuned(spec: PipelineSpec, settings: Mapping[str, Any]) -> PipelineSpec:
+def tuned(spec: PipelineSpec, settings: JsonObject) -> PipelineSpec:
     """Return the spec with a study's settings in its section `train`."""
     return spec.model_copy(update={"train": with_settings(spec.train, settings)})
 
@@ -163,7 +162,7 @@ def _store(
         "device": device_words(gang.device),
         **_classes(dataset),
     }
-    files: dict[str, Any] = {
+    files: dict[str, bytes] = {
         result.weights_name: result.weights,
         "model.json": canonical_json(facts),
         "transforms.json": (context.folder / "transforms.json").read_bytes(),
@@ -226,16 +225,16 @@ def code_version_of(context: StageContext) -> str:
     return context.request.code_version or source_version()
 
 
-def parameters_as_made(spec: PipelineSpec) -> dict[str, Any]:
+def parameters_as_made(spec: PipelineSpec) -> dict[str, JsonValue]:
     """Return the section `train` without what makes no other model: where it ran, and how often it was saved."""
     values = spec.train.model_dump(mode="json", by_alias=True)
     return {key: value for key, value in values.items() if key not in ("placement", "checkpoint")}
 
 
-def parameters_of(spec: PipelineSpec) -> dict[str, Any]:
+def parameters_of(spec: PipelineSpec) -> dict[str, JsonValue]:
     """Return the section `train` as MLflow's flat parameters."""
     train = spec.train.model_dump(mode="json", by_alias=True)
-    flat: dict[str, Any] = {}
+    flat: dict[str, JsonValue] = {}
     for name, value in train.items():
         if isinstance(value, dict):
             flat.update({f"{name}.{key}": inner for key, inner in value.items()})

@@ -25,6 +25,7 @@ from training.stages.train import fetch_dataset, fit_dataset, join_gang, paramet
 from training.store import Manifest
 from training.tuning.objective import objective_value
 from training.tuning.records import StudyStore, TrialRecord
+from training.tuning.settings import Settings
 from training.tuning.storage import open_storage
 from training.tuning.study import PruningCallback, Search, most_epochs
 
@@ -69,7 +70,7 @@ class _Trial:
         self._slot = int(request.parameters["slot"])
         self._study = StudyStore(context.store, request.pipeline, request.parameters["study"])
         self._record = self._study.find(self._slot)
-        self.settings: dict[str, Any] | None = None
+        self.settings: Settings | None = None
         self.judge: PruningCallback | None = None
         if self._record is not None:
             # Killed between its record and its result.
@@ -134,12 +135,12 @@ def _tune(context: StageContext) -> Tune:
     return context.spec.tune
 
 
-def _champion_settings(context: StageContext) -> dict[str, Any] | None:
+def _champion_settings(context: StageContext) -> Settings | None:
     """Return the section `train` that the champion was made with, None where there is no champion, or it is of another family."""
     uri = context.request.parameters.get("champion")
     if uri is None:
         return None
-    settings: dict[str, Any] | None = context.store.manifests.get(uri, kind="model").meta.get("settings")
+    settings: Settings | None = context.store.manifests.get(uri, kind="model").meta.get("settings")
     return settings if settings is not None and settings.get("model") == context.spec.train.model else None
 
 

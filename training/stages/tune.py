@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import logging
 from dataclasses import asdict
-from typing import Any
 
 from training import liveness
-from training.contracts import canonical_json
+from training.contracts import Scalar, canonical_json
 from training.engine.tracking import finish_parent
 from training.errors import DataError
 from training.pages.study import render_study
@@ -42,6 +41,7 @@ def work(context: StageContext) -> Outcome:
     importance = importance_of(tune, records)
     counts = {state: sum(record.state == state for record in records) for state in ("complete", "pruned", "failed")}
     page = render_study(tune, records, best, importance, pipeline=request.pipeline, as_of=request.as_of)
+    num_steps = sum(record.steps for record in records)
     meta = {
         "study": request.parameters["study"],
         "slot": best.slot,
@@ -49,7 +49,7 @@ def work(context: StageContext) -> Outcome:
         "objective": tune.objective,
         "value": best.value,
         "trials": counts,
-        "steps": sum(record.steps for record in records),
+        "steps": num_steps,
         "importance": importance,
     }
     files = {"report.html": page, "trials.json": canonical_json([asdict(record) for record in records])}
@@ -58,7 +58,7 @@ def work(context: StageContext) -> Outcome:
     with liveness.phase("mlflow", "study"):
         finish_parent(store.bucket, study.tracking_key, _parameters(tune, best), {"best_value": best.value, "trials": float(len(records))})
     logger.info("best of %d trials (%s) is %d: %s %.6g with %s", len(records), counts, best.slot, tune.objective, best.value, best.settings)
-    scalars: dict[str, Any] = {"best_slot": best.slot, "best_value": best.value, "trials": len(records), **counts, "steps": meta["steps"]}
+    scalars: dict[str, Scalar] = {"best_slot": best.slot, "best_value": best.value, "trials": len(records), **counts, "steps": num_steps}
     return Outcome(artifact_uri=uri, digest=manifest.digest, scalars=scalars, reports={"tuning": context.publish_page("tuning", page)})
 
 

@@ -10,12 +10,12 @@ Everything that decides how a study goes on is here, so that the storage of the 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, Self
+from typing import Final, Literal, NotRequired, Self, TypedDict
 
-from training.contracts import fingerprint
+from training.contracts import JsonObject, fingerprint
 from training.spec.sections.train import Placement
 from training.spec.sections.tuning import Tune
 from training.stage_table import TRIAL
@@ -28,6 +28,19 @@ HINT: Final = "delete it: its trial is run again"
 State = Literal["complete", "pruned", "failed"]
 
 
+class TrialValues(TypedDict):
+    """A finished trial as JSON: see `TrialRecord`."""
+
+    slot: int
+    state: State
+    value: float | None
+    settings: JsonObject
+    epochs: int
+    steps: int
+    losses: Sequence[tuple[int, float]]
+    reason: NotRequired[str]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrialRecord:
     """One finished trial."""
@@ -37,7 +50,7 @@ class TrialRecord:
     state: State
     value: float | None
     """The objective, less is better: a metric of which more is better with its sign turned. None for a trial that failed."""
-    settings: Mapping[str, Any]
+    settings: JsonObject
     epochs: int
     steps: int
     """Optimizer steps, or boosting rounds."""
@@ -47,10 +60,10 @@ class TrialRecord:
     """Why it failed."""
 
     @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Self:
+    def of(cls, values: TrialValues) -> Self:
         """Return the trial of a record's fields."""
-        losses = tuple((int(epoch), float(loss)) for epoch, loss in values["losses"])
-        return cls(**{**values, "losses": losses})
+        # JSON has lists.
+        return replace(cls(**values), losses=tuple((int(epoch), float(loss)) for epoch, loss in values["losses"]))
 
 
 class StudyStore:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
 from typing import Any
 
+from training.contracts import JsonObject, JsonValue
 from training.spec.rules.tuning import SETTINGS, can_be
 from training.spec.sections.train import Train
 from training.spec.sections.tuning import SearchSpace, Tune
 
-Settings = dict[str, Any]
+Settings = dict[str, JsonValue]
 """Parameter to value; a family's own as `settings.max_depth`."""
 
 _ABSENT: Any = object()
@@ -47,7 +47,7 @@ def project(train: Train, tune: Tune) -> Settings:
     return settings
 
 
-def is_searched(space: SearchSpace, settings: Mapping[str, Any]) -> bool:
+def is_searched(space: SearchSpace, settings: JsonObject) -> bool:
     """Return whether a parameter's conditions hold."""
     return all(other in settings and settings[other] == value for other, value in space.when.items())
 

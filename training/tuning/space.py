@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import BaseTrial
 
+from training.contracts import JsonObject
 from training.spec.sections.tuning import SearchSpace, Tune
 from training.tuning.settings import Settings, is_searched
 
@@ -22,7 +20,7 @@ def distribution_of(space: SearchSpace) -> BaseDistribution:
     return FloatDistribution(low, high, log=space.log, step=space.step)
 
 
-def distributions_of(tune: Tune, settings: Mapping[str, Any]) -> dict[str, BaseDistribution]:
+def distributions_of(tune: Tune, settings: JsonObject) -> dict[str, BaseDistribution]:
     """Return the distribution of each of a trial's settings."""
     return {name: distribution_of(tune.space[name]) for name in settings}
 

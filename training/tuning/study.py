@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 import optuna
 from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
@@ -17,7 +17,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 from sqlalchemy.exc import SQLAlchemyError
 
-from training.contracts import sha256_hex
+from training.contracts import JsonObject, sha256_hex
 from training.errors import UnavailableError
 from training.spec.sections.train import Train
 from training.spec.sections.tuning import Tune
@@ -154,7 +154,7 @@ class Search:
         except AWAY as err:
             raise _away(err) from err
 
-    def given(self, train: Train, champion: Mapping[str, Any] | None) -> Settings:
+    def given(self, train: Train, champion: JsonObject | None) -> Settings:
         """Return the settings that this slot's trial has by right: the grid's, or for the first one the champion's, else the spec's."""
         if self._tune.sampler != "grid" and self._slot != 0:
             return {}

@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import DAG, AssetOrTimeSchedule, CronTriggerTimetable, Param
+from airflow.sdk import DAG, AssetOrTimeSchedule, CronTriggerTimetable
 
 from nightshift.airflow_ext.assets import CANARY, model_asset
 from nightshift.airflow_ext.pools import CPU
 from nightshift.operators.promotion import CanaryDecisionOperator
 from nightshift.operators.resolve_canary import ResolveCanary
 from nightshift.wiring.chain import first_tasks, stage_tasks
-from nightshift.wiring.trigger_params import set_params
+from nightshift.wiring.trigger_params import param_of, set_params
 from training.spec import PipelineSpec
 from training.spec.rules.names import CANARY_SUFFIX
 from training.spec.trigger_form import as_of_schema
@@ -53,5 +53,5 @@ def canary_dag(spec: PipelineSpec, spec_path: Path, common: Mapping[str, Any]) -
         stage_tasks(spec, (*upstream(STAGE), STAGE), common, after=first) >> CanaryDecisionOperator(
             task_id="promote", model=spec.promote.model, alerts=spec.alerts, pool=CPU.name, **common
         )
-    set_params(dag, {"as_of": Param(**{**as_of_schema(), "description": "The instant whose past may be seen; empty: now."})})
+    set_params(dag, {"as_of": param_of({**as_of_schema(), "description": "The instant whose past may be seen; empty: now."})})
     return dag

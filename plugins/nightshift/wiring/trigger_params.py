@@ -11,16 +11,20 @@ from collections.abc import Mapping
 
 from airflow.sdk import DAG, Param
 
+from training.contracts import JsonObject
 from training.spec import PipelineSpec, params_schema
 
 
 def params_of(spec: PipelineSpec) -> dict[str, Param]:
     """Return the parameters of a pipeline's trigger, with the spec's values as defaults."""
-    params = {}
-    for name, schema in params_schema(spec).items():
-        rest = {key: value for key, value in schema.items() if key not in ("default", "description")}
-        params[name] = Param(schema["default"], description=schema.get("description"), **rest)
-    return params
+    return {name: param_of(schema) for name, schema in params_schema(spec).items()}
+
+
+def param_of(schema: JsonObject) -> Param:
+    """Return the parameter of a JSON Schema with its default."""
+    description = schema.get("description")
+    rest = {key: value for key, value in schema.items() if key not in ("default", "description")}
+    return Param(schema["default"], description=None if description is None else str(description), schema=rest)
 
 
 def set_params(dag: DAG, params: Mapping[str, Param]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from training.models.base import Family, FitContext, FitResult, Scorer
 from training.runtime.lazy_imports import lean_imports
 
 if TYPE_CHECKING:
+    from training.contracts import JsonValue
     from training.engine.checkpoint.format import Position
 
 with lean_imports(absent=["sklearn"]):
@@ -73,7 +74,7 @@ class BoostedTrees(Family):
             num_steps=run.num_rounds,
         )
 
-    def load(self, folder: Path, architecture: Mapping[str, Any]) -> Scorer:
+    def load(self, folder: Path, architecture: Mapping[str, object]) -> Scorer:
         booster = xgboost.Booster()
         booster.load_model(str(folder / "weights.ubj"))
         booster.set_param({"nthread": SCORING_THREADS})
@@ -164,7 +165,7 @@ def _forget_random_numbers(booster: xgboost.Booster) -> None:
     booster.set_param({"tree_method": TREE_METHOD})
 
 
-def _parameters(context: FitContext, *matrices: xgboost.DMatrix) -> dict[str, Any]:
+def _parameters(context: FitContext, *matrices: xgboost.DMatrix) -> dict[str, JsonValue]:
     train = context.spec.train
     settings = dict(train.settings)
     task = context.spec.evaluate.task

@@ -8,22 +8,30 @@ that they explain clicks without deciding ranks (a two-tower position model, as 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import NotRequired, TypedDict, cast
 
 import torch
 from torch import nn
 
 from training.data.loader import Batch
-from training.models.torch_family import TorchFamily
+from training.models.torch_family import Architecture, TorchFamily
+
+
+class Settings(TypedDict):
+    """`train.settings`, which `family.py` has checked."""
+
+    embedding_dim: int
+    hidden: list[int]
+    dropout: NotRequired[float]
+    loss: NotRequired[str]
 
 
 class RankerModule(nn.Module):
     """[n] scores from a batch's `features_float` [n, floats] and `features_int` [n, ids]."""
 
-    def __init__(self, architecture: Mapping[str, Any]) -> None:
+    def __init__(self, architecture: Architecture) -> None:
         super().__init__()
-        settings = architecture["settings"]
+        settings = cast(Settings, architecture["settings"])
         bias = set(architecture["bias_features"])
         floats = [entry for entry in architecture["features"] if entry["dtype"] == "float32"]
         ids = [entry for entry in architecture["features"] if entry["dtype"] != "float32"]
@@ -71,8 +79,8 @@ class Ranker(TorchFamily):
     def __init__(self) -> None:
         self._kind = "listwise"
 
-    def build(self, architecture: Mapping[str, Any]) -> nn.Module:
-        self._kind = architecture["settings"].get("loss", "listwise")
+    def build(self, architecture: Architecture) -> nn.Module:
+        self._kind = cast(Settings, architecture["settings"]).get("loss", "listwise")
         return RankerModule(architecture)
 
     def loss(self, module: nn.Module, batch: Batch) -> torch.Tensor:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import date, time
-from typing import Any, Final
+from typing import Final
 
 from training.spec.families import descriptor_of
 from training.spec.models import Alerts, Costs
-from training.spec.rules.findings import Finding
+from training.spec.rules.findings import Finding, Rule
 from training.spec.sections.evaluation import Evaluate
 from training.spec.sections.promotion import Promote
 from training.spec.sections.timeout import Timeout
@@ -23,7 +23,7 @@ from training.spec.yaml_reader import Path
 CODE: Final = "key.unused"
 
 
-def unused_keys(sections: Mapping[str, Any]) -> list[Finding]:
+def unused_keys(sections: Mapping[str, object]) -> list[Finding]:
     """Return a finding for each key without effect, in sections that are valid, by their keys in the YAML."""
     return [finding for names, rule in _RULES for finding in rule(*(sections[name] for name in names))]
 
@@ -87,7 +87,7 @@ def _unused(path: Path, message: str, hint: str) -> Finding:
     return Finding(path, CODE, message, hint)
 
 
-_RULES: Final = (
+_RULES: Final[tuple[tuple[tuple[str, ...], Rule], ...]] = (
     (("deadline", "alerts"), _deadline_alerts),
     (("start", "schedule"), _start_has_a_schedule),
     (("alerts",), _channels_have_events),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from training.spec.yaml_reader import Path
@@ -14,3 +15,7 @@ class Finding(NamedTuple):
     hint: str = ""
     beside: Path | None = None
     """Another place in the file that it is about: its line is named in the message."""
+
+
+Rule = Callable[..., Iterator[Finding]]
+"""What a rule finds in the sections that it is of."""

@@ -6,9 +6,9 @@ speak, so that one reading of the file tells everything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 from training.errors import shown
 from training.spec.problems import nearest
@@ -21,7 +21,7 @@ from training.spec.rules.evaluation import (
     slice_keys_have_slices,
     threshold_has_a_task,
 )
-from training.spec.rules.findings import Finding
+from training.spec.rules.findings import Finding, Rule
 from training.spec.rules.leakage import late_columns
 from training.spec.rules.names import (
     Taken,
@@ -43,10 +43,8 @@ from training.spec.uris import forbidden_uris, forbidden_webhook, partition_faul
 from training.spec.yaml_reader import Path
 from training.sql.analysis import cycle, objection, unknown_columns, words
 
-Rule = Callable[..., Iterator[Finding]]
 
-
-def broken_rules(sections: Mapping[str, Any]) -> list[Finding]:
+def broken_rules(sections: Mapping[str, object]) -> list[Finding]:
     """Return what the rules find in the sections that are there, by their keys in the YAML."""
     return [finding for names, rule in RULES if sections.keys() >= set(names) for finding in rule(*(sections[name] for name in names))]
 
@@ -220,7 +218,7 @@ def prepared_columns_fit(data: Data, prepare: Prepare) -> Iterator[Finding]:
             )
 
 
-def _derived(path: Path, derive: Mapping[str, Any], taken: Mapping[str, Taken], known: Iterable[str], owner: str) -> Iterator[Finding]:
+def _derived(path: Path, derive: Mapping[str, Derived], taken: Mapping[str, Taken], known: Iterable[str], owner: str) -> Iterator[Finding]:
     columns = [*known, *derive]
     for name, column in derive.items():
         if name.lower() in taken:

@@ -52,7 +52,7 @@ def known_parameters(train: Train) -> list[str]:
     return [*(key for key in SEARCHED if key not in facts.ignored_keys), *(SETTINGS + name for name in facts.settings.model_fields)]
 
 
-def with_settings(train: Train, settings: Mapping[str, Any]) -> Train:
+def with_settings(train: Train, settings: Mapping[str, object]) -> Train:
     """Return the section with searched settings in it: keys of `train`, a family's own as `settings.max_depth`.
 
     Raises:

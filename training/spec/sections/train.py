@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
+from training.contracts import JsonValue
 from training.spec.families import descriptor_of, with_defaults
 from training.spec.types import Bytes, Line, Name, PositiveDuration, Section, Setting
 
@@ -78,5 +79,5 @@ class Train(Section):
 
     @field_validator("settings", mode="after")
     @classmethod
-    def _fill(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+    def _fill(cls, value: dict[str, JsonValue], info: ValidationInfo) -> dict[str, JsonValue]:
         return with_defaults(info.data.get("model"), value)
