@@ -8,11 +8,11 @@ import itertools
 import json
 import re
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Final, Union, get_args, get_origin
+from typing import Annotated, Any, Final, TypedDict, Union, get_args, get_origin
 
 from pydantic import TypeAdapter
 from pydantic.fields import FieldInfo
@@ -35,6 +35,27 @@ MAX_EXAMPLE_CHARS: Final = 60
 HEAD: Final = ("key", "type", "default", "unit", "meaning", "example")
 DURATION_UNIT: Final = "in the value: d, h, m, s"
 SIZE_UNIT: Final = "in the value: KiB, MiB, GiB"
+
+
+Document = Mapping[str, object]
+"""A pipeline's YAML, or a part of it."""
+
+
+class JsonSchema(TypedDict, total=False):
+    """What is read of pydantic's schema of a key."""
+
+    type: str | list[str]
+    anyOf: list[JsonSchema]
+    enum: list[str | int]
+    const: str | int
+    items: JsonSchema
+    prefixItems: list[JsonSchema]
+    additionalProperties: bool | JsonSchema
+    patternProperties: dict[str, JsonSchema]
+    minimum: float
+    maximum: float
+    exclusiveMinimum: float
+    exclusiveMaximum: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,13 +113,13 @@ def page(root: Path) -> str:
     return "".join(parts)
 
 
-def _section(title: str, section: type[Section], path: str, documents: list[dict[str, Any]]) -> str:
+def _section(title: str, section: type[Section], path: str, documents: Sequence[Document]) -> str:
     words = _docstring(section)
     rows = [_row(key, path, documents) for key in keys_of(section)]
     return f"\n## {title}\n{words + chr(10) if words else ''}\n{table(HEAD, rows)}"
 
 
-def _row(key: Key, path: str, documents: list[dict[str, Any]]) -> tuple[str, ...]:
+def _row(key: Key, path: str, documents: Sequence[Document]) -> tuple[str, ...]:
     schema = _schema(key)
     nested = list(_sections_in(key.field.annotation))
     target = f"{path}.{key.name}{nested[0][1]}".lstrip(".") if nested else ""
@@ -121,7 +142,7 @@ def anchor(title: str) -> str:
     return kept.replace(" ", "-")
 
 
-def type_of(annotation: Any, schema: Mapping[str, Any]) -> str:
+def type_of(annotation: object, schema: JsonSchema) -> str:
     """Return what a value must be, in words."""
     for pattern, words in _KINDS:
         if _same(schema, pattern):
@@ -130,14 +151,14 @@ def type_of(annotation: Any, schema: Mapping[str, Any]) -> str:
         return " or ".join(dict.fromkeys(type_of(None, part) for part in schema["anyOf"] if part.get("type") != "null"))
     if "enum" in schema or "const" in schema:
         return ", ".join(code(str(value)) for value in schema.get("enum", [schema.get("const")]))
-    kind: Any = schema.get("type")
+    kind = schema.get("type")
     if kind == "array":
         items = schema.get("items", {})
         if "prefixItems" in schema:
             return f"list of {len(schema['prefixItems'])} numbers"
         return f"list of {type_of(None, items)}"
     if kind == "object":
-        values: Any = schema.get("additionalProperties") or next(iter(schema.get("patternProperties", {}).values()), {})
+        values = schema.get("additionalProperties") or next(iter(schema.get("patternProperties", {}).values()), None) or {}
         return f"mapping of names to {type_of(None, values) if isinstance(values, dict) else 'values'}"
     if isinstance(kind, list):
         return "text, number or boolean" if "array" not in kind else "text, number, boolean, null or a list of them"
@@ -147,21 +168,22 @@ def type_of(annotation: Any, schema: Mapping[str, Any]) -> str:
 _SIMPLE: Final = {"string": "text", "integer": "integer", "number": "number", "boolean": "boolean"}
 
 
-def _range(schema: Mapping[str, Any]) -> str:
-    low = next((f"{sign} {_number(schema[key])}" for key, sign in (("minimum", ">="), ("exclusiveMinimum", ">")) if key in schema), "")
-    high = next((f"{sign} {_number(schema[key])}" for key, sign in (("maximum", "<="), ("exclusiveMaximum", "<")) if key in schema), "")
-    return f", {' and '.join(filter(None, (low, high)))}" if low or high else ""
+def _range(schema: JsonSchema) -> str:
+    low = [(">=", schema.get("minimum")), (">", schema.get("exclusiveMinimum"))]
+    high = [("<=", schema.get("maximum")), ("<", schema.get("exclusiveMaximum"))]
+    bounds = [next((f"{sign} {_number(bound)}" for sign, bound in side if bound is not None), "") for side in (low, high)]
+    return f", {' and '.join(filter(None, bounds))}" if any(bounds) else ""
 
 
 def _number(value: float) -> str:
     return f"{int(value):,}" if value == int(value) else f"{value:g}"
 
 
-def _same(schema: Mapping[str, Any], kind: Mapping[str, Any]) -> bool:
+def _same(schema: JsonSchema, kind: Mapping[str, object]) -> bool:
     return all(schema.get(key) == value for key, value in kind.items())
 
 
-def _kind(annotation: Any, words: str) -> tuple[dict[str, Any], str]:
+def _kind(annotation: Any, words: str) -> tuple[Mapping[str, object], str]:
     schema = TypeAdapter(annotation).json_schema()
     return {key: schema[key] for key in ("type", "pattern", "format") if key in schema}, words
 
@@ -208,7 +230,7 @@ def default_of(key: Key, *, nested: bool) -> str:
     return code(_yaml(value)) if value not in ((), {}, "") else "empty"
 
 
-def example_of(key: Key, path: str, documents: list[dict[str, Any]]) -> str:
+def example_of(key: Key, path: str, documents: Sequence[Document]) -> str:
     """Return `key: value`: of a shipped pipeline, of EXAMPLES, or with the default.
 
     Raises:
@@ -226,7 +248,7 @@ def example_of(key: Key, path: str, documents: list[dict[str, Any]]) -> str:
     return f"{key.name}: {_yaml(default)}"
 
 
-def _at(value: Any, path: list[str]) -> Iterator[dict[str, Any]]:
+def _at(value: object, path: list[str]) -> Iterator[Document]:
     """Yield the mappings at `path`; `NAME` is every key, and a list every item."""
     if isinstance(value, list):
         for item in value:
@@ -238,12 +260,12 @@ def _at(value: Any, path: list[str]) -> Iterator[dict[str, Any]]:
             yield from _at(inner, path[1:])
 
 
-def _of_family(documents: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
-    return [document for document in documents if document["train"]["model"] == name]
+def _of_family(documents: Sequence[Document], name: str) -> list[Document]:
+    return [document for document in documents for train in _at(document, ["train"]) if train["model"] == name]
 
 
-def _schema(key: Key) -> dict[str, Any]:
-    schema: dict[str, Any] = key.section.model_json_schema(by_alias=True)["properties"][key.name]
+def _schema(key: Key) -> JsonSchema:
+    schema: JsonSchema = key.section.model_json_schema(by_alias=True)["properties"][key.name]
     return schema
 
 
