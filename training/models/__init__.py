@@ -1,14 +1,12 @@
-"""Model families, one folder each: `family.py` describes it and is light, `module.py` fits and scores.
+"""Users' classes of earlier versions import the names of `training.models.base` from here: they are found when one is asked for.
 
-`FAMILY` of `training/models/<name>/module.py` is the family that a YAML names. A distribution adds a family by an entry point of the group
-`nightshift.families` whose value is a package with the same two files. A class of an allowed package (`package.module:Class`, see
-`NIGHTSHIFT_MODEL_PACKAGES`) is a family too, without a descriptor. Most of these derive from `training.models.torch_family.TorchFamily`.
+Nothing is imported before: the spec imports descriptors from the folders of this package, and base imports numpy.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from training.models.base import Family, FitContext, FitResult, Scorer, load_family
@@ -16,8 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["Family", "FitContext", "FitResult", "Scorer", "load_family"]
 
 
-def __getattr__(name: str) -> Any:
-    """Return a name of `training.models.base`, which imports numpy: the spec imports descriptors from the folders of this package."""
+def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     # By the package's own name: a registered model carries this file in a package with another name.

@@ -1,4 +1,10 @@
-"""What every model family does: it fits a dataset's shards and loads what it fitted."""
+"""What every model family does: it fits a dataset's shards and loads what it fitted.
+
+A family is one folder: `family.py` describes it and is light, `module.py` fits and scores (its `FAMILY`). A distribution adds one by an
+entry point of the group `nightshift.families` whose value is a package with the same two files. A class of an allowed package
+(`package.module:Class`, see `NIGHTSHIFT_MODEL_PACKAGES`) is a family too, without a descriptor; most of these derive from
+`training.models.torch_family.TorchFamily`.
+"""
 
 from __future__ import annotations
 
@@ -103,5 +109,5 @@ def load_family(name: str) -> Family:
         family = found() if isinstance(found, type) else found
     if not isinstance(family, Family):
         message = f"{shown(name)} is a {type(family).__name__}, not a Family"
-        raise SpecError("train.model", [Problem(code="model.not_a_family", message=message, hint="derive it from training.models.Family")])
+        raise SpecError("train.model", [Problem(code="model.not_a_family", message=message, hint="derive it from training.models.base.Family")])
     return family
