@@ -52,7 +52,7 @@ class ContractError(ValueError):
     """A request, a result or an XCom value is not what the contract says."""
 
 
-def canonical_json(value: Any) -> bytes:
+def canonical_json(value: object) -> bytes:
     """Encode as the one JSON text that equal values share: sorted keys, no spaces, UTF-8, no NaN.
 
     Raises:
@@ -81,7 +81,7 @@ def sha256_hex(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def fingerprint(stage: str, *, spec_part: Any, code_version: str, inputs: Mapping[str, Any], nonce: str = "") -> str:
+def fingerprint(stage: str, *, spec_part: object, code_version: str, inputs: Mapping[str, object], nonce: str = "") -> str:
     """Name the work: equal work has an equal fingerprint, whichever caller asks for it.
 
     Args:
@@ -203,7 +203,7 @@ class StageResult:
             )
         return data
 
-    def to_xcom_unchecked(self) -> dict[str, Any]:
+    def to_xcom_unchecked(self) -> dict[str, JsonValue]:
         values = dataclasses.asdict(self)
         for name, number in values["scalars"].items():
             if isinstance(number, float) and not math.isfinite(number):
@@ -212,13 +212,13 @@ class StageResult:
             del values["usage"]
         return values
 
-    def to_xcom(self) -> dict[str, Any]:
+    def to_xcom(self) -> dict[str, JsonValue]:
         """Return the value for XCom: plain JSON, under 48 KiB.
 
         Raises:
             ContractError: it is larger.
         """
-        loaded: dict[str, Any] = json.loads(self.to_json())
+        loaded: dict[str, JsonValue] = json.loads(self.to_json())
         return loaded
 
     @classmethod

@@ -42,7 +42,7 @@ class NightshiftError(Exception):
 
     exit_code: ExitCode = ExitCode.UNEXPECTED
 
-    def __init__(self, code: str, message: str, *, hint: str = "", details: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, code: str, message: str, *, hint: str = "", details: Mapping[str, object] | None = None) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
