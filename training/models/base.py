@@ -109,5 +109,7 @@ def load_family(name: str) -> Family:
         family = found() if isinstance(found, type) else found
     if not isinstance(family, Family):
         message = f"{shown(name)} is a {type(family).__name__}, not a Family"
-        raise SpecError("train.model", [Problem(code="model.not_a_family", message=message, hint="derive it from training.models.base.Family")])
+        raise SpecError(
+            "train.model", [Problem(code="model.not_a_family", message=message, hint="derive it from training.models.base.Family")]
+        )
     return family

@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Mapping
-from typing import Any
+from typing import TypedDict
 
 from training.errors import HungError, NightshiftError
 from training.liveness import START_LIMIT
@@ -19,12 +18,23 @@ from training.store import Store
 logger = logging.getLogger(__name__)
 
 
-def report(facts: Mapping[str, Any]) -> bool:
-    """Write `_ERROR.json`; say whether this was the first error of the attempt.
+class Facts(TypedDict):
+    """What the guard knows (`training.liveness_guard`)."""
 
-    Args:
-        facts: the guard's: `request`, `rank`, `kind`, `name`, `limit_seconds`, `seconds`, `stacks`.
-    """
+    request: str
+    """Its URI."""
+    rank: int | str
+    kind: str
+    """Of the phase, as `timeout` in a YAML names it."""
+    name: str
+    limit_seconds: float
+    seconds: float
+    """Since the last movement."""
+    stacks: str
+
+
+def report(facts: Facts) -> bool:
+    """Write `_ERROR.json`; say whether this was the first error of the attempt."""
     match = REQUEST_PATTERN.fullmatch(facts["request"])
     if match is None:
         raise ValueError(f"not a request URI: {facts['request']!r}")

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from training.contracts import JsonValue
+from training.contracts import JsonObject, JsonValue
 from training.installation import PIPELINES
 from training.spec.families import built_in_families, usable_families
 from training.spec.models import PipelineSpec
@@ -34,20 +34,22 @@ def pipeline_schema() -> dict[str, JsonValue]:
     schema = PipelineSpec.model_json_schema(by_alias=True, ref_template="#/$defs/{model}")
     for name, facts in usable_families().items():
         settings = _settings(schema["$defs"], facts.settings, prefix="" if name in built_in_families() else f"{name}.")
-        rule = {
+        family_rule = {
             "if": {"properties": {"model": {"const": name}}, "required": ["model"]},
             "then": {"properties": {"settings": settings}},
         }
-        schema["$defs"]["Train"].setdefault("allOf", []).append(rule)
+        schema["$defs"]["Train"].setdefault("allOf", []).append(family_rule)
     kinds = usable_sources()
     for table in ("Source", "FeatureTable"):
         schema["$defs"][table]["properties"]["kind"]["enum"] = list(kinds)
     for name, kind in kinds.items():
-        _add_kind(schema["$defs"], name, kind)
+        rule = _rule_of_kind(schema["$defs"], name, kind)
+        for table in ("Source", "FeatureTable"):
+            schema["$defs"][table].setdefault("allOf", []).append(rule)
     return {"$schema": DIALECT, "title": "Nightshift pipeline", **{key: value for key, value in schema.items() if key != "title"}}
 
 
-def _settings(definitions: dict[str, Any], model: type[Section], *, prefix: str) -> dict[str, Any]:
+def _settings(definitions: dict[str, JsonValue], model: type[Section], *, prefix: str) -> dict[str, str]:
     """Add the schema of settings; return the reference to it. `prefix`: classes of other distributions may have the names of ours."""
     settings = model.model_json_schema(by_alias=True, ref_template=f"#/$defs/{prefix}{{model}}")
     parts = {**settings.pop("$defs", {}), model.__name__: settings}
@@ -55,14 +57,15 @@ def _settings(definitions: dict[str, Any], model: type[Section], *, prefix: str)
     return {"$ref": f"#/$defs/{prefix}{model.__name__}"}
 
 
-def _add_kind(definitions: dict[str, Any], name: str, kind: SourceDescriptor) -> None:
-    """Add the rules of a kind of source: whether it has a `uri`, and its settings."""
-    then: dict[str, Any] = {"required": ["uri"]} if kind.has_uri else {"properties": {"uri": {"type": "null"}}}
+def _rule_of_kind(definitions: dict[str, JsonValue], name: str, kind: SourceDescriptor) -> JsonObject:
+    """Return the rule of a kind of source: whether it has a `uri`, and its settings."""
+    properties: dict[str, JsonValue] = {} if kind.has_uri else {"uri": {"type": "null"}}
     if kind.settings.model_fields:
-        then.setdefault("properties", {})["settings"] = _settings(definitions, kind.settings, prefix=f"source.{name}.")
-    rule = {"if": {"properties": {"kind": {"const": name}}, "required": ["kind"]}, "then": then}
-    for table in ("Source", "FeatureTable"):
-        definitions[table].setdefault("allOf", []).append(rule)
+        properties["settings"] = _settings(definitions, kind.settings, prefix=f"source.{name}.")
+    then: dict[str, JsonValue] = {"required": ["uri"]} if kind.has_uri else {}
+    if properties:
+        then["properties"] = properties
+    return {"if": {"properties": {"kind": {"const": name}}, "required": ["kind"]}, "then": then}
 
 
 def schema_text() -> str:

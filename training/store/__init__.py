@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
 
-from training.contracts import StageRequest, canonical_json
+from training.contracts import JsonValue, StageRequest, canonical_json
 from training.store.addresses import StageAddress, StoreUri, read_request
 from training.store.bucket import Bucket
 from training.store.manifests import Manifest, Manifests
@@ -44,13 +43,13 @@ class Store:
         """
         return read_request(self.bucket, uri)
 
-    def put_json(self, value: Mapping[str, Any]) -> str:
+    def put_json(self, value: Mapping[str, object]) -> str:
         """Store a JSON object by content; return its URI."""
         return self.objects.uri(self.objects.put_bytes(canonical_json(value)))
 
-    def get_json(self, uri: str) -> dict[str, Any]:
+    def get_json(self, uri: str) -> dict[str, JsonValue]:
         """Return a JSON object stored by `put_json`, digest checked."""
-        loaded: dict[str, Any] = json.loads(self.objects.get_bytes(StoreUri(uri).digest))
+        loaded: dict[str, JsonValue] = json.loads(self.objects.get_bytes(StoreUri(uri).digest))
         return loaded
 
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from training.contracts import StageRequest, StageResult, canonical_json
+from training.contracts import JsonValue, StageRequest, StageResult, canonical_json
 from training.errors import StoreError, shown
 from training.store import records
 from training.store.bucket import Bucket
@@ -158,11 +158,11 @@ class StageAddress:
             raise StoreError("request.mismatch", f"{uri} is the request of other work: {shown(found)}", hint=REQUEST_HINT)
         return request
 
-    def write_error(self, attempt_id: str, error: Mapping[str, Any]) -> bool:
+    def write_error(self, attempt_id: str, error: Mapping[str, object]) -> bool:
         """Write how an attempt failed; the first writer's word stands (later ones are consequences)."""
         return self._create_note(f"attempts/{attempt_id}/_ERROR.json", error)
 
-    def error(self, attempt_id: str) -> dict[str, Any] | None:
+    def error(self, attempt_id: str) -> dict[str, JsonValue] | None:
         """Return how an attempt failed, or None.
 
         Raises:
@@ -174,11 +174,11 @@ class StageAddress:
         """Return the chain of launches: the requests to a cluster, in order."""
         return Ref(self._bucket, f"{self._prefix}/launches", check=_check_launch, hint=self._chain_hint)
 
-    def write_ended(self, attempt_id: str, record: Mapping[str, Any]) -> bool:
+    def write_ended(self, attempt_id: str, record: Mapping[str, object]) -> bool:
         """Write how the cluster says an attempt ended; the first observer's word stands."""
         return self._create_note(f"attempts/{attempt_id}/_ENDED.json", record)
 
-    def ended(self, attempt_id: str) -> dict[str, Any] | None:
+    def ended(self, attempt_id: str) -> dict[str, JsonValue] | None:
         """Return how an attempt ended in the cluster, or None: as far as anyone noted, it has not.
 
         Raises:
@@ -186,7 +186,7 @@ class StageAddress:
         """
         return self._note(f"attempts/{attempt_id}/_ENDED.json", phase=str)
 
-    def write_heartbeat(self, attempt_id: str, beat: Mapping[str, Any]) -> None:
+    def write_heartbeat(self, attempt_id: str, beat: Mapping[str, object]) -> None:
         self._bucket.put(f"{self._prefix}/attempts/{attempt_id}/heartbeat.json", canonical_json(beat))
 
     def heartbeat(self, attempt_id: str) -> bytes | None:
@@ -200,11 +200,11 @@ class StageAddress:
         data = self._bucket.find(key)
         return None if data is None else records.decode(key, data, uri=self._bucket.uri(key), hint=hint)
 
-    def _create_note(self, name: str, note: Mapping[str, Any]) -> bool:
+    def _create_note(self, name: str, note: Mapping[str, object]) -> bool:
         key = f"{self._prefix}/{name}"
         return self._bucket.create(key, records.encode(key, dict(note)))
 
-    def _note(self, name: str, **types: type) -> dict[str, Any] | None:
+    def _note(self, name: str, **types: type) -> dict[str, JsonValue] | None:
         value = self._find(name, NOTE_HINT)
         if value is None:
             return None

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
+from training.contracts import JsonValue
 from training.store.addresses import StageAddress
 from training.store.leases import holder_of
 from training.store.records import readable
@@ -68,11 +69,11 @@ class Launches:
         values = {name: value for name, value in asdict(entry).items() if name != "number"}
         return self._ref.move(values, expected=after)
 
-    def note_end(self, entry: LaunchEntry, record: Mapping[str, Any]) -> None:
+    def note_end(self, entry: LaunchEntry, record: Mapping[str, object]) -> None:
         """Note how a launch ended; the first note stands."""
         self._address.write_ended(entry.attempt_id, record)
 
-    def end_of(self, entry: LaunchEntry) -> dict[str, Any] | None:
+    def end_of(self, entry: LaunchEntry) -> dict[str, JsonValue] | None:
         """Return the note of a launch's end, or None while its end has not been seen."""
         return self._address.ended(entry.attempt_id)
 

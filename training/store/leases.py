@@ -76,7 +76,7 @@ class Lease:
             if journal.move(entry, expected=head):
                 return cls(address, epoch=epoch, owner=owner, attempt_id=attempt_id, head=head + 1)
 
-    def commit(self, kind: str, payload: Mapping[str, Any]) -> None:
+    def commit(self, kind: str, payload: Mapping[str, object]) -> None:
         """Append one entry (`checkpoint`, `commit`) in this lease's name.
 
         Raises:

@@ -86,7 +86,7 @@ class Manifests:
             self._bucket.replace(key, data)
         return self._bucket.uri(key)
 
-    def put_files(self, kind: str, files: Mapping[str, Path | bytes], meta: Mapping[str, Any]) -> tuple[str, Manifest]:
+    def put_files(self, kind: str, files: Mapping[str, Path | bytes], meta: Mapping[str, object]) -> tuple[str, Manifest]:
         """Store local files (or bytes) and the manifest that names them; return its URI and it."""
         entries = {}
         for name, content in sorted(files.items()):

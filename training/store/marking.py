@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from training.contracts import JsonObject, json_object
 from training.errors import DataError, NightshiftError, StoreError
 from training.store import Store, records
 from training.store.bucket import Listed
@@ -146,10 +147,10 @@ class Marking:
         self._reach([value for value in journal if not _is_checkpoint(value)])
         self._reach(kept_checkpoints(journal))
 
-    def _note_live(self, request: dict[str, Any]) -> None:
-        run_id = (request.get("run") or {}).get("run_id")
+    def _note_live(self, request: JsonObject) -> None:
+        run_id = json_object(request.get("run") or {}).get("run_id")
         self._live_runs.add(f"runs/{request.get('pipeline')}/{run_id}")
-        study = (request.get("parameters") or {}).get("study")
+        study = json_object(request.get("parameters") or {}).get("study")
         if study:
             self._live_studies.add(f"{request.get('pipeline')}/{study}")
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final, NoReturn
 
-from training.contracts import FORMAT_VERSION, ContractError, canonical_json, sha256_hex
+from training.contracts import FORMAT_VERSION, ContractError, JsonObject, JsonValue, canonical_json, sha256_hex
 from training.errors import StoreError, shown
 
 VERSION: Final = 1
@@ -29,7 +29,7 @@ def encode(key: str, value: Any) -> bytes:
     Raises:
         ContractError: not JSON.
     """
-    mark: dict[str, Any] = {"version": VERSION, "digest": sha256_hex(canonical_json([key, value]))}
+    mark: dict[str, JsonValue] = {"version": VERSION, "digest": sha256_hex(canonical_json([key, value]))}
     if isinstance(value, dict):
         return canonical_json({**value, MARK: mark}) + b"\n"
     return canonical_json({"value": value, MARK: {**mark, "wraps": True}}) + b"\n"
@@ -84,7 +84,7 @@ def damaged(uri: str, reason: str, *, hint: str) -> StoreError:
     return StoreError("record.damaged", f"{uri} is damaged: {reason[:200]}", hint=hint)
 
 
-def require(value: Any, kind: str, /, **types: type) -> dict[str, Any]:
+def require(value: Any, kind: str, /, **types: type) -> dict[str, JsonValue]:
     """Return `value` if it is an object with fields of these types.
 
     Raises:
@@ -98,7 +98,7 @@ def require(value: Any, kind: str, /, **types: type) -> dict[str, Any]:
     return value
 
 
-def require_readable_format(uri: str, value: dict[str, Any]) -> None:
+def require_readable_format(uri: str, value: JsonObject) -> None:
     """Refuse a request or a result of a later version of Nightshift.
 
     Raises:
