@@ -27,7 +27,9 @@ MAX_CLOCK_SKEW: Final = timedelta(minutes=5)
 Scalar = str | int | float | bool | None
 
 JsonValue: TypeAlias = "Scalar | Sequence[JsonValue] | Mapping[str, JsonValue]"
-"""What a JSON or YAML text holds, for reading: a mapping or a list of these is one too, whatever its own type is."""
+"""What a JSON or YAML text holds, for reading: a mapping or a list of these is one too, whatever its own type is.
+
+Not for pydantic's fields, which do not resolve the name."""
 
 JsonObject: TypeAlias = Mapping[str, JsonValue]
 """A JSON object. Its values are narrowed by `isinstance`, or by a TypedDict or a dataclass where the keys are known."""

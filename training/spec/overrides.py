@@ -38,7 +38,7 @@ class TrainOverrides(Section):
     weight_decay: float | None = None
     seed: int | None = None
     early_stopping: int | None = None
-    settings: dict[str, JsonValue] | None = None
+    settings: dict[str, object] | None = None
     """The family's own: those given replace the spec's, the others stay."""
 
 
@@ -69,7 +69,7 @@ class Overrides(Section):
     force: bool = False
     train: TrainOverrides = Field(default_factory=TrainOverrides)
     evaluate: EvaluateOverrides = Field(default_factory=EvaluateOverrides)
-    tune: dict[str, JsonValue] = Field(default_factory=dict)
+    tune: dict[str, object] = Field(default_factory=dict)
     """Keys of the spec's `tune` that are others for this run: a space of one's own, another objective."""
 
 

@@ -164,4 +164,4 @@ def test_its_settings_and_tasks_are_checked_as_those_of_any_family(bench: Evalua
     assert [problem.code for problem in caught.value.problems] == ["field.conflict", "spec.unknown_key"]
     with pytest.raises(SpecError, match="ridge does not train for the task multiclass"):
         bench.spec_of({**RIDGE, "task: binary, primary: auc": "task: multiclass, primary: accuracy"})
-    assert pipeline_schema()["$defs"]["RidgeSettings"]["properties"]["penalty"]["default"] == 1.0
+    assert pipeline_schema()["$defs"]["ridge.RidgeSettings"]["properties"]["penalty"]["default"] == 1.0
