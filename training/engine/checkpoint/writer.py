@@ -5,6 +5,7 @@ A block that did not change is not written again. The commit is an entry of the 
 
 from __future__ import annotations
 
+import copy
 import logging
 import re
 import time
@@ -131,7 +132,8 @@ class CheckpointWriter:
 
     def _begin(self, index: Index, view: memoryview, meta: Position, name: str | None) -> None:
         self._saved_at = time.monotonic()
-        self._in_flight = self._pool.submit(self._write, index, view, meta.copy(), name)
+        # The training appends to its history while this save is written.
+        self._in_flight = self._pool.submit(self._write, index, view, copy.deepcopy(meta), name)
 
     def _write(self, index: Index, view: memoryview, meta: Position, name: str | None) -> None:
         files = {}

@@ -411,3 +411,20 @@ def test_elastic_training_alone_goes_on_with_another_number_of_processes(bench: 
     assert entry_of(bench, parameters, world_size=2, dataset="d") == 2
     if parameters:
         assert entry_of(bench, parameters, world_size=1, dataset="d") == 2
+
+
+@pytest.mark.parametrize("kind", ["tensors", "bytes"])
+def test_history_that_grows_while_a_save_is_written_is_saved_as_it_was(
+    bench: LoopBench, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    gate = Gate(bench, monkeypatch)
+    checkpoints = bench.checkpoints(bench.context())
+    position: Position = {"step": 1, "epoch": 1, "history": [{"train_loss": 0.5}]}
+    if kind == "tensors":
+        checkpoints.save(state(), position)
+    else:
+        checkpoints.save_bytes({"booster": b"trees"}, position)
+    position["history"].append({"train_loss": 0.25})
+    gate.opened.set()
+    checkpoints.close()
+    assert bench.checkpoints(bench.context()).restore(checkpoints.newest_entry()).meta["history"] == [{"train_loss": 0.5}]
