@@ -14,7 +14,7 @@ import torch
 
 from tests.unit.training.engine.loop_bench import LoopBench
 from training.engine.checkpoint.checkpoints import Checkpoints
-from training.engine.checkpoint.format import ALIGNMENT_BYTES, BLOCK_BYTES
+from training.engine.checkpoint.format import ALIGNMENT_BYTES, BLOCK_BYTES, Position
 from training.engine.checkpoint.writer import MAX_FAILED_SAVES
 from training.errors import LeaseLostError, NoUsableCheckpointError, SpecError, UnavailableError
 from training.store.collector import Collector
