@@ -1,4 +1,4 @@
-"""Naive baselines: what a model must beat to be worth its training. Scored beside it in every evaluation, without being asked for.
+"""Naive baselines: what a model must beat to be worth its training. Every evaluation scores them by default.
 
 | task | baselines |
 | --- | --- |
@@ -173,7 +173,7 @@ def best_of(found: Sequence[NaiveBaseline], primary: str) -> NaiveBaseline | Non
 
 
 def named_entries(record: Baselines, spec: PipelineSpec) -> list[dict[str, JsonValue]]:
-    """Return the entries of the baselines that the spec asks for by a key of its own, without the best one.
+    """Return the entries of the baselines that the spec names by a key, without the best one.
 
     Returns:
         Each entry as JSON with `key`: `evaluate.baseline.season` or `evaluate.baseline.sql`.

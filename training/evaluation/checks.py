@@ -19,7 +19,7 @@ Rows = NDArray[np.int64]
 MAX_ROWS: Final = 200_000
 """Rows of each split that the search for a leaking feature looks at, evenly chosen."""
 NUM_BINS: Final = 50
-"""Of a number, so that a feature counts that tells the label without rising with it."""
+"""Of a number, so that a feature counts that predicts the label without rising with it."""
 MAX_CLASSES: Final = 10
 """The most frequent ones are looked at."""
 DRIFT_BINS: Final = 10
@@ -32,7 +32,7 @@ def strongest_feature(
 ) -> Leakage | None:
     """Return the raw column that alone ranks the test labels best, and its value; None where none can be judged.
 
-    A column is judged as it is, rising or falling, and by the mean label of its values (of bins, for a number) in the training
+    A column is judged by its values, rising or falling, and by the mean label of its values (of bins, for a number) in the training
     rows, which also sees an identifier that stands for the label. The value is the AUC, averaged over classes one against the
     rest; where labels are not yes or no, the absolute rank correlation (Spearman), as a share of the largest that the ties allow.
 
@@ -56,7 +56,7 @@ def overlap(frame: pd.DataFrame, entities: Sequence[str], training: Rows, test: 
 
     Args:
         frame: all rows.
-        entities: columns that together name who or what a row is about.
+        entities: columns that together identify the entity of a row.
         training, test: numbers of rows.
     """
     keys = pd.util.hash_pandas_object(frame[list(entities)], index=False).to_numpy()

@@ -1,4 +1,4 @@
-"""How differently a model treats the values of a sensitive column: who is found, and whose probabilities are right."""
+"""How differently a model treats the values of a sensitive column: true positive rates and calibration by value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast a registered model answers, in a process of its own: nothing of the evaluation's is in its caches or threads.
+"""The latency of a registered model, measured in a separate process without the evaluation's caches and threads.
 
 It has one thread (for what heeds OMP_NUM_THREADS, unless that is set): several on a busy machine wait for each other, and the
 figure would be the neighbours'. The time that a call is ready to run and waits for a CPU (Linux's run delay, proc(5), `schedstat`) is not
@@ -57,7 +57,7 @@ CALM_SHARE: Final = 0.1
 """Share of waiting for a CPU up to which a measurement is not repeated."""
 PROGRAM: Final = "training.evaluation.latency"
 FAMILY: Final = Variable(
-    name="NIGHTSHIFT_MODEL_FAMILY", set_by="Nightshift", meaning="tells the process that measures latency which family the candidate is of"
+    name="NIGHTSHIFT_MODEL_FAMILY", set_by="Nightshift", meaning="the candidate's model family, for the process that measures latency"
 )
 """Set by what starts an evaluation: the family of the spec's model, so that its libraries are imported before there are threads."""
 RUN_DELAY: Final = Path("/proc/thread-self/schedstat")
@@ -70,9 +70,9 @@ def measure(
 
     Args:
         folder: the model's files, as registered.
-        frame: raw rows to ask it about, some thousands are enough.
+        frame: raw rows to predict, some thousands are enough.
         scratch: an empty place for a file.
-        group: column whose rows are asked about together.
+        group: column whose rows are predicted together.
         limits: figures of batch 1 to their limits, `{"p95_ms": 20}`: what the gate will judge.
 
     Returns:
@@ -96,7 +96,7 @@ def measure(
 
 
 def _answer(forked: ForkedMeasurer | None, arguments: list[str]) -> str:
-    """Return this program's output; a forked process that was killed, perhaps long before it was asked, is replaced by a new one."""
+    """Return this program's output; a forked process that was killed, perhaps long before it was used, is replaced by a new one."""
     if forked is not None:
         try:
             return forked.ask(arguments)
@@ -113,7 +113,7 @@ def _new_process(arguments: list[str]) -> str:
     Raises:
         subprocess.TimeoutExpired, subprocess.CalledProcessError
     """
-    # It must not outlive this process, whatever ends it.
+    # It must not outlive this process, however this one ends.
     bound = [
         sys.executable,
         "-m",
@@ -175,7 +175,7 @@ _forked: ForkedMeasurer | None = None
 
 
 def fork_measurer(family: str) -> None:
-    """Fork the process that `measure` will ask, if that is safe; call it first of all, while this process has one thread.
+    """Fork the process that `measure` will use, if that is safe; call it first, while this process has one thread.
 
     Args:
         family: name of a family of training/models/; nothing is forked for another one, whose import may start threads or open devices.
@@ -186,7 +186,7 @@ def fork_measurer(family: str) -> None:
         return
     load_family(family)
     if others := other_threads():
-        logger.info("latency will be measured by a new process: %s runs beside the main thread", ", ".join(others))
+        logger.info("latency will be measured by a new process: thread %s exists besides the main thread", ", ".join(others))
         return
     (request_reader, requests), (answers, answer_writer), errors = os.pipe(), os.pipe(), os.memfd_create("latency")
     sys.stdout.flush()
@@ -315,7 +315,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m training.evaluation.latency", description=__doc__)
     parser.add_argument("folder", type=Path, help="folder of the model's files")
     parser.add_argument("frame", type=Path, help="raw rows")
-    parser.add_argument("group", nargs="?", help="column whose rows are asked about together")
+    parser.add_argument("group", nargs="?", help="column whose rows are predicted together")
     parser.add_argument("--limits", type=json.loads, default={}, help="JSON of the figures of batch 1 that have a limit, and the limits")
     arguments = parser.parse_args()
     frame = pq.read_table(arguments.frame).to_pandas()

@@ -57,7 +57,7 @@ class Rows:
             labels: [n].
             group: a column, or None.
             event_time: the column that says when a row happened.
-            entities: columns that together name who or what a row is about.
+            entities: columns that together identify the entity of a row.
         """
         groups = None if group is None else np.unique(frame[group].to_numpy(), return_inverse=True)[1].astype(np.int64)
         origins = None if event_time is None else _origins(frame, event_time, entities)

@@ -53,7 +53,7 @@ class Values:
 
 
 def values_of(column: pd.Series[Any]) -> Values:
-    """Return the values of a column, [n]; a missing one is a value of its own."""
+    """Return the values of a column, [n]; a missing value counts as a separate value."""
     numbers, found = pd.factorize(column, use_na_sentinel=True)
     names = [str(value) for value in found] + [MISSING]
     codes = np.where(numbers < 0, len(found), numbers).astype(np.int64)

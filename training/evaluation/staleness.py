@@ -46,7 +46,7 @@ def advice_of(
 def _drift_since(
     champion: Rival | None, event_time: str, frame: pd.DataFrame, test: NDArray[np.int64], columns: Sequence[str]
 ) -> dict[str, float] | None:
-    """Return each numeric column's stability index: the test rows against what the champion learned from, as far as it is here."""
+    """Return each numeric column's stability index: the test rows against the champion's training rows, as far as they are here."""
     if champion is None or "train" not in champion.bounds:
         return None
     learned_until = datetime.fromisoformat(champion.bounds["train"][1]).astimezone(UTC).replace(tzinfo=None)

@@ -26,7 +26,7 @@ FOLDER: Final = Path(__file__).resolve().parent
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationPage:
-    """What the page shows. What is None or empty is left out, and the page says so."""
+    """The content of the page. A part that is None or empty is left out, with a note."""
 
     record: EvaluationRecord
     pipeline: str

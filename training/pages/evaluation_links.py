@@ -1,4 +1,4 @@
-"""Where the page's facts lead to: MLflow's own pages of the run and of the registered version."""
+"""Links from the page's facts to MLflow's pages of the run and of the registered version."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def decision(made: Decision | CanaryVerdict | None) -> Row | None:
 
 
 def _badge(reason: Reason, *, is_waiting: bool = False) -> Badge:
-    # What the spec asks a person for is not a failure, but nothing is promoted before it.
+    # A required approval is not a failure, but nothing is promoted before it.
     is_passed = reason.passed and reason.gate != "approval"
     if is_waiting and not is_passed and reason.severity == "fail":
         # Time, rows or labels that a canary still lacks.

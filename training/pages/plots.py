@@ -24,7 +24,7 @@ from training.spec.sections.evaluation import Gain
 
 Floats = NDArray[np.float64]
 Models = Mapping[str, Floats]
-"""Who ("candidate", "champion", "canary") to the scores, [n] or for multiclass [n, classes]."""
+"""Role ("candidate", "champion", "canary") to the scores, [n] or for multiclass [n, classes]."""
 
 MAX_POINTS: Final = 300
 """Of one curve: more than a screen shows."""
@@ -64,7 +64,7 @@ def task_plots(
     Args:
         task: as `evaluate.task`; `language` has no curves.
         labels: [n]; class numbers for multiclass.
-        models: who to the scores; None and scores that are not finite are left out.
+        models: role to the scores; None and scores that are not finite are left out.
         groups: [n] for ranking.
         classes: names of the classes, multiclass only; absent: their numbers.
         gain: of a label in NDCG.

@@ -58,8 +58,8 @@ def _parser() -> argparse.ArgumentParser:
     back.add_argument("model", help="name of a model")
     back.add_argument("--to", metavar="VERSION", help="number or semantic version; absent: the champion before this one")
     back.add_argument("--reason", required=True, help="for those who read the ledger a year later")
-    back.add_argument("--by", default=None, help="who orders it; absent: the user of this process")
-    back.add_argument("--yes", action="store_true", help="do not ask; needed where standard input is not a terminal")
+    back.add_argument("--by", default=None, help="the user who orders it (default: the user of this process)")
+    back.add_argument("--yes", action="store_true", help="do not ask for confirmation; required where standard input is not a terminal")
     check = commands.add_parser("check", help="compare MLflow with the ledger")
     check.add_argument("model", nargs="?", help="name of a model; absent: all")
     check.add_argument("--repair", action="store_true", help="set MLflow right")
@@ -111,7 +111,7 @@ def _rollback(ledger: Ledger, options: argparse.Namespace) -> int:
         follow(ledger, options.model)
     except UnavailableError as err:
         # Not again: a second rollback would go further back.
-        again = f"the rollback is done; to tell MLflow of it: python -m training.registry check {options.model} --repair"
+        again = f"the rollback is recorded; to update MLflow: python -m training.registry check {options.model} --repair"
         raise UnavailableError(err.code, err.message, hint=again) from err
     sys.stdout.write("MLflow's aliases and tags say so too\n")
     return 0
@@ -156,7 +156,7 @@ def _check(ledger: Ledger, options: argparse.Namespace) -> int:
             if options.repair:
                 follow(ledger, name)
         except DeniedError as err:
-            # A version that MLflow has lost: the other models are looked at all the same.
+            # A version that MLflow has lost: the other models are still checked.
             left += 1
             sys.stderr.write(f"error: {err}\n")
     number = f"{found} difference{'' if found == 1 else 's'}"

@@ -1,4 +1,4 @@
-"""The gates `minimum` and `maximum`: absolute bounds of metrics, whatever the champion reaches."""
+"""The gates `minimum` and `maximum`: absolute bounds of metrics, independent of the champion."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ APPROVED_MISS: Final = 2.0
 def bounds(record: EvaluationRecord, rules: Evaluate) -> Iterator[Reason]:
     """Yield a reason for each bound of the spec.
 
-    A bound rejects also a candidate that is surely better than a champion which violates the same bound by more. The reason says so,
+    A bound also rejects a candidate that is surely better than a champion which violates the same bound by more. The reason states it,
     because keeping that champion is the worse choice; `evaluate.severity` decides.
 
     Args:

@@ -33,13 +33,13 @@ def record_candidate(
 ) -> Entry:
     """Record what the gates say of a candidate.
 
-    An accepted one becomes champion, or canary where the spec has canaries and there is a champion to stand beside.
+    An accepted one becomes champion, or canary where the spec has canaries and there is a champion.
 
     Args:
         evidence: `evaluation_digest`, `revision` (of the standing that it was measured against), `has_canary`, and all that a reader wants.
 
     Raises:
-        DeniedError: `promotion.conflict`, the standing moved since: also where a person would be asked, who could approve nothing;
+        DeniedError: `promotion.conflict`, the standing moved since: also where an approval is required, since it could not be given;
             `as_of.future`.
     """
     key = decision_key(model, holder.weights_digest, evidence["evaluation_digest"])
@@ -81,7 +81,7 @@ def answer_request(ledger: Ledger, request: Entry, outcome: str, *, by: str, wor
 
     Args:
         outcome: `approved`, `declined`, `expired` or `bypassed`.
-        by: who answered; for what nobody answered, who noticed.
+        by: the person who answered; for a request without an answer, the process that ended it.
 
     Raises:
         DeniedError: `approval.ended`, something ended it before; `approval.unknown`.
@@ -132,7 +132,7 @@ def _stale(request: Entry, entry: Entry, now: Standing) -> Entry:
     measured = (request.evidence.get("champion") or {}).get("version")
     champion = now.champion.version if now.champion else "nobody"
     words = (
-        f"the request is for weights {request.evidence['weights_digest'][:12]}, evaluated against champion {measured or 'nobody'} "
+        f"the request is for weights {request.evidence['weights_digest'][:12]}, evaluated against champion {measured or 'none'} "
         f"(revision {request.evidence['revision']}); champion is {champion} now (revision {now.revision})"
     )
     reasons: list[ReasonJson] = [*request.reasons, {"gate": "approval", "passed": False, "words": words}]
@@ -149,14 +149,14 @@ def settle_canary(
     evidence: Mapping[str, Any],
     decided_by: str,
 ) -> Entry:
-    """Let the canary of `standing` become champion (`accepted`) or go (`rolled_back`).
+    """Let the canary of `standing` become champion (`accepted`) or end (`rolled_back`).
 
     Raises:
         DeniedError: `canary.missing`; `promotion.conflict`, the standing has moved on.
     """
     canary = standing.canary
     if canary is None:
-        raise DeniedError("canary.missing", f"{standing.model} has no canary", hint="it was replaced, settled or rolled back meanwhile")
+        raise DeniedError("canary.missing", f"{standing.model} has no canary", hint="it was replaced, settled or rolled back since")
     accepted = outcome == "accepted"
     entry = Entry(
         model=standing.model,
@@ -176,10 +176,10 @@ def settle_canary(
 def approved_findings(ledger: Ledger, standing: Standing) -> list[ApprovedFinding]:
     """Return what a person approved about the canary of `standing`: the reasons of the gates that asked.
 
-    They are read from the decision that seated it, so they need no field of their own.
+    They are read from the decision that made it canary, so they need no separate field.
 
     Returns:
-        empty where there is no canary, or where nobody was asked about it.
+        empty where there is no canary, or where it needed no approval.
     """
     canary = standing.canary
     ending = None if canary is None or not canary.decision_key else ledger.ending_of(standing.model, canary.decision_key)
@@ -195,7 +195,7 @@ def approved_findings(ledger: Ledger, standing: Standing) -> list[ApprovedFindin
 def settlement(ledger: Ledger, model: str, *, weights_digest: str, revision: int) -> Entry | None:
     """Return how the canary of these weights, seated at `revision`, was settled; None while it was not.
 
-    A settlement that is asked for again, its first answer lost, finds here what it did: the standing has moved on by then.
+    A settlement that is repeated because its first answer was lost finds its result here: the standing has moved by then.
     """
     return ledger.decision(model, _settlement_key(model, weights_digest, revision))
 
@@ -280,7 +280,7 @@ def find_version(ledger: Ledger, history: Sequence[Entry], name: str, model: str
     for outlined in reversed(history):
         if name in (outlined.version, outlined.semantic_version):
             entry = with_evidence(ledger, outlined)
-            # A decision that ends a canary or a request has no version of its own.
+            # A decision that ends a canary or a request makes no version.
             if HOLDER in entry.evidence or "model_uri" in entry.evidence:
                 return holder_of(entry)
     known = {entry.version: entry for entry in history}
@@ -293,7 +293,7 @@ def holder_of(entry: Entry) -> Holder:
     found = entry.evidence.get(HOLDER)
     if found is not None:
         return Holder(**found)
-    # Rows of before version 0.3 have the parts alone.
+    # Rows from before version 0.3 have only the parts.
     evidence = entry.evidence
     return Holder(
         version=entry.version,
@@ -307,7 +307,7 @@ def holder_of(entry: Entry) -> Holder:
 
 def _is_later(request: Entry, holder: Holder) -> bool:
     asked = datetime.fromisoformat(holder_of(request).as_of)
-    # A night that has not come yet holds up nobody.
+    # An `as_of` in the future blocks no later decision.
     return datetime.fromisoformat(holder.as_of) < asked <= datetime.now(UTC)
 
 

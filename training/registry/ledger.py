@@ -19,7 +19,7 @@ from training.errors import DeniedError
 from training.registry.verdicts import ReasonJson
 
 ACTIONS: Final = ("promoted", "canary", "canary_ended", "rolled_back", "recorded")
-"""Champion is another one; canary is another one; the canary is gone; champion is an earlier one again; nothing moved."""
+"""New champion; new canary; canary ended; champion rolled back to an earlier version; nothing moved."""
 OUTCOMES: Final = (
     *("accepted", "rejected", "needs_approval"),
     *("approved", "declined", "expired", "superseded", "bypassed", "stale"),
@@ -47,7 +47,7 @@ class Holder:
     """Split to [start, end] of the rows it was made with."""
     semantic_version: str = ""
     since: str = ""
-    """When it took the alias, ISO 8601; empty for holders of before there was such a field."""
+    """When it took the alias, ISO 8601; empty for holders from before this field existed."""
     decision_key: str = ""
     """Of the decision about its own evaluation."""
     artifact_digest: str = ""
@@ -56,7 +56,7 @@ class Holder:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Standing:
-    """Who holds a model's aliases."""
+    """The versions that hold a model's aliases."""
 
     model: str
     champion: Holder | None = None
@@ -93,12 +93,12 @@ class Entry:
     revision: int | None = None
     """Of the standing after the move; None where this decision moved nothing. The ledger fills it in."""
     deleted_at: datetime | None = None
-    """When retention let the version's weights go; None while they are kept."""
+    """When retention deleted the version's weights; None while they are kept."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pending:
-    """What MLflow has still to be told of a model, or a writer's note that it is at it."""
+    """An update that MLflow does not have yet, or a writer's note that it works at one."""
 
     number: int
     model: str
@@ -121,7 +121,7 @@ class Ledger:
         self._engine = connect(database_url)
 
     def standing(self, model: str) -> Standing:
-        """Return who holds the aliases of `model`; nobody, at revision 0, of one that nothing was ever decided about.
+        """Return the holders of `model`'s aliases; none, at revision 0, for a model without decisions.
 
         Raises:
             UnavailableError: `database.unavailable`.
@@ -195,7 +195,7 @@ class Ledger:
             return int(note.id)
 
     def pending(self, model: str | None = None) -> list[Pending]:
-        """Return what MLflow has still to be told, oldest first; None: of all models."""
+        """Return the updates that MLflow does not have yet, oldest first; None: of all models."""
         with database_faults(), Session(self._engine) as session:
             rows = select(RegistryOutbox).where(RegistryOutbox.done_at.is_(None)).order_by(RegistryOutbox.id)
             if model is not None:
@@ -208,7 +208,7 @@ class Ledger:
             ]
 
     def mark_told(self, numbers: Sequence[int]) -> None:
-        """Mark what MLflow was told; notes go, which say only that a process was working on it."""
+        """Mark updates as done in MLflow, and delete notes of writers."""
         if not numbers:
             return
         with database_faults(), Session(self._engine) as session, session.begin():
@@ -217,7 +217,7 @@ class Ledger:
             session.execute(update(RegistryOutbox).where(told).values(done_at=datetime.now(UTC)))
 
     def record(self, entry: Entry, move: Move | None = None) -> Entry:
-        """Add a decision and, where it moves anything, the standing, and what MLflow has to be told, in one transaction.
+        """Add a decision, the change of the standing if there is one, and the update for MLflow, in one transaction.
 
         The same key twice is one decision: the first one's row is returned, and nothing moves. A request for approval and every move end
         the open requests of the model, as superseded. A canary that a move has no seat for ends likewise.
@@ -226,7 +226,7 @@ class Ledger:
             DeniedError: `promotion.conflict`, the standing moved after the candidate was measured against it, for a move as for a request
                 for approval; `as_of.future`, a move seats a version of a night that has not come; `approval.ended`, the request that the
                 entry answers has ended otherwise; `approval.unknown`, there is no such request; `version.deleted`, a rollback to a
-                version whose weights retention has let go. Nothing is recorded.
+                version whose weights retention has deleted. Nothing is recorded.
             UnavailableError: `database.unavailable`.
         """
         with database_faults(), Session(self._engine) as session, session.begin():
@@ -302,7 +302,7 @@ def _check_revision(standing: ModelStanding, expected: int, entry: Entry) -> Non
 
 
 def _check_kept(session: Session, entry: Entry) -> None:
-    """Refuse to go back to weights that are deleted. Who deletes holds the standing's row, too, so none of the two is late."""
+    """Refuse to roll back to deleted weights. A deletion locks the standing's row, too, so neither can overtake the other."""
     rows = select(LedgerDecision).where(LedgerDecision.model == entry.model, LedgerDecision.version == entry.version)
     newest = session.scalars(rows.order_by(LedgerDecision.id.desc())).first()
     if newest is None or newest.deleted_at is None:
@@ -342,7 +342,7 @@ def _check_open(session: Session, entry: Entry, request_key: str) -> None:
     request = _known(session, entry.model, request_key)
     if request is None or request.outcome != REQUEST:
         message = f"version {entry.version} of {entry.model} cannot be {entry.outcome}: the ledger has no request {request_key}"
-        raise DeniedError("approval.unknown", message, hint="NIGHTSHIFT_DATABASE of who asks and who answers differ")
+        raise DeniedError("approval.unknown", message, hint="the two processes have different values of NIGHTSHIFT_DATABASE")
 
 
 def _displace(session: Session, canary: Holder, move: Move, entry: Entry) -> None:

@@ -1,4 +1,4 @@
-"""Deletes from MLflow what retention has let go: versions whose weights are deleted, and old runs that no version is of.
+"""Deletes from MLflow by the retention settings: versions whose weights are deleted, and old runs that no version is of.
 
 Each step can be repeated, and the version itself goes last: one that was begun and not finished is found again by the next housekeeping.
 """
@@ -76,8 +76,8 @@ class OpenWork:
 def forget(store: Store, ledger: Ledger, model: str, *, experiment: str | None, before: datetime, work: OpenWork | None = None) -> None:
     """Delete versions of `model` whose weights are deleted, and ended runs of `experiment` that began before an instant.
 
-    A run stays while a version that stays is of it, whatever model the version is of (the model of a pipeline may have had another name),
-    and while unfinished work uses it. A run is deleted as by a click in MLflow's page; its files are gone at once, its metrics when the
+    A run stays while a version that stays is of it, of any model (the model of a pipeline may have had another name),
+    and while unfinished work uses it. A run is deleted as in MLflow's page; its files are deleted at once, its metrics when the
     server's administrator runs `mlflow gc`.
 
     Args:
@@ -86,7 +86,7 @@ def forget(store: Store, ledger: Ledger, model: str, *, experiment: str | None, 
 
     Raises:
         NightshiftError: a record of unfinished work cannot be read; no run was deleted.
-        UnavailableError: `mlflow.unavailable`, `database.unavailable`; the next call goes on.
+        UnavailableError: `mlflow.unavailable`, `database.unavailable`; the next call continues.
     """
     deleted = deleted_versions(ledger.outline(model))
     work = work or OpenWork(store)
@@ -112,7 +112,7 @@ def deleted_versions(history: Sequence[Entry]) -> set[str]:
 
 def _delete_version(store: Store, client: Any, version: Any, work: OpenWork) -> None:
     name, number = version.name, str(version.version)
-    # Asked before anything is deleted: what cannot be read of the store stops the deletion, not half of it.
+    # Read before anything is deleted: an unreadable store stops the deletion before it starts.
     has_own_run = bool(version.run_id) and not _is_run_used(client, version, work)
     # First of all: a training that comes to the same weights again registers them as a new version.
     if WEIGHTS_TAG in version.tags:

@@ -1,4 +1,4 @@
-"""MLflow's aliases and tags follow the ledger: whatever differs is set right, as often as it takes, wherever a writer died."""
+"""MLflow's aliases and tags follow the ledger: every difference is corrected, after a death of a writer at any step."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_TAG_CHARS: Final = 5000
 ABANDONED_AFTER: Final = timedelta(hours=1)
 PAGE_VERSIONS: Final = 2000
 MAX_ROUNDS: Final = 20
-"""Of looking and setting right: two suffice alone, some more among others who write."""
+"""Rounds of comparing and correcting: two suffice for one writer, concurrent writers need some more."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,7 +38,7 @@ class Difference:
     mend: Callable[[], object]
 
     def __str__(self) -> str:
-        return f"{self.model}: {self.what} is {self.found or 'not there'}, the ledger says {self.expected or 'nobody'}"
+        return f"{self.model}: {self.what} is {self.found or 'not there'}, the ledger says {self.expected or 'none'}"
 
 
 def follow(ledger: Ledger, model: str, *, whole: bool = True) -> Standing:
@@ -52,7 +52,7 @@ def follow(ledger: Ledger, model: str, *, whole: bool = True) -> Standing:
     and the work, to the next process.
 
     Raises:
-        UnavailableError: `database.unavailable`, `mlflow.unavailable`; nothing is lost, the next one goes on.
+        UnavailableError: `database.unavailable`, `mlflow.unavailable`; nothing is lost, the next one continues.
         DeniedError: `registry.version_missing`, the ledger names a version that MLflow does not have; all else is set right.
     """
     note = ledger.add_note(model)
@@ -73,7 +73,7 @@ def follow(ledger: Ledger, model: str, *, whole: bool = True) -> Standing:
             with registry_faults():
                 _mend(difference)
     message = f"after {MAX_ROUNDS} rounds MLflow still says otherwise than the ledger: {found[0]}"
-    raise UnavailableError("mlflow.unavailable", message, hint="who else sets aliases and tags of this model?")
+    raise UnavailableError("mlflow.unavailable", message, hint="find the other process that sets aliases and tags of this model")
 
 
 def differences(ledger: Ledger, model: str, *, pending: Sequence[Pending] | None = None) -> list[Difference]:
@@ -105,7 +105,7 @@ def _mend(difference: Difference) -> None:
     try:
         difference.mend()
     except MlflowException as err:
-        # Two who set the same tag at the same moment both add it, and the database refuses one: the next look says what is left to do.
+        # Two writers of the same tag at the same moment both add it, and the database refuses one: the next round compares again.
         if err.error_code != "BAD_REQUEST":
             raise
         logger.info("not set right yet: %s", err)
@@ -125,7 +125,7 @@ def expected_tags(history: Sequence[Entry], standing: Standing) -> dict[str, dic
         if entry.semantic_version:
             tags["nightshift.semantic_version"] = entry.semantic_version
         if entry.action != "recorded":
-            # Whoever sits on a seat gets its name below; who sat on one and does not any more is archived.
+            # The present holder of an alias gets its name below; a former holder is archived.
             tags[LIFECYCLE_TAG] = "archived"
             if entry.action in ("promoted", "rolled_back"):
                 tags |= {"promoted_by": entry.decided_by, "promoted_at": entry.decided_at.isoformat(timespec="seconds")}
@@ -188,7 +188,7 @@ def _touched(history: Sequence[Entry], standing: Standing, pending: Sequence[Pen
     keys = {entry.key for entry in pending}
     start = next((place for place, entry in enumerate(history) if entry.key in keys), len(history))
     touched = {entry.version for entry in history[start:]}
-    # Who held an alias before may have to be archived.
+    # The former holder of an alias may have to be archived.
     for actions in (CHAMPIONS, {"canary"}):
         touched.update([entry.version for entry in history[:start] if entry.action in actions][-1:])
     holders = (standing.champion, standing.canary)

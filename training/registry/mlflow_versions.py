@@ -40,7 +40,7 @@ def registry_faults() -> Iterator[None]:
     except (MlflowException, OSError) as err:
         text = str(err).splitlines()[0][:300] if str(err) else type(err).__name__
         raise UnavailableError(
-            "mlflow.unavailable", f"MLflow did not do what was asked: {text}", hint="make status; MLFLOW_TRACKING_URI"
+            "mlflow.unavailable", f"a request to MLflow failed: {text}", hint="make status; MLFLOW_TRACKING_URI"
         ) from err
 
 

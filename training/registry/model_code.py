@@ -1,6 +1,6 @@
 """The code that a registered model carries, under a package name that contains its digest, with relative imports inside.
 
-So models with different code load in one process, beside any `training` package or none, and a model of trees imports no torch.
+So models with different code load in one process, with any or no installed `training` package, and a model of trees imports no torch.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
 
 def write_list(folder: Path) -> str:
-    """Write the list of all files in `folder` beside them; return the list's SHA-256."""
+    """Write the list of all files in `folder` into it; return the list's SHA-256."""
     names = sorted(name for name in _kinds(folder) if name != LIST_NAME)
     files = {name: {"sha256": _sha256(folder / name), "size_bytes": (folder / name).stat().st_size} for name in names}
     data = canonical_json({"format_version": FORMAT_VERSION, "files": files})
@@ -51,7 +51,7 @@ def has_list(folder: Path) -> bool:
 def check_kinds(folder: Path) -> None:
     """Refuse a folder that holds anything but folders and regular files. Nothing is opened.
 
-    To open a FIFO waits for its writer, a device may never end, and a symbolic link may lead to any file.
+    Opening a FIFO waits for its writer, a device may never end, and a symbolic link may point to any file.
 
     Raises:
         DataError: `model.unlisted`, it is not a folder; `model.altered`, with what is in it.

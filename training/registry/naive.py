@@ -27,7 +27,7 @@ def naive_baseline(record: EvaluationRecord, rules: Evaluate) -> Iterator[Reason
     severity, found = _severity(record, rules), record.baselines or Baselines()
     why = _why_none(found, rules)
     if why is not None:
-        # A gate that the spec asks for and that cannot judge is a warning.
+        # A configured gate that cannot judge is a warning.
         is_asked = "naive_baseline" in rules.severity
         severity = "warn" if is_asked else severity
         yield Reason(gate=GATE, passed=not is_asked, severity=severity, words=f"no naive baseline to compare with: {why}")

@@ -54,7 +54,7 @@ class Repaired:
 
 
 def repair_models(store: Store, ledger: Ledger, *, forget_before: datetime | None) -> Repaired:
-    """Let MLflow follow the ledger for each model, and delete from MLflow what retention let go.
+    """Make MLflow agree with the ledger for each model, and delete from MLflow by the retention settings.
 
     Args:
         forget_before: delete ended runs that started earlier, and versions whose weights are deleted; None: delete nothing.

@@ -21,7 +21,7 @@ NAMED: Final = ("model_uri", "dataset_uri", "snapshot_uri", "evaluation_uri", "s
 
 
 class LedgerRoots:
-    """Champion, canary, the former champions, and versions about which a person is asked: with all that their runs were made of."""
+    """Champion, canary, the former champions, and versions with an open request for approval, with the inputs of their runs."""
 
     def __init__(self, database_url: str | None = None, *, champions: int) -> None:
         """Open the ledger.
@@ -62,7 +62,7 @@ class LedgerRoots:
         for entry in history:
             if entry.version in kept:
                 yield from _named(entry)
-        # Housekeeping follows the newest decision by its spec, whatever became of the candidate.
+        # Housekeeping uses the spec of the newest decision, accepted or not.
         yield from [str(entry.evidence["spec_uri"]) for entry in history if "spec_uri" in entry.evidence][-1:]
         for request in self._ledger.open_requests(model):
             yield from _texts(request.evidence)
@@ -71,7 +71,7 @@ class LedgerRoots:
         """Note that these manifests are deleted next: in the decisions about their models, and in the index of snapshots.
 
         Returns:
-            Those that have to stay: their version got a seat, or a person was asked about it, a moment ago.
+            Those that have to stay: their version got an alias or a request for approval a moment ago.
         """
         gone = {key: uri for uri in uris for key in content_keys(uri)}
         stay: set[str] = set()
@@ -128,7 +128,7 @@ def _named(entry: Entry) -> Iterator[str]:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yield all texts of a JSON value: an open request keeps whatever it names."""
+    """Yield all texts of a JSON value: an open request keeps everything that it names."""
     waiting = [value]
     while waiting:
         found = waiting.pop()

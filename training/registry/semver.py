@@ -1,4 +1,4 @@
-"""Semantic versions of models: what a new version means for those who use it."""
+"""Semantic versions of models: what a new version means for its users."""
 
 from __future__ import annotations
 

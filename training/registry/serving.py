@@ -77,5 +77,5 @@ def _copied(folder: Path, target: Path) -> Path:
 
 
 def _load_pyfunc(path: str) -> Predictor | NamedPredictor:
-    """Load a model that was registered before models carried their code under a name of their own; MLflow calls it by name."""
+    """Load a model that was registered before models carried their code under a separate name; MLflow calls it by name."""
     return load_checked(path)

@@ -71,7 +71,7 @@ class Seats:
 def _seats(context: StageContext) -> Seats:
     canary, champion = (context.request.parameters.get(name) for name in ("canary", "champion"))
     if canary is None or champion is None:
-        message = f"{context.spec.promote.model} has no canary beside a champion"
+        message = f"{context.spec.promote.model} has no canary next to a champion"
         raise DeniedError("canary.missing", message, hint="it was settled meanwhile")
     return Seats(canary=Rival.model_validate(canary), champion=Rival.model_validate(champion))
 
@@ -142,7 +142,7 @@ def _page(context: StageContext, record: EvaluationRecord, rows: Rows, scores: M
         plots = task_plots(spec.evaluate.task, rows.labels, named, groups=rows.groups, gain=spec.evaluate.gain, classes=names)
         by_name = by_class(rows.labels, scores["canary"], scores["champion"], names, threshold=spec.evaluate.threshold)
     facts = {
-        "this page": "the canary, as candidate, beside the champion on what arrived since",
+        "this page": "the canary, as candidate, compared with the champion on the data that arrived since",
         "rows since": record.since,
         "canary weights": seats.canary.weights_digest,
         "champion weights": seats.champion.weights_digest,

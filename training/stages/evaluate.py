@@ -317,7 +317,7 @@ def _report(context: StageContext, rows: Rows, scored: Scored, record: Evaluatio
             history=history,
             facts=facts,
             classes=by_class(rows.labels, scored.candidate, scored.champion, classes, threshold=rules.threshold),
-            # What the gates say of these numbers; promote asks them again and records the answer.
+            # The gates' judgement of these numbers; promote judges again and records the decision.
             decision=decide(record, rules, approval=promote.approval, promote=promote),
             advice=() if record.advice is None else record.advice.lines,
         )

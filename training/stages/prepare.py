@@ -160,7 +160,7 @@ def _is_text(spec: PipelineSpec) -> bool:
 
 
 def _labels(spec: PipelineSpec, frame: Frame, rows: Rows) -> tuple[NDArray[np.float32], Classes | None]:
-    """Return the labels, [n]: numbers as they are, of classes with names their numbers."""
+    """Return the labels, [n]: numbers unchanged, named classes as their numbers."""
     column = frame.column(LABEL)
     if not _is_text(spec):
         label: NDArray[np.float32] = column.to_numpy()

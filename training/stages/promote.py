@@ -41,12 +41,12 @@ MAX_REASON_CHARS: Final = 1000
 
 
 def work(context: StageContext) -> Outcome:
-    """Decide, and let MLflow follow. The same decision twice is one row, and ends in the same registry.
+    """Decide, then update MLflow. The same decision twice is one row, with the same result in the registry.
 
     Raises:
         DataError: `evaluation.damaged`, `evaluation.newer`.
         DeniedError: `promotion.conflict`, `evaluation.mismatch`, `canary.missing`, `decision.unknown`, `registry.repair`.
-        UnavailableError: `database.unavailable`, `mlflow.unavailable`, `registry.repair`; again, it goes on where it was.
+        UnavailableError: `database.unavailable`, `mlflow.unavailable`, `registry.repair`; a retry continues from there.
     """
     order = context.request.parameters.get("order", {"kind": "candidate"})
     if order["kind"] == "repair":
@@ -80,7 +80,7 @@ def _repaired(context: StageContext) -> Outcome:
 
 
 def _followed(ledger: Ledger, model: str, kept: Entry | None, *, is_order: bool) -> Standing:
-    """Let MLflow follow. Where no alias moved and MLflow is away, the next run of it adds the tags: a question does not wait for them."""
+    """Update MLflow. Where no alias moved and MLflow does not answer, a later update adds the tags; an approval does not wait for them."""
     try:
         return follow(ledger, model, whole=is_order)
     except UnavailableError as err:
@@ -134,7 +134,7 @@ def _candidate(context: StageContext, ledger: Ledger, order: Mapping[str, str]) 
 
 
 def _overridden(overrides: JsonObject) -> list[ReasonJson]:
-    """Return a reason that names the thresholds that the trigger changed, for all who read the decision; none where it changed none."""
+    """Return a reason that names the thresholds that the trigger changed, for the record; none where it changed none."""
     named = [f"{key} {value}" for key, value in sorted(overrides.items()) if key.startswith("evaluate.")]
     return [{"gate": "overrides", "passed": True, "words": f"the trigger of this run set {', '.join(named)}"}] if named else []
 

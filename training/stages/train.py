@@ -102,7 +102,7 @@ def fit_dataset(
     """Fit the spec's model; return what came of it and whether MLflow has all of its metrics.
 
     Args:
-        judge: of a trial, asked after each epoch by rank 0; a trial's checkpoints are for itself alone.
+        judge: of a trial, called after each epoch by rank 0; a trial's checkpoints are for itself alone.
     """
     train = context.spec.train
     identity: Identity = {"world_size": gang.world_size, "batch_size": train.batch_size, "dataset": dataset.digest}
@@ -110,7 +110,7 @@ def fit_dataset(
         # Only where the spec sets them: checkpoints of families with their own number stay usable.
         identity["threads"] = train.placement.threads_per_process
     if gang.device.type != "cpu":
-        # Not of the CPU, so that its checkpoints of before stay usable.
+        # Not for the CPU, so that its earlier checkpoints stay usable.
         identity["device"] = gang.device.type
     every_seconds = train.checkpoint.every.total_seconds()
     checkpoints = Checkpoints(
@@ -221,7 +221,7 @@ def tags_of(context: StageContext, dataset: Manifest, gang: Gang | Alone) -> dic
 
 
 def code_version_of(context: StageContext) -> str:
-    """Return the code that the work is named after; a request of an earlier version has none, and whatever runs is what it means."""
+    """Return the code that the work is named after; a request of an earlier version has none, and means the code that runs."""
     return context.request.code_version or source_version()
 
 

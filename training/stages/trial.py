@@ -3,7 +3,7 @@
 python -m training.stages.trial REQUEST_URI
 torchrun --nproc-per-node=2 --max-restarts=0 -m training.stages.trial REQUEST_URI
 
-A trial that is killed keeps its settings and its checkpoints, and goes on; its slot has one record, so it is never counted twice.
+A trial that is killed keeps its settings and its checkpoints, and resumes; its slot has one record, so it is never counted twice.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ def work(context: StageContext) -> Outcome:
     Raises:
         UnavailableError: `tuning.storage`, `database.unavailable`: the study's storage is away, and nothing is begun.
         SpecError: `tuning.database`, pods need PostgreSQL; `model.not_isolated`.
-        PreemptedError: asked to stop; the next attempt goes on from the last checkpoint.
+        PreemptedError: stopped by a signal; the next attempt resumes from the last checkpoint.
     """
     check_own_class(context.spec.train.model)
     gang = join_gang(context)
     dataset = fetch_dataset(context, gang)
     trial = _Trial(context) if gang.is_first else None
-    # One rank asks the study, all train with its answer.
+    # One rank gets the settings from the study, all train with them.
     told = json.loads(gang.text_from_first(json.dumps(trial.settings if trial is not None else None)))
     if told is None:
         return trial.outcome() if trial is not None else NOT_FIRST

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 def work(context: StageContext) -> Outcome:
     """Validate `inputs["snapshot"]` against the spec, and against `parameters["previous_snapshot"]` where there is one.
 
-    The report is published whatever it says. A snapshot that passes becomes the one of its night.
+    The report is always published. A snapshot that passes becomes the validated snapshot of its run.
 
     Raises:
         DataError: code of the first check that failed; the message lists up to ten of them, and the report.
@@ -115,7 +115,7 @@ def _fetched_suites(context: StageContext) -> Path | None:
 
 
 def _move_night(store: Store, name: str, uri: str) -> None:
-    """Let the night's ref lead to its validated snapshot; a no-op if it does already."""
+    """Set the run's ref to its validated snapshot; a no-op if it has that value already."""
     ref = store.ref(name)
     while (head := ref.read()) is None or head.value != uri:
         if ref.move(uri, expected=head.number if head else 0):

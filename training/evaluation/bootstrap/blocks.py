@@ -71,7 +71,7 @@ class BlockInterval:
     """Of time, with units."""
     block_seconds: float
     automatic_seconds: float
-    """What the rows alone ask for, before `least_seconds`."""
+    """The block length that the rows alone require, before `least_seconds`."""
     lag1: float
     """Autocorrelation of neighbouring time bins' sums."""
     bin_seconds: float
@@ -145,7 +145,7 @@ class _TimeBlocks(NamedTuple):
 
     num_blocks: int
     automatic: float
-    """Block length that the bins ask for, in bins."""
+    """Block length that the bins require, in bins."""
     half: float
     """Half of the interval's width by these blocks."""
     num_clusters: int
@@ -174,7 +174,7 @@ def _time_blocks(series: _Series, influence: Influence, confidence: float, least
         half, left, num_clusters = _of_blocks(series, influence, num_blocks, confidence)
         if left <= (0.4 if num_bins < BINS_TO_SEE * num_blocks else 0.5):
             break
-        # Blocks that are correlated by chance, far above the length that the bins ask for, still have their few degrees of freedom.
+        # Blocks that are correlated by chance, far above the length that the bins require, still have their few degrees of freedom.
         reaches_far = num_blocks < 2 * FEW_BLOCKS and num_bins < max(BINS_TO_SEE, 2 * automatic) * num_blocks
         num_blocks //= 2
     return _TimeBlocks(num_blocks, automatic, half, num_clusters, reaches_far)

@@ -3,7 +3,7 @@
 The bootstrap takes units (rows, or groups) as independent; the interval by blocks of time, entities or groups (`blocks`) does not.
 The comparison has both, and its ends are those of the wider one.
 
-Each metric resamples its difference by a plan of its own (`training.evaluation.metrics.metric`): none is computed a thousand times
+Each metric resamples its difference by its own plan (`training.evaluation.metrics.metric`): none is computed a thousand times
 over but a function of a user's own.
 """
 

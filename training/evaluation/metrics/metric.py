@@ -1,7 +1,7 @@
 """What a metric is: its value on rows, what each unit adds to it, and how two models' difference is resampled.
 
 Where a metric has no value (one class only, no group with a positive label) it is NaN, which every gate rejects. No metric is computed a
-thousand times over: a mean comes from weights, and each other kind of metric has a plan of its own. Only a function of a user's own is
+thousand times over: a mean comes from weights, and each other kind of metric has its own plan. Only a user's function is
 called for each resample.
 """
 

@@ -15,7 +15,7 @@ def metric_of(name: str) -> Metric:
     """Return the metric of a name, `ndcg@10`.
 
     Raises:
-        SpecError: `metric.unknown`, there is none here; `metric.not_a_metric`, the name leads to something else.
+        SpecError: `metric.unknown`, there is none here; `metric.not_a_metric`, the name is of something else.
     """
     descriptor = descriptor_of_metric(name)
     if descriptor is None:

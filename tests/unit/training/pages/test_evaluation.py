@@ -139,10 +139,10 @@ def test_the_canary_has_columns_of_its_own_and_an_interval() -> None:
 def test_without_a_champion_the_page_says_so_and_shows_no_column_for_it() -> None:
     first = evaluation(champion=None, champion_metrics={}, comparison=None, baseline="no champion")
     found = rendered(evaluation=first).text
-    assert "compared with nobody: there is no champion yet" in found
+    assert "not compared: there is no champion yet" in found
     assert "metric candidate required" in found
     late = rendered(evaluation={**first, "baseline": "its train rows end after the test rows begin"}).text
-    assert "compared with nobody: the champion is not a baseline: its train rows end after the test rows begin" in late
+    assert "not compared: the champion is not a baseline: its train rows end after the test rows begin" in late
 
 
 def test_the_worst_slice_is_marked_first_and_small_ones_come_last_and_grey() -> None:
@@ -213,8 +213,8 @@ def test_every_missing_part_is_left_out_with_a_line_that_says_why() -> None:
         )
     )
     for line in (
-        "The gates have not been asked about this evaluation.",
-        "auc not a number, compared with nobody: there is no champion yet",
+        "The gates have not judged this evaluation.",
+        "auc not a number, not compared: there is no champion yet",
         "The spec declares no columns to slice by (evaluate.slices).",
         "Fairness is not measured: the spec declares no sensitive columns (evaluate.sensitive).",
         "Leakage, overlap, drift and constant predictions were not measured.",

@@ -225,7 +225,7 @@ def test_a_rollback_that_mlflow_does_not_hear_of_says_that_it_is_done_and_how_to
 
     monkeypatch.setattr(follow_module, "follow", silent)
     assert main(["rollback", "m", "--reason", "late", "--yes"]) == ExitCode.UNAVAILABLE
-    assert "the rollback is done; to tell MLflow of it: python -m training.registry check m --repair" in capsys.readouterr().err
+    assert "the rollback is recorded; to update MLflow: python -m training.registry check m --repair" in capsys.readouterr().err
     assert seats(ledger) == ("1", None)
 
 

@@ -79,7 +79,7 @@ def test_what_somebody_else_set_is_listed_and_set_right(ledger: Ledger, registry
     assert [str(difference) for difference in differences(ledger, model)] == [
         f"{model}: tag lifecycle of version 1 is archived, the ledger says champion",
         f"{model}: alias champion is 3, the ledger says 1",
-        f"{model}: alias canary is 4, the ledger says nobody",
+        f"{model}: alias canary is 4, the ledger says none",
     ]
     follow(ledger, model)
     assert aliases(registry, model) == ("1", None)
