@@ -60,14 +60,16 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
     "training/engine/parallel/gang.py": (f"{ENGINE}/parallel/test_gang.py", f"{ENGINE}/test_steps.py"),
     "training/engine/tracking.py": (f"{ENGINE}/test_tracking.py",),
     "training/engine/tracking_journal.py": (f"{ENGINE}/test_tracking_journal.py",),
-    "training/registry/gates.py": (
-        f"{REGISTRY}/test_gates.py",
-        f"{REGISTRY}/test_gates_outcomes.py",
-        f"{REGISTRY}/test_gates_same_weights.py",
-        f"{REGISTRY}/test_gates_significance.py",
-        f"{REGISTRY}/test_gates_canary.py",
-        f"{REGISTRY}/test_gate_naive_baseline.py",
-    ),
+    **{
+        f"training/registry/{file}.py": tuple(
+            f"{REGISTRY}/{name}.py"
+            for name in (
+                *("test_gates", "test_gates_outcomes", "test_gates_same_weights", "test_gates_significance", "test_gates_canary"),
+                "test_gate_naive_baseline",
+            )
+        )
+        for file in ("gates", "absolute_gates", "champion_gates", "bounds", "naive", "significance_gates", "reasons")
+    },
     "training/evaluation/bootstrap/paired.py": INTERVALS,
     **{f"training/evaluation/metrics/{name}.py": INTERVALS for name in PLANS},
     "training/store/leases.py": ("tests/unit/training/store/test_leases.py",),

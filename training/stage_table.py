@@ -46,6 +46,8 @@ class Named(StrEnum):
     """Those of champion and canary."""
     METRICS = "metrics"
     """The metrics of the user's own."""
+    GATES = "gates"
+    """The gates, those of other distributions that the spec names among them."""
     SOURCES = "sources"
     """The kinds of the spec's sources."""
 
@@ -102,7 +104,7 @@ _ROWS: Final = (
         name="evaluate",
         inputs={"model": "train", "dataset": "prepare"},
         services=_STORE_AND_MLFLOW,
-        imports=frozenset({Named.FAMILY, Named.OTHER_FAMILIES, Named.METRICS}),
+        imports=frozenset({Named.FAMILY, Named.OTHER_FAMILIES, Named.METRICS, Named.GATES}),
     ),
     Stage(
         name="promote",

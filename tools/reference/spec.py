@@ -21,7 +21,9 @@ from tools.reference.examples import EXAMPLES, UNITS
 from tools.reference.markdown import code, notice, table
 from training.retention.settings import Retention
 from training.spec.families import built_in_families, descriptor_of
+from training.spec.gate import GateDescriptor
 from training.spec.models import PipelineSpec
+from training.spec.sections.evaluation import GATES
 from training.spec.types import Bytes, ColumnName, Day, Duration, Name, Section, Suite, TimeOfDay
 from training.spec.yaml_reader import read_document
 
@@ -110,7 +112,27 @@ def page(root: Path) -> str:
         if descriptor is not None:
             parts.append(_section(f"train.settings of {name}", descriptor.settings, "train.settings", _of_family(documents, name)))
     parts.append(_section("the file of NIGHTSHIFT_RETENTION", Retention, "", []))
-    return "".join(parts)
+    return "".join([*parts, _gates()])
+
+
+_APPLIES: Final = {"always": "every candidate", "champion": "a candidate beside a champion", "canary": "a candidate beside a canary"}
+
+
+def _gates() -> str:
+    """Return the table of gates, in the order of a decision's reasons."""
+    head = "\n## Gates\nThe reasons of a decision have this order. Gates of other distributions follow (docs/extending.md).\n\n"
+    head += "| gate | judges | not passed, unless `evaluate.severity` has it | turned on by |\n| --- | --- | --- | --- |\n"
+    rows = [
+        f"| `{gate.name}` | {_APPLIES[gate.applies]} | {_severity(gate)} | {gate.switch.removeprefix('set ') or 'always on'} |\n"
+        for gate in GATES
+    ]
+    return head + "".join(rows)
+
+
+def _severity(gate: GateDescriptor) -> str:
+    if not gate.has_severity:
+        return "`fail`, always"
+    return f"as `{gate.inherits}`" if gate.inherits else f"`{gate.severity}`"
 
 
 def _section(title: str, section: type[Section], path: str, documents: Sequence[Document]) -> str:

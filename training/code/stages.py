@@ -9,8 +9,10 @@ from typing import Final
 from training.code.closure import Code, Sources, closure
 from training.code.imports import ImportsCache
 from training.spec.families import built_in_families, is_allowed, is_own, package_of, place_of
+from training.spec.gates import gate_package
 from training.spec.metrics import DESCRIPTORS, metric_package
 from training.spec.models import PipelineSpec
+from training.spec.sections.evaluation import GATES
 from training.spec.source_kinds import DESCRIPTORS as DESCRIPTORS_OF_SOURCES
 from training.spec.source_kinds import installed_sources
 from training.stage_table import TABLE, Named
@@ -20,6 +22,7 @@ LOADERS: Final = {
     "training.evaluation.metrics.registry": "metric_of",
     "training.spec.installed": "installed_descriptor",
     "training.sources.registry": "source_of",
+    "training.registry.gate": "gate_of",
     "training.evaluation.custom_metrics": "load_own_metrics",
 }
 """Module to the function of it that imports by a name in the spec, or in a model's files: the roots below stand for them. A test holds
@@ -60,7 +63,15 @@ def code_roots(stage: str, spec: PipelineSpec, families: Iterable[str] = ()) -> 
         roots |= {place.partition(":")[0] for place in spec.evaluate.metrics.values() if is_own(place)}
         roots |= {f"training.evaluation.metrics.{descriptor.module}" for descriptor in DESCRIPTORS}
         roots |= _installed_metrics(spec)
+    if Named.GATES in named:
+        roots |= {f"training.registry.{gate.module}" for gate in GATES} | _installed_gates(spec)
     return tuple(sorted(roots))
+
+
+def _installed_gates(spec: PipelineSpec) -> set[str]:
+    """Return the modules of the gates of other distributions that the spec names."""
+    packages = {gate_package(name) for name in spec.evaluate.gates}
+    return {f"{package}.{module}" for package in packages if package is not None for module in ("gate", "module")}
 
 
 def _installed_metrics(spec: PipelineSpec) -> set[str]:

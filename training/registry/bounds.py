@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from training.contracts import JsonValue
 from training.evaluation_record import EvaluationRecord
 from training.format import finite
+from training.registry.gate import Gate, RulesGate
 from training.registry.reasons import Reason, missing, number
 from training.registry.verdicts import ApprovedFinding
 from training.spec.metrics import is_lower_better
@@ -28,23 +29,34 @@ def bounds(record: EvaluationRecord, rules: Evaluate) -> Iterator[Reason]:
         record: its `metrics` are judged.
         rules: the spec's thresholds.
     """
-    asked = [("minimum", name, bound, is_lower_better(name)) for name, bound in rules.minimum.items()]
-    asked += [("maximum", name, bound, True) for name, bound in rules.maximum.items()]
-    for gate, name, bound, at_most in asked:
-        value = number(record.metrics.get(name))
-        required = f"required {'<=' if at_most else '>='} {bound:.6g}"
-        if value is None:
-            yield missing(gate, f"{name}, {required},")
-            continue
-        passed = value <= bound if at_most else value >= bound
-        numbers: dict[str, JsonValue] = {"metric": name, "value": value, "bound": bound}
-        words, severity = f"{name} {value:.6g}, {required}", rules.severity_of(gate)
-        champion = None if passed else _worse_champion(record, name, value, at_most=at_most)
-        if champion is not None:
-            numbers["champion"] = champion
-            words += f"; the champion is further from it ({champion:.6g}), and the candidate is surely better than the champion"
-            words += f" (evaluate.severity: {{{gate}: approve}} would ask a person)" if severity == "fail" else ""
-        yield Reason(gate=gate, passed=passed, severity=severity, words=words, numbers=numbers)
+    yield from _minimum(record, rules)
+    yield from _maximum(record, rules)
+
+
+def _minimum(record: EvaluationRecord, rules: Evaluate) -> Iterator[Reason]:
+    for name, bound in rules.minimum.items():
+        yield _bound(record, rules, "minimum", name, bound, at_most=is_lower_better(name))
+
+
+def _maximum(record: EvaluationRecord, rules: Evaluate) -> Iterator[Reason]:
+    for name, bound in rules.maximum.items():
+        yield _bound(record, rules, "maximum", name, bound, at_most=True)
+
+
+def _bound(record: EvaluationRecord, rules: Evaluate, gate: str, name: str, bound: float, *, at_most: bool) -> Reason:
+    value = number(record.metrics.get(name))
+    required = f"required {'<=' if at_most else '>='} {bound:.6g}"
+    if value is None:
+        return missing(gate, f"{name}, {required},")
+    passed = value <= bound if at_most else value >= bound
+    numbers: dict[str, JsonValue] = {"metric": name, "value": value, "bound": bound}
+    words, severity = f"{name} {value:.6g}, {required}", rules.severity_of(gate)
+    champion = None if passed else _worse_champion(record, name, value, at_most=at_most)
+    if champion is not None:
+        numbers["champion"] = champion
+        words += f"; the champion is further from it ({champion:.6g}), and the candidate is surely better than the champion"
+        words += f" (evaluate.severity: {{{gate}: approve}} would ask a person)" if severity == "fail" else ""
+    return Reason(gate=gate, passed=passed, severity=severity, words=words, numbers=numbers)
 
 
 def canary_bounds(record: EvaluationRecord, rules: Evaluate, approved: Sequence[ApprovedFinding]) -> Iterator[Reason]:
@@ -83,3 +95,6 @@ def _worse_champion(record: EvaluationRecord, name: str, value: float, *, at_mos
     if old is None or low is None or low <= 0:
         return None
     return old if (old > value if at_most else old < value) else None
+
+
+GATES: Final[Mapping[str, Gate]] = {"minimum": RulesGate(_minimum), "maximum": RulesGate(_maximum)}

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from training.contracts import JsonValue
 from training.evaluation_record import Baselines, Comparison, EvaluationRecord, NaiveBaseline
+from training.registry.gate import Gate, RulesGate
 from training.registry.reasons import Reason, missing, number
+from training.spec.gate import Severity
 from training.spec.metrics import is_lower_better
-from training.spec.sections.evaluation import Evaluate, Severity
+from training.spec.sections.evaluation import Evaluate
 
 GATE: Final = "naive_baseline"
 
@@ -77,3 +79,6 @@ def _other_metrics(record: EvaluationRecord, found: Baselines, best: NaiveBaseli
 
 def _digits(value: float | None) -> str:
     return "unknown" if value is None else f"{value:.6g}"
+
+
+GATES: Final[Mapping[str, Gate]] = {GATE: RulesGate(naive_baseline)}

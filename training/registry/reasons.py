@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from training.contracts import JsonObject
 from training.registry.verdicts import ReasonJson
-from training.spec.sections.evaluation import Severity
+from training.spec.gate import Severity
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,3 +36,12 @@ def missing(gate: str, what: str, *, hint: str = "evaluate again") -> Reason:
 def number(value: float | None) -> float | None:
     """Return a number that a gate can judge, None for one that is missing or not finite."""
     return value if value is not None and math.isfinite(value) else None
+
+
+def at_most(gate: str, value: float | None, limit: float, what: str, *, severity: Severity, unit: str = "") -> Reason:
+    """Judge a measurement by an upper limit; one that is missing or not finite rejects at every severity."""
+    known = number(value)
+    if known is None:
+        return missing(gate, what)
+    words = f"{what} {known:.6g}{unit}, required <= {limit:.6g}{unit}"
+    return Reason(gate=gate, passed=known <= limit, severity=severity, words=words, numbers={"value": known, "limit": limit})

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Final
 
 from training.contracts import JsonValue
 from training.evaluation_record import Alarm, Blocks, Comparison, EvaluationRecord
+from training.registry.gate import Gate, RulesGate
 from training.registry.reasons import Reason, missing, number
 from training.spec.sections.evaluation import Evaluate
 from training.spec.types import duration_text
@@ -42,6 +43,10 @@ def significance(record: EvaluationRecord, comparison: Comparison | None, gate: 
     how = f" {_how(comparison, blocks)}" if blocks else ""
     words = f"{share} interval of the gain over {rival} [{low:+.6g}, {high:+.6g}]{how}, lower end > 0 required"
     return Reason(gate=gate, passed=low > 0, severity=rules.severity_of(gate), words=words, numbers=_numbers(comparison, rules))
+
+
+def _over_champion(record: EvaluationRecord, rules: Evaluate) -> Iterator[Reason]:
+    yield significance(record, record.comparison, "significance", "the champion", rules)
 
 
 def canary_alarm(record: EvaluationRecord, rules: Evaluate) -> Iterator[Reason]:
@@ -121,3 +126,6 @@ def _numbers(comparison: Comparison, rules: Evaluate) -> dict[str, JsonValue]:
     found |= {name: comparison.decided_by for name in ("decided_by",) if name in given}
     found["confidence"] = rules.confidence
     return found if comparison.blocks is None else found | comparison.blocks.to_json(*NAMED_OF_BLOCKS)
+
+
+GATES: Final[Mapping[str, Gate]] = {"significance": RulesGate(_over_champion)}

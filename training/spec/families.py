@@ -21,6 +21,7 @@ from training.contracts import JsonValue
 from training.errors import Problem, SpecError, shown
 from training.installation import MODEL_PACKAGES
 from training.spec.family import FamilyDescriptor
+from training.spec.gates import installed_gates
 from training.spec.installed import Installed, installed_descriptor, installed_packages
 from training.spec.metrics import installed_metrics
 from training.spec.source_kinds import installed_sources
@@ -107,9 +108,9 @@ def usable_families() -> Mapping[str, FamilyDescriptor]:
 
 
 def own_packages(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """Return the packages whose classes a YAML may name: those of the variable, and those that add families, metrics or sources."""
+    """Return the packages whose classes a YAML may name: those of the variable, and those that entry points name."""
     named = tuple(name for part in MODEL_PACKAGES.text(environ).split(",") if (name := part.strip()))
-    installed = (installed_families(), installed_metrics(), installed_sources())
+    installed = (installed_families(), installed_metrics(), installed_sources(), installed_gates())
     added = [package for found in installed for package in found.packages.values()]
     return tuple(dict.fromkeys([*named, *(package.partition(".")[0] for package in added)]))
 

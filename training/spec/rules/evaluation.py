@@ -6,29 +6,19 @@ from collections.abc import Iterator
 from typing import Final
 
 from training.errors import shown
+from training.spec.gates import descriptor_of_gate, installed_gates, is_on, known_gates
 from training.spec.problems import nearest
 from training.spec.rules.findings import Finding
 from training.spec.rules.leakage import CODE as LEAKAGE
 from training.spec.rules.leakage import Lateness
 from training.spec.sections.data import Data, Prepare
-from training.spec.sections.evaluation import Evaluate, Gate
-from training.spec.types import duration_text
+from training.spec.sections.evaluation import Evaluate
+from training.spec.types import duration_text, told
 from training.spec.yaml_reader import Path
 from training.sql.analysis import objection, unknown_columns, words
 
 FAIRNESS_TASKS: Final = {"equal_opportunity": ("binary",), "calibration": ("binary", "multiclass")}
 """Limit of `fairness` to the tasks for which it can be computed."""
-_SWITCHES: Final = {
-    "minimum": "set evaluate.minimum or evaluate.maximum",
-    "maximum": "set evaluate.maximum",
-    "slices": "set evaluate.slices and evaluate.slice_drop",
-    "fairness": "set evaluate.sensitive and a limit in evaluate.fairness",
-    "latency": "set a limit in evaluate.latency_ms",
-    "leakage": "the task language has no features to check",
-    "overlap": "set evaluate.checks.overlap",
-    "naive_baseline": "set evaluate.baseline.enabled, for another task than language",
-}
-"""Gate to what turns it on."""
 
 
 def slice_keys_have_slices(evaluate: Evaluate) -> Iterator[Finding]:
@@ -115,24 +105,28 @@ def baseline_is_known_in_time(data: Data, prepare: Prepare, evaluate: Evaluate) 
         yield Finding(path, "column.unknown", message, nearest(name, data.frame_types()))
 
 
+def gates_are_known(evaluate: Evaluate) -> Iterator[Finding]:
+    """Yield a finding for each gate that is not installed here."""
+    known = known_gates()
+    for name in evaluate.gates:
+        descriptor = descriptor_of_gate(name)
+        if descriptor is None:
+            added = [gate for gate in known if gate in installed_gates().packages]
+            hint = nearest(name, added) or "install the distribution that adds it, where Airflow parses DAG files too"
+            yield Finding(("evaluate", "gates", name), "gate.unknown", f"there is no gate {told(name)} of another distribution", hint)
+        elif descriptor.settings is None:
+            message = f"{name} is a gate of Nightshift: it is configured by keys of evaluate"
+            yield Finding(("evaluate", "gates", name), "gate.unknown", message, descriptor.switch or "remove it here")
+
+
 def severity_has_a_gate(evaluate: Evaluate) -> Iterator[Finding]:
     """Yield a finding for each severity of a gate that is off: `approve` would make an approval DAG that is never asked."""
-    for gate in evaluate.severity:
-        if not is_on(evaluate, gate):
-            message = f"severity of {gate} has no effect: the gate is off"
-            yield Finding(("evaluate", "severity", gate), "gate.off", message, f"{_SWITCHES[gate]}, or remove it")
-
-
-def is_on(evaluate: Evaluate, gate: Gate) -> bool:
-    """Return whether the spec makes `gate` judge anything."""
-    switches = {
-        "minimum": bool(evaluate.minimum or evaluate.maximum),
-        "maximum": bool(evaluate.maximum),
-        "slices": bool(evaluate.slices) and evaluate.slice_drop is not None,
-        "fairness": bool(evaluate.sensitive) and any(getattr(evaluate.fairness, name) is not None for name in FAIRNESS_TASKS),
-        "latency": any(getattr(evaluate.latency_ms, name) is not None for name in ("p50", "p95", "p99")),
-        "leakage": evaluate.task != "language",
-        "overlap": evaluate.checks.overlap is not None,
-        "naive_baseline": evaluate.baseline.enabled and evaluate.task != "language",
-    }
-    return switches.get(gate, True)
+    known = known_gates()
+    for name in evaluate.severity:
+        path: Path = ("evaluate", "severity", name)
+        gate = descriptor_of_gate(name)
+        if gate is None or not gate.has_severity:
+            yield Finding(path, "gate.unknown", f"there is no gate {told(name)} with a severity", nearest(name, known))
+        elif not is_on(evaluate, gate):
+            switch = gate.switch or f"set evaluate.gates.{name}"
+            yield Finding(path, "gate.off", f"severity of {name} has no effect: the gate is off", f"{switch}, or remove it")

@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
+from training.spec.gate import GateDescriptor, Severity
 from training.spec.metrics import is_metric
-from training.spec.types import ColumnName, Line, PositiveDuration, Section
+from training.spec.types import ColumnName, Line, PositiveDuration, Section, Setting
 
 Task = Literal["ranking", "binary", "multiclass", "regression", "language"]
-Severity = Literal["fail", "warn", "approve"]
 Gain = Literal["linear", "exponential"]
-Gate = Literal[
-    "minimum",
-    "maximum",
-    "improvement",
-    "significance",
-    "slices",
-    "fairness",
-    "latency",
-    "leakage",
-    "overlap",
-    "drift",
-    "naive_baseline",
-]
-
-SEVERITIES: Final[Mapping[str, Severity]] = {"overlap": "warn", "drift": "warn"}
-"""Of the gates that do not fail by themselves. `naive_baseline` fails a first champion, and warns once there is one."""
-
 _Bound = Annotated[float, Field(ge=-1e6, le=1e6)]
 _Gap = Annotated[float, Field(gt=0, le=1)]
 _Milliseconds = Annotated[float, Field(gt=0, le=1e6)]
@@ -80,6 +62,9 @@ class Baseline(Section):
     """A baseline of one's own: one SQL expression over the row's columns, besides the others."""
 
 
+GateName = Annotated[str, Field(pattern="^[a-z][a-z0-9_]{0,62}$")]
+
+
 class Evaluate(Section):
     task: Task
     primary: Line
@@ -112,15 +97,81 @@ class Evaluate(Section):
     latency_ms: LatencyLimits = Field(default_factory=LatencyLimits)
     checks: Checks = Field(default_factory=Checks)
     baseline: Baseline = Field(default_factory=Baseline)
-    severity: dict[Gate, Severity] = Field(default_factory=dict)
+    gates: dict[GateName, dict[str, Setting]] = Field(default_factory=dict)
+    """Gates of other distributions: name to settings. A gate judges where it is named here."""
+    severity: dict[GateName, Severity] = Field(default_factory=dict)
     """What a gate that is not passed does: reject, say so, or ask a person. `maximum` inherits the severity of `minimum`."""
 
-    def severity_of(self, gate: str) -> Severity:
-        """Return what `gate` does where it is not passed; a gate without a severity fails."""
-        severities: dict[str, Severity] = {**SEVERITIES, **{str(name): severity for name, severity in self.severity.items()}}
-        inherited = severities.get("minimum", "fail") if gate == "maximum" else "fail"
-        return severities.get(gate, inherited)
+    def severity_of(self, gate: str, default: Severity = "fail") -> Severity:
+        """Return what `gate` does where it is not passed.
+
+        Args:
+            default: of a gate of another distribution.
+        """
+        row = next((row for row in GATES if row.name == gate), None)
+        if gate in self.severity or row is None:
+            return self.severity.get(gate, default)
+        return self.severity.get(row.inherits, row.severity)
 
     def is_metric(self, name: str) -> bool:
         """Return whether `name` is a metric of the task, or one of the spec's own."""
         return name in self.metrics or is_metric(self.task, name)
+
+
+GATES: Final = (
+    GateDescriptor(name="finite", module="absolute_gates", has_severity=False),
+    GateDescriptor(
+        name="minimum",
+        module="bounds",
+        is_on=lambda rules: bool(rules.minimum or rules.maximum),
+        switch="set evaluate.minimum or evaluate.maximum",
+    ),
+    GateDescriptor(
+        name="maximum", module="bounds", inherits="minimum", is_on=lambda rules: bool(rules.maximum), switch="set evaluate.maximum"
+    ),
+    GateDescriptor(name="constant", module="absolute_gates", has_severity=False),
+    GateDescriptor(
+        name="naive_baseline",
+        module="naive",
+        is_on=lambda rules: rules.baseline.enabled and rules.task != "language",
+        switch="set evaluate.baseline.enabled, for another task than language",
+    ),
+    GateDescriptor(name="baseline", module="champion_gates", has_severity=False),
+    GateDescriptor(name="improvement", module="champion_gates", applies="champion"),
+    GateDescriptor(name="significance", module="significance_gates", applies="champion"),
+    GateDescriptor(
+        name="slices",
+        module="champion_gates",
+        applies="champion",
+        is_on=lambda rules: bool(rules.slices) and rules.slice_drop is not None,
+        switch="set evaluate.slices and evaluate.slice_drop",
+    ),
+    GateDescriptor(name="drift", module="champion_gates", applies="champion", severity="warn"),
+    GateDescriptor(
+        name="fairness",
+        module="absolute_gates",
+        is_on=lambda rules: bool(rules.sensitive) and (rules.fairness.equal_opportunity, rules.fairness.calibration) != (None, None),
+        switch="set evaluate.sensitive and a limit in evaluate.fairness",
+    ),
+    GateDescriptor(
+        name="latency",
+        module="absolute_gates",
+        is_on=lambda rules: rules.latency_ms != LatencyLimits(),
+        switch="set a limit in evaluate.latency_ms",
+    ),
+    GateDescriptor(
+        name="leakage",
+        module="absolute_gates",
+        is_on=lambda rules: rules.task != "language",
+        switch="set another evaluate.task than language",
+    ),
+    GateDescriptor(
+        name="overlap",
+        module="absolute_gates",
+        severity="warn",
+        is_on=lambda rules: rules.checks.overlap is not None,
+        switch="set evaluate.checks.overlap",
+    ),
+    GateDescriptor(name="canary", module="champion_gates", applies="canary", has_severity=False),
+)
+"""The gates of this repository, in the order of a decision's reasons. `naive_baseline` only warns once there is a champion."""

@@ -1,0 +1,206 @@
+"""A gate that a distribution outside of this repository adds: two files, and an entry point."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.training.code.named_work import run_process
+from tests.unit.training.registry.test_gates import ALL, GOOD, WITH_CANARY
+from tests.unit.training.stages import evaluate_bench
+from tests.unit.training.stages.evaluate_bench import EvaluateBench
+from training.errors import DataError, SpecError
+from training.evaluation_record import EvaluationRecord
+from training.registry.gate import Gate, gate_of
+from training.registry.gates import Decision, decide
+from training.spec.families import own_packages
+from training.spec.gates import descriptor_of_gate, known_gates
+from training.spec.installed import installed_packages
+from training.spec.loader import check_file
+from training.spec.sections.evaluation import GATES, Evaluate
+
+GATE = """
+from training.spec.gate import GateDescriptor
+from training.spec.types import Section
+
+
+class SteadySettings(Section):
+    max_share: float = 0.5
+
+
+DESCRIPTOR = GateDescriptor(name="steady", settings=SteadySettings, severity="warn")
+"""
+MODULE = """
+from training.registry.gate import Gate
+
+
+class Steady(Gate):
+    def judge(self, case):
+        overlap = case.record.checks.overlap if case.record.checks else None
+        share = None if overlap is None else overlap.share
+        yield case.at_most(share, case.settings.max_share, "share of known entities")
+
+
+GATE = Steady()
+"""
+FILES = {"acme_steady/gate.py": GATE, "acme_steady/module.py": MODULE}
+BROKEN = {
+    "acme_broken/gate.py": "import no_such_module\n",
+    "acme_odd/gate.py": GATE.replace("steady", "odd"),
+    "acme_odd/module.py": "GATE = 7\n",
+    "acme_silent/gate.py": GATE.replace("steady", "silent"),
+    "acme_silent/module.py": MODULE.replace("yield case.at_most", "return []\n        yield case.at_most"),
+    "acme_failing/gate.py": GATE.replace("steady", "failing"),
+    "acme_failing/module.py": MODULE.replace("case.record.checks.overlap", "case.record.no_such_key"),
+    "acme_stranger/gate.py": GATE.replace("steady", "stranger"),
+    "acme_stranger/module.py": "import dataclasses\n" + MODULE.replace("case.at_most(", "dataclasses.replace(case, gate='x').at_most("),
+}
+NAMES = ("steady", "broken", "odd", "silent", "failing", "stranger")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("site")
+    info = folder / "acme-1.0.dist-info"
+    points = "".join(f"{name} = acme_{name}\n" for name in NAMES)
+    for path, text in {
+        **{folder / name: text for name, text in (FILES | BROKEN).items()},
+        info / "METADATA": "Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n",
+        info / "entry_points.txt": f"[nightshift.gates]\n{points}",
+    }.items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    caches: list[Any] = [installed_packages, descriptor_of_gate, gate_of]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        for cached in caches:
+            cached.cache_clear()
+        yield folder
+    for cached in caches:
+        cached.cache_clear()
+    for name in [name for name in sys.modules if name.startswith("acme_")]:
+        del sys.modules[name]
+
+
+def judged(gates: dict[str, Any], *, severity: dict[str, str] | None = None, **changes: Any) -> Decision:
+    rules = Evaluate.model_validate({**ALL.model_dump(mode="json"), "gates": gates, "severity": severity or {}})
+    return decide(EvaluationRecord.of({**GOOD, **changes}), rules, approval="automatic", promote=WITH_CANARY)
+
+
+def checked(folder: Path, keys: str) -> tuple[Any, ...]:
+    """Return the problems of a pipeline with more keys in its section `evaluate`."""
+    text = (Path(__file__).parents[4] / "dags/pipelines/flight_delay.yaml").read_text()
+    file = folder / "flight_delay.yaml"
+    file.write_text(text.replace("  confidence: 0.95\n", f"  confidence: 0.95\n{keys}", 1))
+    try:
+        check_file(file)
+    except SpecError as err:
+        return err.problems
+    return ()
+
+
+@pytest.mark.usefixtures("site")
+def test_a_gate_of_two_files_judges_by_its_settings_and_severity() -> None:
+    assert len(FILES) == 2, "what docs/extending.md says that a gate takes"
+    assert "steady" in known_gates()
+    assert "acme_steady" in own_packages()
+    passed = judged({"steady": {}})
+    assert (passed.outcome, passed.reasons[-1].gate) == ("accepted", "steady")
+    assert passed.reasons[-1].words == "share of known entities 0.1, required <= 0.5"
+    strict = {"steady": {"max_share": 0.05}}
+    outcomes = {severity: judged(strict, severity={"steady": severity}).outcome for severity in ("warn", "approve", "fail")}
+    assert outcomes == {"warn": "accepted", "approve": "needs_approval", "fail": "rejected"}
+    assert judged(strict).summary.startswith("warning: share of known entities 0.1, required <= 0.05")
+    assert [reason.gate for reason in judged({}).reasons].count("steady") == 0, "it judges where a spec names it"
+
+
+@pytest.mark.usefixtures("site")
+def test_what_an_installed_gate_needs_and_was_not_measured_rejects_at_every_severity() -> None:
+    checks = {**GOOD["checks"], "overlap": None}
+    found = judged({"steady": {}}, checks=checks, severity={"steady": "warn", "overlap": "warn"})
+    assert found.outcome == "rejected"
+    assert found.reasons[-1].gate == "steady"
+
+
+@pytest.mark.usefixtures("site")
+def test_a_configured_gate_that_gives_no_reason_rejects() -> None:
+    found = judged({"silent": {}})
+    assert found.outcome == "rejected"
+    assert found.reasons[-1].words == "the gate silent is configured and gave no reason, which rejects"
+
+
+@pytest.mark.usefixtures("site")
+@pytest.mark.parametrize("name", ["failing", "stranger"])
+def test_a_gate_that_fails_or_answers_for_another_decides_nothing(name: str) -> None:
+    with pytest.raises(DataError, match=f"the gate {name} ") as caught:
+        judged({name: {}})
+    assert caught.value.code == "gate.failed"
+
+
+@pytest.mark.usefixtures("site")
+@pytest.mark.parametrize(("name", "code"), [("broken", "gate.descriptor"), ("odd", "gate.module"), ("nowhere", "gate.unknown")])
+def test_a_gate_that_is_broken_or_not_installed_is_an_error_with_its_code(name: str, code: str) -> None:
+    with pytest.raises(SpecError, match=name) as caught:
+        judged({name: {}})
+    assert caught.value.code == code
+
+
+@pytest.mark.usefixtures("site")
+def test_check_accepts_a_gate_with_sound_settings_and_its_severity(tmp_path: Path) -> None:
+    assert checked(tmp_path, "  gates: {steady: {max_share: 0.2}}\n  severity: {steady: approve}\n") == ()
+
+
+@pytest.mark.usefixtures("site")
+@pytest.mark.parametrize(
+    ("keys", "field", "code"),
+    [
+        ("  gates: {steady: {max_shar: 0.2}}\n", "evaluate.gates.steady.max_shar", "spec.unknown_key"),
+        ("  gates: {steady: {max_share: much}}\n", "evaluate.gates.steady.max_share", "field.type"),
+        ("  gates: {stedy: {}}\n", "evaluate.gates.stedy", "gate.unknown"),
+        ("  gates: {minimum: {}}\n", "evaluate.gates.minimum", "gate.unknown"),
+        ("  severity: {steady: warn}\n", "evaluate.severity.steady", "gate.off"),
+        ("  severity: {minimun: warn}\n", "evaluate.severity.minimun", "gate.unknown"),
+        ("  severity: {finite: warn}\n", "evaluate.severity.finite", "gate.unknown"),
+    ],
+)
+def test_check_reports_wrong_gates_with_field_code_and_line(tmp_path: Path, keys: str, field: str, code: str) -> None:
+    (problem,) = checked(tmp_path, keys)
+    assert (problem.field, problem.code) == (field, code)
+    assert problem.line is not None
+    assert problem.hint
+
+
+@pytest.mark.usefixtures("site")
+def test_check_of_a_gate_whose_descriptor_is_broken_reports_its_code(tmp_path: Path) -> None:
+    (problem,) = checked(tmp_path, "  gates: {broken: {}}\n")
+    assert problem.code == "gate.descriptor"
+    assert "no_such_module" in problem.message
+
+
+@pytest.mark.parametrize("descriptor", GATES, ids=lambda descriptor: descriptor.name)
+def test_each_gate_of_this_repository_has_an_implementation(descriptor: Any) -> None:
+    assert descriptor_of_gate(descriptor.name) is descriptor
+    assert isinstance(gate_of(descriptor), Gate)
+    assert not descriptor.inherits or descriptor_of_gate(descriptor.inherits) is not None
+
+
+@pytest.mark.slow
+def test_an_evaluation_with_it_runs_in_a_process_that_covers_its_code(site: Path, tmp_path: Path) -> None:
+    environment = {
+        "PYTHONPATH": str(site),
+        "NIGHTSHIFT_HOME": str(tmp_path),
+        "NIGHTSHIFT_DATABASE": f"sqlite:///{tmp_path}/nightshift.db",
+        "MLFLOW_TRACKING_URI": (tmp_path / "mlruns").as_uri(),
+        "MLFLOW_ALLOW_FILE_STORE": "true",
+    }
+    bench = EvaluateBench(tmp_path / "orders", "binary")
+    trained = bench.train()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluate_bench, "run", lambda work, uri, **_more: run_process(work, uri, environment, tmp_path))
+        result, _ = bench.evaluate(trained, {"primary: auc}": "primary: auc, gates: {steady: {max_share: 0.01}}}"}, work="steady")
+    page = bench.store.objects.get_bytes(bench.store.manifests.get(result.artifact_uri, kind="evaluation").files["report.html"].digest)
+    assert b"<strong>steady</strong>: share of known entities" in page

@@ -1,0 +1,107 @@
+"""The interface of a gate, and the implementation of a gate by its name; `training.spec.gates` has which there are."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from training.contracts import JsonObject
+from training.errors import DataError, Problem, SpecError, shown
+from training.evaluation_record import EvaluationRecord
+from training.registry.reasons import Reason, at_most, missing
+from training.spec.gate import GateDescriptor, Severity
+from training.spec.gates import gate_package, severity_of
+from training.spec.sections.evaluation import Evaluate
+from training.spec.types import Section
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Case:
+    """What a gate judges, and by which settings."""
+
+    gate: str
+    record: EvaluationRecord
+    rules: Evaluate
+    settings: Section | None
+    """Of `evaluate.gates.<name>`, for a gate of another distribution."""
+    severity: Severity
+
+    def reason(self, *, passed: bool, words: str, numbers: JsonObject | None = None) -> Reason:
+        """Return the outcome, with the severity of the gate."""
+        return Reason(gate=self.gate, passed=passed, severity=self.severity, words=words, numbers=numbers or {})
+
+    def missing(self, what: str) -> Reason:
+        """Return a reason that rejects at every severity, because `what` was not measured."""
+        return missing(self.gate, what)
+
+    def at_most(self, value: float | None, limit: float, what: str, *, unit: str = "") -> Reason:
+        """Judge a measurement by an upper limit; one that is missing or not finite rejects."""
+        return at_most(self.gate, value, limit, what, severity=self.severity, unit=unit)
+
+
+class Gate(ABC):
+    """A pure function of a case: no clock, no files, no network."""
+
+    @abstractmethod
+    def judge(self, case: Case) -> Iterable[Reason]:
+        """Yield the outcomes; a gate of another distribution yields at least one."""
+
+
+@dataclass(frozen=True, slots=True)
+class RulesGate(Gate):
+    """A gate that is a function of the record and the section `evaluate`."""
+
+    function: Callable[[EvaluationRecord, Evaluate], Iterable[Reason]]
+
+    def judge(self, case: Case) -> Iterable[Reason]:
+        return self.function(case.record, case.rules)
+
+
+@functools.cache
+def gate_of(descriptor: GateDescriptor) -> Gate:
+    """Return the implementation of a gate.
+
+    Raises:
+        SpecError: `gate.module`, that of a distribution cannot be imported, or is not a `Gate`.
+    """
+    if descriptor.module:
+        built_in: Gate = importlib.import_module(f"training.registry.{descriptor.module}").GATES[descriptor.name]
+        return built_in
+    place = f"{gate_package(descriptor.name)}.module"
+    try:
+        found = getattr(importlib.import_module(place), "GATE", None)
+        reason = f"its GATE is a {type(found).__name__}"
+    except (Exception, SystemExit) as err:
+        found, reason = None, f"{type(err).__name__}: {err}"
+    if isinstance(found, Gate):
+        return found
+    message = f"the gate {descriptor.name} has no implementation in {place}: {reason}"
+    hint = "assign GATE = an object of a class derived from training.registry.gate.Gate"
+    raise SpecError(place, [Problem(code="gate.module", message=message, hint=hint)])
+
+
+def judged(descriptor: GateDescriptor, record: EvaluationRecord, rules: Evaluate) -> tuple[Reason, ...]:
+    """Return the reasons of one gate; one that a spec names and that gives none rejects.
+
+    Raises:
+        DataError: `gate.failed`, a gate of another distribution raised an error or returned something else.
+        SpecError: `gate.module`.
+    """
+    name, kind = descriptor.name, descriptor.settings
+    gate, severity = gate_of(descriptor), severity_of(rules, descriptor)
+    if kind is None:
+        return tuple(gate.judge(Case(gate=name, record=record, rules=rules, settings=None, severity=severity)))
+    settings = kind.model_validate(rules.gates[name])
+    try:
+        found = tuple(gate.judge(Case(gate=name, record=record, rules=rules, settings=settings, severity=severity)))
+    except Exception as err:
+        message = f"the gate {name} failed: {type(err).__name__}: {err}"
+        raise DataError("gate.failed", message[:1000], hint="nothing was decided; repair the distribution that adds it") from err
+    strange = next((one for one in found if not isinstance(one, Reason) or one.gate != name), None)
+    if strange is not None:
+        message = f"the gate {name} returned {shown(strange)}, not a Reason of its own"
+        raise DataError("gate.failed", message, hint="return case.reason(...), case.at_most(...) or case.missing(...)")
+    return found or (Reason(gate=name, passed=False, words=f"the gate {name} is configured and gave no reason, which rejects"),)

@@ -1,0 +1,42 @@
+"""The descriptor of a gate: what the spec, its rules and the reference must know of it. Its implementation is in `training.registry`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from training.spec.types import Section
+
+if TYPE_CHECKING:
+    from training.spec.sections.evaluation import Evaluate
+
+Severity = Literal["fail", "warn", "approve"]
+Applies = Literal["always", "champion", "canary"]
+"""To every candidate; only beside a champion that can be compared; only where the pipeline has canaries."""
+
+
+def _always(_: Evaluate) -> bool:
+    return True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GateDescriptor:
+    """What a gate is called, what configures it, and when it judges."""
+
+    name: str
+    module: str = ""
+    """File of training/registry/ whose `GATES` has it; empty: `module.py` of its own package."""
+    settings: type[Section] | None = None
+    """Of `evaluate.gates.<name>`, for a gate of another distribution; None: it has keys of `evaluate`."""
+    severity: Severity = "fail"
+    """Where `evaluate.severity` has none for it."""
+    inherits: str = ""
+    """The gate whose severity it has instead."""
+    has_severity: bool = True
+    """Whether `evaluate.severity` may have one; without, the gate always rejects."""
+    applies: Applies = "always"
+    is_on: Callable[[Evaluate], bool] = _always
+    """Whether a section makes it judge anything."""
+    switch: str = ""
+    """What turns it on, as the hint of an error."""
