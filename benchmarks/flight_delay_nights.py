@@ -24,8 +24,8 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 
+from training.data.dataset_reader import DatasetReader
 from training.data.joins import LABEL
 from training.evaluation.bootstrap.paired import compare
 from training.evaluation.metrics.by_task import score_metrics
@@ -139,7 +139,8 @@ def read_nights(history: list[Entry]) -> list[Night]:
 def score_days(nights: list[Night], store: Store, scratch: Path) -> tuple[np.ndarray, dict[str, np.ndarray], int]:
     """Score each day's flights, as the last night's dataset has them, by the models of the night before."""
     last = store.manifests.get(nights[-1].entry.evidence["dataset_uri"], kind="dataset")
-    frame = pq.read_table(store.manifests.fetch(last, scratch / "dataset", ["frame.parquet"]) / "frame.parquet").to_pandas()
+    reader = DatasetReader(store, last, scratch / "dataset")
+    frame = reader.columns(reader.schema.names)
     times = pd.to_datetime(frame["scheduled_departure"], utc=True)
     predictors: dict[str, Predictor] = {}
     labels, scores, num_days = [], {policy: [] for policy in POLICIES}, 0

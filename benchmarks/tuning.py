@@ -23,6 +23,7 @@ from typing import Any
 from optuna.storages import InMemoryStorage
 
 from tests.training_bench import Bench
+from training.data.dataset import sample_order_digest
 from training.engine.parallel.gang import Gang
 from training.models.base import FitContext
 from training.models.boosted_trees.module import BoostedTrees
@@ -69,7 +70,7 @@ class Shop:
             spec=self._bench.spec.model_copy(update={"train": train}),
             dataset_path=self._folder,
             dataset_meta=self._dataset.meta,
-            dataset_digest=self._dataset.digest,
+            dataset_digest=sample_order_digest(self._dataset),
             gang=Gang.join(),
             checkpoints=silent,
             tracker=silent,

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +22,8 @@ from nightshift.work import Work
 from tests.compatibility.earlier_state import earlier_environment, earlier_state
 from tests.compatibility.record_state import CODE_VERSION, NAME
 from training.contracts import RunIdentity, StageRequest, StageResult
+from training.data.dataset import sample_order_digest
+from training.data.dataset_reader import DatasetReader
 from training.models.predictor import load_predictor
 from training.registry.decisions import answer_request
 from training.registry.ledger import Ledger
@@ -152,7 +155,10 @@ def test_stages_that_are_done_once_more_make_the_recorded_data(earlier: Earlier,
     before, after = (earlier.store.manifests.get(result["ingest"].artifact_uri, kind="snapshot") for result in (recorded, results))
     assert {name: entry.digest for name, entry in after.files.items()} == {name: entry.digest for name, entry in before.files.items()}
     before, after = (earlier.store.manifests.get(result["prepare"].artifact_uri, kind="dataset") for result in (recorded, results))
-    assert {name: entry.digest for name, entry in after.files.items()} == {name: entry.digest for name, entry in before.files.items()}
+    assert ("format" in before.meta, after.meta["format"]) == (False, 2)
+    assert sorted(entry.digest for entry in after.files.values()) == sorted(entry.digest for entry in before.files.values())
+    as_before = replace(before, meta={**before.meta, "snapshot": after.meta["snapshot"]})
+    assert sample_order_digest(after) == as_before.digest
     assert results["train"].scalars.keys() == recorded["train"].scalars.keys()
 
 
@@ -167,11 +173,29 @@ def test_recorded_dataset_and_model_are_read(earlier: Earlier, tmp_path: Path) -
         (tmp_path / name).write_bytes(earlier.store.objects.get_bytes(entry.digest))
     import pandas as pd
 
-    frame_file = tmp_path / "frame.parquet"
-    frame_file.write_bytes(earlier.store.objects.get_bytes(dataset.files["frame.parquet"].digest))
-    scores = load_predictor(tmp_path).predict(pd.read_parquet(frame_file))
-    assert len(scores) == sum(dataset.meta["rows"].values())
+    reader = DatasetReader(earlier.store, dataset, tmp_path / "dataset")
+    frame = reader.columns(reader.schema.names)
+    pd.testing.assert_frame_equal(frame, pd.read_parquet(tmp_path / "dataset" / "frame.parquet"))
+    scores = load_predictor(tmp_path).predict(frame)
+    assert len(scores) == reader.num_rows == sum(dataset.meta["rows"].values())
     assert 0 < scores.min() < scores.max() < 1
+    for split, num_rows in dataset.meta["rows"].items():
+        rows = reader.rows(split)
+        pd.testing.assert_frame_equal(rows, frame.iloc[reader.numbers(split)].reset_index(drop=True))
+        assert len(rows) == num_rows
+
+
+@pytest.mark.slow
+def test_a_recorded_dataset_of_format_1_is_trained_to_the_recorded_loss(earlier: Earlier, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NIGHTSHIFT_CODE_VERSION")
+    frozen, recorded = earlier.settled(CHAMPION), earlier.recorded(CHAMPION)
+
+    trained = earlier.make("train", frozen, recorded)
+
+    # Equal weights need the same processor; an equal loss needs the same order of samples.
+    before = recorded["train"].scalars
+    assert trained.scalars["validation_loss"] == pytest.approx(before["validation_loss"], rel=1e-5)
+    assert (trained.scalars["best_epoch"], trained.scalars["steps"]) == (before["best_epoch"], before["steps"])
 
 
 @pytest.mark.slow

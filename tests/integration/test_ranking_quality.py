@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 
 from devstack.shop import true_relevance, write_day
 from training.contracts import ExitCode, RunIdentity, StageRequest, StageResult
+from training.data.dataset_reader import DatasetReader
 from training.evaluation.metrics.ranking import group_ndcg
 from training.models.predictor import load_predictor
 from training.runtime.context import StopFlag
@@ -74,8 +74,7 @@ def measure(folder: Path) -> dict[str, tuple[float, float]]:
     snapshot = stage("ingest", {}, {"listing": listing_for(spec, AS_OF)})
     dataset = stage("prepare", {"snapshot": snapshot.artifact_uri}, {})
     model = stage("train", {"dataset": dataset.artifact_uri}, {"world_size": 1})
-    files = store.manifests.fetch(store.manifests.get(dataset.artifact_uri), folder / "dataset", ["frame.parquet", "splits/test.npy"])
-    frame = pq.read_table(files / "frame.parquet").take(np.load(files / "splits/test.npy")).to_pandas()
+    frame = DatasetReader(store, store.manifests.get(dataset.artifact_uri), folder / "dataset").rows("test")
     predictor = load_predictor(store.manifests.fetch(store.manifests.get(model.artifact_uri), folder / "model"))
     return judged(frame, predictor.predict(frame))
 

@@ -40,7 +40,8 @@ def test_champion_loads_by_its_alias_and_scores_raw_rows_as_the_evaluation_did(i
     assert champion is not None
     store = installation.store
     dataset = store.manifests.get(installation.result(PIPELINE, run_id, "prepare").artifact_uri)
-    frame = pq.read_table(store.manifests.fetch(dataset, tmp_path / "dataset", ["frame.parquet"]) / "frame.parquet").slice(0, 200)
+    files = store.manifests.fetch(dataset, tmp_path / "dataset", ["frame/00000.parquet"])
+    frame = pq.read_table(files / "frame/00000.parquet").slice(0, 200)
     rows = frame.drop_columns(["label"])
     pq.write_table(rows, tmp_path / "rows.parquet")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -19,10 +19,20 @@ from numpy.typing import NDArray
 from training.data.splits import SPLITS
 from training.errors import DataError, shown
 
+if TYPE_CHECKING:
+    from training.data.dataset import DatasetMeta
+
 MAX_CLASSES: Final = 1000
 MAX_NAMES_SHOWN: Final = 5
 
 Floats = NDArray[np.float64]
+
+
+class ClassesMeta(TypedDict):
+    """What a dataset's meta says of a label with names."""
+
+    classes: list[str]
+    unseen_classes: dict[str, list[str]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,12 +48,12 @@ class Classes:
         """The classes that a model is made with: those of the training rows, then those that the validation rows add."""
         return self.names[: len(self.names) - len(self.unseen.get("test", ()))]
 
-    def meta(self) -> dict[str, Any]:
+    def meta(self) -> ClassesMeta:
         """Return the dataset's meta."""
         return {"classes": list(self.names), "unseen_classes": {split: list(names) for split, names in self.unseen.items()}}
 
     @classmethod
-    def of(cls, meta: Mapping[str, Any]) -> Classes | None:
+    def of(cls, meta: DatasetMeta) -> Classes | None:
         """Return what `meta` wrote; None for labels without names."""
         if "classes" not in meta:
             return None

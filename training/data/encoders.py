@@ -26,6 +26,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from training.contracts import JsonObject
 from training.errors import DataError, shown
 
 DEFAULT_MAX_CATEGORIES: Final = 1_000_000
@@ -65,7 +66,7 @@ class Encoder(Protocol):
             DataError: `schema.type`, the column is not of a kind that this transform takes.
         """
 
-    def parameters(self) -> dict[str, Any]:
+    def parameters(self) -> JsonObject:
         """Return what was fitted, as JSON: the constructor's arguments."""
 
 
@@ -85,7 +86,7 @@ class ScaledNumber:
     def encode(self, column: pd.Series[Any], name: str) -> NDArray[np.float32]:
         return self._filled(numbers(column, name), mean=self.mean)
 
-    def parameters(self) -> dict[str, Any]:
+    def parameters(self) -> JsonObject:
         return {"mean": self.mean, "fill": self.fill}
 
     def _filled(self, values: NDArray[np.float64], *, mean: float) -> NDArray[np.float32]:
@@ -105,7 +106,7 @@ class Standard(ScaledNumber):
         values = (self._unscaled(numbers(column, name)) - self.mean) / self.deviation
         return self._filled(values, mean=0.0)
 
-    def parameters(self) -> dict[str, Any]:
+    def parameters(self) -> JsonObject:
         return {"mean": self.mean, "fill": self.fill, "deviation": self.deviation}
 
     @staticmethod
@@ -148,7 +149,7 @@ class Category:
         ids: NDArray[np.int32] = (self._index.get_indexer(looked_up) + 1).astype(np.int32)
         return ids
 
-    def parameters(self) -> dict[str, Any]:
+    def parameters(self) -> JsonObject:
         return {"values": self.values}
 
 
@@ -170,7 +171,7 @@ class Hash:
         hashed: NDArray[np.int32] = ids[codes + 1]
         return hashed
 
-    def parameters(self) -> dict[str, Any]:
+    def parameters(self) -> JsonObject:
         return {"buckets": self.buckets}
 
     def _bucket_of(self, value: Any) -> int:
@@ -194,7 +195,7 @@ class Bucket:
         ids = np.searchsorted(np.asarray(self.bounds), values, side="right") + 1
         return np.where(np.isnan(values), 0, ids).astype(np.int32)
 
-    def parameters(self) -> dict[str, Any]:
+    def parameters(self) -> JsonObject:
         return {"bounds": self.bounds}
 
 
@@ -213,7 +214,7 @@ class Identity:
         known = (values >= 0) & (values <= self.largest) & (values == np.floor(values))
         return np.where(known, values, 0).astype(np.int32)
 
-    def parameters(self) -> dict[str, Any]:
+    def parameters(self) -> JsonObject:
         return {"largest": self.largest}
 
 

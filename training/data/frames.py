@@ -25,8 +25,12 @@ class Columns(Protocol):
 
 def nullable_columns(rows: Columns) -> frozenset[str]:
     """Return the columns of integers and booleans that have a null in any row."""
-    kinds = {field.name for field in rows.schema if _changes_type(field.type)}
-    return frozenset(name for name in kinds if rows.column(name).null_count)
+    return frozenset(name for name in names_of_changing_types(rows.schema) if rows.column(name).null_count)
+
+
+def names_of_changing_types(schema: pa.Schema) -> list[str]:
+    """Return the columns whose type in pandas is another one where a value is missing."""
+    return [field.name for field in schema if pa.types.is_integer(field.type) or pa.types.is_boolean(field.type)]
 
 
 def pandas_rows(batch: pa.Table, nullable: Collection[str]) -> pd.DataFrame:
@@ -47,7 +51,3 @@ def pandas_column(name: str, values: pa.ChunkedArray) -> pd.Series[Any]:
     """Return a whole column as it would be in a frame."""
     column: pd.Series[Any] = pa.table({name: values}).to_pandas()[name]
     return column
-
-
-def _changes_type(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_boolean(kind))

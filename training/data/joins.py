@@ -100,17 +100,25 @@ class RowChecks:
             DataError: `leakage.time`, `data.nulls` (a label), `data.duplicate_key`.
         """
         for table in self._timed:
-            late = self._late[table.name]
-            if late.count:
-                message = f"{late.count} of {self.num_rows} rows have facts of {shown(table.name)} from after the decision: {late.text}"
-                hint = "check event_time, available_after and decision_lead"
-                raise DataError("leakage.time", message, hint=hint, details={"rows": late.count})
-        if self._unlabelled.count:
-            found = f"{self._unlabelled.count} of {self.num_rows} rows have none, limit 0: {self._unlabelled.text}"
+            self._refuse_late(table, self._late[table.name])
+        self._refuse_unlabelled(self._unlabelled)
+        self._refuse_repeated(self._repeated)
+
+    def _refuse_late(self, table: FeatureTable, wrong: _Wrong) -> None:
+        if wrong.count:
+            message = f"{wrong.count} of {self.num_rows} rows have facts of {shown(table.name)} from after the decision: {wrong.text}"
+            hint = "check event_time, available_after and decision_lead"
+            raise DataError("leakage.time", message, hint=hint, details={"rows": wrong.count})
+
+    def _refuse_unlabelled(self, wrong: _Wrong) -> None:
+        if wrong.count:
+            found = f"{wrong.count} of {self.num_rows} rows have none, limit 0: {wrong.text}"
             hint = "leave such rows out at the source, or name the label's known_at"
             raise DataError("data.nulls", f"label {shown(self._main.label_column)}: {found}", hint=hint)
-        if self._repeated.count:
-            message = f"{self._repeated.count} of {self.num_rows} rows repeat the key of another: {self._repeated.text}"
+
+    def _refuse_repeated(self, wrong: _Wrong) -> None:
+        if wrong.count:
+            message = f"{wrong.count} of {self.num_rows} rows repeat the key of another: {wrong.text}"
             raise DataError("data.duplicate_key", message, hint="one row per key; see the source for a day that was written twice")
 
     def _note(self, wrong: _Wrong, rows: pa.Table, numbers: NDArray[np.int64]) -> None:

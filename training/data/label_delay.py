@@ -6,10 +6,9 @@ with them the test split, hold a biased choice of rows unless the split ends whe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, TypedDict
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -30,6 +29,22 @@ DAY: Final = timedelta(days=1)
 MAX_DAYS_SHOWN: Final = 14
 
 
+class Counts(TypedDict):
+    """Rows, and how many of them have no known label."""
+
+    rows: int
+    unknown: int
+
+
+class UnknownLabels(Counts):
+    """`unknown_labels` in the meta of snapshots and datasets; see `unknown_labels`."""
+
+    first_unknown: str | None
+    bounds: dict[str, list[str]]
+    splits: dict[str, Counts]
+    days: dict[str, Counts]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SplitRule:
     """`data.split`, and the time zone whose days are counted."""
@@ -46,7 +61,7 @@ class SplitRule:
         return cls(validation=split.validation, test=split.test, end=split.end, zone=ZoneInfo(spec.timezone))
 
 
-def split_bounds(rule: SplitRule, start: datetime, end: datetime, meta: Mapping[str, Any] | None) -> SplitBounds:
+def split_bounds(rule: SplitRule, start: datetime, end: datetime, meta: UnknownLabels | None) -> SplitBounds:
     """Return the bounds of the splits of the window [start, end).
 
     With `labels_complete` the test split ends at the window's end, or so many whole days before it that every row before has a
@@ -85,7 +100,7 @@ def _complete_until(rule: SplitRule, start: datetime, end: datetime, first_unkno
     return max(start, complete)
 
 
-def unknown_labels(times: LabelTimes, rule: SplitRule, start: datetime, end: datetime) -> dict[str, Any]:
+def unknown_labels(times: LabelTimes, rule: SplitRule, start: datetime, end: datetime) -> UnknownLabels:
     """Return how many rows have no known label, as JSON: the meta of a snapshot.
 
     Returns:
@@ -96,7 +111,7 @@ def unknown_labels(times: LabelTimes, rule: SplitRule, start: datetime, end: dat
     """
     both = np.concatenate([times.known_us, times.unknown_us])
     first = int(times.unknown_us.min()) if len(times.unknown_us) else None
-    meta: dict[str, Any] = {
+    meta: UnknownLabels = {
         "rows": len(both),
         "unknown": len(times.unknown_us),
         "first_unknown": None if first is None else _instant(first).isoformat(),
@@ -112,13 +127,13 @@ def unknown_labels(times: LabelTimes, rule: SplitRule, start: datetime, end: dat
     edges = [_microseconds(edge) for edge in (bounds.validation, bounds.test, bounds.end)]
     names = (*SPLITS, AFTER_TEST)
     counts, unknown = (np.bincount(np.searchsorted(edges, us, side="right"), minlength=len(names)) for us in (both, times.unknown_us))
-    splits = {name: {"rows": int(counts[number]), "unknown": int(unknown[number])} for number, name in enumerate(names)}
+    splits: dict[str, Counts] = {name: {"rows": int(counts[number]), "unknown": int(unknown[number])} for number, name in enumerate(names)}
     if bounds.end == end:
         del splits[AFTER_TEST]
-    return meta | {"bounds": bounds.to_json(), "splits": splits}
+    return {**meta, "bounds": bounds.to_json(), "splits": splits}
 
 
-def split_lines(meta: Mapping[str, Any]) -> list[str]:
+def split_lines(meta: UnknownLabels) -> list[str]:
     """Return one line per split, and one about the newest days, for the log."""
     lines = [f"{name}: {share_text(found)} have no known label at as_of" for name, found in meta["splits"].items()]
     days = list(meta["days"].items())[-MAX_DAYS_SHOWN:]
@@ -127,15 +142,15 @@ def split_lines(meta: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def share_text(found: Mapping[str, int]) -> str:
+def share_text(found: Counts) -> str:
     """Return `172 of 383 rows (44.9 %)`."""
     share = f" ({100 * found['unknown'] / found['rows']:.1f} %)" if found["unknown"] else ""
     return f"{found['unknown']:,} of {found['rows']:,} rows{share}"
 
 
-def _by_day(both_us: Microseconds, unknown_us: Microseconds, zone: tzinfo) -> dict[str, dict[str, int]]:
+def _by_day(both_us: Microseconds, unknown_us: Microseconds, zone: tzinfo) -> dict[str, Counts]:
     """Return the counts of each local day that has a row without a label."""
-    days: dict[str, dict[str, int]] = {}
+    days: dict[str, Counts] = {}
     if not len(unknown_us):
         return days
     at = _instant(int(unknown_us.min())).astimezone(zone).replace(hour=0, minute=0, second=0, microsecond=0)

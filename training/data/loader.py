@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from training.data.mapped_shards import MappedShards
+from training.data.shards import ShardMeta
 
 PREFETCHED_BATCHES: Final = 4
 
@@ -31,7 +32,7 @@ Batch = dict[str, torch.Tensor]
 class ShardSet(MappedShards):
     """One split's shards, mapped into memory, from which batches are gathered."""
 
-    def __init__(self, folder: Path, meta: Mapping[str, Any], split: str) -> None:
+    def __init__(self, folder: Path, meta: ShardMeta, split: str) -> None:
         super().__init__(folder, meta, split)
         self._tensors = [torch.from_numpy(cells) for cells in self.cells]
 

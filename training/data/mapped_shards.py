@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from training.data.shards import shard_names
+from training.data.shards import ShardMeta, shard_names
 from training.data.transforms import CELL_BYTES
 from training.errors import DataError
 
@@ -17,7 +15,7 @@ from training.errors import DataError
 class MappedShards:
     """One split's shards; a row's cells are those of `training.data.shards`."""
 
-    def __init__(self, folder: Path, meta: Mapping[str, Any], split: str) -> None:
+    def __init__(self, folder: Path, meta: ShardMeta, split: str) -> None:
         """Map the shards that were fetched to `folder` (digests checked by then).
 
         Args:
@@ -28,11 +26,11 @@ class MappedShards:
         Raises:
             DataError: `shard.size`, a file is not as long as the manifest says.
         """
-        self.features: list[dict[str, Any]] = list(meta["layout"]["features"])
+        self.features = list(meta["layout"]["features"])
         self.num_floats = sum(entry["dtype"] == "float32" for entry in self.features)
         self.has_group = meta.get("group") is not None
-        self.num_cells = int(meta["layout"]["row_bytes"]) // CELL_BYTES
-        self.shard_rows = [int(rows) for rows in meta["shards"][split]]
+        self.num_cells = meta["layout"]["row_bytes"] // CELL_BYTES
+        self.shard_rows = list(meta["shards"][split])
         self.num_rows = sum(self.shard_rows)
         self.cells = [self._map(folder / name, rows) for name, rows in zip(shard_names(meta, split), self.shard_rows, strict=True)]
         """Of each shard, [rows, cells] int32."""

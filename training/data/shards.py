@@ -9,15 +9,40 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
+from training.data.encoders import CellType
 from training.data.transforms import CELL_BYTES, LayoutEntry, Matrix
 
 SHARD_BYTES: Final = 128 * 1024 * 1024
 SHARDED_SPLITS: Final = ("train", "validation")
+
+
+class FeatureEntry(TypedDict):
+    """A column of the model's input, as the manifest has it."""
+
+    name: str
+    dtype: CellType
+    cardinality: int
+
+
+class Layout(TypedDict):
+    """A row of a shard."""
+
+    features: list[FeatureEntry]
+    row_bytes: int
+
+
+class ShardMeta(TypedDict):
+    """What a dataset's meta says of its shards."""
+
+    layout: Layout
+    shards: Mapping[str, Sequence[int]]
+    """Rows of each shard, by split."""
+    group: str | None
 
 
 def shard_name(split: str, number: int) -> str:
@@ -25,14 +50,14 @@ def shard_name(split: str, number: int) -> str:
     return f"shards/{split}-{number:05d}.bin"
 
 
-def shard_names(meta: Mapping[str, Any], split: str) -> list[str]:
+def shard_names(meta: ShardMeta, split: str) -> list[str]:
     """Return the names of a split's shards, from a dataset manifest's meta."""
     return [shard_name(split, number) for number in range(len(meta["shards"][split]))]
 
 
-def describe_layout(layout: Sequence[LayoutEntry], *, has_group: bool) -> dict[str, Any]:
+def describe_layout(layout: Sequence[LayoutEntry], *, has_group: bool) -> Layout:
     """Return the manifest's `layout`."""
-    features = [{"name": entry.name, "dtype": entry.dtype, "cardinality": entry.cardinality} for entry in layout]
+    features: list[FeatureEntry] = [{"name": entry.name, "dtype": entry.dtype, "cardinality": entry.cardinality} for entry in layout]
     return {"features": features, "row_bytes": CELL_BYTES * (len(features) + 1 + has_group)}
 
 

@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from training.data.label_delay import META_KEY, SplitRule, unknown_labels
+from training.contracts import JsonObject
+from training.data.label_delay import SplitRule, UnknownLabels, unknown_labels
+from training.data.snapshot_meta import PartFacts, SnapshotMeta, TableFacts
 from training.errors import DataError, shown
 from training.sources.files import LabelTimes, Part, part_as_is, part_of_rows, read_rows
 from training.sources.limits import check_size, table_limit_bytes
@@ -42,7 +43,7 @@ class SnapshotPlan:
     """Begin of the window."""
     end: datetime
     """End of the window, exclusive; not after `as_of`."""
-    split: Mapping[str, Any]
+    split: JsonObject
     """How the rows will be divided, as JSON: recorded, not applied here."""
     lookback: Mapping[str, datetime | None]
     """Earliest event time that matters, by feature table; None: all of its past."""
@@ -65,13 +66,13 @@ def take_snapshot(store: Store, plan: SnapshotPlan, folder: Path, *, on_file: Ca
         URI of the manifest, and it.
     """
     files: dict[str, FileEntry] = {}
-    tables: dict[str, Any] = {}
+    tables: dict[str, TableFacts] = {}
     total = sum(len(plan.listing.get(contract.name, ())) for contract in plan.contracts)
     times: list[LabelTimes] = []
     done, limit_bytes = 0, table_limit_bytes()
     for contract in plan.contracts:
         table_bytes = 0
-        parts: dict[str, dict[str, Any]] = {}
+        parts: dict[str, PartFacts] = {}
         schemas: dict[str, dict[str, str]] = {}
         source, window = source_of(contract), _window(contract, plan)
         for name, listed in _named(contract, plan.listing.get(contract.name, ())):
@@ -85,14 +86,16 @@ def take_snapshot(store: Store, plan: SnapshotPlan, folder: Path, *, on_file: Ca
             done += 1
             on_file(done, total)
         tables[contract.name] = _table_facts(parts, schemas)
-    meta = {
+    meta: SnapshotMeta = {
         "as_of": plan.as_of.isoformat(),
         "window": {"start": plan.start.isoformat(), "end": plan.end.isoformat()},
         "main": plan.contracts[0].name,
         "split": dict(plan.split),
         "tables": tables,
-        **_unknown_labels(plan, times),
     }
+    unknown = _unknown_labels(plan, times)
+    if unknown is not None:
+        meta["unknown_labels"] = unknown
     manifest = Manifest(kind=KIND, files=files, meta=meta)
     return store.manifests.put(manifest), manifest
 
@@ -114,7 +117,7 @@ def _named(contract: TableContract, entries: Sequence[ListedPart]) -> list[tuple
 
 def _take_part(
     store: Store, contract: TableContract, source: Source, listed: SourcePart, window: Window, folder: Path, limit_bytes: int
-) -> tuple[FileEntry, Part, dict[str, Any]]:
+) -> tuple[FileEntry, Part, PartFacts]:
     scratch = folder / "part"
     scratch.mkdir()
     try:
@@ -132,7 +135,7 @@ def _take_part(
         size_bytes = part.path.stat().st_size
     finally:
         shutil.rmtree(scratch)
-    facts = {
+    facts: PartFacts = {
         "rows": part.rows,
         "partition": listed.partition,
         "source_key": listed.uri if contract.uri is None else listed.uri.removeprefix(contract.uri.rsplit("/", 1)[0] + "/"),
@@ -141,15 +144,15 @@ def _take_part(
     return FileEntry(digest=digest, size_bytes=size_bytes), part, facts
 
 
-def _unknown_labels(plan: SnapshotPlan, times: Sequence[LabelTimes]) -> dict[str, Any]:
-    """Return the manifest's entry about rows whose label is not known yet, empty where labels have no `known_at`."""
+def _unknown_labels(plan: SnapshotPlan, times: Sequence[LabelTimes]) -> UnknownLabels | None:
+    """Return the manifest's entry about rows whose label is not known yet, None where labels have no `known_at`."""
     if plan.split_rule is None or not times:
-        return {}
+        return None
     both = LabelTimes(np.concatenate([part.known_us for part in times]), np.concatenate([part.unknown_us for part in times]))
-    return {META_KEY: unknown_labels(both, plan.split_rule, plan.start, plan.end)}
+    return unknown_labels(both, plan.split_rule, plan.start, plan.end)
 
 
-def _table_facts(parts: dict[str, dict[str, Any]], schemas: dict[str, dict[str, str]]) -> dict[str, Any]:
+def _table_facts(parts: dict[str, PartFacts], schemas: dict[str, dict[str, str]]) -> TableFacts:
     """Return the table's part of the manifest: the schema that most of its rows have, and at each part that differs its own."""
     weight: Counter[str] = Counter()
     for name, schema in schemas.items():

@@ -4,21 +4,49 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from typing import Any, Final
+from typing import Final, TypedDict
 
+from training.contracts import JsonObject
 from training.errors import DataError
 
 FORMAT_VERSION: Final = 1
 
 
-def read_transforms(data: bytes) -> dict[str, Any]:
+class DerivedEntry(TypedDict):
+    """A derived column: the fields of `training.data.derived.Derived`."""
+
+    name: str
+    type: str
+    sql: str
+
+
+class FeatureEntry(TypedDict):
+    """A feature with its fitted transform."""
+
+    name: str
+    transform: str
+    parameters: JsonObject
+    """Of the transform's class."""
+    serve_as: float | str | None
+
+
+class TransformsFile(TypedDict):
+    """A `transforms.json`."""
+
+    format_version: int
+    derive: list[DerivedEntry]
+    derive_from: list[str]
+    features: list[FeatureEntry]
+
+
+def read_transforms(data: bytes) -> TransformsFile:
     """Return the values of a `transforms.json`.
 
     Raises:
         DataError: `transforms.newer` or `transforms.malformed`.
     """
     try:
-        values: dict[str, Any] = json.loads(data)
+        values: TransformsFile = json.loads(data)
         version = values["format_version"]
         is_newer = version > FORMAT_VERSION
     except (KeyError, TypeError, ValueError) as err:

@@ -61,7 +61,7 @@ class Splits:
     """A dataset for baselines."""
 
     frame: pd.DataFrame
-    """[n] raw rows of all splits, without the label."""
+    """[n] rows of all splits with the columns `columns_needed`."""
     labels: Floats
     """[n]"""
     training: Ints
@@ -71,6 +71,20 @@ class Splits:
 
     def rows(self, numbers: Ints, group: str | None) -> Rows:
         return Rows.of(self.frame.iloc[numbers].reset_index(drop=True), self.labels[numbers], group)
+
+
+def columns_needed(spec: PipelineSpec, available: Sequence[str]) -> list[str]:
+    """Return the raw columns that baselines read, in the order of `available`.
+
+    Raises:
+        DataError: `derive.expression`, the spec's SQL baseline.
+    """
+    source, sql = spec.data.source, spec.evaluate.baseline.sql
+    names = {source.event_time, *source.key, spec.data.label.known_at, spec.data.group}
+    if sql is not None:
+        # An expression without columns has the first one in the place of its rows.
+        names |= columns_of(sql, available, where=SQL_WHERE) or set(available[:1])
+    return [name for name in available if name in names]
 
 
 def naive_record(spec: PipelineSpec, splits: Splits, candidate: Floats, metrics: Mapping[str, float]) -> Baselines:

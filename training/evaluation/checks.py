@@ -97,10 +97,15 @@ def is_constant(scores: Floats, groups: Rows | None) -> bool:
     return bool(same_group.any() and (scores[order][1:] == scores[order][:-1])[same_group].all())
 
 
+def evenly(num_rows: int) -> Rows:
+    """Return the numbers of the rows that `strongest_feature` looks at: all, or `MAX_ROWS` of them, evenly chosen."""
+    return np.arange(num_rows) if num_rows <= MAX_ROWS else np.linspace(0, num_rows - 1, MAX_ROWS).astype(np.int64)
+
+
 def _some(frame: pd.DataFrame, labels: Floats) -> tuple[pd.DataFrame, Floats]:
     if len(frame) <= MAX_ROWS:
         return frame, labels
-    rows = np.linspace(0, len(frame) - 1, MAX_ROWS).astype(np.int64)
+    rows = evenly(len(frame))
     return frame.iloc[rows], labels[rows]
 
 

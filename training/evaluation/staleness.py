@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import pandas as pd
@@ -15,13 +15,20 @@ from training.evaluation.checks import prediction_drift
 from training.evaluation_record import Rival
 from training.spec import PipelineSpec
 
+
+class Columns(Protocol):
+    """Rows whose columns are read one at a time; a pandas frame is one."""
+
+    def __getitem__(self, name: str, /) -> pd.Series[Any]: ...
+
+
 MIN_ROWS: Final = 100
 """Fewer on either side say nothing about a column."""
 
 
 def advice_of(
     spec: PipelineSpec,
-    frame: pd.DataFrame,
+    frame: Columns,
     test: NDArray[np.int64],
     columns: Sequence[str],
     *,
@@ -44,7 +51,7 @@ def advice_of(
 
 
 def _drift_since(
-    champion: Rival | None, event_time: str, frame: pd.DataFrame, test: NDArray[np.int64], columns: Sequence[str]
+    champion: Rival | None, event_time: str, frame: Columns, test: NDArray[np.int64], columns: Sequence[str]
 ) -> dict[str, float] | None:
     """Return each numeric column's stability index: the test rows against the champion's training rows, as far as they are here."""
     if champion is None or "train" not in champion.bounds:

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     # A registered model carries what is imported above, and nothing else: scoring needs neither spec nor store.
     # What only scores loads models: it opens no MLflow (the stage table says so of `canary`), and scoring trees imports no torch.
     # Tests follow the imports.
+    from training.data.dataset import DatasetMeta
     from training.engine.checkpoint.checkpoints import Checkpoints
     from training.engine.parallel.alone import Alone
     from training.engine.parallel.gang import Gang
@@ -43,7 +44,7 @@ class FitContext:
     spec: PipelineSpec
     dataset_path: Path
     """Local folder of the dataset's files, digests checked."""
-    dataset_meta: Mapping[str, Any]
+    dataset_meta: DatasetMeta
     dataset_digest: str
     gang: Gang | Alone
     """Alone, for a family that trains without torch (`FamilyDescriptor.uses_torch`)."""

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save
 from torch import nn
 
 from training.data.loader import Batch, Loader, ShardSet
+from training.data.shards import FeatureEntry
 from training.data.transforms import Matrix
 from training.models.base import Family, FitContext, FitResult, Scorer
 
@@ -26,20 +27,10 @@ SCORED_ROWS: Final = 65_536
 """Rows scored at a time: a fixed number, so that sums do not depend on how many rows one asks for."""
 
 
-class Feature(TypedDict):
-    """An entry of a dataset's layout."""
-
-    name: str
-    dtype: str
-    """`float32` or `int32`."""
-    cardinality: int
-    """Of an id; 0 of a number."""
-
-
 class Architecture(TypedDict):
     """What a torch module is built from, as JSON in a model's `model.json`."""
 
-    features: list[Feature]
+    features: list[FeatureEntry]
     bias_features: list[str]
     """Those that have a constant value when the model scores."""
     settings: JsonObject

@@ -31,7 +31,7 @@ def render_report(findings: Findings, *, pipeline: str, as_of: str, window: tupl
         days=[(day, rows, round(100 * rows / most, 1) if most else 0) for day, rows in findings.rows_per_day.items()],
         statistics=findings.statistics,
         unknown=findings.unknown_labels,
-        unknown_days=list((findings.unknown_labels or {}).get("days", {}).items())[-MAX_DAYS_SHOWN:],
+        unknown_days=[] if findings.unknown_labels is None else list(findings.unknown_labels["days"].items())[-MAX_DAYS_SHOWN:],
     )
     return page.encode("utf-8")
 

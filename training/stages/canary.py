@@ -12,11 +12,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from training.contracts import Scalar
 from training.data.classes import Classes, align_scores
+from training.data.dataset import meta_of
+from training.data.dataset_reader import DatasetReader
 from training.data.joins import LABEL
 from training.errors import DeniedError
 from training.evaluation.measures import Measures, Rows, rows_of
@@ -52,7 +53,7 @@ def work(context: StageContext) -> Outcome:
     if rows.num_units:
         with context.timed("score"):
             scores = {
-                name: _scores(context, name, seat, rows, Classes.of(dataset.meta))
+                name: _scores(context, name, seat, rows, Classes.of(meta_of(dataset)))
                 for name, seat in (("canary", seats.canary), ("champion", seats.champion))
             }
     with context.timed("compare"):
@@ -77,10 +78,8 @@ def _seats(context: StageContext) -> Seats:
 
 
 def _arrived(context: StageContext, dataset: Manifest, since: datetime) -> Rows:
-    folder = context.store.manifests.fetch(dataset, context.folder / "dataset", ["frame.parquet"])
-    frame = pq.read_table(folder / "frame.parquet").to_pandas()
-    times = frame[context.spec.data.source.event_time].to_numpy(dtype="datetime64[us]")
-    frame = frame[times >= np.datetime64(since.astimezone(UTC).replace(tzinfo=None), "us")].reset_index(drop=True)
+    reader = DatasetReader(context.store, dataset, context.folder / "dataset")
+    frame = reader.rows_since(context.spec.data.source.event_time, since)
     labels = frame.pop(LABEL).to_numpy(dtype=np.float64)
     return rows_of(context.spec, frame, labels, dataset.meta["group"])
 

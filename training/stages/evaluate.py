@@ -14,18 +14,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import pandas as pd
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from training.contracts import Scalar
 from training.data.classes import Classes, align_scores
+from training.data.dataset import meta_of
+from training.data.dataset_reader import DatasetReader
 from training.data.joins import LABEL
 from training.data.label_delay import META_KEY
 from training.data.splits import SPLITS
 from training.engine.tracking_journal import tracked_run
 from training.evaluation import checks, latency
-from training.evaluation.baselines import Splits, log_record, naive_record, named_entries
+from training.evaluation.baselines import Splits, columns_needed, log_record, naive_record, named_entries
 from training.evaluation.cadence import Night
 from training.evaluation.measures import Measures, Rows, rows_of
 from training.evaluation.metrics.per_class import by_class
@@ -102,9 +102,9 @@ def work(context: StageContext) -> Outcome:
     with context.timed("compare"):
         measured = _measured(measures, rows, scored)
     with context.timed("baselines"):
-        baselines = naive_record(context.spec, data.splits(), scored.candidate, measured.metrics)
+        baselines = naive_record(context.spec, data.splits(context.spec), scored.candidate, measured.metrics)
     with context.timed("checks"):
-        result_checks, importance = _checks(context, data, predictor, measures, scored), measures.importance(predictor)
+        result_checks, importance = _checks(context, data, rows, predictor, measures, scored), measures.importance(predictor)
     with context.timed("latency"):
         calls = latency.measure(
             context.folder / "candidate",
@@ -115,7 +115,7 @@ def work(context: StageContext) -> Outcome:
         )
     advice = advice_of(
         context.spec,
-        data.frame,
+        data.reader,
         data.test,
         predictor.inputs,
         champion=rivals.champion,
@@ -137,21 +137,22 @@ def work(context: StageContext) -> Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """A dataset's raw rows, all splits."""
+    """A dataset: single columns of all rows, and whole rows of a split."""
 
-    frame: pd.DataFrame
-    """Without the label."""
+    reader: DatasetReader
     labels: Floats
+    """[n] of all rows"""
     training: NDArray[np.int64]
     validation: NDArray[np.int64]
     test: NDArray[np.int64]
     group: str | None
 
-    def splits(self) -> Splits:
-        return Splits(frame=self.frame, labels=self.labels, training=self.training, validation=self.validation, test=self.test)
+    def splits(self, spec: PipelineSpec) -> Splits:
+        frame = self.reader.columns(columns_needed(spec, [name for name in self.reader.schema.names if name != LABEL]))
+        return Splits(frame=frame, labels=self.labels, training=self.training, validation=self.validation, test=self.test)
 
     def test_rows(self, spec: PipelineSpec) -> Rows:
-        frame = self.frame.iloc[self.test].reset_index(drop=True)
+        frame = self.reader.rows("test").drop(columns=LABEL)
         return rows_of(spec, frame, self.labels[self.test], self.group)
 
 
@@ -159,14 +160,12 @@ def read_dataset(context: StageContext, dataset: Manifest) -> Dataset:
     """Fetch a dataset's raw rows and splits.
 
     Raises:
-        DataError: an object is missing or altered.
+        DataError: an object is missing or altered; `dataset.newer`.
     """
-    names = ["frame.parquet", *(f"splits/{name}.npy" for name in SPLITS)]
-    folder = context.store.manifests.fetch(dataset, context.folder / "dataset", names)
-    frame = pq.read_table(folder / "frame.parquet").to_pandas()
-    labels = frame.pop(LABEL).to_numpy(dtype=np.float64)
-    training, validation, test = (np.load(folder / "splits" / f"{name}.npy", allow_pickle=False) for name in SPLITS)
-    return Dataset(frame=frame, labels=labels, training=training, validation=validation, test=test, group=dataset.meta["group"])
+    reader = DatasetReader(context.store, dataset, context.folder / "dataset")
+    training, validation, test = (reader.numbers(name) for name in SPLITS)
+    labels: Floats = reader.column(LABEL).to_numpy().astype(np.float64)
+    return Dataset(reader=reader, labels=labels, training=training, validation=validation, test=test, group=dataset.meta["group"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,8 +194,8 @@ def _score(context: StageContext, dataset: Manifest, rows: Rows, predictor: Pred
     context.progress(0, num_rows, "rows scored")
     for name, other in rivals.named().items():
         if _baseline(context, other, dataset) == IS_BASELINE:
-            found[name] = _other_scores(context, name, other, rows, Classes.of(dataset.meta))
-    candidate = align_scores(predictor.predict(rows.frame), predictor.classes, Classes.of(dataset.meta))
+            found[name] = _other_scores(context, name, other, rows, Classes.of(meta_of(dataset)))
+    candidate = align_scores(predictor.predict(rows.frame), predictor.classes, Classes.of(meta_of(dataset)))
     context.progress(num_rows, num_rows, "rows scored")
     return Scored(candidate=candidate, champion=found.get("champion"), canary=found.get("canary"))
 
@@ -221,15 +220,17 @@ def _measured(measures: Measures, rows: Rows, scored: Scored) -> EvaluationRecor
     )
 
 
-def _checks(context: StageContext, data: Dataset, predictor: Predictor, measures: Measures, scored: Scored) -> Checks:
+def _checks(context: StageContext, data: Dataset, rows: Rows, predictor: Predictor, measures: Measures, scored: Scored) -> Checks:
     rules = context.spec.evaluate
     entities = rules.entities or tuple(context.spec.data.source.key)
     # The area of a series, the item of a ranking: what a row is about may well order the labels, and is known before them.
-    known = data.frame[[name for name in predictor.inputs if name not in entities] or list(predictor.inputs)]
+    known = [name for name in predictor.inputs if name not in entities] or list(predictor.inputs)
+    # No more rows than it looks at.
+    training = data.training[checks.evenly(len(data.training))]
     leakage = checks.strongest_feature(
-        rules.task, known.iloc[data.training], data.labels[data.training], known.iloc[data.test], data.labels[data.test]
+        rules.task, data.reader.rows_numbered(training, known), data.labels[training], rows.frame[known], rows.labels
     )
-    overlap = checks.overlap(data.frame, entities, data.training, data.test)
+    overlap = checks.overlap(data.reader.columns(entities), entities, data.training, data.test)
     found = measures.checks(scored.candidate, scored.champion)
     return Checks(leakage=leakage, overlap=overlap, drift=found.drift, constant=found.constant)
 

@@ -5,7 +5,6 @@ python -m training.stages.prepare REQUEST_URI
 
 from __future__ import annotations
 
-import io
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,15 +14,16 @@ from typing import Final
 
 import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from training.contracts import Scalar
 from training.data.classes import Classes, check_class_numbers, number_classes
+from training.data.dataset import DatasetMeta, DescribedFrame, describe_frame
 from training.data.derived import Derived, check_baseline
 from training.data.encoders import EncoderSettings
-from training.data.engines.engine import BATCH_ROWS, Engine, Frame
+from training.data.engines.engine import Engine, Frame
 from training.data.engines.registry import open_engine
+from training.data.frame_writer import FrameWriter
 from training.data.frames import nullable_columns, pandas_rows
 from training.data.joins import LABEL, FeatureTable, MainTable
 from training.data.label_delay import META_KEY, SplitRule, split_bounds, split_lines
@@ -61,19 +61,25 @@ def work(context: StageContext) -> Outcome:
         with context.timed("transform"):
             transforms = _fit(context.spec, engine, divided)
         with context.timed("store"):
-            files, shards = _write(context, divided, transforms)
+            files, shards, described = _write(context, divided, transforms)
     groups, classes = divided.groups, divided.classes
-    meta = {
+    meta: DatasetMeta = {
         "rows": {name: len(divided.rows[name]) for name in SPLITS},
         "layout": describe_layout(transforms.layout, has_group=groups is not None),
+        "format": described["format"],
+        "parts": described["parts"],
+        "schema": described["schema"],
         "shards": shards,
         "label": LABEL,
         "group": context.spec.data.group,
         "bounds": bounds.to_json(),
         "snapshot": snapshot.digest,
-        **({} if classes is None else classes.meta()),
-        **({META_KEY: snapshot.meta[META_KEY]} if META_KEY in snapshot.meta else {}),
     }
+    if classes is not None:
+        named = classes.meta()
+        meta["classes"], meta["unseen_classes"] = named["classes"], named["unseen_classes"]
+    if META_KEY in snapshot.meta:
+        meta["unknown_labels"] = snapshot.meta[META_KEY]
     with context.timed("store"):
         uri, manifest = context.store.manifests.put_files("dataset", files, meta)
     set_run_ref(context.store, context.request, "dataset", uri)
@@ -208,8 +214,14 @@ def _fit(spec: PipelineSpec, engine: Engine, divided: Divided) -> FittedTransfor
     return engine.fit(divided.frame, training, derived=derived, features=plans)
 
 
-def _write(context: StageContext, divided: Divided, transforms: FittedTransforms) -> tuple[dict[str, Path | bytes], dict[str, list[int]]]:
-    """Write the dataset's files in one pass over the rows; return them by name, and of each split's shards the rows."""
+def _write(
+    context: StageContext, divided: Divided, transforms: FittedTransforms
+) -> tuple[dict[str, Path | bytes], dict[str, list[int]], DescribedFrame]:
+    """Write the dataset's files in one pass over the rows.
+
+    Returns:
+        Files by name, the rows of each shard by split, and the parts of the frame.
+    """
     frame, groups, num_features = divided.frame, divided.groups, len(transforms.layout)
     writers = {
         split: ShardWriter(context.folder, split, shard_order(divided.rows[split], groups), groups, num_features=num_features)
@@ -217,26 +229,20 @@ def _write(context: StageContext, divided: Divided, transforms: FittedTransforms
     }
     nullable = nullable_columns(frame)
     total, done, first = sum(len(divided.rows[split]) for split in SHARDED_SPLITS), 0, 0
-    path = context.folder / "frame.parquet"
-    with pq.ParquetWriter(path, frame.schema, compression="zstd", write_page_checksum=True) as writer:
-        for batch in frame.batches():
-            writer.write_table(batch, row_group_size=BATCH_ROWS)
-            matrix = transforms.apply(pandas_rows(batch, nullable), serving=False)
-            rows = slice(first, first + batch.num_rows)
-            for shard_writer in writers.values():
-                done += shard_writer.write(first, matrix, divided.label[rows], None if groups is None else groups[rows])
-            first += batch.num_rows
-            context.progress(done, total, "rows sharded")
-    files: dict[str, Path | bytes] = {"frame.parquet": path, "transforms.json": transforms.to_json()}
-    files |= {f"splits/{name}.npy": _npy(divided.rows[name]) for name in SPLITS}
+    frame_writer = FrameWriter(context.folder, frame.schema, divided.rows)
+    for batch in frame.batches():
+        frame_writer.write(batch)
+        matrix = transforms.apply(pandas_rows(batch, nullable), serving=False)
+        rows = slice(first, first + batch.num_rows)
+        for shard_writer in writers.values():
+            done += shard_writer.write(first, matrix, divided.label[rows], None if groups is None else groups[rows])
+        first += batch.num_rows
+        context.progress(done, total, "rows sharded")
+    frame_writer.finish()
+    files: dict[str, Path | bytes] = {"transforms.json": transforms.to_json(), **frame_writer.files}
     files |= {name: file for shard_writer in writers.values() for name, file, _rows in shard_writer.files()}
-    return files, {split: [rows for _name, _path, rows in shard_writer.files()] for split, shard_writer in writers.items()}
-
-
-def _npy(rows: NDArray[np.int64]) -> bytes:
-    stream = io.BytesIO()
-    np.save(stream, rows, allow_pickle=False)
-    return stream.getvalue()
+    shards = {split: [rows for _name, _path, rows in shard_writer.files()] for split, shard_writer in writers.items()}
+    return files, shards, describe_frame(frame_writer.parts, frame_writer.columns)
 
 
 def _scalars(divided: Divided, transforms: FittedTransforms) -> dict[str, Scalar]:

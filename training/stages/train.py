@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from training import liveness
 from training.contracts import JsonObject, JsonValue, canonical_json
 from training.data.classes import Classes
+from training.data.dataset import meta_of, sample_order_digest
 from training.engine.checkpoint.checkpoints import Checkpoints
 from training.engine.checkpoint.format import Identity
 from training.engine.devices import check_expected, device_words
@@ -123,8 +124,8 @@ def fit_dataset(
     fit = FitContext(
         spec=context.spec,
         dataset_path=context.folder,
-        dataset_meta=dataset.meta,
-        dataset_digest=dataset.digest,
+        dataset_meta=meta_of(dataset),
+        dataset_digest=sample_order_digest(dataset),
         gang=gang,
         checkpoints=checkpoints,
         tracker=tracker,
@@ -207,7 +208,7 @@ def _store(
 
 def _classes(dataset: Manifest) -> dict[str, list[str]]:
     """Return the names of the classes that a model is made with; nothing for labels without names."""
-    classes = Classes.of(dataset.meta)
+    classes = Classes.of(meta_of(dataset))
     return {} if classes is None else {"classes": list(classes.learned)}
 
 

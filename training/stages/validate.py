@@ -6,14 +6,13 @@ python -m training.stages.validate REQUEST_URI
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 from zoneinfo import ZoneInfo
 
 from training.contracts import canonical_json
 from training.data.label_delay import META_KEY
+from training.data.snapshot_meta import SnapshotMeta, snapshot_meta
 from training.data.validation.results import Findings
 from training.data.validation.snapshot_checks import Rules, validate_snapshot
 from training.data.validation.snapshot_view import open_snapshot
@@ -40,7 +39,7 @@ def work(context: StageContext) -> Outcome:
     uri = request.inputs["snapshot"]
     manifest = store.manifests.get(uri, kind="snapshot")
     previous_uri = request.parameters.get("previous_snapshot")
-    previous = store.manifests.get(previous_uri, kind="snapshot").meta if previous_uri else None
+    previous = snapshot_meta(store.manifests.get(previous_uri, kind="snapshot")) if previous_uri else None
     with context.timed("fetch"):
         store.manifests.fetch(manifest, context.folder)
     with context.timed("checks"):
@@ -77,7 +76,7 @@ def work(context: StageContext) -> Outcome:
     )
 
 
-def _check(context: StageContext, manifest: Manifest, previous: Mapping[str, Any] | None) -> Findings:
+def _check(context: StageContext, manifest: Manifest, previous: SnapshotMeta | None) -> Findings:
     spec, window = context.spec, manifest.meta["window"]
     rules = Rules(
         as_of=datetime.fromisoformat(context.request.as_of),

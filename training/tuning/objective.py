@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from training.data.dataset import meta_of
 from training.data.loader import ShardSet
 from training.data.transforms import LayoutEntry, Matrix
 from training.evaluation.custom_metrics import load_own_metrics
@@ -24,10 +25,10 @@ def objective_value(context: StageContext, dataset: Manifest, result: FitResult,
     folder.mkdir(exist_ok=True)
     (folder / result.weights_name).write_bytes(result.weights)
     score = load_family(context.spec.train.model).load(folder, result.architecture)
-    shards = ShardSet(context.folder, dataset.meta, "validation")
+    shards = ShardSet(context.folder, meta_of(dataset), "validation")
     batch = shards.gather([(number, np.arange(count, dtype=np.int64)) for number, count in enumerate(shards.shard_units)])
     cells = torch.cat([batch["features_float"].contiguous().view(torch.int32), batch["features_int"]], dim=1).numpy()
-    layout = tuple(LayoutEntry(**entry) for entry in dataset.meta["layout"]["features"])
+    layout = tuple(LayoutEntry(**entry) for entry in meta_of(dataset)["layout"]["features"])
     scores = score(Matrix(cells=np.ascontiguousarray(cells), layout=layout, num_unseen={}))
     groups = batch["group"].numpy().astype(np.int64) if shards.has_group else None
     rules = context.spec.evaluate

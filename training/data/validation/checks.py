@@ -6,12 +6,12 @@ from collections import defaultdict
 from collections.abc import Mapping
 from datetime import date as Date
 from datetime import datetime, time, timedelta
-from typing import Any
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
-from training.data.validation.results import CheckResult, listed, verdict
+from training.data.snapshot_meta import SnapshotMeta
+from training.data.validation.results import CheckResult, ColumnStatistics, listed, verdict
 from training.data.validation.snapshot_view import PART_COLUMN, TableView
 from training.sql.expressions import quoted
 
@@ -66,7 +66,7 @@ def check_schema(view: TableView) -> list[CheckResult]:
     ]
 
 
-def check_complete(view: TableView, statistics: Mapping[str, Mapping[str, Any]], *, label: str | None) -> list[CheckResult]:
+def check_complete(view: TableView, statistics: Mapping[str, ColumnStatistics], *, label: str | None) -> list[CheckResult]:
     """`data.nulls` and `label.nulls`: key, event time, label and what is not declared nullable are complete; NaN counts as null."""
     columns = view.contract.columns
     always = {*view.contract.key, view.contract.event_time, label}
@@ -90,7 +90,7 @@ def check_complete(view: TableView, statistics: Mapping[str, Mapping[str, Any]],
     return results
 
 
-def check_finite(view: TableView, statistics: Mapping[str, Mapping[str, Any]]) -> list[CheckResult]:
+def check_finite(view: TableView, statistics: Mapping[str, ColumnStatistics]) -> list[CheckResult]:
     """`data.nonfinite`: no number is infinite."""
     infinite = {name: numbers["infinite"] for name, numbers in statistics.items() if numbers["infinite"]}
     if not infinite:
@@ -162,7 +162,7 @@ def check_partition_days(view: TableView, zone: ZoneInfo) -> list[CheckResult]:
     event_time = view.contract.event_time
     if not view.contract.partitioned or not event_time or event_time not in view.sound_columns():
         return []
-    days = [facts["partition"] for facts in view.facts["parts"].values()]
+    days = [facts["partition"] or "" for facts in view.facts["parts"].values()]
     bounds = [_day_bounds(day, zone) for day in days]
     begin, finish = ([bound[side] for bound in bounds] for side in (0, 1))
     view.connection.register("partition_days", pa.table({"part": list(range(len(days))), "begin": begin, "finish": finish, "day": days}))
@@ -187,14 +187,14 @@ def check_partition_days(view: TableView, zone: ZoneInfo) -> list[CheckResult]:
     ]
 
 
-def check_volume(view: TableView, previous: Mapping[str, Any] | None, limit: float | None) -> list[CheckResult]:
+def check_volume(view: TableView, previous: SnapshotMeta | None, limit: float | None) -> list[CheckResult]:
     """`volume.change`: as many rows as the day before (partitions), or as the previous validated night (else), give or take `limit`."""
     if limit is None:
         return []
     if view.contract.partitioned:
         by_day: dict[str, int] = defaultdict(int)
         for facts in view.facts["parts"].values():
-            by_day[facts["partition"]] += facts["rows"]
+            by_day[facts["partition"] or ""] += facts["rows"]
         days = sorted(by_day)
         now, before = by_day[days[-1]], (by_day[days[-2]] if len(days) > 1 else None)
         what, against = f"rows of {days[-1]}", f"{days[-2]}" if len(days) > 1 else ""
@@ -238,7 +238,7 @@ def check_freshness(view: TableView, limit: timedelta | None, as_of: datetime) -
     ]
 
 
-def check_schema_change(view: TableView, previous: Mapping[str, Any] | None) -> list[CheckResult]:
+def check_schema_change(view: TableView, previous: SnapshotMeta | None) -> list[CheckResult]:
     """`schema.changed`: the table looks as it did in the previous validated night. Only reported: the YAML's contract is what blocks,
     so a difference that reaches this far was made in the YAML, on purpose."""
     if not previous or view.name not in previous["tables"]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from datetime import date, datetime, time, timedelta
-from typing import Any, Literal
+from typing import Literal
 from zoneinfo import ZoneInfo
 
+from training.data.label_delay import UnknownLabels
 from training.data.validation.results import CheckResult, Status, listed
 from training.data.validation.snapshot_view import TableView
 from training.spec.sections.data import WEEKDAYS
@@ -19,7 +20,7 @@ def check_days(
     *,
     rows_per_day: Mapping[str, int],
     allowed: Literal["allow"] | Collection[str] | None,
-    unknown: Mapping[str, Any] | None,
+    unknown: UnknownLabels | None,
 ) -> list[CheckResult]:
     """`data.empty_days` and `data.missing_days`: each whole day of the window has rows.
 
@@ -33,7 +34,7 @@ def check_days(
         unknown: `unknown_labels` of the snapshot: rows that are not in it, because their label is not known yet, are rows all the same.
     """
     counts = dict(rows_per_day)
-    for day, found in (unknown or {}).get("days", {}).items():
+    for day, found in ({} if unknown is None else unknown["days"]).items():
         counts[day] = max(counts.get(day, 0), found["rows"])
     days = _whole_days(span, zone)
     empty = [day for day in days if not counts.get(day.isoformat())]

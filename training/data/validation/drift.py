@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from training.data.validation.results import ColumnStatistics, Drift
 from training.data.validation.snapshot_view import TableView, arrow_of, numpy_of, valid_of
 from training.sql.expressions import quoted
 
@@ -37,7 +38,7 @@ def sides_of(event_time: pa.ChunkedArray, span_us: tuple[int, int]) -> Sides:
     return sides
 
 
-def can_drift(view: TableView, column: str, statistics: dict[str, Any]) -> bool:
+def can_drift(view: TableView, column: str, statistics: ColumnStatistics) -> bool:
     """Return whether a column is anything but a key, a time or a constant."""
     kind = view.contract.types[column]
     if column in view.contract.key or kind in ("timestamp", "date"):
@@ -45,7 +46,7 @@ def can_drift(view: TableView, column: str, statistics: dict[str, Any]) -> bool:
     return bool(statistics["minimum"] != statistics["maximum"])
 
 
-def number_drift(values: Numbers, sides: Sides) -> dict[str, float]:
+def number_drift(values: Numbers, sides: Sides) -> Drift:
     """Return `psi` and `mean_shift` of a number column; nothing where the older or the newer rows hold no value.
 
     `mean_shift` is the newer rows' mean less the older ones', in the older ones' standard deviations. `psi` is the population
@@ -61,7 +62,7 @@ def number_drift(values: Numbers, sides: Sides) -> dict[str, float]:
     counts = older.counts(edges), newer.counts(edges)
     if not sum(counts[0]) or not sum(counts[1]):
         return {}
-    found = {"psi": _stability(*counts)}
+    found: Drift = {"psi": _stability(*counts)}
     if len(older.finite) and len(newer.finite):
         base = older.finite[0]
         deviation = np.std(older.finite - base)
@@ -70,7 +71,7 @@ def number_drift(values: Numbers, sides: Sides) -> dict[str, float]:
     return found
 
 
-def value_drift(view: TableView, values: pa.ChunkedArray, sides: Sides) -> dict[str, float]:
+def value_drift(view: TableView, values: pa.ChunkedArray, sides: Sides) -> Drift:
     """Return `psi` over the most frequent values, null being one, and all others together; nothing where one side has no rows."""
     num_rows = [int(np.count_nonzero(sides == side)) for side in (OLDER, NEWER)]
     if not all(num_rows):

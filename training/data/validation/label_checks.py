@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
-from training.data.label_delay import AFTER_TEST, share_text
+from training.data.label_delay import AFTER_TEST, Counts, UnknownLabels, share_text
 from training.data.validation.results import CheckResult, Status
 from training.data.validation.snapshot_view import TableView
 
@@ -16,7 +15,7 @@ REMEDY: Final = (
 )
 
 
-def check_unknown_labels(view: TableView, meta: Mapping[str, Any] | None, limit: float | None) -> list[CheckResult]:
+def check_unknown_labels(view: TableView, meta: UnknownLabels | None, limit: float | None) -> list[CheckResult]:
     """`label.unknown`: in each split, at most this share of the window's rows has no known label at `as_of`; without a limit it warns.
 
     Args:
@@ -43,7 +42,7 @@ def check_unknown_labels(view: TableView, meta: Mapping[str, Any] | None, limit:
     return found
 
 
-def _check(view: TableView, split: str, counts: Mapping[str, int], limit: float | None) -> CheckResult:
+def _check(view: TableView, split: str, counts: Counts, limit: float | None) -> CheckResult:
     share = counts["unknown"] / counts["rows"]
     status: Status = "passed"
     if limit is not None and share > limit:

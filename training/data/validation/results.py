@@ -6,8 +6,10 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NotRequired, TypedDict
 
+from training.contracts import Scalar
+from training.data.label_delay import UnknownLabels
 from training.errors import DataError, shown
 
 MAX_CHECKS_SHOWN: Final = 10
@@ -35,16 +37,37 @@ class CheckResult:
         return f"[{self.code}] {place}: {self.check}: observed {self.observed}, allowed {self.allowed}{detail}"
 
 
+class Drift(TypedDict, total=False):
+    """The newer rows of a column against the older ones, where both have values."""
+
+    psi: float
+    mean_shift: float
+
+
+class ColumnStatistics(Drift):
+    """A column; see `training.data.validation.column_statistics.profile`."""
+
+    rows: int
+    nulls: int
+    """NaN is one."""
+    infinite: int
+    minimum: Scalar
+    maximum: Scalar
+    mean: NotRequired[float | None]
+    """Of numbers, the finite ones, as `deviation`; None without any."""
+    deviation: NotRequired[float | None]
+
+
 @dataclass(kw_only=True)
 class Findings:
     """Everything that one validation found."""
 
     checks: list[CheckResult] = field(default_factory=list)
-    statistics: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
+    statistics: dict[str, dict[str, ColumnStatistics]] = field(default_factory=dict)
     """Table, column, name of the number."""
     rows_per_day: dict[str, int] = field(default_factory=dict)
     """Of the main table, by day in the pipeline's time zone."""
-    unknown_labels: Mapping[str, Any] | None = None
+    unknown_labels: UnknownLabels | None = None
     """Of the snapshot's meta: rows whose label is not known yet, by split and day."""
 
     @property

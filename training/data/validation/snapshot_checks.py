@@ -11,6 +11,8 @@ from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
+from training.data.label_delay import UnknownLabels
+from training.data.snapshot_meta import SnapshotMeta
 from training.data.validation import checks
 from training.data.validation.column_statistics import profile
 from training.data.validation.day_checks import check_days
@@ -36,14 +38,14 @@ class Rules:
     """`validate.unknown_labels`"""
     empty_days: Any = None
     """`validate.empty_days`"""
-    unknown: Mapping[str, Any] | None = None
+    unknown: UnknownLabels | None = None
     """`unknown_labels` of the snapshot's meta."""
 
 
 def validate_snapshot(
     views: list[TableView],
     rules: Rules,
-    previous: Mapping[str, Any] | None,
+    previous: SnapshotMeta | None,
     *,
     on_table: Callable[[int, int], None],
     suites_path: Path | None = None,
@@ -70,7 +72,7 @@ def validate_snapshot(
 
 
 def _table_checks(
-    view: TableView, suite: Mapping[str, Any] | None, findings: Findings, rules: Rules, previous: Mapping[str, Any] | None, *, is_main: bool
+    view: TableView, suite: Mapping[str, Any] | None, findings: Findings, rules: Rules, previous: SnapshotMeta | None, *, is_main: bool
 ) -> list[CheckResult]:
     """Return the checks of a table; add its statistics to `findings`, and what is known of the main table's days."""
     if view.contract.event_time in (sound := view.sound_columns()):
@@ -92,7 +94,7 @@ def _table_checks(
     return always + asked + (_suite_checks(view, judge, blocker) if suite else [])
 
 
-def _main_checks(view: TableView, findings: Findings, rules: Rules, previous: Mapping[str, Any] | None) -> list[CheckResult]:
+def _main_checks(view: TableView, findings: Findings, rules: Rules, previous: SnapshotMeta | None) -> list[CheckResult]:
     findings.rows_per_day = _rows_per_day(view, rules.zone)
     findings.unknown_labels = rules.unknown
     found = check_days(
@@ -128,7 +130,8 @@ def _rows_per_day(view: TableView, zone: ZoneInfo) -> dict[str, int]:
     days: dict[str, int] = {}
     if view.contract.partitioned:
         for facts in view.facts["parts"].values():
-            days[facts["partition"]] = days.get(facts["partition"], 0) + facts["rows"]
+            day = facts["partition"] or ""
+            days[day] = days.get(day, 0) + facts["rows"]
     elif view.contract.event_time in view.sound_columns():
         event_time = view.contract.event_time or ""
         local = f"CAST(timezone({literal(zone.key)}, {quoted(event_time)}) AS DATE)"

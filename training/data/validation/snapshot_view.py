@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from training.data.snapshot_meta import TableFacts, snapshot_meta
 from training.sources.table_contract import TableContract
 from training.sources.tables import ARROW_TYPES
 from training.sql.expressions import hardened
@@ -78,7 +79,7 @@ class TableView:
     """One table of a snapshot on local disk."""
 
     contract: TableContract
-    facts: Mapping[str, Any]
+    facts: TableFacts
     """The table's entry in the manifest."""
     digests: Mapping[str, str]
     """Part name to digest."""
@@ -168,7 +169,7 @@ def open_snapshot(manifest: Manifest, folder: Path, contracts: list[TableContrac
     connection = hardened([folder], threads=1)
     views = []
     for contract in contracts:
-        facts = manifest.meta["tables"][contract.name]
+        facts = snapshot_meta(manifest)["tables"][contract.name]
         digests = {part: manifest.files[part].digest for part in facts["parts"]}
         source = ParquetParts(folder / part for part in facts["parts"])
         views.append(TableView(contract=contract, facts=facts, digests=digests, source=source, connection=connection))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import pytest
 
 from devstack.shop import day_path, write_day
 from training.contracts import RunIdentity, StageRequest
+from training.data.dataset_reader import DatasetReader
 from training.data.loader import Loader, ShardSet
 from training.data.snapshots import SnapshotPlan, take_snapshot
 from training.data.transforms import FittedTransforms
@@ -48,12 +49,16 @@ class Prepared:
     def read(self, name: str) -> bytes:
         return self.store.objects.get_bytes(self.manifest.files[name].digest)
 
+    @cached_property
+    def reader(self) -> DatasetReader:
+        return DatasetReader(self.store, self.manifest, Path(self.store.root_uri.removeprefix("file://")).parent / self.manifest.digest)
+
     @property
     def frame(self) -> pd.DataFrame:
-        return pq.ParquetFile(io.BytesIO(self.read("frame.parquet"))).read().to_pandas()
+        return self.reader.columns(self.reader.schema.names)
 
     def rows(self, split: str) -> np.ndarray:
-        return np.load(io.BytesIO(self.read(f"splits/{split}.npy")), allow_pickle=False)
+        return self.reader.numbers(split)
 
 
 def load(name: str, uris: Mapping[str, str], replaced: Mapping[str, str] | None = None) -> PipelineSpec:
@@ -109,15 +114,15 @@ def test_dataset_has_the_files_and_facts_of_the_contract(shop: tuple[Path, Prepa
     prepared = shop[1]
     meta = prepared.manifest.meta
     assert sorted(prepared.manifest.files) == [
-        "frame.parquet",
+        "frame/00000.parquet",
         "shards/train-00000.bin",
         "shards/validation-00000.bin",
-        "splits/test.npy",
-        "splits/train.npy",
-        "splits/validation.npy",
+        "splits/test-00000.npy",
+        "splits/train-00000.npy",
+        "splits/validation-00000.npy",
         "transforms.json",
     ]
-    assert sorted(meta) == ["bounds", "group", "label", "layout", "rows", "shards", "snapshot"]
+    assert sorted(meta) == ["bounds", "format", "group", "label", "layout", "parts", "rows", "schema", "shards", "snapshot"]
     assert meta["bounds"]["validation"] == ["2026-01-29T00:00:00+00:00", "2026-01-30T00:00:00+00:00"]
     assert (meta["group"], meta["label"]) == ("search_id", "label")
     assert [entry["name"] for entry in meta["layout"]["features"]][:3] == ["price", "rating", "popularity"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 
 from tests.unit.training.stages.evaluate_bench import SPEC, EvaluateBench, orders
 from training.contracts import ExitCode, StageResult
+from training.data.dataset_reader import DatasetReader
 from training.evaluation import latency
 from training.models.predictor import Predictor
 from training.registry.mlflow_versions import Registered
@@ -75,7 +75,9 @@ def page_of(bench: EvaluateBench, result: StageResult) -> str:
 
 def rows_of(bench: EvaluateBench) -> pd.DataFrame:
     manifest = bench.store.manifests.get(bench.dataset_uri)
-    return pq.read_table(io.BytesIO(bench.store.objects.get_bytes(manifest.files["frame.parquet"].digest))).to_pandas()
+    with tempfile.TemporaryDirectory() as folder:
+        reader = DatasetReader(bench.store, manifest, Path(folder))
+        return reader.columns(reader.schema.names)
 
 
 def served(bench: EvaluateBench, model: StageResult, folder: Path) -> Any:

@@ -241,7 +241,7 @@ def test_a_study_never_reads_a_test_row(bench: StudyBench) -> None:
     spec = bench.spec(trials=3, objective="ndcg@10", pruner="none")
     bench.search(spec, "with test rows")
     dataset = bench.store.manifests.get(bench.bench.dataset_uri, kind="dataset")
-    hidden = {name: bench.path(dataset.files[name].digest) for name in ("splits/test.npy", "frame.parquet")}
+    hidden = {name: bench.path(dataset.files[name].digest) for name in ("splits/test-00000.npy", "frame/00000.parquet")}
     kept = {name: path.read_bytes() for name, path in hidden.items()}
     try:
         for path in hidden.values():

@@ -1,0 +1,168 @@
+"""Dataset format 2: parts of bounded size, read one by one as the whole frame would be; format 1 is read the same way."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from training.contracts import canonical_json
+from training.data import frame_writer
+from training.data.dataset import Part, columns_of, describe_frame, parts_of, sample_order_digest
+from training.data.dataset_reader import DatasetReader
+from training.data.frame_writer import FrameWriter, part_rows
+from training.errors import DataError
+from training.store import Manifest, Store
+
+AT = [datetime(2026, 3, 1, hour, tzinfo=UTC) for hour in range(11)]
+TABLE = pa.table(
+    {
+        "at": pa.array(AT, pa.timestamp("us", tz="UTC")),
+        "whole": pa.array(range(11), pa.int64()),
+        "gaps": pa.array([*range(10), None], pa.int32()),
+        "flag": pa.array([None, *[True] * 10]),
+        "text": pa.array([*"abcdefghij", None]),
+        "label": pa.array(np.arange(11) % 2, pa.float32()),
+    }
+)
+ROWS = {"train": np.array([0, 1, 2, 3, 5]), "validation": np.array([4, 6, 7]), "test": np.array([8, 9, 10])}
+"""A group's rows may lie between those of another split."""
+META = {"rows": {name: len(numbers) for name, numbers in ROWS.items()}, "label": "label", "group": None}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(str(tmp_path / "store"))
+
+
+def written(store: Store, folder: Path, batch_rows: int) -> Manifest:
+    writer = FrameWriter(folder, TABLE.schema, ROWS)
+    for first in range(0, TABLE.num_rows, batch_rows):
+        writer.write(TABLE.slice(first, batch_rows).combine_chunks())
+    writer.finish()
+    return store.manifests.put_files("dataset", writer.files, {**META, **describe_frame(writer.parts, writer.columns)})[1]
+
+
+def format_1(store: Store, folder: Path) -> Manifest:
+    """Write the rows as the version before did."""
+    folder.mkdir()
+    pq.write_table(TABLE, folder / "frame.parquet", compression="zstd", row_group_size=65_536, write_page_checksum=True)
+    files: dict[str, Path | bytes] = {"frame.parquet": folder / "frame.parquet"}
+    for name, numbers in ROWS.items():
+        stream = io.BytesIO()
+        np.save(stream, numbers, allow_pickle=False)
+        files[f"splits/{name}.npy"] = stream.getvalue()
+    return store.manifests.put_files("dataset", files, META)[1]
+
+
+@pytest.fixture(params=["one part", "parts of four rows", "format 1"])
+def reader(request: pytest.FixtureRequest, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DatasetReader:
+    if request.param == "format 1":
+        manifest = format_1(store, tmp_path / "made")
+    elif request.param == "one part":
+        manifest = written(store, tmp_path / "made", 4)
+    else:
+        monkeypatch.setattr(frame_writer, "part_rows", lambda _schema: 4)
+        manifest = written(store, tmp_path / "made", 2)
+    return DatasetReader(store, manifest, tmp_path / "read")
+
+
+WHOLE = TABLE.to_pandas()
+
+
+def test_columns_and_rows_of_splits_are_those_of_the_whole_frame(reader: DatasetReader) -> None:
+    assert reader.num_rows == 11
+    pd.testing.assert_frame_equal(reader.columns(reader.schema.names), WHOLE)
+    for split, numbers in ROWS.items():
+        assert reader.numbers(split).tolist() == numbers.tolist()
+        pd.testing.assert_frame_equal(reader.rows(split), WHOLE.iloc[numbers].reset_index(drop=True))
+        pd.testing.assert_frame_equal(reader.rows(split, ["gaps"]), WHOLE.iloc[numbers][["gaps"]].reset_index(drop=True))
+
+
+def test_rows_by_number_and_by_time_are_those_of_the_whole_frame(reader: DatasetReader) -> None:
+    chosen = np.array([0, 3, 4, 10])
+    found = reader.rows_numbered(chosen, ["text", "flag"])
+    pd.testing.assert_frame_equal(found, WHOLE.iloc[chosen][["text", "flag"]].reset_index(drop=True))
+    for since in (AT[0], AT[5], AT[10]):
+        pd.testing.assert_frame_equal(reader.rows_since("at", since), WHOLE[WHOLE["at"] >= since].reset_index(drop=True))
+    later = datetime(2026, 4, 1, tzinfo=UTC)
+    pd.testing.assert_series_equal(reader.rows_since("at", later).dtypes, WHOLE.dtypes)
+    assert len(reader.rows_since("at", later)) == 0
+
+
+def test_parts_say_their_rows_and_splits_and_the_manifest_the_columns(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frame_writer, "part_rows", lambda _schema: 4)
+    manifest = written(store, tmp_path / "made", 2)
+    assert [(part.name, part.rows, dict(part.splits)) for part in parts_of(manifest)] == [
+        ("frame/00000.parquet", 4, {"train": 4}),
+        ("frame/00001.parquet", 4, {"train": 1, "validation": 3}),
+        ("frame/00002.parquet", 3, {"test": 3}),
+    ]
+    assert sorted(manifest.files) == [
+        "frame/00000.parquet",
+        "frame/00001.parquet",
+        "frame/00002.parquet",
+        "splits/test-00002.npy",
+        "splits/train-00000.npy",
+        "splits/train-00001.npy",
+        "splits/validation-00001.npy",
+    ]
+    columns = columns_of(manifest)
+    assert columns is not None
+    assert {column.name: (column.type, column.nulls) for column in columns} == {
+        "at": ("timestamp[us, tz=UTC]", 0),
+        "whole": ("int64", 0),
+        "gaps": ("int32", 1),
+        "flag": ("bool", 1),
+        "text": ("string", 1),
+        "label": ("float", 0),
+    }
+
+
+def test_rows_of_a_split_are_read_from_its_parts_alone(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frame_writer, "part_rows", lambda _schema: 4)
+    reader = DatasetReader(store, written(store, tmp_path / "made", 4), tmp_path / "read")
+    for name in ("frame/00000.parquet", "frame/00001.parquet"):
+        (tmp_path / "read" / name).write_bytes(b"not read")
+    monkeypatch.setattr(DatasetReader, "schema", TABLE.schema)
+    assert reader.rows("test")["whole"].tolist() == [8, 9, 10]
+
+
+def test_samples_of_one_part_keep_the_order_that_they_have_in_format_1(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, now = format_1(store, tmp_path / "before"), written(store, tmp_path / "now", 11)
+    assert now.digest != before.digest
+    assert sample_order_digest(now) == sample_order_digest(before) == before.digest
+    other = replace(now, meta={**now.meta, "group": "text"})
+    assert sample_order_digest(other) not in (before.digest, other.digest)
+
+    monkeypatch.setattr(frame_writer, "part_rows", lambda _schema: 4)
+    parts = written(store, tmp_path / "parts", 4)
+    assert sample_order_digest(parts) == parts.digest
+
+
+def test_a_dataset_of_a_newer_format_is_refused(store: Store, tmp_path: Path) -> None:
+    newer = Manifest(kind="dataset", files={}, meta={"format": 3})
+    with pytest.raises(DataError, match="has format 3, this version reads up to 2") as caught:
+        DatasetReader(store, newer, tmp_path / "read")
+    assert caught.value.code == "dataset.newer"
+
+
+def test_a_part_has_whole_batches_of_about_64_mib() -> None:
+    narrow, wide = pa.schema([("x", pa.int32())]), pa.schema([(f"x{n}", pa.float64()) for n in range(500)])
+    assert part_rows(narrow) == 2**24
+    assert part_rows(wide) == 65_536
+    assert part_rows(TABLE.schema) * (8 + 8 + 4 + 1 / 8 + 32 + 4) <= 2**26
+    assert canonical_json(describe_frame([Part.numbered(0, rows=1, splits={"train": 1})], [])) == (
+        b'{"format":2,"parts":[{"rows":1,"splits":{"train":1}}],"schema":[]}'
+    )

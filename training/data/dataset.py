@@ -1,0 +1,149 @@
+"""A dataset's manifest as types: `training.data.dataset_reader` reads the rows.
+
+Format 2 has the frame in parts, `frame/00000.parquet` and so on, in the order of (event time, key), and beside each part the numbers of
+its rows by split, `splits/train-00000.npy`, counted from the part's first row. Format 1 has one part, `frame.parquet`, with
+`splits/train.npy`. Both are read here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NotRequired, Self, TypedDict, cast
+
+from training.data.label_delay import UnknownLabels
+from training.data.shards import ShardMeta
+from training.errors import DataError
+from training.store import Manifest
+
+FORMAT_VERSION: Final = 2
+FORMAT_1_FRAME: Final = "frame.parquet"
+ADDED_IN_FORMAT_2: Final = ("format", "parts", "schema")
+"""Keys of the manifest's meta."""
+
+
+class DescribedPart(TypedDict):
+    """An entry of `parts`."""
+
+    rows: int
+    splits: dict[str, int]
+
+
+class DescribedColumn(TypedDict):
+    """An entry of `schema`: the fields of `Column`."""
+
+    name: str
+    type: str
+    nulls: int
+
+
+class DatasetMeta(ShardMeta):
+    """The manifest's meta."""
+
+    format: NotRequired[int]
+    """Format 1 has none."""
+    parts: NotRequired[list[DescribedPart]]
+    schema: NotRequired[list[DescribedColumn]]
+    rows: dict[str, int]
+    """Of each split."""
+    label: str
+    bounds: dict[str, list[str]]
+    """Start and end of each split, ISO 8601."""
+    snapshot: str
+    """Digest."""
+    classes: NotRequired[list[str]]
+    """Of a label with names."""
+    unseen_classes: NotRequired[dict[str, list[str]]]
+    unknown_labels: NotRequired[UnknownLabels]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Column:
+    """A column of the frame."""
+
+    name: str
+    type: str
+    """As Arrow names it."""
+    nulls: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """Rows of the frame next to one another."""
+
+    name: str
+    """Of its Parquet file in the manifest."""
+    rows: int
+    splits: Mapping[str, int]
+    """How many of the rows belong to each split; splits without rows are left out."""
+    number_files: Mapping[str, str]
+    """Split to the file with the numbers of its rows in the part, int64, ascending."""
+
+    @classmethod
+    def numbered(cls, number: int, *, rows: int, splits: Mapping[str, int]) -> Self:
+        files = {split: f"splits/{split}-{number:05d}.npy" for split in splits}
+        return cls(name=f"frame/{number:05d}.parquet", rows=rows, splits=dict(splits), number_files=files)
+
+
+class DescribedFrame(TypedDict):
+    """What format 2 adds to the manifest's meta."""
+
+    format: int
+    parts: list[DescribedPart]
+    schema: list[DescribedColumn]
+
+
+def describe_frame(parts: Sequence[Part], columns: Sequence[Column]) -> DescribedFrame:
+    return {
+        "format": FORMAT_VERSION,
+        "parts": [{"rows": part.rows, "splits": dict(part.splits)} for part in parts],
+        "schema": [{"name": column.name, "type": column.type, "nulls": column.nulls} for column in columns],
+    }
+
+
+def meta_of(dataset: Manifest) -> DatasetMeta:
+    """Return the meta of a dataset of any format.
+
+    Raises:
+        DataError: `dataset.newer`.
+    """
+    version = dataset.meta.get("format", 1)
+    if version > FORMAT_VERSION:
+        message = f"dataset {dataset.digest} has format {version}, this version reads up to {FORMAT_VERSION}"
+        raise DataError("dataset.newer", message, hint="upgrade Nightshift")
+    # The digest of the manifest was checked, and prepare wrote it.
+    return cast("DatasetMeta", dataset.meta)
+
+
+def parts_of(dataset: Manifest) -> tuple[Part, ...]:
+    """Return the parts of a dataset of any format, in order.
+
+    Raises:
+        DataError: `dataset.newer`.
+    """
+    meta = meta_of(dataset)
+    if "parts" not in meta:
+        files = {split: f"splits/{split}.npy" for split in meta["rows"]}
+        return (Part(name=FORMAT_1_FRAME, rows=sum(meta["rows"].values()), splits=meta["rows"], number_files=files),)
+    return tuple(Part.numbered(number, rows=part["rows"], splits=part["splits"]) for number, part in enumerate(meta["parts"]))
+
+
+def columns_of(dataset: Manifest) -> tuple[Column, ...] | None:
+    """Return the columns of the frame; None for format 1, whose manifest does not name them."""
+    meta = meta_of(dataset)
+    return tuple(Column(**column) for column in meta["schema"]) if "schema" in meta else None
+
+
+def sample_order_digest(dataset: Manifest) -> str:
+    """Return the digest that the order of samples follows.
+
+    Of a dataset in one part it is the digest of the same dataset in format 1: a model that is trained on the same rows has the same
+    weights, whichever format they are stored in.
+    """
+    parts = parts_of(dataset)
+    if "format" not in dataset.meta or len(parts) > 1:
+        return dataset.digest
+    names = {parts[0].name: FORMAT_1_FRAME, **{name: f"splits/{split}.npy" for split, name in parts[0].number_files.items()}}
+    files = {names.get(name, name): entry for name, entry in dataset.files.items()}
+    meta = {name: value for name, value in dataset.meta.items() if name not in ADDED_IN_FORMAT_2}
+    return Manifest(kind=dataset.kind, files=files, meta=meta, format_version=dataset.format_version).digest

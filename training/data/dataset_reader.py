@@ -1,0 +1,110 @@
+"""The rows of a dataset, read part by part: whole columns, the rows of a split, or chosen rows. Formats 1 and 2."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from training.data.dataset import Part, columns_of, parts_of
+from training.data.frames import names_of_changing_types, nullable_columns, pandas_column, pandas_rows
+from training.store import Manifest, Store
+
+
+class DatasetReader:
+    """The rows of a dataset on local disk: whole columns, or the rows of a split, read part by part."""
+
+    def __init__(self, store: Store, dataset: Manifest, folder: Path) -> None:
+        """Fetch the parts and their row numbers to `folder`, digests checked.
+
+        Raises:
+            DataError: an object is missing or altered; `dataset.newer`.
+        """
+        self.parts = parts_of(dataset)
+        columns = columns_of(dataset)
+        self._nulls = None if columns is None else {column.name: column.nulls for column in columns}
+        names = [name for part in self.parts for name in (part.name, *part.number_files.values())]
+        self._folder = store.manifests.fetch(dataset, folder, names)
+
+    @property
+    def num_rows(self) -> int:
+        return sum(part.rows for part in self.parts)
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        return pq.read_schema(self._folder / self.parts[0].name)
+
+    @cached_property
+    def nullable(self) -> frozenset[str]:
+        """See `nullable_columns`."""
+        if self._nulls is None:
+            return nullable_columns(self)
+        return frozenset(name for name in names_of_changing_types(self.schema) if self._nulls[name])
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """Return one column of all rows."""
+        return pa.chunked_array([chunk for part in self.parts for chunk in self._read(part, [name]).column(name).chunks])
+
+    def __getitem__(self, name: str) -> pd.Series[float]:
+        """Return one column of all rows, as it would be in a frame of them."""
+        return pandas_column(name, self.column(name))
+
+    def columns(self, names: Sequence[str]) -> pd.DataFrame:
+        """Return some columns of all rows."""
+        return pd.DataFrame({name: self[name] for name in names})
+
+    def numbers(self, split: str) -> NDArray[np.int64]:
+        """Return the numbers of a split's rows among all rows, ascending."""
+        found, first = [np.empty(0, dtype=np.int64)], 0
+        for part in self.parts:
+            found.append(self._numbers(part, split) + first)
+            first += part.rows
+        return np.concatenate(found)
+
+    def rows(self, split: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """Return the rows of a split, all columns or some; parts without such rows are not read."""
+        return self._frame(
+            (self._read(part, columns).take(pa.array(self._numbers(part, split))) for part in self.parts if part.splits.get(split)), columns
+        )
+
+    def rows_numbered(self, numbers: NDArray[np.int64], columns: Sequence[str]) -> pd.DataFrame:
+        """Return rows by their numbers, ascending, some columns."""
+        return self._frame(self._taken(numbers, columns), columns)
+
+    def rows_since(self, event_time: str, since: datetime) -> pd.DataFrame:
+        """Return the rows whose event time is not before `since`, all columns."""
+        edge = pa.scalar(since, self.schema.field(event_time).type)
+        late = (pc.greater_equal(self._read(part, [event_time])[event_time], edge) for part in self.parts)
+        return self._frame(
+            (self._read(part, None).filter(mask) for part, mask in zip(self.parts, late, strict=True) if pc.any(mask).as_py()), None
+        )
+
+    def _taken(self, numbers: NDArray[np.int64], columns: Sequence[str]) -> Iterator[pa.Table]:
+        first = 0
+        for part in self.parts:
+            start, stop = np.searchsorted(numbers, [first, first + part.rows])
+            if stop > start:
+                yield self._read(part, columns).take(pa.array(numbers[start:stop] - first))
+            first += part.rows
+
+    def _frame(self, tables: Iterator[pa.Table], columns: Sequence[str] | None) -> pd.DataFrame:
+        found = list(tables) or [self.schema.empty_table().select(list(columns or self.schema.names))]
+        return pandas_rows(pa.concat_tables(found), self.nullable)
+
+    def _numbers(self, part: Part, split: str) -> NDArray[np.int64]:
+        if split not in part.number_files:
+            return np.empty(0, dtype=np.int64)
+        numbers: NDArray[np.int64] = np.load(self._folder / part.number_files[split], allow_pickle=False)
+        return numbers
+
+    def _read(self, part: Part, columns: Sequence[str] | None) -> pa.Table:
+        with pq.ParquetFile(self._folder / part.name) as file:
+            return file.read(columns=None if columns is None else list(columns))
