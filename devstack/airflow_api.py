@@ -13,6 +13,7 @@ from typing import Any, Final
 import httpx
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, retry_if_result, stop_after_delay, wait_random_exponential
 
+from training.contracts import JsonValue
 from training.errors import DeniedError, NightshiftError, UnavailableError, shown
 
 logger = logging.getLogger(__name__)
@@ -79,11 +80,11 @@ class AirflowApi:
         """GET `/api/v2{path}`; raises `airflow.refused` when there is no such thing."""
         return self._body(self._request("GET", path, params=query))
 
-    def post(self, path: str, body: dict[str, Any]) -> Any:
+    def post(self, path: str, body: dict[str, JsonValue]) -> Any:
         """POST `/api/v2{path}`; repeated only while it could not be sent."""
         return self._body(self._request("POST", path, json=body))
 
-    def create(self, path: str, body: dict[str, Any]) -> bool:
+    def create(self, path: str, body: dict[str, JsonValue]) -> bool:
         """POST something whose name is in the body, which makes it safe to repeat; return False if it was there already (409)."""
         response = self._request("POST", path, repeatable=True, json=body)
         if response.status_code == httpx.codes.CONFLICT:
@@ -91,7 +92,7 @@ class AirflowApi:
         self._body(response)
         return True
 
-    def patch(self, path: str, body: dict[str, Any]) -> Any:
+    def patch(self, path: str, body: dict[str, JsonValue]) -> Any:
         return self._body(self._request("PATCH", path, json=body))
 
     def put(self, path: str) -> Any:

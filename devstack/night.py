@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, date, datetime
-from typing import Any, Final
+from typing import Final
 
 from devstack.airflow_api import AirflowApi
 from devstack.announcing import Awaited
@@ -21,6 +21,7 @@ from devstack.stopping import running, stopped_services_named
 from devstack.summary import summary
 from devstack.switching import switched_on
 from nightshift.settings import Settings
+from training.contracts import JsonObject, JsonValue
 from training.errors import NightshiftError, shown
 from training.spec import PipelineSpec, apply_overrides, check_not_future, load_spec, resolve_uris
 
@@ -29,9 +30,7 @@ MAX_PAST_RUNS: Final = 100
 Say = Callable[[str], None]
 
 
-def run_night(
-    settings: Settings, pipeline: str, *, night: date | None, force: bool, say: Say, overrides: Mapping[str, Any] | None = None
-) -> int:
+def run_night(settings: Settings, pipeline: str, *, night: date | None, force: bool, say: Say, overrides: JsonObject | None = None) -> int:
     """Run the next night (or the wanted one) of a pipeline to its end; return 0 only if it succeeded.
 
     Args:
@@ -140,7 +139,7 @@ def run_one(
     *,
     force: bool,
     say: Say,
-    overrides: Mapping[str, Any] | None = None,
+    overrides: JsonObject | None = None,
     summed_up: bool = True,
 ) -> str:
     """Start a night, or follow one that runs already, until it ends; return its final state, `success` or `failed`.
@@ -168,9 +167,9 @@ def run_one(
         raise
 
 
-def _trigger(client: AirflowApi, dag_id: str, night: Night, overrides: Mapping[str, Any], *, force: bool, say: Say) -> None:
+def _trigger(client: AirflowApi, dag_id: str, night: Night, overrides: JsonObject, *, force: bool, say: Say) -> None:
     chosen = {name: value for name, value in (("as_of", night.as_of), ("force", force or None)) if value is not None}
-    conf: dict[str, Any] = {**overrides, **chosen}
+    conf: dict[str, JsonValue] = {**overrides, **chosen}
     # The run's id makes it safe to repeat: a request whose answer was lost has made the run.
     client.create(f"/dags/{dag_id}/dagRuns", {"dag_run_id": night.run_id, "logical_date": None, "conf": conf})
     say(f"{dag_id}, run {night.run_id}" + (f", as of {night.as_of}" if night.as_of else ""))

@@ -119,7 +119,7 @@ def world(seed: int) -> World:
     )
 
 
-def _users(rng: np.random.Generator) -> dict[str, Any]:
+def _users(rng: np.random.Generator) -> dict[str, NDArray[Any]]:
     """Draw users around a few segments, so that little is known of one user and much of users alike."""
     segments = _unit(rng.normal(size=(2, NUM_SEGMENTS, NUM_TRAITS)))
     member = rng.integers(NUM_SEGMENTS, size=NUM_USERS)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
-CONNECT_ARGS: Final[dict[str, Any]] = {"timeout": 60}
+from training.contracts import JsonValue
+
+CONNECT_ARGS: Final[dict[str, JsonValue]] = {"timeout": 60}
 """Seconds to wait for another component's write. The driver's five are too few for a command that runs while a scheduler is busy."""

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from nightshift.settings import Settings
-from training.contracts import ContractError
+from training.contracts import ContractError, JsonObject
 from training.spec import PipelineSpec
 from training.store import Store
 from training.store.refs import Ref
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 RESOLVE: Final = "resolve"
 
 
-def settle(context: Context, settings: Settings, settled: Mapping[str, Any]) -> None:
+def settle(context: Context, settings: Settings, settled: JsonObject) -> None:
     """Keep in the store what a run's first task has settled: users of the API may write XCom, and not the store."""
     ref = _settled(context, settings)
     while True:
@@ -46,11 +46,12 @@ def _settled(context: Context, settings: Settings) -> Ref:
 class ResolvedRun:
     """What `resolve` settled, as later tasks read it."""
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
+    def __init__(self, values: JsonObject) -> None:
         self.spec_uri = str(values["spec_uri"])
-        self.as_of = datetime.fromisoformat(values["as_of"])
+        self.as_of = datetime.fromisoformat(str(values["as_of"]))
         self.force = bool(values["force"])
-        self.overrides: Mapping[str, Any] = values.get("overrides", {})
+        overrides = values.get("overrides")
+        self.overrides: JsonObject = overrides if isinstance(overrides, Mapping) else {}
         """Dotted key of the spec to the value that the trigger gave instead."""
         self.store = Store(Settings.from_environment().store_uri)
         self.spec = PipelineSpec.thaw(self.store.get_json(self.spec_uri))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -13,7 +12,7 @@ class Work:
 
     fingerprint: str
     inputs: Mapping[str, str]
-    parameters: Mapping[str, Any]
+    parameters: Mapping[str, object]
     code_version: str = ""
     """What stands for the code in the fingerprint; empty for what acts on the world."""
     code_files: Mapping[str, str] = field(default_factory=dict)

@@ -24,7 +24,7 @@ from typing import Final, NoReturn
 
 from training import liveness
 from training.code.loaded import LoadedCode
-from training.contracts import ExitCode, StageRequest, StageResult, Usage
+from training.contracts import ExitCode, JsonObject, StageRequest, StageResult, Usage
 from training.errors import (
     LeaseLostError,
     NightshiftError,
@@ -290,7 +290,7 @@ def write_error(address: StageAddress, attempt_id: str, error: NightshiftError, 
     Raises:
         NightshiftError: the store cannot be written.
     """
-    record = {
+    record: JsonObject = {
         "code": error.code,
         "exit_code": int(error.exit_code),
         "message": error.message[:MAX_MESSAGE_CHARS],

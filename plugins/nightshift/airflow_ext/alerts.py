@@ -17,12 +17,15 @@ from typing import Any, Final, Literal
 
 from airflow.sdk.log import mask_secret
 
+from training.contracts import JsonObject
 from training.installation import Variable
 from training.spec.models import Alerts
 
 logger = logging.getLogger("nightshift.airflow_ext.alerts")
 
-Alert = Callable[[Mapping[str, Any]], None]
+Event = Mapping[str, object]
+"""What happened: `event` (its kind, as `alerts.on` lists them), `pipeline`, `run`, `reason` and more; written as JSON."""
+Alert = Callable[[Mapping[str, object]], None]
 
 TIMEOUT_SECONDS: Final = 10
 MAX_REASON_CHARS: Final = 1000
@@ -39,7 +42,7 @@ _USER_INFO = re.compile(r"(?<=://)[^/\s@]+(?=@)")
 def task_failed(alerts: Alerts) -> Alert:
     """Return a callback for tasks that failed for good: it says which stage and why. The tasks behind it in the chain say nothing."""
 
-    def alert(context: Mapping[str, Any]) -> None:
+    def alert(context: Mapping[str, object]) -> None:
         ti: Any = context.get("ti")
         event = {
             **_of_run("failure", context),
@@ -56,24 +59,25 @@ def task_failed(alerts: Alerts) -> Alert:
 def run_succeeded(alerts: Alerts) -> Alert:
     """Return a callback for runs that succeeded."""
 
-    def alert(context: Mapping[str, Any]) -> None:
+    def alert(context: Mapping[str, object]) -> None:
         announce({**_of_run("success", context), "reason": "done"}, alerts)
 
     return alert
 
 
-def deadline_missed(context: Mapping[str, Any], pipeline: str, deadline: str, alerts: Mapping[str, Any]) -> None:
+def deadline_missed(context: Mapping[str, object], pipeline: str, deadline: str, alerts: JsonObject) -> None:
     """Report that a night is not done by its deadline; Airflow's deadline alert calls it by name.
 
     Args:
         alerts: the spec's section, as JSON.
     """
-    run = context.get("dag_run") or {}
-    event = {"event": "deadline", "pipeline": pipeline, "run": run.get("dag_run_id"), "reason": f"not done by {deadline}"}
+    run = context.get("dag_run")
+    run_id = run.get("dag_run_id") if isinstance(run, Mapping) else None
+    event = {"event": "deadline", "pipeline": pipeline, "run": run_id, "reason": f"not done by {deadline}"}
     announce(event, Alerts.model_validate(dict(alerts)))
 
 
-def announce(event: Mapping[str, Any], alerts: Alerts) -> None:
+def announce(event: Event, alerts: Alerts) -> None:
     """Log an event, and send it to the spec's channels if they subscribe to it. A failed delivery is logged and fails no task."""
     if event["event"] not in alerts.on:
         return
@@ -86,7 +90,7 @@ def announce(event: Mapping[str, Any], alerts: Alerts) -> None:
             logger.warning("alert not delivered by %s: %s", channel, type(err).__name__)
 
 
-def send(event: Mapping[str, Any], webhook: str | None) -> None:
+def send(event: Event, webhook: str | None) -> None:
     """Log an event, and post it. An alert that cannot be delivered is logged and fails nothing.
 
     With `NIGHTSHIFT_WEBHOOK_SECRET` set, `X-Nightshift-Signature` is the HMAC-SHA256 of `<timestamp>.<body>` by that secret, `<timestamp>`
@@ -127,7 +131,7 @@ def signed(payload: bytes, now: float, environ: Mapping[str, str] = os.environ) 
     return {"X-Nightshift-Timestamp": timestamp, "X-Nightshift-Signature": f"sha256={digest}"}
 
 
-def _to_slack(event: Mapping[str, Any], alerts: Alerts) -> None:
+def _to_slack(event: Event, alerts: Alerts) -> None:
     if alerts.slack is None:
         return
     from airflow.providers.slack.notifications.slack import SlackNotifier
@@ -137,7 +141,7 @@ def _to_slack(event: Mapping[str, Any], alerts: Alerts) -> None:
     notifier.notify({})  # type: ignore[no-untyped-call]
 
 
-def _by_email(event: Mapping[str, Any], alerts: Alerts) -> None:
+def _by_email(event: Event, alerts: Alerts) -> None:
     if alerts.email is None:
         return
     from airflow.providers.smtp.notifications.smtp import SmtpNotifier
@@ -147,14 +151,14 @@ def _by_email(event: Mapping[str, Any], alerts: Alerts) -> None:
     notifier.notify({})
 
 
-def headline(event: Mapping[str, Any]) -> str:
+def headline(event: Event) -> str:
     """Return an event in a line."""
     version = f", version {event['version']} of {event.get('model')}" if event.get("version") else ""
     stage = f", stage {event['stage']}" if event.get("stage") else ""
     return f"Nightshift: {str(event['event']).replace('_', ' ')}, {event.get('pipeline')}{version}{stage}"
 
 
-def told(event: Mapping[str, Any]) -> str:
+def told(event: Event) -> str:
     """Return an event as people read it, without secrets."""
     lines = [headline(event), str(event.get("reason") or "")]
     lines += [f"{name}: {event[name]}" for name in ("run", "decided_by", "url", "report") if event.get(name)]
@@ -170,7 +174,7 @@ def masked(text: str, *secrets: str, environ: Mapping[str, str] = os.environ) ->
     return _USER_INFO.sub(MASK, text)[:MAX_REASON_CHARS]
 
 
-def _of_run(kind: Literal["failure", "success"], context: Mapping[str, Any]) -> dict[str, Any]:
+def _of_run(kind: Literal["failure", "success"], context: Mapping[str, object]) -> Event:
     run: Any = context.get("dag_run")
     dag: Any = context.get("dag")
     pipeline = getattr(run, "dag_id", None) or getattr(dag, "dag_id", None)

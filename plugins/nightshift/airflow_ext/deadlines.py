@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 from zoneinfo import ZoneInfo
 
 from airflow.sdk.definitions.deadline import BaseDeadlineReference
@@ -27,12 +27,12 @@ class TimeOfDayDeadline(BaseDeadlineReference):
 
     required_kwargs: ClassVar[set[str]] = {"dag_id", "run_id"}
 
-    def serialize_reference(self) -> dict[str, Any]:
+    def serialize_reference(self) -> dict[str, str]:
         """Return what `deserialize_reference` reads."""
         return {"reference_type": self.reference_name, "at": self.at, "timezone": self.timezone}
 
     @classmethod
-    def deserialize_reference(cls, reference_data: dict[str, Any]) -> Self:
+    def deserialize_reference(cls, reference_data: dict[str, str]) -> Self:
         """Return the reference that `serialize_reference` wrote."""
         return cls(at=reference_data["at"], timezone=reference_data["timezone"])
 

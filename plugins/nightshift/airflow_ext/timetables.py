@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from airflow.timetables.base import DagRunInfo, DataInterval, TimeRestriction, Timetable
 from airflow.timetables.trigger import CronTriggerTimetable
 from pendulum import instance
 
 from nightshift.airflow_ext.holds import is_held
+from training.contracts import JsonValue
 from training.spec.schedule import last_slot, next_slot
 
 if TYPE_CHECKING:
@@ -45,14 +46,14 @@ class CronTimetable(CronTriggerTimetable):
         self._pipeline = pipeline
 
     @classmethod
-    def deserialize(cls, data: dict[str, Any]) -> Timetable:
+    def deserialize(cls, data: dict[str, JsonValue]) -> Timetable:
         """Return the stored timetable; those stored before holds have no pipeline."""
         stored = super().deserialize(data)
         if isinstance(stored, cls):
-            stored._pipeline = data.get("pipeline", "")
+            stored._pipeline = str(data.get("pipeline", ""))
         return stored
 
-    def serialize(self) -> dict[str, Any]:
+    def serialize(self) -> dict[str, JsonValue]:
         return {**super().serialize(), "pipeline": self._pipeline}
 
     def next_dagrun_info(self, *, last_automated_data_interval: DataInterval | None, restriction: TimeRestriction) -> DagRunInfo | None:

@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from nightshift.execution.outcomes import Action, StageEndedError, Verdict
 from nightshift.resolved_run import ResolvedRun
 from nightshift.settings import Settings
 from nightshift.work import Work
-from training.contracts import RunIdentity, Scalar, StageRequest, StageResult
+from training.contracts import JsonObject, RunIdentity, Scalar, StageRequest, StageResult
 from training.errors import Problem, SpecError, shown
 from training.spec import PipelineSpec
 from training.spec.families import built_in_families
@@ -107,7 +107,7 @@ class Backend(Protocol):
     def device_of(self, spec: PipelineSpec) -> dict[str, str]:
         """Return `{"device": "cuda"}` for a training on GPUs, and `{}` for one on CPUs, whose fingerprint has no device."""
 
-    def run(self, task: StageTask, event: Mapping[str, Any] | None = None) -> StageResult | Deferral:
+    def run(self, task: StageTask, event: JsonObject | None = None) -> StageResult | Deferral:
         """Do or continue the work; return its result, or what the task waits for.
 
         Args:

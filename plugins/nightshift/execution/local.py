@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Final
 
 from nightshift.execution import gpus
 from nightshift.execution.backend import Backend, StageTask, keys_set, spec_environment
@@ -25,7 +25,7 @@ from nightshift.execution.budget import Relaunches, next_relaunch, resumption
 from nightshift.execution.outcomes import Action, Ended, StageEndedError, Verdict, judge
 from nightshift.settings import Settings
 from nightshift.sources import noted_places
-from training.contracts import StageRequest, StageResult
+from training.contracts import JsonObject, StageRequest, StageResult
 from training.installation import MODEL_PATH, THREADS, Variable
 from training.runtime.memory import memory_limit_bytes
 from training.scratch import scratch_folder
@@ -89,7 +89,7 @@ class LocalBackend(Backend):
         """A training uses the GPUs that there are."""
         return gpus.device_of(spec, has_gpus=gpus.local_gpus())
 
-    def run(self, task: StageTask, event: Mapping[str, Any] | None = None) -> StageResult:
+    def run(self, task: StageTask, event: JsonObject | None = None) -> StageResult:
         """Find the work's result, or start attempts until there is one or the budget is spent."""
         del event
         found = task.address.result()

@@ -6,9 +6,9 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Final
+from typing import Final
 
-from training.contracts import ExitCode
+from training.contracts import ExitCode, JsonObject
 
 MAX_TEXT_CHARS: Final = 3000
 FINAL: Final = frozenset({ExitCode.BAD_SPEC, ExitCode.BAD_DATA, ExitCode.DIVERGED, ExitCode.NO_USABLE_CHECKPOINT, ExitCode.DENIED})
@@ -96,7 +96,7 @@ class StageEndedError(Exception):
         self.verdict = verdict
 
 
-def judge(ended: Ended, error: Mapping[str, Any] | None) -> Verdict:
+def judge(ended: Ended, error: JsonObject | None) -> Verdict:
     """Classify the end of an attempt.
 
     Args:
@@ -104,11 +104,12 @@ def judge(ended: Ended, error: Mapping[str, Any] | None) -> Verdict:
         error: the attempt's `_ERROR.json`, or None.
     """
     verdict = _judge(ended, error)
-    report_uri = (error or {}).get("details", {}).get("report_uri")
+    details = (error or {}).get("details")
+    report_uri = details.get("report_uri") if isinstance(details, Mapping) else None
     return replace(verdict, report_uri=str(report_uri)) if report_uri else verdict
 
 
-def _judge(ended: Ended, error: Mapping[str, Any] | None) -> Verdict:
+def _judge(ended: Ended, error: JsonObject | None) -> Verdict:
     said = None if error is None else _of_error(error)
     if ended.code == OUT_OF_MEMORY:
         # A peer that lost the killed one reports first, and knows nothing of memory.
@@ -133,7 +134,7 @@ def _judge(ended: Ended, error: Mapping[str, Any] | None) -> Verdict:
     return _of_code(ended.exit_code, f"exit code {ended.exit_code}", "process.exit")
 
 
-def _of_error(error: Mapping[str, Any]) -> Verdict:
+def _of_error(error: JsonObject) -> Verdict:
     code = str(error.get("code", "unknown"))
     hint = f" ({error['hint']})" if error.get("hint") else ""
     text = f"[{code}] {error.get('message', '')}{hint}"
@@ -142,7 +143,8 @@ def _of_error(error: Mapping[str, Any]) -> Verdict:
         return Verdict(action=Action.WAIT, reason=bounded, code=code)
     if code == "lease.lost":
         return Verdict(action=Action.GIVE_UP, reason=bounded, code=code)
-    return _of_code(int(error.get("exit_code", 1)), bounded, code)
+    exit_code = error.get("exit_code")
+    return _of_code(exit_code if isinstance(exit_code, int) else ExitCode.UNEXPECTED, bounded, code)
 
 
 def _of_code(exit_code: int, reason: str, code: str) -> Verdict:

@@ -7,8 +7,9 @@ every exception the operator does raise, ends the task when the user's part is s
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from airflow.sdk import RetryAction
 from airflow.sdk.definitions.retry_policy import RetryDecision, RetryPolicy
@@ -20,6 +21,16 @@ if TYPE_CHECKING:
 MAX_BACKOFF: Final = timedelta(hours=1)
 MAX_DOUBLINGS: Final = 12
 SERVER_FAULTS_START: Final = 500
+
+
+class TaskArguments(TypedDict, total=False):
+    """Arguments of every operator of a pipeline."""
+
+    owner: str
+    retries: int
+    retry_delay: timedelta
+    retry_policy: RetryPolicy
+    on_failure_callback: Callable[[Mapping[str, object]], None] | None
 
 
 class InfrastructureError(AirflowException):

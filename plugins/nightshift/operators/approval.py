@@ -18,6 +18,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
 from nightshift.airflow_ext.links import report_url
+from nightshift.execution.retries import TaskArguments
 from nightshift.operators.approval_state import note_answer, note_refusal, noted_answer, refusal
 from nightshift.operators.promotion import FollowOperator
 from nightshift.settings import Settings
@@ -62,10 +63,10 @@ class RefusalPolicy(RetryPolicy):
         return self.other.evaluate(exception, try_number, max_tries, context)
 
 
-def with_refusals(common: Mapping[str, Any]) -> dict[str, Any]:
+def with_refusals(common: TaskArguments) -> TaskArguments:
     """Return the arguments of an operator whose refused answers are asked again."""
     policy = RefusalPolicy(common.get("retry_policy"))
-    return {**common, "retries": int(common.get("retries", 0)) + MAX_REFUSALS, "retry_policy": policy}
+    return {**common, "retries": common.get("retries", 0) + MAX_REFUSALS, "retry_policy": policy}
 
 
 class AskOperator(HITLOperator):

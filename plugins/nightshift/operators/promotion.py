@@ -15,7 +15,7 @@ from nightshift.operators.stage import StageOperator
 from nightshift.resolved_run import ResolvedRun, check_settled
 from nightshift.settings import Settings
 from nightshift.work import Work
-from training.contracts import RunIdentity, StageResult, fingerprint, require_result
+from training.contracts import JsonObject, JsonValue, RunIdentity, StageResult, fingerprint, require_result
 from training.spec.models import Alerts
 from training.waiting import waiting_for_database
 
@@ -41,7 +41,7 @@ class PromoteOperator(StageOperator):
         self.model = model
         self.alerts = alerts
 
-    def finish(self, context: Context, found: StageResult, run: RunIdentity) -> dict[str, Any]:
+    def finish(self, context: Context, found: StageResult, run: RunIdentity) -> dict[str, JsonValue]:
         """Return the result for XCom; what this task decided is announced, what it found decided is not."""
         value = super().finish(context, found, run)
         if self.has_decided(found, run):
@@ -96,7 +96,7 @@ class FollowOperator(PromoteOperator):
         raise NotImplementedError
 
     @waiting_for_database()
-    def execute(self, context: Context) -> dict[str, Any]:
+    def execute(self, context: Context) -> dict[str, JsonValue]:
         self._entry = self.decision(context)
         return super().execute(context)
 
@@ -109,7 +109,7 @@ class FollowOperator(PromoteOperator):
         key = fingerprint("promote", spec_part={}, code_version="", inputs={"follow": entry.key})
         return Work(fingerprint=key, inputs={}, parameters={"order": {"kind": "follow", "key": entry.key}})
 
-    def _evidence(self, context: Context) -> Mapping[str, Any]:
+    def _evidence(self, context: Context) -> JsonObject:
         """Return the evidence of the decision, or of the newest one before it that says which spec it was made with."""
         from training.registry.ledger import Ledger
 

@@ -19,7 +19,7 @@ from nightshift.operators.stage import StageOperator, task_errors
 from nightshift.resolved_run import ResolvedRun
 from nightshift.settings import Settings
 from nightshift.work import Work
-from training.contracts import RunIdentity, StageResult, fingerprint
+from training.contracts import JsonValue, RunIdentity, StageResult, fingerprint
 from training.errors import NightshiftError, SpecError
 from training.installation import Variable
 from training.spec.rules.names import HOUSEKEEPING
@@ -54,7 +54,7 @@ class RepairOperator(StageOperator):
         super().__init__(stage="promote", **kwargs)
 
     @waiting_for_database()
-    def execute(self, context: Context) -> dict[str, Any]:
+    def execute(self, context: Context) -> dict[str, JsonValue]:
         """Return the result of the repair, as `StageOperator.execute`.
 
         Raises:
@@ -80,14 +80,14 @@ class RepairOperator(StageOperator):
 
     def work(self, context: Context, frozen: ResolvedRun, settings: Settings, *, nonce: str) -> Work:
         """Return the work, which is new in each run."""
-        parameters: dict[str, Any] = {"order": {"kind": "repair"}}
+        parameters: dict[str, object] = {"order": {"kind": "repair"}}
         retention = self._retention()
         if retention is not None:
             parameters["forget_before"] = (datetime.now(UTC) - retention.runs).date().isoformat()
         key = fingerprint("promote", spec_part={}, code_version="", inputs={"repair": "all models"}, nonce=_run_id(context))
         return Work(fingerprint=key, inputs={}, parameters=parameters)
 
-    def finish(self, context: Context, found: StageResult, run: RunIdentity) -> dict[str, Any]:
+    def finish(self, context: Context, found: StageResult, run: RunIdentity) -> dict[str, JsonValue]:
         """Note when everything was compared, and return the result for XCom."""
         value = super().finish(context, found, run)
         ref = _done_ref(Settings.from_environment())

@@ -13,6 +13,7 @@ from nightshift.execution.backend import Backend, backend_of
 from nightshift.resolved_run import settle
 from nightshift.settings import Settings
 from nightshift.sources import with_noted_places
+from training.contracts import JsonValue
 from training.errors import NightshiftError, UnavailableError
 from training.spec import PipelineSpec, apply_overrides, check_not_future, freeze, load_spec, resolve_uris, settle_as_of
 from training.spec.uris import unset_webhook
@@ -33,7 +34,7 @@ class ResolveOperator(BaseOperator):
         self.spec_path = spec_path
 
     @waiting_for_database()
-    def execute(self, context: Context) -> dict[str, Any]:
+    def execute(self, context: Context) -> dict[str, JsonValue]:
         """Freeze this run's spec.
 
         Raises:
@@ -55,7 +56,7 @@ class ResolveOperator(BaseOperator):
             raise
         except NightshiftError as err:
             raise AirflowFailException(f"{err}\nexit code {int(err.exit_code)}: it is not retried") from err
-        settled = {"spec_uri": spec_uri, "as_of": as_of.astimezone(UTC).isoformat(), "force": parameters.force}
+        settled: dict[str, JsonValue] = {"spec_uri": spec_uri, "as_of": as_of.astimezone(UTC).isoformat(), "force": parameters.force}
         if parameters.overrides:
             settled["overrides"] = dict(parameters.overrides)
             self.log.info("overrides of this run: %s", ", ".join(f"{key} {value}" for key, value in parameters.overrides.items()))

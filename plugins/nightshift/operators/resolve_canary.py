@@ -9,6 +9,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from nightshift.operators.resolve import ResolveOperator
 from nightshift.settings import Settings
+from training.contracts import JsonValue
 from training.spec import PipelineSpec
 from training.spec.rules.names import CANARY_SUFFIX
 from training.waiting import waiting_for_database
@@ -25,7 +26,7 @@ class ResolveCanary(ResolveOperator):
         self.model = model
 
     @waiting_for_database()
-    def execute(self, context: Context) -> dict[str, Any]:
+    def execute(self, context: Context) -> dict[str, JsonValue]:
         from training.registry.ledger import Ledger
 
         ledger = Ledger(Settings.from_environment().database_url)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from nightshift.operators.stage_work import needs_of, work_of
 from nightshift.resolved_run import ResolvedRun
 from nightshift.settings import Settings
 from nightshift.work import Work
-from training.contracts import ContractError, ExitCode, RunIdentity, StageResult, require_result
+from training.contracts import ContractError, ExitCode, JsonObject, JsonValue, RunIdentity, StageResult, require_result
 from training.errors import NightshiftError
 from training.store import Store, point_at
 from training.waiting import waiting_for_database
@@ -46,7 +46,7 @@ class StageOperator(BaseOperator):
         self._stopped = False
 
     @waiting_for_database()
-    def execute(self, context: Context) -> dict[str, Any]:
+    def execute(self, context: Context) -> dict[str, JsonValue]:
         """Return the stage's result for XCom.
 
         Raises:
@@ -65,7 +65,7 @@ class StageOperator(BaseOperator):
         return self.finish(context, found, run)
 
     @waiting_for_database()
-    def resume(self, context: Context, event: dict[str, Any], fingerprint: str) -> dict[str, Any]:
+    def resume(self, context: Context, event: dict[str, JsonValue], fingerprint: str) -> dict[str, JsonValue]:
         """Continue with the trigger's event after the task was deferred; as `execute`."""
         run = _identity(context)
         self.pipeline = run.dag_id
@@ -84,7 +84,7 @@ class StageOperator(BaseOperator):
         work: Work,
         settings: Settings,
         *,
-        event: Mapping[str, Any] | None = None,
+        event: JsonObject | None = None,
     ) -> StageResult:
         """Have the backend do the work, and return its result; or defer, where the work runs without this task.
 
@@ -125,7 +125,7 @@ class StageOperator(BaseOperator):
         }
         return work_of(self.stage, frozen, results, nonce=nonce, settings=settings)
 
-    def finish(self, context: Context, found: StageResult, run: RunIdentity) -> dict[str, Any]:
+    def finish(self, context: Context, found: StageResult, run: RunIdentity) -> dict[str, JsonValue]:
         """Return the result for XCom, and say where it came from."""
         del context
         is_own = found.run.owner == run.owner and found.run.try_number == run.try_number

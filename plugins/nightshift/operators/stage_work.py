@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, TypedDict
 
 from nightshift.execution.backend import backend_of
 from nightshift.resolved_run import ResolvedRun
@@ -27,6 +27,26 @@ if TYPE_CHECKING:
 
 MAX_NIGHTS: Final = 400
 """The part of a champion's life that an evaluation sees: one year."""
+
+
+class Seat(TypedDict):
+    """A champion or canary as the parameters of an evaluation have it."""
+
+    version: str
+    model_uri: str
+    weights_digest: str
+    as_of: str
+    bounds: Mapping[str, Sequence[str]]
+    revision: int
+
+
+class ChampionNight(TypedDict):
+    """How a champion and its candidate did on the test rows of one later night, by the primary metric."""
+
+    age_days: float
+    champion: float
+    candidate: float | None
+    version: str
 
 
 def needs_of(stage: str, spec: PipelineSpec) -> dict[str, str]:
@@ -59,7 +79,7 @@ def work_of(stage: str, frozen: ResolvedRun, results: Mapping[str, StageResult],
 
 def _looked_up(
     stage: str, frozen: ResolvedRun, results: Mapping[str, StageResult], settings: Settings
-) -> tuple[dict[str, Any], dict[str, Any]]:
+) -> tuple[dict[str, object], dict[str, object]]:
     """Return (the request's parameters, what the fingerprint covers besides spec and code)."""
     spec = frozen.spec
     if stage == "ingest":
@@ -67,7 +87,7 @@ def _looked_up(
         return {"listing": listing}, {"as_of": frozen.as_of.isoformat(), "listing": listing}
     if stage == "validate":
         previous = previous_snapshot(frozen.store, spec.name, frozen.as_of)
-        covered = {"snapshot": results["snapshot"].digest, "previous": previous, "suites": suites_digest(spec, settings)}
+        covered: dict[str, object] = {"snapshot": results["snapshot"].digest, "previous": previous, "suites": suites_digest(spec, settings)}
         return {"previous_snapshot": previous, "suites": stored_suites(spec, settings, frozen.store)}, covered
     if stage == "prepare":
         return {}, {"snapshot": results["snapshot"].digest}
@@ -83,7 +103,7 @@ def _looked_up(
         trained = results["model"]
         hours = trained.timings.get("total", 0.0) / 3600 * spec.train.placement.world_size
         facts = {**_tracking_of(frozen.store, trained), "process_hours": hours, "nights": nights_of(spec, settings)}
-        return {**seats_of(spec, settings), **facts}, {}
+        return facts, {}
     if stage == "canary":
         seats, since = seats_of(spec, settings), canary_since(spec, settings)
         verdict = {"canary_since": since, "canary_approved": canary_approved(spec, settings)}
@@ -93,10 +113,10 @@ def _looked_up(
     return {}, {name: result.digest for name, result in results.items()}
 
 
-def _promotion(frozen: ResolvedRun, results: Mapping[str, StageResult], settings: Settings) -> tuple[dict[str, Any], dict[str, Any]]:
+def _promotion(frozen: ResolvedRun, results: Mapping[str, StageResult], settings: Settings) -> tuple[dict[str, object], dict[str, object]]:
     spec = frozen.spec
     weights = results["model"].scalars["weights_digest"]
-    key: dict[str, Any] = {"model": spec.promote.model, "weights": weights, "evaluation": results["evaluation"].digest}
+    key: dict[str, object] = {"model": spec.promote.model, "weights": weights, "evaluation": results["evaluation"].digest}
     report_uri = results["evaluation"].reports.get("evaluation")
     prepare_code = code_of(spec, "prepare", settings).version
     parameters = {**_tracking_of(frozen.store, results["model"]), "report_uri": report_uri, "prepare_code": prepare_code}
@@ -107,14 +127,20 @@ def _promotion(frozen: ResolvedRun, results: Mapping[str, StageResult], settings
     return parameters, key
 
 
-def _tracking_of(store: Store, trained: StageResult) -> dict[str, Any]:
+def _tracking_of(store: Store, trained: StageResult) -> dict[str, object]:
     """Return where a stage finds the MLflow run of a training: its result cannot name a run that was made after it was committed."""
     address = store.address(trained.pipeline, trained.stage, trained.fingerprint)
     return {"mlflow_run_id": trained.scalars.get("mlflow_run_id"), "training_uri": address.uri}
 
 
 def _evaluation(
-    spec: PipelineSpec, store: Store, results: Mapping[str, StageResult], parameters: dict[str, Any], *, settings: Settings, nonce: str
+    spec: PipelineSpec,
+    store: Store,
+    results: Mapping[str, StageResult],
+    parameters: dict[str, object],
+    *,
+    settings: Settings,
+    nonce: str,
 ) -> Work:
     """An evaluation's address contains the champion. Once the candidate itself is champion, the work is the one that made it so."""
     part = spec_part(spec, "evaluate")
@@ -123,7 +149,7 @@ def _evaluation(
     # By the candidate alone: which champion it was measured against is what is looked up here.
     own = code_of(spec, "evaluate", settings)
     ref = store.ref(f"evaluations/{fingerprint('evaluate', spec_part=part, code_version=own.version, inputs=covered)}")
-    seats = {name: parameters[name] for name in ("champion", "canary")}
+    seats = seats_of(spec, settings)
     head = ref.read()
     if head is not None and weights in {seat["weights_digest"] for seat in seats.values() if seat is not None}:
         seats = {name: head.value.get(name) for name in seats}
@@ -142,7 +168,7 @@ def _evaluation(
     return Work(fingerprint=key, inputs=inputs, parameters=parameters, code_version=code.version, code_files=code.files)
 
 
-def seats_of(spec: PipelineSpec, settings: Settings) -> dict[str, Any]:
+def seats_of(spec: PipelineSpec, settings: Settings) -> dict[str, Seat | None]:
     """Return the ledger's champion and canary of the pipeline's model as the evaluate stage's parameters; None where there is none."""
     from training.registry.ledger import Ledger  # SQLAlchemy: a DAG file needs none of it
 
@@ -167,11 +193,11 @@ def canary_approved(spec: PipelineSpec, settings: Settings) -> list[ApprovedFind
     return approved_findings(ledger, ledger.standing(spec.promote.model))
 
 
-def nights_of(spec: PipelineSpec, settings: Settings) -> list[dict[str, Any]]:
+def nights_of(spec: PipelineSpec, settings: Settings) -> list[ChampionNight]:
     """Return how champions did on the test rows of later nights, as the ledger's evaluations say: what advice on retraining rests on."""
     from training.registry.ledger import Ledger
 
-    found: list[dict[str, Any]] = []
+    found: list[ChampionNight] = []
     for entry in Ledger(settings.database_url).newest_first(spec.promote.model):
         if len(found) == MAX_NIGHTS:
             break
@@ -193,7 +219,7 @@ def nights_of(spec: PipelineSpec, settings: Settings) -> list[dict[str, Any]]:
     return found[::-1]
 
 
-def _seat(holder: Holder | None, revision: int) -> dict[str, Any] | None:
+def _seat(holder: Holder | None, revision: int) -> Seat | None:
     if holder is None:
         return None
     return {
@@ -219,12 +245,13 @@ def code_of(spec: PipelineSpec, stage: str, settings: Settings, *, families: Ite
     return Code(version=pinned) if pinned else stage_code(stage, spec, families=families, cache=settings.home / "cache" / "imports.json")
 
 
-def families_of(store: Store, parameters: Mapping[str, Any]) -> set[str]:
+def families_of(store: Store, parameters: Mapping[str, object]) -> set[str]:
     """Return the families of champion and canary, as their models say; one that cannot be read is the stage's to report."""
     found = set()
-    for seat in filter(None, (parameters.get(name) for name in ("champion", "canary"))):
-        with contextlib.suppress(DataError, DeniedError):
-            found.add(str(store.manifests.get(seat["model_uri"], kind="model").meta["family"]))
+    for seat in (parameters.get(name) for name in ("champion", "canary")):
+        if isinstance(seat, Mapping):
+            with contextlib.suppress(DataError, DeniedError):
+                found.add(str(store.manifests.get(seat["model_uri"], kind="model").meta["family"]))
     return found
 
 

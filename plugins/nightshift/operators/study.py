@@ -16,7 +16,7 @@ from nightshift.resolved_run import ResolvedRun
 from nightshift.settings import Settings
 from nightshift.work import Work
 from training.code.closure import Code
-from training.contracts import ContractError, RunIdentity, fingerprint, require_result
+from training.contracts import ContractError, JsonValue, RunIdentity, fingerprint, require_result
 from training.spec import PipelineSpec, spec_part
 from training.spec.sections.tuning import Tune
 from training.stage_table import TRIAL
@@ -114,7 +114,7 @@ class TrialsOperator(StageOperator):
         self.worker = worker
 
     @waiting_for_database()
-    def execute(self, context: Context) -> dict[str, Any]:
+    def execute(self, context: Context) -> dict[str, JsonValue]:
         """Return `{study, worker, trials}`: the trials that this worker did.
 
         Raises:
@@ -125,7 +125,7 @@ class TrialsOperator(StageOperator):
             return self._trials(context, ResolvedRun.of(context), settings)
 
     @waiting_for_database()
-    def resume(self, context: Context, event: dict[str, Any], fingerprint: str) -> dict[str, Any]:
+    def resume(self, context: Context, event: dict[str, JsonValue], fingerprint: str) -> dict[str, JsonValue]:
         """Continue with the trigger's event after a trial was deferred; as `execute`."""
         with task_errors():
             settings = Settings.from_environment()
@@ -134,7 +134,7 @@ class TrialsOperator(StageOperator):
             self.run_stage(context, self._worker_of(context), frozen, work, settings, event=event)
             return self._trials(context, frozen, settings)
 
-    def _trials(self, context: Context, frozen: ResolvedRun, settings: Settings) -> dict[str, Any]:
+    def _trials(self, context: Context, frozen: ResolvedRun, settings: Settings) -> dict[str, JsonValue]:
         run, tune = self._worker_of(context), tune_of(frozen.spec)
         study = StudyWork.of(context, frozen, settings)
         known = study.store(frozen)

@@ -10,13 +10,13 @@ other answer itself. An answer that is refused later fails that try of `ask`, wi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from airflow.sdk import DAG, Param, TriggerRule
 
 from nightshift.airflow_ext.assets import REQUESTED, model_asset
 from nightshift.airflow_ext.pools import CPU
+from nightshift.execution.retries import TaskArguments
 from nightshift.operators.approval import ASK, AnswerOperator, AskOperator, with_refusals
 from training.spec import PipelineSpec
 from training.spec.rules.names import APPROVAL_SUFFIX
@@ -25,7 +25,7 @@ MAX_RUNS: Final = 16
 """Requests that may be open at a time: older ones are superseded within seconds, so there are never many."""
 
 
-def approval_dag(spec: PipelineSpec, common: Mapping[str, Any]) -> DAG:
+def approval_dag(spec: PipelineSpec, common: TaskArguments) -> DAG:
     """Return `<pipeline>.approval`, started by the event that a candidate waits for a person.
 
     Args:

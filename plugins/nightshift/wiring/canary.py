@@ -5,14 +5,14 @@ Started when a version becomes canary, and then on `promote.canary.schedule`. Wi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow.sdk import DAG, AssetOrTimeSchedule, CronTriggerTimetable
 
 from nightshift.airflow_ext.assets import CANARY, model_asset
 from nightshift.airflow_ext.pools import CPU
+from nightshift.execution.retries import TaskArguments
 from nightshift.operators.promotion import CanaryDecisionOperator
 from nightshift.operators.resolve_canary import ResolveCanary
 from nightshift.wiring.chain import first_tasks, stage_tasks
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     pass
 
 
-def canary_dag(spec: PipelineSpec, spec_path: Path, common: Mapping[str, Any]) -> DAG:
+def canary_dag(spec: PipelineSpec, spec_path: Path, common: TaskArguments) -> DAG:
     """Return `<pipeline>.canary`.
 
     Args:

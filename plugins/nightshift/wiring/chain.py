@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from airflow.sdk import BaseOperator
 
 from nightshift.airflow_ext.pools import CPU, pool_of
+from nightshift.execution.retries import TaskArguments
 from nightshift.operators.resolve import ResolveOperator
 from nightshift.operators.stage import StageOperator
 from nightshift.operators.wait import WAIT, WaitForData
@@ -17,7 +18,7 @@ from training.spec import PipelineSpec
 
 
 def first_tasks(
-    spec: PipelineSpec, spec_path: Path, common: Mapping[str, Any], *, operator: type[ResolveOperator] = ResolveOperator, **arguments: Any
+    spec: PipelineSpec, spec_path: Path, common: TaskArguments, *, operator: type[ResolveOperator] = ResolveOperator, **arguments: Any
 ) -> BaseOperator:
     """Make `resolve` and `wait` in the DAG that is open; return the last of them.
 
@@ -33,7 +34,7 @@ def first_tasks(
     return last
 
 
-def stage_tasks(spec: PipelineSpec, stages: Iterable[str], common: Mapping[str, Any], *, after: BaseOperator) -> BaseOperator:
+def stage_tasks(spec: PipelineSpec, stages: Iterable[str], common: TaskArguments, *, after: BaseOperator) -> BaseOperator:
     """Make a task for each of `stages`, one after the other, in the DAG that is open; return the last of them.
 
     Args:

@@ -16,7 +16,7 @@ from nightshift.airflow_ext.assets import CHAMPION, model_asset
 from nightshift.airflow_ext.deadlines import TimeOfDayDeadline
 from nightshift.airflow_ext.pools import pool_of
 from nightshift.airflow_ext.timetables import CronTimetable
-from nightshift.execution.retries import BudgetRetryPolicy
+from nightshift.execution.retries import BudgetRetryPolicy, TaskArguments
 from nightshift.operators.promotion import PromoteOperator
 from nightshift.operators.stage import StageOperator
 from nightshift.operators.study import TUNE
@@ -103,7 +103,7 @@ def asks_people(spec: PipelineSpec) -> bool:
     return spec.promote.approval == "required" or "approve" in spec.evaluate.severity.values()
 
 
-def _stage(spec: PipelineSpec, stage: str, common: dict[str, Any]) -> StageOperator:
+def _stage(spec: PipelineSpec, stage: str, common: TaskArguments) -> StageOperator:
     pool = pool_of(spec, stage)
     if stage == "promote":
         return PromoteOperator(task_id=stage, model=spec.promote.model, alerts=spec.alerts, pool=pool, **common)
@@ -113,7 +113,7 @@ def _stage(spec: PipelineSpec, stage: str, common: dict[str, Any]) -> StageOpera
     return StageOperator(task_id=stage, stage=stage, pool=pool, **common)
 
 
-def _of_all_tasks(spec: PipelineSpec) -> dict[str, Any]:
+def _of_all_tasks(spec: PipelineSpec) -> TaskArguments:
     """Return arguments of every operator. Not the DAG's default arguments: those are serialised, and these objects have no stable text."""
     retries, alerts = spec.retries, spec.alerts
     return {

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import DAG, BaseOperator, Param
 
 from nightshift.airflow_ext.pools import CPU, pool_of
+from nightshift.execution.retries import TaskArguments
 from nightshift.operators.study import PLAN, TRIALS, TUNE, PlanOperator, TrialsOperator, TuneOperator
 from nightshift.wiring.chain import first_tasks, stage_tasks
 from nightshift.wiring.trigger_params import set_params
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     pass
 
 
-def study_tasks(spec: PipelineSpec, common: Mapping[str, Any], *, after: Any) -> BaseOperator:
+def study_tasks(spec: PipelineSpec, common: TaskArguments, *, after: Any) -> BaseOperator:
     """Make the tasks of a study in the DAG that is open; return the last of them.
 
     Args:
@@ -39,7 +40,7 @@ def study_tasks(spec: PipelineSpec, common: Mapping[str, Any], *, after: Any) ->
     return tune
 
 
-def tune_dag(spec: PipelineSpec, spec_path: Path, common: Mapping[str, Any], params: Mapping[str, Param]) -> DAG:
+def tune_dag(spec: PipelineSpec, spec_path: Path, common: TaskArguments, params: Mapping[str, Param]) -> DAG:
     """Return `<pipeline>.tune`: a study alone, triggered with its own space and objective; it trains no candidate."""
     dag = DAG(
         dag_id=f"{spec.name}{TUNE_SUFFIX}",

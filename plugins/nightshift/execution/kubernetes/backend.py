@@ -12,8 +12,8 @@ from nightshift.execution.kubernetes.config import Cluster, check_placement, clu
 from nightshift.execution.kubernetes.status import LaunchStatus
 from nightshift.execution.outcomes import Action, StageEndedError, Verdict
 from nightshift.settings import Settings
-from training.contracts import StageResult
-from training.errors import UnavailableError
+from training.contracts import JsonObject, StageResult
+from training.errors import UnavailableError, shown
 from training.spec import PipelineSpec
 from training.stage_table import TRAININGS
 
@@ -64,7 +64,7 @@ class KubernetesBackend(Backend):
         """A pod has the GPUs that the spec requests."""
         return gpus.device_of(spec, has_gpus=spec.train.placement.gpus > 0)
 
-    def run(self, task: StageTask, event: Mapping[str, Any] | None = None) -> StageResult | Deferral:
+    def run(self, task: StageTask, event: JsonObject | None = None) -> StageResult | Deferral:
         """Look at the cluster once; return the result, or the trigger that waits for the launch.
 
         Args:
@@ -75,7 +75,7 @@ class KubernetesBackend(Backend):
             NightshiftError: the store does not answer, or the cluster refuses.
         """
         remote = self._remote = remote_work(task, self.cluster)
-        watched, reported = (0, None) if event is None else (int(event["number"]), LaunchStatus.from_json(event["seen"]))
+        watched, reported = _watched(event)
         try:
             found = remote.advance(watched=watched, reported=reported)
             if self._stopped:
@@ -120,3 +120,13 @@ def watching(waiting: Waiting) -> WatchLaunch:
         connection=waiting.connection,
         in_cluster=waiting.in_cluster,
     )
+
+
+def _watched(event: JsonObject | None) -> tuple[int, LaunchStatus | None]:
+    """Return (number of the launch that the trigger watched, what it saw last); (0, None) without an event."""
+    if event is None:
+        return 0, None
+    number, seen = event["number"], event["seen"]
+    if not isinstance(number, int) or not isinstance(seen, Mapping):
+        raise ValueError(f"not the event of a launch: {shown(dict(event))}")
+    return number, LaunchStatus.from_json(seen)

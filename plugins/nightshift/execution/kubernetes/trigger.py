@@ -21,6 +21,7 @@ from nightshift.execution.kubernetes.logs import LogFollower, checked
 from nightshift.execution.kubernetes.manifests import LAUNCH_LABEL
 from nightshift.execution.kubernetes.status import Json, LaunchStatus, look_at_gang, look_at_pod, member_index, seconds_since
 from nightshift.execution.kubernetes.timeouts import Limits, overdue
+from training.contracts import JsonValue
 
 DENIED: Final = frozenset({401, 403})
 MAX_DENIALS: Final = 10
@@ -62,7 +63,7 @@ class WatchLaunch(BaseTrigger):
         self._num_faults = 0
         self._num_denials = 0
 
-    def serialize(self) -> tuple[str, dict[str, Any]]:
+    def serialize(self) -> tuple[str, dict[str, JsonValue]]:
         names = ("number", "name", "kind", "namespace", "limits", "connection", "in_cluster")
         return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
 
