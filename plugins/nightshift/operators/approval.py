@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 from uuid import UUID
 
 from airflow.providers.standard.operators.hitl import HITLOperator
@@ -19,7 +19,7 @@ from asgiref.sync import sync_to_async
 
 from nightshift.airflow_ext.links import report_url
 from nightshift.execution.retries import TaskArguments
-from nightshift.operators.approval_state import note_answer, note_refusal, noted_answer, refusal
+from nightshift.operators.approval_state import Answer, Person, note_answer, note_refusal, noted_answer, refusal
 from nightshift.operators.promotion import FollowOperator
 from nightshift.settings import Settings
 from training.errors import DeniedError, shown
@@ -121,7 +121,7 @@ class AskOperator(HITLOperator):
         self.defer(trigger=watch, method_name="execute_complete")
 
     @waiting_for_database()
-    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
+    def execute_complete(self, context: Context, event: dict[str, object]) -> Any:
         """Record what was answered, or that nothing was.
 
         Raises:
@@ -134,11 +134,12 @@ class AskOperator(HITLOperator):
         if event.get("error_type") == "timeout":
             return self._record(ledger, request, "expired", "nobody", f"nobody answered within {self.spec.promote.approve_within}")
         # The trigger ends for nothing else: this is Airflow's record of a person's response.
-        note_answer(context, request, event)
-        return self._answered(context, ledger, request, event)
+        answer = cast("Answer", event)
+        note_answer(context, request, answer)
+        return self._answered(context, ledger, request, answer)
 
-    def _answered(self, context: Context, ledger: Ledger, request: Entry, event: Mapping[str, Any]) -> str | None:
-        person: Mapping[str, str] = event["responded_by_user"]
+    def _answered(self, context: Context, ledger: Ledger, request: Entry, event: Answer) -> str | None:
+        person = event["responded_by_user"]
         until = request.decided_at + self.spec.promote.approve_within
         if event["responded_at"] >= until:
             words = f"{person['name']} answered after {until.isoformat(timespec='seconds')}"
@@ -178,7 +179,7 @@ class AskOperator(HITLOperator):
         started_by = request.evidence.get("triggered_by")
         return None if self.spec.promote.approve_own or started_by is None else str(started_by)
 
-    def _refused(self, request: Entry, person: Mapping[str, str]) -> str:
+    def _refused(self, request: Entry, person: Person) -> str:
         """Return why an answer of `person` does not count, empty where it does. The list of approvers is Airflow's to check."""
         if self._barred(request) in (person["name"], person["id"]):
             return f"{person['name']} started the run and may not approve its model (promote.approve_own is false)"
@@ -253,7 +254,7 @@ class WatchRequest(BaseTrigger):
         self.until = until
         self.ti_id = ti_id
 
-    def serialize(self) -> tuple[str, dict[str, Any]]:
+    def serialize(self) -> tuple[str, dict[str, str]]:
         return "nightshift.operators.approval.WatchRequest", {
             "model": self.model,
             "key": self.key,
@@ -281,22 +282,22 @@ class WatchRequest(BaseTrigger):
                 return
             await asyncio.sleep(min(LOOK_SECONDS, max(0.1, (until - datetime.now(UTC)) / timedelta(seconds=1))))
 
-    async def _answer(self) -> dict[str, Any] | None:
+    async def _answer(self) -> Answer | None:
         """Return an answer that came before Airflow had parked the task: nothing else would wake it."""
         try:
             given = await sync_to_async(get_hitl_detail_content_detail)(ti_id=UUID(self.ti_id))
         except Exception as err:
             self.log.warning("cannot look at the answer: %s", err)
             return None
-        if not given.response_received or given.responded_by_user is None:
+        if not given.response_received or given.responded_by_user is None or given.responded_at is None:
             return None
-        person = {"id": given.responded_by_user.id, "name": given.responded_by_user.name}
-        return {
-            "chosen_options": list(given.chosen_options or []),
-            "params_input": given.params_input or {},
-            "responded_at": given.responded_at,
-            "responded_by_user": person,
-        }
+        person = Person(id=given.responded_by_user.id, name=given.responded_by_user.name)
+        return Answer(
+            chosen_options=list(given.chosen_options or []),
+            params_input=given.params_input or {},
+            responded_at=given.responded_at,
+            responded_by_user=person,
+        )
 
     def _ending(self) -> str | None:
         ending = _ledger().ending_of(self.model, self.key)

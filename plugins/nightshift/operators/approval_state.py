@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
     from training.registry.ledger import Entry
+
+
+class Person(TypedDict):
+    """A user of Airflow."""
+
+    id: str
+    name: str
+
+
+class Answer(TypedDict):
+    """Airflow's record of a person's response."""
+
+    chosen_options: Sequence[str]
+    params_input: Mapping[str, object]
+    responded_at: datetime
+    responded_by_user: Person
 
 
 def note_refusal(context: Context, request: Entry, why: str) -> None:
@@ -29,18 +45,18 @@ def refusal(context: Context, request: Entry) -> str:
     return "" if store is None else str(store.get(_key("refused", request)) or "")
 
 
-def note_answer(context: Context, request: Entry, answer: Mapping[str, Any]) -> None:
+def note_answer(context: Context, request: Entry, answer: Answer) -> None:
     """Keep a person's answer for the next try, should this one be killed before it is recorded: Airflow gives an answer to one try only."""
     store: Any = context.get("task_state_store")
     if store is not None:
         store.set(_key("answer", request), {**answer, "responded_at": answer["responded_at"].isoformat()})
 
 
-def noted_answer(context: Context, request: Entry) -> dict[str, Any] | None:
+def noted_answer(context: Context, request: Entry) -> Answer | None:
     """Return the answer that an earlier try received and did not record; None: there is none."""
     store: Any = context.get("task_state_store")
     noted = None if store is None else store.get(_key("answer", request))
-    return None if noted is None else {**noted, "responded_at": datetime.fromisoformat(noted["responded_at"])}
+    return None if noted is None else cast("Answer", {**noted, "responded_at": datetime.fromisoformat(noted["responded_at"])})
 
 
 def _key(what: str, request: Entry) -> str:
