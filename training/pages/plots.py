@@ -43,7 +43,7 @@ _VARIABLES: Final = {
     INK: "ink",
     FAINT: "rule",
 }
-_LOOKS: Final[Mapping[str, Mapping[str, Any]]] = {
+_LOOKS: Final[Mapping[str, Mapping[str, str | int]]] = {
     "candidate": {"color": CANDIDATE, "zorder": 3},
     "champion": {"color": CHAMPION, "linestyle": "dashed", "zorder": 2},
     "canary": {"color": CANARY, "linestyle": "dotted", "zorder": 2},

@@ -5,11 +5,12 @@ SQLAlchemy only: operators decide too. MLflow follows by `training.registry.mlfl
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
+from training.contracts import JsonObject
 from training.errors import DeniedError, shown
 from training.registry.ledger import REQUEST, Entry, Holder, Ledger, Move, Standing, check_as_of, decision_key
 from training.registry.verdicts import ApprovedFinding, ReasonJson
@@ -28,7 +29,7 @@ def record_candidate(
     model: str,
     outcome: str,
     reasons: Sequence[ReasonJson],
-    evidence: Mapping[str, Any],
+    evidence: JsonObject,
     decided_by: str,
 ) -> Entry:
     """Record what the gates say of a candidate.
@@ -42,7 +43,7 @@ def record_candidate(
         DeniedError: `promotion.conflict`, the standing moved since: also where an approval is required, since it could not be given;
             `as_of.future`.
     """
-    key = decision_key(model, holder.weights_digest, evidence["evaluation_digest"])
+    key = decision_key(model, holder.weights_digest, str(evidence["evaluation_digest"]))
     entry = Entry(
         model=model,
         key=key,
@@ -146,7 +147,7 @@ def settle_canary(
     outcome: str,
     *,
     reasons: Sequence[ReasonJson],
-    evidence: Mapping[str, Any],
+    evidence: JsonObject,
     decided_by: str,
 ) -> Entry:
     """Let the canary of `standing` become champion (`accepted`) or end (`rolled_back`).

@@ -43,7 +43,7 @@ class Holder:
     model_uri: str
     """The model artifact's manifest in the store."""
     as_of: str
-    bounds: Mapping[str, Any]
+    bounds: Mapping[str, Sequence[str]]
     """Split to [start, end] of the rows it was made with."""
     semantic_version: str = ""
     since: str = ""
@@ -399,7 +399,7 @@ def _holder(values: Mapping[str, Any] | None) -> Holder | None:
     return None if values is None else Holder(**values)
 
 
-def _columns(entry: Entry) -> dict[str, Any]:
+def _columns(entry: Entry) -> dict[str, object]:
     return {
         "model": entry.model,
         "decision_key": entry.key,

@@ -137,7 +137,7 @@ def expected_tags(history: Sequence[Entry], standing: Standing) -> dict[str, dic
 
 
 def _aliases(
-    client: Any, model: str, found: Mapping[str, Any], standing: Standing, versions: Mapping[str, Mapping[str, str]]
+    client: Any, model: str, found: Mapping[str, object], standing: Standing, versions: Mapping[str, Mapping[str, str]]
 ) -> list[Difference]:
     wrong = []
     for alias in ALIASES:

@@ -12,7 +12,7 @@ import re
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from training.contracts import canonical_json
 from training.errors import DataError, shown
@@ -104,7 +104,7 @@ def _refuse(wrong: list[str]) -> None:
         raise DataError("model.altered", f"the model's files are not those that were registered: {named}", hint="nothing of it was loaded")
 
 
-def _listed(data: bytes) -> Mapping[str, Mapping[str, Any]]:
+def _listed(data: bytes) -> Mapping[str, Mapping[str, object]]:
     try:
         values = json.loads(data)
         version, files = int(values["format_version"]), values["files"]
@@ -121,7 +121,7 @@ def _listed(data: bytes) -> Mapping[str, Mapping[str, Any]]:
     return files
 
 
-def _fault(folder: Path, name: str, entry: Mapping[str, Any]) -> str:
+def _fault(folder: Path, name: str, entry: Mapping[str, object]) -> str:
     path = folder / name
     # The size first: a file that was replaced may be of any size.
     same = path.stat().st_size == entry.get("size_bytes", path.stat().st_size) and _sha256(path) == entry["sha256"]

@@ -6,12 +6,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from training.contracts import canonical_json
+from training.contracts import JsonObject, canonical_json
 from training.database.connect import connect, database_faults
 from training.database.schema import ModelVersion
 from training.registry.ledger import locked_standing
@@ -23,7 +22,7 @@ class Recipe:
 
     input_schema: Mapping[str, str]
     """Column of a raw frame to its type."""
-    output_schema: Mapping[str, Any]
+    output_schema: JsonObject
     """The label, its rule and the task."""
     recipe_digest: str
     """Over code, features and settings."""
