@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal, NotRequired, TypedDict
 
-from training.contracts import Scalar
+from training.contracts import JsonObject, Scalar
 from training.data.label_delay import UnknownLabels
 from training.errors import DataError, shown
 
@@ -80,7 +80,7 @@ class Findings:
     def failed(self) -> list[CheckResult]:
         return [check for check in self.checks if check.status == "failed"]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return what is the same for equal data: no clock, and numbers rounded to what does not depend on the order of adding."""
         return {
             "checks": [asdict(check) for check in self.checks],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -19,7 +19,7 @@ from training.data.validation.day_checks import check_days
 from training.data.validation.label_checks import check_unknown_labels
 from training.data.validation.results import CheckResult, Findings
 from training.data.validation.snapshot_view import TableView
-from training.data.validation.suites import CODE, SuiteJudge, load_suite
+from training.data.validation.suites import CODE, Suite, SuiteJudge, load_suite
 from training.sql.expressions import literal, quoted
 
 
@@ -72,7 +72,7 @@ def validate_snapshot(
 
 
 def _table_checks(
-    view: TableView, suite: Mapping[str, Any] | None, findings: Findings, rules: Rules, previous: SnapshotMeta | None, *, is_main: bool
+    view: TableView, suite: Suite | None, findings: Findings, rules: Rules, previous: SnapshotMeta | None, *, is_main: bool
 ) -> list[CheckResult]:
     """Return the checks of a table; add its statistics to `findings`, and what is known of the main table's days."""
     if view.contract.event_time in (sound := view.sound_columns()):

@@ -12,11 +12,12 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NotRequired, TypedDict
 
 import numpy as np
 import pyarrow as pa
 
+from training.contracts import JsonObject
 from training.data.validation.results import CheckResult, Status
 from training.errors import Problem, SpecError, shown
 from training.installation import EXPECTATIONS
@@ -56,7 +57,21 @@ def suites_folder(environ: Mapping[str, str] = os.environ) -> Path:
     return Path(EXPECTATIONS.text(environ) or CHECKOUT / "expectations")
 
 
-def load_suite(name: str, folder: Path | None = None) -> dict[str, Any]:
+class Expectation(TypedDict):
+    """An entry of a suite."""
+
+    type: str
+    kwargs: JsonObject
+    meta: NotRequired[JsonObject | None]
+
+
+class Suite(TypedDict):
+    """A file of the folder of suites."""
+
+    expectations: list[Expectation]
+
+
+def load_suite(name: str, folder: Path | None = None) -> Suite:
     """Return the JSON of `<folder>/<name>.json`.
 
     Raises:
@@ -64,7 +79,7 @@ def load_suite(name: str, folder: Path | None = None) -> dict[str, Any]:
     """
     path = (folder or suites_folder()) / f"{name}.json"
     try:
-        suite: dict[str, Any] = json.loads(path.read_bytes())
+        suite: Suite = json.loads(path.read_bytes())
     except FileNotFoundError as err:
         raise _refused("suite.missing", name, "there is no such file in the folder of suites", "write it, or correct `suite`") from err
     except ValueError as err:
@@ -74,7 +89,7 @@ def load_suite(name: str, folder: Path | None = None) -> dict[str, Any]:
     return suite
 
 
-def run_suite(suite: Mapping[str, Any], frame: pd.DataFrame, *, name: str, table: str) -> list[CheckResult]:
+def run_suite(suite: Suite, frame: pd.DataFrame, *, name: str, table: str) -> list[CheckResult]:
     """Judge all rows of `frame` by a suite; return one result per expectation, in the suite's order.
 
     Raises:
@@ -95,13 +110,13 @@ class SuiteJudge:
         SpecError: `suite.invalid`, Great Expectations does not know an expectation, or refuses its arguments.
     """
 
-    def __init__(self, suite: Mapping[str, Any], *, name: str, table: str, columns: Sequence[str]) -> None:
+    def __init__(self, suite: Suite, *, name: str, table: str, columns: Sequence[str]) -> None:
         with lean_imports(deferred=DEFERRED, absent=ABSENT):
             # A second of CPU even so, which a pipeline without suites does not pay.
             import great_expectations as gx
             from great_expectations.data_context.types.base import ProgressBarsConfig
 
-        self._given: Sequence[Mapping[str, Any]] = suite["expectations"]
+        self._given = suite["expectations"]
         self._name, self._table, self._columns = name, table, list(columns)
         context = gx.get_context(mode="ephemeral")
         context.variables.progress_bars = ProgressBarsConfig(globally=False)
@@ -157,7 +172,7 @@ class SuiteJudge:
         for number in numbers:
             self._waiting.pop(number, None)
 
-    def _prepared(self, expectations: Sequence[tuple[int, Mapping[str, Any]]]) -> Any:
+    def _prepared(self, expectations: Sequence[tuple[int, Expectation]]) -> Any:
         """Return a suite of Great Expectations; each expectation's meta holds its position in the file."""
         import great_expectations as gx
 
@@ -194,7 +209,7 @@ def _without_values(columns: Sequence[str], num_rows: int) -> pd.DataFrame:
     return pd.DataFrame(dict.fromkeys(columns, zeros), index=pd.RangeIndex(num_rows), copy=False)
 
 
-def _widened(frame: pd.DataFrame, expectations: Sequence[Mapping[str, Any]]) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
+def _widened(frame: pd.DataFrame, expectations: Sequence[Expectation]) -> tuple[pd.DataFrame, list[Expectation]]:
     """Return the frame with 64-bit numbers, and expectations that judge it as they would have judged the narrow ones.
 
     A bound of a 32-bit column is compared as the 32-bit number that it is nearest to: 0.01 is met by a stored 0.01.
@@ -205,13 +220,12 @@ def _widened(frame: pd.DataFrame, expectations: Sequence[Mapping[str, Any]]) -> 
         for name, dtype in frame.dtypes.items()
         if dtype in ("float32", "int8", "int16", "int32")
     }
-    judged = []
+    judged: list[Expectation] = []
     for expectation in expectations:
         arguments = dict(expectation.get("kwargs", {}))
         if arguments.get("column") in narrow:
-            arguments |= {
-                n: float(np.float32(arguments[n])) for n in ("min_value", "max_value") if isinstance(arguments.get(n), int | float)
-            }
+            bounds = {name: arguments.get(name) for name in ("min_value", "max_value")}
+            arguments |= {name: float(np.float32(bound)) for name, bound in bounds.items() if isinstance(bound, int | float)}
         judged.append({**expectation, "kwargs": arguments})
     return frame.astype(wide), judged
 
@@ -238,7 +252,7 @@ def _judge(result: Any, given: Mapping[str, Any], *, table: str) -> CheckResult:
     )
 
 
-def _exception(info: Mapping[str, Any] | None) -> str:
+def _exception(info: Mapping[str, object] | None) -> str:
     """Return the first exception's message, or an empty text: Great Expectations puts them into the result instead of raising."""
     if not info:
         return ""
