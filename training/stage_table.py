@@ -110,6 +110,7 @@ _ROWS: Final = (
         name="promote",
         inputs={"model": "train", "evaluation": "evaluate", "snapshot": "ingest", "dataset": "prepare"},
         services=_ALL_SERVICES,
+        imports=frozenset({Named.GATES}),
         sections=("promote", "evaluate"),
     ),
     Stage(
