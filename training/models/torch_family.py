@@ -54,7 +54,7 @@ class TorchFamily(Family):
     def fit(self, context: FitContext) -> FitResult:
         # Imported here: a registered model carries this file, and scoring needs no loop, store or spec.
         from training.engine.loop import Loop, Parts
-        from training.engine.parallel.strategy import strategy_for
+        from training.engine.parallel.choice import strategy_for
 
         train = context.spec.train
         strategy = strategy_for(context.gang, precision=train.precision)

@@ -14,9 +14,7 @@ import torch
 from torch import nn
 
 from training.data.loader import Batch
-from training.engine.parallel.alone import Alone
 from training.engine.parallel.gang import Gang
-from training.engine.precision import choose_precision
 
 SumLoss = Callable[[nn.Module, Batch], torch.Tensor]
 """The loss summed over a batch's units (rows, or groups)."""
@@ -91,22 +89,3 @@ class Strategy(Protocol):
 
     def weights(self) -> dict[str, torch.Tensor]:
         """Return copies on the CPU of the whole model's tensors, by name. All processes must call it."""
-
-
-def strategy_for(gang: Gang | Alone, *, precision: str) -> Strategy:
-    """Return how the processes of a gang train a torch module.
-
-    Args:
-        gang: of torch processes.
-        precision: `train.precision` of the spec.
-
-    Raises:
-        TypeError: the gang is one of a family without torch.
-        SpecError: `precision.unsupported`.
-    """
-    # Each member imports this protocol's types.
-    from training.engine.parallel.ddp import ReplicatedModel
-
-    if not isinstance(gang, Gang):
-        raise TypeError(f"a torch family trains in a Gang, not in a {type(gang).__name__}")
-    return ReplicatedModel(gang, precision=choose_precision(precision, gang.device))

@@ -20,8 +20,8 @@ from training.data.shards import describe_layout
 from training.data.transforms import LayoutEntry, Matrix
 from training.engine.checkpoint.checkpoints import Checkpoints
 from training.engine.loop import Loop, Parts
+from training.engine.parallel.choice import strategy_for
 from training.engine.parallel.gang import Gang
-from training.engine.parallel.strategy import strategy_for
 from training.engine.tracking import Tracker
 from training.runtime.context import StageContext, StopFlag
 from training.store import StageAddress, Store

@@ -10,8 +10,8 @@ import torch
 
 from tests.unit.training.models.family_bench import FamilyBench
 from training.data.loader import Batch
+from training.engine.parallel.choice import strategy_for
 from training.engine.parallel.gang import Gang
-from training.engine.parallel.strategy import strategy_for
 from training.models.ranker.module import Ranker
 
 CPU = torch.device("cpu")
