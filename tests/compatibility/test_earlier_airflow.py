@@ -91,7 +91,7 @@ def test_deferred_task_is_resumed_by_its_stored_method_and_records_the_answer(fo
     ]
 
 
-def test_run_under_way_goes_on_from_the_stored_results(found: dict[str, Any]) -> None:
+def test_run_under_way_continues_from_the_stored_results(found: dict[str, Any]) -> None:
     stage = part(found, "next_stage")
     assert stage == {
         "run": "night-2026-03-16",

@@ -46,7 +46,7 @@ def recorded(tmp_path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("name", "module"), [("plain", Noisy), ("buffers", Normalized)])
-def test_loop_goes_on_from_the_step_of_an_earlier_checkpoint(
+def test_loop_continues_from_the_step_of_an_earlier_checkpoint(
     tmp_path: Path, recorded: dict[str, Any], name: str, module: type[nn.Module]
 ) -> None:
     bench = LoopBench(tmp_path / name)
@@ -62,7 +62,7 @@ def test_loop_goes_on_from_the_step_of_an_earlier_checkpoint(
             torch.testing.assert_close(torch.tensor(found[part][tensor]), torch.tensor(values), rtol=1e-5, atol=1e-7)
 
 
-def test_trees_go_on_from_the_round_of_an_earlier_checkpoint(tmp_path: Path, recorded: dict[str, Any]) -> None:
+def test_trees_continue_from_the_round_of_an_earlier_checkpoint(tmp_path: Path, recorded: dict[str, Any]) -> None:
     bench = FamilyBench(tmp_path / "trees", "binary")
     bench.num_attempts = 1
     assert bench.saved[-1]["step"] == 4

@@ -67,7 +67,7 @@ def undisturbed(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize(("hang", "kind"), [("1 validating 1", "validation"), ("0 training 3", "step")])
-def test_rank_that_hangs_is_ended_with_the_stacks_of_all_and_the_next_attempt_goes_on(
+def test_rank_that_hangs_is_ended_with_the_stacks_of_all_and_the_next_attempt_continues(
     bench: Bench, undisturbed: str, tmp_path: Path, hang: str, kind: str
 ) -> None:
     rank = hang[0]

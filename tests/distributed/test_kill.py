@@ -145,7 +145,7 @@ def test_killed_training_leaves_no_process_and_ends_in_the_undisturbed_weights(
     assert f"resuming after step {saved_step} " in log
 
 
-def test_an_elastic_training_goes_on_with_fewer_processes_and_a_fixed_one_refuses_to(
+def test_an_elastic_training_continues_with_fewer_processes_and_a_fixed_one_refuses_to(
     bench: Bench, undisturbed: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)

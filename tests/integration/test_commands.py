@@ -109,7 +109,7 @@ def test_make_run_outlives_the_api_server_and_pauses_the_dag(fresh: Commands) ->
     assert fresh.is_paused(PIPELINE)
 
 
-def test_interrupted_night_is_paused_and_the_next_make_run_goes_on_with_it(fresh: Commands) -> None:
+def test_interrupted_night_is_paused_and_the_next_make_run_continues_it(fresh: Commands) -> None:
     night = fresh.background("run", PIPELINE, "--night", "2026-02-03")
     fresh.until(lambda: fresh.api.find(f"/dags/{PIPELINE}/dagRuns/night-2026-02-03"), "the run", timeout_seconds=HANG_SECONDS)
 

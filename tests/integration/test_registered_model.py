@@ -76,7 +76,7 @@ def test_mlflow_answers_nothing_without_a_login(installation: Installation, path
         ("POST", "/api/2.0/mlflow/users/create"),
     ],
 )
-def test_nobody_replaces_an_artifact_or_an_alias_without_a_login(installation: Installation, method: str, path: str) -> None:
+def test_artifacts_and_aliases_cannot_be_changed_without_a_login(installation: Installation, method: str, path: str) -> None:
     body = {"name": "search_ranking", "alias": "champion", "version": "1"}
     with httpx.Client(base_url=installation.settings.mlflow_uri, trust_env=False) as anonymous:
         assert anonymous.request(method, path, json=body).status_code == 401

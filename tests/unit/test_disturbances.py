@@ -92,6 +92,6 @@ def test_stage_without_torchrun_is_a_stage() -> None:
     assert Role.RANK not in found
 
 
-def test_process_that_is_gone_has_no_role_even_if_the_state_file_names_it() -> None:
+def test_ended_process_has_no_role_even_if_the_state_file_names_it() -> None:
     found = roles_of([ROWS[0]], COMPONENTS, supervisor_pid=SUPERVISOR, command_pid=None)
     assert found == {Role.SUPERVISOR: [SUPERVISOR], Role.ALL: [SUPERVISOR]}

@@ -34,7 +34,7 @@ def chain_of(dag: DAG) -> dict[str, set[str]]:
     return {task.task_id: task.downstream_task_ids for task in dag.tasks}
 
 
-def test_a_pipeline_that_asks_nobody_and_has_no_canary_has_one_dag() -> None:
+def test_a_pipeline_that_requests_no_approval_and_has_no_canary_has_one_dag() -> None:
     assert decision_dags(spec_with(), PATH) == []
 
 

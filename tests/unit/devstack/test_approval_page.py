@@ -76,7 +76,7 @@ def test_a_request_that_was_answered_says_how(settings: Settings, ledger: Ledger
     assert lines(settings, request_, []) == ["approval  approved: approved by approver: fine"]
 
 
-def test_a_run_that_asks_nobody_has_no_such_line(settings: Settings, ledger: Ledger) -> None:
+def test_a_run_that_requests_no_approval_has_no_such_line(settings: Settings, ledger: Ledger) -> None:
     assert lines(settings, decide_on(ledger, 1), []) == []
 
 

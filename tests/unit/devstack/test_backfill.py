@@ -88,7 +88,7 @@ def test_table_has_a_line_for_each_night() -> None:
     ]
 
 
-def test_backfill_that_stopped_says_how_to_go_on(ranking: PipelineSpec) -> None:
+def test_backfill_that_stopped_says_how_to_continue(ranking: PipelineSpec) -> None:
     days = [date(2026, 2, day) for day in (1, 2, 3)]
     rows = [Row(days[0], decision="accepted"), Row(days[1], decision="failed")]
 

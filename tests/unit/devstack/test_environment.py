@@ -281,7 +281,7 @@ def test_new_credentials_get_mlflow_a_new_account_and_old_ones_keep_it(settings:
     assert not accounts.exists()
 
 
-def test_a_shell_evaluates_the_lines_whatever_the_values_hold(tmp_path: Path) -> None:
+def test_a_shell_evaluates_the_lines_for_any_values(tmp_path: Path) -> None:
     home = tmp_path / "it's $HOME"
     lines = shell_lines(Settings.from_environment({"NIGHTSHIFT_HOME": str(home)}))
 
@@ -302,7 +302,7 @@ def test_digests_tell_a_changed_setting_and_hide_its_value(settings: Settings, m
 
 
 @pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "OMP_WAIT_POLICY", "NIGHTSHIFT_RETENTION"])
-def test_variable_that_users_are_told_to_set_makes_running_services_old(
+def test_change_of_a_documented_variable_makes_running_services_outdated(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.delenv(name, raising=False)

@@ -89,7 +89,7 @@ def test_task_that_is_failed_for_its_missing_heartbeats_is_not_held_by_the_execu
     assert not executor.has_task(train)
 
 
-def test_task_whose_heartbeat_stands_still_while_the_scheduler_is_awake_is_lost() -> None:
+def test_task_whose_heartbeat_does_not_change_while_the_scheduler_is_awake_is_lost() -> None:
     now = [0.0]
     watch = HeartbeatWatch(lambda: now[0], silence_seconds=30)
     beats = {key_of("silent"): START, key_of("never"): None, key_of("alive"): START}

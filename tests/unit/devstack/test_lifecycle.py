@@ -23,7 +23,7 @@ def test_services_are_old_when_a_setting_is_new_or_another_but_not_when_it_is_mi
     assert changed_settings(state, {"code": "x", "SHOP_URI": "b", "ORDERS_URI": "d"}) == ["ORDERS_URI", "code"]
 
 
-def test_busy_port_is_told_before_anything_is_made(tmp_path: Path) -> None:
+def test_busy_port_is_reported_before_anything_is_made(tmp_path: Path) -> None:
     home = tmp_path / "home"
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

@@ -47,7 +47,7 @@ def test_second_line_of_a_value_is_no_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [0, 3])
-def test_installation_says_that_it_goes_on_and_ends_with_the_code_of_pip(tmp_path: Path, code: int) -> None:
+def test_installation_prints_progress_and_ends_with_the_exit_code_of_pip(tmp_path: Path, code: int) -> None:
     for name in ("requirements.txt", "requirements-dev.txt", "constraints.txt"):
         (tmp_path / name).write_text("torch==1\n")
     fake = tmp_path / "pip"

@@ -103,7 +103,7 @@ def task(task_id: str, state: str, try_number: int = 1) -> dict[str, Any]:
     return {"task_id": task_id, "state": state, "try_number": try_number, "start_date": "2026-02-01T02:00:00Z", "duration": 1.5}
 
 
-def test_each_stage_is_told_once_in_the_order_of_the_chain(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_stage_is_printed_once_in_the_order_of_the_chain(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("devstack.progress.POLL_SECONDS", 0)
     early = [task("ingest", "running"), task("resolve", "success")]
     late = [task("train", "success"), task("ingest", "success"), task("resolve", "success")]
@@ -117,7 +117,7 @@ def test_each_stage_is_told_once_in_the_order_of_the_chain(settings: Settings, m
     assert [line.split()[:2] for line in said] == [["resolve", "done"], ["ingest", "done"], ["train", "done"]]
 
 
-def test_failed_try_is_told_with_its_reason(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_try_is_reported_with_its_reason(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("devstack.progress.POLL_SECONDS", 0)
     write_log(settings, TaskView("train", "up_for_retry", 1, 0.0), {"level": "error", "event": "the store does not answer"})
     moments = ("running", [task("train", "up_for_retry", 1)]), ("success", [task("train", "success", 2)])

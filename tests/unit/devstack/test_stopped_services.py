@@ -73,7 +73,7 @@ def test_run_ends_with_the_reason_when_another_command_stops_the_services(
 
 
 @pytest.mark.parametrize("answers", [True, False], ids=["supervisor alone gone", "everything gone"])
-def test_run_starts_the_services_again_and_goes_on_when_a_signal_ended_the_supervisor(
+def test_run_starts_the_services_again_and_continues_when_a_signal_ended_the_supervisor(
     settings: Settings, server: AirflowServer, monkeypatch: pytest.MonkeyPatch, answers: bool
 ) -> None:
     prepare_night(server, monkeypatch)

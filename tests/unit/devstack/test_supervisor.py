@@ -239,7 +239,7 @@ def test_stop_of_an_installation_that_was_never_made_makes_no_folder(tmp_path: P
     assert not (tmp_path / "none").exists()
 
 
-def test_stale_state_file_never_leads_to_another_process_with_a_used_pid(tmp_path: Path) -> None:
+def test_stale_state_file_never_identifies_another_process_with_a_reused_pid(tmp_path: Path) -> None:
     bystander = subprocess.Popen([sys.executable, "-c", SLEEP])
     try:
         started_at = psutil.Process(bystander.pid).create_time()

@@ -59,7 +59,7 @@ def holding(server: AirflowServer, home: Path) -> subprocess.Popen[str]:
     return command
 
 
-def test_paused_dag_is_on_meanwhile_and_paused_at_the_end(server: AirflowServer, client: AirflowApi, home: Path) -> None:
+def test_paused_dag_is_unpaused_during_the_run_and_paused_at_the_end(server: AirflowServer, client: AirflowApi, home: Path) -> None:
     with switched_on(client, home, DAG, print):
         assert not server.is_paused
         assert is_held(DAG)
@@ -148,7 +148,7 @@ def test_note_of_a_killed_command_expires_and_that_of_a_running_one_does_not(ser
     assert not server.is_paused, "a user may keep it on"
 
 
-def test_note_of_a_pipeline_that_is_gone_is_dropped(client: AirflowApi, home: Path) -> None:
+def test_note_of_a_removed_pipeline_is_dropped(client: AirflowApi, home: Path) -> None:
     hold_path(home, "gone").parent.mkdir()
     hold_path(home, "gone").write_bytes(b"paused before\n")
 

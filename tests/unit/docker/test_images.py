@@ -36,7 +36,7 @@ def test_stages_have_no_airflow_and_airflow_has_no_torch() -> None:
 
 
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.stem)
-def test_an_image_has_a_base_to_choose_and_is_nobody_special(path: Path) -> None:
+def test_image_has_a_base_argument_and_an_unprivileged_user(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert "ARG BASE=python:3.11-slim-bookworm" in text
     assert "USER 65532:65532" in text

@@ -53,7 +53,7 @@ def test_this_repository_is_a_checkout_that_has_every_module_of_a_subcommand() -
         assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file()
 
 
-def test_an_empty_folder_of_the_python_path_is_left_out_since_it_stands_for_the_current_one(checkout: Path) -> None:
+def test_empty_folder_of_the_python_path_is_left_out(checkout: Path) -> None:
     for name in ("check", "run"):
         _argv, environ = process_of(name, [], folder=checkout, environ={"PYTHONPATH": ":/own::"})
         assert environ["PYTHONPATH"].split(":")[-1] == "/own"

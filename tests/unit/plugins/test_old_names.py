@@ -32,7 +32,7 @@ from training.runtime.provenance import CHECKOUT
         ("nightshift.services.sqlite:CONNECT_ARGS", "devstack.sqlite:CONNECT_ARGS"),
     ],
 )
-def test_old_path_leads_to_the_same_object(old: str, new: str) -> None:
+def test_old_path_gives_the_same_object(old: str, new: str) -> None:
     def found(place: str) -> Any:
         module, _, name = place.partition(":")
         return getattr(importlib.import_module(module), name)

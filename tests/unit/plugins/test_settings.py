@@ -42,7 +42,7 @@ def test_model_packages_are_split() -> None:
     assert Settings.from_environment({"NIGHTSHIFT_MODEL_PACKAGES": "shop_models, more ,"}).model_packages == ("shop_models", "more")
 
 
-def test_all_problems_are_told_at_once_without_secrets() -> None:
+def test_all_problems_are_reported_at_once_without_secrets() -> None:
     wrong = {
         "NIGHTSHIFT_HOME": "night",
         "NIGHTSHIFT_STORE": "ftp://somewhere",

@@ -144,7 +144,7 @@ def test_other_ranks_are_ended_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> 
     assert guarded.asked == [PID, OTHER_PID]
 
 
-def test_stacks_of_the_node_are_asked_for_by_one_guard(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stacks_of_the_node_are_requested_by_one_guard(monkeypatch: pytest.MonkeyPatch) -> None:
     first = Guarded(monkeypatch, {"RANK": "0", "WORLD_SIZE": "2"}, attempt_id="a1")
     first.wait(LIMIT_SECONDS)
     second = Guarded(monkeypatch, {"RANK": "1", "WORLD_SIZE": "2"}, attempt_id="a1")

@@ -67,7 +67,7 @@ def test_a_failure_says_which_stage_and_why(posted: list[dict[str, Any]]) -> Non
     ]
 
 
-def test_success_and_deadline_are_told(posted: list[dict[str, Any]]) -> None:
+def test_success_and_deadline_are_alerted(posted: list[dict[str, Any]]) -> None:
     run_succeeded(TOLD.model_copy(update={"on": ("success",)}))({"dag": SimpleNamespace(dag_id="search_ranking"), "run_id": "r1"})
     deadline_missed({"dag_run": {"dag_run_id": "r1"}}, pipeline="search_ranking", deadline="07:00 UTC", alerts=TOLD.model_dump(mode="json"))
     assert posted == [
@@ -76,7 +76,7 @@ def test_success_and_deadline_are_told(posted: list[dict[str, Any]]) -> None:
     ]
 
 
-def test_without_a_webhook_the_log_is_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_webhook_the_alert_is_in_the_log(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.delenv("ALERTS_URI", raising=False)
     with caplog.at_level(logging.INFO, "nightshift.airflow_ext.alerts"):
         task_failed(TOLD)(CONTEXT)
@@ -107,7 +107,7 @@ def test_secrets_are_masked() -> None:
     assert len(masked("x" * 5000, environ={})) == 1000
 
 
-def test_an_event_that_nobody_asked_for_goes_nowhere(posted: list[dict[str, Any]]) -> None:
+def test_event_that_is_not_configured_is_not_sent(posted: list[dict[str, Any]]) -> None:
     announce({"event": "promoted", "pipeline": "p"}, Alerts(on=("failure",), webhook="${ALERTS_URI}"))
     assert posted == []
 

@@ -113,7 +113,7 @@ def test_code_that_was_edited_after_it_was_preloaded_is_imported_again(edited_pa
     assert not preloading.forget_if_changed(), "each task now imports what is on the disk"
 
 
-def test_preloaded_file_that_is_gone_is_a_change(edited_package: Path) -> None:
+def test_removed_preloaded_file_is_a_change(edited_package: Path) -> None:
     (edited_package / "code.py").unlink()
     assert preloading.forget_if_changed()
     assert "nightshift_edited.code" not in sys.modules

@@ -70,7 +70,7 @@ def settings_of(name: str, **more: str) -> Settings:
     return Settings.from_environment({"NIGHTSHIFT_BACKEND": name, **more})
 
 
-def test_each_name_leads_to_its_class() -> None:
+def test_each_name_resolves_to_its_class() -> None:
     assert type(backend_of(settings_of("local"))) is LocalBackend
     assert type(backend_of(settings_of("kubernetes"))) is KubernetesBackend
 

@@ -118,7 +118,7 @@ def test_a_line_cannot_forge_another(piece: bytes, text: str) -> None:
     assert printable(piece) == text
 
 
-def test_ends_are_told_as_shells_tell_them(launcher: LocalLauncher) -> None:
+def test_exit_codes_are_reported_as_shells_report_them(launcher: LocalLauncher) -> None:
     assert run(launcher, "raise SystemExit(65)").exit_code == 65
     killed = run(launcher, "import os; os.kill(os.getpid(), 9)")
     assert (killed.exit_code, killed.signal_name) == (137, "SIGKILL")

@@ -66,7 +66,7 @@ def test_request_that_the_api_server_refuses_counts(context: Any) -> None:
     assert ask(policy, context, other).action is RetryAction.FAIL
 
 
-def test_a_clear_starts_anew(context: Any) -> None:
+def test_a_clear_starts_over(context: Any) -> None:
     policy = BudgetRetryPolicy(failures=1, backoff=timedelta(seconds=10))
     assert [ask(policy, context, max_tries=10).action for _ in range(2)] == [RetryAction.RETRY, RetryAction.FAIL]
     # Airflow adds a clear's tries to the number of tries, and keeps the state store.

@@ -121,7 +121,7 @@ def test_who_started_the_run_is_not_asked(ledger: Ledger, asked: list[dict[str, 
     assert [user["id"] for user in asked[0]["assigned_users"]] == ["eve"]
 
 
-def test_nobody_left_to_ask_is_said_at_once(ledger: Ledger, asked: list[dict[str, Any]]) -> None:
+def test_request_without_an_eligible_approver_fails_at_once(ledger: Ledger, asked: list[dict[str, Any]]) -> None:
     request_for(ledger, 1, started_by="ann")
     with pytest.raises(AirflowFailException, match=r"only 'ann' may approve search_ranking.*promote\.approvers"):
         ask(spec_with("approvers: [ann]"))._ask(context())

@@ -139,7 +139,9 @@ def test_file_that_is_made_again_while_the_old_one_goes_stays(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("vanishes", ["at the look", "at the removal"])
-def test_file_that_another_process_deletes_meanwhile_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vanishes: str) -> None:
+def test_file_that_another_process_deletes_in_the_meantime_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vanishes: str
+) -> None:
     path = write(tmp_path / "run" / "task" / "1.log", old=True)
     write(tmp_path / "run" / "task" / "2.log", old=True)
     name = "lstat" if vanishes == "at the look" else "rename"

@@ -112,7 +112,7 @@ def test_the_champion_measured_again_is_no_event(told: list[dict[str, Any]]) -> 
     assert told == []
 
 
-def test_a_canary_that_waits_on_and_a_decision_that_was_found_tell_nobody(told: list[dict[str, Any]]) -> None:
+def test_a_canary_that_waits_on_and_a_decision_that_was_found_send_no_alert(told: list[dict[str, Any]]) -> None:
     assert decided(result("waiting", "recorded")).added == []
     earlier = RunIdentity(dag_id=MODEL, run_id="yesterday", task_id="promote")
     assert decided(result("accepted", "promoted", earlier)).added == []
@@ -207,7 +207,7 @@ def test_a_canary_run_without_a_canary_is_skipped(ledger: Ledger, execute: Any) 
         execute(resolve, {})
 
 
-def test_a_canary_is_judged_as_of_now_whatever_the_pipelines_schedule() -> None:
+def test_a_canary_is_judged_as_of_now_regardless_of_the_pipelines_schedule() -> None:
     spec = load_spec(CHECKOUT / "dags" / "pipelines" / f"{MODEL}.yaml")
     now = datetime(2026, 2, 1, 15, 30, tzinfo=UTC)
     run = SimpleNamespace(logical_date=None, run_after=now)

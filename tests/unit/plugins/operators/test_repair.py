@@ -220,7 +220,7 @@ def result() -> StageResult:
     )
 
 
-def test_spec_of_a_repair_stays_the_same_when_a_decision_is_made_meanwhile(quiet: Ledger, store: Store, spec_uri: str) -> None:
+def test_spec_of_a_repair_stays_the_same_when_a_decision_is_made_in_the_meantime(quiet: Ledger, store: Store, spec_uri: str) -> None:
     task = RepairOperator(task_id="repair")
     assert task.frozen(context()).spec_uri == spec_uri
     decide_on(quiet, 2, model="a", evidence={"spec_uri": "file:///elsewhere/objects/x"})

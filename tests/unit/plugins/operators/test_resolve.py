@@ -98,7 +98,7 @@ def test_a_clock_that_is_a_minute_behind_refuses_no_run(
     assert execute(resolve, context_of("resolve", conf={"as_of": soon.isoformat()}))["as_of"] == soon.isoformat()
 
 
-def test_every_problem_of_a_trigger_is_told(resolve: ResolveOperator, shop: Path, context_of: Context, execute: Execute) -> None:
+def test_every_problem_of_a_trigger_is_reported(resolve: ResolveOperator, shop: Path, context_of: Context, execute: Execute) -> None:
     conf = {"as_of": "yesterday", "epochs": 3, "train": {"epochs": 0, "learning_rate": float("nan")}}
     with pytest.raises(AirflowFailException) as caught:
         execute(resolve, context_of("resolve", conf=conf))

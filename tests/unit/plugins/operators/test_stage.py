@@ -214,7 +214,7 @@ def test_what_would_happen_again_fails_at_once(exit_code: int, scripted: Scripte
     assert len(scripted.requests) == 1
 
 
-def test_a_failed_check_leads_to_its_report(scripted: Scripted, run_ingest: Any) -> None:
+def test_a_failed_check_links_to_its_report(scripted: Scripted, run_ingest: Any) -> None:
     scripted.steps = [scripted.fail(65, "checks.failed", report_uri=REPORT)]
     operator = StageOperator(task_id="ingest", stage="ingest")
     with pytest.raises(AirflowFailException):

@@ -172,7 +172,7 @@ def test_a_trial_that_is_lost_too_often_fails_its_worker_and_what_was_finished_s
     assert execute(worker(0), night("trials", try_number=2))["trials"] == [2, 3, 4]
 
 
-def test_another_run_goes_on_with_the_study_that_a_dead_one_left(launcher: Trials, night: Context, execute: Execute) -> None:
+def test_another_run_continues_with_the_study_that_a_dead_one_left(launcher: Trials, night: Context, execute: Execute) -> None:
     launcher.deaths = {1: [64]}
     with pytest.raises(AirflowFailException):
         execute(worker(0), night("trials"))

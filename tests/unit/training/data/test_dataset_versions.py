@@ -31,7 +31,7 @@ def all_rows(engine: Engine) -> list[DatasetVersion]:
         return list(session.scalars(select(DatasetVersion).order_by(DatasetVersion.id)))
 
 
-def test_a_snapshot_is_registered_once_whoever_asks(tmp_path: Path) -> None:
+def test_a_snapshot_is_registered_once_for_several_callers(tmp_path: Path) -> None:
     engine = connect(f"sqlite:///{tmp_path}/n.db")
     versions = {register_snapshot(engine, name="p", uri="file:///m", manifest=manifest(), created_by=f"run {n}") for n in range(2)}
     (row,) = all_rows(engine)

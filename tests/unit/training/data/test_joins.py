@@ -121,7 +121,7 @@ def test_dimension_is_joined_without_dropping_or_doubling_rows_and_under_its_new
 
 
 @pytest.mark.parametrize("timed", [True, False], ids=["point in time", "dimension"])
-def test_key_that_stands_twice_in_a_feature_table_is_refused(tmp_path: Path, main: MainTable, timed: bool) -> None:
+def test_key_that_occurs_twice_in_a_feature_table_is_refused(tmp_path: Path, main: MainTable, timed: bool) -> None:
     table = weather(tmp_path, [-4, -4], **({} if timed else {"event_time": None}))
     error = refusal(tmp_path, main, table)
     assert error.code == "join.duplicate_key"
@@ -181,9 +181,7 @@ def test_join_cannot_read_files_outside_of_its_folder(tmp_path: Path, main: Main
     assert refusal(inside, main).code == "data.format"
 
 
-def test_fact_from_after_the_decision_is_found_whatever_the_join_did(
-    tmp_path: Path, main: MainTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fact_from_after_the_decision_is_found_after_any_join(tmp_path: Path, main: MainTable, monkeypatch: pytest.MonkeyPatch) -> None:
     # A join that forgets the lead: the check after it must not rely on it.
     honest = duckdb_engine._join
 

@@ -141,7 +141,7 @@ def test_last_batch_is_kept_and_shared_even_when_a_rank_gets_nothing(tmp_path: P
     assert [loader(folder, meta).num_global_units(step) for step in range(4)] == [16, 16, 1, 0]
 
 
-def test_order_touches_only_the_shards_of_the_positions_asked_for() -> None:
+def test_order_touches_only_the_shards_of_the_positions_requested() -> None:
     order = GlobalOrder(dataset_digest=DIGEST, seed=1, epoch=0, shard_units=[10, 20, 30])
     pieces = order.pieces(0, 60)
     assert sorted(shard for shard, _units in pieces) == [0, 1, 2]

@@ -167,7 +167,7 @@ def test_a_part_that_deviates_is_stored_with_its_own_schema(tmp_path: Path) -> N
     assert "schema" not in facts["parts"]["daily/2026-01-01-00000.parquet"]
 
 
-def test_equal_sources_give_one_digest_whatever_their_order_age_and_place(tmp_path: Path) -> None:
+def test_equal_sources_give_one_digest_regardless_of_their_order_age_and_place(tmp_path: Path) -> None:
     digests = set()
     for number in (0, 3, 5):
         folder = tmp_path / f"place{number}"

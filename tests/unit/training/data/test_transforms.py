@@ -46,7 +46,7 @@ def test_category_of_numbers_does_not_depend_on_the_type_that_carries_them(dtype
     assert apply_one(fit_one([7, 7, 3, 9], "category", "int64"), [7, 3, 9, 4], dtype) == [1, 2, 3, 0]
 
 
-def test_large_ids_are_told_apart() -> None:
+def test_large_ids_are_distinguished() -> None:
     big = 2**60
     assert apply_one(fit_one([big, big, big + 1], "category"), [big + 1, big, big + 2]) == [2, 1, 0]
 

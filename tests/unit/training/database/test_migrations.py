@@ -108,7 +108,7 @@ def test_the_database_refuses_to_change_or_delete_a_decision(empty_database: str
     assert [entry.decided_by for entry in ledger.history("m")] == ["m/1", "m/2", "m/3"]
 
 
-def test_the_database_lets_a_decision_note_once_that_its_weights_are_deleted(empty_database: str) -> None:
+def test_deletion_of_weights_can_be_noted_once_in_a_decision(empty_database: str) -> None:
     ledger = migrated(empty_database)
     with connect(empty_database).begin() as connection:
         connection.execute(text("UPDATE ledger_decision SET deleted_at = '2026-02-01 00:00:00+00:00' WHERE version = '2'"))

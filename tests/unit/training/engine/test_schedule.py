@@ -46,7 +46,7 @@ def test_warmup_longer_than_the_training_never_reaches_the_learning_rate(bench: 
     assert learning_rates(bench, epochs=1, warmup_steps=8) == pytest.approx([0.01, 0.02, 0.03, 0.04])
 
 
-def test_resumed_training_goes_on_in_the_schedule_where_it_stopped(bench: LoopBench) -> None:
+def test_resumed_training_continues_in_the_schedule_where_it_stopped(bench: LoopBench) -> None:
     with recorded_steps() as steps:
         with pytest.raises(PreemptedError):
             stop_after(bench.loop(epochs=3), 5).train()

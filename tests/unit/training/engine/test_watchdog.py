@@ -63,7 +63,7 @@ def test_limits_of_an_explosion_are_those_that_are_documented() -> None:
     ],
     ids=["a thousand times the median", "too few steps before", "never twenty in a row", "losses about zero"],
 )
-def test_training_goes_on_where_the_loss_has_not_exploded(losses: list[float]) -> None:
+def test_training_continues_where_the_loss_has_not_exploded(losses: list[float]) -> None:
     watched(losses)
 
 

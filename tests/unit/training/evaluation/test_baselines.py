@@ -145,7 +145,7 @@ def test_constant_is_fitted_on_labels_that_were_known_when_the_first_row_was_dec
         assert scored(spec, splits, rows)["mean"].scores[0] == splits.labels[known].mean()
 
 
-def test_training_labels_that_nobody_knew_in_time_leave_no_baseline_and_say_so() -> None:
+def test_training_labels_that_were_unknown_in_time_give_no_baseline_and_a_reason() -> None:
     frame = demand(areas=("north",))
     frame["known_at"] = frame["at"] + pd.Timedelta(days=59)
     spec = demand_spec(("{column: megawatts}", "{column: megawatts, known_at: known_at}"))

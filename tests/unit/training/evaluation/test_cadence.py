@@ -72,7 +72,7 @@ def test_nights_without_a_number_are_left_out() -> None:
     assert decay("auc", [*FALLING[:6], *broken]) is None
 
 
-def test_nights_each_with_a_champion_of_its_own_say_nothing() -> None:
+def test_runs_each_with_another_champion_give_no_advice() -> None:
     assert decay("auc", [Night(age_days=1, champion=0.7 - 0.01 * day, version=str(day)) for day in range(30)]) is None
 
 

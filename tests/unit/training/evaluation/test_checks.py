@@ -50,7 +50,7 @@ def strongest(task: str, leak: str | None = None) -> dict[str, object]:
 
 @pytest.mark.parametrize("task", ["binary", "ranking", "multiclass", "regression"])
 @pytest.mark.parametrize("leak", ["falling", "code"])
-def test_column_that_is_the_label_is_told_whatever_its_form(task: str, leak: str) -> None:
+def test_column_that_is_the_label_is_reported_in_every_form(task: str, leak: str) -> None:
     found = strongest(task, leak)
     assert found.feature == "leak"
     assert found.value is not None
@@ -58,7 +58,7 @@ def test_column_that_is_the_label_is_told_whatever_its_form(task: str, leak: str
 
 
 @pytest.mark.parametrize("leak", ["in the middle", "missing"])
-def test_column_that_tells_the_label_without_rising_with_it_is_told(leak: str) -> None:
+def test_column_that_predicts_the_label_without_rising_with_it_is_reported(leak: str) -> None:
     assert strongest("binary", leak).to_json() == {"feature": "leak", "value": pytest.approx(1.0, abs=0.01)}
 
 

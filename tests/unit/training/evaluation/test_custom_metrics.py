@@ -65,7 +65,7 @@ def test_what_is_no_function_of_an_allowed_package_is_refused(place: str, code: 
 
 
 @pytest.mark.parametrize(("name", "words"), [("fails", "ZeroDivisionError: no clicks"), ("speaks", "returned 'good', a str")])
-def test_failure_and_an_answer_that_is_no_number_are_told_with_the_metrics_name(name: str, words: str) -> None:
+def test_failure_and_an_answer_that_is_no_number_are_reported_with_the_metrics_name(name: str, words: str) -> None:
     metric = load_own_metrics({"mine": f"taste_of_tests:{name}"})["mine"]
     with pytest.raises(DataError) as caught:
         metric(*ROWS)

@@ -100,7 +100,7 @@ def test_a_spec_that_asks_for_a_person_is_no_passed_gate() -> None:
     assert "? asks a person approval: the spec asks for a person" in found.text
 
 
-def test_the_candidate_stands_beside_the_champion_with_interval_and_direction() -> None:
+def test_candidate_is_shown_next_to_the_champion_with_interval_and_direction() -> None:
     comparison = {"gain": 0.0123, "low": 0.0051, "high": 0.0204, "probability": 0.998, "num_units": 600}
     metrics, old = {"auc": 0.75, "log_loss": 0.4}, {"auc": 0.7377, "log_loss": 0.38}
     found = rendered(evaluation=evaluation(comparison=comparison, metrics=metrics, champion_metrics=old)).text
@@ -240,7 +240,7 @@ def test_what_is_not_finite_is_said_in_words_and_never_drawn() -> None:
     assert found.all("span", **{"class": "point"}) == []
 
 
-def test_whatever_comes_from_data_is_text_and_nothing_else() -> None:
+def test_values_from_data_are_escaped_as_text() -> None:
     slices = [{"columns": {HOSTILE: HOSTILE}, "support": 900, "is_small": False, "candidate": 0.5, "champion": 0.4}]
     values = [{"value": HOSTILE, "support": 7, "is_small": False, "true_positive_rate": 0.5, "calibration_error": 0.1}]
     hostile = evaluation(
@@ -290,7 +290,7 @@ def test_web_addresses_and_paths_of_this_server_become_links(url: str) -> None:
     assert rendered(facts={"run": {"text": "abc", "url": url}}).all("a", href=url)
 
 
-def test_the_page_asks_nobody_for_anything() -> None:
+def test_the_page_requests_nothing_from_the_network() -> None:
     content = report_example.rendered(page(600)).decode()
     found = Page(content.encode())
     loaded = [
@@ -359,7 +359,7 @@ def test_signs_shares_thresholds_and_moments_read_as_people_write_them() -> None
     ]
 
 
-def test_a_model_leads_to_its_run_and_its_version_in_mlflow() -> None:
+def test_a_model_links_to_its_run_and_its_version_in_mlflow() -> None:
     facts = mlflow_facts("http://localhost:5000/", run_id="5e1f", model="flight delay", version="7")
     found = rendered(facts=facts)
     assert found.all("a", href="http://localhost:5000/#/runs/5e1f")

@@ -164,7 +164,7 @@ def test_a_person_who_says_yes_gets_the_version_that_was_named(
     assert (kept.decided_by, kept.evidence["reason"]) == ("ada", "late")
 
 
-def test_what_somebody_else_moved_while_the_question_stood_is_not_rolled_back(
+def test_what_another_writer_moved_while_the_question_stood_is_not_rolled_back(
     ledger: Ledger, untold: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     decide_on(ledger, 1)
@@ -181,7 +181,7 @@ def test_what_somebody_else_moved_while_the_question_stood_is_not_rolled_back(
     assert (seats(ledger), untold) == (("3", None), [])
 
 
-def test_where_nobody_can_be_asked_a_rollback_needs_yes(
+def test_rollback_without_a_terminal_needs_yes(
     ledger: Ledger, untold: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     decide_on(ledger, 1)
@@ -214,7 +214,7 @@ def test_a_rollback_that_cannot_be_is_refused_before_anybody_is_asked(
     assert rows(ledger) == [("1", "accepted", "promoted")]
 
 
-def test_a_rollback_that_mlflow_does_not_hear_of_says_that_it_is_done_and_how_to_go_on(
+def test_rollback_without_mlflow_reports_that_it_is_recorded_and_how_to_continue(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     decide_on(ledger, 1)

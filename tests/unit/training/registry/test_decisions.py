@@ -99,7 +99,7 @@ def test_an_answer_ends_the_request_and_only_an_approval_moves(
     assert seats(ledger) == expected
 
 
-def test_an_answer_given_twice_is_one_row_and_another_one_is_told_how_it_ended(ledger: Ledger) -> None:
+def test_repeated_answer_is_one_row_and_a_different_one_gets_the_first_result(ledger: Ledger) -> None:
     request = decide_on(ledger, 1, "needs_approval")
     first = answer_request(ledger, request, "approved", by="ada", words="yes")
     assert answer_request(ledger, request, "approved", by="bob", words="yes") == first
@@ -247,7 +247,7 @@ def test_what_a_person_approved_about_a_canary_is_read_from_the_decision_that_se
     assert approved_findings(ledger, ledger.standing("m")) == []
 
 
-def test_canary_that_nobody_was_asked_about_has_no_approved_findings(ledger: Ledger) -> None:
+def test_canary_without_an_approval_has_no_approved_findings(ledger: Ledger) -> None:
     decide_on(ledger, 1)
     decide_on(ledger, 2, canary=True, reasons=[*FINE, WARNED])
     assert seats(ledger) == ("1", "2")
@@ -307,7 +307,7 @@ def test_no_order_makes_a_canary_champion_before_its_time_or_after_its_end(ledge
     assert seats(ledger) == before
 
 
-def test_each_rollback_goes_further_back_and_a_promotion_starts_anew_from_there(ledger: Ledger) -> None:
+def test_each_rollback_goes_further_back_until_a_new_promotion(ledger: Ledger) -> None:
     for number in (1, 2, 3):
         decide_on(ledger, number)
     assert [back(ledger).version, back(ledger).version] == ["2", "1"]

@@ -326,7 +326,7 @@ def test_approval_is_never_taken_for_granted() -> None:
 
 @pytest.mark.parametrize("champion", [CHAMPION, None])
 @pytest.mark.parametrize("baseline", ["it is later (as of 2026-03-01)", "its train rows end after the test rows begin", None])
-def test_nobody_is_asked_to_promote_backwards(baseline: Any, champion: Any) -> None:
+def test_no_approval_is_requested_for_an_older_model(baseline: Any, champion: Any) -> None:
     backwards = {**GOOD, "baseline": baseline, "champion": champion}
     lenient = dict.fromkeys(("minimum", "improvement", "significance", "slices", "drift"), "warn")
     decision = judged(backwards, severity=lenient, approval="required")
@@ -429,7 +429,7 @@ def test_texts_have_no_feature_that_could_be_the_label() -> None:
     assert decide(evaluation, rules, approval="automatic").outcome == "accepted"
 
 
-def test_summary_is_one_line_whatever_a_slice_is_called() -> None:
+def test_summary_is_one_line_for_any_name_of_a_slice() -> None:
     hostile = changed(("slices", 0, "columns"), {"carrier": "U\nA\r\n<script>"})
     hostile["slices"][0]["candidate"] = 0.1
     assert judged(hostile).summary == "of 2 slices none may be worse by more than 0.02: carrier = U A <script> by +0.6"

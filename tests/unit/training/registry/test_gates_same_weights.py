@@ -25,7 +25,7 @@ def words_of(decision: Any, gate: str) -> list[str]:
 
 
 @pytest.mark.parametrize("approval", ["automatic", "required"])
-def test_the_champion_measured_against_itself_is_accepted_and_nobody_is_asked(approval: str) -> None:
+def test_the_champion_measured_against_itself_is_accepted_without_a_request_for_approval(approval: str) -> None:
     decision = judged(measured_against_itself("champion"), approval=approval)
     assert decision.outcome == "accepted"
     assert words_of(decision, "baseline") == [

@@ -43,7 +43,7 @@ def champion_of(ledger: Ledger) -> tuple[str, int]:
     return standing.champion.version, standing.revision
 
 
-def test_nobody_is_champion_of_an_unknown_model(ledger: Ledger) -> None:
+def test_unknown_model_has_no_champion(ledger: Ledger) -> None:
     assert ledger.standing("m") == Standing(model="m")
     assert ledger.history("m") == []
 

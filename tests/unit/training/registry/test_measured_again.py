@@ -16,7 +16,7 @@ def ledger(tmp_path: Path) -> Ledger:
 
 
 @pytest.mark.parametrize("outcome", ["accepted", "needs_approval"])
-def test_the_champion_measured_again_stays_and_asks_nobody(ledger: Ledger, outcome: str) -> None:
+def test_the_champion_measured_again_stays_and_requests_no_approval(ledger: Ledger, outcome: str) -> None:
     first = decide_on(ledger, 1)
     again = decide_on(ledger, 1, outcome, evidence={"evaluation_digest": "again", "revision": 0})
     assert (again.action, again.outcome, again.revision) == ("recorded", "accepted", None)

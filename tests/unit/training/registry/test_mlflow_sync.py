@@ -69,7 +69,7 @@ def test_a_version_carries_the_words_and_the_name_of_its_last_decision(ledger: L
     assert found["nightshift.weights_digest"] == "w2"
 
 
-def test_what_somebody_else_set_is_listed_and_set_right(ledger: Ledger, registry: mlflow.MlflowClient, model: str) -> None:
+def test_what_another_writer_set_is_listed_and_set_right(ledger: Ledger, registry: mlflow.MlflowClient, model: str) -> None:
     decide_on(ledger, 1, model=model)
     follow(ledger, model)
     registry.set_registered_model_alias(model, "champion", "3")
@@ -207,7 +207,7 @@ def test_many_who_decide_and_follow_at_once_leave_mlflow_at_the_ledger(ledger: L
     assert ledger.pending(model) == []
 
 
-def test_somebody_who_keeps_setting_something_else_is_an_error_and_no_endless_loop(
+def test_another_writer_that_keeps_changing_aliases_is_an_error_and_no_endless_loop(
     ledger: Ledger, registry: mlflow.MlflowClient, model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decide_on(ledger, 1, model=model)
@@ -273,7 +273,7 @@ def test_what_a_dead_writer_left_of_several_decisions_is_set_right_by_the_next_d
     assert ledger.pending(model) == []
 
 
-def test_what_somebody_else_set_on_an_old_version_is_left_to_the_whole_comparison(
+def test_what_another_writer_set_on_an_old_version_is_left_to_the_whole_comparison(
     ledger: Ledger, registry: mlflow.MlflowClient, model: str
 ) -> None:
     for number in (1, 2, 3):

@@ -75,7 +75,7 @@ def test_of_eight_processes_at_once_one_wins_in_each_round(empty_database: str, 
     assert [entry.revision for entry in ledger.history("m")] == list(range(1, rounds + 1))
 
 
-def test_the_same_decision_asked_for_by_eight_at_once_is_one_row_and_one_answer(ledger: Ledger) -> None:
+def test_the_same_decision_requested_by_eight_at_once_is_one_row_and_one_answer(ledger: Ledger) -> None:
     for number in range(1, 11):
         results = at_once([partial(decide_on, ledger, number, revision=number - 1)] * RIVALS)
         assert len({(entry.key, entry.revision, entry.decided_at) for entry in answers(results)}) == 1

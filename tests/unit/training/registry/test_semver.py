@@ -52,7 +52,7 @@ def test_parts_count_up_and_lower_ones_start_again(empty_database: str) -> None:
     assert versions == ["1.0.0", "1.0.1", "1.1.0", "1.1.1", "2.0.0", "2.0.1", "2.1.0"]
 
 
-def test_the_same_weights_are_the_same_version_whatever_came_since(empty_database: str) -> None:
+def test_the_same_weights_keep_their_version(empty_database: str) -> None:
     assert semantic_version("m", "w1", FIRST, empty_database) == "1.0.0"
     assert semantic_version("m", "w2", replace(FIRST, recipe_digest="r2"), empty_database) == "1.1.0"
     assert semantic_version("m", "w1", replace(FIRST, recipe_digest="r3"), empty_database) == "1.0.0"

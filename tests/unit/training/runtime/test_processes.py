@@ -40,7 +40,7 @@ def test_command_dies_when_its_parent_is_killed() -> None:
     assert not is_alive(pid)
 
 
-def test_command_is_not_started_for_a_parent_that_is_gone_already() -> None:
+def test_command_is_not_started_for_a_parent_that_has_ended_already() -> None:
     command = [sys.executable, "-m", "training.runtime.processes", "--parent", "999999999", "--", "echo", "started"]
     answer = subprocess.run(command, capture_output=True, text=True, cwd=CHECKOUT, check=False)
     assert answer.returncode == 137

@@ -120,7 +120,7 @@ def test_failure_is_classified_written_down_and_leaves_no_result(
     assert address.result() is None
 
 
-def test_first_error_of_an_attempt_stands(store: Store, address: StageAddress) -> None:
+def test_first_error_of_an_attempt_is_kept(store: Store, address: StageAddress) -> None:
     uri = ask(store, "a1")
     address.write_error("a1", {"code": "data.first"})
     run(fail_with(DataError("peer.lost", "consequence")), uri, stop=StopFlag())

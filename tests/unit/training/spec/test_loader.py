@@ -35,7 +35,7 @@ def test_all_codes_of_the_table_are_many() -> None:
     assert len({case[3].split("[", 1)[1].split("]")[0].split("[")[-1] for case in CASES}) >= 25
 
 
-def test_all_problems_are_told_at_once_in_the_order_of_the_lines(refuse: Callable[..., tuple[Problem, ...]]) -> None:
+def test_all_problems_are_reported_at_once_in_the_order_of_the_lines(refuse: Callable[..., tuple[Problem, ...]]) -> None:
     problems = refuse(
         R,
         (NAMED, "name: A"),

@@ -104,7 +104,7 @@ def test_a_hundred_thousand_keys_are_refused(ranking: PipelineSpec) -> None:
     assert [line[:18] for line in refused(ranking, {str(i): 1 for i in range(100_000)})] == [": [conf.too_large]"]
 
 
-def test_all_problems_of_a_conf_are_told_at_once(ranking: PipelineSpec) -> None:
+def test_all_problems_of_a_conf_are_reported_at_once(ranking: PipelineSpec) -> None:
     codes = [line.split("[")[1].split("]")[0] for line in refused(ranking, {"as_of": "never", "train": {"epochs": -1, "batch_size": 3}})]
     assert sorted(codes) == ["as_of.invalid", "field.range"]
     codes = [line.split("[")[1].split("]")[0] for line in refused(ranking, {"x": 1, "force": 1})]

@@ -189,7 +189,7 @@ def test_depth_at_the_limit_is_read() -> None:
     assert read_document(text.encode(), "s").problems == []
 
 
-def test_of_two_values_the_first_is_kept_and_the_second_is_told_of_once() -> None:
+def test_of_two_values_the_first_is_kept_and_the_second_is_reported_once() -> None:
     document = read_document(b"a: {b: 1}\na: {b: 2, c: 3}\n", "s")
     assert document.value == {"a": {"b": 1}}
     assert [problem.field for problem in document.problems] == ["a"]

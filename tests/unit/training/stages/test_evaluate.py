@@ -153,7 +153,7 @@ def test_feature_that_is_the_label_is_found(binary: EvaluateBench) -> None:
     assert record["checks"]["overlap"] == {"entities": ["order_id"], "share": 0.0, "num_test": record["num_rows"]}
 
 
-def test_first_candidate_is_compared_with_nobody(binary: EvaluateBench) -> None:
+def test_first_candidate_is_not_compared(binary: EvaluateBench) -> None:
     record = binary.evaluate(binary.train(work="good"), work="first")[1]
     assert record["baseline"] == "no champion"
     assert record["comparison"] is record["canary_comparison"] is record["checks"]["drift"] is None

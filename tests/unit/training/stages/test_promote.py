@@ -212,7 +212,7 @@ def test_first_model_that_is_no_better_than_a_naive_baseline_is_rejected_and_the
     assert "best naive baseline prior 0.5" in str(decided.scalars["reasons"])
 
 
-def test_an_order_to_follow_what_nobody_decided_is_denied(bench: EvaluateBench, ledger: Ledger) -> None:
+def test_an_order_to_follow_an_unknown_decision_is_denied(bench: EvaluateBench, ledger: Ledger) -> None:
     ended, address = bench.attempt("promote", {}, {"order": {"kind": "follow", "key": "k" * 64}}, "nobody's")
     assert ended is ExitCode.DENIED
     error = address.error("a1")
@@ -257,7 +257,7 @@ def test_a_stage_by_hand_promotes_no_model_of_a_night_that_has_not_come(
     assert ledger.history("orders") == []
 
 
-def test_a_candidate_measured_against_nobody_after_a_champion_exists_is_asked_about_nobody(
+def test_candidate_measured_before_the_first_champion_requests_no_approval_later(
     bench: EvaluateBench, models: dict[str, StageResult], ledger: Ledger
 ) -> None:
     rules = {"promote: {model: orders}": "promote: {model: orders, approval: required}"}

@@ -56,7 +56,7 @@ def test_same_work_has_the_same_weights(bench: Bench, undisturbed: str) -> None:
     assert bench.weights("again") == undisturbed
 
 
-def test_training_goes_on_without_its_tracking_server_and_keeps_the_metrics(bench: Bench, undisturbed: str) -> None:
+def test_training_continues_without_its_tracking_server_and_keeps_the_metrics(bench: Bench, undisturbed: str) -> None:
     result = bench.address("train", "undisturbed").result()
     assert result is not None
     assert undisturbed
@@ -95,7 +95,7 @@ def damage(bench: Bench, uri: str) -> None:
     path.write_bytes(data)
 
 
-def test_damaged_newest_checkpoint_is_told_and_the_one_before_is_used(
+def test_damaged_newest_checkpoint_is_reported_and_the_one_before_is_used(
     bench: Bench, undisturbed: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("training.engine.checkpoint.writer.BLOCK_BYTES", 1 << 30)
@@ -113,7 +113,7 @@ def test_damaged_newest_checkpoint_is_told_and_the_one_before_is_used(
     assert bench.weights("damaged") == undisturbed
 
 
-def test_training_never_begins_anew_in_silence_when_all_checkpoints_are_damaged(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_never_starts_over_in_silence_when_all_checkpoints_are_damaged(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("training.engine.checkpoint.writer.BLOCK_BYTES", (1 << 30) + 1)
     stop = StopFlag()
     with monkeypatch.context() as patch:

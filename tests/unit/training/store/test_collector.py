@@ -187,7 +187,7 @@ def test_writer_takes_over_from_a_collector_that_died_in_a_deletion(store: Store
     assert store.objects.get_bytes(digest) == b"left"
 
 
-def test_result_whose_artifact_is_gone_is_not_reused_and_does_not_stand(store: Store) -> None:
+def test_result_whose_artifact_is_missing_is_replaced_and_not_reused(store: Store) -> None:
     made = make(store)
     store.bucket.delete(store.bucket.key(made.artifact_uri))
     address = store.address("p", "train", "f" * 64)
@@ -215,7 +215,7 @@ def test_record_that_cannot_be_read_stops_every_deletion_and_is_named(local: Sto
     assert keys(local, "objects", "manifests", "stages") == before
 
 
-def test_altered_manifest_that_something_leads_to_stops_every_deletion(local: Store) -> None:
+def test_altered_manifest_that_is_referenced_stops_every_deletion(local: Store) -> None:
     made = make(local)
     local.bucket.put(local.bucket.key(made.artifact_uri), b"{}")
     local.objects.put_bytes(b"garbage")
@@ -259,7 +259,7 @@ def test_roots_of_the_ledger_stay_and_one_that_is_seated_at_the_last_moment_too(
     assert local.manifests.get(late)
 
 
-def test_second_collector_at_once_is_refused_and_one_after_a_death_goes_on(local: Store) -> None:
+def test_second_collector_at_once_is_refused_and_one_after_a_death_continues(local: Store) -> None:
     dead = Collector(local, NOW)
     dead._begin()
     with pytest.raises(LeaseHeldError) as caught:
@@ -335,7 +335,7 @@ def test_study_stays_while_mlflow_does_not_have_the_metrics_of_its_trials(local:
     assert keys(local, "studies") == ["studies/p/s1/tracking-run.json"]
 
 
-def test_marks_reports_and_leftovers_whose_object_is_gone_go(local: Store) -> None:
+def test_marks_reports_and_leftovers_without_an_object_are_deleted(local: Store) -> None:
     gone, there = "a" * 64, local.objects.put_bytes(b"there")
     for digest in (gone, there):
         local.bucket.create(f"altered/{digest}", b"")

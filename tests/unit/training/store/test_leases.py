@@ -100,7 +100,7 @@ def test_storage_that_refuses_an_entry_and_lists_none_is_an_error(address: Stage
         lease.commit("checkpoint", {"step": 1})
 
 
-def test_address_that_nobody_has_taken_has_no_holder(address: StageAddress) -> None:
+def test_address_without_a_lease_has_no_holder(address: StageAddress) -> None:
     assert HolderWatch(address, owner="one").poll() == (None, 0)
 
 
@@ -127,7 +127,7 @@ def test_holder_counts_as_dead_only_after_its_heartbeat_stood_still_by_the_obser
     assert Lease.acquire(address, owner="two", attempt_id="b", takeover_epoch=1).epoch == 2
 
 
-def test_sleep_of_the_observer_makes_no_holder_dead_and_the_holder_goes_on(address: StageAddress) -> None:
+def test_sleep_of_the_observer_makes_no_holder_dead_and_the_holder_continues(address: StageAddress) -> None:
     holder = Lease.acquire(address, owner="one", attempt_id="a")
     address.write_heartbeat("a", {"beat": 0})
     now = [1000.0]

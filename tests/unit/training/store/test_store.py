@@ -47,7 +47,7 @@ def test_missing_object_is_named(store: Store, tmp_path: Path) -> None:
     assert caught.value.code == "object.missing"
 
 
-def test_equal_manifests_have_equal_digests_whatever_the_order_of_files(store: Store) -> None:
+def test_equal_manifests_have_equal_digests_regardless_of_the_order_of_files(store: Store) -> None:
     first_uri, first = store.manifests.put_files("dataset", {"b": b"2", "a": b"1"}, {"y": 1, "x": 2})
     second_uri, second = store.manifests.put_files("dataset", {"a": b"1", "b": b"2"}, {"x": 2, "y": 1})
     assert first_uri == second_uri

@@ -120,7 +120,7 @@ def test_killed_trials_and_a_killed_storage_cost_no_finished_trial(
     assert schemas == [SCHEMA], "Optuna's tables are apart from ours"
 
 
-def test_two_trials_at_once_share_a_journal_and_one_killed_holding_its_lock_stops_nobody(bench: StudyBench, tmp_path: Path) -> None:
+def test_trial_killed_with_the_journals_lock_stops_no_other_trial(bench: StudyBench, tmp_path: Path) -> None:
     spec, name = spec_of(bench), "on a journal"
     worker = StudyWorker(bench, spec, name, tmp_path)
     first, second = worker.start(0), worker.start(1)

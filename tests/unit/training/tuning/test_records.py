@@ -65,7 +65,7 @@ def test_a_trial_recorded_before_records_had_digests_is_read(study: StudyStore, 
     assert study.records() == [record(0)]
 
 
-def test_a_worker_that_comes_again_goes_on_with_what_it_had_begun(study: StudyStore) -> None:
+def test_a_worker_that_is_repeated_continues_with_what_it_had_begun(study: StudyStore) -> None:
     assert study.take("p/r/trials-0", "p/r/", tune()) == 0
     assert study.take("p/r/trials-1", "p/r/", tune()) == 1
     assert study.take("p/r/trials-0", "p/r/", tune()) == 0
@@ -98,7 +98,7 @@ def test_a_worker_leaves_what_another_of_its_run_has_begun_and_takes_what_anothe
     assert study.take("p/new/trials-1", "p/new/", asked) is None
 
 
-def test_a_longer_search_goes_on_with_what_is_there(study: StudyStore) -> None:
+def test_a_longer_search_continues_with_what_is_there(study: StudyStore) -> None:
     for slot in range(4):
         study.add(record(slot))
     assert study.take("p/r/trials-0", "p/r/", tune()) is None

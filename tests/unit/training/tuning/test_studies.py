@@ -47,7 +47,7 @@ def trials_of(name: str, spec: Any) -> list[Any]:
     return search.study.get_trials()
 
 
-def test_a_study_finishes_as_many_trials_as_were_asked_for_and_the_best_goes_to_train(bench: StudyBench) -> None:
+def test_a_study_finishes_as_many_trials_as_requested_and_the_best_goes_to_train(bench: StudyBench) -> None:
     spec = bench.spec(trials=5)
     assert bench.search(spec, "plain") == [0, 1, 2, 3, 4]
     records = bench.study("plain").records()
@@ -82,7 +82,7 @@ def stopping_in_epoch(stop: StopFlag, step: int) -> Any:
     return progress
 
 
-def test_a_stopped_trial_goes_on_with_its_settings_and_counts_once(bench: StudyBench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_trial_continues_with_its_settings_and_counts_once(bench: StudyBench, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = bench.spec(trials=2)
     assert bench.trial(spec, "undisturbed", 1) is ExitCode.DONE
     stop = StopFlag()
@@ -100,7 +100,7 @@ def test_a_stopped_trial_goes_on_with_its_settings_and_counts_once(bench: StudyB
     assert result.attempts == 2
 
 
-def test_a_trial_that_died_before_it_was_told_is_told_by_the_next(bench: StudyBench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_that_died_before_its_report_is_reported_by_the_next(bench: StudyBench, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = bench.spec(trials=2)
     with monkeypatch.context() as patch:
         patch.setattr(Search, "finish", lambda *_: None)
@@ -125,7 +125,7 @@ def _raise(*_: object, **__: object) -> None:
     raise RuntimeError("not to be called")
 
 
-def test_a_study_whose_storage_is_lost_goes_on_with_all_that_was_finished(bench: StudyBench) -> None:
+def test_a_study_whose_storage_is_lost_continues_with_all_that_was_finished(bench: StudyBench) -> None:
     spec = bench.spec(trials=3)
     for slot in (0, 1):
         assert bench.trial(spec, "lost", slot) is ExitCode.DONE
@@ -148,7 +148,7 @@ def test_a_line_that_was_cut_off_in_the_journal_is_no_end_of_the_study(bench: St
     assert len(trials_of("cut", spec)) == 2
 
 
-def test_a_study_goes_on_without_its_storage_and_is_told_later(bench: StudyBench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_study_continues_without_its_storage_and_delivers_trials_later(bench: StudyBench, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = bench.spec(trials=2)
 
     def away(*_: object, **__: object) -> None:
@@ -163,7 +163,7 @@ def test_a_study_goes_on_without_its_storage_and_is_told_later(bench: StudyBench
     assert {trial.state.name for trial in trials_of("away", spec)} <= {"COMPLETE", "PRUNED"}
 
 
-def test_diverged_settings_are_a_finding_and_the_study_goes_on(bench: StudyBench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_diverged_settings_are_a_finding_and_the_study_continues(bench: StudyBench, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = bench.spec(trials=2)
 
     def diverge(*_: object) -> None:
@@ -285,7 +285,7 @@ def test_a_grid_tries_each_combination_once(bench: StudyBench) -> None:
 
 
 @pytest.mark.parametrize("sampler", ["random", "cmaes"])
-def test_every_sampler_goes_on_in_another_process(bench: StudyBench, sampler: str) -> None:
+def test_every_sampler_continues_in_another_process(bench: StudyBench, sampler: str) -> None:
     space = {"learning_rate": {"float": [1e-3, 1e-1], "log": True}, "settings.dropout": {"float": [0.0, 0.5]}}
     spec = bench.spec(trials=4, sampler=sampler, space=space)
     bench.search(spec, sampler)

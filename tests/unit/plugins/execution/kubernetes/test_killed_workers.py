@@ -71,7 +71,7 @@ def at_point(number: int) -> Callable[[], bool]:
     return lambda: next(points, 0) == number
 
 
-def test_wherever_a_worker_is_killed_the_next_one_goes_on_from_there(
+def test_next_worker_continues_after_a_kill_at_any_step(
     api: KubernetesApi, night: Nights, fate: Fate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A death at each of the points that there are, of a gang: from nothing to a first launch, and from a lost launch to a second one."""

@@ -46,7 +46,7 @@ def test_a_look_at_what_runs_starts_nothing(api: KubernetesApi, night: Nights) -
     assert api.creates["pods", FIRST] == 1
 
 
-def test_a_training_that_succeeded_while_nobody_looked_is_not_trained_again(api: KubernetesApi, night: Nights) -> None:
+def test_a_training_that_succeeded_unobserved_is_not_trained_again(api: KubernetesApi, night: Nights) -> None:
     work = night()
     running(api, work)
     made = work.commit()
@@ -57,7 +57,7 @@ def test_a_training_that_succeeded_while_nobody_looked_is_not_trained_again(api:
     assert sum(api.creates.values()) == 1
 
 
-def test_a_result_stands_also_where_its_pod_is_gone(api: KubernetesApi, night: Nights) -> None:
+def test_a_result_counts_although_its_pod_is_missing(api: KubernetesApi, night: Nights) -> None:
     work = night()
     running(api, work)
     made = work.commit()
@@ -150,14 +150,14 @@ def test_an_api_that_never_answers_is_unavailable(api: KubernetesApi, night: Nig
 
 
 @pytest.mark.parametrize("fault", [410, 429, CUT], ids=["gone", "throttled", "cut"])
-def test_an_answer_that_is_none_is_asked_for_again(api: KubernetesApi, night: Nights, fault: int) -> None:
+def test_an_answer_that_is_none_is_requested_again(api: KubernetesApi, night: Nights, fault: int) -> None:
     work = night()
     api.faults = [fault, fault, None, fault]
     assert work.advance().name == FIRST
     assert sum(api.creates.values()) == 1
 
 
-def test_a_namespace_that_is_not_there_is_told(api: KubernetesApi, night: Nights) -> None:
+def test_a_namespace_that_is_not_there_is_reported(api: KubernetesApi, night: Nights) -> None:
     api.faults = [404, 404]
     with pytest.raises(DeniedError, match="kubectl apply -k docker/kubernetes/") as caught:
         night().advance()
@@ -210,7 +210,7 @@ def test_a_worker_that_wakes_up_when_the_work_is_done_finds_the_result_and_leave
     assert api.names() == []
 
 
-def test_what_any_launch_left_is_gone_when_the_work_is_done(api: KubernetesApi, night: Nights) -> None:
+def test_nothing_of_any_launch_is_left_when_the_work_is_done(api: KubernetesApi, night: Nights) -> None:
     work = night()
     running(api, work)
     left = api.objects["pods", FIRST]
@@ -258,7 +258,7 @@ def test_a_pod_that_vanished_in_the_middle_is_relaunched_out_of_the_infrastructu
     assert caught.value.verdict.action is Action.FAIL
 
 
-def test_a_cleared_task_has_its_budget_anew(api: KubernetesApi, night: Nights) -> None:
+def test_a_cleared_task_has_its_whole_budget_again(api: KubernetesApi, night: Nights) -> None:
     work = night(infrastructure=1)
     running(api, work)
     for name in (FIRST, SECOND):
@@ -307,7 +307,7 @@ def test_the_stages_own_word_decides(api: KubernetesApi, night: Nights, exit_cod
     assert work.advance(work.task(try_number=2)).name == SECOND, "another try starts the work again"
 
 
-def test_an_evicted_training_goes_on_and_leaves_spot_nodes_after_two(api: KubernetesApi, night: Nights) -> None:
+def test_an_evicted_training_continues_and_leaves_spot_nodes_after_two(api: KubernetesApi, night: Nights) -> None:
     placement = {"nodes": 1, "processes_per_node": 1, "spot": True}
     work = night(
         placement, spot={"node_selector": {"life": "spot"}, "fallback_after": 2}, on_demand={"node_selector": {"life": "on-demand"}}
@@ -356,7 +356,7 @@ def test_a_suspended_job_is_waited_for(api: KubernetesApi, night: Nights) -> Non
     assert api.creates["jobs", FIRST] == 1
 
 
-def test_an_elastic_gang_that_was_lost_goes_on_with_fewer_when_there_is_no_room_for_all(api: KubernetesApi, night: Nights) -> None:
+def test_an_elastic_gang_that_was_lost_continues_with_fewer_when_there_is_no_room_for_all(api: KubernetesApi, night: Nights) -> None:
     work = night({"nodes": 4, "processes_per_node": 1, "min_nodes": 1})
     first = work.advance()
     assert first.limits.unplaced_seconds == 0, "the first start waits for all"
@@ -386,7 +386,7 @@ def test_another_run_watches_the_launch_that_is_there_and_reuses_its_result(api:
     assert sum(api.creates.values()) == 1
 
 
-def test_another_run_goes_on_by_itself_when_the_one_that_it_watched_was_cancelled(api: KubernetesApi, night: Nights) -> None:
+def test_another_run_continues_by_itself_when_the_one_that_it_watched_was_cancelled(api: KubernetesApi, night: Nights) -> None:
     work = night()
     running(api, work)
     other = work.task(run_id="r2")
@@ -428,7 +428,7 @@ def test_a_right_that_is_missing_is_named(api: KubernetesApi, night: Nights) -> 
     assert caught.value.code == "kubernetes.denied"
 
 
-def test_a_manifest_that_the_cluster_refuses_is_told_in_its_words(api: KubernetesApi, night: Nights) -> None:
+def test_a_manifest_that_the_cluster_refuses_is_reported_in_its_words(api: KubernetesApi, night: Nights) -> None:
     api.faults = [404, 422]
     with pytest.raises(SpecError, match="the server is not well") as caught:
         night().advance()

@@ -116,7 +116,7 @@ def test_the_task_ends_as_the_stage_says(task: Task, api: KubernetesApi, exit_co
         task.resume(deferred, LaunchStatus(phase="ended", exit_code=exit_code))
 
 
-def test_a_failed_check_in_a_pod_leads_to_its_report(task: Task, api: KubernetesApi) -> None:
+def test_a_failed_check_in_a_pod_links_to_its_report(task: Task, api: KubernetesApi) -> None:
     address, request = task.request(task.start())
     error = {"code": "checks.failed", "exit_code": 65, "message": "m", "hint": "", "details": {"report_uri": "file:///report"}}
     address.write_error(request.attempt_id, error)

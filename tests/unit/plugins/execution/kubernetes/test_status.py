@@ -65,7 +65,7 @@ def last_end(name: str) -> LaunchStatus:
         ("gang-member-out-of-memory", "pod.oom", 137, "out of memory: killed at its limit of 32MiB"),
     ],
 )
-def test_an_end_is_told_with_its_reason(name: str, code: str, exit_code: int, words: str) -> None:
+def test_an_end_is_reported_with_its_reason(name: str, code: str, exit_code: int, words: str) -> None:
     seen = last_end(name)
     assert (seen.code, seen.exit_code) == (code, exit_code)
     assert words in seen.words
@@ -80,13 +80,13 @@ def test_an_end_is_told_with_its_reason(name: str, code: str, exit_code: int, wo
         ("gang-suspended", "gang.queued", "waiting for admission"),
     ],
 )
-def test_a_wait_is_told_with_its_reason(name: str, code: str, words: str) -> None:
+def test_a_wait_is_reported_with_its_reason(name: str, code: str, words: str) -> None:
     waits = [seen for seen in looks(name) if seen.phase == "waiting" and seen.code == code]
     assert waits, [seen.code for seen in looks(name)]
     assert words in waits[-1].words
 
 
-def test_an_evicted_member_is_told_by_itself_and_when_it_is_gone_by_its_job() -> None:
+def test_an_evicted_member_is_reported_by_itself_and_when_it_is_missing_by_its_job() -> None:
     ends = [seen for seen in looks("gang-member-evicted") if seen.phase == "ended"]
     assert {seen.code for seen in ends} == {"pod.preempted"}
     assert "taken away: EvictionByEvictionAPI" in ends[0].words
@@ -168,7 +168,7 @@ def test_what_runs_has_all_the_time_it_needs() -> None:
     assert late(LaunchStatus(phase="running", started_at="2020-01-01T00:00:00Z"), waited_seconds=1e9) is None
 
 
-def test_the_rule_under_a_report_is_not_what_is_told() -> None:
+def test_the_rule_under_a_report_is_not_the_reported_line() -> None:
     state = {"terminated": {"exitCode": 1, "reason": "Error", "message": "worker failed\n=======\n"}}
     pod = {"metadata": {"name": "p"}, "status": {"phase": "Failed", "containerStatuses": [{"name": "stage", "state": state}]}}
     assert look_at_pod(pod).words == "exit code 1 (Error): worker failed"

@@ -99,7 +99,7 @@ def test_it_fires_at_the_end_that_a_recording_has(
     assert (seen.phase, seen.code, seen.exit_code) == ("ended", code, exit_code)
 
 
-def test_an_evicted_member_is_the_reason_also_when_it_is_gone(api: KubernetesApi, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_evicted_member_is_the_reason_also_when_it_is_missing(api: KubernetesApi, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = fire(watcher_of("gang-member-evicted", "Job"), play(api, "gang-member-evicted"), monkeypatch)
     assert seen.code == "pod.preempted"
 
@@ -117,7 +117,7 @@ def test_an_image_that_does_not_come_is_given_up(api: KubernetesApi, monkeypatch
     assert (seen.phase, seen.code) == ("ended", "pod.image")
 
 
-def test_it_fires_when_the_pod_is_gone_between_two_looks(api: KubernetesApi, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_fires_when_the_pod_disappears_between_two_looks(api: KubernetesApi, monkeypatch: pytest.MonkeyPatch) -> None:
     api.objects["pods", "p"] = pod(RUNNING)
     assert fire(watcher_of("p"), lambda: api.remove("p"), monkeypatch).phase == "absent"
 
@@ -168,7 +168,7 @@ def test_an_api_that_is_away_is_asked_again(api: KubernetesApi, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("spared", [0, 1], ids=["of the pod", "of its log"])
-def test_an_answer_that_breaks_off_is_asked_for_again(api: KubernetesApi, monkeypatch: pytest.MonkeyPatch, spared: int) -> None:
+def test_an_answer_that_breaks_off_is_requested_again(api: KubernetesApi, monkeypatch: pytest.MonkeyPatch, spared: int) -> None:
     api.objects["pods", "p"] = pod(RUNNING)
     api.logs["p"] = b"2026-02-01T02:00:00Z a line"
     api.faults = [*[None] * spared, CUT]
@@ -203,7 +203,7 @@ def test_a_right_that_is_missing_ends_the_wait(api: KubernetesApi, monkeypatch: 
     assert (seen.phase, seen.code) == ("ended", "kubernetes.denied")
 
 
-def test_the_last_members_of_a_broken_gang_have_time_to_save_and_every_log_is_told(
+def test_the_last_members_of_a_broken_gang_have_time_to_save_and_every_log_is_shown(
     api: KubernetesApi, monkeypatch: pytest.MonkeyPatch, said: Callable[[], str]
 ) -> None:
     names = {"nightshift.io/launch": "g"}
@@ -229,7 +229,7 @@ def test_the_last_members_of_a_broken_gang_have_time_to_save_and_every_log_is_to
 
 
 @pytest.mark.parametrize(("kind", "plural"), [("Pod", "pods"), ("Job", "jobs")])
-def test_a_task_that_somebody_ends_takes_its_launch_along(api: KubernetesApi, kind: str, plural: str) -> None:
+def test_a_task_that_a_user_ends_takes_its_launch_along(api: KubernetesApi, kind: str, plural: str) -> None:
     api.objects[plural, "p"] = pod(RUNNING)
     asyncio.run(watcher_of("p", kind).on_kill())
     assert api.names(plural) == []

@@ -178,7 +178,7 @@ def not_null(column: str, **more: Any) -> dict[str, Any]:
     return {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": column}, **more}
 
 
-def test_an_expectation_that_cannot_be_evaluated_has_failed_whatever_its_severity() -> None:
+def test_an_expectation_that_cannot_be_evaluated_has_failed_regardless_of_its_severity() -> None:
     frame = pd.DataFrame({"x": [1, 2], "t": pd.to_datetime(["2026-01-01", "2026-01-02"], utc=True)})
     older = {"type": "expect_column_values_to_be_between", "kwargs": {"column": "t", "min_value": "2025-01-01"}, "severity": "info"}
     results = run_suite(suite(not_null("gone", severity="warning"), older, not_null("x")), frame, name="s", table="t")
@@ -237,7 +237,7 @@ def test_a_suite_that_cannot_be_read_is_refused(tmp_path: Path, content: str | N
 @pytest.mark.parametrize(
     "expectation", [{"type": "expect_nonsense", "kwargs": {}}, {"type": "expect_column_values_to_not_be_null", "kwargs": {"colum": "x"}}]
 )
-def test_an_expectation_that_nobody_knows_is_refused(expectation: dict[str, Any]) -> None:
+def test_an_expectation_that_is_unknown_is_refused(expectation: dict[str, Any]) -> None:
     with pytest.raises(SpecError) as caught:
         run_suite(suite(expectation), pd.DataFrame({"x": [1]}), name="s", table="t")
     assert caught.value.code == "suite.invalid"

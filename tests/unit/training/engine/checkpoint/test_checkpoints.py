@@ -108,7 +108,7 @@ def test_no_save_is_due_while_one_is_under_way(bench: LoopBench, clock: Clock, m
     checkpoints.close()
 
 
-def test_finished_save_that_nobody_waited_for_lets_the_next_one_be_due(bench: LoopBench, clock: Clock) -> None:
+def test_finished_save_without_a_waiter_makes_the_next_one_due(bench: LoopBench, clock: Clock) -> None:
     checkpoints = bench.checkpoints(bench.context(), every_seconds=10)
     checkpoints.save(state(), META)
     future = checkpoints._writer._in_flight
@@ -203,7 +203,7 @@ def test_constants_are_those_that_are_documented() -> None:
     assert (BLOCK_BYTES, ALIGNMENT_BYTES, MAX_FAILED_SAVES) == (4 << 20, 8, 3)
 
 
-def test_named_save_is_what_the_ref_of_the_run_leads_to(bench: LoopBench) -> None:
+def test_ref_of_the_run_points_to_the_named_save(bench: LoopBench) -> None:
     checkpoints = bench.checkpoints(bench.context())
     checkpoints.save(state(), meta(3), name="epoch_1")
     checkpoints.save(state(2.0), meta(4))
@@ -406,7 +406,7 @@ def test_checkpoint_of_another_training_is_refused(bench: LoopBench, parameters:
 
 
 @pytest.mark.parametrize("parameters", [{"elastic": True}, {}])
-def test_elastic_training_alone_goes_on_with_another_number_of_processes(bench: LoopBench, parameters: dict[str, Any]) -> None:
+def test_elastic_training_alone_continues_with_another_number_of_processes(bench: LoopBench, parameters: dict[str, Any]) -> None:
     save_one(bench, world_size=2, dataset="d")
     assert entry_of(bench, parameters, world_size=2, dataset="d") == 2
     if parameters:

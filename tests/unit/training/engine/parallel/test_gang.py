@@ -129,7 +129,9 @@ def test_numbers_are_summed_in_the_order_of_ranks(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.usefixtures("process_group")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool, torch.int16, torch.bfloat16], ids=str)
-def test_tensors_of_the_first_rank_are_copied_whatever_their_dtype_and_strides(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensors_of_the_first_rank_are_copied_regardless_of_their_dtype_and_strides(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = torch.tensor([[1, 0, 1], [0, 0, 1]]).to(dtype)
     tensors = [torch.zeros(3, 2, dtype=dtype).t(), torch.tensor(0).to(dtype)]
     sent = iter([first.reshape(-1).view(torch.uint8), torch.tensor([1]).to(dtype).view(torch.uint8)])
@@ -144,7 +146,7 @@ def test_tensors_of_the_first_rank_are_copied_whatever_their_dtype_and_strides(d
     assert tensors[1].item() == 1
 
 
-def test_rank_whose_peers_never_come_is_told_that_a_peer_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rank_whose_peers_never_come_gets_the_error_that_a_peer_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, timeout: timedelta) -> None:
         raise RuntimeError("The client socket has timed out after 120s while trying to connect")
 

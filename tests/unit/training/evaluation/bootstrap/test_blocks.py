@@ -107,7 +107,7 @@ def test_two_weeks_of_rows_keep_their_blocks_beside_one_row_far_from_them() -> N
     assert 0.85 < np.median(ratios) < 1.2
 
 
-def test_an_entity_of_its_own_for_each_row_is_no_cluster() -> None:
+def test_a_different_entity_for_each_row_is_no_cluster() -> None:
     values, times = np.random.default_rng(5).normal(size=480), np.arange(480) * HALF_HOUR // 5
     assert interval(values, times, entities=np.arange(480)).clusters == "none"
     assert interval(values, times, entities=np.zeros(480, dtype=np.int64)).clusters == "none"
@@ -205,7 +205,7 @@ CELLS = [
 
 
 @pytest.mark.parametrize(("draw", "days", "lag1"), CELLS, ids=lambda value: getattr(value, "__name__", str(value)))
-def test_equal_models_are_rarely_promoted_whatever_their_rows_depend_on(draw: object, days: int, lag1: float) -> None:
+def test_equal_models_are_rarely_promoted_for_any_dependence_of_rows(draw: object, days: int, lag1: float) -> None:
     # 2.5 % nominal; above 15 of 250 the chance is below one in a thousand. benchmarks/gate_errors.py has all cells, with bounds.
     assert gate_errors.share_promoted(draw, days, lag1, seeds=range(250)) <= 15  # type: ignore[arg-type]
 
