@@ -21,7 +21,7 @@ from typing import Any
 from tests.unit.training.stages.evaluate_bench import AS_OF, SPEC, orders, run_stage, spec_for
 from training.contracts import StageResult
 from training.registry.decisions import record_candidate
-from training.registry.ledger import Holder, Ledger
+from training.registry.ledger import AliasHolder, Ledger
 from training.registry.retention import LedgerRoots
 from training.retention.settings import Retention
 from training.sources.listing import listing_for
@@ -57,7 +57,7 @@ class Nights:
         model = self.stage("train", number, {"dataset": dataset.artifact_uri}, {"world_size": 1})
         uris = {"snapshot_uri": snapshot.artifact_uri, "dataset_uri": dataset.artifact_uri, "model_uri": model.artifact_uri}
         weights = str(model.scalars["weights_digest"])
-        holder = Holder(
+        holder = AliasHolder(
             version=str(number), weights_digest=weights, model_uri=model.artifact_uri, as_of=AS_OF.isoformat(), bounds={"test": []}
         )
         record_candidate(

@@ -55,10 +55,10 @@ def measure(folder: Path, num_versions: int) -> None:
 
 def decision(ledger: Any, number: int) -> tuple[Any, Any]:
     """Return a decision that makes version `number` champion, and its move."""
-    from training.registry.ledger import Entry, Holder, Move, decision_key
+    from training.registry.ledger import AliasHolder, Entry, Move, decision_key
 
     revision = ledger.standing(MODEL).revision
-    holder = Holder(
+    holder = AliasHolder(
         version=str(number),
         semantic_version=f"1.{number}.0",
         weights_digest=f"w{number}",

@@ -130,7 +130,7 @@ class Candidate(Part):
 
 
 class Rival(Part):
-    """The champion or the canary that it was measured against, as the ledger had it (`registry.ledger.Holder`)."""
+    """The champion or the canary that it was measured against, as the ledger had it (`registry.ledger.AliasHolder`)."""
 
     version: str | None = None
     weights_digest: str = ""

@@ -8,7 +8,7 @@ import pytest
 
 from devstack.shop import break_day
 from tests.integration.installation import Installation
-from training.registry.ledger import Holder
+from training.registry.ledger import AliasHolder
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -19,7 +19,7 @@ BROKEN_AS_OF = "2026-02-03T02:00:00+00:00"
 
 
 @pytest.fixture(scope="module")
-def champion(installation: Installation) -> Holder:
+def champion(installation: Installation) -> AliasHolder:
     """The champion that no broken night may move."""
     first = installation.trigger(PIPELINE, {"as_of": CHAMPION_AS_OF})
     assert installation.wait(PIPELINE, first) == "success", installation.why(PIPELINE, first)
@@ -38,7 +38,7 @@ def champion(installation: Installation) -> Holder:
     ],
 )
 def test_broken_night_stops_at_validate_and_names_check_and_column(
-    installation: Installation, champion: Holder, fault: str, code: str, named: str
+    installation: Installation, champion: AliasHolder, fault: str, code: str, named: str
 ) -> None:
     break_day(installation.shop, BROKEN_DAY, fault)
     try:

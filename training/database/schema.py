@@ -81,7 +81,7 @@ class ModelStanding(Base):
 
     model: Mapped[str] = mapped_column(String(63), primary_key=True)
     champion: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
-    """See `training.registry.ledger.Holder`."""
+    """See `training.registry.ledger.AliasHolder`."""
     canary: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     revision: Mapped[int] = mapped_column(BigInteger)
 

@@ -25,7 +25,7 @@ from typing import Any, Final
 from training.errors import DeniedError, NightshiftError, UnavailableError, shown
 from training.registry.decisions import champions, find_version, holder_of, roll_back, with_evidence
 from training.registry.history_table import history_lines
-from training.registry.ledger import Holder, Ledger, Standing
+from training.registry.ledger import AliasHolder, Ledger, ModelAliases
 from training.runtime.lazy_imports import MLFLOW_DEFERRED, MLFLOW_OPTIONAL, lean_imports
 
 COMMANDS: Final = ("show", "rollback", "check")
@@ -117,7 +117,7 @@ def _rollback(ledger: Ledger, options: argparse.Namespace) -> int:
     return 0
 
 
-def _target(ledger: Ledger, options: argparse.Namespace, standing: Standing) -> Holder | None:
+def _target(ledger: Ledger, options: argparse.Namespace, standing: ModelAliases) -> AliasHolder | None:
     """Return the version to go back to; None where `roll_back` will say why there is none."""
     if standing.champion is None:
         return None
@@ -186,7 +186,7 @@ def _names(ledger: Ledger, model: str | None) -> list[str]:
     return [model]
 
 
-def _holder(holder: Holder | None) -> str:
+def _holder(holder: AliasHolder | None) -> str:
     if holder is None:
         return "none"
     since = f", since {holder.since}" if holder.since else ""

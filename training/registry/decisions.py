@@ -12,11 +12,11 @@ from typing import Final
 
 from training.contracts import JsonObject
 from training.errors import DeniedError, shown
-from training.registry.ledger import REQUEST, Entry, Holder, Ledger, Move, Standing, check_as_of, decision_key
+from training.registry.ledger import REQUEST, AliasHolder, Entry, Ledger, ModelAliases, Move, check_as_of, decision_key
 from training.registry.verdicts import ApprovedFinding, ReasonJson
 
 HOLDER: Final = "holder"
-"""Key of an entry's evidence: the version that it is about, as a `Holder`."""
+"""Key of an entry's evidence: the version that it is about, as an `AliasHolder`."""
 MAX_NAMED_VERSIONS: Final = 10
 CHAMPIONS: Final = frozenset({"promoted", "rolled_back"})
 """Actions that make a champion."""
@@ -24,7 +24,7 @@ CHAMPIONS: Final = frozenset({"promoted", "rolled_back"})
 
 def record_candidate(
     ledger: Ledger,
-    holder: Holder,
+    holder: AliasHolder,
     *,
     model: str,
     outcome: str,
@@ -72,7 +72,7 @@ def record_candidate(
             )
     if outcome != "accepted":
         return ledger.record(entry)
-    return ledger.record(*_seated(entry, standing))
+    return ledger.record(*_with_move(entry, standing))
 
 
 def answer_request(ledger: Ledger, request: Entry, outcome: str, *, by: str, words: str) -> Entry:
@@ -107,7 +107,7 @@ def answer_request(ledger: Ledger, request: Entry, outcome: str, *, by: str, wor
         # The same approval given twice has the same answer.
         return found
     try:
-        return ledger.record(*_seated(entry, ledger.standing(request.model)))
+        return ledger.record(*_with_move(entry, ledger.standing(request.model)))
     except DeniedError as err:
         if err.code != "promotion.conflict":
             raise
@@ -128,7 +128,7 @@ def end_if_stale(ledger: Ledger, request: Entry) -> Entry | None:
     return ledger.record(_stale(request, entry, now))
 
 
-def _stale(request: Entry, entry: Entry, now: Standing) -> Entry:
+def _stale(request: Entry, entry: Entry, now: ModelAliases) -> Entry:
     """Return `entry` as the end of a request that was measured against an older standing."""
     measured = (request.evidence.get("champion") or {}).get("version")
     champion = now.champion.version if now.champion else "nobody"
@@ -143,7 +143,7 @@ def _stale(request: Entry, entry: Entry, now: Standing) -> Entry:
 
 def settle_canary(
     ledger: Ledger,
-    standing: Standing,
+    standing: ModelAliases,
     outcome: str,
     *,
     reasons: Sequence[ReasonJson],
@@ -174,7 +174,7 @@ def settle_canary(
     return ledger.record(entry, Move(champion=champion, canary=None, expected_revision=standing.revision))
 
 
-def approved_findings(ledger: Ledger, standing: Standing) -> list[ApprovedFinding]:
+def approved_findings(ledger: Ledger, standing: ModelAliases) -> list[ApprovedFinding]:
     """Return what a person approved about the canary of `standing`: the reasons of the gates that asked.
 
     They are read from the decision that made it canary, so they need no separate field.
@@ -247,8 +247,8 @@ def roll_back(
         },
         decided_by=by,
     )
-    seat = replace(target, since=_now())
-    return ledger.record(entry, Move(champion=seat, canary=None, expected_revision=expected))
+    holder = replace(target, since=_now())
+    return ledger.record(entry, Move(champion=holder, canary=None, expected_revision=expected))
 
 
 def champions(history: Sequence[Entry]) -> list[Entry]:
@@ -269,7 +269,7 @@ def champions(history: Sequence[Entry]) -> list[Entry]:
     return line
 
 
-def find_version(ledger: Ledger, history: Sequence[Entry], name: str, model: str) -> Holder:
+def find_version(ledger: Ledger, history: Sequence[Entry], name: str, model: str) -> AliasHolder:
     """Return the version of that number or semantic version which anything was decided about.
 
     Args:
@@ -289,14 +289,14 @@ def find_version(ledger: Ledger, history: Sequence[Entry], name: str, model: str
     raise DeniedError("version.unknown", f"{model} has no version {shown(name)} in the ledger", hint=f"known: {named or 'none'}")
 
 
-def holder_of(entry: Entry) -> Holder:
+def holder_of(entry: Entry) -> AliasHolder:
     """Return the version that an entry is about."""
     found = entry.evidence.get(HOLDER)
     if found is not None:
-        return Holder(**found)
+        return AliasHolder(**found)
     # Rows from before version 0.3 have only the parts.
     evidence = entry.evidence
-    return Holder(
+    return AliasHolder(
         version=entry.version,
         weights_digest=evidence["weights_digest"],
         model_uri=evidence["model_uri"],
@@ -306,20 +306,20 @@ def holder_of(entry: Entry) -> Holder:
     )
 
 
-def _is_later(request: Entry, holder: Holder) -> bool:
+def _is_later(request: Entry, holder: AliasHolder) -> bool:
     asked = datetime.fromisoformat(holder_of(request).as_of)
     # An `as_of` in the future blocks no later decision.
     return datetime.fromisoformat(holder.as_of) < asked <= datetime.now(UTC)
 
 
-def _alias_of(standing: Standing, weights_digest: str) -> str | None:
+def _alias_of(standing: ModelAliases, weights_digest: str) -> str | None:
     """Return the alias that these weights hold."""
-    seats = {"champion": standing.champion, "canary": standing.canary}
-    return next((alias for alias, seat in seats.items() if seat is not None and seat.weights_digest == weights_digest), None)
+    holders = {"champion": standing.champion, "canary": standing.canary}
+    return next((alias for alias, holder in holders.items() if holder is not None and holder.weights_digest == weights_digest), None)
 
 
-def _seated(entry: Entry, standing: Standing) -> tuple[Entry, Move]:
-    """Return the entry and the move that seats its version, from the revision that it was measured against."""
+def _with_move(entry: Entry, standing: ModelAliases) -> tuple[Entry, Move]:
+    """Return the entry and the move that gives its version an alias, from the revision that it was measured against."""
     holder = replace(holder_of(entry), since=_now())
     expected = int(entry.evidence["revision"])
     if entry.evidence.get("has_canary") and standing.champion is not None:
@@ -340,14 +340,14 @@ def with_evidence(ledger: Ledger, outlined: Entry) -> Entry:
     return ledger.decision(outlined.model, outlined.key) or outlined
 
 
-def _previous(ledger: Ledger, history: Sequence[Entry], model: str) -> Holder:
+def _previous(ledger: Ledger, history: Sequence[Entry], model: str) -> AliasHolder:
     line = champions(history)
     if len(line) < 2:
         raise DeniedError("rollback.nothing", f"{model} had no champion before this one", hint="name the version to go to")
     return holder_of(with_evidence(ledger, line[-2]))
 
 
-def _named(holder: Holder | Entry) -> str:
+def _named(holder: AliasHolder | Entry) -> str:
     return f"{holder.version} ({holder.semantic_version})" if holder.semantic_version else holder.version
 
 

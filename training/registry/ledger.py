@@ -29,13 +29,13 @@ OUTCOMES: Final = (
 PAGE_ROWS: Final = 100
 REQUEST: Final = "needs_approval"
 SEATED: Final[Mapping[str, str]] = {"promoted": "became champion", "canary": "became canary", "rolled_back": "is champion again"}
-"""Actions that seat a version, in words."""
+"""Actions that give a version an alias, in words."""
 MOVED: Final[Mapping[str, str]] = {**SEATED, "canary_ended": "was settled as canary"}
 """Actions that move the standing, in words: what was measured against it before can no longer be approved."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Holder:
+class AliasHolder:
     """A version that holds an alias."""
 
     version: str
@@ -55,12 +55,12 @@ class Holder:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Standing:
+class ModelAliases:
     """The versions that hold a model's aliases."""
 
     model: str
-    champion: Holder | None = None
-    canary: Holder | None = None
+    champion: AliasHolder | None = None
+    canary: AliasHolder | None = None
     revision: int = 0
     """How often the standing has moved; 0: never."""
 
@@ -69,8 +69,8 @@ class Standing:
 class Move:
     """A standing to move to, from the revision that the decision was made against."""
 
-    champion: Holder | None
-    canary: Holder | None
+    champion: AliasHolder | None
+    canary: AliasHolder | None
     expected_revision: int
 
 
@@ -120,7 +120,7 @@ class Ledger:
         """Open the database; None: the installation's."""
         self._engine = connect(database_url)
 
-    def standing(self, model: str) -> Standing:
+    def standing(self, model: str) -> ModelAliases:
         """Return the holders of `model`'s aliases; none, at revision 0, for a model without decisions.
 
         Raises:
@@ -129,8 +129,8 @@ class Ledger:
         with database_faults(), Session(self._engine) as session:
             row = session.get(ModelStanding, model)
             if row is None:
-                return Standing(model=model)
-            return Standing(model=model, champion=_holder(row.champion), canary=_holder(row.canary), revision=row.revision)
+                return ModelAliases(model=model)
+            return ModelAliases(model=model, champion=_holder(row.champion), canary=_holder(row.canary), revision=row.revision)
 
     def history(self, model: str) -> list[Entry]:
         """Return all decisions about `model`, oldest first."""
@@ -220,11 +220,11 @@ class Ledger:
         """Add a decision, the change of the standing if there is one, and the update for MLflow, in one transaction.
 
         The same key twice is one decision: the first one's row is returned, and nothing moves. A request for approval and every move end
-        the open requests of the model, as superseded. A canary that a move has no seat for ends likewise.
+        the open requests of the model, as superseded. A canary that a move displaces ends likewise.
 
         Raises:
             DeniedError: `promotion.conflict`, the standing moved after the candidate was measured against it, for a move as for a request
-                for approval; `as_of.future`, a move seats a version of a night that has not come; `approval.ended`, the request that the
+                for approval; `as_of.future`, a move to a version whose `as_of` has not come; `approval.ended`, the request that the
                 entry answers has ended otherwise; `approval.unknown`, there is no such request; `version.deleted`, a rollback to a
                 version whose weights retention has deleted. Nothing is recorded.
             UnavailableError: `database.unavailable`.
@@ -265,7 +265,7 @@ def locked_standing(session: Session, model: str) -> ModelStanding:
     return session.scalars(select(ModelStanding).where(ModelStanding.model == model).with_for_update()).one()
 
 
-def check_as_of(holder: Holder, model: str) -> None:
+def check_as_of(holder: AliasHolder, model: str) -> None:
     """Refuse a version of a night that has not come: as champion it would keep every night before it from being compared.
 
     Raises:
@@ -345,8 +345,8 @@ def _check_open(session: Session, entry: Entry, request_key: str) -> None:
         raise DeniedError("approval.unknown", message, hint="the two processes have different values of NIGHTSHIFT_DATABASE")
 
 
-def _displace(session: Session, canary: Holder, move: Move, entry: Entry) -> None:
-    """End the canary that a move about another version has no seat for: no canary goes without a row."""
+def _displace(session: Session, canary: AliasHolder, move: Move, entry: Entry) -> None:
+    """End the canary that a move about another version displaces: no canary ends without a row."""
     seated = {holder.version for holder in (move.champion, move.canary) if holder is not None}
     if canary.version in seated or canary.version == entry.version:
         return
@@ -395,8 +395,8 @@ def _ended(entry: Entry, ending: Entry) -> DeniedError:
     return DeniedError("approval.ended", message, hint="only the newest request can be answered, once")
 
 
-def _holder(values: Mapping[str, Any] | None) -> Holder | None:
-    return None if values is None else Holder(**values)
+def _holder(values: Mapping[str, Any] | None) -> AliasHolder | None:
+    return None if values is None else AliasHolder(**values)
 
 
 def _columns(entry: Entry) -> dict[str, object]:

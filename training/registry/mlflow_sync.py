@@ -13,7 +13,7 @@ from mlflow.exceptions import MlflowException
 
 from training.errors import DeniedError, UnavailableError
 from training.registry.decisions import CHAMPIONS
-from training.registry.ledger import Entry, Ledger, Pending, Standing
+from training.registry.ledger import Entry, Ledger, ModelAliases, Pending
 from training.registry.mlflow_versions import LIFECYCLE_TAG, registry_faults
 
 logger = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class Difference:
         return f"{self.model}: {self.what} is {self.found or 'not there'}, the ledger says {self.expected or 'none'}"
 
 
-def follow(ledger: Ledger, model: str, *, whole: bool = True) -> Standing:
+def follow(ledger: Ledger, model: str, *, whole: bool = True) -> ModelAliases:
     """Set MLflow's aliases and tags of `model` to what the ledger says, and mark the outbox.
 
     With `whole` all versions are compared. Without it only those that decisions in the outbox have touched and those that hold an alias:
@@ -111,7 +111,7 @@ def _mend(difference: Difference) -> None:
         logger.info("not set right yet: %s", err)
 
 
-def expected_tags(history: Sequence[Entry], standing: Standing) -> dict[str, dict[str, str]]:
+def expected_tags(history: Sequence[Entry], standing: ModelAliases) -> dict[str, dict[str, str]]:
     """Return version to its tags, as the ledger wants them."""
     expected: dict[str, dict[str, str]] = {}
     for entry in history:
@@ -137,7 +137,7 @@ def expected_tags(history: Sequence[Entry], standing: Standing) -> dict[str, dic
 
 
 def _aliases(
-    client: Any, model: str, found: Mapping[str, object], standing: Standing, versions: Mapping[str, Mapping[str, str]]
+    client: Any, model: str, found: Mapping[str, object], standing: ModelAliases, versions: Mapping[str, Mapping[str, str]]
 ) -> list[Difference]:
     wrong = []
     for alias in ALIASES:
@@ -183,7 +183,7 @@ def _call(function: Callable[..., object], *arguments: object) -> Callable[[], o
     return lambda: function(*arguments)
 
 
-def _touched(history: Sequence[Entry], standing: Standing, pending: Sequence[Pending]) -> set[str]:
+def _touched(history: Sequence[Entry], standing: ModelAliases, pending: Sequence[Pending]) -> set[str]:
     """Return the versions that decisions have touched since the oldest pending one, itself included."""
     keys = {entry.key for entry in pending}
     start = next((place for place, entry in enumerate(history) if entry.key in keys), len(history))

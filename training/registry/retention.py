@@ -56,9 +56,9 @@ class LedgerRoots:
 
     def _of_model(self, model: str) -> Iterator[str]:
         standing, history = self._ledger.standing(model), self._ledger.history(model)
-        seats = [seat for seat in (standing.champion, standing.canary) if seat is not None]
-        kept = {seat.version for seat in seats} | former_champions(history, {seat.version for seat in seats}, self._champions)
-        yield from (seat.model_uri for seat in seats)
+        holders = [holder for holder in (standing.champion, standing.canary) if holder is not None]
+        kept = {holder.version for holder in holders} | former_champions(history, {holder.version for holder in holders}, self._champions)
+        yield from (holder.model_uri for holder in holders)
         for entry in history:
             if entry.version in kept:
                 yield from _named(entry)
@@ -86,27 +86,27 @@ class LedgerRoots:
         return stay
 
 
-def former_champions(history: list[Entry], seated: Collection[str], count: int) -> set[str]:
-    """Return the versions of the newest `count` champions that have no seat now, those that were rolled back included."""
+def former_champions(history: list[Entry], holding: Collection[str], count: int) -> set[str]:
+    """Return the versions of the newest `count` champions that hold no alias now, those that were rolled back included."""
     found: list[str] = []
     for entry in reversed(history):
-        if entry.action in CHAMPIONS and entry.version not in (*seated, *found):
+        if entry.action in CHAMPIONS and entry.version not in (*holding, *found):
             found.append(entry.version)
     return set(found[:count])
 
 
 def _release(session: Session, model: str, gone: set[str]) -> set[str]:
-    """Return the keys of `gone` that a seat or an open request of the model needs; note the deletion of its other versions."""
+    """Return the keys of `gone` that an alias or an open request of the model needs; note the deletion of its other versions."""
     # From here to the commit no decision about the model moves anything.
     standing = locked_standing(session, model)
-    seated = {seat["version"] for seat in (standing.champion, standing.canary) if seat}
-    needed = {key for seat in (standing.champion, standing.canary) if seat for key in content_keys(seat["model_uri"])}
+    holding = {holder["version"] for holder in (standing.champion, standing.canary) if holder}
+    needed = {key for holder in (standing.champion, standing.canary) if holder for key in content_keys(holder["model_uri"])}
     asked = {request.version for request in open_request_rows(session, model)}
     rows = session.scalars(select(LedgerDecision).where(LedgerDecision.model == model, LedgerDecision.deleted_at.is_(None))).all()
     lost = set()
     for row in rows:
         found = set(content_keys([row.evidence.get("model_uri"), (row.evidence.get(HOLDER) or {}).get("model_uri")])) & gone
-        if row.version in seated or row.version in asked:
+        if row.version in holding or row.version in asked:
             needed |= found
         elif found:
             lost.add(row.version)

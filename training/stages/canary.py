@@ -42,10 +42,10 @@ def work(context: StageContext) -> Outcome:
         DeniedError: `canary.missing`.
         DataError: a model or the rows cannot be read.
     """
-    seats = _seats(context)
+    rivals = _rivals(context)
     dataset = context.store.manifests.get(context.request.inputs["dataset"], kind="dataset")
     # The end of the window that the canary was made, chosen and tested with.
-    since = datetime.fromisoformat(seats.canary.bounds["test"][1])
+    since = datetime.fromisoformat(rivals.canary.bounds["test"][1])
     with context.timed("fetch"):
         rows = _arrived(context, dataset, since)
     logger.info("%s rows with labels since %s", f"{len(rows.frame):,}", since.isoformat())
@@ -53,28 +53,28 @@ def work(context: StageContext) -> Outcome:
     if rows.num_units:
         with context.timed("score"):
             scores = {
-                name: _scores(context, name, seat, rows, Classes.of(meta_of(dataset)))
-                for name, seat in (("canary", seats.canary), ("champion", seats.champion))
+                name: _scores(context, name, rival, rows, Classes.of(meta_of(dataset)))
+                for name, rival in (("canary", rivals.canary), ("champion", rivals.champion))
             }
     with context.timed("compare"):
-        record = _record(context, dataset, rows, scores, seats, since)
-    return _store(context, record, _page(context, record, rows, scores, seats))
+        record = _record(context, dataset, rows, scores, rivals, since)
+    return _store(context, record, _page(context, record, rows, scores, rivals))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seats:
+class Rivals:
     """Which models are compared."""
 
     canary: Rival
     champion: Rival
 
 
-def _seats(context: StageContext) -> Seats:
+def _rivals(context: StageContext) -> Rivals:
     canary, champion = (context.request.parameters.get(name) for name in ("canary", "champion"))
     if canary is None or champion is None:
         message = f"{context.spec.promote.model} has no canary next to a champion"
         raise DeniedError("canary.missing", message, hint="it was settled meanwhile")
-    return Seats(canary=Rival.model_validate(canary), champion=Rival.model_validate(champion))
+    return Rivals(canary=Rival.model_validate(canary), champion=Rival.model_validate(champion))
 
 
 def _arrived(context: StageContext, dataset: Manifest, since: datetime) -> Rows:
@@ -84,21 +84,21 @@ def _arrived(context: StageContext, dataset: Manifest, since: datetime) -> Rows:
     return rows_of(context.spec, frame, labels, dataset.meta["group"])
 
 
-def _scores(context: StageContext, name: str, seat: Rival, rows: Rows, classes: Classes | None) -> Floats:
-    manifest = context.store.manifests.get(seat.model_uri, kind="model")
+def _scores(context: StageContext, name: str, rival: Rival, rows: Rows, classes: Classes | None) -> Floats:
+    manifest = context.store.manifests.get(rival.model_uri, kind="model")
     folder: Path = context.store.manifests.fetch(manifest, context.folder / name)
     predictor = load_predictor(folder)
     return align_scores(predictor.predict(rows.frame), predictor.classes, classes)
 
 
 def _record(
-    context: StageContext, dataset: Manifest, rows: Rows, scores: Mapping[str, Floats], seats: Seats, since: datetime
+    context: StageContext, dataset: Manifest, rows: Rows, scores: Mapping[str, Floats], rivals: Rivals, since: datetime
 ) -> EvaluationRecord:
     facts = EvaluationRecord(
         format_version=FORMAT_VERSION,
-        version=seats.canary.version,
-        candidate=Candidate(weights_digest=seats.canary.weights_digest, model=None, bounds=seats.canary.bounds),
-        champion=seats.champion,
+        version=rivals.canary.version,
+        candidate=Candidate(weights_digest=rivals.canary.weights_digest, model=None, bounds=rivals.canary.bounds),
+        champion=rivals.champion,
         canary=None,
         dataset=dataset.digest,
         classes=dataset.meta.get("classes"),
@@ -133,7 +133,7 @@ def _measured(context: StageContext, rows: Rows, scores: Mapping[str, Floats]) -
     )
 
 
-def _page(context: StageContext, record: EvaluationRecord, rows: Rows, scores: Mapping[str, Floats], seats: Seats) -> bytes:
+def _page(context: StageContext, record: EvaluationRecord, rows: Rows, scores: Mapping[str, Floats], rivals: Rivals) -> bytes:
     spec, plots, by_name = context.spec, {}, []
     names = list(record.classes or ())
     if scores:
@@ -143,8 +143,8 @@ def _page(context: StageContext, record: EvaluationRecord, rows: Rows, scores: M
     facts = {
         "this page": "the canary, as candidate, compared with the champion on the data that arrived since",
         "rows since": record.since,
-        "canary weights": seats.canary.weights_digest,
-        "champion weights": seats.champion.weights_digest,
+        "canary weights": rivals.canary.weights_digest,
+        "champion weights": rivals.champion.weights_digest,
         "dataset": record.dataset,
     }
     return render_report(

@@ -22,7 +22,7 @@ from training.errors import DeniedError, UnavailableError
 from training.evaluation_record import FILE, EvaluationRecord
 from training.registry.decisions import approved_findings, holder_of, record_candidate, settle_canary, settlement
 from training.registry.gates import decide, judge_canary
-from training.registry.ledger import Entry, Holder, Ledger, Standing
+from training.registry.ledger import AliasHolder, Entry, Ledger, ModelAliases
 from training.registry.semver import Recipe, semantic_version
 from training.registry.verdicts import ReasonJson, verdict
 from training.runtime.lazy_imports import MLFLOW_DEFERRED, MLFLOW_OPTIONAL, lean_imports
@@ -79,7 +79,7 @@ def _repaired(context: StageContext) -> Outcome:
     return Outcome(artifact_uri=uri, digest=manifest.digest, scalars={"models": len(found.models)})
 
 
-def _followed(ledger: Ledger, model: str, kept: Entry | None, *, is_order: bool) -> Standing:
+def _followed(ledger: Ledger, model: str, kept: Entry | None, *, is_order: bool) -> ModelAliases:
     """Update MLflow. Where no alias moved and MLflow does not answer, a later update adds the tags; an approval does not wait for them."""
     try:
         return follow(ledger, model, whole=is_order)
@@ -99,7 +99,7 @@ def _candidate(context: StageContext, ledger: Ledger, order: Mapping[str, str]) 
     _check_measured(record, weights)
     snapshot = context.store.manifests.get(request.inputs["snapshot"], kind="snapshot")
     recipe = _recipe(context, model, snapshot.digest)
-    holder = Holder(
+    holder = AliasHolder(
         version=record.version or "",
         semantic_version=semantic_version(spec.promote.model, weights, recipe),
         weights_digest=weights,
@@ -266,7 +266,7 @@ def _recipe(context: StageContext, model: Manifest, snapshot_digest: str) -> Rec
     )
 
 
-def _outcome(context: StageContext, kept: Entry, standing: Standing) -> Outcome:
+def _outcome(context: StageContext, kept: Entry, standing: ModelAliases) -> Outcome:
     names = ("model", "version", "semantic_version", "action", "outcome", "decided_by", "key")
     record = {name: getattr(kept, name) for name in names} | {"reasons": list(kept.reasons), "decided_at": kept.decided_at.isoformat()}
     uri, manifest = context.store.manifests.put_files("decision", {"decision.json": canonical_json(record)}, record)
@@ -286,7 +286,7 @@ def _outcome(context: StageContext, kept: Entry, standing: Standing) -> Outcome:
             "weights_digest": holder_of(kept).weights_digest,
             "decided_by": kept.decided_by,
             "key": kept.key,
-            **_seats(standing),
+            **_versions_of_aliases(standing),
         },
     )
 
@@ -295,7 +295,7 @@ def _is_of_gates(reason: ReasonJson) -> bool:
     return bool(reason["gate"] != "standing")
 
 
-def _waiting(context: StageContext, standing: Standing) -> Outcome:
+def _waiting(context: StageContext, standing: ModelAliases) -> Outcome:
     """The canary stays one."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     record = {
@@ -305,11 +305,11 @@ def _waiting(context: StageContext, standing: Standing) -> Outcome:
         "looked_at": now,
     }
     uri, manifest = context.store.manifests.put_files("decision", {"decision.json": canonical_json(record)}, record)
-    scalars = {"decision": "waiting", "action": "recorded", "model": context.spec.promote.model, **_seats(standing)}
+    scalars = {"decision": "waiting", "action": "recorded", "model": context.spec.promote.model, **_versions_of_aliases(standing)}
     return Outcome(artifact_uri=uri, digest=manifest.digest, scalars=scalars)
 
 
-def _seats(standing: Standing) -> dict[str, str | None]:
+def _versions_of_aliases(standing: ModelAliases) -> dict[str, str | None]:
     return {
         "champion_version": None if standing.champion is None else standing.champion.version,
         "canary_version": None if standing.canary is None else standing.canary.version,

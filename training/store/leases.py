@@ -27,7 +27,7 @@ LEASE_TTL_SECONDS: Final = 15.0
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class LeaseHolder:
     """The present or last holder of an address."""
 
     epoch: int
@@ -155,7 +155,7 @@ class HolderWatch:
         self._clock = clock or AwakeClock()
         self._seen: tuple[int, bytes | None] | None = None
         self._seen_at = 0.0
-        self._holder: Holder | None = None
+        self._holder: LeaseHolder | None = None
         self._known = 0
 
     @property
@@ -163,7 +163,7 @@ class HolderWatch:
         """Number of the newest journal entry that the last poll saw, 0 for none."""
         return self._known
 
-    def poll(self) -> tuple[Holder | None, int]:
+    def poll(self) -> tuple[LeaseHolder | None, int]:
         """Return (the live foreign holder or None, the epoch that may be taken over or 0)."""
         # Revisions never change: what was read once is known, and a poll lists what is new.
         for entry in self._journal.history(after=self._known):
@@ -180,22 +180,22 @@ class HolderWatch:
         return holder, 0
 
 
-def holder_of(journal: Ref) -> Holder | None:
+def holder_of(journal: Ref) -> LeaseHolder | None:
     """Return the last holder that a journal names, or None."""
     return _holder_of(journal.history())
 
 
-def _holder_of(entries: list[Revision]) -> Holder | None:
-    holder: Holder | None = None
+def _holder_of(entries: list[Revision]) -> LeaseHolder | None:
+    holder: LeaseHolder | None = None
     for entry in entries:
         holder = _holder_after(holder, entry)
     return holder
 
 
-def _holder_after(holder: Holder | None, entry: Revision) -> Holder | None:
+def _holder_after(holder: LeaseHolder | None, entry: Revision) -> LeaseHolder | None:
     value = entry.value
     if value["kind"] == "lease":
-        return Holder(value["epoch"], value["owner"], value["attempt_id"], released=False)
+        return LeaseHolder(value["epoch"], value["owner"], value["attempt_id"], released=False)
     if value["kind"] == "release" and holder is not None and value["epoch"] == holder.epoch:
-        return Holder(holder.epoch, holder.owner, holder.attempt_id, released=True)
+        return LeaseHolder(holder.epoch, holder.owner, holder.attempt_id, released=True)
     return holder

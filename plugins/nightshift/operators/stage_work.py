@@ -22,14 +22,14 @@ from training.stage_table import TABLE
 from training.store import Store
 
 if TYPE_CHECKING:
-    from training.registry.ledger import Holder
+    from training.registry.ledger import AliasHolder
     from training.registry.verdicts import ApprovedFinding
 
 MAX_NIGHTS: Final = 400
 """The part of a champion's life that an evaluation sees: one year."""
 
 
-class Seat(TypedDict):
+class Rival(TypedDict):
     """A champion or canary as the parameters of an evaluation have it."""
 
     version: str
@@ -105,9 +105,9 @@ def _looked_up(
         facts = {**_tracking_of(frozen.store, trained), "process_hours": hours, "nights": nights_of(spec, settings)}
         return facts, {}
     if stage == "canary":
-        seats, since = seats_of(spec, settings), canary_since(spec, settings)
+        rivals, since = rivals_of(spec, settings), canary_since(spec, settings)
         verdict = {"canary_since": since, "canary_approved": canary_approved(spec, settings)}
-        return {**seats, **verdict}, {"dataset": results["dataset"].digest, "seats": seats}
+        return {**rivals, **verdict}, {"dataset": results["dataset"].digest, "seats": rivals}
     if stage == "promote":
         return _promotion(frozen, results, settings)
     return {}, {name: result.digest for name, result in results.items()}
@@ -149,31 +149,32 @@ def _evaluation(
     # By the candidate alone: which champion it was measured against is what is looked up here.
     own = code_of(spec, "evaluate", settings)
     ref = store.ref(f"evaluations/{fingerprint('evaluate', spec_part=part, code_version=own.version, inputs=covered)}")
-    seats = seats_of(spec, settings)
+    rivals = rivals_of(spec, settings)
     head = ref.read()
-    if head is not None and weights in {seat["weights_digest"] for seat in seats.values() if seat is not None}:
-        seats = {name: head.value.get(name) for name in seats}
-    elif head is None or {name: head.value.get(name) for name in seats} != seats:
-        ref.move(seats, expected=head.number if head else 0)
+    if head is not None and weights in {rival["weights_digest"] for rival in rivals.values() if rival is not None}:
+        rivals = {name: head.value.get(name) for name in rivals}
+    elif head is None or {name: head.value.get(name) for name in rivals} != rivals:
+        ref.move(rivals, expected=head.number if head else 0)
     against = {
-        name: None if seat is None else {"weights": seat["weights_digest"], "revision": seat["revision"]} for name, seat in seats.items()
+        name: None if rival is None else {"weights": rival["weights_digest"], "revision": rival["revision"]}
+        for name, rival in rivals.items()
     }
     # Without a canary as before there were any: what is done stays done.
-    covered_seats = against if against["canary"] else {"champion": against["champion"]}
-    parameters = {**parameters, **seats}
+    covered_rivals = against if against["canary"] else {"champion": against["champion"]}
+    parameters = {**parameters, **rivals}
     others = families_of(store, parameters) - {spec.train.model}
     code = code_of(spec, "evaluate", settings, families=others) if others else own
-    key = fingerprint("evaluate", spec_part=part, code_version=code.version, inputs={**covered, **covered_seats}, nonce=nonce)
+    key = fingerprint("evaluate", spec_part=part, code_version=code.version, inputs={**covered, **covered_rivals}, nonce=nonce)
     inputs = {name: result.artifact_uri for name, result in results.items()}
     return Work(fingerprint=key, inputs=inputs, parameters=parameters, code_version=code.version, code_files=code.files)
 
 
-def seats_of(spec: PipelineSpec, settings: Settings) -> dict[str, Seat | None]:
+def rivals_of(spec: PipelineSpec, settings: Settings) -> dict[str, Rival | None]:
     """Return the ledger's champion and canary of the pipeline's model as the evaluate stage's parameters; None where there is none."""
     from training.registry.ledger import Ledger  # SQLAlchemy: a DAG file needs none of it
 
     standing = Ledger(settings.database_url).standing(spec.promote.model)
-    return {"champion": _seat(standing.champion, standing.revision), "canary": _seat(standing.canary, standing.revision)}
+    return {"champion": _rival(standing.champion, standing.revision), "canary": _rival(standing.canary, standing.revision)}
 
 
 def canary_since(spec: PipelineSpec, settings: Settings) -> str | None:
@@ -219,7 +220,7 @@ def nights_of(spec: PipelineSpec, settings: Settings) -> list[ChampionNight]:
     return found[::-1]
 
 
-def _seat(holder: Holder | None, revision: int) -> Seat | None:
+def _rival(holder: AliasHolder | None, revision: int) -> Rival | None:
     if holder is None:
         return None
     return {
@@ -248,10 +249,10 @@ def code_of(spec: PipelineSpec, stage: str, settings: Settings, *, families: Ite
 def families_of(store: Store, parameters: Mapping[str, object]) -> set[str]:
     """Return the families of champion and canary, as their models say; one that cannot be read is the stage's to report."""
     found = set()
-    for seat in (parameters.get(name) for name in ("champion", "canary")):
-        if isinstance(seat, Mapping):
+    for rival in (parameters.get(name) for name in ("champion", "canary")):
+        if isinstance(rival, Mapping):
             with contextlib.suppress(DataError, DeniedError):
-                found.add(str(store.manifests.get(seat["model_uri"], kind="model").meta["family"]))
+                found.add(str(store.manifests.get(rival["model_uri"], kind="model").meta["family"]))
     return found
 
 

@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from nightshift.execution.backend import backend_of, work_at
 from nightshift.operators.stage import StageOperator, task_errors
-from nightshift.operators.stage_work import code_of, seats_of
+from nightshift.operators.stage_work import code_of, rivals_of
 from nightshift.resolved_run import ResolvedRun
 from nightshift.settings import Settings
 from nightshift.work import Work
@@ -99,7 +99,7 @@ class PlanOperator(BaseOperator):
             settings = Settings.from_environment()
             frozen = ResolvedRun.of(context)
             study, tune = StudyWork.of(context, frozen, settings), tune_of(frozen.spec)
-            champion = seats_of(frozen.spec, settings)["champion"]
+            champion = rivals_of(frozen.spec, settings)["champion"]
             settled = study.store(frozen).plan(None if champion is None else str(champion["model_uri"]))
             workers = num_workers(tune, frozen.spec.train.placement)
         self.log.info("study %s: %d trials, %d in parallel, first those of %s", study.name, tune.trials, workers, settled or "the spec")

@@ -19,7 +19,7 @@ from training.errors import DataError
 from training.evaluation import cadence, fairness, slices
 from training.evaluation.bootstrap import blocks, paired, sequential
 from training.evaluation_record import EvaluationRecord, Part
-from training.registry.ledger import Holder
+from training.registry.ledger import AliasHolder
 
 MEASURED = (
     (blocks.BlockInterval, evaluation_record.Blocks),
@@ -41,7 +41,7 @@ def test_each_table_of_the_file_has_the_fields_of_what_is_measured(measured: Any
 
 
 def test_a_rival_has_the_fields_of_the_ledgers_holder_and_the_revision() -> None:
-    assert {field.name for field in dataclasses.fields(Holder)} | {"revision"} == set(evaluation_record.Rival.model_fields)
+    assert {field.name for field in dataclasses.fields(AliasHolder)} | {"revision"} == set(evaluation_record.Rival.model_fields)
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])

@@ -17,7 +17,7 @@ from nightshift.operators.approval import AnswerOperator, AskOperator, RefusedAn
 from nightshift.settings import Settings
 from nightshift.wiring.approval import approval_dag
 from training.registry.decisions import record_candidate
-from training.registry.ledger import Entry, Holder, Ledger
+from training.registry.ledger import AliasHolder, Entry, Ledger
 from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec, parse_spec
 from training.spec.models import Alerts
@@ -51,7 +51,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 def request_for(
     ledger: Ledger, number: int, *, outcome: str = "needs_approval", started_by: str | None = "bob", pipeline: str = MODEL
 ) -> Entry:
-    holder = Holder(
+    holder = AliasHolder(
         version=str(number), semantic_version=f"1.0.{number}", weights_digest=f"w{number}", model_uri="u", as_of="2026-02-01", bounds={}
     )
     evidence = {

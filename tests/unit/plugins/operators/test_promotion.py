@@ -20,7 +20,7 @@ from nightshift.resolved_run import check_settled, settle
 from nightshift.settings import Settings
 from training.contracts import ContractError, RunIdentity, StageResult
 from training.registry.decisions import record_candidate
-from training.registry.ledger import Entry, Holder, Ledger
+from training.registry.ledger import AliasHolder, Entry, Ledger
 from training.runtime.provenance import CHECKOUT
 from training.spec import freeze, load_spec, resolve_uris
 from training.spec.models import Alerts
@@ -156,7 +156,7 @@ def test_a_forged_spec_decides_nothing(settings: Settings) -> None:
 
 
 def candidate(ledger: Ledger, number: int, outcome: str = "accepted", **more: Any) -> Entry:
-    holder = Holder(version=str(number), weights_digest=f"w{number}", model_uri="u", as_of="2026-02-01", bounds={})
+    holder = AliasHolder(version=str(number), weights_digest=f"w{number}", model_uri="u", as_of="2026-02-01", bounds={})
     evidence = {
         "weights_digest": f"w{number}",
         "evaluation_digest": f"e{number}",

@@ -69,7 +69,7 @@ def ask(shop: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> WorkOf:
             {"spec_uri": store.put_json(freeze(spec)), "as_of": as_of.isoformat(), "force": False, "overrides": overrides or {}}
         )
         monkeypatch.setattr(stage_work, "nights_of", lambda spec, settings: [])
-        monkeypatch.setattr(stage_work, "seats_of", lambda spec, settings: {"champion": champion, "canary": None})
+        monkeypatch.setattr(stage_work, "rivals_of", lambda spec, settings: {"champion": champion, "canary": None})
         results = {
             name: result(maker, digests.get(name, "1"), **({"weights_digest": weights} if maker == "train" else {}))
             for name, maker in needs_of(stage, spec).items()

@@ -87,7 +87,7 @@ def launcher(store: Store, monkeypatch: pytest.MonkeyPatch) -> Trials:
     made = Trials(store)
     monkeypatch.setattr(local, "LocalLauncher", lambda settings: made)
     monkeypatch.setattr(budget, "PAUSE_STEP_SECONDS", 0.0)
-    monkeypatch.setattr(study, "seats_of", lambda spec, settings: {"champion": CHAMPION, "canary": None})
+    monkeypatch.setattr(study, "rivals_of", lambda spec, settings: {"champion": CHAMPION, "canary": None})
     return made
 
 
@@ -118,7 +118,7 @@ def test_the_plan_has_a_worker_for_each_trial_at_a_time_and_settles_the_champion
 ) -> None:
     assert execute(PlanOperator(task_id="tune_plan"), night("tune_plan")) == [0, 1]
     assert execute(PlanOperator(task_id="tune_plan"), night("tune_plan", change=("parallel: 2", "parallel: 9"))) == [0, 1, 2, 3, 4]
-    monkeypatch.setattr(study, "seats_of", lambda spec, settings: {"champion": None, "canary": None})
+    monkeypatch.setattr(study, "rivals_of", lambda spec, settings: {"champion": None, "canary": None})
     execute(PlanOperator(task_id="tune_plan"), night("tune_plan"))
     execute(worker(0), night("trials"))
     assert {request.parameters["champion"] for request in launcher.requests} == {"file:///champion"}, "the first planner's word stands"

@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from training.database import Base, connect
 from training.database.connect import MIGRATIONS, _open
 from training.registry.decisions import champions, find_version, roll_back
-from training.registry.ledger import Holder, Ledger
+from training.registry.ledger import AliasHolder, Ledger
 
 BOUNDS = {"test": ["2013-01-05T00:00:00+00:00", "2013-01-06T00:00:00+00:00"]}
 
@@ -73,7 +73,7 @@ def test_migrations_make_exactly_the_declared_tables_on_each_database(empty_data
 def test_a_ledger_of_before_canaries_keeps_its_champion_and_its_decisions(empty_database: str) -> None:
     ledger = migrated(empty_database)
     standing = ledger.standing("m")
-    assert standing.champion == Holder(version="3", weights_digest="w3", model_uri="u3", as_of="2013-01-03", bounds=BOUNDS)
+    assert standing.champion == AliasHolder(version="3", weights_digest="w3", model_uri="u3", as_of="2013-01-03", bounds=BOUNDS)
     assert (standing.canary, standing.revision) == (None, 2)
     history = ledger.history("m")
     assert [(entry.version, entry.outcome, entry.semantic_version, entry.revision) for entry in history] == [

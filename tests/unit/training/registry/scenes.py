@@ -9,15 +9,15 @@ from typing import Any
 
 from training.errors import NightshiftError
 from training.registry.decisions import record_candidate
-from training.registry.ledger import Entry, Holder, Ledger
+from training.registry.ledger import AliasHolder, Entry, Ledger
 
 FINE = ({"gate": "improvement", "passed": True, "words": "better by 0.01"},)
 ASKING = ({"gate": "fairness", "passed": False, "words": "gap 0.2 is above 0.1"},)
 
 
-def candidate(number: int) -> Holder:
+def candidate(number: int) -> AliasHolder:
     """Version `number`, semantic version 1.<number>.0, weights `w<number>`."""
-    return Holder(
+    return AliasHolder(
         version=str(number),
         semantic_version=f"1.{number}.0",
         weights_digest=f"w{number}",

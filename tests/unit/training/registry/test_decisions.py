@@ -23,7 +23,7 @@ from training.registry.decisions import (
     settle_canary,
     settlement,
 )
-from training.registry.ledger import Entry, Ledger, Standing
+from training.registry.ledger import Entry, Ledger, ModelAliases
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def code_of(caught: pytest.ExceptionInfo[DeniedError]) -> str:
         ("needs_approval", False, True, "recorded", ("1", None)),
     ],
 )
-def test_a_candidate_is_seated_as_the_gates_say(
+def test_a_candidate_gets_an_alias_as_the_gates_say(
     ledger: Ledger, outcome: str, canary: bool, has_champion: bool, action: str, expected: tuple[str | None, str | None]
 ) -> None:
     if has_champion:
@@ -235,7 +235,7 @@ BOUND = {"gate": "minimum", "passed": False, "severity": "approve", "words": "au
 WARNED = {"gate": "overlap", "passed": False, "severity": "warn", "words": "share 0.95", "numbers": {}}
 
 
-def test_what_a_person_approved_about_a_canary_is_read_from_the_decision_that_seated_it(ledger: Ledger) -> None:
+def test_what_a_person_approved_about_a_canary_is_read_from_the_decision_that_made_it_canary(ledger: Ledger) -> None:
     decide_on(ledger, 1)
     request = decide_on(ledger, 2, "needs_approval", canary=True, reasons=[*FINE, BOUND, WARNED])
     assert approved_findings(ledger, ledger.standing("m")) == []
@@ -256,7 +256,7 @@ def test_canary_without_an_approval_has_no_approved_findings(ledger: Ledger) -> 
 
 def test_holder_of_an_older_ledger_without_a_decision_key_has_no_approved_findings(ledger: Ledger) -> None:
     holder = replace(candidate(2), decision_key="")
-    assert approved_findings(ledger, Standing(model="m", canary=holder, revision=3)) == []
+    assert approved_findings(ledger, ModelAliases(model="m", canary=holder, revision=3)) == []
 
 
 @pytest.mark.parametrize(

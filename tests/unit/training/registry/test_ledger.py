@@ -11,7 +11,7 @@ from sqlalchemy import event
 
 from training.database.schema import LedgerDecision
 from training.errors import DeniedError
-from training.registry.ledger import Entry, Holder, Ledger, Move, Standing, decision_key
+from training.registry.ledger import AliasHolder, Entry, Ledger, ModelAliases, Move, decision_key
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def entry(number: int, *, action: str = "promoted", key: str | None = None) -> E
 
 
 def seat(number: int, *, expected_revision: int = 0) -> Move:
-    holder = Holder(version=str(number), weights_digest=f"w{number}", model_uri="u", as_of="2026-01-01T00:00:00+00:00", bounds={})
+    holder = AliasHolder(version=str(number), weights_digest=f"w{number}", model_uri="u", as_of="2026-01-01T00:00:00+00:00", bounds={})
     return Move(champion=holder, canary=None, expected_revision=expected_revision)
 
 
@@ -44,7 +44,7 @@ def champion_of(ledger: Ledger) -> tuple[str, int]:
 
 
 def test_unknown_model_has_no_champion(ledger: Ledger) -> None:
-    assert ledger.standing("m") == Standing(model="m")
+    assert ledger.standing("m") == ModelAliases(model="m")
     assert ledger.history("m") == []
 
 
