@@ -22,7 +22,7 @@ def register_snapshot(engine: Engine, *, name: str, uri: str, manifest: Manifest
 
     Args:
         name: the pipeline.
-        created_by: the task instance that asked.
+        created_by: the task instance that requested it.
 
     Raises:
         UnavailableError: `database.unavailable`.

@@ -1,4 +1,4 @@
-"""Columns that a YAML derives from others of the same row (`prepare.derive`), computed by DuckDB wherever the model is fed."""
+"""Columns that a YAML derives from others of the same row (`prepare.derive`), computed by DuckDB in training and in serving."""
 
 from __future__ import annotations
 

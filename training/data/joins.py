@@ -67,7 +67,7 @@ class FeatureTable:
 
 
 class RowChecks:
-    """Looks at joined rows, a batch at a time in the order of the frame, whatever the join was meant to do.
+    """Looks at joined rows, a batch at a time in the order of the frame, independent of the engine.
 
     No fact may be later than its row's decision, every label must be known, and no two rows may have one event time and key: their
     order would not be defined.

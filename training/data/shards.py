@@ -62,7 +62,7 @@ def describe_layout(layout: Sequence[LayoutEntry], *, has_group: bool) -> Layout
 
 
 def shard_order(rows: NDArray[np.int64], groups: NDArray[np.int32] | None) -> NDArray[np.int64]:
-    """Return a split's rows in the order in which they are stored: as they are, each group in one piece."""
+    """Return a split's rows in the order in which they are stored, each group in one piece."""
     return rows if groups is None else rows[np.argsort(groups[rows], kind="stable")]
 
 

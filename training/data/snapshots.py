@@ -101,7 +101,7 @@ def take_snapshot(store: Store, plan: SnapshotPlan, folder: Path, *, on_file: Ca
 
 
 def _named(contract: TableContract, entries: Sequence[ListedPart]) -> list[tuple[str, SourcePart]]:
-    """Give each part its name in the snapshot, whatever order they were listed in."""
+    """Give each part its name in the snapshot, independent of the order of the listing."""
     if not entries:
         raise DataError(
             "data.empty", f"table {shown(contract.name)} has no data files at {contract.place}", hint="see whether the source was written"

@@ -106,7 +106,7 @@ def check_labels(label: NDArray[np.float32], rows: Mapping[str, NDArray[np.int64
     Args:
         label: [n].
         rows: of each split.
-        task: as the spec names it; numbers to be estimated may be 0 and 1 by chance.
+        task: of the spec; numbers to be estimated may be 0 and 1 by chance.
         names: of the classes, where they have names.
 
     Raises:

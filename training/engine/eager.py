@@ -19,7 +19,7 @@ import torch
 
 COMPILER: Final = "torch._dynamo"
 GRADIENT_REDUCTION: Final = "ddp_optimizer"
-"""`torch._dynamo.config.optimize_ddp` as torch sets it: DistributedDataParallel reduces gradients itself, which is all that it asks for."""
+"""`torch._dynamo.config.optimize_ddp` as torch sets it: DistributedDataParallel reduces gradients itself, so it needs only this value."""
 
 Answer = TypeVar("Answer")
 
@@ -33,12 +33,12 @@ def called(method: Callable[..., Answer], *arguments: object) -> Answer:
     return (method if is_compiler_imported() else _unwrapped(method))(*arguments)
 
 
-# Each step asks for two of them.
+# Each step reads two of them.
 _unwrapped = functools.cache(inspect.unwrap)
 
 
 class _Options(ModuleType):
-    """Stands for the compiler while it is asked for nothing but its option for gradients; all else imports it."""
+    """Stands for the compiler while only its option for gradients is read; everything else imports it."""
 
     utils = SimpleNamespace(get_optimize_ddp_mode=lambda: GRADIENT_REDUCTION)
 
@@ -50,7 +50,7 @@ class _Options(ModuleType):
 
 @contextmanager
 def compiler_options() -> Iterator[None]:
-    """Let torch read the compiler's option in this block without importing the compiler."""
+    """In this block torch reads the compiler's option without importing the compiler."""
     if is_compiler_imported():
         yield
         return

@@ -95,7 +95,7 @@ class Parts:
     warmup_steps: int | None = None
     """None: a share of all steps (`training.engine.optim.Schedule`)."""
     judge: Judge | None = None
-    """Asked by rank 0 after each epoch whether the training is worth going on."""
+    """Called by rank 0 after each epoch: whether to continue the training."""
 
 
 class Loop:
@@ -223,10 +223,10 @@ class Loop:
             self._parts.checkpoints.wait()
 
     def _rescue(self) -> None:
-        """A peer is gone in the middle of a step: the state is still that of the last whole one, so nothing need be lost."""
+        """A peer is lost in the middle of a step: the state is still that of the last whole step, so nothing need be lost."""
         if not self._strategy.can_rescue:
             return
-        logger.warning("another rank is gone; saving the state after step %d", self.progress.step)
+        logger.warning("another rank is lost; saving the state after step %d", self.progress.step)
         self._save(wait=True)
 
     def _resume(self) -> None:

@@ -26,7 +26,7 @@ def fetch_for_node(manifests: Manifests, manifest: Manifest, folder: Path, names
 
     Raises:
         DataError: `object.missing` or `object.altered`.
-        PeerLostError: another rank is gone, as one that could not fetch.
+        PeerLostError: another rank is lost, for example because it could not fetch.
     """
     if gang.world_size == 1 or not LOCAL_RANK.is_set():
         manifests.fetch(manifest, folder, names)
@@ -51,5 +51,5 @@ def _link(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
     except OSError:
-        # A file system without hard links says so in many ways.
+        # A file system without hard links raises different errors.
         shutil.copyfile(source, target)

@@ -158,7 +158,7 @@ class Tracker:
                 del self._pending[: len(batch)]
             self._away_reason, self._pause_seconds = "", RETRY_SECONDS
         except Exception as err:
-            # Whatever a tracking server or its client does, training goes on.
+            # A failure of the tracking server or its client never ends a training.
             if not self._away_reason:
                 logger.warning("MLflow is away, metrics are kept: %s", first_line(err))
             self._away_reason = first_line(err)
@@ -168,7 +168,7 @@ class Tracker:
 
     def _open(self) -> None:
         self._describe()
-        # A second: in the thread, beside the first steps.
+        # Takes a second: in the thread, during the first steps.
         with lean_imports(deferred=MLFLOW_DEFERRED, absent=MLFLOW_OPTIONAL):
             import mlflow
 

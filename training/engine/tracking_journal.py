@@ -87,7 +87,7 @@ class RunJournal:
         self.bucket.create(key, records.encode(key, asdict(description)))
 
     def description(self) -> RunDescription | None:
-        """Return how the run is made, None where no attempt has said so.
+        """Return the description of the run, None where no attempt has recorded one.
 
         Raises:
             StoreError: `record.damaged`.
@@ -109,7 +109,7 @@ class RunJournal:
         return self.run_id() or run_id
 
     def append(self, attempt_id: str, number: int, points: Sequence[Point]) -> None:
-        """Keep points, in a file of their own: an attempt may be two processes for a while, a pod and its replacement."""
+        """Keep points, in a separate file: an attempt may be two processes for a while, a pod and its replacement."""
         data = "\n".join(json.dumps(point) for point in points)
         self.bucket.create(f"{self._folder}/{attempt_id}-{number:06d}-{secrets.token_hex(4)}.jsonl", data.encode())
 
@@ -120,7 +120,7 @@ class RunJournal:
     def files(self) -> list[str]:
         """Return the keys of what MLflow has not got, points first, by attempt."""
         keys = [entry.key for entry in self.bucket.list(self._folder)]
-        # Written by versions before this one, beside the address's result.
+        # Written by earlier versions, next to the address's result.
         older = f"{self.key}/tracking-pending.jsonl"
         return [older] * self.bucket.exists(older) + sorted(keys, key=lambda key: (key.endswith("-end.json"), key))
 
@@ -140,7 +140,7 @@ class RunJournal:
         try:
             return self._read(key, lambda value: End(**value), hint="")
         except StoreError as err:
-            logger.warning("%s; the run's status stays as it is", err.message)
+            logger.warning("%s; the run's status is unchanged", err.message)
             return None
 
     def _read(self, key: str, parse: Callable[[Any], T], *, hint: str) -> T | None:
@@ -294,7 +294,7 @@ def _deliver_or_drop(journal: RunJournal) -> None:
 
 @contextmanager
 def quick_requests() -> Iterator[None]:
-    """Let MLflow's client give up soon in the block, unless the installation sets its patience."""
+    """Make MLflow's client give up soon in the block, unless the installation sets its time-outs."""
     added = {name: value for name, value in QUICK.items() if name not in os.environ}
     os.environ.update(added)
     try:
@@ -318,7 +318,7 @@ def _experiment(name: str) -> str:
 
 
 def _made(client: Any, experiment_id: str, description: RunDescription) -> list[str]:
-    """Return the runs that carry the description's token, in an order that all who look agree on."""
+    """Return the runs that carry the description's token, in an order that is the same for all readers."""
     found = client.search_runs([experiment_id], filter_string=f"tags.`{ID_TAG}` = '{description.token}'")
     return sorted(str(run.info.run_id) for run in found)
 

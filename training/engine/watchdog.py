@@ -28,7 +28,7 @@ class Watchdog:
         The gradient norm is the same on all ranks, so all of them stop at the same step.
 
         Raises:
-            DivergedError: `loss.not_finite`, or `loss.exploded` (20 steps in a row above 1,000 times the median).
+            DivergedError: `loss.not_finite`, or `loss.exploded` (20 consecutive steps above 1,000 times the median).
         """
         norms = [round(norm, 6) for norm in self._norms]
         if not math.isfinite(grad_norm) or not math.isfinite(loss):
@@ -44,7 +44,7 @@ class Watchdog:
             raise DivergedError(
                 "loss.exploded",
                 f"step {step}: loss {loss:.6g} is over {EXPLOSION_FACTOR:.0f} times the median {median:.6g}, "
-                f"{EXPLOSION_STEPS} steps in a row",
+                f"{EXPLOSION_STEPS} consecutive steps",
                 hint="lower train.learning_rate; the last checkpoint is kept",
             )
         if not self._exploded_steps:

@@ -1,4 +1,4 @@
-"""Users' classes of earlier versions import the names of `training.models.base` from here: they are found when one is asked for.
+"""Users' classes of earlier versions import the names of `training.models.base` from here: they are imported at their first use.
 
 Nothing is imported before: the spec imports descriptors from the folders of this package, and base imports numpy.
 """

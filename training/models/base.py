@@ -23,7 +23,7 @@ from training.errors import Problem, SpecError, shown
 
 if TYPE_CHECKING:
     # A registered model carries what is imported above, and nothing else: scoring needs neither spec nor store.
-    # What only scores loads models: it opens no MLflow (the stage table says so of `canary`), and scoring trees imports no torch.
+    # Scoring alone loads models too: it opens no MLflow (see `canary` in the stage table), and scoring trees imports no torch.
     # Tests follow the imports.
     from training.data.dataset import DatasetMeta
     from training.engine.checkpoint.checkpoints import Checkpoints
@@ -54,7 +54,7 @@ class FitContext:
     stage: StageContext
     """For progress and scratch."""
     judge: Callable[[int, float], bool] | None = None
-    """Asked by rank 0 after each epoch with (epochs done, validation loss): True ends the training there, as a trial that is pruned."""
+    """Called by rank 0 after each epoch with (epochs done, validation loss): True ends the training there, as a trial that is pruned."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,7 +83,7 @@ class Family(ABC):
 
         Raises:
             DivergedError: loss or gradients are not finite, or exploded.
-            PreemptedError: asked to stop; what could be saved is committed.
+            PreemptedError: stopped by a signal; the saved state is committed.
             NoUsableCheckpointError: checkpoints exist and none can be read.
         """
 
@@ -96,7 +96,7 @@ def load_family(name: str) -> Family:
     """Return the family that a spec names.
 
     Raises:
-        SpecError: `model.unknown`; `model.not_a_family`, the name leads to something else.
+        SpecError: `model.unknown`; `model.not_a_family`, the name is of something else.
     """
     from training import liveness
     from training.spec.families import is_allowed, known_families, place_of

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 DEFAULT_BATCH_SIZE: Final = 1024
 SCORED_ROWS: Final = 65_536
-"""Rows scored at a time: a fixed number, so that sums do not depend on how many rows one asks for."""
+"""Rows scored at a time: a fixed number, so that sums do not depend on the number of requested rows."""
 
 
 class Architecture(TypedDict):

@@ -1,4 +1,4 @@
-"""A part of a source becomes one file of a snapshot: as it is, or read, computed, cut to what may be seen, and written to a new file."""
+"""A part of a source becomes one file of a snapshot: unchanged, or read, computed, cut to visible rows, and written to a new file."""
 
 from __future__ import annotations
 

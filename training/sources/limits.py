@@ -63,7 +63,7 @@ def check_size(size_bytes: int, limit_bytes: int, *, what: str, rows: int | None
 
     Args:
         size_bytes: decoded, or of the file where that is not known yet.
-        what: the file or table, as messages name it.
+        what: the file or table, for messages.
         rows: where they are known.
     """
     if size_bytes <= limit_bytes:

@@ -61,7 +61,7 @@ class _SourceFolder(Bucket):
             except (FileNotFoundError, obstore_errors.PreconditionError):
                 return False
             except obstore_errors.GenericError:
-                # A body that broke off is asked for again by its version: that the file changed meanwhile comes as a fault without a name.
+                # A body that broke off is requested again by its version: a change of the file since gives an unnamed error.
                 if self._is_of(key, version):
                     raise
                 return False
@@ -185,7 +185,7 @@ def read_source(uri: str, version: str | None, path: Path, *, root: str | None =
 
 
 def snapshot_ref_name(pipeline: str, as_of: datetime) -> str:
-    """Return the name of the ref that leads to a night's validated snapshot; names sort by time."""
+    """Return the name of the ref of a run's validated snapshot; names sort by time."""
     return f"snapshots/{pipeline}/{_instant(as_of)}"
 
 

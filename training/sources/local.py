@@ -1,6 +1,6 @@
 """What a source on a local disk may be: regular files below its own folder. Looked at without opening anything.
 
-Opening a FIFO waits for a writer, a device may never end, and a symbolic link may lead to any file that this process can read.
+Opening a FIFO waits for a writer, a device may never end, and a symbolic link may point to any file that this process can read.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ def check_local_source(uri: str, root: str | None = None) -> None:
 def _check(path: Path, folder: str, *, above: tuple[str, ...]) -> None:
     real = os.path.realpath(path)
     if real != folder and not real.startswith(folder.rstrip("/") + "/"):
-        hint = "put the data itself there, or name the folder that the link leads to as the source"
-        raise DataError("source.outside", f"{path} leads to {real}, outside of the source's folder {folder}", hint=hint)
+        hint = "put the data itself there, or name the target folder of the link as the source"
+        raise DataError("source.outside", f"{path} points to {real}, outside of the source's folder {folder}", hint=hint)
     try:
         mode = os.stat(real).st_mode  # of the resolved name: no link is followed in between
     except OSError as err:
         if isinstance(err, PermissionError):
-            return  # Reading it says so with its own error.
+            return  # Reading it reports this with its own error.
         raise _not_a_file(path, "a symbolic link that leads nowhere" if path.is_symlink() else "gone") from err
     if stat.S_ISDIR(mode):
         if real in above:
@@ -55,7 +55,7 @@ def _check_folder(path: Path, folder: str, *, above: tuple[str, ...]) -> None:
     try:
         names = sorted(entry.name for entry in os.scandir(path))
     except PermissionError:
-        return  # Reading it says so with its own error.
+        return  # Reading it reports this with its own error.
     except FileNotFoundError as err:
         raise _not_a_file(path, "gone") from err
     for name in names:

@@ -1,7 +1,7 @@
 """The seam between a pipeline and where its rows are: a source lists parts with versions, and reads one part of one version.
 
 A part is what is read at a time and what a snapshot names: a file, a day of a table, a range of keys. Nothing here needs a file system:
-a version is whatever the source can read again (an ETag, a revision of a lake's table, a transaction). Light: operators list sources.
+a version is anything that the source can read again (an ETag, a revision of a lake's table, a transaction). Light: operators list sources.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class PartContent:
     rows: ArrowStream | Path
     """A path is of a Parquet file in the given folder."""
     digest: str = ""
-    """Names the content wherever it is (`sha256:…`); empty: that of the file, or of the rows as the snapshot stores them."""
+    """Identifies the content at any place (`sha256:…`); empty: that of the file, or of the rows as the snapshot stores them."""
 
 
 class Source(Protocol):
@@ -91,6 +91,6 @@ class Source(Protocol):
             limit_bytes: the largest size of the rows, decoded.
 
         Raises:
-            DataError: `source.changed`, the listed version is gone; `source.too_large`.
+            DataError: `source.changed`, the listed version no longer exists; `source.too_large`.
         """
         ...

@@ -43,7 +43,7 @@ class TableContract:
     derived: Mapping[str, Derived] = field(default_factory=dict)
     ignore: tuple[str, ...] = ()
     key: tuple[str, ...] = ()
-    """Columns that name a row; a feature table's begin with those that it is joined on."""
+    """Columns that identify a row; a feature table's begin with those that it is joined on."""
     event_time: str | None = None
     known_at: str | None = None
     """The column that says when a row's label is known."""

@@ -60,7 +60,7 @@ def check_names(names: list[str], *, source: str) -> None:
         if not name.strip():
             raise DataError("schema.names", f"{source}: column {position} has no name", hint="name every column")
         if name in before:
-            raise DataError("schema.names", f"{source}: column {shown(name)} appears twice", hint="give each column a name of its own")
+            raise DataError("schema.names", f"{source}: column {shown(name)} appears twice", hint="give each column a different name")
         before.add(name)
 
 

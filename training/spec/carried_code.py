@@ -27,7 +27,7 @@ TRAINING_FOLDER: Final = Path(__file__).resolve().parent.parent
 NOT_ISOLATED: Final = "model.not_isolated"
 IMPORTERS: Final = ("import_module", "__import__")
 READERS: Final = ("importlib.resources", "pkgutil")
-"""Modules that read files beside a package's code."""
+"""Modules that read files next to a package's code."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -169,7 +169,7 @@ def _called(node: ast.Call) -> str:
 
 
 def _reads_files(module: Module, line: int) -> Problem:
-    message = f"{module.path}:{line} looks for files beside its code, which a registered model does not carry"
+    message = f"{module.path}:{line} reads files next to its code, which a registered model does not carry"
     hint = "return the values in the `architecture` of FitResult, or write them into the module"
     return Problem(code=NOT_ISOLATED, message=message, hint=hint, field="train.model")
 
@@ -177,7 +177,7 @@ def _reads_files(module: Module, line: int) -> Problem:
 def _read(name: str, closure: Closure) -> Module | None:
     path = _path_of(name)
     if path is None:
-        # A namespace package has no text; what is not found at all, Python reports when the class is loaded.
+        # A namespace package has no text; a module that is not found is reported by Python when the class is loaded.
         return None
     if path.suffix != ".py":
         message = f"{path} is compiled code, which a registered model does not carry"

@@ -48,7 +48,7 @@ def check_files(paths: Iterable[str]) -> tuple[dict[str, CheckedSpec], list[Spec
 
 
 def _checked(path: str) -> CheckedSpec:
-    """Return a valid file's spec. A class of one's own must be one that registered models can carry.
+    """Return a valid file's spec. A user's class must be one that registered models can carry.
 
     Not a rule of the spec: DAG files are parsed every few seconds, and this reads the text of all that the class imports.
     """

@@ -1,6 +1,6 @@
 """Which part of a spec the work of a stage depends on: what its fingerprint covers.
 
-What cannot change a stage's result is left out, so that changing it makes no work: who owns the pipeline, when it runs, how
+What cannot change a stage's result is left out, so that changing it causes no work: who owns the pipeline, when it runs, how
 often it is tried again, how often it is saved, on which nodes it trains. The number of processes can change weights; it is an input of
 the fingerprint (`world_size`), being settled where a run is placed. The number of threads can too: covered where `placement.cpus` sets it.
 """
@@ -60,7 +60,7 @@ def _prepare(values: JsonObject) -> dict[str, JsonValue]:
 
 
 def _trial(values: JsonObject) -> dict[str, JsonValue]:
-    """The study that a trial is of. Not how many trials there are to be: a longer search goes on with what is there."""
+    """The study that a trial is of. Without the number of trials: a longer search continues with the existing ones."""
     if values["tune"] is None:
         return {}
     tune = json_object(values["tune"])

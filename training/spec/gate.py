@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 Severity = Literal["fail", "warn", "approve"]
 Applies = Literal["always", "champion", "canary"]
-"""To every candidate; only beside a champion that can be compared; only where the pipeline has canaries."""
+"""For every candidate; only with a champion that can be compared; only where the pipeline has canaries."""
 
 
 def _always(_: Evaluate) -> bool:

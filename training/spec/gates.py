@@ -1,6 +1,6 @@
 """The registry of gates: which there are, and their descriptors.
 
-A gate of this repository is a row of `GATES` beside its keys in `training/spec/sections/evaluation.py`, and a module of training/registry/
+A gate of this repository is a row of `GATES` next to its keys in `training/spec/sections/evaluation.py`, and a module of training/registry/
 that judges. A distribution adds one by an entry point of the group `nightshift.gates` whose value is a package with a light `gate.py` (its
 `DESCRIPTOR`) and a `module.py` (its `GATE`). It judges where a spec names it in `evaluate.gates`.
 """

@@ -24,7 +24,7 @@ class Installed:
     packages: Mapping[str, str]
     """Name to package of those that can be used."""
     broken: Mapping[str, Problem]
-    """Name to what is wrong with it. Only a spec that names it is refused."""
+    """Name to its fault. Only a spec that names it is refused."""
 
     def package_of(self, name: str) -> str | None:
         """Return the package of a name, None where no distribution has it.
@@ -42,7 +42,7 @@ def installed_packages(group: str, built_in: tuple[str, ...] = ()) -> Installed:
     """Return the entry points of a group, `nightshift.families`; the broken ones are logged.
 
     Args:
-        group: as distributions name it.
+        group: of the entry points.
         built_in: names that none of them may have; one that has it anyway is left out.
     """
     places: dict[str, dict[str, None]] = {name: {"training": None} for name in built_in}

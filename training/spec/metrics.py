@@ -2,7 +2,7 @@
 
 A row of `DESCRIPTORS` describes a metric, and `training/evaluation/metrics/<module>.py` computes it. A distribution adds one by an entry
 point of the group `nightshift.metrics` whose value is a package with a light `metric.py` (its `DESCRIPTOR`) and a `module.py` (its
-`METRIC`). It is looked for only where a spec names it.
+`METRIC`). It is loaded only where a spec names it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class MetricDescriptor:
     tasks: tuple[str, ...]
     """Values of `evaluate.task` that have it."""
     module: str = ""
-    """File of training/evaluation/metrics/ that computes it; empty: that of its own package."""
+    """File of training/evaluation/metrics/ that computes it; empty: the file of its own package."""
     lower_is_better: bool = False
     cut: int | None = None
     """The first rows of a group that the reported one counts, `ndcg@10`; a spec may name any cut from 1 to 1000. None: it has no cut."""

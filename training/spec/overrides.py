@@ -70,7 +70,7 @@ class Overrides(Section):
     train: TrainOverrides = Field(default_factory=TrainOverrides)
     evaluate: EvaluateOverrides = Field(default_factory=EvaluateOverrides)
     tune: dict[str, object] = Field(default_factory=dict)
-    """Keys of the spec's `tune` that are others for this run: a space of one's own, another objective."""
+    """Keys of the spec's `tune` that this run replaces: the space, the objective."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,7 +128,7 @@ def _changed(spec: PipelineSpec, overrides: Overrides) -> PipelineSpec:
         raise SpecError(SOURCE, [problem])
     values = spec.model_dump(mode="json", by_alias=True)
     train = overrides.train.model_dump(exclude={"settings"}, exclude_none=True)
-    # A null within settings is a value: only a model of one's own knows what it means.
+    # A null within settings is a value: only the user's model knows its meaning.
     settings = values["train"]["settings"] | (overrides.train.settings or {})
     whole = {
         **values,
@@ -144,7 +144,7 @@ def _evaluate_with(values: JsonObject, given: JsonObject) -> dict[str, JsonValue
     replaced = {key: {**json_object(values[key]), **value} if isinstance(value, dict) else value for key, value in given.items()}
     improvement = given.get("improvement")
     if isinstance(improvement, dict) and improvement:
-        # One of the two ways to ask for it, never the spec's and the trigger's together.
+        # One of the two, never the spec's and the trigger's together.
         replaced["improvement"] = {"absolute": None, "relative": None, **improvement}
     return {**values, **replaced}
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MAX_GAP: Final = timedelta(days=400)
 LONGEST_WAIT_FROM: Final = datetime(2025, 3, 1)
-"""The check counts from here, not from now, so that a file is valid today as it is tomorrow: the farthest from any 29 February."""
+"""The check counts from here, not from now, so that the result does not depend on the day: the farthest from any 29 February."""
 
 LARGEST_SHIFT: Final = timedelta(hours=3)
 """No clock of the tz database has been changed by more since 1970, but for a change of the date itself."""
@@ -66,11 +66,11 @@ def _cron_fault(schedule: str) -> tuple[str, str, str] | None:
     try:
         following = croniter(schedule, LONGEST_WAIT_FROM).get_next(datetime)
     except CroniterBadDateError:
-        return "schedule.never", f"{told(schedule)} never comes", "no month has that day"
+        return "schedule.never", f"{told(schedule)} never occurs", "no month has that day"
     except (CroniterBadCronError, ValueError, KeyError) as err:
         return invalid, f"{told(schedule)} is not a cron line: {err}", hint
     if following - LONGEST_WAIT_FROM > MAX_GAP:
-        return "schedule.never", f"{told(schedule)} does not come within {MAX_GAP.days} days", "leave `schedule` out and start it by hand"
+        return "schedule.never", f"{told(schedule)} does not occur within {MAX_GAP.days} days", "leave `schedule` out and start it by hand"
     return None
 
 

@@ -50,7 +50,7 @@ def told(value: object) -> str:
 
 
 def refusal(code: str, message: str, *, hint: str = "") -> PydanticCustomError:
-    """Return what a validator raises so that `code`, `message` and `hint` reach the user as they are."""
+    """Return the exception for a validator, which keeps `code`, `message` and `hint` unchanged."""
     # Braces of a user's value would be read as a template.
     return PydanticCustomError(code, "{message}", {"message": message, "hint": hint})
 
@@ -128,7 +128,7 @@ def _fits(code: str, rule: str, what: str, hint: str) -> AfterValidator:
     pattern = re.compile(rule, re.ASCII)
 
     def check(value: str) -> str:
-        # fullmatch: `$` would let a trailing newline through.
+        # fullmatch: `$` would accept a trailing newline.
         if not pattern.fullmatch(value):
             raise refusal(code, f"{told(value)} is not {what}", hint=hint)
         return value

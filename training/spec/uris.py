@@ -1,6 +1,6 @@
 """URIs of sources: what a YAML may say, and how `${NAME_URI}` is filled in when a run starts.
 
-A YAML is written by many, the environment by who runs the installation. So a place on this machine's disks can be named by
+Many people write YAML files, the operator sets the environment. So a place on this machine's disks can be named by
 the environment alone, and a literal URI must be an object store's. Every check is made on every percent-decoding of the text.
 """
 
@@ -24,7 +24,7 @@ PLACES: Final = Variable(
     name="…_URI",
     kind="URI",
     default="as noted in `$NIGHTSHIFT_HOME/sources.json`, which the laptop's commands write",
-    meaning="whatever the YAML files name as `${…_URI}`, filled in when a run starts: where a source is, or `alerts.webhook`",
+    meaning="the places that YAML files name as `${…_URI}`, filled in when a run starts: where a source is, or `alerts.webhook`",
 )
 """A row of the reference: the names are those of the YAML files."""
 DATE: Final = "{date}"

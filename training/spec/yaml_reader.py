@@ -150,7 +150,7 @@ class _Frame:
 
 
 def _below(frame: _Frame) -> Path:
-    """Return the path of the value that comes; what is dropped has one of its own, or its keys would seem to stand there twice."""
+    """Return the path of the value that comes; a dropped value gets a separate one, or its keys would seem to occur twice."""
     key = "" if frame.key is None else frame.key
     return (*frame.path, f"{key} (again)" if frame.discards else key)
 

@@ -1,6 +1,6 @@
 """Which columns an SQL expression mentions, and which expressions are refused unread. Nothing is executed here.
 
-Words, not grammar: whatever stands outside a string literal, reads like an identifier and is not the name of a function that is
+Words, not grammar: what is outside a string literal, reads like an identifier and is not the name of a function that is
 called counts as a mention. So a mention can be seen where there is none (`extract(hour from …)`), never the other way round; that is
 the safe side for a check of leakage.
 """

@@ -41,7 +41,7 @@ def hardened(folders: list[Path] | None = None, *, memory_limit: str = MEMORY_LI
 
 
 def quoted(name: str) -> str:
-    """Return a column or table name as an SQL identifier, whatever characters it has."""
+    """Return a column or table name as an SQL identifier, with any characters."""
     return '"' + name.replace('"', '""') + '"'
 
 

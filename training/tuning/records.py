@@ -1,10 +1,10 @@
-"""A study as the store knows it: who took which trial, and what came of it. Light: operators import it.
+"""A study in the store: the owner and the result of each trial. Light: operators import it.
 
     studies/<pipeline>/<study>/trials/<slot>.json    one finished trial, by conditional create: it is never counted twice
-    refs/studies/<pipeline>/<study>/claims           who took which slot, in order; the last word on a slot stands
+    refs/studies/<pipeline>/<study>/claims           the owner of each slot, in order; the last entry of a slot counts
     refs/studies/<pipeline>/<study>/plan             what the first planner settled for all of them: the champion
 
-Everything that decides how a study goes on is here, so that the storage of the search can be lost at any moment.
+Everything that decides how a study continues is here, so that the storage of the search can be lost at any moment.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class StudyStore:
 
         Args:
             owner: equal for every try of one worker of one run.
-            run: what the owners of one run begin with.
+            run: prefix of the owners of one run.
             now: the clock, for `within`.
         """
         trials = num_trials(tune)

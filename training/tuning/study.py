@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 SLOT: Final = "slot"
 PRUNED: Final = "pruned"
 REDUCTION: Final = 3
-"""Of three trials at a rung one goes on (Li et al., Hyperband, JMLR 2018; Optuna's default is 3, the paper's 3 or 4)."""
+"""Of three trials at a rung one continues (Li et al., Hyperband, JMLR 2018; Optuna's default is 3, the paper's 3 or 4)."""
 FIRST_LOOK: Final = 40
 """Hyperband looks first after the fortieth part of a training: two rounds of eighty, five of two hundred. At most four brackets."""
 MAX_REPORTS: Final = 100
@@ -68,7 +68,7 @@ def pruner_of(tune: Tune, epochs: int) -> BasePruner:
 class Hyperband(BasePruner):
     """Hyperband (Li et al., JMLR 2018) whose sampler learns from all trials.
 
-    Given Optuna's own class as it is, TPE would see the trials of one bracket alone: of a search of fifty trials a dozen, hardly more than
+    With Optuna's own class, TPE would see the trials of one bracket alone: of a search of fifty trials a dozen, hardly more than
     it draws at random to begin with. Here as in BOHB (Falkner et al., ICML 2018) one model serves all brackets; TPE ranks what was
     pruned behind what was not, the longer trained first.
     """
@@ -118,7 +118,7 @@ class Search:
             raise _away(err) from err
 
     def restore(self, records: Sequence[TrialRecord]) -> int:
-        """Tell the storage of finished trials that it does not know, or takes for running; return how many those were."""
+        """Add finished trials that the storage does not know, or takes for running; return their number."""
         known = {trial.user_attrs.get(SLOT): trial for trial in self.study.get_trials(deepcopy=False)}
         restored = 0
         for record in records:
@@ -144,10 +144,10 @@ class Search:
         try:
             for trial in self.study.get_trials(deepcopy=False):
                 if trial.user_attrs.get(SLOT) == self._slot and not trial.state.is_finished():
-                    logger.info("trial %d goes on", self._slot)
+                    logger.info("trial %d continues", self._slot)
                     found = Trial(self.study, trial._trial_id)
                     return found, suggest(found, self._tune)
-            # `Study.ask` would make a trial without an owner until a second write: killed in between, it would run for ever.
+            # `Study.ask` would make a trial without an owner until a second write: killed in between, it would count as running forever.
             template = create_trial(state=TrialState.RUNNING, user_attrs={SLOT: self._slot}, system_attrs={"fixed_params": given})
             made = Trial(self.study, self._storage.create_new_trial(self._study_id, template_trial=template))
             return made, suggest(made, self._tune)
@@ -165,26 +165,26 @@ class Search:
         return ([first, *(one for one in found if one != first)] if first in found else found)[self._slot]
 
     def finish(self, trial: Trial, record: TrialRecord) -> None:
-        """Tell the storage how the trial ended. The record in the store is there already: a failure here does no harm."""
+        """Report the end of the trial to the storage. The record is in the store already: a failure here does no harm."""
         try:
             with without_waiting():
                 self._finish(trial._trial_id, record)
         except AWAY as err:
-            logger.warning("the study's storage is away; the next trial tells it of trial %d: %s", self._slot, err)
+            logger.warning("the study's storage does not answer; the next trial reports trial %d: %s", self._slot, err)
 
     def _finish(self, trial_id: int, record: TrialRecord) -> None:
         frozen = self._storage.get_trial(trial_id)
         state = STATES[record.state]
         value = record.value if record.state == "complete" else (record.losses[-1][1] if record.losses else None)
         values = [value] if value is not None and record.state != "failed" else None
-        # Somebody else told it first: the same, since it is read from the same record.
+        # Another process reported it first: the same value, since it is read from the same record.
         with suppress(UpdateFinishedTrialError):
             self.study.sampler.after_trial(self.study, frozen, state, values)
             self._storage.set_trial_state_values(trial_id, state, values)
 
 
 class PruningCallback:
-    """Reports the lowest validation loss so far after each epoch, and asks the pruner.
+    """Reports the lowest validation loss so far after each epoch, and consults the pruner.
 
     The lowest and not the last, because it is what a training is worth: its best epoch's weights are kept.
     """
@@ -209,7 +209,7 @@ class PruningCallback:
         if epoch % self._every or self.is_pruned:
             return self.is_pruned
         if epoch in self._known:
-            # An attempt before this one came so far, and was told to go on.
+            # An earlier attempt came this far, and the pruner continued it.
             return False
         self._known[epoch] = self._lowest
         try:
@@ -221,7 +221,7 @@ class PruningCallback:
                 self._trial.set_user_attr(PRUNED, True)
         except AWAY as err:
             if not self._is_away:
-                logger.warning("the study's storage is away, this trial goes on without its pruner: %s", err)
+                logger.warning("the study's storage does not answer, this trial continues without its pruner: %s", err)
             self._is_away = True
             return False
         self.is_pruned = True

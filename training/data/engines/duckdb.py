@@ -136,7 +136,7 @@ def _create_view(
 
 
 def _check_unique(connection: duckdb.DuckDBPyConnection, table: FeatureTable) -> None:
-    """Refuse keys that stand twice: which of the rows would be joined is anybody's guess."""
+    """Refuse keys that occur twice: which of the rows would be joined is undefined."""
     key = _key(table)
     names = ", ".join(quoted(name) for name in key)
     nonnull = " AND ".join(f"{quoted(name)} IS NOT NULL" for name in key)

@@ -1,4 +1,4 @@
-"""What prepare asks of the engine that joins a snapshot's tables, and what it does itself with the rows that come back.
+"""The interface of the engine that joins a snapshot's tables for prepare.
 
 An engine reads tables, joins them, checks and orders the rows, gives single columns and batches of all of them, and fits transforms.
 Which split a row belongs to, the number of its class, its cells in a shard, and the bytes of every file are decided outside
@@ -30,7 +30,7 @@ Progress = Callable[[int, int, str], None]
 
 
 class Frame(Protocol):
-    """Joined rows in the order of (event time, key), wherever the engine keeps them; the last column is `label`."""
+    """Joined rows in the order of (event time, key), at the engine's place; the last column is `label`."""
 
     @property
     def num_rows(self) -> int: ...

@@ -13,7 +13,7 @@ from training.data.validation.suites import SuiteJudge
 
 
 def profile(view: TableView, span_us: tuple[int, int], judge: SuiteJudge | None = None) -> dict[str, ColumnStatistics]:
-    """Read each sound column once; return its statistics, and let `judge` have it.
+    """Read each sound column once; return its statistics, and pass it to `judge`.
 
     The event time, the keys and what a suite compares with other columns stay in memory (`TableView.release`).
 

@@ -54,7 +54,7 @@ def number_drift(values: Numbers, sides: Sides) -> Drift:
     columns): by common usage below 0.1 steady, above 0.25 a shift. (Siddiqi, "Credit Risk Scorecards", 2006.)
 
     Args:
-        values: without nulls; NaN has a bin of its own, infinite numbers are in the first or the last one.
+        values: without nulls; NaN has a separate bin, infinite numbers are in the first or the last one.
         sides: of the same rows, `OLDER`, `NEWER` or any other number for neither.
     """
     older, newer = (_Side.of(values[sides == side]) for side in (OLDER, NEWER))

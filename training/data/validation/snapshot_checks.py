@@ -25,7 +25,7 @@ from training.sql.expressions import literal, quoted
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rules:
-    """What the YAML asks of the data, beyond what is always asked."""
+    """The YAML's checks of the data, beyond those that always run."""
 
     as_of: datetime
     start: datetime
@@ -62,7 +62,7 @@ def validate_snapshot(
         SpecError: `suite.missing`, `suite.invalid`.
     """
     findings = Findings()
-    # Before anything slow: a suite that cannot be read is wrong whatever the data are.
+    # Before anything slow: a suite that cannot be read is an error for any data.
     suites = {view.name: load_suite(view.contract.suite, suites_path) for view in views if view.contract.suite}
     for number, view in enumerate(views):
         findings.checks += _table_checks(view, suites.get(view.name), findings, rules, previous, is_main=number == 0)

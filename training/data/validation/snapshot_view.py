@@ -70,7 +70,7 @@ class ParquetParts:
             place = metadata.schema.names.index(column)
             groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
             stored += sum(group.column(place).total_uncompressed_size for group in groups)
-        # Great Expectations judges 64-bit numbers, whatever the width in the file.
+        # Great Expectations judges 64-bit numbers, independent of the width in the file.
         return max(stored, 8 * sum(self.part_rows()))
 
 
@@ -164,7 +164,7 @@ def arrow_of(values: npt.NDArray[Any], arrow_type: pa.DataType) -> pa.Array:
 def open_snapshot(manifest: Manifest, folder: Path, contracts: list[TableContract]) -> list[TableView]:
     """Open the tables of a snapshot whose files lie in `folder`, in the order of the contracts.
 
-    One thread: equal data give equal sums, in whatever order a machine with more threads would add.
+    One thread: equal data give equal sums on every machine.
     """
     connection = hardened([folder], threads=1)
     views = []

@@ -103,7 +103,7 @@ def run_suite(suite: Suite, frame: pd.DataFrame, *, name: str, table: str) -> li
 class SuiteJudge:
     """Judges a table by a suite, a few columns at a time: each expectation once all that it reads is there.
 
-    An expectation that could not be evaluated has failed, whatever its severity. One that was evaluated and not met has failed
+    An expectation that could not be evaluated has failed, at every severity. One that was evaluated and not met has failed
     where its severity is critical (the default), and is a warning else.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Checkpoints of one training: what a family saves to and goes on from.
+"""Checkpoints of one training: a family saves them and resumes from them.
 
 `format` says how they are laid out; `writer` and `reader` do the work. A state is tensors (`training.engine.checkpoint.tensors`), or bytes
 by name: trees need no torch for theirs.
@@ -32,7 +32,7 @@ class Checkpoints:
             every_seconds: least time between two saves that are due by time.
             keep: how many of the newest checkpoints stay, besides that of the best epoch (`train.checkpoint.keep`).
             identity: what a checkpoint must agree on to be resumed from.
-            by_name: a save with a name is made also where none is due, and the run's refs lead to it; False: there is none to look at.
+            by_name: a save with a name is made also where none is due, and the run's refs point to it; False: there is none to look at.
         """
         self._writer = CheckpointWriter(context, every_seconds=every_seconds, identity=identity, by_name=by_name, keep=keep)
         self._reader = CheckpointReader(context, identity=identity)
@@ -67,5 +67,5 @@ class Checkpoints:
         return self._reader.restore(entry_number)
 
     def close(self) -> None:
-        """Wait for the save under way and end the thread, whatever the save came to."""
+        """Wait for the save under way and end the thread, with any result of the save."""
         self._writer.close()

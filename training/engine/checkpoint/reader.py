@@ -1,4 +1,4 @@
-"""Reads checkpoints: the newest usable one, checked against the training that goes on from it."""
+"""Reads checkpoints: the newest usable one, checked against the training that resumes from it."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class CheckpointReader:
             return self._read(self._address.journal().at(entry_number).value["payload"]["uri"])
 
     def _agrees(self, identity: Mapping[str, object]) -> bool:
-        """Return whether a checkpoint is of this training; an elastic one may go on with another number of processes."""
+        """Return whether a checkpoint is of this training; an elastic one may continue with another number of processes."""
         if not self._context.request.parameters.get("elastic"):
             return bool(identity == self._identity)
         return {**identity, "world_size": 0} == {**self._identity, "world_size": 0}

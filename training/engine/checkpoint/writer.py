@@ -1,4 +1,4 @@
-"""Writes checkpoints: one copy out of the training's tensors, everything else beside the loop; committed through the lease.
+"""Writes checkpoints: one copy out of the training's tensors, everything else in a thread; committed through the lease.
 
 A block that did not change is not written again. The commit is an entry of the address's journal, so a fenced attempt's is refused.
 """
@@ -64,12 +64,12 @@ class CheckpointWriter:
         Args:
             state: tensors by name; they may change as soon as this returns.
             meta: JSON beside them: step, epoch and what else resuming needs.
-            name: ref below the run's `checkpoints/` that shall lead to it.
+            name: ref below the run's `checkpoints/` to set to it.
 
         Raises:
             SpecError: `checkpoint.dtype`, `checkpoint.layout`: a tensor that could not be restored; nothing is written.
             LeaseLostError: a newer attempt took over.
-            UnavailableError: three saves in a row failed.
+            UnavailableError: three consecutive saves failed.
         """
         from training.engine.checkpoint.tensors import check_savable
 
@@ -88,7 +88,7 @@ class CheckpointWriter:
 
         Raises:
             LeaseLostError: a newer attempt took over.
-            UnavailableError: three saves in a row failed.
+            UnavailableError: three consecutive saves failed.
         """
         self.wait()
         index: dict[str, Entry] = {}
@@ -110,14 +110,14 @@ class CheckpointWriter:
             raise
         except (NightshiftError, OSError) as err:
             self._num_failed += 1
-            logger.warning("checkpoint was not saved (%d in a row): %s; the one before stands", self._num_failed, err)
+            logger.warning("checkpoint was not saved (%d consecutive failures): %s; the previous one stays", self._num_failed, err)
             if self._num_failed >= MAX_FAILED_SAVES:
-                raise UnavailableError("checkpoint.unsaved", f"{self._num_failed} checkpoints in a row could not be saved: {err}") from err
+                raise UnavailableError("checkpoint.unsaved", f"{self._num_failed} checkpoints in a row were not saved: {err}") from err
         else:
             self._num_failed = 0
 
     def close(self) -> None:
-        """Wait for the save under way and end the thread, whatever the save came to."""
+        """Wait for the save under way and end the thread, with any result of the save."""
         try:
             self.wait()
         finally:

@@ -158,7 +158,7 @@ class Gang:
         return bytes(cells.cpu().numpy()).decode()
 
     def sum(self, *numbers: float) -> list[float]:
-        """Return the sums over all ranks, in float64 and in the order of ranks: the same bits on each, in whatever order they arrive.
+        """Return the sums over all ranks, in float64 and in the order of ranks: the same bits on each, for every order of arrival.
 
         Any rank may be late by the limit of slow work.
         """
@@ -206,5 +206,5 @@ class Gang:
         except RuntimeError as err:
             text = str(err).lower()
             if self.world_size > 1 and any(word in text for word in BROKEN_COLLECTIVE):
-                raise PeerLostError("peer.lost", f"rank {self.rank}: another rank is gone: {str(err).splitlines()[0][:300]}") from err
+                raise PeerLostError("peer.lost", f"rank {self.rank}: another rank is lost: {str(err).splitlines()[0][:300]}") from err
             raise

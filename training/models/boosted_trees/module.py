@@ -53,7 +53,7 @@ class BoostedTrees(Family):
         while run.num_rounds < train.epochs and not run.is_over:
             with liveness.phase("step", f"round {run.num_rounds + 1}"):
                 _forget_random_numbers(booster)
-                # Not xgboost.train: it counts the rounds from 0 again when it goes on with a model, and seeds them so.
+                # Not xgboost.train: it counts the rounds from 0 again when it continues a model, and seeds them so.
                 booster.update(training, run.num_rounds)
                 run.record(*_losses(booster.eval_set(matrices, run.num_rounds)))
             if run.checkpoint_due:
@@ -156,7 +156,7 @@ def _losses(evaluated: str) -> list[float]:
 
 
 def _forget_random_numbers(booster: xgboost.Booster) -> None:
-    """Make the booster's updater of trees again: it draws columns by a generator of its own, which no model file holds.
+    """Make the booster's updater of trees again: it draws columns by its own generator, which no model file holds.
 
     With `seed_per_iteration` a new one begins with numbers of (seed, round), as it does after a resumption.
     """

@@ -11,7 +11,7 @@ from training.spec.types import Section
 
 
 class RankerSettings(Section):
-    """Of `ranker`: embeddings of the ids beside the numbers, then a multi-layer perceptron."""
+    """Of `ranker`: embeddings of the ids and the numbers, then a multi-layer perceptron."""
 
     embedding_dim: Annotated[int, Field(ge=1, le=1024)] = 16
     hidden: Annotated[tuple[Annotated[int, Field(ge=1, le=8192)], ...], Field(strict=False, max_length=16)] = (64, 32)

@@ -2,7 +2,7 @@
 
 Pairwise dot products of embeddings as in DLRM (Naumov et al., 2019); the loss is the listwise softmax cross entropy over
 the rows of a group (ListNet's top-one form, Cao et al., 2007), or pairwise logistic (RankNet, Burges et al., 2005).
-Features that a constant stands in for when scoring (the position shown) enter as an additive bias of their own, so
+Features that a constant stands in for when scoring (the position shown) enter as a separate additive bias, so
 that they explain clicks without deciding ranks (a two-tower position model, as in Zhao et al., 2019).
 """
 

@@ -120,7 +120,7 @@ def gates_are_known(evaluate: Evaluate) -> Iterator[Finding]:
 
 
 def severity_has_a_gate(evaluate: Evaluate) -> Iterator[Finding]:
-    """Yield a finding for each severity of a gate that is off: `approve` would make an approval DAG that is never asked."""
+    """Yield a finding for each severity of a gate that is off: `approve` would make an approval DAG that is never used."""
     known = known_gates()
     for name in evaluate.severity:
         path: Path = ("evaluate", "severity", name)

@@ -1,7 +1,7 @@
 """Rules that join keys and sections: what no single key can say of itself.
 
 A rule names the sections that it looks at and yields findings. Where one section is broken, the rules over the others still
-speak, so that one reading of the file tells everything.
+speak, so that one check reports everything.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def broken_rules(sections: Mapping[str, object]) -> list[Finding]:
 
 
 def columns_exist(data: Data) -> Iterator[Finding]:
-    """Yield a finding for each name in `data` that is not a column, or not of the type that its use asks for."""
+    """Yield a finding for each name in `data` that is not a column, or not of the type that its use requires."""
     types = data.source.types
     named: list[tuple[Path, str]] = [
         (("data", "source", "event_time"), data.source.event_time),
@@ -79,7 +79,7 @@ def feature_tables_fit(data: Data) -> Iterator[Finding]:
     for index, table in enumerate(data.features):
         path: Path = ("data", "features", index)
         if table.table in tables:
-            yield Finding((*path, "table"), "table.clash", f"there is a table {table.table} already", "each table has a name of its own")
+            yield Finding((*path, "table"), "table.clash", f"there is a table {table.table} already", "give each table a different name")
         tables.add(table.table)
         yield from _feature_table(path, table)
         for name, column in table.joined.items():
@@ -214,9 +214,7 @@ def prepared_columns_fit(data: Data, prepare: Prepare) -> Iterator[Finding]:
             message = f"max_categories has no effect on the transform {feature.transform}"
             yield Finding((*path, "max_categories"), "field.conflict", message, "only category counts its values; leave it out")
         if feature.fill is not None and feature.transform in ("category", "hash", "bucket"):
-            yield Finding(
-                (*path, "fill"), "field.conflict", f"the transform {feature.transform} gives missing values an id of their own", ""
-            )
+            yield Finding((*path, "fill"), "field.conflict", f"the transform {feature.transform} gives missing values a separate id", "")
 
 
 def _derived(path: Path, derive: Mapping[str, Derived], taken: Mapping[str, Taken], known: Iterable[str], owner: str) -> Iterator[Finding]:

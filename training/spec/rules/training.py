@@ -40,7 +40,7 @@ def placement_fits(train: Train) -> Iterator[Finding]:
     path: Path = ("train", "placement")
     world_size = placement.world_size
     if facts is not None and not facts.distributed and world_size > 1:
-        message = f"{train.model} trains in one process, placement asks for {placement.nodes} * {placement.processes_per_node}"
+        message = f"{train.model} trains in one process, placement requests {placement.nodes} * {placement.processes_per_node}"
         yield Finding(path, "resources.processes", message, "set nodes and processes_per_node to 1")
     if train.batch_size is not None and train.batch_size % world_size:
         below = train.batch_size // world_size * world_size
@@ -54,7 +54,7 @@ def placement_fits(train: Train) -> Iterator[Finding]:
         message = f"gpus ({placement.gpus}) must be divisible by processes_per_node ({placement.processes_per_node})"
         yield Finding((*path, "gpus"), "resources.gpus", message, "both count per node; each process has as many GPUs as any other")
     if facts is not None and not facts.uses_gpus and placement.gpus:
-        message = f"{train.model} uses no GPU, placement asks for {placement.gpus}"
+        message = f"{train.model} uses no GPU, placement requests {placement.gpus}"
         yield Finding((*path, "gpus"), "resources.gpus", message, "remove gpus and accelerator")
     elif placement.gpus > placement.processes_per_node:
         message = f"gpus ({placement.gpus}) must be at most processes_per_node ({placement.processes_per_node}): a process uses one GPU"
@@ -81,7 +81,7 @@ def elastic_fits(train: Train) -> Iterator[Finding]:
 
 
 def smaller_sizes(placement: Placement, batch_size: int | None) -> list[int]:
-    """Return the numbers of nodes below all of them that an elastic training may go on with, largest first."""
+    """Return the numbers of nodes below all of them that an elastic training may continue with, largest first."""
     fewest = placement.min_nodes
     if fewest is None:
         return []
@@ -100,14 +100,14 @@ def metrics_exist(evaluate: Evaluate) -> Iterator[Finding]:
             yield Finding(path, "metric.unknown", f"the task {evaluate.task} has no metric {told(name)}", f"known: {known}")
         elif is_lower_better(name) and path[1] == "minimum":
             hint = "write it under evaluate.maximum"
-            yield Finding(path, "metric.direction", f"lower is better for {name}: a minimum would let bad models pass", hint)
+            yield Finding(path, "metric.direction", f"lower is better for {name}: a minimum would pass bad models", hint)
         elif not is_lower_better(name) and path[1] == "maximum":
             hint = "write it under evaluate.minimum"
-            yield Finding(path, "metric.direction", f"higher is better for {name}: a maximum would let bad models pass", hint)
+            yield Finding(path, "metric.direction", f"higher is better for {name}: a maximum would pass bad models", hint)
     for name, place in evaluate.metrics.items():
         path = ("evaluate", "metrics", name)
         if is_metric(evaluate.task, name) or is_lower_better(name):
-            yield Finding(path, "metric.clash", f"there is a metric {name} already", "give one's own another name")
+            yield Finding(path, "metric.clash", f"there is a metric {name} already", "give your metric another name")
         if not is_own(place):
             own = ", ".join(own_packages()) or "none"
             message = f"{told(place)} is not a package.module:function of an allowed package"

@@ -219,7 +219,7 @@ class Data(Section):
 
 
 class Validate(Section):
-    """Checks that are asked for; row count, keys, label, finiteness and types are always checked."""
+    """Optional checks; row count, keys, label, finiteness and types are always checked."""
 
     suite: Suite | None = None
     volume_change: Annotated[float, Field(gt=0, le=100)] | None = None

@@ -53,13 +53,13 @@ class Checks(Section):
 
 
 class Baseline(Section):
-    """The naive baselines that every evaluation scores beside the model."""
+    """The naive baselines that every evaluation scores in addition to the model."""
 
     enabled: bool = True
     season: PositiveDuration | None = None
     """Of a series (regression): the seasonal naive copies the value of this long before; absent: `1d` and `7d` are tried."""
     sql: Annotated[str, Field(min_length=1, max_length=4000)] | None = None
-    """A baseline of one's own: one SQL expression over the row's columns, besides the others."""
+    """An additional baseline: one SQL expression over the row's columns."""
 
 
 GateName = Annotated[str, Field(pattern="^[a-z][a-z0-9_]{0,62}$")]
@@ -69,7 +69,7 @@ class Evaluate(Section):
     task: Task
     primary: Line
     metrics: dict[Annotated[str, Field(pattern="^[a-z][a-z0-9_]{0,62}$")], Line] = Field(default_factory=dict)
-    """Metrics of one's own: name to `package.module:function` of an allowed package; more is better."""
+    """Custom metrics: name to `package.module:function` of an allowed package; more is better."""
     threshold: Annotated[float, Field(gt=0, lt=1)] = 0.5
     """At which a probability counts as a yes."""
     gain: Gain = "linear"
@@ -82,7 +82,7 @@ class Evaluate(Section):
     confidence: Annotated[float, Field(ge=0.5, le=0.9999)] = 0.95
     """Of the interval whose lower end must be above zero."""
     block: PositiveDuration = Field(default="1d", validate_default=True)
-    """The shortest block of time that counts as one observation in that interval; the rows may ask for longer ones."""
+    """The shortest block of time that counts as one observation in that interval; the rows may require longer ones."""
     slices: Annotated[tuple[ColumnName, ...], Field(strict=False)] = ()
     slice_pairs: bool = True
     """Also the pairs of those columns."""
@@ -93,14 +93,14 @@ class Evaluate(Section):
     sensitive: Annotated[tuple[ColumnName, ...], Field(strict=False)] = ()
     fairness: Fairness = Field(default_factory=Fairness)
     entities: Annotated[tuple[ColumnName, ...], Field(strict=False)] = ()
-    """Columns that together name who or what a row is about; absent: the source's key."""
+    """Columns that together identify the entity of a row; absent: the source's key."""
     latency_ms: LatencyLimits = Field(default_factory=LatencyLimits)
     checks: Checks = Field(default_factory=Checks)
     baseline: Baseline = Field(default_factory=Baseline)
     gates: dict[GateName, dict[str, Setting]] = Field(default_factory=dict)
     """Gates of other distributions: name to settings. A gate judges where it is named here."""
     severity: dict[GateName, Severity] = Field(default_factory=dict)
-    """What a gate that is not passed does: reject, say so, or ask a person. `maximum` inherits the severity of `minimum`."""
+    """Effect of a gate that is not passed: fail, warn, or approve (a person decides). `maximum` inherits the severity of `minimum`."""
 
     def severity_of(self, gate: str, default: Severity = "fail") -> Severity:
         """Return what `gate` does where it is not passed.

@@ -1,4 +1,4 @@
-"""The section `promote`: who lets a model into use, and how carefully."""
+"""The section `promote`: approval, canary and rollout of a model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from training.spec.types import Line, Name, PositiveDuration, Section
 
 
 class Canary(Section):
-    """An accepted model first scores what arrives, beside the champion, before it replaces it."""
+    """An accepted model first scores new data together with the champion before it replaces it."""
 
     for_: PositiveDuration = Field(default="3d", validate_default=True, alias="for")
     """How long at least, counted from when it became canary."""
@@ -31,7 +31,7 @@ class Promote(Section):
     approvers: Annotated[tuple[Line, ...], Field(strict=False, max_length=100)] = ()
     """Ids of Airflow users who may approve; absent: any user who may edit the DAG's tasks."""
     approve_own: bool = False
-    """Whether who triggered the run may approve its model."""
+    """Whether the user who triggered the run may approve its model."""
     approve_within: PositiveDuration = Field(default="7d", validate_default=True)
     """An approval that has not come by then never comes."""
     canary: Canary | None = None

@@ -17,7 +17,7 @@ class Placement(Section):
     nodes: Annotated[int, Field(ge=1, le=1024)] = 1
     processes_per_node: Annotated[int, Field(ge=1, le=64)] = 1
     cpus: Annotated[float, Field(gt=0, le=1024)] | None = None
-    """Also sets the threads of each process, an equal share; absent: the family's own number, whatever the machine has."""
+    """Also sets the threads of each process, an equal share; absent: the family's own number, independent of the machine."""
     memory: Bytes | None = None
     gpus: Annotated[int, Field(ge=0, le=64)] = 0
     accelerator: Name | None = None
@@ -25,7 +25,7 @@ class Placement(Section):
     shared_memory: Bytes | None = None
     """Of /dev/shm, which counts as memory."""
     min_nodes: Annotated[int, Field(ge=1, le=1024)] | None = None
-    """Elastic: after a loss, go on with as few nodes as this rather than wait for all of them. Fewer processes make other bits."""
+    """Elastic: after a loss, continue with at least this many nodes instead of waiting for all of them. Fewer processes give other bits."""
     spot: bool = False
     """Train on nodes that may be taken away: cheaper; what is lost is relaunched from the last commit."""
     topology: Name | None = None

@@ -45,7 +45,7 @@ def test_twenty_steps_in_a_row_above_a_thousand_times_the_median_end_the_trainin
     with pytest.raises(DivergedError) as caught:
         watchdog.check(119, 501.0, 1.0)
     assert caught.value.code == "loss.exploded"
-    assert caught.value.message == "step 119: loss 501 is over 1000 times the median 0.5, 20 steps in a row"
+    assert caught.value.message == "step 119: loss 501 is over 1000 times the median 0.5, 20 consecutive steps"
     assert "train.learning_rate" in caught.value.hint
 
 
@@ -115,6 +115,6 @@ def test_exploding_loss_ends_a_training(bench: LoopBench) -> None:
             calls.append(1)
         return squares(module, batch) * (1e8 if len(calls) > 110 else 1.0)
 
-    with pytest.raises(DivergedError, match=r"step 129: .*20 steps in a row") as caught:
+    with pytest.raises(DivergedError, match=r"step 129: .*20 consecutive steps") as caught:
         bench.train(loss=loss, epochs=60, learning_rate=1e-3)
     assert caught.value.code == "loss.exploded"

@@ -103,12 +103,12 @@ CASES: list[tuple[str, str, str, str]] = [
     (R, SCHEDULE, '"0 0 1 1 1 1"', f"schedule: [schedule.invalid] '0 0 1 1 1 1' has 6 fields, cron has 5 {CRON}"),
     (R, SCHEDULE, '"@daily"', f"schedule: [schedule.invalid] '@daily' has 1 field, cron has 5 {CRON}"),
     (R, SCHEDULE, '"H 2 * * *"', f"schedule: [schedule.invalid] 'H 2 * * *' is not a cron line: h is not a month or day {CRON}"),
-    (R, SCHEDULE, '"0 0 30 2 *"', "schedule: [schedule.never] '0 0 30 2 *' never comes (no month has that day)"),
+    (R, SCHEDULE, '"0 0 30 2 *"', "schedule: [schedule.never] '0 0 30 2 *' never occurs (no month has that day)"),
     (
         R,
         SCHEDULE,
         '"0 0 29 2 *"',
-        "schedule: [schedule.never] '0 0 29 2 *' does not come within 400 days (leave `schedule` out and start it by hand)",
+        "schedule: [schedule.never] '0 0 29 2 *' does not occur within 400 days (leave `schedule` out and start it by hand)",
     ),
     (
         R,
@@ -170,7 +170,7 @@ CASES: list[tuple[str, str, str, str]] = [
         F,
         "early_stopping: 20",
         "placement: {processes_per_node: 2}",
-        "train.placement: [resources.processes] boosted_trees trains in one process, placement asks for 1 * 2 (set nodes and processes_per_node to 1)",
+        "train.placement: [resources.processes] boosted_trees trains in one process, placement requests 1 * 2 (set nodes and processes_per_node to 1)",
     ),
     (
         F,
@@ -255,7 +255,7 @@ CASES: list[tuple[str, str, str, str]] = [
         F,
         "- table: planes",
         "- table: weather",
-        "data.features[1].table: [table.clash] there is a table weather already (each table has a name of its own)",
+        "data.features[1].table: [table.clash] there is a table weather already (give each table a different name)",
     ),
     (
         F,
@@ -381,7 +381,7 @@ CASES: list[tuple[str, str, str, str]] = [
         F,
         "minimum: {auc: 0.55}",
         "minimum: {log_loss: 0.5}",
-        "evaluate.minimum.log_loss: [metric.direction] lower is better for log_loss: a minimum would let bad models pass (write it under evaluate.maximum)",
+        "evaluate.minimum.log_loss: [metric.direction] lower is better for log_loss: a minimum would pass bad models (write it under evaluate.maximum)",
     ),
     (
         R,

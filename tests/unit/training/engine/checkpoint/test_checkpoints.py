@@ -265,12 +265,12 @@ def test_third_failed_save_in_a_row_ends_the_training(
     for step in (1, 2):
         checkpoints.save(state(), meta(step))
         checkpoints.wait()
-    assert "checkpoint was not saved (2 in a row)" in caplog.text
+    assert "checkpoint was not saved (2 consecutive failures)" in caplog.text
     checkpoints.save(state(), meta(3))
     with pytest.raises(UnavailableError) as caught:
         checkpoints.wait()
     assert caught.value.code == "checkpoint.unsaved"
-    assert caught.value.message == f"3 checkpoints in a row could not be saved: {error}"
+    assert caught.value.message == f"3 checkpoints in a row were not saved: {error}"
     checkpoints.close()
     assert bench.saved == []
 

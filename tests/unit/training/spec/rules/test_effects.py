@@ -36,7 +36,7 @@ WARNINGS: list[tuple[str, str, str, str]] = [
 REFUSALS: list[tuple[str, str, str, str]] = [
     # pipeline, text, its replacement, the problem as shown
     (F, "early_stopping: 20", "precision: bf16", "train.precision: [field.conflict] precision has no effect on boosted_trees (leave it out)"),
-    (F, "early_stopping: 20", "placement: {gpus: 1}", "train.placement.gpus: [resources.gpus] boosted_trees uses no GPU, placement asks for 1 (remove gpus and accelerator)"),
+    (F, "early_stopping: 20", "placement: {gpus: 1}", "train.placement.gpus: [resources.gpus] boosted_trees uses no GPU, placement requests 1 (remove gpus and accelerator)"),
     (R, PLACEMENT, "gpus: 4, processes_per_node: 2", "train.placement.gpus: [resources.gpus] gpus (4) must be at most processes_per_node (2): a process uses one GPU (set processes_per_node to 4, or gpus to fewer)"),
     (R, PLACEMENT, PLACEMENT + ", accelerator: a100", "train.placement.accelerator: [resources.accelerator] accelerator ('a100') without gpus: the node would have a GPU that the training is not given (set gpus, or remove accelerator)"),
     (F, "distance: {transform: number}", "distance: {transform: number, max_categories: 9}", "prepare.features.distance.max_categories: [field.conflict] max_categories has no effect on the transform number (only category counts its values; leave it out)"),
