@@ -1,8 +1,9 @@
-"""The table "Where to look" of docs/architecture.md: each concept of the field leads to files that exist."""
+"""The tables of docs/architecture.md: layers are those of pyproject.toml, and each concept of the field leads to files that exist."""
 
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -19,12 +20,29 @@ def concepts(page: str) -> dict[str, list[str]]:
     return {concept: re.findall(r"`([^`]+)`", where) for concept, where in rows if concept not in ("concept", "---")}
 
 
+def documented_layers(page: str) -> list[list[set[str]]]:
+    """Return the layers of each table of layers, top first: the modules of one layer are separated by commas, layers by ", then"."""
+    tables = page.split("| layer, top first |")[1:]
+    return [[layer for row in table.split("\n\n")[0].splitlines()[2:] for layer in _layers(row.split(" | ")[0])] for table in tables]
+
+
+def _layers(cell: str) -> list[set[str]]:
+    return [set(re.findall(r"`(\w+)`", part)) for part in cell.split(", then ")]
+
+
 def missing_files(page: str, root: Path) -> list[str]:
     return [f"{concept}: {name}" for concept, names in concepts(page).items() for name in names if not _is_there(root / name, name)]
 
 
 def _is_there(path: Path, name: str) -> bool:
     return path.is_dir() if name.endswith("/") else path.is_file()
+
+
+def test_layers_are_those_of_the_import_contracts_in_their_order() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
+    checked = [[set(layer.split(" : ")) for layer in contract["layers"]] for contract in contracts if contract["type"] == "layers"]
+
+    assert documented_layers(PAGE) == checked
 
 
 def test_each_concept_has_a_place_and_every_listed_file_exists() -> None:
