@@ -15,7 +15,9 @@ ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.glob("*.md"), *DOCS.glob("reference/*.md")])
 LINK = re.compile(r"!?\[[^\]]*\]\(<?([^)\s>]+)[^)]*\)|(?:src|srcset|href)=\"([^\"\s]+)\"")
-MENTION = re.compile(r"(?<![\w/.])(docs/[\w./-]*[\w-]\.(?:md|svg|png))")
+MENTION = re.compile(
+    r"(?<![\w/.-])((?:docs|benchmarks|devstack|docker|plugins|tests|tools|training)/[\w./-]*[\w-]\.(?:md|svg|png|py|json|yaml|html|Dockerfile)\b)"
+)
 EXTERNAL = re.compile(r"[a-z][a-z+.-]*:")
 
 
@@ -55,11 +57,11 @@ def test_dead_link_dead_anchor_and_dead_mention_are_found(tmp_path: Path) -> Non
     page = tmp_path / "a.md"
     page.write_text(
         "# A title of `a`\n[x](gone.md) [y](#a-title-of-a) [z](#gone) [w](a.md#a-title-of-a) ![p](gone.svg) `[c](no_link.md)`\n"
-        '<img src="gone.png"> see docs/gone.md, [site](https://example.com)\n',
+        '<img src="gone.png"> see docs/gone.md, `training/gone.py`, tests/unit, [site](https://example.com)\n',
         encoding="utf-8",
     )
 
-    assert dead_links(page, tmp_path) == ["gone.md", "#gone", "gone.svg", "gone.png", "docs/gone.md"]
+    assert dead_links(page, tmp_path) == ["gone.md", "#gone", "gone.svg", "gone.png", "docs/gone.md", "training/gone.py"]
 
 
 def test_index_and_navigation_of_the_site_have_every_page() -> None:
