@@ -8,7 +8,7 @@
     ├── OutOfMemoryError          71     the kernel, the pod's status or CUDA says so
     ├── UnavailableError          74     storage or another service does not answer, own retries spent
     ├── PreemptedError            75     told to stop, after a commit where there was time for one
-    │   ├── PeerLostError         75     another rank is gone
+    │   ├── PeerLostError         75     another rank is lost
     │   ├── HungError             75     a process made no progress for the limit of its phase, and was ended
     │   └── LeaseError            75     this attempt may not write (any more)
     │       ├── LeaseHeldError    75     someone else is at the same work right now

@@ -78,7 +78,7 @@ def test_exploded_losses_do_not_raise_the_median_that_they_are_judged_by() -> No
     for _ in range(6):
         losses += [5000.0] * 19 + [1.0]
     watchdog = watched(losses + [1500.0] * 19)
-    with pytest.raises(DivergedError, match="median 1, 20 steps"):
+    with pytest.raises(DivergedError, match="median 1, 20 consecutive steps"):
         watchdog.check(0, 1500.0, 1.0)
 
 

@@ -282,7 +282,7 @@ def test_out_of_memory_is_tried_once_more_and_then_told(api: KubernetesApi, nigh
     killed = failed(137, "OOMKilled")
     api.objects["pods", FIRST]["status"] = killed
     # A peer that lost the killed process reports first, and knows nothing of memory.
-    peer = {"code": "peer.lost", "exit_code": 75, "message": "another rank is gone", "hint": ""}
+    peer = {"code": "peer.lost", "exit_code": 75, "message": "another rank is lost", "hint": ""}
     work.address.write_error(work.request().attempt_id, peer)
     assert work.advance().name == SECOND
     api.set_status(SECOND, killed)

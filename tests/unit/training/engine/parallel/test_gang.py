@@ -217,7 +217,7 @@ def test_rank_with_a_gpu_has_cublas_use_a_workspace_that_is_deterministic(monkey
     ],
 )
 def test_broken_collective_is_a_lost_peer_among_several_ranks_and_a_bug_in_one(message: str) -> None:
-    with pytest.raises(PeerLostError, match="rank 1: another rank is gone") as caught, Gang(1, 2, CPU).collectives():
+    with pytest.raises(PeerLostError, match="rank 1: another rank is lost") as caught, Gang(1, 2, CPU).collectives():
         raise RuntimeError(message + "\nsecond line")
     assert caught.value.code == "peer.lost"
     assert message in caught.value.message
