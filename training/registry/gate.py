@@ -7,8 +7,9 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import get_args
 
-from training.contracts import JsonObject
+from training.contracts import JsonObject, canonical_json
 from training.errors import DataError, Problem, SpecError, shown
 from training.evaluation_record import EvaluationRecord
 from training.registry.reasons import Reason, at_most, missing
@@ -97,11 +98,33 @@ def judged(descriptor: GateDescriptor, record: EvaluationRecord, rules: Evaluate
     settings = kind.model_validate(rules.gates[name])
     try:
         found = tuple(gate.judge(Case(gate=name, record=record, rules=rules, settings=settings, severity=severity)))
-    except Exception as err:
+    except (Exception, SystemExit) as err:
         message = f"the gate {name} failed: {type(err).__name__}: {err}"
         raise DataError("gate.failed", message[:1000], hint="nothing was decided; repair the distribution that adds it") from err
-    strange = next((one for one in found if not isinstance(one, Reason) or one.gate != name), None)
-    if strange is not None:
-        message = f"the gate {name} returned {shown(strange)}, not a Reason of its own"
-        raise DataError("gate.failed", message, hint="return case.reason(...), case.at_most(...) or case.missing(...)")
+    for fault in filter(None, (_fault(one, name) for one in found)):
+        message = f"the gate {name} returned {fault}"
+        raise DataError("gate.failed", message[:1000], hint="return case.reason(...), case.at_most(...) or case.missing(...)")
     return found or (Reason(gate=name, passed=False, words=f"the gate {name} is configured and gave no reason, which rejects"),)
+
+
+def _fault(found: object, gate: str) -> str:
+    """Return what is wrong with an outcome of a gate of another distribution, or nothing: an unknown severity would reject nothing."""
+    if not isinstance(found, Reason) or found.gate != gate:
+        return f"{shown(found)}, not a Reason of its own"
+    for name, is_right in (
+        ("passed", isinstance(found.passed, bool)),
+        ("words", isinstance(found.words, str)),
+        ("severity", found.severity in get_args(Severity)),
+        ("numbers", isinstance(found.numbers, dict) and _is_json(found.numbers)),
+    ):
+        if not is_right:
+            return f"a Reason whose {name} is {shown(getattr(found, name))}, a {type(getattr(found, name)).__name__}"
+    return ""
+
+
+def _is_json(values: JsonObject) -> bool:
+    try:
+        canonical_json(values)
+    except ValueError:
+        return False
+    return True

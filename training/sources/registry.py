@@ -85,7 +85,7 @@ class _InstalledSource:
             raise
         except (ConnectionError, TimeoutError) as err:
             raise UnavailableError("source.unavailable", f"{self._name()} cannot be {doing}: {type(err).__name__}: {err}") from err
-        except Exception as err:
+        except (Exception, SystemExit) as err:
             message = f"{self._name()} cannot be {doing}: {type(err).__name__}: {err}"
             raise DataError("source.failed", message, hint="the log has the stack of the source's own code") from err
 
@@ -97,8 +97,10 @@ def _listing_fault(parts: Sequence[SourcePart], window: Window) -> str:
     for part in parts:
         if not isinstance(part, SourcePart):
             return f"an entry is a {type(part).__name__}, not a SourcePart"
-        if not part.uri or not part.version:
-            return f"a part has no uri or no version: {shown(part)}"
+        if not all(isinstance(text, str) and text for text in (part.uri, part.version)):
+            return f"a part has no uri or no version, or one that is not text: {shown(part)}"
+        if not isinstance(part.size_bytes, int) or part.size_bytes < 0:
+            return f"{shown(part.uri)} has the size {shown(part.size_bytes)}, which is not a number of bytes"
         if part.uri in seen:
             return f"{shown(part.uri)} appears twice"
         if days and part.partition not in days:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.unit.training.code.named_work import run_process
@@ -15,8 +18,9 @@ from tests.unit.training.stages import evaluate_bench
 from tests.unit.training.stages.evaluate_bench import EvaluateBench
 from training.errors import DataError, SpecError
 from training.evaluation_record import EvaluationRecord
-from training.registry.gate import Gate, gate_of
+from training.registry.gate import Case, Gate, gate_of
 from training.registry.gates import Decision, decide
+from training.registry.reasons import Reason
 from training.spec.families import own_packages
 from training.spec.gates import descriptor_of_gate, known_gates
 from training.spec.installed import installed_packages
@@ -138,6 +142,46 @@ def test_a_configured_gate_that_gives_no_reason_rejects() -> None:
 def test_a_gate_that_fails_or_answers_for_another_decides_nothing(name: str) -> None:
     with pytest.raises(DataError, match=f"the gate {name} ") as caught:
         judged({name: {}})
+    assert caught.value.code == "gate.failed"
+
+
+class Odd(Gate):
+    """A gate whose reason has a field of a wrong value, or that ends the process."""
+
+    def __init__(self, field: str, value: Any) -> None:
+        self._field, self._value = field, value
+
+    def judge(self, case: Case) -> Iterator[Reason]:
+        if self._field == "exit":
+            raise SystemExit(self._value)
+        wrong: dict[str, Any] = {self._field: self._value}
+        yield replace(case.reason(passed=False, words="limit exceeded"), **wrong)
+
+
+@pytest.mark.usefixtures("site")
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("severity", "error"),
+        ("severity", None),
+        ("passed", "no"),
+        ("passed", math.nan),
+        ("passed", np.bool_(False)),
+        ("words", None),
+        ("numbers", None),
+        ("numbers", {"share": math.nan}),
+        ("exit", 0),
+    ],
+)
+def test_a_gate_whose_reason_has_a_wrong_value_decides_nothing(field: str, value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    judged({"steady": {}})
+    monkeypatch.setattr("acme_steady.module.GATE", Odd(field, value))
+    gate_of.cache_clear()
+    try:
+        with pytest.raises(DataError, match="the gate steady ") as caught:
+            judged({"steady": {}})
+    finally:
+        gate_of.cache_clear()
     assert caught.value.code == "gate.failed"
 
 

@@ -262,7 +262,7 @@ def test_a_source_of_one_file_makes_a_dataset_in_processes_that_cover_its_code(s
     assert part["source_version"] == f"sha256:{manifest.files['orders/2026-01-06-00000.parquet'].digest}"
     validation = shop.stage(validate, site, {"snapshot": snapshot.artifact_uri}, {"previous_snapshot": None, "suites": {}})
     dataset = shop.stage(prepare, site, {"snapshot": snapshot.artifact_uri, "validation": validation.artifact_uri}, {})
-    frame = shop.store.manifests.get(dataset.artifact_uri, kind="dataset").files["frame.parquet"]
+    frame = shop.store.manifests.get(dataset.artifact_uri, kind="dataset").files["frame/00000.parquet"]
     shop.store.objects.fetch(frame.digest, shop.folder / "frame.parquet")
     assert pq.read_table(shop.folder / "frame.parquet").column("weekday_name").to_pylist()[-1] == "tue"
 
@@ -376,6 +376,11 @@ DAY = "2026-01-05"
         (Replaced([SourcePart("a", 0, "", DAY)]), "source.listing"),
         (Replaced([SourcePart("a", 0, "1", DAY), SourcePart("a", 0, "2", DAY)]), "source.listing"),
         (Replaced([SourcePart("a", 0, "1", "2025-01-01")]), "source.listing"),
+        (Replaced([SourcePart("a", 0, cast("Any", AS_OF), DAY)]), "source.listing"),
+        (Replaced([SourcePart(cast("Any", Path("a")), 0, "1", DAY)]), "source.listing"),
+        (Replaced([SourcePart("a", cast("Any", 1.5), "1", DAY)]), "source.listing"),
+        (Replaced([SourcePart("a", -1, "1", DAY)]), "source.listing"),
+        (Replaced(SystemExit(0)), "source.failed"),
         (Replaced([SourcePart("a", 0, "1", DAY)], content=[1, 2]), "source.content"),
         (Replaced([SourcePart("a", 0, "1", DAY)], content=KeyError("value")), "source.failed"),
     ],
