@@ -18,7 +18,8 @@ KINDS: Final = {"WholeNumber": "whole number", "Seconds": "seconds"}
 SHARED: Final = "training/installation.py"
 NAME: Final = re.compile(r"NIGHTSHIFT_[A-Z_]*[A-Z]")
 HEADS: Final[dict[SetBy, str]] = {
-    "user": "All of them are optional. An empty variable counts as not set. Paths are absolute.\n",
+    "user": "All of them are optional. An empty variable counts as not set. Paths are absolute.\n"
+    "Docker compose reads further variables from `.env`; its template .env.example explains them.\n",
     "others": "\n## Of torchrun, Kubernetes and libraries\nNightshift reads them too, or leaves them to the library that does.\n",
     "Nightshift": "\n## Set by Nightshift itself\nA value of your own is overwritten.\n",
 }
