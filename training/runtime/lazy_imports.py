@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from importlib.abc import MetaPathFinder
+from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Final
@@ -64,6 +64,35 @@ def lean_imports(*, deferred: Collection[str] = (), absent: Collection[str] = ()
             gc.enable()
 
 
+class _Repeatable(Loader):
+    """The loader of a deferred module, whose failed load leaves nothing behind, as that of an import does.
+
+    A library may import from a deferred package while its own import is not complete, ignore that this fails, and need the package later.
+    Otherwise an empty package would remain, whose modules cannot import each other in their order ("circular import").
+    """
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        # Readers of sources and data files ask the package's own loader.
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        try:
+            self._loader.exec_module(module)
+        except BaseException:
+            name = module.__name__
+            sys.modules.pop(name, None)
+            package, _, last = name.rpartition(".")
+            if getattr(sys.modules.get(package), last, None) is module:
+                delattr(sys.modules[package], last)
+            raise
+
+
 class _Finder(MetaPathFinder):
     """Answers for the named modules, in the thread that made it."""
 
@@ -81,7 +110,7 @@ class _Finder(MetaPathFinder):
             return None
         spec = self._found(fullname, path, target)
         if spec is not None and spec.loader is not None and hasattr(spec.loader, "exec_module"):
-            spec.loader = importlib.util.LazyLoader(spec.loader)
+            spec.loader = importlib.util.LazyLoader(_Repeatable(spec.loader))
         return spec
 
     def _found(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:

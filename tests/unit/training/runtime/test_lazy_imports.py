@@ -74,6 +74,33 @@ def test_a_deferred_module_is_loaded_at_its_first_use(module: Callable[[str], st
     assert loaded() == ["deferred_for_test"]
 
 
+def test_a_deferred_package_whose_load_failed_is_loaded_in_full_at_its_next_use(
+    tmp_path: Path, module: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library, package = module("library_for_test"), tmp_path / "deferred_package_for_test"
+    package.mkdir()
+    (tmp_path / f"{library}.py").write_text(
+        "try:\n    from deferred_package_for_test.part import VALUE\nexcept ImportError:\n    VALUE = 0\nREADY = True\n"
+    )
+    (package / "__init__.py").write_text(f"from {library} import READY\nORDER = 1\n")
+    (package / "part.py").write_text("import deferred_package_for_test\nVALUE = deferred_package_for_test.ORDER\n")
+    with lean_imports(deferred=[package.name]):
+        assert importlib.import_module(library).VALUE == 0, "its package needs the library, whose import was not complete"
+    try:
+        assert importlib.import_module(f"{package.name}.part").VALUE == 1
+        assert sys.modules[package.name].__loader__ is sys.modules[package.name].__spec__.loader  # type: ignore[union-attr]
+    finally:
+        for name in (package.name, f"{package.name}.part"):
+            sys.modules.pop(name, None)
+
+
+@pytest.mark.slow
+def test_judges_of_mlflow_can_be_imported_after_its_lean_import() -> None:
+    program = "from training.runtime.lazy_imports import MLFLOW_DEFERRED, MLFLOW_MODELS_OPTIONAL, lean_imports\n"
+    program += "with lean_imports(deferred=MLFLOW_DEFERRED, absent=MLFLOW_MODELS_OPTIONAL):\n    import mlflow\n"
+    assert python(AS_OWN_PROGRAM + program + "from mlflow.genai.scorers.base import Scorer\nprint(Scorer.__name__)") == "Scorer"
+
+
 def test_an_absent_module_is_missing_in_the_block_and_there_after_it(module: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
     own_program(monkeypatch)
     name = module("absent_for_test")
