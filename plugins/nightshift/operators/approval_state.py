@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypedDict, cast
@@ -10,6 +11,8 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
     from training.registry.ledger import Entry
+
+logger = logging.getLogger(__name__)
 
 
 class Person(TypedDict):
@@ -46,10 +49,16 @@ def refusal(context: Context, request: Entry) -> str:
 
 
 def note_answer(context: Context, request: Entry, answer: Answer) -> None:
-    """Keep a person's answer for the next try, should this one be killed before it is recorded: Airflow gives an answer to one try only."""
+    """Keep a person's answer for the next try, should this one be killed before it is recorded: Airflow gives an answer to one try only.
+
+    Where it cannot be kept, this try goes on to record it: to fail here would lose the answer.
+    """
     store: Any = context.get("task_state_store")
     if store is not None:
-        store.set(_key("answer", request), {**answer, "responded_at": answer["responded_at"].isoformat()})
+        try:
+            store.set(_key("answer", request), {**answer, "responded_at": answer["responded_at"].isoformat()})
+        except Exception as err:
+            logger.warning("the answer could not be kept for a further try: %s: %s", type(err).__name__, err)
 
 
 def noted_answer(context: Context, request: Entry) -> Answer | None:

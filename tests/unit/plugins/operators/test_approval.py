@@ -197,6 +197,17 @@ def test_answer_counts_when_its_try_is_killed_before_it_is_recorded(
     assert ledger.history(MODEL)[-1].reasons[-1]["words"] == "approved by ann: fine"
 
 
+def test_answer_is_recorded_when_the_state_store_does_not_answer(ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(StateStore):
+        def set(self, key: str, value: Any) -> None:
+            raise RuntimeError("API_SERVER_ERROR")
+
+    request_for(ledger, 1)
+    event = {"chosen_options": ["Approve"], "params_input": {}, "responded_by_user": ANN, "responded_at": datetime.now(UTC)}
+    assert ask(spec_with()).execute_complete({**context(), "task_state_store": Broken()}, event) == "approved"
+    assert "could not be kept for a further try: RuntimeError: API_SERVER_ERROR" in caplog.text
+
+
 def test_refused_answers_take_nothing_of_the_budget_of_failures(ledger: Ledger) -> None:
     task = approval_dag(spec_with(), {"retries": 5, "retry_policy": BudgetRetryPolicy(failures=0, backoff=timedelta(minutes=1))}).get_task(
         "ask"
