@@ -167,7 +167,11 @@ THREADS: Final = Variable(
     meaning="OpenMP: threads of a process outside of its training; a training sets its own",
 )
 PYTHON_PATH: Final = Variable(
-    name="PYTHONPATH", kind="path", default="empty", set_by="others", meaning="Python: passed on to processes that Nightshift starts"
+    name="PYTHONPATH",
+    kind="path",
+    default="empty",
+    set_by="others",
+    meaning="Python: passed on to the services; stages find packages by `NIGHTSHIFT_MODEL_PATH`",
 )
 
 

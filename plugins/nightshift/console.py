@@ -135,3 +135,7 @@ def _version() -> str:
         return importlib.metadata.version(DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:
         return "(a checkout: pyproject.toml has the version)"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -28,6 +28,9 @@ MODULES: Final[tuple[tuple[str, tuple[tuple[str, ...], ...]], ...]] = (
 )
 """Module to the beginnings of a command line that have a help of their own."""
 STAGES: Final = "python -m training.stages.<stage> REQUEST_URI"
+NIGHTSHIFT: Final = (
+    'Installed by the wheel (`make wheel`). In a checkout, after `eval "$(make env)"`: `python -m nightshift.console COMMAND`.\n\n'
+)
 WIDTH: Final = "100"
 
 
@@ -52,5 +55,6 @@ def page(root: Path) -> str:
     for module, lines in MODULES:
         for arguments in lines:
             name = "nightshift" if module == "nightshift.console" else f"python -m {module.removesuffix('.__main__')}"
-            parts.append(f"\n## {' '.join([name, *arguments])}\n```text\n{help_of(module, arguments)}\n```\n")
+            note = NIGHTSHIFT if name == "nightshift" else ""
+            parts.append(f"\n## {' '.join([name, *arguments])}\n{note}```text\n{help_of(module, arguments)}\n```\n")
     return "".join(parts)

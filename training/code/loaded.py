@@ -32,6 +32,11 @@ class LoadedCode:
         self._at_start = set(sys.modules)
         if different := self._different(files):
             message = f"this process has other code than its work is named after: {_listed(different)}"
+            if absent := [name for name in different if self._sources.file_of(name) is None]:
+                remedy = (
+                    f"install {_listed(absent)} where stages run, or set {MODEL_PATH.name} to its folder: stages do not inherit PYTHONPATH"
+                )
+                raise SpecError("request", [Problem(code="code.mismatch", message=message, hint=remedy)])
             hint = (
                 "trigger the run again; in a cluster build Airflow's image and the stages' from the same commit, or pin the latter's digest"
             )

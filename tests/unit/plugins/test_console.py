@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -51,6 +52,13 @@ def test_this_repository_is_a_checkout_that_has_every_module_of_a_subcommand() -
     for command in COMMANDS.values():
         path = ROOT / command.module.replace(".", "/")
         assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file()
+
+
+def test_module_runs_the_command_in_a_checkout_without_the_wheel() -> None:
+    command = [sys.executable, "-m", "nightshift.console", "check", "dags/pipelines/search_ranking.yaml"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "dags/pipelines/search_ranking.yaml: search_ranking is sound\n")
 
 
 def test_empty_folder_of_the_python_path_is_left_out(checkout: Path) -> None:

@@ -16,6 +16,7 @@ from training.data.validation.snapshot_view import PART_COLUMN, TableView
 from training.sql.expressions import quoted
 
 NOTHING = "none"
+NOT_KNOWN_YET = "if null means that the label is not known yet, declare this column `nullable: true`"
 
 
 def check_rows(view: TableView) -> CheckResult:
@@ -85,6 +86,7 @@ def check_complete(view: TableView, statistics: Mapping[str, ColumnStatistics], 
                 status=verdict(nulls == 0),
                 observed=f"{nulls:,} of {rows:,} rows" + (f" ({nulls / rows:.2%})" if nulls else ""),
                 allowed="0",
+                detail=NOT_KNOWN_YET if nulls and name == view.contract.known_at else "",
             )
         )
     return results

@@ -69,6 +69,12 @@ def test_a_file_that_differs_at_the_start_is_refused(folder: Path) -> None:
     assert "acme/late.py" in run(folder, "(folder / 'acme/late.py').unlink(); LoadedCode(files)")
 
 
+def test_a_package_that_this_process_does_not_find_is_refused_with_the_way_to_install_it(folder: Path) -> None:
+    answer = run(folder, "LoadedCode({**files, 'acme_source.py': 'f' * 64})")
+    assert "[code.mismatch]" in answer
+    assert "install acme_source.py where stages run, or set NIGHTSHIFT_MODEL_PATH to its folder" in answer
+
+
 @pytest.mark.parametrize("name", ["acme/late.py", "acme/words.txt"])
 def test_an_edit_of_what_is_read_later_is_refused_at_the_end(folder: Path, name: str) -> None:
     answer = run(folder, f"code = LoadedCode(files); (folder / '{name}').write_text('x = 1'); acme.model.fit(); code.check()")

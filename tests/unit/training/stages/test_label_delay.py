@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -105,6 +106,18 @@ def test_limit_that_a_split_exceeds_fails_with_split_counts_and_remedy(bench: Ev
         "data.split.end: labels_complete",
     ):
         assert words in error["message"]
+
+
+@pytest.mark.usefixtures("bench")
+def test_null_moments_of_labels_in_a_column_that_is_not_nullable_fail_with_the_key_to_set(tmp_path: Path) -> None:
+    frame = bookings()
+    late = EvaluateBench(tmp_path, "binary", text=TEXT, frame=frame.assign(settled_at=frame["settled_at"].mask(frame.index == 5)))
+    ended, address = late.attempt("validate", {"snapshot": late.snapshot_uri}, {}, "nulls")
+    error = address.error("a1")
+    assert ended is ExitCode.BAD_DATA
+    assert error is not None
+    assert "orders.settled_at: no nulls: observed 1 of" in error["message"]
+    assert "if null means that the label is not known yet, declare this column `nullable: true`" in error["message"]
 
 
 def test_limit_that_no_split_exceeds_passes(bench: EvaluateBench) -> None:
