@@ -5,10 +5,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Final
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from jinja2 import Template
 from markupsafe import Markup
 
 from training.contracts import Scalar
@@ -18,10 +16,9 @@ from training.format import breakable, brief, moment, number, percent, signed
 from training.pages import evaluation_view as view
 from training.pages.evaluation_links import Link
 from training.pages.plots import history_plot
+from training.pages.templates import FOLDER, template_environment
 from training.registry.gates import CanaryVerdict, Decision
 from training.spec.sections.evaluation import Evaluate
-
-FOLDER: Final = Path(__file__).resolve().parent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,9 +76,7 @@ def render_report(page: EvaluationPage) -> bytes:
 
 @functools.cache
 def _template() -> Template:
-    environment = Environment(
-        loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+    environment = template_environment()
     environment.filters.update(number=number, brief=brief, signed=signed, percent=percent, moment=moment, breakable=breakable)
     environment.globals.update(
         style=Markup((FOLDER / "evaluation.css").read_text("utf-8")),  # noqa: S704 - our own file

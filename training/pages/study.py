@@ -6,17 +6,16 @@ import functools
 import io
 import itertools
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import matplotlib as mpl
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from jinja2 import Template
 from matplotlib.figure import Figure
 
+from training.pages.templates import template_environment
 from training.spec.sections.tuning import Tune
 from training.tuning.records import TrialRecord
 
-FOLDER: Final = Path(__file__).resolve().parent
 COLORS: Final = {"complete": "#1b6ca8", "pruned": "#b0b0b0", "failed": "#c0392b"}
 MAX_SLICES: Final = 12
 
@@ -103,5 +102,4 @@ def _svg(figure: Figure) -> str:
 
 @functools.cache
 def _template() -> Template:
-    environment = Environment(loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined)
-    return environment.get_template("study.html")
+    return template_environment(trim=False).get_template("study.html")

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Final
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from training.data.label_delay import MAX_DAYS_SHOWN
 from training.data.validation.results import Findings
+from training.pages.templates import template_environment
 
-TEMPLATES: Final = Path(__file__).resolve().parent
 STATUS_ORDER: Final = {"failed": 0, "warned": 1, "passed": 2}
 
 
 def render_report(findings: Findings, *, pipeline: str, as_of: str, window: tuple[str, str], snapshot_digest: str) -> bytes:
     """Return the page: verdict, every check with observed, allowed and status, rows per day, column statistics."""
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+    environment = template_environment()
     environment.filters["number"] = _number
     most = max(findings.rows_per_day.values(), default=0)
     page = environment.get_template("validation.html").render(
