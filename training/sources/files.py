@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from training.errors import DataError, shown
+from training.errors import DataError, NightshiftError, UnavailableError, shown
 from training.sources.limits import check_size, decoded_bytes
 from training.sources.source import ArrowStream, PartContent, Window
 from training.sources.table_contract import TableContract
@@ -117,6 +117,7 @@ def read_rows(contract: TableContract, content: PartContent, *, source: str, lim
     Raises:
         DataError: `schema.unexpected`, columns neither declared nor ignored; `data.empty`, `format.parquet`; `source.failed`, the rows
             cannot be read; `source.too_large`, of a Parquet file by its footer and dictionaries, before a row is decoded.
+        UnavailableError: `source.unavailable`, the connection of a stream broke.
     """
     if isinstance(content.rows, Path):
         return _plain(_read_parquet(contract, content.rows, source=source, limit_bytes=limit_bytes))
@@ -141,13 +142,18 @@ def _collected(rows: ArrowStream, *, source: str, limit_bytes: int) -> pa.Table:
         return rows
     batches, size_bytes, num_rows = [], 0, 0
     try:
-        reader = pa.RecordBatchReader.from_stream(rows)
+        # What a source's own reader raises would lose its type on the way through a stream of C.
+        reader = rows if isinstance(rows, pa.RecordBatchReader) else pa.RecordBatchReader.from_stream(rows)
         for batch in reader:
             batches.append(batch)
             size_bytes, num_rows = size_bytes + batch.nbytes, num_rows + batch.num_rows
             check_size(size_bytes, limit_bytes, what=source, rows=num_rows)
         return pa.Table.from_batches(batches, reader.schema)
-    except (pa.ArrowException, OSError) as err:
+    except (NightshiftError, MemoryError):
+        raise
+    except (ConnectionError, TimeoutError) as err:
+        raise UnavailableError("source.unavailable", f"{source} cannot be read: {type(err).__name__}: {err}") from err
+    except Exception as err:
         raise DataError("source.failed", f"{source} cannot be read: {err}", hint="the log has the stack of the source's own code") from err
 
 

@@ -10,6 +10,7 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -19,7 +20,7 @@ from training.contracts import RunIdentity, StageRequest, StageResult
 from training.errors import DataError, NightshiftError, SpecError, UnavailableError
 from training.sources.listing import listing_for, missing_partitions
 from training.sources.registry import _class_of, source_of
-from training.sources.source import SourcePart
+from training.sources.source import PartContent, SourcePart
 from training.sources.table_contract import contracts_of
 from training.spec import PipelineSpec, freeze, parse_spec, resolve_uris, spec_part
 from training.spec.installed import installed_packages
@@ -410,6 +411,31 @@ def test_rows_of_a_stream_end_at_the_limit_of_memory(shop: Shop) -> None:
     content = source_of(contract).read(part, shop.folder, limit_bytes=2**20)
     with pytest.raises(DataError, match=r"source\.too_large.*2 rows"):
         read_rows(contract, content, source=part.uri, limit_bytes=50)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConnectionResetError("reset"), "source.unavailable"),
+        (TimeoutError("no rows"), "source.unavailable"),
+        (UnavailableError("warehouse.busy", "no slot"), "warehouse.busy"),
+        (DataError("source.changed", "another revision"), "source.changed"),
+        (KeyError("value"), "source.failed"),
+    ],
+)
+def test_an_error_amid_a_stream_keeps_its_code_or_says_whether_a_retry_helps(shop: Shop, error: Exception, code: str) -> None:
+    from training.sources.files import read_rows
+
+    schema = pa.schema([("order_id", pa.int64())])
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch([[1]], schema=schema)
+        raise error
+
+    content = PartContent(pa.RecordBatchReader.from_batches(schema, batches()))
+    with pytest.raises(NightshiftError) as caught:
+        read_rows(contracts_of(shop.spec())[0], content, source="shop.db#2026-01-05", limit_bytes=2**20)
+    assert caught.value.code == code
 
 
 @pytest.mark.usefixtures("site")
