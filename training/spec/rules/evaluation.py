@@ -107,12 +107,11 @@ def baseline_is_known_in_time(data: Data, prepare: Prepare, evaluate: Evaluate) 
 
 def gates_are_known(evaluate: Evaluate) -> Iterator[Finding]:
     """Yield a finding for each gate that is not installed here."""
-    known = known_gates()
     for name in evaluate.gates:
         descriptor = descriptor_of_gate(name)
         if descriptor is None:
-            added = [gate for gate in known if gate in installed_gates().packages]
-            hint = nearest(name, added) or "install the distribution that adds it, where Airflow parses DAG files too"
+            installed = "install the distribution that adds it, where Airflow parses DAG files too"
+            hint = nearest(name, sorted(installed_gates().packages)) or installed
             yield Finding(("evaluate", "gates", name), "gate.unknown", f"there is no gate {told(name)} of another distribution", hint)
         elif descriptor.settings is None:
             message = f"{name} is a gate of Nightshift: it is configured by keys of evaluate"
@@ -121,12 +120,11 @@ def gates_are_known(evaluate: Evaluate) -> Iterator[Finding]:
 
 def severity_has_a_gate(evaluate: Evaluate) -> Iterator[Finding]:
     """Yield a finding for each severity of a gate that is off: `approve` would make an approval DAG that is never used."""
-    known = known_gates()
     for name in evaluate.severity:
         path: Path = ("evaluate", "severity", name)
         gate = descriptor_of_gate(name)
         if gate is None or not gate.has_severity:
-            yield Finding(path, "gate.unknown", f"there is no gate {told(name)} with a severity", nearest(name, known))
+            yield Finding(path, "gate.unknown", f"there is no gate {told(name)} with a severity", nearest(name, known_gates()))
         elif not is_on(evaluate, gate):
             switch = gate.switch or f"set evaluate.gates.{name}"
             yield Finding(path, "gate.off", f"severity of {name} has no effect: the gate is off", f"{switch}, or remove it")

@@ -218,3 +218,18 @@ def test_an_entry_point_that_names_no_module_is_an_error_with_its_distribution(s
     with pytest.raises(SpecError, match=r"\[entry_point\.value\] .*odd.*acme-odd.*my-package"):
         is_allowed("odd")
     assert known_families() == ("boosted_trees", "ranker")
+
+
+def test_a_pipeline_of_built_in_names_reads_no_entry_points() -> None:
+    # Each parse of a DAG file is a new process: reading the metadata of all installed distributions costs a third of it.
+    code = (
+        "import importlib.metadata, sys\n"
+        "def refuse(**_): raise AssertionError('entry points were read')\n"
+        "importlib.metadata.entry_points = refuse\n"
+        "from training.spec.loader import load_spec\n"
+        "load_spec(sys.argv[1])\n"
+    )
+    for name in ("search_ranking", "flight_delay"):
+        command = [sys.executable, "-c", code, str(CHECKOUT / "dags" / "pipelines" / f"{name}.yaml")]
+        done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-2000:]
