@@ -24,6 +24,7 @@ _LATER_KEYS: Final[Mapping[str, JsonObject]] = {
     "label": {"positive": None},
     "split": {"end": "window"},
     "validate": {"unknown_labels": None, "empty_days": None},
+    "evaluate": {"gates": {}},
 }
 """Keys that came later than the first models, by section, with the value that changes nothing: the work is the same as without them."""
 _OF_THE_STUDY: Final = ("sampler", "pruner", "objective", "seed", "space")
@@ -98,7 +99,7 @@ def _evaluate(values: JsonObject) -> dict[str, JsonValue]:
     source = json_object(data["source"])
     rows = {key: source[key] for key in ("key", "event_time", "decision_lead")}
     found: dict[str, JsonValue] = {
-        "evaluate": values["evaluate"],
+        "evaluate": _as_before(values, "evaluate"),
         "model": json_object(values["promote"])["model"],
         "label": _as_before(data, "label"),
         "group": data["group"],

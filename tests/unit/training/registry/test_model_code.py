@@ -245,12 +245,12 @@ def computed(own: Path) -> str:
 
 def beside(own: Path) -> str:
     write(own / "acme" / "scaled.py", body="Path(__file__).with_name('factors.json')")
-    return r"acme/scaled\.py:\d+ looks for files beside its code"
+    return r"acme/scaled\.py:\d+ reads files next to its code"
 
 
 def resources(own: Path) -> str:
     write(own / "acme" / "scaled.py", imports="from importlib import resources")
-    return "looks for files beside its code"
+    return "reads files next to its code"
 
 
 def compiled(own: Path) -> str:
