@@ -1,7 +1,7 @@
 """Gates: pure functions of an evaluation's numbers and the spec's rules to a decision with reasons.
 
-They fail closed: a number that a rule needs and that is missing or not finite rejects, whatever the gate's severity. A severity says what a
-person can live with, and of what was not measured nobody knows.
+They fail closed: a number that a rule needs and that is missing or not finite rejects at every severity. A severity is the effect of a
+measured failure; nothing is known about what was not measured.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class CanaryVerdict(_Judged):
 def decide(record: EvaluationRecord, rules: Evaluate, *, approval: str, promote: Promote | None = None) -> Decision:
     """Decide about a candidate.
 
-    A gate that is not passed does what its severity says: `fail` rejects, `approve` asks a person, `warn` is only said. Whatever is missing
-    or not finite rejects at every severity, and so does a champion that is not a baseline: nobody can approve what was not compared.
+    The severity of a gate that is not passed decides: `fail` rejects, `approve` requires approval, `warn` is only reported. A value that is
+    missing or not finite rejects at every severity, and so does a champion that cannot be compared: an approval needs a comparison.
 
     A candidate with the champion's weights, as after an edit of the thresholds alone, is not compared with itself, and no approval is
     requested: the gates that need no champion decide, and the ledger moves nothing.
@@ -174,7 +174,7 @@ def _canary_alarms(
 def _canary_waits(
     canary_rules: Canary, rules: Evaluate, record: EvaluationRecord, num_rows: int, *, elapsed_seconds: float
 ) -> Iterator[Reason]:
-    """What has to be there before a canary can be judged at all; a reason that is not passed is still missing."""
+    """The conditions for judging a canary; a reason that is not passed is a condition that is not met yet."""
     asked_seconds = canary_rules.for_.total_seconds()
     words = f"canary for {elapsed_seconds / 3600:.1f} h, required >= {asked_seconds / 3600:.1f} h"
     numbers: dict[str, JsonValue] = {"elapsed_seconds": elapsed_seconds, "asked_seconds": asked_seconds}
@@ -188,7 +188,7 @@ def _canary_waits(
         comparison = record.comparison or Comparison()
         needed += [comparison.gain, comparison.probability]
     if any(_number(value) is None for value in needed):
-        yield Reason(gate="finite", passed=False, words=f"{rules.primary} cannot be told yet on the rows that have labels")
+        yield Reason(gate="finite", passed=False, words=f"{rules.primary} cannot be computed yet on the rows that have labels")
 
 
 def _tolerated(record: EvaluationRecord, canary_rules: Canary, rules: Evaluate) -> Reason:

@@ -113,7 +113,7 @@ class LocalFiles:
             try:
                 os.rmdir(folder)
             except FileNotFoundError:
-                pass
+                pass  # Another process removed it: the folders above may be empty, too.
             except OSError:
                 return
             self._durable.discard(str(folder))

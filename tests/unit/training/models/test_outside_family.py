@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import pandas as pd
 import pytest
 
 from tests.unit.training.code.named_work import run_process
+from tests.unit.training.installed_distribution import installed
 from tests.unit.training.registry.registered import Registry, scores_elsewhere
 from tests.unit.training.stages import evaluate_bench
 from tests.unit.training.stages.evaluate_bench import EvaluateBench
@@ -90,26 +90,10 @@ RIDGE = {"model: boosted_trees": "model: ridge", ", settings: {max_depth: 3}": "
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("site")
-    info = folder / "acme_ridge-1.0.dist-info"
-    for path, text in {
-        **{folder / name: text for name, text in FILES.items()},
-        info / "METADATA": "Metadata-Version: 2.1\nName: acme-ridge\nVersion: 1.0\n",
-        info / "entry_points.txt": "[nightshift.families]\nridge = acme_ridge\n",
-        info / "top_level.txt": "acme_ridge\n",
-    }.items():
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
     caches: list[Any] = [installed_packages, descriptor_of, distributions]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(folder)
-        for cached in caches:
-            cached.cache_clear()
+    folder, points = tmp_path_factory.mktemp("site"), {"ridge": "acme_ridge"}
+    with installed(folder, "acme_ridge", group="nightshift.families", points=points, files=FILES, caches=caches):
         yield folder
-    for cached in caches:
-        cached.cache_clear()
-    for name in [name for name in sys.modules if name.partition(".")[0] == "acme_ridge"]:
-        del sys.modules[name]
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.unit.training.code.named_work import run_process
+from tests.unit.training.installed_distribution import installed
 from tests.unit.training.registry.test_gates import ALL, GOOD, WITH_CANARY
 from tests.unit.training.stages import evaluate_bench
 from tests.unit.training.stages.evaluate_bench import EvaluateBench
@@ -68,26 +68,11 @@ NAMES = ("steady", "broken", "odd", "silent", "failing", "stranger")
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("site")
-    info = folder / "acme-1.0.dist-info"
-    points = "".join(f"{name} = acme_{name}\n" for name in NAMES)
-    for path, text in {
-        **{folder / name: text for name, text in (FILES | BROKEN).items()},
-        info / "METADATA": "Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n",
-        info / "entry_points.txt": f"[nightshift.gates]\n{points}",
-    }.items():
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
+    points = {name: f"acme_{name}" for name in NAMES}
     caches: list[Any] = [installed_packages, descriptor_of_gate, gate_of]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(folder)
-        for cached in caches:
-            cached.cache_clear()
+    folder = tmp_path_factory.mktemp("site")
+    with installed(folder, "acme", group="nightshift.gates", points=points, files=FILES | BROKEN, caches=caches):
         yield folder
-    for cached in caches:
-        cached.cache_clear()
-    for name in [name for name in sys.modules if name.startswith("acme_")]:
-        del sys.modules[name]
 
 
 def judged(gates: dict[str, Any], *, severity: dict[str, str] | None = None, **changes: Any) -> Decision:

@@ -16,6 +16,7 @@ import pytest
 
 from nightshift.operators.wait import WaitForData
 from tests.unit.training.code.named_work import code_of_request, run_process
+from tests.unit.training.installed_distribution import installed
 from training.contracts import RunIdentity, StageRequest, StageResult
 from training.errors import DataError, NightshiftError, SpecError, UnavailableError
 from training.sources.listing import listing_for, missing_partitions
@@ -159,26 +160,10 @@ ROWS_PER_DAY = 5
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("site")
-    points = "\n".join(f"{kind} = {module}" for kind, module in KINDS.items())
-    info = folder / "acme_sources-1.0.dist-info"
-    for path, text in {
-        **{folder / name: text for name, text in FILES.items()},
-        info / "METADATA": "Metadata-Version: 2.1\nName: acme-sources\nVersion: 1.0\n",
-        info / "entry_points.txt": f"[nightshift.sources]\n{points}\n",
-    }.items():
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
     caches: list[Any] = [installed_packages, descriptor_of_source, _class_of]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(folder)
-        for cached in caches:
-            cached.cache_clear()
+    folder = tmp_path_factory.mktemp("site")
+    with installed(folder, "acme_sources", group="nightshift.sources", points=KINDS, files=FILES, caches=caches):
         yield folder
-    for cached in caches:
-        cached.cache_clear()
-    for name in set(KINDS.values()) & set(sys.modules):
-        del sys.modules[name]
 
 
 class Shop:

@@ -76,7 +76,7 @@ class Actor:
             self.pause()
             self._work()
         except Killed:
-            pass
+            pass  # As the scenario wants it: the actor ends here, without an error.
         except BaseException as err:
             self.error = err
         finally:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.unit.training.code.named_work import run_process
+from tests.unit.training.installed_distribution import installed
 from tests.unit.training.stages import evaluate_bench
 from tests.unit.training.stages.evaluate_bench import EvaluateBench
 from training.errors import SpecError
@@ -49,25 +49,10 @@ HINGE = {"primary: auc}": "primary: hinge, maximum: {hinge: 0.95}, slices: [coun
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("site")
-    info = folder / "acme_hinge-1.0.dist-info"
-    for path, text in {
-        **{folder / name: text for name, text in FILES.items()},
-        info / "METADATA": "Metadata-Version: 2.1\nName: acme-hinge\nVersion: 1.0\n",
-        info / "entry_points.txt": "[nightshift.metrics]\nhinge = acme_hinge\n",
-    }.items():
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
     caches: list[Any] = [installed_packages, descriptor_of_metric, metric_of]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(folder)
-        for cached in caches:
-            cached.cache_clear()
+    folder, points = tmp_path_factory.mktemp("site"), {"hinge": "acme_hinge"}
+    with installed(folder, "acme_hinge", group="nightshift.metrics", points=points, files=FILES, caches=caches):
         yield folder
-    for cached in caches:
-        cached.cache_clear()
-    for name in [name for name in sys.modules if name.partition(".")[0] == "acme_hinge"]:
-        del sys.modules[name]
 
 
 @pytest.mark.usefixtures("site")
