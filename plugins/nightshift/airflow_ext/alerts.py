@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hashlib
 import hmac
 import html
@@ -11,11 +13,12 @@ import os
 import re
 import time
 import urllib.request
+import uuid
 from collections.abc import Callable, Mapping
 from http.client import HTTPException
 from typing import Any, Final, Literal
 
-from airflow.sdk.log import mask_secret
+from airflow.sdk.log import mask_secret, redact  # type: ignore[attr-defined]  # for mypy, `redact` is not exported
 
 from training.contracts import JsonObject
 from training.installation import Variable
@@ -32,8 +35,11 @@ MAX_REASON_CHARS: Final = 1000
 MIN_SECRET_CHARS: Final = 6
 MASK: Final = "***"
 WEBHOOK_SECRET: Final = Variable(
-    name="NIGHTSHIFT_WEBHOOK_SECRET", meaning="key for the signature of requests to `alerts.webhook` (docs/promotion.md)"
+    name="NIGHTSHIFT_WEBHOOK_SECRET",
+    meaning="key for the signature of requests to `alerts.webhook`: `whsec_` and base64, or any text (docs/promotion.md)",
 )
+STANDARD_PREFIX: Final = "whsec_"
+"""Of a secret in the form of Standard Webhooks; the rest is the key in base64."""
 PLACEHOLDER: Final = re.compile(r"\$\{([A-Z][A-Z0-9_]*_URI)\}")
 _SECRET_NAME = re.compile(r"PASSWORD|PASSWD|SECRET|TOKEN|CREDENTIAL|API_KEY|ACCESS_KEY")
 _USER_INFO = re.compile(r"(?<=://)[^/\s@]+(?=@)")
@@ -91,20 +97,18 @@ def announce(event: Event, alerts: Alerts) -> None:
 
 
 def send(event: Event, webhook: str | None) -> None:
-    """Log an event, and post it. An alert that cannot be delivered is logged and fails nothing.
-
-    With `NIGHTSHIFT_WEBHOOK_SECRET` set, `X-Nightshift-Signature` is the HMAC-SHA256 of `<timestamp>.<body>` by that secret, `<timestamp>`
-    being what `X-Nightshift-Timestamp` says: receivers refuse what is not signed, or was signed long ago.
+    """Log an event, and post it. A failed delivery is logged and fails no task. With `NIGHTSHIFT_WEBHOOK_SECRET` set, it is signed.
 
     Args:
-        webhook: `${NAME_URI}`, as the spec has it: the address itself is a secret of the environment.
+        webhook: `${NAME_URI}`, as in the spec: the address itself is a secret of the environment.
     """
     match = PLACEHOLDER.fullmatch(webhook or "")
     name = match[1] if match else ""
     address = os.environ.get(name, "").strip()
     if address:
         mask_secret(address)
-    payload = json.dumps({key: masked(value, address) if isinstance(value, str) else value for key, value in event.items()}, sort_keys=True)
+    shown = {key: redacted(value, address) if isinstance(value, str) else value for key, value in event.items()}
+    payload = json.dumps(shown, sort_keys=True)
     logger.warning("alert: %s", payload)
     if not address:
         return
@@ -112,23 +116,56 @@ def send(event: Event, webhook: str | None) -> None:
         logger.warning("alert not delivered: ${%s} is not an http address", name)
         return
     try:
-        headers = {"Content-Type": "application/json", **signed(payload.encode(), time.time())}
-        request = urllib.request.Request(address, payload.encode(), headers)  # noqa: S310 - scheme checked
+        signature = signed(payload.encode(), time.time(), f"msg_{uuid.uuid4().hex}")
+    except binascii.Error:
+        logger.warning("alert not delivered: the part of %s after %s is not base64", WEBHOOK_SECRET.name, STANDARD_PREFIX)
+        return
+    try:
+        request = urllib.request.Request(address, payload.encode(), {"Content-Type": "application/json", **signature})  # noqa: S310 - scheme checked
         with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:  # noqa: S310 - as above
             logger.info("alert delivered, status %s", answer.status)
     except (OSError, ValueError, HTTPException) as err:
-        # The address is a secret, and errors may repeat it: the variable's name alone is said.
+        # The address is a secret, and errors may repeat it, so only the name of the variable is logged.
         logger.warning("alert not delivered to ${%s}: %s", name, type(err).__name__)
 
 
-def signed(payload: bytes, now: float, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the headers that prove where a payload comes from, none where the installation has no secret for it."""
+def signed(payload: bytes, now: float, message_id: str, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the headers that authenticate a payload; none if the installation has no secret for it.
+
+    `webhook-id`, `webhook-timestamp` and `webhook-signature` follow Standard Webhooks 1.0.0: `v1,` and the base64 of the HMAC-SHA256 of
+    `<id>.<timestamp>.<payload>`. A secret without `whsec_` is the key itself, in UTF-8. The headers `X-Nightshift-*` are those of earlier
+    versions: deprecated, and removed in the next release.
+
+    Args:
+        now: seconds since 1970.
+        message_id: unique for each message.
+
+    Raises:
+        binascii.Error: the secret begins with `whsec_`, and the rest is empty or not base64.
+    """
     secret = WEBHOOK_SECRET.value(environ)
     if not secret:
         return {}
     timestamp = str(int(now))
-    digest = hmac.new(secret.encode(), f"{timestamp}.".encode() + payload, hashlib.sha256).hexdigest()
-    return {"X-Nightshift-Timestamp": timestamp, "X-Nightshift-Signature": f"sha256={digest}"}
+    digest = hmac.digest(_signing_key(secret), f"{message_id}.{timestamp}.".encode() + payload, "sha256")
+    earlier = hmac.new(secret.encode(), f"{timestamp}.".encode() + payload, hashlib.sha256).hexdigest()
+    return {
+        "webhook-id": message_id,
+        "webhook-timestamp": timestamp,
+        "webhook-signature": f"v1,{base64.b64encode(digest).decode()}",
+        "X-Nightshift-Timestamp": timestamp,
+        "X-Nightshift-Signature": f"sha256={earlier}",
+    }
+
+
+def _signing_key(secret: str) -> bytes:
+    if not secret.startswith(STANDARD_PREFIX):
+        return secret.encode()
+    encoded = secret.removeprefix(STANDARD_PREFIX)
+    if not encoded:
+        raise binascii.Error("no key")
+    # Receivers' libraries accept a key without padding.
+    return base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
 
 
 def _to_slack(event: Event, alerts: Alerts) -> None:
@@ -162,16 +199,20 @@ def told(event: Event) -> str:
     """Return an event as people read it, without secrets."""
     lines = [headline(event), str(event.get("reason") or "")]
     lines += [f"{name}: {event[name]}" for name in ("run", "decided_by", "url", "report") if event.get(name)]
-    return "\n".join(masked(line) for line in lines if line)
+    return "\n".join(redacted(line) for line in lines if line)
 
 
-def masked(text: str, *secrets: str, environ: Mapping[str, str] = os.environ) -> str:
-    """Return `text`, cut to 1000 characters, without secrets: those given, the environment's, and the user and password of a URL."""
+def redacted(text: str, *secrets: str, environ: Mapping[str, str] = os.environ) -> str:
+    """Return `text`, at most 1000 characters, without secrets.
+
+    Airflow's redaction removes what Airflow knows in this process: passwords of connections, sensitive variables, what tasks passed to
+    `mask_secret`. It knows neither secrets in the environment nor the user and password of a URL, which are removed here, and `secrets`.
+    """
     known = [*secrets, *(value for name, value in environ.items() if _SECRET_NAME.search(name.upper()))]
-    # The longest first: one secret may be part of another.
+    # The longest first, because one secret may be part of another: Airflow replaces them in any order, so it comes last.
     for secret in sorted(filter(lambda value: len(value) >= MIN_SECRET_CHARS, known), key=len, reverse=True):
         text = text.replace(secret, MASK)
-    return _USER_INFO.sub(MASK, text)[:MAX_REASON_CHARS]
+    return str(redact(_USER_INFO.sub(MASK, text), replacement=MASK))[:MAX_REASON_CHARS]
 
 
 def _of_run(kind: Literal["failure", "success"], context: Mapping[str, object]) -> Event:

@@ -1,5 +1,7 @@
 """Alerts: what is said, where it goes, and what never leaves."""
 
+import base64
+import binascii
 import hashlib
 import hmac
 import json
@@ -13,8 +15,9 @@ from typing import Any
 import pytest
 from airflow.providers.slack.notifications.slack import SlackNotifier
 from airflow.providers.smtp.notifications.smtp import SmtpNotifier
+from airflow.sdk.log import mask_secret, redact
 
-from nightshift.airflow_ext.alerts import announce, deadline_missed, masked, run_succeeded, send, signed, task_failed
+from nightshift.airflow_ext.alerts import announce, deadline_missed, redacted, run_succeeded, send, signed, task_failed, told
 from training.spec.models import Alerts, Email, Slack
 
 CONTEXT = {
@@ -27,12 +30,19 @@ TOLD = Alerts(webhook="${ALERTS_URI}")
 
 
 @pytest.fixture
-def posted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
-    """What a webhook was sent; ALERTS_URI leads to it."""
+def headers() -> list[dict[str, str]]:
+    """The headers of each request to the webhook, names in lower case."""
+    return []
+
+
+@pytest.fixture
+def posted(headers: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
+    """The body of each request to the webhook; ALERTS_URI is its address."""
     received: list[dict[str, Any]] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
+            headers.append({name.lower(): value for name, value in self.headers.items()})
             received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
             self.send_response(204)
             self.end_headers()
@@ -99,12 +109,35 @@ def test_what_cannot_be_delivered_fails_nothing_and_names_no_address(
     assert "passwd" not in caplog.text
 
 
-def test_secrets_are_masked() -> None:
+def test_secrets_of_the_environment_of_urls_and_of_the_caller_are_redacted() -> None:
     environ = {"AWS_SECRET_ACCESS_KEY": "abcdef123", "SHOP_TOKEN": "short", "HOME": "/home/ada"}
-    text = masked("abcdef123 at s3://ada:pass@bucket/x, short, /home/ada, hook", "hook", environ=environ)
+    text = redacted("abcdef123 at s3://ada:pass@bucket/x, short, /home/ada, hook", "hook", environ=environ)
     assert text == "*** at s3://***@bucket/x, short, /home/ada, hook"
-    assert masked("the hook-of-ours", "hook-of-ours", environ={}) == "the ***"
-    assert len(masked("x" * 5000, environ={})) == 1000
+    assert redacted("the hook-of-ours", "hook-of-ours", environ={}) == "the ***"
+    assert len(redacted("x" * 5000, environ={})) == 1000
+
+
+def test_secret_that_airflow_knows_is_absent_from_webhook_log_and_message(
+    posted: list[dict[str, Any]], caplog: pytest.LogCaptureFixture
+) -> None:
+    mask_secret("pw-of-a-connection-7f3a")
+    event = {"event": "failure", "pipeline": "p", "reason": "login with pw-of-a-connection-7f3a failed"}
+    send(event, "${ALERTS_URI}")
+    assert posted == [{"event": "failure", "pipeline": "p", "reason": "login with *** failed"}]
+    assert "7f3a" not in caplog.text
+    assert told(event) == "Nightshift: failure, p\nlogin with *** failed"
+
+
+def test_airflow_alone_keeps_secrets_of_the_environment_and_passwords_in_urls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOP_PASSWORD", "swordfish-4711")
+    text = "swordfish-4711 at postgresql://ada:swordfish-4712@db/x"
+    assert redact(text) == text
+    assert redacted(text) == "*** at postgresql://***@db/x"
+
+
+def test_secret_that_is_the_beginning_of_another_leaves_no_rest_of_it() -> None:
+    environ = {"A_TOKEN": "abcdef", "B_TOKEN": "abcdef-ghijkl", "C_TOKEN": "ghijkl"}
+    assert redacted("abcdef-ghijkl, abcdef", environ=environ) == "***, ***"
 
 
 def test_event_that_is_not_configured_is_not_sent(posted: list[dict[str, Any]]) -> None:
@@ -112,14 +145,71 @@ def test_event_that_is_not_configured_is_not_sent(posted: list[dict[str, Any]]) 
     assert posted == []
 
 
-def test_a_signature_covers_time_and_body_and_is_absent_without_a_secret() -> None:
-    environ = {"NIGHTSHIFT_WEBHOOK_SECRET": "of both sides"}
-    headers = signed(b"{}", 1_800_000_000.9, environ)
+def test_signature_is_the_one_of_the_published_vector_of_standard_webhooks() -> None:
+    environ = {"NIGHTSHIFT_WEBHOOK_SECRET": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}
+    headers = signed(b'{"test": 2432232314}', 1_614_265_330.7, "msg_p5jXN8AQM9LWM0D4loKWxJek", environ)
+    assert headers["webhook-id"] == "msg_p5jXN8AQM9LWM0D4loKWxJek"
+    assert headers["webhook-timestamp"] == "1614265330"
+    assert headers["webhook-signature"] == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+
+
+@pytest.mark.parametrize("field", ["id", "timestamp", "payload", "secret"])
+def test_signature_changes_with_id_time_body_and_secret(field: str) -> None:
+    def signature(payload: bytes = b"{}", now: float = 1.0, message_id: str = "msg_1", key: str = "of both sides") -> str:
+        return signed(payload, now, message_id, {"NIGHTSHIFT_WEBHOOK_SECRET": key})["webhook-signature"]
+
+    changed = {
+        "id": signature(message_id="msg_2"),
+        "timestamp": signature(now=2.0),
+        "payload": signature(b"{ }"),
+        "secret": signature(key="of one side"),
+    }
+    assert changed[field] != signature()
+
+
+def test_secret_that_is_any_text_is_the_key_and_signs_as_its_base64_does() -> None:
+    encoded = base64.b64encode(b"of both sides").decode()
+    plain, padded, bare = (
+        signed(b"{}", 1.0, "msg_1", {"NIGHTSHIFT_WEBHOOK_SECRET": secret})["webhook-signature"]
+        for secret in ("of both sides", f"whsec_{encoded}", f"whsec_{encoded.rstrip('=')}")
+    )
+    assert plain == padded == bare
+
+
+def test_deprecated_signature_is_sent_beside_the_standard_one() -> None:
+    headers = signed(b"{}", 1_800_000_000.9, "msg_1", {"NIGHTSHIFT_WEBHOOK_SECRET": "of both sides"})
     expected = hmac.new(b"of both sides", b"1800000000.{}", hashlib.sha256).hexdigest()
-    assert headers == {"X-Nightshift-Timestamp": "1800000000", "X-Nightshift-Signature": f"sha256={expected}"}
-    assert signed(b"{}", 1_800_000_001.0, environ) != headers
-    assert signed(b"{ }", 1_800_000_000.9, environ) != headers
-    assert signed(b"{}", 1.0, {}) == {}
+    assert headers["X-Nightshift-Timestamp"] == "1800000000"
+    assert headers["X-Nightshift-Signature"] == f"sha256={expected}"
+
+
+def test_nothing_is_signed_without_a_secret() -> None:
+    assert signed(b"{}", 1.0, "msg_1", {}) == {}
+
+
+def test_receiver_can_verify_what_is_posted_and_each_message_has_its_own_id(
+    posted: list[dict[str, Any]], headers: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NIGHTSHIFT_WEBHOOK_SECRET", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+    key = base64.b64decode("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+    for _ in range(2):
+        send({"event": "success", "pipeline": "p"}, "${ALERTS_URI}")
+    for body, found in zip(posted, headers, strict=True):
+        content = f"{found['webhook-id']}.{found['webhook-timestamp']}.{json.dumps(body)}".encode()
+        assert found["webhook-signature"] == "v1," + base64.b64encode(hmac.digest(key, content, "sha256")).decode()
+    assert headers[0]["webhook-id"] != headers[1]["webhook-id"]
+
+
+@pytest.mark.parametrize("secret", ["whsec_", "whsec_not base64!", "whsec_abcde"])
+def test_malformed_standard_secret_sends_nothing_and_names_the_variable(
+    secret: str, posted: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("NIGHTSHIFT_WEBHOOK_SECRET", secret)
+    send({"event": "success", "pipeline": "p"}, "${ALERTS_URI}")
+    assert posted == []
+    assert "alert not delivered: the part of NIGHTSHIFT_WEBHOOK_SECRET after whsec_ is not base64" in caplog.text
+    with pytest.raises(binascii.Error):
+        signed(b"{}", 1.0, "msg_1", {"NIGHTSHIFT_WEBHOOK_SECRET": secret})
 
 
 def test_slack_and_mail_get_the_event_in_words_and_not_as_a_template(monkeypatch: pytest.MonkeyPatch) -> None:
