@@ -58,6 +58,20 @@ class ShardSet(MappedShards):
         return batch
 
 
+def cut(batch: Batch, num_parts: int) -> list[Batch]:
+    """Return a batch's units (rows, or whole groups) in so many parts, in order; sizes differ by at most a unit, and may be 0."""
+    if num_parts == 1:
+        return [batch]
+    num_rows = len(batch["label"])
+    starts = torch.arange(num_rows)
+    if "group" in batch and num_rows:
+        group = batch["group"]
+        starts = torch.cat([torch.zeros(1, dtype=torch.int64), (group[1:] != group[:-1]).nonzero().flatten() + 1])
+    ends = [*starts.tolist(), num_rows]
+    bounds = [ends[len(starts) * part // num_parts] for part in range(num_parts + 1)]
+    return [{name: cells[first:last] for name, cells in batch.items()} for first, last in itertools.pairwise(bounds)]
+
+
 class GlobalOrder:
     """One epoch's order of units, from any position on."""
 
@@ -116,6 +130,7 @@ class Loader:
         dataset_digest: str,
         seed: int,
         batch_size: int,
+        micro_batch_size: int | None = None,
         rank: int = 0,
         world_size: int = 1,
         shuffle: bool = True,
@@ -127,6 +142,7 @@ class Loader:
             dataset_digest: of the dataset's manifest.
             seed: the run's.
             batch_size: rows of a global batch, over all ranks.
+            micro_batch_size: rows of the parts that a rank's share is cut into; None: it is not cut.
             rank: this process's, from 0.
             world_size: number of ranks.
             shuffle: False: as stored, the same in every epoch.
@@ -140,10 +156,17 @@ class Loader:
         self.num_units = sum(shards.shard_units)
         self.units_per_batch = max(1, batch_size * self.num_units // max(1, shards.num_rows))
         self.steps_per_epoch = -(-self.num_units // self.units_per_batch)
+        rows = batch_size if micro_batch_size is None else micro_batch_size
+        self._units_per_micro_batch = max(1, rows * self.num_units // max(1, shards.num_rows))
 
     def num_global_units(self, step: int) -> int:
         """Return how many units (groups, or else rows) the global batch `step` has over all ranks: what a mean divides by."""
         return max(0, min(self.units_per_batch, self.num_units - step * self.units_per_batch))
+
+    def num_micro_batches(self, step: int) -> int:
+        """Return into how many parts each rank's share of the global batch `step` is cut: the same number on every rank."""
+        largest_share = -(-self.num_global_units(step) // self._world_size)
+        return max(1, -(-largest_share // self._units_per_micro_batch))
 
     def batches(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
         """Yield this rank's share of the epoch's global batches from `start_step` on, a few ahead gathered in a thread."""

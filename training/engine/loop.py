@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from training import liveness
-from training.data.loader import Batch, Loader
+from training.data.loader import Batch, Loader, cut
 from training.engine.checkpoint.checkpoints import Checkpoints
 from training.engine.checkpoint.format import Position
 from training.engine.checkpoint.tensors import check_savable
@@ -149,22 +149,29 @@ class Loop:
         self._gang.wait_for_all()
         first = progress.step - progress.epoch * parts.loader.steps_per_epoch
         for number, batch in enumerate(parts.loader.batches(progress.epoch, first), start=first):
-            self._step(batch, parts.loader.num_global_units(number))
-            if parts.stop.requested and self._strategy.saves:
-                self._save(wait=True)
-                raise PreemptedError("train.preempted", f"stopped after step {progress.step}, which is committed")
-            if parts.stop.requested:
-                # Its collective with the first rank breaks, which then saves the last whole step.
-                raise PreemptedError("train.preempted", f"rank {self._gang.rank} stopped after step {progress.step}")
-            if self._strategy.saves and parts.checkpoints.due:
-                self._save()
+            self._step(cut(batch, parts.loader.num_micro_batches(number)), parts.loader.num_global_units(number))
+            self._between_steps()
         self._finish_epoch()
 
-    def _step(self, batch: Batch, num_units: int) -> None:
+    def _between_steps(self) -> None:
+        """Save, where it is due or the training is to stop; only here is the state that of a whole step."""
+        parts, progress = self._parts, self.progress
+        saves = self._strategy.saves
+        is_stopped, is_due = self._strategy.agree(parts.stop.requested, saves and parts.checkpoints.due)
+        if is_stopped and saves:
+            self._save(wait=True)
+            raise PreemptedError("train.preempted", f"stopped after step {progress.step}, which is committed")
+        if is_stopped:
+            # Its collective with the first rank breaks, which then saves the last whole step.
+            raise PreemptedError("train.preempted", f"rank {self._gang.rank} stopped after step {progress.step}")
+        if is_due:
+            self._save()
+
+    def _step(self, batches: Sequence[Batch], num_units: int) -> None:
         parts, progress, strategy = self._parts, self.progress, self._strategy
         _seed((parts.seed * 1_000_003 + progress.step) * 4099 + strategy.data_rank, self._gang.device)
         self._optimizer.clear_gradients()
-        total = strategy.backward(batch, parts.loss, num_units)
+        total = strategy.backward(batches, parts.loss, num_units)
         norm = strategy.clip(MAX_GRAD_NORM)
         loss = float(total) * strategy.num_data_ranks / num_units
         self._watchdog.check(progress.step, loss, norm)

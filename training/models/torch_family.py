@@ -89,9 +89,10 @@ class TorchFamily(Family):
             )
         )
         loop.train()
+        weights = strategy.whole(loop.best)
         return FitResult(
             weights_name="weights.safetensors",
-            weights=save({name: tensor.contiguous() for name, tensor in sorted(loop.best.items())}),
+            weights=save({name: tensor.contiguous() for name, tensor in sorted(weights.items())}),
             architecture=architecture,
             best_epoch=loop.progress.best_epoch,
             validation_loss=loop.progress.best_loss,
@@ -125,6 +126,7 @@ class TorchFamily(Family):
             dataset_digest=context.dataset_digest,
             seed=context.spec.train.seed,
             batch_size=context.spec.train.batch_size or DEFAULT_BATCH_SIZE,
+            micro_batch_size=context.spec.train.micro_batch_size,
             rank=strategy.data_rank,
             world_size=strategy.num_data_ranks,
             shuffle=split == "train",

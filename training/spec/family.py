@@ -7,7 +7,7 @@ from typing import Final
 
 from training.spec.types import Section
 
-NEURAL_ONLY: Final = ("batch_size", "warmup_steps", "weight_decay", "precision")
+NEURAL_ONLY: Final = ("batch_size", "warmup_steps", "weight_decay", "precision", "micro_batch_size")
 """Keys of `train` that have no effect on a family that is not trained by gradient descent."""
 
 

@@ -27,6 +27,8 @@ _LATER_KEYS: Final[Mapping[str, JsonObject]] = {
     "evaluate": {"gates": {}},
 }
 """Keys that came later than the first models, by section, with the value that changes nothing: the work is the same as without them."""
+_LATER_TRAIN_KEYS: Final = ("warmup_steps", "micro_batch_size")
+"""Keys of `train` that came later than the first models."""
 _OF_THE_STUDY: Final = ("sampler", "pruner", "objective", "seed", "space")
 _OF_ITS_END: Final = ("trials", "patience", "within")
 
@@ -86,9 +88,10 @@ def _train(values: JsonObject) -> dict[str, JsonValue]:
     section = json_object(values["train"])
     threads = Placement.model_validate(section["placement"]).threads_per_process
     train = {key: value for key, value in section.items() if key not in _NOT_OF_THE_WEIGHTS}
-    if train["warmup_steps"] is None:
-        # The key came later than the first models: where it is not used, their training is still the same work.
-        del train["warmup_steps"]
+    for key in _LATER_TRAIN_KEYS:
+        # Where such a key is not used, the training is still the same work as of the first models.
+        if train[key] is None:
+            del train[key]
     part: dict[str, JsonValue] = {"train": train, "task": json_object(values["evaluate"])["task"]}
     return part if threads is None else {**part, "threads": threads}
 

@@ -7,13 +7,15 @@ from training.engine.parallel.ddp import ReplicatedModel
 from training.engine.parallel.gang import Gang
 from training.engine.parallel.strategy import Strategy
 from training.engine.precision import choose_precision
+from training.spec.layout import Layout
 
 
-def strategy_for(gang: Gang | Alone, *, precision: str) -> Strategy:
+def strategy_for(gang: Gang | Alone, *, precision: str, layout: Layout | None = None) -> Strategy:
     """Return how the processes of a gang train a torch module.
 
     Args:
         gang: of torch processes.
+        layout: of as many processes as the gang has; None: each has the whole model.
         precision: `train.precision` of the spec.
 
     Raises:
@@ -22,4 +24,10 @@ def strategy_for(gang: Gang | Alone, *, precision: str) -> Strategy:
     """
     if not isinstance(gang, Gang):
         raise TypeError(f"a torch family trains in a Gang, not in a {type(gang).__name__}")
-    return ReplicatedModel(gang, precision=choose_precision(precision, gang.device))
+    chosen = choose_precision(precision, gang.device)
+    if layout is None or layout.is_replicated:
+        return ReplicatedModel(gang, precision=chosen)
+    # Imported here: FSDP2 and device meshes cost seconds, which a training of whole models need not pay.
+    from training.engine.parallel.sharded import ShardedModel
+
+    return ShardedModel(gang, layout, precision=chosen)

@@ -6,8 +6,8 @@ A gang of one process is the same without a wrapper.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -65,9 +65,17 @@ class ReplicatedModel:
         return self._gang.is_first
 
     @property
+    def is_sharded(self) -> bool:
+        return False
+
+    @property
     def can_rescue(self) -> bool:
         # A forward pass changes buffers: those are not of the last whole step any more.
         return self._gang.is_first and not any(True for _ in self._module.buffers())
+
+    def agree(self, *flags: bool) -> list[bool]:
+        # The first one saves alone, and may do so at any step.
+        return list(flags)
 
     def place(self, module: nn.Module) -> Mapping[str, nn.Parameter]:
         self._module = self._wrapped = module.to(self._gang.device)
@@ -77,13 +85,21 @@ class ReplicatedModel:
                 self._wrapped = GradientReducer(self._module, gradient_as_bucket_view=True)
         return self._parameters
 
-    def backward(self, batch: Batch, loss: SumLoss, num_units: int) -> torch.Tensor:
+    def backward(self, batches: Sequence[Batch], loss: SumLoss, num_units: int) -> torch.Tensor:
+        totals = []
         with self._gang.collectives():
-            with autocast(self._precision, self._gang.device):
-                total = loss(self._wrapped, self._on_device(batch))
-            # DDP averages over ranks; shares differ by a unit, so the mean over units is the sum of sums over all units.
-            (total * (self.num_data_ranks / num_units)).backward()  # type: ignore[no-untyped-call]
-        return total.detach()
+            for number, batch in enumerate(batches, start=1):
+                with self._reduction(is_last=number == len(batches)):
+                    with autocast(self._precision, self._gang.device):
+                        total = loss(self._wrapped, self._on_device(batch))
+                    # DDP averages over ranks; shares differ by a unit, so the mean over units is the sum of sums over all units.
+                    (total * (self.num_data_ranks / num_units)).backward()  # type: ignore[no-untyped-call]
+                totals.append(total.detach())
+        return totals[0] if len(totals) == 1 else torch.stack(totals).sum()
+
+    def _reduction(self, *, is_last: bool) -> AbstractContextManager[None]:
+        """Gradients are reduced over ranks once, in the backward pass of the last micro-batch."""
+        return nullcontext() if is_last or not isinstance(self._wrapped, GradientReducer) else self._wrapped.no_sync()
 
     def clip(self, max_norm: float) -> float:
         # Reading the norm waits for the collectives of a GPU.
@@ -115,6 +131,9 @@ class ReplicatedModel:
 
     def weights(self) -> dict[str, torch.Tensor]:
         return {name: tensor.detach().cpu().clone() for name, tensor in self._module.state_dict().items()}
+
+    def whole(self, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return dict(weights)
 
     def _on_device(self, batch: Batch) -> Batch:
         return {name: cells.to(self._gang.device, non_blocking=True) for name, cells in batch.items()}

@@ -1,13 +1,13 @@
 """The seam of parallel training: how one model is trained by all processes of a gang.
 
-One file of this folder for each strategy; `ddp` is the present one. The loop, the loader and torch families know a strategy only by this
+One file of this folder for each strategy: `ddp`, `sharded`. The loop, the loader and torch families know a strategy only by this
 protocol: torch.distributed and its wrappers are imported in this folder alone. Order of the calls: `place`, then the optimizer is made of
 the parameters that it returned, then `restore` where there is a checkpoint, then steps and validations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -40,8 +40,19 @@ class Strategy(Protocol):
         """Whether this process writes checkpoints."""
 
     @property
+    def is_sharded(self) -> bool:
+        """Whether each process has a part of the state, so that all save and restore together; otherwise `state` is the whole of it."""
+
+    @property
     def can_rescue(self) -> bool:
         """Whether this process alone has the whole state of the last step, after another one was lost in the next."""
+
+    def agree(self, *flags: bool) -> list[bool]:
+        """Return what the processes decide between two steps: where they save together, any one's flag is everyone's; else one's own.
+
+        Raises:
+            PeerLostError: another process is lost.
+        """
 
     def place(self, module: nn.Module) -> Mapping[str, nn.Parameter]:
         """Move the model to the devices and wrap it; return the parameters that this process updates, by name.
@@ -52,11 +63,11 @@ class Strategy(Protocol):
             PeerLostError: another process is lost.
         """
 
-    def backward(self, batch: Batch, loss: SumLoss, num_units: int) -> torch.Tensor:
-        """Set the parameters' gradients to those of the mean loss over a global batch. A strategy may cut the share into micro-batches.
+    def backward(self, batches: Sequence[Batch], loss: SumLoss, num_units: int) -> torch.Tensor:
+        """Add to the parameters' gradients those of the mean loss over a global batch.
 
         Args:
-            batch: this data rank's share, on the CPU.
+            batches: this data rank's share, on the CPU, cut into micro-batches: one or more, as many on every rank; one may be empty.
             loss: of a module and a batch, summed over its units.
             num_units: of the global batch, over all data ranks.
 
@@ -88,4 +99,13 @@ class Strategy(Protocol):
         """Take over a model's tensors, by the names of `state`."""
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """Return copies on the CPU of the whole model's tensors, by name. All processes must call it."""
+        """Return copies of the tensors of `state`, by name: what is kept of the best epoch."""
+
+    def whole(self, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return the whole model's tensors on the CPU, by name, from what `weights` returned: in the first process; else they may be none.
+
+        All processes must call it.
+
+        Raises:
+            PeerLostError: another process is lost.
+        """

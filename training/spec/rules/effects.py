@@ -63,6 +63,15 @@ def _placement_is_used(train: Train) -> Iterator[Finding]:
         yield _unused((*path, "shared_memory"), message, "remove it: it counts as memory")
 
 
+def _micro_batches_are_smaller(train: Train) -> Iterator[Finding]:
+    if train.micro_batch_size is None or train.batch_size is None:
+        return
+    share = train.batch_size // train.placement.world_size
+    if train.micro_batch_size >= share:
+        message = f"micro_batch_size ({train.micro_batch_size}) has no effect: a process's share of a batch has {share} rows"
+        yield _unused(("train", "micro_batch_size"), message, "set it below that, or remove it")
+
+
 def _limits_are_of_what_is_done(timeout: Timeout, train: Train) -> Iterator[Finding]:
     facts = descriptor_of(train.model)
     if "validation" in timeout.model_fields_set and facts is not None and "batch_size" in facts.ignored_keys:
@@ -93,6 +102,7 @@ _RULES: Final[tuple[tuple[tuple[str, ...], Rule], ...]] = (
     (("alerts",), _channels_have_events),
     (("promote", "evaluate"), _approvals_are_asked_for),
     (("train",), _placement_is_used),
+    (("train",), _micro_batches_are_smaller),
     (("timeout", "train"), _limits_are_of_what_is_done),
     (("tune", "train"), _study_is_limited),
     (("costs",), _costs_are_known),

@@ -59,6 +59,8 @@ class Train(Section):
     """Passes over the training rows; boosting rounds for trees."""
     batch_size: Annotated[int, Field(ge=1, le=2**27)] | None = None
     """Rows of one step over all processes."""
+    micro_batch_size: Annotated[int, Field(ge=1, le=2**27)] | None = None
+    """Rows that a process holds in memory at once; it adds up the gradients of its share of a batch. Absent: the whole share."""
     learning_rate: Annotated[float, Field(gt=0, le=100)]
     warmup_steps: Annotated[int, Field(ge=0, le=10**9)] | None = None
     """Steps until the learning rate is reached, linearly; absent: a twentieth of all steps."""

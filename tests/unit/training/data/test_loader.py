@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from tests.shard_files import write_shards
-from training.data.loader import Batch, GlobalOrder, Loader, ShardSet
+from training.data.loader import Batch, GlobalOrder, Loader, ShardSet, cut
 from training.data.shards import describe_layout
 from training.data.transforms import LayoutEntry, Matrix
 from training.errors import DataError
@@ -204,3 +204,39 @@ def test_memory_does_not_grow_with_the_epochs(tmp_path: Path) -> None:
         run(epoch)
     # Keeping the batches would cost some 100 MB by now; other tests of this process may cost a few.
     assert run(45) - settled < 64 << 20
+
+
+@pytest.mark.parametrize("num_parts", [1, 2, 3, 7, 20])
+def test_cut_batch_has_all_rows_in_order(plain: tuple[Path, dict[str, Any]], num_parts: int) -> None:
+    batch = next(iter(loader(*plain).batches(0)))
+    parts = cut(batch, num_parts)
+    sizes = [len(part["label"]) for part in parts]
+    assert len(parts) == num_parts
+    assert max(sizes) - min(sizes) <= 1
+    assert flat(rows_of(parts)) == rows_of([batch])[0]
+
+
+def test_cut_batch_keeps_the_rows_of_a_group_together(grouped: tuple[Path, dict[str, Any]]) -> None:
+    batch = next(iter(loader(*grouped).batches(0)))
+    parts = cut(batch, 3)
+    groups = [set(part["group"].tolist()) for part in parts]
+    assert sum(len(found) for found in groups) == len(set(batch["group"].tolist()))
+    assert flat(rows_of(parts)) == rows_of([batch])[0]
+    assert all(len(part["label"]) for part in parts)
+
+
+def test_parts_of_a_batch_without_rows_are_without_rows() -> None:
+    empty = {"label": torch.empty(0), "group": torch.empty(0, dtype=torch.int32)}
+    assert [len(part["label"]) for part in cut(empty, 2)] == [0, 0]
+
+
+def test_every_rank_cuts_its_share_into_as_many_micro_batches(plain: tuple[Path, dict[str, Any]]) -> None:
+    ranks = [loader(*plain, batch_size=31, micro_batch_size=4, rank=rank, world_size=2) for rank in range(2)]
+    assert [[member.num_micro_batches(step) for step in range(member.steps_per_epoch)] for member in ranks] == [[4, 4, 4, 4, 4]] * 2
+    shares = [next(iter(member.batches(0))) for member in ranks]
+    assert [[len(part["label"]) for part in cut(share, 4)] for share in shares] == [[3, 4, 4, 4], [4, 4, 4, 4]]
+
+
+def test_share_is_one_micro_batch_without_a_size(plain: tuple[Path, dict[str, Any]]) -> None:
+    member = loader(*plain)
+    assert {member.num_micro_batches(step) for step in range(member.steps_per_epoch)} == {1}

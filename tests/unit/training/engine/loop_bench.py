@@ -170,9 +170,9 @@ class LoopBench:
     def checkpoints(self, context: StageContext, *, every_seconds: float = 1e9, **options: Any) -> Checkpoints:
         return Checkpoints(context, every_seconds=every_seconds, **{"identity": {"world_size": 1, "dataset": DIGEST}, **options})
 
-    def loader(self, split: str, *, seed: int = 3) -> Loader:
-        shards = ShardSet(self.folder, self.meta, split)
-        return Loader(shards, dataset_digest=DIGEST, seed=seed, batch_size=BATCH_SIZE, shuffle=split == "train")
+    def loader(self, split: str, *, seed: int = 3, micro_batch_size: int | None = None) -> Loader:
+        shards, shuffle = ShardSet(self.folder, self.meta, split), split == "train"
+        return Loader(shards, dataset_digest=DIGEST, seed=seed, batch_size=BATCH_SIZE, micro_batch_size=micro_batch_size, shuffle=shuffle)
 
     def loop(self, module: nn.Module | None = None, *, every_seconds: float = 1e9, rank: int = 0, **changes: Any) -> Loop:
         """Return a new attempt of the training; `changes` are fields of `Parts`, or the gang and the precision of its strategy."""

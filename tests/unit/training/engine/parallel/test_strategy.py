@@ -45,7 +45,7 @@ def distributed_names(tree: ast.Module) -> Iterator[str]:
 def test_only_the_folder_of_strategies_names_torchs_parts_for_several_processes() -> None:
     files = [path for room in ("training", "plugins", "devstack", "dags") for path in sorted((CHECKOUT / room).rglob("*.py"))]
     users = {path.relative_to(CHECKOUT).as_posix() for path in files if any(distributed_names(ast.parse(path.read_text(encoding="utf-8"))))}
-    assert users - {LAUNCHER} == {"training/engine/parallel/ddp.py", "training/engine/parallel/gang.py"}
+    assert users - {LAUNCHER} == {f"training/engine/parallel/{name}.py" for name in ("clipping", "ddp", "gang", "mesh", "sharded")}
 
 
 @pytest.mark.parametrize(
@@ -92,16 +92,7 @@ def test_process_that_is_lost_while_the_model_is_placed_is_a_lost_peer(monkeypat
         ReplicatedModel(Gang(0, 2, CPU)).place(Line())
 
 
-class Accumulating(ReplicatedModel):
-    """Cuts each share into micro-batches of five rows."""
-
-    def backward(self, batch: Batch, loss: SumLoss, num_units: int) -> torch.Tensor:
-        rows = len(batch["label"])
-        parts = [{name: cells[start : start + 5] for name, cells in batch.items()} for start in range(0, rows, 5)]
-        return torch.stack([super(Accumulating, self).backward(part, loss, num_units) for part in parts]).sum()
-
-
-def test_strategy_that_accumulates_micro_batches_gives_the_gradients_of_the_whole_batch(bench: LoopBench) -> None:
+def test_share_that_is_cut_into_micro_batches_gives_the_gradients_of_the_whole_batch(bench: LoopBench) -> None:
     sizes: list[int] = []
 
     def loss(module: nn.Module, batch: Batch) -> torch.Tensor:
@@ -113,8 +104,8 @@ def test_strategy_that_accumulates_micro_batches_gives_the_gradients_of_the_whol
         expected = bench.train()
     other = LoopBench(bench.folder / "accumulating")
     with recorded_steps() as accumulated:
-        loop = other.train(loss=loss, strategy=Accumulating(Gang(0, 1, CPU)))
-    assert sizes == [5, 5, 2] * 12
+        loop = other.train(loss=loss, loader=other.loader("train", micro_batch_size=5))
+    assert sizes == [4, 4, 4] * 12
     assert [step["grad_norm"] for step in accumulated] == pytest.approx([step["grad_norm"] for step in whole], rel=1e-5)
     assert loop.progress.history[-1] == pytest.approx(expected.progress.history[-1], rel=1e-5)
 

@@ -1,0 +1,84 @@
+"""Every layout trains the same model: compared with one process that accumulates the same micro-batches, 20 steps, fp32."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.unit.training.engine.parallel.ranks import run_ranks
+from tests.unit.training.engine.parallel.tiny_transformer import Trained, alone, train
+from training.engine.parallel.choice import strategy_for
+from training.engine.parallel.gang import Gang
+from training.spec.layout import Layout
+
+# Four to five times of what was measured: 1.0e-7, 2.5e-7 and 2.4e-7.
+MAX_LOSS_ERROR = 5e-7
+MAX_NORM_ERROR = 1e-6
+"""Relative."""
+MAX_WEIGHT_ERROR = 1e-6
+
+
+@dataclass(frozen=True)
+class Case:
+    layout: Layout
+    clips: bool = True
+    micro_batches: int = 1
+    rows: int = 16
+
+    def __str__(self) -> str:
+        return (
+            f"{self.layout.words()}, {'with' if self.clips else 'without'} clipping, {self.micro_batches} micro-batches, {self.rows} rows"
+        )
+
+
+def trained_by(gang: Gang, case: Case) -> Trained:
+    strategy = strategy_for(gang, precision="fp32", layout=case.layout)
+    for_blocks = {"_min_block_bytes": 1024}
+    strategy.__dict__.update({name: value for name, value in for_blocks.items() if name in strategy.__dict__})
+    return train(strategy, clips=case.clips, micro_batches=case.micro_batches, rows=case.rows)
+
+
+def compared(case: Case, folder: Path) -> tuple[Trained, list[Trained]]:
+    """Return the training of one process, and what each process of the layout has."""
+    micro_batches = case.micro_batches * case.layout.num_data_ranks
+    expected = alone(micro_batches=micro_batches, clips=case.clips, rows=case.rows)
+    return expected, run_ranks(trained_by, case.layout.world_size, folder, case)
+
+
+@pytest.mark.parametrize("case", [Case(Layout(data=2)), Case(Layout(data=2), clips=False), Case(Layout(shard=2), clips=False)], ids=str)
+def test_two_processes_give_the_bits_of_one(case: Case, tmp_path: Path) -> None:
+    expected, found = compared(case, tmp_path)
+    assert found[0].losses == pytest.approx(expected.losses, rel=1e-6), "the same numbers, added up in another order"
+    assert found[0].digest == expected.digest
+
+
+CLOSE = [
+    Case(Layout(shard=2)),
+    Case(Layout(shard=2), micro_batches=2),
+    Case(Layout(shard=2), rows=15),
+    Case(Layout(data=2, shard=2)),
+    Case(Layout(shard=4)),
+    Case(Layout(data=4)),
+]
+
+
+@pytest.mark.parametrize("case", CLOSE, ids=str)
+def test_layout_trains_the_model_of_one_process_within_the_tolerance(case: Case, tmp_path: Path) -> None:
+    expected, found = compared(case, tmp_path)
+    assert_close(found[0], expected)
+    assert len({tuple(member.losses) for member in found}) == 1, "every process must know the same losses"
+    assert len({tuple(member.norms) for member in found}) == 1, "every process must clip by the same norm"
+
+
+def assert_close(found: Trained, expected: Trained) -> None:
+    assert found.losses == pytest.approx(expected.losses, abs=MAX_LOSS_ERROR, rel=0)
+    assert found.norms == pytest.approx(expected.norms, rel=MAX_NORM_ERROR)
+    assert found.weights.keys() == expected.weights.keys()
+    for name, values in found.weights.items():
+        assert values == pytest.approx(expected.weights[name], abs=MAX_WEIGHT_ERROR, rel=0), name
+
+
+def test_clipping_is_at_work_in_the_compared_trainings() -> None:
+    assert max(alone(micro_batches=2).norms) > 1.0

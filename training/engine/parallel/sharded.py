@@ -1,0 +1,147 @@
+"""Sharded data parallel training (FSDP2): each process has a share of each batch and a part of each parameter.
+
+The parts of a block of layers are gathered for its forward and backward pass, and gradients are reduced to the process that has the
+part (Rajbhandari et al., ZeRO, 2020; Zhao et al., PyTorch FSDP, 2023). With several replicas, gradients are averaged over them too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+from training import liveness
+from training.data.loader import Batch
+from training.engine.parallel.clipping import clip_divided_gradients
+from training.engine.parallel.gang import Gang
+from training.engine.parallel.mesh import SHARD, mesh_of
+from training.engine.parallel.strategy import SumLoss
+from training.engine.precision import DTYPES
+from training.spec.layout import Layout
+
+MIN_BLOCK_BYTES: Final = 1 << 20
+"""Smaller blocks are gathered with what surrounds them: a collective has a cost of its own."""
+
+
+def blocks_of(module: nn.Module, min_bytes: int = MIN_BLOCK_BYTES) -> Iterator[nn.Module]:
+    """Yield the blocks that are gathered one at a time: members of the outermost ModuleLists and Sequentials, from `min_bytes` on."""
+    for child in module.children():
+        if not isinstance(child, nn.ModuleList | nn.Sequential):
+            yield from blocks_of(child, min_bytes)
+            continue
+        for block in child:
+            if sum(parameter.numel() * parameter.element_size() for parameter in block.parameters()) >= min_bytes:
+                yield block
+
+
+class ShardedModel:
+    """The strategy `shard`: every process is a data rank, and each saves its part of the state."""
+
+    def __init__(self, gang: Gang, layout: Layout, *, precision: str = "fp32", min_block_bytes: int = MIN_BLOCK_BYTES) -> None:
+        self._gang = gang
+        self._layout = layout
+        self._precision = precision
+        self._min_block_bytes = min_block_bytes
+        self._module: nn.Module = nn.Identity()
+        self._parameters: dict[str, nn.Parameter] = {}
+
+    @property
+    def gang(self) -> Gang:
+        return self._gang
+
+    @property
+    def data_rank(self) -> int:
+        return self._gang.rank
+
+    @property
+    def num_data_ranks(self) -> int:
+        return self._gang.world_size
+
+    @property
+    def saves(self) -> bool:
+        return True
+
+    @property
+    def is_sharded(self) -> bool:
+        return True
+
+    @property
+    def can_rescue(self) -> bool:
+        # The lost process had a part that no other one has.
+        return False
+
+    def agree(self, *flags: bool) -> list[bool]:
+        with self._gang.collectives():
+            cells = torch.tensor(flags, dtype=torch.uint8, device=self._gang.device)
+            dist.all_reduce(cells, op=dist.ReduceOp.MAX)
+        return [bool(cell) for cell in cells.tolist()]
+
+    def place(self, module: nn.Module) -> Mapping[str, nn.Parameter]:
+        mesh = mesh_of(self._gang, self._layout)
+        self._module = module.to(self._gang.device)
+        self._gang.copy_from_first([*module.parameters(), *module.buffers()])
+        dtype = DTYPES[self._precision]
+        policy = MixedPrecisionPolicy() if dtype is torch.float32 else MixedPrecisionPolicy(dtype, torch.float32, torch.float32)
+        used = mesh if self._layout.data > 1 else mesh[SHARD]
+        with self._gang.collectives():
+            for block in blocks_of(module, self._min_block_bytes):
+                fully_shard(block, mesh=used, mp_policy=policy)
+            fully_shard(module, mesh=used, mp_policy=policy)
+        self._parameters = dict(module.named_parameters())
+        return self._parameters
+
+    def backward(self, batches: Sequence[Batch], loss: SumLoss, num_units: int) -> torch.Tensor:
+        totals = []
+        with self._gang.collectives():
+            for batch in batches:
+                total = loss(self._module, self._on_device(batch))
+                # FSDP averages over ranks, as DDP does.
+                (total * (self.num_data_ranks / num_units)).backward()  # type: ignore[no-untyped-call]
+                totals.append(total.detach())
+        return torch.stack(totals).sum()
+
+    def clip(self, max_norm: float) -> float:
+        with self._gang.collectives():
+            return clip_divided_gradients(self._parameters.values(), max_norm, device=self._gang.device)
+
+    def summed_loss(self, batches: Iterable[Batch], loss: SumLoss) -> float:
+        """All ranks go through the same batches together, since each forward pass gathers parameters; an empty share counts nothing."""
+        self._gang.copy_from_first(self._module.buffers())
+        self._module.eval()
+        total = 0.0
+        with torch.no_grad(), self._gang.collectives():
+            for batch in batches:
+                liveness.moved()
+                found = loss(self._module, self._on_device(batch))
+                total += float(found) if len(batch["label"]) else 0.0
+        self._module.train()
+        return self._gang.sum(total)[0]
+
+    def state(self) -> dict[str, torch.Tensor]:
+        return dict(self._module.state_dict())
+
+    def restore(self, state: Mapping[str, torch.Tensor]) -> None:
+        own = self.state()
+        with torch.no_grad():
+            for name, tensor in state.items():
+                own[name].copy_(tensor)
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        return {name: tensor.detach().clone() for name, tensor in self._module.state_dict().items()}
+
+    def whole(self, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        found = {}
+        with self._gang.collectives():
+            for name, tensor in weights.items():
+                gathered = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+                if self._gang.is_first:
+                    found[name] = gathered.cpu()
+        return found
+
+    def _on_device(self, batch: Batch) -> Batch:
+        return {name: cells.to(self._gang.device, non_blocking=True) for name, cells in batch.items()}
