@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from training.data import stability_index
 from training.evaluation.metrics.auc import roc_area
 from training.evaluation_record import Drift, Leakage, Overlap
 
@@ -22,9 +23,6 @@ NUM_BINS: Final = 50
 """Of a number, so that a feature counts that predicts the label without rising with it."""
 MAX_CLASSES: Final = 10
 """The most frequent ones are looked at."""
-DRIFT_BINS: Final = 10
-FLOOR: Final = 1e-4
-"""Least share of a bin, so that an empty one does not make the index infinite."""
 
 
 def strongest_feature(
@@ -68,9 +66,9 @@ def overlap(frame: pd.DataFrame, entities: Sequence[str], training: Rows, test: 
 def prediction_drift(task: str, candidate: Floats, champion: Floats, groups: Rows | None) -> Drift | None:
     """Return the population stability index of the candidate's predictions against the champion's on the same rows.
 
-    Predictions are counted by tenths of the champion's (for several classes: by the likeliest class). A ranker's scores have no
-    scale: each is taken less its group's mean, in standard deviations of the model's own. None where a score is not finite.
-    (Siddiqi, "Credit Risk Scorecards", 2006.)
+    Predictions are counted in deciles of the champion's (for several classes: by the likeliest class). Near-ties are in one bin
+    (`stability_index.separated`). A ranker's scores have no scale: each is taken less its group's mean, in standard deviations of the
+    model's own. None where a score is not finite.
     """
     if not (np.isfinite(candidate).all() and np.isfinite(champion).all()) or len(candidate) == 0:
         return None
@@ -79,11 +77,12 @@ def prediction_drift(task: str, candidate: Floats, champion: Floats, groups: Row
         num_bins = int(max(old.max(), new.max())) + 1
     else:
         parts = [_standing(scores, groups) if task == "ranking" and groups is not None else scores for scores in (champion, candidate)]
-        edges = np.unique(np.quantile(parts[0], np.arange(1, DRIFT_BINS) / DRIFT_BINS))
+        deciles = np.quantile(parts[0], np.arange(1, stability_index.NUM_BINS) / stability_index.NUM_BINS)
+        edges = stability_index.separated(deciles, np.sort(parts[0]))
         old, new = (np.searchsorted(edges, part, side="left") for part in parts)
         num_bins = len(edges) + 1
-    shares = [np.maximum(np.bincount(bins, minlength=num_bins) / len(bins), FLOOR) for bins in (old, new)]
-    return Drift(psi=float(((shares[1] - shares[0]) * np.log(shares[1] / shares[0])).sum()))
+    counts = [np.bincount(bins, minlength=num_bins).tolist() for bins in (old, new)]
+    return Drift(psi=stability_index.stability_index(*counts))
 
 
 def is_constant(scores: Floats, groups: Rows | None) -> bool:

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from training.data.stability_index import NUM_BINS, stability_index
 from training.data.validation.results import ColumnStatistics, Drift
 from training.data.validation.snapshot_view import TableView, arrow_of, numpy_of, valid_of
 from training.sql.expressions import quoted
 
 NEWEST_SHARE: Final = 0.1
-NUM_BINS: Final = 10
 MAX_VALUES: Final = 20
-FLOOR: Final = 1e-4
-"""Least share of a bin, so that an empty one does not make the index infinite."""
 OLDER, NEWER = 0, 1
 
 Numbers = npt.NDArray[np.float64]
@@ -50,8 +46,7 @@ def number_drift(values: Numbers, sides: Sides) -> Drift:
     """Return `psi` and `mean_shift` of a number column; nothing where the older or the newer rows hold no value.
 
     `mean_shift` is the newer rows' mean less the older ones', in the older ones' standard deviations. `psi` is the population
-    stability index, the sum of (p - q) ln(p / q) over deciles of the older rows (numbers) or their 20 most frequent values (other
-    columns): by common usage below 0.1 steady, above 0.25 a shift. (Siddiqi, "Credit Risk Scorecards", 2006.)
+    stability index over deciles of the older rows (numbers) or their 20 most frequent values (other columns).
 
     Args:
         values: without nulls; NaN has a separate bin, infinite numbers are in the first or the last one.
@@ -62,7 +57,7 @@ def number_drift(values: Numbers, sides: Sides) -> Drift:
     counts = older.counts(edges), newer.counts(edges)
     if not sum(counts[0]) or not sum(counts[1]):
         return {}
-    found: Drift = {"psi": _stability(*counts)}
+    found: Drift = {"psi": stability_index(*counts)}
     if len(older.finite) and len(newer.finite):
         base = older.finite[0]
         deviation = np.std(older.finite - base)
@@ -80,7 +75,7 @@ def value_drift(view: TableView, values: pa.ChunkedArray, sides: Sides) -> Drift
     query = f"SELECT {counts} FROM {{table}} GROUP BY bin ORDER BY older DESC, bin LIMIT {MAX_VALUES}"  # noqa: S608 - numbers and own names
     frequent = view.query(query, {"bin": values, "side": arrow_of(sides, pa.int8())})
     older, newer = ([int(row[side]) for row in frequent] for side in (OLDER, NEWER))
-    return {"psi": _stability([*older, num_rows[OLDER] - sum(older)], [*newer, num_rows[NEWER] - sum(newer)])}
+    return {"psi": stability_index([*older, num_rows[OLDER] - sum(older)], [*newer, num_rows[NEWER] - sum(newer)])}
 
 
 class _Side(NamedTuple):
@@ -116,9 +111,3 @@ class _Side(NamedTuple):
         inside[0] += self.num_below
         inside[-1] += self.num_above
         return [self.num_nan, *inside]
-
-
-def _stability(older: Sequence[int], newer: Sequence[int]) -> float:
-    num_older, num_newer = sum(older), sum(newer)
-    shares = [(max(a / num_older, FLOOR), max(b / num_newer, FLOOR)) for a, b in zip(older, newer, strict=True)]
-    return sum((q - p) * math.log(q / p) for p, q in shares)

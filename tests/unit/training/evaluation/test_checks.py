@@ -106,6 +106,24 @@ def test_drift_is_the_index_of_a_worked_example() -> None:
     assert psi("binary", candidate, champion) == pytest.approx(0.3 * math.log(0.8 / 0.5) - 0.3 * math.log(0.2 / 0.5))
 
 
+@pytest.mark.parametrize("noise", [1e-9, 1e-6, 1e-4])
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.95])
+def test_nearly_equal_models_whose_scores_pile_up_near_zero_have_no_drift(share: float, noise: float) -> None:
+    generator = np.random.default_rng(0)
+    num_piled = int(5000 * share)
+    champion = np.concatenate([generator.gamma(0.05, 1e-7, num_piled), generator.beta(2, 3, 5000 - num_piled)])
+    candidate = np.clip(champion + generator.normal(0, noise, 5000), 0, 1)
+    assert psi("binary", candidate, champion) < 0.001
+
+
+@pytest.mark.parametrize("moved_to", [0.05, 0.3])
+def test_pile_of_scores_that_moves_is_drift(moved_to: float) -> None:
+    generator = np.random.default_rng(0)
+    champion = np.concatenate([generator.gamma(0.05, 1e-7, 3000), generator.beta(2, 3, 2000)])
+    candidate = np.concatenate([moved_to + generator.gamma(0.05, 1e-7, 1500), champion[1500:]])
+    assert psi("binary", candidate, champion) > 0.25
+
+
 def test_drift_of_rankers_does_not_see_scale_and_of_classes_sees_the_likeliest() -> None:
     generator = np.random.default_rng(0)
     champion, groups = generator.normal(size=5000), np.arange(5000) // 10
