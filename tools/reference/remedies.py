@@ -13,6 +13,8 @@ REMEDIES: Final[Mapping[str, str]] = {
     "approval.refused": "the message says why the answer does not count; the question is asked again",
     "as_of.invalid": "write a day, `2026-01-31`, or a time with its offset, `2026-01-31T02:00:00+00:00`",
     "attempt.over": "nothing: a newer attempt does the work",
+    "checkpoint.incomplete": "nothing: the checkpoint before stays the newest one; the log of the rank that the message names has the reason",
+    "checkpoint.unplanned": "correct the model's plan: every tensor needs the same dtype and shape on all ranks, and shards that make it up",
     "checkpoint.unsaved": "check that the store accepts writes and has space; the training resumes from the last saved checkpoint",
     "code.syntax": "correct the file and line of the message",
     "data.duplicates": "remove the duplicates from the source, or add a column to `data.source.key`",

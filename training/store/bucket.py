@@ -156,7 +156,7 @@ class Bucket:
             else:
                 obstore.put(self._store, key, data)
 
-    def create(self, key: str, data: bytes) -> bool:
+    def create(self, key: str, data: bytes | memoryview) -> bool:
         """Write `key` if nothing is there; say whether this call did. The one primitive that every commit rests on.
 
         Raises:
@@ -179,12 +179,12 @@ class Bucket:
             "storage.conflict", f"could not create {self.uri(key)}: refused {CREATE_ATTEMPTS} times as existing, and nothing is there"
         )
 
-    def _try_create(self, key: str, data: bytes) -> bool:
+    def _try_create(self, key: str, data: bytes | memoryview) -> bool:
         with self._faults("create", key, size_bytes=len(data)):
             if self._is_local:
                 return self._files.create(key, data)
             try:
-                obstore.put(self._store, key, data, mode="create")
+                obstore.put(self._store, key, bytes(data), mode="create")
             except obstore_errors.AlreadyExistsError:
                 return False
             return True
@@ -197,7 +197,7 @@ class Bucket:
         """
         return self.create(key, data) or (not self._is_local and self.find(key) == data)
 
-    def replace(self, key: str, content: bytes | Path) -> None:
+    def replace(self, key: str, content: bytes | memoryview | Path) -> None:
         """Write `key` over what is there, durably: for an object or a manifest that no longer holds what its name says."""
         if isinstance(content, Path) and not self._is_local:
             self.upload(key, content)
@@ -206,7 +206,7 @@ class Bucket:
             if self._is_local:
                 self._files.replace(key, content)
             else:
-                obstore.put(self._store, key, content)
+                obstore.put(self._store, key, bytes(content) if isinstance(content, memoryview) else content)
 
     def upload(self, key: str, path: Path) -> None:
         """Write a file's content to `key`; it appears whole or not at all. For keys named by their content."""

@@ -50,7 +50,7 @@ class LocalFiles:
             raise ValueError(f"not a key of a store: {key!r}")
         return self._root.joinpath(*parts)
 
-    def create(self, key: str, content: bytes | Path) -> bool:
+    def create(self, key: str, content: bytes | memoryview | Path) -> bool:
         """Write a file if nothing has its name; return whether this call did. In both cases the file is durable afterwards.
 
         Raises:
@@ -79,7 +79,7 @@ class LocalFiles:
         self._sync_folder(path.parent)
         return False
 
-    def replace(self, key: str, content: bytes | Path, *, is_durable: bool = True) -> None:
+    def replace(self, key: str, content: bytes | memoryview | Path, *, is_durable: bool = True) -> None:
         """Write a file over what has its name, at once.
 
         Args:
@@ -138,7 +138,7 @@ class LocalFiles:
                     count, size_bytes = count + 1, size_bytes + found.st_size
         return count, size_bytes
 
-    def _write_temporary(self, path: Path, content: bytes | Path, *, is_durable: bool) -> str:
+    def _write_temporary(self, path: Path, content: bytes | memoryview | Path, *, is_durable: bool) -> str:
         self._prepare(path.parent)
         temporary = f"{path}#{secrets.randbits(63)}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -190,8 +190,8 @@ class LocalFiles:
             os.close(handle)
 
 
-def _pieces(content: bytes | Path) -> Iterable[bytes]:
-    return [content] if isinstance(content, bytes) else _read(content)
+def _pieces(content: bytes | memoryview | Path) -> Iterable[bytes | memoryview]:
+    return _read(content) if isinstance(content, Path) else [content]
 
 
 def _read(path: Path) -> Iterator[bytes]:
@@ -200,7 +200,7 @@ def _read(path: Path) -> Iterator[bytes]:
             yield piece
 
 
-def _write_whole(handle: int, data: bytes) -> None:
+def _write_whole(handle: int, data: bytes | memoryview) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(handle, view) :]

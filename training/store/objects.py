@@ -40,6 +40,25 @@ class Objects:
             self._mend(digest, data, len(data))
         return digest
 
+    def put_block(self, data: memoryview) -> tuple[str, bool]:
+        """Store bytes if they are not there yet, without sending those that are; return their SHA-256 and whether they were written.
+
+        For large blocks of which many do not change: `put_bytes` sends its bytes with the request that finds them in a bucket already.
+        """
+        digest = hashlib.sha256(data).hexdigest()
+        self.claim(digest)
+        key = self.key(digest)
+        # In a local folder, `create` looks first, and makes durable what is there.
+        is_there = not self._bucket.is_local and self._bucket.exists(key)
+        if not is_there and self._bucket.create(key, data):
+            return digest, True
+        self._mend(digest, data, len(data))
+        return digest, False
+
+    def size_bytes(self, digest: str) -> int | None:
+        """Return the size of an object, None where it is missing; its bytes are not read."""
+        return self._bucket.size_bytes(self.key(digest))
+
     def put_file(self, path: Path) -> str:
         """Store a file if its content is not there yet; return its SHA-256."""
         digest = file_digest(path)
@@ -52,7 +71,7 @@ class Objects:
             self._mend(digest, path, path.stat().st_size)
         return digest
 
-    def _mend(self, digest: str, content: bytes | Path, size_bytes: int) -> None:
+    def _mend(self, digest: str, content: bytes | memoryview | Path, size_bytes: int) -> None:
         """Replace an object that holds other bytes than `content`: its size differs, or a reader found it altered.
 
         To read each object that is there already would be too much: the same files come every night.

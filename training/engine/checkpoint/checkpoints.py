@@ -6,15 +6,17 @@ by name: trees need no torch for theirs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from training.engine.checkpoint.format import Identity, Position
-from training.engine.checkpoint.reader import CheckpointReader, Restored
+from training.engine.checkpoint.reader import CheckpointReader, Filled, Restored
 from training.engine.checkpoint.writer import CheckpointWriter
 from training.runtime.context import StageContext
 
 if TYPE_CHECKING:
+    from training.engine.checkpoint.savers import Savers
+    from training.engine.checkpoint.sharded_writer import ShardedWriter
     from training.engine.checkpoint.tensors import State
 
 DEFAULT_KEEP: Final = 3
@@ -24,7 +26,14 @@ class Checkpoints:
     """Saves and restores one training's state at its address. The processes that its strategy names save; every one restores."""
 
     def __init__(
-        self, context: StageContext, *, every_seconds: float, identity: Identity, by_name: bool = True, keep: int = DEFAULT_KEEP
+        self,
+        context: StageContext,
+        *,
+        every_seconds: float,
+        identity: Identity,
+        by_name: bool = True,
+        keep: int = DEFAULT_KEEP,
+        savers: Savers | None = None,
     ) -> None:
         """Open the checkpoints of an address.
 
@@ -33,8 +42,16 @@ class Checkpoints:
             keep: how many of the newest checkpoints stay, besides that of the best epoch (`train.checkpoint.keep`).
             identity: what a checkpoint must agree on to be resumed from.
             by_name: a save with a name is made also where none is due, and the run's refs point to it; False: there is none to look at.
+            savers: the processes that save together, each its part (format 2); all of them call `save` at the same steps. None: one process
+                saves the whole state (format 1).
         """
-        self._writer = CheckpointWriter(context, every_seconds=every_seconds, identity=identity, by_name=by_name, keep=keep)
+        self._writer: CheckpointWriter | ShardedWriter
+        if savers is None:
+            self._writer = CheckpointWriter(context, every_seconds=every_seconds, identity=identity, by_name=by_name, keep=keep)
+        else:
+            from training.engine.checkpoint.sharded_writer import ShardedWriter
+
+            self._writer = ShardedWriter(context, savers, every_seconds=every_seconds, identity=identity, by_name=by_name, keep=keep)
         self._reader = CheckpointReader(context, identity=identity)
 
     @property
@@ -52,20 +69,26 @@ class Checkpoints:
 
     def save_bytes(self, state: Mapping[str, bytes | bytearray], meta: Position) -> None:
         """See `CheckpointWriter.save_bytes`."""
+        if not isinstance(self._writer, CheckpointWriter):
+            raise TypeError("bytes are saved by one process")
         self._writer.save_bytes(state, meta)
 
     def wait(self) -> None:
         """Wait for the save under way; raise what it raised if that must end the training."""
         self._writer.wait()
 
-    def newest_entry(self) -> int:
+    def newest_entry(self, *, before: int | None = None) -> int:
         """See `CheckpointReader.newest_entry`."""
-        return self._reader.newest_entry()
+        return self._reader.newest_entry(before=before)
 
     def restore(self, entry_number: int) -> Restored:
         """Return the checkpoint that a journal entry names."""
         return self._reader.restore(entry_number)
 
+    def restore_into(self, entry_number: int, state: State, *, optional_prefixes: Sequence[str] = ()) -> Filled:
+        """See `CheckpointReader.restore_into`."""
+        return self._reader.restore_into(entry_number, state, optional_prefixes=optional_prefixes)
+
     def close(self) -> None:
-        """Wait for the save under way and end the thread, with any result of the save."""
+        """Wait for the save under way and end the thread, with any result of the save; with savers, give up what is still under way."""
         self._writer.close()

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from training import liveness
-from training.engine.checkpoint.format import Identity, Index, Position, check_inside, size_of
+from training.engine.checkpoint.chunks import FORMAT, Saved, read_index
+from training.engine.checkpoint.format import Identity, Index, Position, size_of
 from training.errors import DataError, NoUsableCheckpointError, Problem, SpecError
 from training.runtime.context import StageContext
+from training.store import Manifest
 
 if TYPE_CHECKING:
     import torch
 
+    from training.engine.checkpoint.tensors import State
+
 logger = logging.getLogger(__name__)
+
+NUM_LOOK_UPS: Final = 8
+"""Blocks that are looked up at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +48,15 @@ class Restored:
         return self.data[entry["offset"] : entry["offset"] + size_of(**entry)]
 
 
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A checkpoint whose tensors were read into those of a training."""
+
+    meta: Position
+    names: frozenset[str]
+    """Of the tensors that were filled."""
+
+
 class CheckpointReader:
     """Reads the checkpoints of one training's address."""
 
@@ -50,8 +67,13 @@ class CheckpointReader:
         self._address = context.store.address(request.pipeline, request.stage, request.fingerprint)
         self._identity = identity
 
-    def newest_entry(self) -> int:
+    def newest_entry(self, *, before: int | None = None) -> int:
         """Return the journal number of the newest usable checkpoint, 0 where none was ever committed.
+
+        Of one that several processes wrote, the blocks are looked up and not read: each process verifies those that it restores.
+
+        Args:
+            before: only checkpoints older than this entry, which could not be restored.
 
         Raises:
             NoUsableCheckpointError: there are some and none can be read.
@@ -60,9 +82,12 @@ class CheckpointReader:
         entries = [entry for entry in self._address.journal().history() if entry.value["kind"] == "checkpoint"]
         reasons = []
         for entry in reversed(entries):
+            if before is not None and entry.number >= before:
+                reasons.append(f"step {entry.value['payload']['step']}: it could not be restored")
+                continue
             try:
                 with liveness.phase("checkpoint", "read"):
-                    self._read(entry.value["payload"]["uri"])
+                    self._check(entry.value["payload"]["uri"])
             except DataError as err:
                 reasons.append(f"step {entry.value['payload']['step']}: {err.message}")
                 logger.warning("checkpoint of step %s is unusable, trying the one before: %s", entry.value["payload"]["step"], err)
@@ -77,9 +102,48 @@ class CheckpointReader:
         return 0
 
     def restore(self, entry_number: int) -> Restored:
-        """Return the checkpoint that a journal entry names."""
+        """Return the whole checkpoint that a journal entry names.
+
+        Raises:
+            DataError: a block is missing or altered, or `checkpoint.unreadable`.
+            SpecError: `checkpoint.mismatch`.
+        """
         with liveness.phase("checkpoint", "read"):
-            return self._read(self._address.journal().at(entry_number).value["payload"]["uri"])
+            _, manifest, meta, saved = self._opened(self._uri(entry_number))
+            if meta.pop("format", 1) == FORMAT:
+                from training.engine.checkpoint.filler import whole
+
+                data, index = whole(saved, self._store.objects)
+            else:
+                data, index = self._bytes_of(manifest), manifest.meta["tensors"]
+        # As the writer was given it.
+        return Restored(data, index, cast(Position, meta))
+
+    def restore_into(self, entry_number: int, state: State, *, optional_prefixes: Sequence[str] = ()) -> Filled:
+        """Fill the given tensors with the checkpoint that a journal entry names; this process reads only the blocks that it needs.
+
+        Args:
+            state: tensors by name, whole or DTensors, as they are laid out now: the checkpoint may be of another layout.
+            optional_prefixes: names that begin so may be missing in the checkpoint; such a tensor stays as it is.
+
+        Raises:
+            DataError: `checkpoint.unreadable`, a tensor is missing, or has another shape or dtype, or the index is damaged: no tensor was
+                changed. A block is missing or altered: some tensors were changed.
+            SpecError: `checkpoint.mismatch`.
+        """
+        from training.engine.checkpoint.filler import fill, refuse_others
+
+        with liveness.phase("checkpoint", "read"):
+            uri, _, meta, saved = self._opened(self._uri(entry_number))
+            optional = tuple(optional_prefixes)
+            wanted = {name: tensor for name, tensor in state.items() if name in saved.tensors or not name.startswith(optional or ("\0",))}
+            refuse_others(uri, saved, wanted)
+            fill(saved, wanted, self._store.objects)
+        meta.pop("format", None)
+        return Filled(cast(Position, meta), frozenset(wanted))
+
+    def _uri(self, entry_number: int) -> str:
+        return str(self._address.journal().at(entry_number).value["payload"]["uri"])
 
     def _agrees(self, identity: Mapping[str, object]) -> bool:
         """Return whether a checkpoint is of this training; an elastic one may continue with another number of processes."""
@@ -87,7 +151,25 @@ class CheckpointReader:
             return bool(identity == self._identity)
         return {**identity, "world_size": 0} == {**self._identity, "world_size": 0}
 
-    def _read(self, uri: str) -> Restored:
+    def _check(self, uri: str) -> None:
+        """Raise DataError where a checkpoint cannot be used."""
+        _, manifest, meta, saved = self._opened(uri)
+        if meta.get("format", 1) != FORMAT:
+            self._bytes_of(manifest)
+            return
+        blocks = {block.digest: block for string in saved.strings.values() for block in string.blocks}
+        with ThreadPoolExecutor(NUM_LOOK_UPS, thread_name_prefix="checkpoint") as pool:
+            for block, found in zip(blocks.values(), pool.map(self._store.objects.size_bytes, blocks), strict=True):
+                if found != block.size_bytes:
+                    there = "does not exist" if found is None else f"has {found} bytes, expected {block.size_bytes}"
+                    raise DataError("checkpoint.unreadable", f"{uri}: block {self._store.objects.uri(block.digest)} {there}")
+
+    def _bytes_of(self, manifest: Manifest) -> bytearray:
+        """Return the verified bytes of a checkpoint of format 1."""
+        return bytearray().join(self._store.objects.get_bytes(manifest.files[name].digest) for name in sorted(manifest.files))
+
+    def _opened(self, uri: str) -> tuple[str, Manifest, dict[str, Any], Saved]:
+        """Return a checkpoint's URI, manifest, meta without the index, and the index, which was checked."""
         manifest = self._store.manifests.get(uri, kind="checkpoint")
         meta = dict(manifest.meta)
         identity = meta.get("identity")
@@ -97,13 +179,10 @@ class CheckpointReader:
             message = f"checkpoint was made with {identity}, this attempt has {self._identity}"
             hint = "start it with the same settings, or trigger the run with force to train from the start"
             raise SpecError("checkpoint", [Problem(code="checkpoint.mismatch", message=message, hint=hint)])
-        data = bytearray().join(self._store.objects.get_bytes(manifest.files[name].digest) for name in sorted(manifest.files))
         try:
-            index = meta.pop("tensors")
-            for entry in index.values():
-                check_inside(len(data), **entry)
-        except (KeyError, TypeError, ValueError) as err:
+            saved = read_index(manifest)
+            meta.pop("tensors")
+        except (AttributeError, KeyError, TypeError, ValueError) as err:
             message = f"{uri} cannot be restored: {type(err).__name__}: {err}"
             raise DataError("checkpoint.unreadable", message, hint="the checkpoint before it is used where there is one") from err
-        # As the writer was given it.
-        return Restored(data, index, cast(Position, meta))
+        return uri, manifest, meta, saved

@@ -1,6 +1,7 @@
 """Writes checkpoints: one copy out of the training's tensors, everything else in a thread; committed through the lease.
 
 A block that did not change is not written again. The commit is an entry of the address's journal, so a fenced attempt's is refused.
+Here is what all writers share, and the one of a single process; `training.engine.checkpoint.sharded_writer` is that of several.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ import copy
 import logging
 import re
 import time
+from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 from training import liveness
 from training.engine.checkpoint.format import BLOCK_BYTES, Entry, Identity, Index, Position, padded
@@ -29,26 +32,126 @@ MAX_FAILED_SAVES: Final = 3
 _EPOCH: Final = re.compile(r"epoch_(\d+)")
 
 
-class CheckpointWriter:
-    """Saves one training's state at its address, one save at a time."""
+@dataclass(slots=True)
+class Written:
+    """Bytes of blocks of one save."""
 
-    def __init__(self, context: StageContext, *, every_seconds: float, identity: Identity, by_name: bool, keep: int) -> None:
-        self._by_name = by_name
-        self._keep = keep
+    new: int = 0
+    unchanged: int = 0
+    """Of blocks that the store had already."""
+
+    def add(self, num_bytes: int, *, is_new: bool) -> None:
+        if is_new:
+            self.new += num_bytes
+        else:
+            self.unchanged += num_bytes
+
+    def to_text(self) -> str:
+        return f"{(self.new + self.unchanged) / 1e6:.1f} MB, {self.new / 1e6:.1f} MB of it written, the rest unchanged"
+
+
+class Commits:
+    """Makes checkpoints of one training's address known: the manifest, the journal's entry, the run's refs."""
+
+    def __init__(self, context: StageContext, *, identity: Identity, keep: int) -> None:
         self._context = context
         self._store = context.store
-        self._every_seconds = every_seconds
         self._identity = identity
-        self._saved_at = time.monotonic()
-        self._buffer: TensorBuffer | None = None
-        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
-        self._in_flight: Future[None] | None = None
-        self._num_failed = 0
+        self._keep = keep
+
+    def commit(self, files: Mapping[str, FileEntry], index: Mapping[str, Any], meta: Position, name: str | None) -> str:
+        """Commit a checkpoint whose blocks are stored; return its URI.
+
+        Args:
+            index: what the format has in the manifest's meta.
+            name: ref below the run's `checkpoints/` to set to it.
+
+        Raises:
+            LeaseLostError: a newer attempt took over.
+        """
+        uri = self._store.manifests.put(Manifest(kind="checkpoint", files=files, meta={**index, "identity": self._identity, **meta}))
+        if self._context.lease is not None:
+            # What stays is decided when the store is collected: by what the training's newest entry says.
+            kept = {"keep": self._keep, "best_epoch": meta.get("best_epoch")}
+            self._context.lease.commit("checkpoint", {"uri": uri, "step": meta["step"], "epoch": meta["epoch"], **kept})
+        if name is not None:
+            set_run_ref(self._store, self._context.request, f"checkpoints/{name}", uri)
+            self._drop_old_names(meta.get("best_epoch"))
+        return uri
+
+    def _drop_old_names(self, best_epoch: int | None) -> None:
+        """Delete the run's refs to epochs other than the newest ones and the best one; refs with other names stay."""
+        request = self._context.request
+        folder = f"runs/{request.pipeline}/{request.run.run_id}/checkpoints"
+        found = {int(match[1]): match[0] for name in self._store.bucket.folders(folder) if (match := _EPOCH.fullmatch(name))}
+        for epoch in sorted(found)[: -self._keep]:
+            if epoch != best_epoch:
+                self._store.run_ref(request.pipeline, request.run.run_id, f"checkpoints/{found[epoch]}").delete()
+
+
+class Saves:
+    """The saves that are under way, oldest first, and how many have failed in a row."""
+
+    def __init__(self, *, every_seconds: float) -> None:
+        self._every_seconds = every_seconds
+        self._begun_at = time.monotonic()
+        self._in_flight: deque[Future[None]] = deque()
+        self.num_failed = 0
 
     @property
     def due(self) -> bool:
         """Whether the interval is over and no save is under way."""
-        return time.monotonic() - self._saved_at >= self._every_seconds and (self._in_flight is None or self._in_flight.done())
+        return time.monotonic() - self._begun_at >= self._every_seconds and all(save.done() for save in self._in_flight)
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a save may not have ended."""
+        return bool(self._in_flight)
+
+    def begin(self, save: Future[None]) -> None:
+        self._begun_at = time.monotonic()
+        self._in_flight.append(save)
+
+    def wait(self, *, most: int = 0) -> None:
+        """Wait until at most so many saves are under way; raise what one of the others raised if that must end the training.
+
+        Raises:
+            LeaseLostError: a newer attempt took over.
+            UnavailableError: three consecutive saves failed.
+        """
+        while len(self._in_flight) > most or (self._in_flight and self._in_flight[0].done()):
+            self._settle(self._in_flight.popleft())
+
+    def _settle(self, save: Future[None]) -> None:
+        try:
+            with liveness.phase("checkpoint", "wait for the upload"):
+                save.result()
+        except LeaseLostError:
+            raise
+        except (NightshiftError, OSError) as err:
+            self.num_failed += 1
+            logger.warning("checkpoint was not saved (%d consecutive failures): %s; the previous one stays", self.num_failed, err)
+            if self.num_failed >= MAX_FAILED_SAVES:
+                raise UnavailableError("checkpoint.unsaved", f"{self.num_failed} checkpoints in a row were not saved: {err}") from err
+        else:
+            self.num_failed = 0
+
+
+class CheckpointWriter:
+    """Saves one training's state at its address from one process, one save at a time, in format 1."""
+
+    def __init__(self, context: StageContext, *, every_seconds: float, identity: Identity, by_name: bool, keep: int) -> None:
+        self._by_name = by_name
+        self._store = context.store
+        self._commits = Commits(context, identity=identity, keep=keep)
+        self._saves = Saves(every_seconds=every_seconds)
+        self._buffer: TensorBuffer | None = None
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+
+    @property
+    def due(self) -> bool:
+        """Whether the interval is over and no save is under way."""
+        return self._saves.due
 
     def reserve(self, state: State) -> None:
         """Begin to allocate, in the background, what a save of such a state is copied to: in the first save it would stop the training.
@@ -71,13 +174,11 @@ class CheckpointWriter:
             LeaseLostError: a newer attempt took over.
             UnavailableError: three consecutive saves failed.
         """
-        from training.engine.checkpoint.tensors import check_savable
-
         if name is not None and not self._by_name:
             if not self.due:
                 return
             name = None
-        check_savable(state)
+        self._tensor_buffer().check(state)
         self.wait()
         with liveness.phase("checkpoint", "copy"):
             index, view = self._tensor_buffer().copy(state)
@@ -100,21 +201,7 @@ class CheckpointWriter:
 
     def wait(self) -> None:
         """Wait for the save under way; raise what it raised if that must end the training."""
-        if self._in_flight is None:
-            return
-        in_flight, self._in_flight = self._in_flight, None
-        try:
-            with liveness.phase("checkpoint", "wait for the upload"):
-                in_flight.result()
-        except LeaseLostError:
-            raise
-        except (NightshiftError, OSError) as err:
-            self._num_failed += 1
-            logger.warning("checkpoint was not saved (%d consecutive failures): %s; the previous one stays", self._num_failed, err)
-            if self._num_failed >= MAX_FAILED_SAVES:
-                raise UnavailableError("checkpoint.unsaved", f"{self._num_failed} checkpoints in a row were not saved: {err}") from err
-        else:
-            self._num_failed = 0
+        self._saves.wait()
 
     def close(self) -> None:
         """Wait for the save under way and end the thread, with any result of the save."""
@@ -131,31 +218,15 @@ class CheckpointWriter:
         return self._buffer
 
     def _begin(self, index: Index, view: memoryview, meta: Position, name: str | None) -> None:
-        self._saved_at = time.monotonic()
         # The training appends to its history while this save is written.
-        self._in_flight = self._pool.submit(self._write, index, view, copy.deepcopy(meta), name)
+        self._saves.begin(self._pool.submit(self._write, index, view, copy.deepcopy(meta), name))
 
     def _write(self, index: Index, view: memoryview, meta: Position, name: str | None) -> None:
-        files = {}
+        files, written = {}, Written()
         for number, start in enumerate(range(0, len(view), BLOCK_BYTES)):
-            block = bytes(view[start : start + BLOCK_BYTES])
-            files[f"block-{number:05d}"] = FileEntry(digest=self._store.objects.put_bytes(block), size_bytes=len(block))
-        manifest = Manifest(kind="checkpoint", files=files, meta={"tensors": index, "identity": self._identity, **meta})
-        uri = self._store.manifests.put(manifest)
-        if self._context.lease is not None:
-            # What stays is decided when the store is collected: by what the training's newest entry says.
-            kept = {"keep": self._keep, "best_epoch": meta.get("best_epoch")}
-            self._context.lease.commit("checkpoint", {"uri": uri, "step": meta["step"], "epoch": meta["epoch"], **kept})
-        if name is not None:
-            set_run_ref(self._store, self._context.request, f"checkpoints/{name}", uri)
-            self._drop_old_names(meta.get("best_epoch"))
-        logger.info("checkpoint of step %s committed (%.1f MB)", meta["step"], len(view) / 1e6)
-
-    def _drop_old_names(self, best_epoch: int | None) -> None:
-        """Delete the run's refs to epochs other than the newest ones and the best one; refs with other names stay."""
-        request = self._context.request
-        folder = f"runs/{request.pipeline}/{request.run.run_id}/checkpoints"
-        found = {int(match[1]): match[0] for name in self._store.bucket.folders(folder) if (match := _EPOCH.fullmatch(name))}
-        for epoch in sorted(found)[: -self._keep]:
-            if epoch != best_epoch:
-                self._store.run_ref(request.pipeline, request.run.run_id, f"checkpoints/{found[epoch]}").delete()
+            block = view[start : start + BLOCK_BYTES]
+            digest, is_new = self._store.objects.put_block(block)
+            written.add(len(block), is_new=is_new)
+            files[f"block-{number:05d}"] = FileEntry(digest=digest, size_bytes=len(block))
+        self._commits.commit(files, {"tensors": index}, meta, name)
+        logger.info("checkpoint of step %s committed (%s)", meta["step"], written.to_text())

@@ -134,10 +134,10 @@ def test_training_ends_with_its_last_save_committed(bench: LoopBench) -> None:
 
 
 def test_training_whose_saves_all_fail_ends_at_the_third(bench: LoopBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(data: bytes) -> str:
+    def fail(data: memoryview) -> tuple[str, bool]:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(bench.store.objects, "put_bytes", fail)
+    monkeypatch.setattr(bench.store.objects, "put_block", fail)
     loop = bench.loop(epochs=10)
     with pytest.raises(UnavailableError, match="3 checkpoints in a row"):
         loop.train()

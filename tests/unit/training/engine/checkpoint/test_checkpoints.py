@@ -50,13 +50,13 @@ class Gate:
 
     def __init__(self, bench: LoopBench, patch: pytest.MonkeyPatch) -> None:
         self.opened = threading.Event()
-        put = bench.store.objects.put_bytes
+        put = bench.store.objects.put_block
 
-        def held(data: bytes) -> str:
+        def held(data: memoryview) -> tuple[str, bool]:
             assert self.opened.wait(240)
             return put(data)
 
-        patch.setattr(bench.store.objects, "put_bytes", held)
+        patch.setattr(bench.store.objects, "put_block", held)
 
 
 class Failing:
@@ -64,14 +64,14 @@ class Failing:
 
     def __init__(self, bench: LoopBench, patch: pytest.MonkeyPatch) -> None:
         self.errors: list[Exception] = []
-        put = bench.store.objects.put_bytes
+        put = bench.store.objects.put_block
 
-        def fail(data: bytes) -> str:
+        def fail(data: memoryview) -> tuple[str, bool]:
             if self.errors:
                 raise self.errors.pop(0)
             return put(data)
 
-        patch.setattr(bench.store.objects, "put_bytes", fail)
+        patch.setattr(bench.store.objects, "put_block", fail)
 
 
 @pytest.fixture
@@ -111,8 +111,7 @@ def test_no_save_is_due_while_one_is_under_way(bench: LoopBench, clock: Clock, m
 def test_finished_save_without_a_waiter_makes_the_next_one_due(bench: LoopBench, clock: Clock) -> None:
     checkpoints = bench.checkpoints(bench.context(), every_seconds=10)
     checkpoints.save(state(), META)
-    future = checkpoints._writer._in_flight
-    assert future is not None
+    (future,) = checkpoints._writer._saves._in_flight
     future.result()
     clock.now = 200.0
     assert checkpoints.due
@@ -293,7 +292,7 @@ def test_failed_save_reports_once_and_the_checkpoint_before_stays_the_newest(ben
     checkpoints.save(state(2.0), meta(2))
     checkpoints.wait()
     checkpoints.wait()
-    assert checkpoints._writer._num_failed == 1
+    assert checkpoints._writer._saves.num_failed == 1
     checkpoints.close()
     assert checkpoints.restore(checkpoints.newest_entry()).meta["step"] == 1
 
