@@ -28,7 +28,6 @@ SILENCE_SECONDS: Final = 600.0
 """A rank that has written no block for so long ends the save: longer than the store's own retries of one block."""
 FIRST_PAUSE_SECONDS: Final = 0.002
 PAUSE_SECONDS: Final = 0.05
-CODE: Final = "checkpoint.incomplete"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +119,7 @@ class Exchange:
                 moves, moved_at = now_moves, time.monotonic()
             elif time.monotonic() - moved_at > limit:
                 message = f"rank {missing[0]} has written nothing for {limit:.0f} s"
-                raise UnavailableError(CODE, message, hint="look at that rank's log and at its way to the store")
+                raise UnavailableError("checkpoint.incomplete", message, hint="look at that rank's log and at its way to the store")
             self._given_up.wait(pause)
             pause = min(PAUSE_SECONDS, pause * 1.5)
 
@@ -132,7 +131,7 @@ class Exchange:
 
     def _go_on(self) -> None:
         if self._given_up.is_set():
-            raise UnavailableError(CODE, "the training ended before all ranks had written their part")
+            raise UnavailableError("checkpoint.incomplete", "the training ended before all ranks had written their part")
 
 
 @contextmanager
@@ -142,4 +141,4 @@ def _connected() -> Iterator[None]:
         yield
     except RuntimeError as err:
         message = f"the ranks' exchange is lost, perhaps rank 0 with it: {(str(err).splitlines() or [''])[0][:200]}"
-        raise UnavailableError(CODE, message) from err
+        raise UnavailableError("checkpoint.incomplete", message) from err

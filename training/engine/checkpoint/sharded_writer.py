@@ -25,7 +25,7 @@ from training.engine.checkpoint.background import DaemonThread
 from training.engine.checkpoint.chunks import FORMAT, Piece, block_name, blocks_for, read_index
 from training.engine.checkpoint.format import Identity, Position
 from training.engine.checkpoint.plan import GlobalPlan, Listing, plan_for
-from training.engine.checkpoint.savers import CODE, Exchange, Savers
+from training.engine.checkpoint.savers import Exchange, Savers
 from training.engine.checkpoint.shard_buffer import Copied, Layout, Layouts, ShardBuffer
 from training.engine.checkpoint.tensors import State
 from training.engine.checkpoint.writer import Commits, Saves, Written
@@ -143,7 +143,7 @@ class ShardedWriter:
         self._exchange.tell(f"{number}/heard/{self._savers.rank}", True)
         if "error" in done:
             kind = LeaseLostError if done.get("code") == "lease.lost" else UnavailableError
-            raise kind(str(done.get("code") or CODE), f"rank 0 did not commit: {done['error']}")
+            raise kind(str(done.get("code") or "checkpoint.incomplete"), f"rank 0 did not commit: {done['error']}")
 
     def _agree_on_plan(self, number: int, layout: Layout) -> tuple[Sequence[int], GlobalPlan | None]:
         """Return the chunks that this rank writes, and on rank 0 the whole plan."""
@@ -160,7 +160,7 @@ class ShardedWriter:
         else:
             answer = exchange.one(f"{number}/plan")
             if not isinstance(answer, str):
-                raise UnavailableError(CODE, f"rank 0 did not plan the save: {answer}")
+                raise UnavailableError("checkpoint.incomplete", f"rank 0 did not plan the save: {answer}")
             plan_id = answer
         if plan_id not in self._assigned:
             self._assigned[plan_id] = cast(list[int], exchange.one(f"assigned/{plan_id}/{self._savers.rank}"))
@@ -187,7 +187,7 @@ class ShardedWriter:
         blocks, written = [], Written()
         if not set(assigned) <= set(copied.chunks):
             # Another rank's layout changed while this one's did not; the next save copies what it needs.
-            raise UnavailableError(CODE, "the ranks' chunks were divided differently after this rank had copied its own")
+            raise UnavailableError("checkpoint.incomplete", "the ranks' chunks were divided differently after this rank had copied its own")
         data = [copied.chunks[number] for number in assigned]
         for pieces in blocks_for([len(chunk) for chunk in data]):
             self._exchange.moved()
@@ -239,7 +239,7 @@ def _collected(by_rank: dict[int, JsonValue]) -> tuple[dict[str, FileEntry], Wri
     for rank, told in sorted(by_rank.items()):
         values = cast(JsonObject, told)
         if "error" in values:
-            raise UnavailableError(CODE, f"rank {rank} did not write its part: {values['error']}")
+            raise UnavailableError("checkpoint.incomplete", f"rank {rank} did not write its part: {values['error']}")
         for number, (digest, size_bytes) in enumerate(cast(list[tuple[str, int]], values["blocks"])):
             files[block_name(rank, number)] = FileEntry(digest=digest, size_bytes=size_bytes)
         new, unchanged = cast(list[int], values["bytes"])
