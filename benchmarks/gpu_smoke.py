@@ -101,7 +101,7 @@ def resumed(device: torch.device, precision: str) -> dict[str, Any]:
         except PreemptedError:
             loop._parts.checkpoints.close()
         again = bench.train(Noisy(), **parts)
-        places = sorted({tensor.device.type for state in again._optimizer.adamw.state.values() for tensor in state.values()})
+        places = sorted({tensor.device.type for tensor in again._optimizer.state().values()})
         return {"equal": outcome(again) == undisturbed, "optimizer_state_on": places}
 
 

@@ -32,7 +32,16 @@ RAISED_AS: Final[Mapping[str, str]] = {
 OTHER_PREFIXES: Final = ("nightshift", "devstack", "training", "importlib", "mlflow.genai", "google")
 """Of dotted names that are not codes: tags, modules."""
 PLACES: Final = frozenset(
-    {"alerts.webhook", "evaluate.metrics", "prepare.derive", "promote.canary", "train.model", "train.placement", "train.precision"}
+    {
+        "alerts.webhook",
+        "evaluate.metrics",
+        "prepare.derive",
+        "promote.canary",
+        "train.model",
+        "train.optimizer",
+        "train.placement",
+        "train.precision",
+    }
 )
 """Keys of the YAML, which look like codes."""
 ALONE: Final = frozenset({"expectation.failed", "key.unused"})

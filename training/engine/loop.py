@@ -22,6 +22,7 @@ from training.engine.checkpoint.checkpoints import Checkpoints
 from training.engine.checkpoint.format import Position
 from training.engine.checkpoint.tensors import check_savable
 from training.engine.optim import MAX_GRAD_NORM, Schedule, ScheduledOptimizer
+from training.engine.optimizers import OptimizerSettings
 from training.engine.parallel.strategy import Strategy, SumLoss
 from training.engine.tracking import Tracker
 from training.engine.watchdog import Watchdog
@@ -89,11 +90,10 @@ class Parts:
     stage: StageContext
     seed: int
     epochs: int
-    learning_rate: float
-    weight_decay: float
+    schedule: Callable[[int], Schedule]
+    """Of the number of all steps to the learning rate of each."""
+    optimizer: OptimizerSettings
     early_stopping: int | None
-    warmup_steps: int | None = None
-    """None: a share of all steps (`training.engine.optim.Schedule`)."""
     judge: Judge | None = None
     """Called by rank 0 after each epoch: whether to continue the training."""
 
@@ -123,8 +123,7 @@ class Loop:
         # Ranks make their modules, and read a checkpoint, at their own speed; what follows has the limit of a step.
         self._gang.wait_for_all()
         parameters = self._strategy.place(parts.module)
-        schedule = Schedule(learning_rate=parts.learning_rate, total_steps=self._total_steps, warmup_steps=parts.warmup_steps)
-        self._optimizer = ScheduledOptimizer(parameters, schedule, weight_decay=parts.weight_decay)
+        self._optimizer = ScheduledOptimizer(parameters, parts.schedule(self._total_steps), parts.optimizer)
         if self._strategy.saves:
             parts.checkpoints.reserve(self._largest_state())
         self._resume()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypedDict, cast
 
@@ -20,7 +21,10 @@ from training.models.base import Family, FitContext, FitResult, Scorer
 
 if TYPE_CHECKING:
     from training.contracts import JsonObject
+    from training.engine.optim import Schedule
+    from training.engine.optimizers import OptimizerSettings
     from training.engine.parallel.strategy import Strategy
+    from training.spec.sections.train import Train
 
 DEFAULT_BATCH_SIZE: Final = 1024
 SCORED_ROWS: Final = 65_536
@@ -50,6 +54,16 @@ class TorchFamily(Family):
     @abstractmethod
     def loss(self, module: nn.Module, batch: Batch) -> torch.Tensor:
         """Return the loss summed over the batch's units: rows, or groups where the dataset has groups."""
+
+    def muon_parameters(self, module: nn.Module) -> Collection[str]:
+        """Return the names of the 2-D parameters that `train.optimizer: muon` updates; AdamW updates the others.
+
+        Without an override: the weights of hidden `nn.Linear` and attention layers, not embeddings and not the last `nn.Linear`
+        (`training.engine.optimizers.hidden_matrices`).
+        """
+        from training.engine.optimizers import hidden_matrices
+
+        return hidden_matrices(module)
 
     def fit(self, context: FitContext) -> FitResult:
         # Imported here: a registered model carries this file, and scoring needs no loop, store or spec.
@@ -81,10 +95,9 @@ class TorchFamily(Family):
                 stage=context.stage,
                 seed=train.seed,
                 epochs=train.epochs,
-                learning_rate=train.learning_rate,
-                weight_decay=train.weight_decay or 0.0,
+                schedule=functools.partial(_schedule, train),
+                optimizer=self._optimizer(train, module),
                 early_stopping=train.early_stopping,
-                warmup_steps=train.warmup_steps,
                 judge=context.judge,
             )
         )
@@ -118,6 +131,12 @@ class TorchFamily(Family):
 
         return score
 
+    def _optimizer(self, train: Train, module: nn.Module) -> OptimizerSettings:
+        from training.engine.optimizers import OptimizerSettings, check_matrices
+
+        muon = check_matrices(module, self.muon_parameters(module)) if train.optimizer == "muon" else frozenset()
+        return OptimizerSettings(name=train.optimizer, weight_decay=train.weight_decay or 0.0, momentum=train.momentum, muon=muon)
+
     @staticmethod
     def _loader(context: FitContext, split: str, strategy: Strategy) -> Loader:
         """Return the loader of this data rank's share; a group's rows are never divided between ranks."""
@@ -131,3 +150,15 @@ class TorchFamily(Family):
             world_size=strategy.num_data_ranks,
             shuffle=split == "train",
         )
+
+
+def _schedule(train: Train, total_steps: int) -> Schedule:
+    from training.engine.optim import Schedule
+
+    return Schedule(
+        learning_rate=train.learning_rate,
+        total_steps=total_steps,
+        kind=train.schedule,
+        warmup_steps=train.warmup_steps,
+        warmup_share=train.warmup_share,
+    )

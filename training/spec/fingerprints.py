@@ -25,10 +25,16 @@ _LATER_KEYS: Final[Mapping[str, JsonObject]] = {
     "split": {"end": "window"},
     "validate": {"unknown_labels": None, "empty_days": None},
     "evaluate": {"gates": {}},
+    "train": {
+        "micro_batch_size": None,
+        "warmup_steps": None,
+        "warmup_share": None,
+        "schedule": "cosine",
+        "optimizer": "adamw",
+        "momentum": None,
+    },
 }
 """Keys that came later than the first models, by section, with the value that changes nothing: the work is the same as without them."""
-_LATER_TRAIN_KEYS: Final = ("warmup_steps", "micro_batch_size")
-"""Keys of `train` that came later than the first models."""
 _OF_THE_STUDY: Final = ("sampler", "pruner", "objective", "seed", "space")
 _OF_ITS_END: Final = ("trials", "patience", "within")
 
@@ -85,13 +91,8 @@ def _tune(values: JsonObject) -> dict[str, JsonValue]:
 
 def _train(values: JsonObject) -> dict[str, JsonValue]:
     """Not the primary metric: the validation loss chooses the best epoch."""
-    section = json_object(values["train"])
-    threads = Placement.model_validate(section["placement"]).threads_per_process
-    train = {key: value for key, value in section.items() if key not in _NOT_OF_THE_WEIGHTS}
-    for key in _LATER_TRAIN_KEYS:
-        # Where such a key is not used, the training is still the same work as of the first models.
-        if train[key] is None:
-            del train[key]
+    threads = Placement.model_validate(json_object(values["train"])["placement"]).threads_per_process
+    train = {key: value for key, value in _as_before(values, "train").items() if key not in _NOT_OF_THE_WEIGHTS}
     part: dict[str, JsonValue] = {"train": train, "task": json_object(values["evaluate"])["task"]}
     return part if threads is None else {**part, "threads": threads}
 

@@ -34,6 +34,16 @@ def family_fits(train: Train) -> Iterator[Finding]:
             yield Finding(("train", key), "field.conflict", f"{key} has no effect on {train.model}", "leave it out")
 
 
+def optimizer_fits(train: Train) -> Iterator[Finding]:
+    """Yield a finding for each key of the optimizer that another key leaves without effect."""
+    if train.momentum is not None and train.optimizer == "adamw":
+        message = "momentum has no effect on adamw, whose two moments have fixed decay rates"
+        yield Finding(("train", "momentum"), "field.conflict", message, "set optimizer to sgd or muon, or leave it out")
+    if train.warmup_share is not None and train.warmup_steps is not None:
+        message = "the warm-up is given in steps (warmup_steps) and as a share (warmup_share)"
+        yield Finding(("train", "warmup_share"), "field.conflict", message, "keep one of the two")
+
+
 def placement_fits(train: Train) -> Iterator[Finding]:
     """Yield a finding where the processes cannot share the batch, the family or the GPUs."""
     placement, facts = train.placement, descriptor_of(train.model)

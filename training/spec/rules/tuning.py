@@ -12,7 +12,7 @@ from training.spec.families import descriptor_of
 from training.spec.metrics import metrics_of
 from training.spec.problems import nearest, problems_of
 from training.spec.rules.findings import Finding
-from training.spec.rules.training import placement_fits
+from training.spec.rules.training import optimizer_fits, placement_fits
 from training.spec.sections.evaluation import Evaluate
 from training.spec.sections.train import Train
 from training.spec.sections.tuning import SearchSpace, Tune
@@ -93,6 +93,8 @@ def _objections(name: str, value: Any, train: Train) -> Iterator[tuple[str, str]
     for finding in placement_fits(changed):
         if finding.path[-1] == name:
             yield finding.message, finding.hint
+    known = set(optimizer_fits(train))
+    yield from ((finding.message, finding.hint) for finding in optimizer_fits(changed) if finding not in known)
 
 
 def conditions_fit(tune: Tune | None) -> Iterator[Finding]:

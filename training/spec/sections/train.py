@@ -64,7 +64,16 @@ class Train(Section):
     learning_rate: Annotated[float, Field(gt=0, le=100)]
     warmup_steps: Annotated[int, Field(ge=0, le=10**9)] | None = None
     """Steps until the learning rate is reached, linearly; absent: a twentieth of all steps."""
+    warmup_share: Annotated[float, Field(ge=0, le=1)] | None = None
+    """The same as a share of all steps; not together with `warmup_steps`."""
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    """Of the learning rate after the warm-up: down to a tenth by a cosine or by a line, or constant."""
+    optimizer: Literal["adamw", "sgd", "muon"] = "adamw"
+    """`muon` updates the matrices of hidden layers, AdamW the other parameters: embeddings, norms, biases, the output head."""
+    momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
+    """Of `sgd` and `muon`; absent: 0.9 and 0.95."""
     weight_decay: Annotated[float, Field(ge=0, le=100)] | None = None
+    """AdamW and muon shrink the weights by it; `sgd` adds it times the weights to the gradient. Absent: 0."""
     early_stopping: Annotated[int, Field(ge=1, le=100_000)] | None = None
     """Epochs without a better validation metric after which training ends."""
     settings: dict[str, Setting] = Field(default_factory=dict, validate_default=True)

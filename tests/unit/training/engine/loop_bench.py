@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,8 @@ from training.data.shards import describe_layout
 from training.data.transforms import LayoutEntry, Matrix
 from training.engine.checkpoint.checkpoints import Checkpoints
 from training.engine.loop import Loop, Parts
+from training.engine.optim import Schedule
+from training.engine.optimizers import OptimizerSettings
 from training.engine.parallel.choice import strategy_for
 from training.engine.parallel.gang import Gang
 from training.engine.tracking import Tracker
@@ -33,6 +36,8 @@ LAYOUT = (LayoutEntry(name="x", dtype="float32", cardinality=0), LayoutEntry(nam
 NUM_ROWS = {"train": 48, "validation": 16}
 BATCH_SIZE = 12
 STEPS_PER_EPOCH = 4
+SCHEDULE = ("learning_rate", "kind", "warmup_steps", "warmup_share")
+"""Fields of `Schedule` that a test may change."""
 
 
 class RecordingTracker(Tracker):
@@ -122,6 +127,10 @@ def write_rows(folder: Path) -> dict[str, Any]:
     return {"layout": layout, "group": None, "shards": shards}
 
 
+def schedule_of(changes: dict[str, Any], total_steps: int) -> Schedule:
+    return Schedule(**{"learning_rate": 0.1, "total_steps": total_steps, **changes})
+
+
 class LoopBench:
     """A store, the shards, and as many attempts of one training as a test wants."""
 
@@ -175,7 +184,7 @@ class LoopBench:
         return Loader(shards, dataset_digest=DIGEST, seed=seed, batch_size=BATCH_SIZE, micro_batch_size=micro_batch_size, shuffle=shuffle)
 
     def loop(self, module: nn.Module | None = None, *, every_seconds: float = 1e9, rank: int = 0, **changes: Any) -> Loop:
-        """Return a new attempt of the training; `changes` are fields of `Parts`, or the gang and the precision of its strategy."""
+        """Return a new attempt of the training; `changes` are fields of `Parts` and `Schedule`, or `weight_decay`, `gang`, `precision`."""
         context = changes.pop("stage", None) or self.context(rank=rank)
         seed = changes.get("seed", 3)
         gang = changes.pop("gang", None) or Gang(rank, 1, torch.device("cpu"))
@@ -191,8 +200,8 @@ class LoopBench:
             "stage": context,
             "seed": seed,
             "epochs": 3,
-            "learning_rate": 0.1,
-            "weight_decay": 0.01,
+            "schedule": functools.partial(schedule_of, {key: changes.pop(key) for key in SCHEDULE if key in changes}),
+            "optimizer": OptimizerSettings(weight_decay=changes.pop("weight_decay", 0.01)),
             "early_stopping": None,
         }
         return Loop(Parts(**{**parts, **changes}))

@@ -28,7 +28,7 @@ def backend(graph, _inputs):
 
 
 if kind == "ours":
-    from training.engine.optim import AdamW
+    from training.engine.optimizers import AdamW
     from training.engine.parallel.ddp import GradientReducer
 else:
     from torch.nn.parallel import DistributedDataParallel as GradientReducer

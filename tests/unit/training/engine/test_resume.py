@@ -23,6 +23,7 @@ from tests.unit.training.engine.loop_bench import (
 from training.data.loader import Batch
 from training.engine.loop import Loop, Progress
 from training.engine.optim import Schedule, ScheduledOptimizer
+from training.engine.optimizers import OptimizerSettings
 from training.engine.parallel.gang import Gang
 from training.errors import PeerLostError, PreemptedError, UnavailableError
 
@@ -70,7 +71,7 @@ def test_restored_optimizer_state_is_where_its_parameter_is_also_the_step(bench:
     state = bench.train(Line(), epochs=1)._optimizer.state()
     # A device that is not the CPU, as a GPU is: the fused kernel there refuses a step on the CPU.
     parameters = {name: nn.Parameter(parameter.detach().to("meta")) for name, parameter in Line().named_parameters()}
-    elsewhere = ScheduledOptimizer(parameters, Schedule(learning_rate=0.1, total_steps=4), weight_decay=0.0)
+    elsewhere = ScheduledOptimizer(parameters, Schedule(learning_rate=0.1, total_steps=4), OptimizerSettings())
     elsewhere.restore(state)
     assert set(elsewhere.state()) == set(state)
     places = {(name.partition("/")[0], tensor.device.type) for name, tensor in elsewhere.state().items()}

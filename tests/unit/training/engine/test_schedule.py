@@ -46,6 +46,32 @@ def test_warmup_longer_than_the_training_never_reaches_the_learning_rate(bench: 
     assert learning_rates(bench, epochs=1, warmup_steps=8) == pytest.approx([0.01, 0.02, 0.03, 0.04])
 
 
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("linear", [0.08 * (1 - 0.9 * step / 20) for step in range(20)]),
+        ("constant", [0.08] * 20),
+        ("cosine", [0.08 * cosine(step / 20) for step in range(20)]),
+    ],
+)
+def test_learning_rate_after_the_warmup_is_that_of_the_schedule(bench: LoopBench, kind: str, expected: list[float]) -> None:
+    with recorded_steps() as steps:
+        bench.train(epochs=6, warmup_steps=4, learning_rate=0.08, kind=kind)
+    rates = [step["learning_rate"] for step in steps]
+    assert rates[:4] == pytest.approx([0.02, 0.04, 0.06, 0.08])
+    assert rates[4:] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("share", "steps"), [(0.25, 6), (0.0, 1), (1.0, 24)])
+def test_warmup_is_a_share_of_all_steps(bench: LoopBench, share: float, steps: int) -> None:
+    with recorded_steps() as seen:
+        bench.train(epochs=6, warmup_share=share, learning_rate=0.08)
+    rates = [step["learning_rate"] for step in seen]
+    assert rates[:steps] == pytest.approx([0.08 * (step + 1) / steps for step in range(steps)])
+    assert max(rates) == pytest.approx(0.08)
+    assert rates[steps:] == sorted(rates[steps:], reverse=True)
+
+
 def test_resumed_training_continues_in_the_schedule_where_it_stopped(bench: LoopBench) -> None:
     with recorded_steps() as steps:
         with pytest.raises(PreemptedError):

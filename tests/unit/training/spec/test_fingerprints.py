@@ -46,12 +46,33 @@ CHANGES: list[tuple[str, str, str, set[str]]] = [
     (R, "price: {transform: log}", "price: {transform: standard}", {"prepare"}),
     (F, '"year - built_year"', '"year - built_year + 1"', {"prepare"}),
     (R, "seed: 17", "seed: 18", {"train"}),
+    (R, "seed: 17", "seed: 17\n  optimizer: adamw\n  schedule: cosine", set()),
+    (R, "seed: 17", "seed: 17\n  optimizer: muon", {"train"}),
+    (R, "seed: 17", "seed: 17\n  optimizer: sgd\n  momentum: 0.5", {"train"}),
+    (R, "seed: 17", "seed: 17\n  schedule: linear", {"train"}),
+    (R, "seed: 17", "seed: 17\n  warmup_share: 0.1", {"train"}),
     (R, "hidden: [64, 32]", "hidden: [64, 33]", {"train"}),
     (R, "slice_support: 500", "slice_support: 501", {"evaluate", "promote"}),
     (R, "primary: ndcg@10", "primary: ndcg@5", {"evaluate", "promote"}),
     (R, "approval: automatic", "approval: required", {"promote"}),
     (R, "{model: search_ranking", "{model: other", {"evaluate", "promote"}),
 ]
+
+
+def test_keys_of_the_training_that_came_later_are_no_part_of_its_work_where_they_are_not_used(accept: Accept) -> None:
+    part = spec_part(accept(R), "train")["train"]
+    assert isinstance(part, dict)
+    assert set(part) == {
+        "model",
+        "seed",
+        "epochs",
+        "batch_size",
+        "learning_rate",
+        "weight_decay",
+        "early_stopping",
+        "settings",
+        "precision",
+    }
 
 
 @pytest.mark.parametrize(("pipeline", "old", "new", "stages"), CHANGES, ids=[case[2] for case in CHANGES])

@@ -11,6 +11,7 @@ from torch import nn
 
 from training.data.loader import Batch, cut
 from training.engine.optim import MAX_GRAD_NORM, Schedule, ScheduledOptimizer
+from training.engine.optimizers import OptimizerSettings
 from training.engine.parallel.gang import Gang
 from training.engine.parallel.strategy import Strategy
 
@@ -101,7 +102,9 @@ def train(
     """
     torch.manual_seed(5)
     parameters = strategy.place(TinyTransformer())
-    optimizer = ScheduledOptimizer(parameters, Schedule(learning_rate=0.01, total_steps=steps), weight_decay=0.01, **options)
+    optimizer = ScheduledOptimizer(
+        parameters, Schedule(learning_rate=0.01, total_steps=steps), OptimizerSettings(**{"weight_decay": 0.01, **options})
+    )
     losses, norms = [], []
     for step in range(steps):
         share = cut(global_batch(step, rows), strategy.num_data_ranks)[strategy.data_rank]

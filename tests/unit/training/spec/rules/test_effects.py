@@ -37,6 +37,12 @@ WARNINGS: list[tuple[str, str, str, str]] = [
 REFUSALS: list[tuple[str, str, str, str]] = [
     # pipeline, text, its replacement, the problem as shown
     (F, "early_stopping: 20", "precision: bf16", "train.precision: [field.conflict] precision has no effect on boosted_trees (leave it out)"),
+    (F, "early_stopping: 20", "optimizer: sgd", "train.optimizer: [field.conflict] optimizer has no effect on boosted_trees (leave it out)"),
+    (F, "early_stopping: 20", "schedule: constant", "train.schedule: [field.conflict] schedule has no effect on boosted_trees (leave it out)"),
+    (F, "early_stopping: 20", "warmup_share: 0.1", "train.warmup_share: [field.conflict] warmup_share has no effect on boosted_trees (leave it out)"),
+    (R, "weight_decay: 0.5", "momentum: 0.9", "train.momentum: [field.conflict] momentum has no effect on adamw, whose two moments have fixed decay rates (set optimizer to sgd or muon, or leave it out)"),
+    (R, "weight_decay: 0.5", "warmup_share: 0.1\n  warmup_steps: 7", "train.warmup_share: [field.conflict] the warm-up is given in steps (warmup_steps) and as a share (warmup_share) (keep one of the two)"),
+    (R, STUDY, "tune:\n  trials: 2\n  space: {warmup_steps: {int: [1, 3]}}\n\ntrain:\n  warmup_share: 0.1\n  model", "tune.space.warmup_steps: [tune.value] 1 is not a value of train.warmup_steps: the warm-up is given in steps (warmup_steps) and as a share (warmup_share) (keep one of the two)"),
     (F, "early_stopping: 20", "placement: {gpus: 1}", "train.placement.gpus: [resources.gpus] boosted_trees uses no GPU, placement requests 1 (remove gpus and accelerator)"),
     (R, PLACEMENT, "gpus: 4, processes_per_node: 2", "train.placement.gpus: [resources.gpus] gpus (4) must be at most processes_per_node (2): a process uses one GPU (set processes_per_node to 4, or gpus to fewer)"),
     (R, PLACEMENT, PLACEMENT + ", accelerator: a100", "train.placement.accelerator: [resources.accelerator] accelerator ('a100') without gpus: the node would have a GPU that the training is not given (set gpus, or remove accelerator)"),
@@ -53,6 +59,7 @@ USED: list[tuple[str, tuple[tuple[str, str], ...]]] = [
     (R, (("promote:", "costs: {currency: EUR, hour: 2}\npromote:"),)),
     (R, (("timezone: UTC", "timezone: UTC\nstart: 2026-01-01"),)),
     (R, (("timezone: UTC", "timezone: UTC\ntimeout: {validation: 1h, step: 90s}"),)),
+    (R, (("weight_decay: 0.5", "optimizer: sgd\n  momentum: 0.8\n  warmup_share: 0.1\n  schedule: linear"),)),
     (R, (("price: {transform: log}", "price: {transform: category, max_categories: 9}"),)),
     (R, ((STUDY, "tune:\n  trials: 2\n  sampler: grid\n  seed: 7\n  space: {epochs: {choices: [1, 2, 3]}}\n\ntrain:\n  model"),)),
 ]
