@@ -174,7 +174,8 @@ class Loop:
         norm = strategy.clip(MAX_GRAD_NORM)
         loss = float(total) * strategy.num_data_ranks / num_units
         self._watchdog.check(progress.step, loss, norm)
-        learning_rate = self._optimizer.step(progress.step)
+        with self._gang.collectives():
+            learning_rate = self._optimizer.step(progress.step)
         progress.step += 1
         progress.epoch_loss += loss * num_units
         if progress.step % TRACK_EVERY_STEPS == 0:

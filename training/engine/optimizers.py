@@ -36,7 +36,7 @@ class Update(Protocol):
     def step(self, closure: Callable[[], float] | None = None) -> Any: ...
 
 
-class _Eager(Optimizer):
+class Eager(Optimizer):
     """The methods that import torch's compiler, without it."""
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -46,7 +46,7 @@ class _Eager(Optimizer):
         called(Optimizer.zero_grad, self, set_to_none)
 
 
-class AdamW(_Eager, torch.optim.AdamW):
+class AdamW(Eager, torch.optim.AdamW):
     """Loshchilov and Hutter, Decoupled Weight Decay Regularization, 2019."""
 
     STATE: ClassVar[Mapping[str, Kind]] = {"step": "step", "exp_avg": "parameter", "exp_avg_sq": "parameter"}
@@ -56,7 +56,7 @@ class AdamW(_Eager, torch.optim.AdamW):
             return called(torch.optim.AdamW.step, self, closure)
 
 
-class SGD(_Eager, torch.optim.SGD):
+class SGD(Eager, torch.optim.SGD):
     """Gradient descent with momentum; the weight decay is added to the gradient."""
 
     STATE: ClassVar[Mapping[str, Kind]] = {"momentum_buffer": "parameter"}
@@ -66,7 +66,7 @@ class SGD(_Eager, torch.optim.SGD):
             return called(torch.optim.SGD.step, self, closure)
 
 
-class Muon(_Eager, torch.optim.Muon):
+class Muon(Eager, torch.optim.Muon):
     """Momentum, orthogonalized by five Newton-Schulz iterations in bf16 (Jordan et al., Muon, 2024)."""
 
     STATE: ClassVar[Mapping[str, Kind]] = {"momentum_buffer": "parameter"}
@@ -109,12 +109,23 @@ def optimizers_of(parameters: Mapping[str, nn.Parameter], settings: OptimizerSet
     momentum = MUON_MOMENTUM if settings.momentum is None else settings.momentum
     found: list[Update] = []
     # A process of a sharded model may have parameters of one kind only.
-    if matrices:
+    whole = [parameter for parameter in matrices if not _is_divided(parameter)]
+    divided = [parameter for parameter in matrices if _is_divided(parameter)]
+    if whole:
         # The update is as large as one of AdamW: one learning rate fits both (Liu et al., Muon is Scalable for LLM Training, 2025).
-        found.append(Muon(_groups(matrices), lr=learning_rate, momentum=momentum, weight_decay=decay, adjust_lr_fn="match_rms_adamw"))
+        found.append(Muon(_groups(whole), lr=learning_rate, momentum=momentum, weight_decay=decay, adjust_lr_fn="match_rms_adamw"))
+    if divided:
+        from training.engine.parallel.divided_muon import DividedMuon
+
+        found.append(DividedMuon(_groups(divided), lr=learning_rate, momentum=momentum, weight_decay=decay))
     if others:
         found.append(AdamW(_groups(others), lr=learning_rate, weight_decay=decay, fused=True))
     return found
+
+
+def _is_divided(parameter: nn.Parameter) -> bool:
+    """Return whether it is a DTensor, whose import takes long."""
+    return hasattr(parameter, "device_mesh")
 
 
 def _groups(parameters: Iterable[nn.Parameter]) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-kind, when = sys.argv[1:]
+kind, when, name = sys.argv[1:]
 graphs = []
 
 
@@ -28,11 +28,11 @@ def backend(graph, _inputs):
 
 
 if kind == "ours":
-    from training.engine.optimizers import AdamW
+    from training.engine import optimizers
     from training.engine.parallel.ddp import GradientReducer
 else:
     from torch.nn.parallel import DistributedDataParallel as GradientReducer
-    from torch.optim import AdamW
+    from torch import optim as optimizers
 
 
 class Net(nn.Module):
@@ -65,7 +65,9 @@ torch.manual_seed(7)
 module = Net(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.1), Late() if when == "in a step" else nn.Linear(8, 1))
 if when == "before":
     module.compile(backend=backend)
-optimizer = AdamW(module.parameters(), lr=1e-2, weight_decay=0.1, fused=True)
+options = {"AdamW": {"fused": True}, "SGD": {"foreach": True, "momentum": 0.9}, "Muon": {}}[name]
+updated = [parameter for parameter in module.parameters() if name != "Muon" or parameter.ndim == 2]
+optimizer = getattr(optimizers, name)(updated, lr=1e-2, weight_decay=0.1, **options)
 wrapped = GradientReducer(module, gradient_as_bucket_view=True)
 for step in range(8):
     torch.manual_seed(step)
@@ -81,12 +83,14 @@ print(json.dumps({"digest": digest, "imported": imported, "graphs": len(graphs),
 """
 
 
-def trained(folder: Path, kind: str, compiled: str) -> dict[str, Any]:
+def trained(folder: Path, kind: str, compiled: str, optimizer: str = "AdamW") -> dict[str, Any]:
     """Train in a new process; return the digest of weights and moments, what it imported, and how much was compiled."""
     environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(CHECKOUT), "HOME": "/nonexistent", "OMP_NUM_THREADS": "1"}
     # A file: torch compiles no function of a program in an argument.
     (program := folder / "trains.py").write_text(TRAINS, encoding="utf-8")
-    done = subprocess.run([sys.executable, str(program), kind, compiled], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, str(program), kind, compiled, optimizer], env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     facts: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     assert facts["is_torchs"]
@@ -94,8 +98,9 @@ def trained(folder: Path, kind: str, compiled: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_the_bits_are_torchs_and_its_compiler_is_not_imported(tmp_path: Path) -> None:
-    ours, torchs = trained(tmp_path, "ours", "never"), trained(tmp_path, "torch", "never")
+@pytest.mark.parametrize("optimizer", ["AdamW", "SGD", "Muon"])
+def test_the_bits_are_torchs_and_its_compiler_is_not_imported(tmp_path: Path, optimizer: str) -> None:
+    ours, torchs = trained(tmp_path, "ours", "never", optimizer), trained(tmp_path, "torch", "never", optimizer)
     assert ours["digest"] == torchs["digest"]
     assert ours["imported"] == []
     # Where this no longer holds, the module has no purpose.
