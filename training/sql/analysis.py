@@ -1,8 +1,9 @@
 """Which columns an SQL expression mentions, and which expressions are refused unread. Nothing is executed here.
 
-Words, not grammar: what is outside a string literal, reads like an identifier and is not the name of a function that is
-called counts as a mention. So a mention can be seen where there is none (`extract(hour from …)`), never the other way round; that is
-the safe side for a check of leakage.
+Words, not grammar: an identifier outside string literals counts as a mention, unless it is the name of a called function, a type after
+`::` or `AS`, a collation, or the unit of `extract` or of an interval. So a mention can be found where there is none (`{'a': 1}.a`), never
+the other way round: that is the safe side for the check of leakage. A test compares both with DuckDB's own parser, and docs/decisions.md
+says why no parser library is used.
 """
 
 from __future__ import annotations
@@ -24,13 +25,24 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-_CLOCKS: Final = frozenset(
-    "now today current_date current_time current_timestamp localtime localtimestamp get_current_time get_current_timestamp "
-    "transaction_timestamp random setseed uuid uuidv4 uuidv7 gen_random_uuid getenv nextval currval".split()
+_CLOCKS: Final = frozenset("current_date current_time current_timestamp localtime localtimestamp".split())
+"""Values that SQL writes without parentheses."""
+
+_VOLATILE_FUNCTIONS: Final = frozenset(
+    "now today get_current_time get_current_timestamp transaction_timestamp random setseed uuid uuidv4 uuidv7 gen_random_uuid getenv "
+    "nextval currval".split()
 )
-_STATEMENTS: Final = frozenset(
-    "select insert update delete create drop alter attach detach copy install load pragma call export import set with over columns "
-    "getvariable query query_table read_csv read_csv_auto read_parquet read_json read_json_auto read_text read_blob glob".split()
+_RESERVED: Final = frozenset("select create with".split())
+_STATEMENTS: Final = frozenset("insert update delete drop alter attach detach copy install load pragma call export import set".split())
+"""Begin a statement, and name a column elsewhere: DuckDB does not reserve them."""
+
+_TABLE_FUNCTIONS: Final = frozenset(
+    "over columns getvariable query query_table read_csv read_csv_auto read_parquet read_json read_json_auto read_text read_blob "
+    "glob".split()
+)
+_UNITS: Final = frozenset(
+    "year years month months day days hour hours minute minutes second seconds week weeks quarter quarters decade decades century "
+    "centuries millennium millennia millisecond milliseconds microsecond microseconds".split()
 )
 _SYNTAX: Final = frozenset(
     "and any as asc at between both by case cast century collate day days decade decades desc distinct dow doy else end epoch era escape "
@@ -63,13 +75,9 @@ Column = TypeVar("Column", bound=_HasSql)
 
 @functools.lru_cache(maxsize=4096)
 def words(sql: str) -> frozenset[str]:
-    """Return the lower-case identifiers and keywords outside string literals, functions that are called left out."""
-    found = set()
-    for match in _TOKEN.finditer(sql):
-        word = match["word"] if match["word"] is not None else match["quoted"]
-        if word is not None and match["call"] is None:
-            found.add(word.replace('""', '"').lower())
-    return frozenset(found)
+    """Return the lower-case identifiers and keywords of `sql` that may be columns."""
+    tokens = _tokens(sql)
+    return frozenset(word.lower() for index, word in enumerate(map(_word, tokens)) if word is not None and not _is_syntax(tokens, index))
 
 
 def unknown_columns(sql: str, known: Iterable[str]) -> list[str]:
@@ -81,31 +89,57 @@ def unknown_columns(sql: str, known: Iterable[str]) -> list[str]:
     if any(mark in sql for mark in _NAMES_OF_THEIR_OWN) or "lambda" in words(sql) or _NESTED_TYPE.search(sql):
         return []
     names = {name.lower() for name in known} | _SYNTAX | _TYPES
-    tokens = [match for match in _TOKEN.finditer(sql) if not match[0].isspace()]
+    tokens = _tokens(sql)
     found: dict[str, None] = {}
-    for before, match, after in zip([None, *tokens], tokens, [*tokens[1:], None], strict=False):
-        word = match["word"] if match["word"] is not None else match["quoted"]
-        if _names_a_unit_or_collation(tokens, match):
-            continue
+    for index, match in enumerate(tokens):
+        word, before, after = _word(match), tokens[index - 1] if index else None, tokens[index + 1] if index + 1 < len(tokens) else None
         # `e'\n'` and `date '2026-01-01'` are literals.
         is_part = (before is not None and before[0] == ".") or (after is not None and (after[0] == "." or after["literal"] is not None))
-        if word is not None and match["call"] is None and not is_part and word.replace('""', '"').lower() not in names:
-            found[word.replace('""', '"')] = None
+        if word is not None and not is_part and word.lower() not in names and not _is_syntax(tokens, index):
+            found[word] = None
     return list(found)
 
 
-def _names_a_unit_or_collation(tokens: list[re.Match[str]], match: re.Match[str]) -> bool:
-    """Return whether a word is the unit of `extract(unit FROM …)`, of which there are dozens, or a collation."""
-    index = tokens.index(match)
-    before = [token[0].strip().lower() for token in tokens[max(0, index - 2) : index]]
-    return before == ["extract", "("] or before[-1:] == ["collate"]
+def _tokens(sql: str) -> list[re.Match[str]]:
+    return [match for match in _TOKEN.finditer(sql) if not match[0].isspace()]
+
+
+def _word(match: re.Match[str]) -> str | None:
+    """Return the identifier, without its quotes; None for another token and for a function that is called."""
+    if match["call"] is not None:
+        return None
+    return match["word"] if match["word"] is not None else (match["quoted"] or "").replace('""', '"') or None
+
+
+def _is_syntax(tokens: list[re.Match[str]], index: int) -> bool:
+    """Return whether a word stands where the grammar has no column: a type, a collation, or a unit."""
+    before = [token[0].strip().lower() for token in tokens[max(0, index - 3) : index]]
+    after = tokens[index + 1][0].strip().lower() if index + 1 < len(tokens) else ""
+    if before[-1:] in (["collate"], ["as"]) or (before[-2:] == ["extract", "("] and after == "from"):
+        return True
+    if before[-2:] == [":", ":"]:
+        return tokens[index - 2].end() == tokens[index - 1].start()
+    return tokens[index][0].lower() in _UNITS and _is_after_interval(tokens, index)
+
+
+def _is_after_interval(tokens: list[re.Match[str]], index: int) -> bool:
+    """Return whether the tokens before `index` are `INTERVAL 2`, `INTERVAL '2'` or `INTERVAL (…)`."""
+    start = index - 1
+    if start >= 0 and tokens[start][0] == ")":
+        depth = 1
+        while depth and start > 0:
+            start -= 1
+            depth += (tokens[start][0] == ")") - (tokens[start][0] == "(")
+    elif start < 0 or not (tokens[start]["number"] or tokens[start]["literal"]):
+        return False
+    return start > 0 and tokens[start - 1][0].strip().lower() == "interval"
 
 
 @functools.lru_cache(maxsize=4096)
 def objection(sql: str) -> str | None:
     """Return why `sql` cannot be one scalar expression that gives the same value every time, or None."""
-    depth = 0
-    for match in _TOKEN.finditer(sql):
+    depth, tokens = 0, _tokens(sql)
+    for index, match in enumerate(tokens):
         if match["comment"]:
             return "has a comment"
         if match["open"]:
@@ -116,12 +150,24 @@ def objection(sql: str) -> str | None:
         depth += (text == "(") - (text == ")")
         if depth < 0:
             break
-        word = (match["word"] or "").lower()
-        if word in _CLOCKS:
+        word, is_called = (match["word"] or "").lower(), match["call"] is not None
+        if word in _CLOCKS or (is_called and word in _VOLATILE_FUNCTIONS):
             return f"uses {word}, which differs from one run to the next"
-        if word in _STATEMENTS:
+        following = tokens[index + 1][0].strip().lower() if index + 1 < len(tokens) else ""
+        if word == "with" and following == "time":  # `timestamp with time zone`
+            continue
+        if word in _RESERVED or (is_called and word in _TABLE_FUNCTIONS) or (index == 0 and _begins_a_statement(tokens)):
             return f"uses {word}: it must be one expression over one row"
     return "has parentheses that do not match" if depth else None
+
+
+def _begins_a_statement(tokens: list[re.Match[str]]) -> bool:
+    """Return whether an unreserved word, `load` for one, is followed by what cannot follow a column."""
+    following = tokens[1] if len(tokens) > 1 else None
+    if following is None or (tokens[0]["word"] or "").lower() not in _STATEMENTS:
+        return False
+    word = (following["word"] or "").lower()
+    return following["literal"] is not None or following["quoted"] is not None or bool(word and word not in _SYNTAX)
 
 
 def in_order_of_use(columns: Mapping[str, Column]) -> list[tuple[str, Column]]:

@@ -24,6 +24,9 @@ CLOCK_FUNCTIONS: Final = frozenset({"age", "current_localtime", "current_localti
 """Declared as consistent, and yet they read the clock (`age` with one argument)."""
 FORBIDDEN_CLASSES: Final = {"SUBQUERY": "a subquery", "STAR": "a star", "WINDOW": "a window function", "PARAMETER": "a parameter"}
 
+_NOT_IN_THE_TEXT: Final = 2**64 - 1
+"""Location of the node of parameters that DuckDB makes of `lambda x, y: …`."""
+
 
 def hardened(folders: list[Path] | None = None, *, memory_limit: str = MEMORY_LIMIT, threads: int = THREADS) -> duckdb.DuckDBPyConnection:
     """Open DuckDB in memory, in UTC, unable to reach files (but those below `folders`), the network or its own settings."""
@@ -74,13 +77,16 @@ def columns_of(expression: str, available: Collection[str], *, where: str) -> se
         raise _refused(expression, where, "an alias; the key in the YAML names the column")
     by_lower_case = {name.lower(): name for name in available}
     mentioned = set()
-    for part in _walk(scalar):
+    for part, parameters in _walk(scalar):
         kind = part.get("class")
         if kind in FORBIDDEN_CLASSES:
             raise _refused(expression, where, f"{FORBIDDEN_CLASSES[kind]} is not a scalar expression of one row")
         if kind == "FUNCTION" and part["function_name"].lower() not in _row_functions():
             raise _refused(expression, where, f"function {shown(part['function_name'])} is unknown, or does not depend on its row alone")
-        if kind == "COLUMN_REF":
+        # DuckDB reads `a.lower()` as the function `lower` of a schema `a`, and looks for a column `a` first.
+        path = [part["schema"], part["catalog"]] if kind == "FUNCTION" else []
+        mentioned |= {by_lower_case[name.lower()] for name in path if name.lower() in by_lower_case.keys() - parameters}
+        if kind == "COLUMN_REF" and part["column_names"][0].lower() not in parameters:
             name = part["column_names"][-1]
             if name.lower() not in by_lower_case:
                 raise _refused(expression, where, f"there is no column {shown(name)} (there are {', '.join(sorted(available))})")
@@ -99,14 +105,19 @@ def _has_clauses(node: dict[str, Any]) -> bool:
     return node["from_table"]["type"] != "EMPTY" or bool(node["cte_map"]["map"]) or any(node[name] for name in clauses)
 
 
-def _walk(part: Any) -> Iterator[dict[str, Any]]:
+def _walk(part: Any, parameters: frozenset[str] = frozenset()) -> Iterator[tuple[dict[str, Any], frozenset[str]]]:
+    """Yield (node, lower-case parameters of the lambdas around it). `j -> '$.a'` of JSON has the class of a lambda and no parameter."""
     if isinstance(part, dict):
-        yield part
+        if part.get("class") == "LAMBDA" and part["lhs"]["query_location"] == _NOT_IN_THE_TEXT:
+            names = {name.lower() for node, _ in _walk(part["lhs"]) for name in node.get("column_names", ())}
+            yield from _walk(part["expr"], parameters | names)
+            return
+        yield part, parameters
         for inner in part.values():
-            yield from _walk(inner)
+            yield from _walk(inner, parameters)
     elif isinstance(part, list):
         for inner in part:
-            yield from _walk(inner)
+            yield from _walk(inner, parameters)
 
 
 @functools.cache
