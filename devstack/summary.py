@@ -13,6 +13,7 @@ from devstack.environment import USERNAME, airflow_url, credentials, owns_mlflow
 from devstack.progress import Follower, TaskView, failure_text, log_path
 from nightshift.settings import Settings
 from training.contracts import StageResult, require_result
+from training.format import brief
 from training.registry.verdicts import verdict
 from training.spec.metrics import is_lower_better
 from training.stage_table import STAGES, TABLE
@@ -54,10 +55,8 @@ def stage_result(client: AirflowApi, dag_id: str, run_id: str, stage: str) -> St
 
 
 def number(value: object) -> str:
-    """Write a figure as people read it: thousands apart, four digits of a fraction."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return "-" if value is None else str(value)
-    return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
+    """Return a figure in at most four significant digits, or all digits of a whole number; a hyphen for None, which any terminal shows."""
+    return "-" if value is None else brief(value)
 
 
 def _stage_line(view: TaskView, result: StageResult | None) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import IntEnum
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Final, Self, TypeAlias, TypeVar
 
 FORMAT_VERSION: Final = 1
 """Version of requests and results. Readers refuse a newer one and read the older ones."""
@@ -25,6 +25,7 @@ MAX_CLOCK_SKEW: Final = timedelta(minutes=5)
 """How far the clocks of what settles a run's `as_of` and of what decides about its model may differ."""
 
 Scalar = str | int | float | bool | None
+T = TypeVar("T")
 
 JsonValue: TypeAlias = "Scalar | Sequence[JsonValue] | Mapping[str, JsonValue]"
 """What a JSON or YAML text holds, for reading: a mapping or a list of these is one too, whatever its own type is.
@@ -52,6 +53,14 @@ class ExitCode(IntEnum):
 
 class ContractError(ValueError):
     """A request, a result or an XCom value is not what the contract says."""
+
+
+def json_number(value: T) -> T | str:
+    """Return a value as JSON has it: a float that is not finite as the word `nan`, `inf` or `-inf`, anything else unchanged.
+
+    The one rule for results, evaluations and the ledger: JSON has no such numbers, and PostgreSQL rejects them.
+    """
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def canonical_json(value: object) -> bytes:
@@ -207,9 +216,7 @@ class StageResult:
 
     def to_xcom_unchecked(self) -> dict[str, JsonValue]:
         values = dataclasses.asdict(self)
-        for name, number in values["scalars"].items():
-            if isinstance(number, float) and not math.isfinite(number):
-                values["scalars"][name] = str(number)
+        values["scalars"] = {name: json_number(number) for name, number in values["scalars"].items()}
         if self.usage is None:
             del values["usage"]
         return values

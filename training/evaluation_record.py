@@ -16,7 +16,7 @@ from typing import Annotated, Final, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, StrictBool, StrictInt, ValidationError, model_validator
 
-from training.contracts import JsonValue, canonical_json
+from training.contracts import JsonValue, canonical_json, json_number
 from training.errors import DataError, shown
 
 FORMAT_VERSION: Final = 3
@@ -46,7 +46,7 @@ def _from_json(value: object) -> object:
 
 def figure_json(value: float | None) -> float | str | None:
     """Return a number as the file has it: a word where it is not finite."""
-    return value if value is None or math.isfinite(value) else str(value)
+    return json_number(value)
 
 
 Figure = Annotated[float, BeforeValidator(_from_json), PlainSerializer(figure_json)]

@@ -37,9 +37,21 @@ def number(value: Any) -> str:
 
 
 def brief(value: Any) -> str:
-    """Return at most four digits that say something, as thresholds and milliseconds are written."""
+    """Return at most four significant digits, as thresholds and milliseconds are written; of a whole number all digits."""
     known = finite(value)
-    return number(value) if known is None else f"{known:,.4g}" if 1e-4 <= abs(known) < 1e4 else f"{known:,.6g}"
+    if known is None or isinstance(value, int):
+        return number(value)
+    return f"{known:,.4g}" if 1e-4 <= abs(known) < 1e4 else f"{known:,.6g}"
+
+
+def figure(value: float) -> str:
+    """Return six significant digits, as reasons of gates, checks and logs have them. They are stored as text, so the form stays."""
+    return f"{value:.6g}"
+
+
+def change(value: float) -> str:
+    """Return `figure` with its sign, also with a plus."""
+    return f"{value:+.6g}"
 
 
 def moment(text: Any) -> str:

@@ -8,6 +8,7 @@ from collections import deque
 from typing import Final
 
 from training.errors import DivergedError
+from training.format import figure
 
 EXPLOSION_FACTOR: Final = 1e3
 EXPLOSION_STEPS: Final = 20
@@ -43,7 +44,7 @@ class Watchdog:
         if self._exploded_steps >= EXPLOSION_STEPS:
             raise DivergedError(
                 "loss.exploded",
-                f"step {step}: loss {loss:.6g} is over {EXPLOSION_FACTOR:.0f} times the median {median:.6g}, "
+                f"step {step}: loss {figure(loss)} is over {EXPLOSION_FACTOR:.0f} times the median {figure(median)}, "
                 f"{EXPLOSION_STEPS} consecutive steps",
                 hint="lower train.learning_rate; the last checkpoint is kept",
             )

@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from training.format import finite
 from training.spec.metrics import is_lower_better
 from training.spec.models import Costs
 
@@ -166,7 +167,7 @@ def decay(primary: str, nights: Sequence[Night]) -> Decay | None:
 
 def _is_number(value: object) -> bool:
     """Evaluations write what is not finite as a word."""
-    return isinstance(value, int | float) and math.isfinite(value)
+    return finite(value) is not None
 
 
 def _option(rhythm: str, price: float | None, found: Decay | None) -> Option:

@@ -12,6 +12,7 @@ import matplotlib as mpl
 from jinja2 import Template
 from matplotlib.figure import Figure
 
+from training.format import brief, number
 from training.pages.templates import template_environment
 from training.spec.sections.tuning import Tune
 from training.tuning.records import TrialRecord
@@ -38,14 +39,7 @@ def render_study(
         "plots": plots,
         "num_epochs": sum(record.epochs for record in records),
     }
-    return _template().render(number=number, **values).encode()
-
-
-def number(value: object) -> str:
-    """Return a value as people read it, a dash for none."""
-    if value is None:
-        return "–"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return _template().render(number=number, brief=brief, **values).encode()
 
 
 def _course(records: Sequence[TrialRecord], best: TrialRecord) -> str:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from training.data.label_delay import MAX_DAYS_SHOWN
 from training.data.validation.results import Findings
+from training.format import brief
 from training.pages.templates import template_environment
 
 STATUS_ORDER: Final = {"failed": 0, "warned": 1, "passed": 2}
+MAX_CHARS: Final = 40
+"""Of a cell: the least and the greatest text of a column may be long."""
 
 
 def render_report(findings: Findings, *, pipeline: str, as_of: str, window: tuple[str, str], snapshot_digest: str) -> bytes:
     """Return the page: verdict, every check with observed, allowed and status, rows per day, column statistics."""
     environment = template_environment()
-    environment.filters["number"] = _number
+    environment.filters["number"] = lambda value: brief(value)[:MAX_CHARS]
     most = max(findings.rows_per_day.values(), default=0)
     page = environment.get_template("validation.html").render(
         pipeline=pipeline,
@@ -29,11 +32,3 @@ def render_report(findings: Findings, *, pipeline: str, as_of: str, window: tupl
         unknown_days=[] if findings.unknown_labels is None else list(findings.unknown_labels["days"].items())[-MAX_DAYS_SHOWN:],
     )
     return page.encode("utf-8")
-
-
-def _number(value: Any) -> str:
-    if value is None:
-        return "–"
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return f"{value:,}" if isinstance(value, int) else str(value)[:40]

@@ -9,8 +9,9 @@ from typing import Final
 from training.contracts import JsonValue
 from training.errors import shown
 from training.evaluation_record import Checks, EvaluationRecord, Fairness, Latency, Leakage, figure_json
+from training.format import figure, finite
 from training.registry.gate import Gate, RulesGate
-from training.registry.reasons import Reason, at_most, missing, number
+from training.registry.reasons import Reason, at_most, missing
 from training.spec.gate import Severity
 from training.spec.sections.evaluation import Evaluate
 
@@ -21,14 +22,14 @@ LOADED_SHARE: Final = 0.1
 def _finite(record: EvaluationRecord, rules: Evaluate) -> Iterator[Reason]:
     metrics = record.metrics
     needed = dict.fromkeys([rules.primary, *rules.metrics, *metrics])
-    wrong = [name for name in needed if number(metrics.get(name)) is None]
+    wrong = [name for name in needed if finite(metrics.get(name)) is None]
     if wrong:
         words = f"metric not finite: {', '.join(wrong)} {'is' if len(wrong) == 1 else 'are'} missing or no number"
         values = {name: shown(figure_json(metrics[name])) if name in metrics else None for name in wrong}
         yield Reason(gate="finite", passed=False, words=words, numbers=values)
         return
     value = metrics[rules.primary]
-    yield Reason(gate="finite", passed=True, words=f"{rules.primary} is {value:.6g}", numbers={rules.primary: value})
+    yield Reason(gate="finite", passed=True, words=f"{rules.primary} is {figure(value)}", numbers={rules.primary: value})
 
 
 def _constant(record: EvaluationRecord, rules: Evaluate) -> Iterator[Reason]:
@@ -60,7 +61,7 @@ def _latency(record: EvaluationRecord, rules: Evaluate) -> Iterator[Reason]:
     for name, value, limit in both:
         if limit is not None:
             reason = at_most("latency", value, limit, f"{name} of one prediction", severity=rules.severity_of("latency"), unit=" ms")
-            yield reason if reason.passed else _unless_loaded(reason, value, limit, number(measured.waited_share))
+            yield reason if reason.passed else _unless_loaded(reason, value, limit, finite(measured.waited_share))
 
 
 def _unless_loaded(reason: Reason, value: float | None, limit: float, waited_share: float | None) -> Reason:
@@ -69,7 +70,7 @@ def _unless_loaded(reason: Reason, value: float | None, limit: float, waited_sha
     Waiting for a CPU is not in the figure; what remains of the load, caches and cores that are shared, doubles it at most. A model that
     misses its limit by more is judged on any machine.
     """
-    if waited_share is None or waited_share <= LOADED_SHARE or number(value) is None or value is None or value > 2 * limit:
+    if waited_share is None or waited_share <= LOADED_SHARE or finite(value) is None or value is None or value > 2 * limit:
         return reason
     words = f"{reason.words}: inconclusive, its calls waited {waited_share:.0%} of their time for a CPU; measure again on an idle machine"
     severity: Severity = "warn" if reason.severity == "fail" else reason.severity
@@ -79,9 +80,9 @@ def _unless_loaded(reason: Reason, value: float | None, limit: float, waited_sha
 def _leakage(record: EvaluationRecord, rules: Evaluate) -> Iterator[Reason]:
     checks = record.checks or Checks()
     leak, limit = checks.leakage or Leakage(), rules.checks.leakage
-    value = number(leak.value)
+    value = finite(leak.value)
     if value is not None:
-        words = f"{leak.feature} alone ranks the labels by {value:.6g}, required < {limit:.6g}"
+        words = f"{leak.feature} alone ranks the labels by {figure(value)}, required < {figure(limit)}"
         words += "" if value < limit else "; remove it where it is known only after the decision, else set severity: {leakage: warn}"
         numbers: dict[str, JsonValue] = {"feature": leak.feature, "value": value, "limit": limit}
         yield Reason(gate="leakage", passed=value < limit, severity=rules.severity_of("leakage"), words=words, numbers=numbers)

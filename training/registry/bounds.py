@@ -8,9 +8,9 @@ from typing import Final
 
 from training.contracts import JsonValue
 from training.evaluation_record import EvaluationRecord
-from training.format import finite
+from training.format import figure, finite
 from training.registry.gate import Gate, RulesGate
-from training.registry.reasons import Reason, missing, number
+from training.registry.reasons import Reason, missing
 from training.registry.verdicts import ApprovedFinding
 from training.spec.metrics import is_lower_better
 from training.spec.sections.evaluation import Evaluate
@@ -44,17 +44,17 @@ def _maximum(record: EvaluationRecord, rules: Evaluate) -> Iterator[Reason]:
 
 
 def _bound(record: EvaluationRecord, rules: Evaluate, gate: str, name: str, bound: float, *, at_most: bool) -> Reason:
-    value = number(record.metrics.get(name))
-    required = f"required {'<=' if at_most else '>='} {bound:.6g}"
+    value = finite(record.metrics.get(name))
+    required = f"required {'<=' if at_most else '>='} {figure(bound)}"
     if value is None:
         return missing(gate, f"{name}, {required},")
     passed = value <= bound if at_most else value >= bound
     numbers: dict[str, JsonValue] = {"metric": name, "value": value, "bound": bound}
-    words, severity = f"{name} {value:.6g}, {required}", rules.severity_of(gate)
+    words, severity = f"{name} {figure(value)}, {required}", rules.severity_of(gate)
     champion = None if passed else _worse_champion(record, name, value, at_most=at_most)
     if champion is not None:
         numbers["champion"] = champion
-        words += f"; the champion is further from it ({champion:.6g}), and the candidate is surely better than the champion"
+        words += f"; the champion is further from it ({figure(champion)}), and the candidate is surely better than the champion"
         words += f" (evaluate.severity: {{{gate}: approve}} would ask a person)" if severity == "fail" else ""
     return Reason(gate=gate, passed=passed, severity=severity, words=words, numbers=numbers)
 
@@ -91,7 +91,7 @@ def _covers(found: ApprovedFinding, reason: Reason) -> bool:
 
 def _worse_champion(record: EvaluationRecord, name: str, value: float, *, at_most: bool) -> float | None:
     """Return the champion's value of `name` where it misses the bound by more and the candidate is surely better; else None."""
-    old, low = number(record.champion_metrics.get(name)), None if record.comparison is None else number(record.comparison.low)
+    old, low = finite(record.champion_metrics.get(name)), None if record.comparison is None else finite(record.comparison.low)
     if old is None or low is None or low <= 0:
         return None
     return old if (old > value if at_most else old < value) else None

@@ -7,8 +7,9 @@ from typing import Final
 
 from training.contracts import JsonValue
 from training.evaluation_record import EvaluationRecord, Rival, Slice
+from training.format import change, figure, finite
 from training.registry.gate import Gate, RulesGate
-from training.registry.reasons import Reason, at_most, missing, number
+from training.registry.reasons import Reason, at_most, missing
 from training.registry.significance_gates import significance
 from training.spec.metrics import is_lower_better
 from training.spec.sections.evaluation import Evaluate
@@ -47,22 +48,22 @@ def _same_weights(gate: str, alias: str, rival: Rival, effect: str) -> Reason:
 
 
 def _improvement(record: EvaluationRecord, rules: Evaluate) -> Iterator[Reason]:
-    old = number(record.champion_metrics.get(rules.primary))
-    gain = None if record.comparison is None else number(record.comparison.gain)
+    old = finite(record.champion_metrics.get(rules.primary))
+    gain = None if record.comparison is None else finite(record.comparison.gain)
     if old is None or gain is None:
         yield missing("improvement", f"the champion's {rules.primary} or the difference")
         return
     if rules.improvement.relative is not None:
         asked = rules.improvement.relative * abs(old)
-        words = f"{rules.improvement.relative:.3g} of the champion's {old:.6g} = {asked:.6g}"
+        words = f"{rules.improvement.relative:.3g} of the champion's {figure(old)} = {figure(asked)}"
     else:
         asked = rules.improvement.absolute or 0.0
-        words = f"{asked:.6g}"
+        words = figure(asked)
     yield Reason(
         gate="improvement",
         passed=gain > asked,
         severity=rules.severity_of("improvement"),
-        words=f"{rules.primary} gain {gain:+.6g}, required > {words}",
+        words=f"{rules.primary} gain {change(gain)}, required > {words}",
         numbers={"gain": gain, "champion": old, "asked": asked},
     )
 
@@ -80,7 +81,7 @@ def _slices(record: EvaluationRecord, rules: Evaluate) -> Iterator[Reason]:
     judged = [entry for entry in found if entry.is_small is not True]
     drops = []
     for entry in judged:
-        new, old = number(entry.candidate), number(entry.champion)
+        new, old = finite(entry.candidate), finite(entry.champion)
         if new is None or old is None:
             hint = "a slice whose labels are all alike has no such metric: raise evaluate.slice_support"
             yield missing("slices", f"{rules.primary} where {_place(entry)}", hint=hint)
@@ -97,7 +98,8 @@ def _slices(record: EvaluationRecord, rules: Evaluate) -> Iterator[Reason]:
         "allowed": rules.slice_drop,
         "slices": len(drops),
     }
-    words = f"of {len(drops)} slices none may be worse by more than {rules.slice_drop:.6g}: {_place(judged[worst])} by {drops[worst]:+.6g}"
+    allowed = f"of {len(drops)} slices none may be worse by more than {figure(rules.slice_drop)}"
+    words = f"{allowed}: {_place(judged[worst])} by {change(drops[worst])}"
     yield Reason(gate="slices", passed=drops[worst] <= rules.slice_drop, severity=rules.severity_of("slices"), words=words, numbers=numbers)
 
 

@@ -13,11 +13,11 @@ from typing import Final, Literal
 
 from training.contracts import JsonValue
 from training.evaluation_record import Comparison, EvaluationRecord
+from training.format import change, figure, finite
 from training.registry.bounds import canary_bounds
 from training.registry.champion_gates import has_weights_of, is_compared
 from training.registry.gate import judged
 from training.registry.reasons import Reason
-from training.registry.reasons import number as _number
 from training.registry.significance_gates import canary_alarm
 from training.registry.verdicts import ApprovedFinding, ReasonJson
 from training.spec.gate import Applies
@@ -158,9 +158,9 @@ def judge_canary(
 def _canary_alarms(
     record: EvaluationRecord, canary_rules: Canary, rules: Evaluate, num_rows: int, approved: Sequence[ApprovedFinding]
 ) -> Iterator[Reason]:
-    value, old = _number(record.metrics.get(rules.primary)), _number(record.champion_metrics.get(rules.primary))
+    value, old = finite(record.metrics.get(rules.primary)), finite(record.champion_metrics.get(rules.primary))
     if value is None and old is not None:
-        words = f"the canary's {rules.primary} is not a number, the champion's on the same rows is {old:.6g}"
+        words = f"the canary's {rules.primary} is not a number, the champion's on the same rows is {figure(old)}"
         yield Reason(gate="finite", passed=False, words=words, numbers={"champion": old})
         return
     if value is None or num_rows < min(EARLY_SUPPORT, canary_rules.support):
@@ -187,15 +187,15 @@ def _canary_waits(
         # Not the ends of the interval: with too few blocks it is unbounded.
         comparison = record.comparison or Comparison()
         needed += [comparison.gain, comparison.probability]
-    if any(_number(value) is None for value in needed):
+    if any(finite(value) is None for value in needed):
         yield Reason(gate="finite", passed=False, words=f"{rules.primary} cannot be computed yet on the rows that have labels")
 
 
 def _tolerated(record: EvaluationRecord, canary_rules: Canary, rules: Evaluate) -> Reason:
-    gain = None if record.comparison is None else _number(record.comparison.gain)
+    gain = None if record.comparison is None else finite(record.comparison.gain)
     if gain is None:
         return Reason(gate="tolerance", passed=True, words="there is no champion to be worse than")
-    words = f"{rules.primary} gain over the champion {gain:+.6g}, required >= {0.0 - canary_rules.tolerance:+.6g}"
+    words = f"{rules.primary} gain over the champion {change(gain)}, required >= {change(0.0 - canary_rules.tolerance)}"
     numbers = {"gain": gain, "tolerance": canary_rules.tolerance}
     return Reason(gate="tolerance", passed=gain >= -canary_rules.tolerance, words=words, numbers=numbers)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -12,7 +11,7 @@ from sqlalchemy import Row, delete, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
-from training.contracts import MAX_CLOCK_SKEW, canonical_json, sha256_hex
+from training.contracts import MAX_CLOCK_SKEW, canonical_json, json_number, sha256_hex
 from training.database.connect import connect, database_faults
 from training.database.schema import LedgerDecision, ModelStanding, RegistryOutbox
 from training.errors import DeniedError
@@ -421,9 +420,7 @@ def _json(value: Any) -> Any:
         return {str(key): _json(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return [_json(part) for part in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value.replace("\0", "\N{REPLACEMENT CHARACTER}") if isinstance(value, str) else value
+    return value.replace("\0", "\N{REPLACEMENT CHARACTER}") if isinstance(value, str) else json_number(value)
 
 
 def _entry(row: LedgerDecision | Row[Any], evidence: Mapping[str, Any] | None = None) -> Entry:

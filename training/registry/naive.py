@@ -7,8 +7,9 @@ from typing import Final
 
 from training.contracts import JsonValue
 from training.evaluation_record import Baselines, Comparison, EvaluationRecord, NaiveBaseline
+from training.format import change, figure, finite
 from training.registry.gate import Gate, RulesGate
-from training.registry.reasons import Reason, missing, number
+from training.registry.reasons import Reason, missing
 from training.spec.gate import Severity
 from training.spec.metrics import is_lower_better
 from training.spec.sections.evaluation import Evaluate
@@ -35,15 +36,15 @@ def naive_baseline(record: EvaluationRecord, rules: Evaluate) -> Iterator[Reason
         yield Reason(gate=GATE, passed=not is_asked, severity=severity, words=f"no naive baseline to compare with: {why}")
         return
     best = found.best_entry
-    value, other = number(record.metrics.get(rules.primary)), None if best is None else number(best.metrics.get(rules.primary))
+    value, other = finite(record.metrics.get(rules.primary)), None if best is None else finite(best.metrics.get(rules.primary))
     if best is None or value is None or other is None:
         yield _not_measured(rules, severity)
         return
     gain = other - value if is_lower_better(rules.primary) else value - other
     comparison = found.comparison or Comparison()
-    low, high = number(comparison.low), number(comparison.high)
-    interval = "" if low is None or high is None else f", {100 * rules.confidence:.4g} % interval [{low:+.6g}, {high:+.6g}]"
-    words = f"{rules.primary} {value:.6g}, best naive baseline {best.name} {other:.6g}: gain {gain:+.6g}{interval}, required > 0"
+    low, high = finite(comparison.low), finite(comparison.high)
+    interval = "" if low is None or high is None else f", {100 * rules.confidence:.4g} % interval [{change(low)}, {change(high)}]"
+    words = f"{rules.primary} {figure(value)}, best naive baseline {best.name} {figure(other)}: gain {change(gain)}{interval}, required > 0"
     numbers: dict[str, JsonValue] = {"baseline": best.name, "value": other, "gain": gain, "low": low, "high": high}
     yield Reason(gate=GATE, passed=gain > 0, severity=severity, words=words, numbers=numbers)
     yield from _other_metrics(record, found, best, rules)
@@ -72,13 +73,13 @@ def _not_measured(rules: Evaluate, severity: Severity) -> Reason:
 def _other_metrics(record: EvaluationRecord, found: Baselines, best: NaiveBaseline, rules: Evaluate) -> Iterator[Reason]:
     worse = [name for name in found.worse if name != rules.primary]
     if worse:
-        values = {name: (number(record.metrics.get(name)), number(best.metrics.get(name))) for name in worse}
+        values = {name: (finite(record.metrics.get(name)), finite(best.metrics.get(name))) for name in worse}
         told = ", ".join(f"{name} {_digits(new)} against {_digits(old)}" for name, (new, old) in values.items())
         yield Reason(gate=GATE, passed=False, severity="warn", words=f"worse than the naive baseline {best.name}: {told}")
 
 
 def _digits(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:.6g}"
+    return "unknown" if value is None else figure(value)
 
 
 GATES: Final[Mapping[str, Gate]] = {GATE: RulesGate(naive_baseline)}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 from training.contracts import JsonObject
+from training.format import figure, finite
 from training.registry.verdicts import ReasonJson
 from training.spec.gate import Severity
 
@@ -33,15 +33,10 @@ def missing(gate: str, what: str, *, hint: str = "evaluate again") -> Reason:
     return Reason(gate=gate, passed=False, severity="fail", words=words)
 
 
-def number(value: float | None) -> float | None:
-    """Return a number that a gate can judge, None for one that is missing or not finite."""
-    return value if value is not None and math.isfinite(value) else None
-
-
 def at_most(gate: str, value: float | None, limit: float, what: str, *, severity: Severity, unit: str = "") -> Reason:
     """Judge a measurement by an upper limit; one that is missing or not finite rejects at every severity."""
-    known = number(value)
+    known = finite(value)
     if known is None:
         return missing(gate, what)
-    words = f"{what} {known:.6g}{unit}, required <= {limit:.6g}{unit}"
+    words = f"{what} {figure(known)}{unit}, required <= {figure(limit)}{unit}"
     return Reason(gate=gate, passed=known <= limit, severity=severity, words=words, numbers={"value": known, "limit": limit})

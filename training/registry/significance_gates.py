@@ -8,8 +8,9 @@ from typing import Final
 
 from training.contracts import JsonValue
 from training.evaluation_record import Alarm, Blocks, Comparison, EvaluationRecord
+from training.format import change, finite
 from training.registry.gate import Gate, RulesGate
-from training.registry.reasons import Reason, missing, number
+from training.registry.reasons import Reason, missing
 from training.spec.sections.evaluation import Evaluate
 from training.spec.types import duration_text
 
@@ -37,11 +38,11 @@ def significance(record: EvaluationRecord, comparison: Comparison | None, gate: 
         )
         words = f"the {share} interval of the gain over {rival} is unbounded, {_too_few(blocks)}: what helps is {hint}"
         return Reason(gate=gate, passed=False, severity=rules.severity_of(gate), words=words, numbers=_numbers(comparison, rules))
-    low, high = number(comparison.low), number(comparison.high)
+    low, high = finite(comparison.low), finite(comparison.high)
     if low is None or high is None:
         return missing(gate, f"the interval of the gain over {rival}")
     how = f" {_how(comparison, blocks)}" if blocks else ""
-    words = f"{share} interval of the gain over {rival} [{low:+.6g}, {high:+.6g}]{how}, lower end > 0 required"
+    words = f"{share} interval of the gain over {rival} [{change(low)}, {change(high)}]{how}, lower end > 0 required"
     return Reason(gate=gate, passed=low > 0, severity=rules.severity_of(gate), words=words, numbers=_numbers(comparison, rules))
 
 
@@ -54,12 +55,12 @@ def canary_alarm(record: EvaluationRecord, rules: Evaluate) -> Iterator[Reason]:
     alarm = record.alarm
     if alarm is None or alarm.is_worse is None:
         return
-    evidence, required = number(alarm.e_value), number(alarm.required)
+    evidence, required = finite(alarm.e_value), finite(alarm.required)
     if evidence is None or required is None:
         return
     num_blocks, required_blocks = alarm.num_blocks, alarm.required_blocks or REQUIRED_BLOCKS
     of = _alarm_blocks(alarm)
-    side = "worse" if (number(alarm.mean) or 0.0) < 0 else "better"
+    side = "worse" if (finite(alarm.mean) or 0.0) < 0 else "better"
     words = f"evidence that the canary is {side}: e-value {evidence:.4g} by {of}, {required:.4g} required for an alarm"
     if (num_blocks or 0) < required_blocks:
         few = f"{of}, at least {required_blocks} required"
@@ -101,18 +102,18 @@ def _of(blocks: Blocks) -> str:
 
 
 def _lag1(blocks: Blocks) -> str:
-    value = number(blocks.lag1)
+    value = finite(blocks.lag1)
     return "lag-1 autocorrelation unknown" if value is None else f"lag-1 autocorrelation {value:.2f}"
 
 
 def _may_be_cut(blocks: Blocks) -> bool:
     """Return whether another key would help: not where the dependence that was measured is too long by itself."""
-    automatic, length = number(blocks.automatic_seconds), number(blocks.block_seconds)
+    automatic, length = finite(blocks.automatic_seconds), finite(blocks.block_seconds)
     return automatic is not None and length is not None and automatic < 0.75 * length
 
 
 def _duration(seconds: float | None) -> str:
-    known = number(seconds)
+    known = finite(seconds)
     if known is None:
         return "unknown length"
     # Two digits are enough: the length follows from how the rows' time divides.
@@ -122,7 +123,7 @@ def _duration(seconds: float | None) -> str:
 
 def _numbers(comparison: Comparison, rules: Evaluate) -> dict[str, JsonValue]:
     ends, given = ("low", "high", "row_low", "row_high"), comparison.model_fields_set
-    found: dict[str, JsonValue] = {name: number(getattr(comparison, name)) for name in ends if name in given}
+    found: dict[str, JsonValue] = {name: finite(getattr(comparison, name)) for name in ends if name in given}
     found |= {name: comparison.decided_by for name in ("decided_by",) if name in given}
     found["confidence"] = rules.confidence
     return found if comparison.blocks is None else found | comparison.blocks.to_json(*NAMED_OF_BLOCKS)

@@ -12,6 +12,7 @@ from pathlib import Path
 from training import liveness
 from training.code.loaded import LoadedCode
 from training.contracts import Scalar, StageRequest
+from training.format import brief
 from training.spec import PipelineSpec
 from training.store import Store
 from training.store.leases import Lease
@@ -88,7 +89,7 @@ class StageContext:
         if now - self._logged_at < PROGRESS_INTERVAL_SECONDS and done < total:
             return
         self._logged_at = now
-        extras = "".join(f", {name} {_brief(value)}" for name, value in more.items())
+        extras = "".join(f", {name} {brief(value)}" for name, value in more.items())
         eta = "" if eta_seconds is None or done >= total else f", {eta_seconds:.0f} s left"
         logger.info("%s of %s %s, %s/s%s%s", f"{done:,}", f"{total:,}", unit, f"{rate:,.0f}", eta, extras)
 
@@ -122,7 +123,3 @@ class StageContext:
         add_report(self.store, self.request.pipeline, digest)
         set_run_ref(self.store, self.request, f"reports/{name}", uri)
         return uri
-
-
-def _brief(value: Scalar) -> str:
-    return f"{value:.5g}" if isinstance(value, float) else str(value)

@@ -12,6 +12,7 @@ from training import liveness
 from training.contracts import Scalar, canonical_json
 from training.engine.tracking import finish_parent
 from training.errors import DataError
+from training.format import figure
 from training.pages.study import render_study
 from training.runtime.runner import Outcome, StageContext, main
 from training.spec.sections.tuning import Tune
@@ -57,7 +58,9 @@ def work(context: StageContext) -> Outcome:
     set_run_ref(store, request, "tuning", uri)
     with liveness.phase("mlflow", "study"):
         finish_parent(store.bucket, study.tracking_key, _parameters(tune, best), {"best_value": best.value, "trials": float(len(records))})
-    logger.info("best of %d trials (%s) is %d: %s %.6g with %s", len(records), counts, best.slot, tune.objective, best.value, best.settings)
+    logger.info(
+        "best of %d trials (%s) is %d: %s %s with %s", len(records), counts, best.slot, tune.objective, figure(best.value), best.settings
+    )
     scalars: dict[str, Scalar] = {"best_slot": best.slot, "best_value": best.value, "trials": len(records), **counts, "steps": num_steps}
     return Outcome(artifact_uri=uri, digest=manifest.digest, scalars=scalars, reports={"tuning": context.publish_page("tuning", page)})
 

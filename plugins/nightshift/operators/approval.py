@@ -23,6 +23,7 @@ from nightshift.operators.approval_state import Answer, Person, note_answer, not
 from nightshift.operators.promotion import FollowOperator
 from nightshift.settings import Settings
 from training.errors import DeniedError, shown
+from training.format import number
 from training.registry.verdicts import verdict
 from training.spec import PipelineSpec
 from training.waiting import waiting_for_database
@@ -369,8 +370,7 @@ def _state_of_ask(context: Context) -> str:
 
 
 def _cell(value: object) -> str:
-    text = f"{value:.6g}" if isinstance(value, float) else str(value)
-    return text.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
+    return number(value).replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
 
 
 def _ledger() -> Ledger:

@@ -106,12 +106,12 @@ def test_comparison_has_the_best_naive_baseline_beside_model_and_champion(settin
     lines = [line.split() for line in text.splitlines()]
     if naive is None:
         # An evaluation of an earlier version.
-        assert ["mae", "20.0000", "-"] in lines
+        assert ["mae", "20", "-"] in lines
         assert "naive" not in text
     else:
         assert ["metric", "new", "model", "champion", "seasonal_7d"] in lines
-        assert ["rmse", "40.0000", "-", "31.0000"] in lines
-        assert "mae gain over the naive baseline seasonal_7d 4.2000" in text
+        assert ["rmse", "40", "-", "31"] in lines
+        assert "mae gain over the naive baseline seasonal_7d 4.2" in text
 
 
 def test_comparison_has_the_season_that_the_spec_names_and_the_warnings_where_another_baseline_is_best(settings: Settings) -> None:
@@ -132,9 +132,9 @@ def test_comparison_has_the_season_that_the_spec_names_and_the_warnings_where_an
 
     lines = [line.split() for line in text.splitlines()]
     assert ["metric", "new", "model", "champion", "last_value", "seasonal_14d"] in lines
-    assert ["rmse", "40.0000", "41.0000", "31.0000", "39.0000"] in lines
-    assert "mae gain over the naive baseline last_value 4.2000\n" in text
-    assert "mae gain over the naive baseline seasonal_14d 11.5000 (evaluate.baseline.season)\n" in text
+    assert ["rmse", "40", "41", "31", "39"] in lines
+    assert "mae gain over the naive baseline last_value 4.2\n" in text
+    assert "mae gain over the naive baseline seasonal_14d 11.5 (evaluate.baseline.season)\n" in text
     assert f"warning: {meta['baseline_warnings'][0]}\n" in text  # type: ignore[index]
 
 

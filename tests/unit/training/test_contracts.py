@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from training.contracts import (
     StageResult,
     canonical_json,
     fingerprint,
+    json_number,
     require_result,
 )
 
@@ -118,3 +120,11 @@ def test_large_result_is_refused() -> None:
 
 def test_non_finite_scalar_becomes_a_word_and_not_invalid_json() -> None:
     assert dataclasses.replace(RESULT, scalars={"auc": float("nan")}).to_xcom()["scalars"]["auc"] == "nan"
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [(math.nan, "nan"), (math.inf, "inf"), (-math.inf, "-inf"), (0.5, 0.5), (3, 3), (None, None), ("auc", "auc"), (True, True)],
+)
+def test_number_that_is_not_finite_is_a_word_in_json_and_anything_else_unchanged(value: object, written: object) -> None:
+    assert json_number(value) == written

@@ -94,7 +94,7 @@ def test_the_question_shows_the_decision_and_links_the_report(ledger: Ledger, as
     (question,) = asked
     assert question["subject"] == "May search_ranking 1.0.1 be promoted?"
     assert "| minimum | pass | ndcg@10 0.61, required >= 0.3 \\| fine |" in question["body"]
-    assert "| ndcg@10 | 0.61 | 0.6 |" in question["body"]
+    assert "| ndcg@10 | 0.61000 | 0.60000 |" in question["body"]
     assert "/nightshift/reports/search_ranking/abc" in question["body"]
     assert [user["id"] for user in question["assigned_users"]] == ["ann", "eve"]
     trigger = deferred.value.trigger
