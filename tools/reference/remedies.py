@@ -16,6 +16,10 @@ REMEDIES: Final[Mapping[str, str]] = {
     "checkpoint.incomplete": "nothing: the checkpoint before stays the newest one; the log of the named rank has the reason",
     "checkpoint.unplanned": "correct the plan of the model: a tensor has one dtype and shape on all ranks, and shards that make it up",
     "checkpoint.unsaved": "check that the store accepts writes and has space; the training resumes from the last saved checkpoint",
+    "code.mismatch": (
+        "trigger the run again; build Airflow's image and the stages' from the same commit; "
+        "the message names a file that differs, a distribution to install, or one to rename"
+    ),
     "code.syntax": "correct the file and line of the message",
     "data.duplicates": "remove the duplicates from the source, or add a column to `data.source.key`",
     "data.empty_days": "repair the partition, or allow empty days with `validate.empty_days`",

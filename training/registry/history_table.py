@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from training.registry.ledger import Entry
+from training.registry.verdicts import verdict
 
 COLUMNS: Final = ("decided (UTC)", "version", "outcome", "what moved", "by")
 INDENT: Final = "    "
@@ -46,7 +47,7 @@ def _row(row: Sequence[str], widths: Sequence[int], width: int | None) -> str:
 def _reasons(entry: Entry, width: int | None) -> list[str]:
     lines: list[str] = []
     for reason in entry.reasons:
-        text = f"{'+' if reason['passed'] else '-'} {_one_line(str(reason['gate']))}: {_one_line(str(reason['words']))}"
+        text = f"{verdict(reason)} {_one_line(str(reason['gate']))}: {_one_line(str(reason['words']))}"
         wrapped = textwrap.wrap(text, width - len(INDENT), subsequent_indent="  ") if width else [text]
         lines += [INDENT + line for line in wrapped]
     return lines

@@ -120,8 +120,24 @@ def _type_words(kind: str, value: object) -> tuple[str, str, str]:
     return "field.type", f"expected {expected}, got {got}", hint
 
 
+_SAME_TYPE: Final = {
+    "float64": "double",
+    "float32": "float",
+    "bool": "boolean",
+    "str": "string",
+    "varchar": "string",
+    "text": "string",
+    "bigint": "int64",
+    "integer": "int32",
+    "datetime": "timestamp",
+}
+"""Types of columns by the names that pandas and SQL give them; the spelling of `float64` is nearer to `float`."""
+
+
 def _choice(_kind: str, value: object, context: Context) -> tuple[str, str, str]:
-    close = difflib.get_close_matches(str(value)[:80], str(context["expected"]).replace("'", "").replace(" or ", ", ").split(", "), n=1)
+    choices = str(context["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
+    same = _SAME_TYPE.get(str(value).lower(), "")
+    close = [same] if same in choices else difflib.get_close_matches(str(value)[:80], choices, n=1)
     return "field.choice", f"must be {context['expected']}, got {told(value)}", f"did you mean {close[0]}?" if close else ""
 
 

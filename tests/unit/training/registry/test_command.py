@@ -88,9 +88,9 @@ def test_a_history_says_when_which_version_what_moved_who_and_why(ledger: Ledger
     assert lines == [
         "  decided (UTC)     version    outcome         what moved  by",
         f"  {first.decided_at:%Y-%m-%d %H:%M}  1 (1.1.0)  accepted        promoted    night/1",
-        "    + improvement: better by 0.01",
+        "    pass improvement: better by 0.01",
         f"  {first.decided_at:%Y-%m-%d %H:%M}  2 (1.2.0)  needs_approval  recorded    night/2",
-        "    - fairness: gap 0.2 is above 0.1",
+        "    FAIL fairness: gap 0.2 is above 0.1",
     ]
 
 
@@ -100,14 +100,20 @@ def test_long_words_are_wrapped_to_the_terminal_and_none_is_lost(ledger: Ledger,
     kept = replace(decide_on(ledger, 1), reasons=[{"gate": "slices", "passed": False, "words": words}], decided_by="x" * 100)
     lines = history_lines([kept], width)
     assert max(map(len, lines)) <= width
-    assert " ".join(" ".join(lines[2:]).split()) == f"- slices: {words}"
+    assert " ".join(" ".join(lines[2:]).split()) == f"FAIL slices: {words}"
+
+
+@pytest.mark.parametrize(("severity", "word"), [("warn", "warn"), ("approve", "ask"), ("fail", "FAIL")])
+def test_gate_that_is_not_passed_is_shown_with_what_its_severity_does(ledger: Ledger, severity: str, word: str) -> None:
+    kept = replace(decide_on(ledger, 1), reasons=[{"gate": "g", "passed": False, "words": "w", "severity": severity}])
+    assert history_lines([kept])[2:] == [f"    {word} g: w"]
 
 
 def test_output_that_goes_elsewhere_keeps_a_reason_on_one_line_and_no_control_characters(ledger: Ledger) -> None:
     words = "first\nsecond \x1b[31mred " + "long " * 100
     kept = replace(decide_on(ledger, 1), reasons=[{"gate": "g", "passed": True, "words": words}])
     (line,) = history_lines([kept])[2:]
-    assert line.startswith("    + g: first second  [31mred long")
+    assert line.startswith("    pass g: first second  [31mred long")
     assert "\x1b" not in line
 
 

@@ -57,6 +57,16 @@ CASES: list[tuple[str, str, str, str]] = [
         "kind: parqet",
         "data.source.kind: [field.choice] must be 'csv' or 'parquet', got 'parqet' (did you mean parquet?)",
     ),
+    *(
+        (
+            R,
+            "rating: {type: float}",
+            f"rating: {{type: {given}}}",
+            "data.source.columns.rating.type: [field.choice] must be 'boolean', 'int8', 'int16', 'int32', 'int64', 'float', 'double', "
+            f"'string', 'date' or 'timestamp', got '{given}' (did you mean {meant}?)",
+        )
+        for given, meant in (("float64", "double"), ("varchar", "string"), ("floot", "float"))
+    ),
     (R, "window: 30d", "window: 30 days", f"data.source.window: [duration.invalid] expected a duration, got '30 days' {DURATION}"),
     (R, "window: 30d", "window: 30", f"data.source.window: [duration.invalid] expected a duration, got 30 {DURATION}"),
     (R, "window: 30d", "window: 9999d", "data.source.window: [field.range] must be at most 3650d, got '9999d'"),
