@@ -170,8 +170,11 @@ class CheckpointReader:
 
     def _opened(self, uri: str) -> tuple[str, Manifest, dict[str, Any], Saved]:
         """Return a checkpoint's URI, manifest, meta without the index, and the index, which was checked."""
-        manifest = self._store.manifests.get(uri, kind="checkpoint")
-        meta = dict(manifest.meta)
+        try:
+            manifest = self._store.manifests.get(uri, kind="checkpoint")
+            meta = dict(manifest.meta)
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as err:
+            raise DataError("checkpoint.unreadable", f"{uri} is not a manifest: {type(err).__name__}: {str(err)[:200]}") from err
         identity = meta.get("identity")
         if not isinstance(identity, dict):
             raise DataError("checkpoint.unreadable", f"{uri} does not name the training that it is of")

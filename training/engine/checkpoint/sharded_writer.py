@@ -115,12 +115,24 @@ class ShardedWriter:
 
     def _agree(self, answer: bool) -> bool:
         """Return rank 0's answer on every rank."""
-        key = f"due/{self._num_questions}"
-        if self._savers.is_first:
-            self._exchange.tell(key, answer)
-            self._exchange.forget(f"due/{self._num_questions - 2}")
-        self._num_questions += 1
-        return bool(self._exchange.one(key))
+        number, self._num_questions = self._num_questions, self._num_questions + 1
+        if not self._savers.is_first:
+            found = bool(self._exchange.one(f"due/{number}"))
+            self._exchange.tell(f"due/{number}/heard/{self._savers.rank}", True)
+            return found
+        self._exchange.tell(f"due/{number}", answer)
+        self._await_heard(f"due/{number}")
+        self._exchange.forget(f"due/{number}", *self._heard(f"due/{number}").values())
+        return answer
+
+    def _heard(self, key: str) -> dict[int, str]:
+        """Return the keys under which the other ranks say that they have read a key."""
+        return {rank: f"{key}/heard/{rank}" for rank in range(1, self._savers.world_size)}
+
+    def _await_heard(self, key: str) -> None:
+        """Wait until the other ranks have read a key: this process may end next, and with it what they ask. Not for a rank that is gone."""
+        with suppress(UnavailableError):
+            self._exchange.all(self._heard(key), silence_seconds=HEARD_SECONDS)
 
     def _write(self, number: int, copied: Copied, meta: Position, name: str | None) -> None:
         """Do one save, in the thread."""
@@ -130,7 +142,10 @@ class ShardedWriter:
         except BaseException as err:
             with suppress(NightshiftError):
                 self._exchange.tell(f"{number}/written/{self._savers.rank}", {"error": str(err)})
-                if self._savers.is_first:
+                if not self._savers.is_first:
+                    # It does not ask what comes of the save.
+                    self._exchange.tell(f"{number}/done/heard/{self._savers.rank}", True)
+                else:
                     self._exchange.tell(f"{number}/plan", {"error": str(err)})
                     self._exchange.tell(f"{number}/done", {"error": str(err)})
             raise
@@ -140,7 +155,7 @@ class ShardedWriter:
             self._commit(number, plan, meta, name)
             return
         done = cast(JsonObject, self._exchange.one(f"{number}/done"))
-        self._exchange.tell(f"{number}/heard/{self._savers.rank}", True)
+        self._exchange.tell(f"{number}/done/heard/{self._savers.rank}", True)
         if "error" in done:
             kind = LeaseLostError if done.get("code") == "lease.lost" else UnavailableError
             raise kind(str(done.get("code") or "checkpoint.incomplete"), f"rank 0 did not commit: {done['error']}")
@@ -214,13 +229,11 @@ class ShardedWriter:
         finally:
             with suppress(NightshiftError):
                 self._exchange.tell(f"{number}/done", told)
-                # This process may end next, and with it what the others ask. What is committed stays so if one is gone.
-                heard = {rank: f"{number}/heard/{rank}" for rank in range(1, self._savers.world_size)}
-                self._exchange.all(heard, silence_seconds=HEARD_SECONDS)
+                self._await_heard(f"{number}/done")
 
     def _forget(self, number: int) -> None:
         ranks = range(self._savers.world_size)
-        by_rank = [f"{number}/{what}/{rank}" for what in ("layout", "written", "heard") for rank in ranks]
+        by_rank = [f"{number}/{what}/{rank}" for what in ("layout", "written", "done/heard") for rank in ranks]
         self._exchange.forget(*by_rank, f"{number}/plan", f"{number}/done")
 
 
