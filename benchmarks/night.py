@@ -188,35 +188,35 @@ def run_stages() -> None:
     LocalLauncher, ResolvedRun, needs_of, work_of = placement()
     settings = Settings.from_environment()
     results: dict[str, Any] = {}
-    frozen: Any = None
+    resolved: Any = None
     for line in sys.stdin:
         order = json.loads(line)
         if "pipeline" in order:
             spec = resolve_uris(load_spec(settings.pipelines_path / f"{order['pipeline']}.yaml"))
             spec_uri = Store(settings.store_uri).put_json(freeze(spec))
-            frozen, results = ResolvedRun({"spec_uri": spec_uri, "as_of": order["as_of"], "force": False}), {}
+            resolved, results = ResolvedRun({"spec_uri": spec_uri, "as_of": order["as_of"], "force": False}), {}
             print("{}", file=answers, flush=True)
             continue
         stage = order["stage"]
-        inputs = {name: results[maker] for name, maker in needs_of(stage, frozen.spec).items()}
-        work = work_of(stage, frozen, inputs, nonce="", settings=settings)
-        address = frozen.store.address(frozen.spec.name, stage, work.fingerprint)
+        inputs = {name: results[maker] for name, maker in needs_of(stage, resolved.spec).items()}
+        work = work_of(stage, resolved, inputs, nonce="", settings=settings)
+        address = resolved.store.address(resolved.spec.name, stage, work.fingerprint)
         request = StageRequest(
-            pipeline=frozen.spec.name,
+            pipeline=resolved.spec.name,
             stage=stage,
             fingerprint=work.fingerprint,
             attempt_id=new_attempt_id(),
-            store_uri=frozen.store.root_uri,
-            spec_uri=frozen.spec_uri,
-            as_of=frozen.as_of.isoformat(),
+            store_uri=resolved.store.root_uri,
+            spec_uri=resolved.spec_uri,
+            as_of=resolved.as_of.isoformat(),
             inputs=work.inputs,
             parameters=work.parameters,
-            run=RunIdentity(dag_id=frozen.spec.name, run_id=f"night-{frozen.as_of.date()}", task_id=stage),
+            run=RunIdentity(dag_id=resolved.spec.name, run_id=f"night-{resolved.as_of.date()}", task_id=stage),
         )
         uri = address.write_request(request)
         said: list[str] = []
         before, started_at = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-        LocalLauncher(settings).launch(uri, request, frozen.spec, said.append)
+        LocalLauncher(settings).launch(uri, request, resolved.spec, said.append)
         wall, after = time.monotonic() - started_at, resource.getrusage(resource.RUSAGE_CHILDREN)
         results[stage] = address.result()
         if results[stage] is None:

@@ -42,7 +42,7 @@ ENGINE: Final = "tests/unit/training/engine"
 EVALUATION: Final = "tests/unit/training/evaluation"
 REGISTRY: Final = "tests/unit/training/registry"
 INTERVALS: Final = tuple(f"{EVALUATION}/bootstrap/test_{name}.py" for name in ("paired", "influence", "blocks"))
-PLANS: Final = ("areas", "calibration", "errors", "f1", "means", "metric")
+PLANS: Final = ("auc", "calibration", "errors", "f1", "means", "metric")
 """Modules of metrics that have a plan for resampling."""
 TESTS: Final[dict[str, tuple[str, ...]]] = {
     "training/engine/watchdog.py": (f"{ENGINE}/test_watchdog.py",),

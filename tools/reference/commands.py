@@ -18,7 +18,7 @@ TARGET: Final = re.compile(r"^([a-z-]+):.*## (.*)$", re.MULTILINE)
 MODULES: Final[tuple[tuple[str, tuple[tuple[str, ...], ...]], ...]] = (
     ("nightshift.console", ((),)),
     ("devstack.__main__", ((), ("run",), ("backfill",), ("start",), ("stop",), ("status",), ("follow",), ("env",), ("supervise",))),
-    ("training.registry.__main__", ((), ("show",), ("rollback",), ("check",))),
+    ("training.registry.cli", ((), ("show",), ("rollback",), ("check",))),
     ("training.spec.check", ((),)),
     ("training.spec.schema", ((),)),
     ("training.retention.__main__", ((),)),
@@ -54,7 +54,7 @@ def page(root: Path) -> str:
     ]
     for module, lines in MODULES:
         for arguments in lines:
-            name = "nightshift" if module == "nightshift.console" else f"python -m {module.removesuffix('.__main__')}"
+            name = "nightshift" if module == "nightshift.console" else f"python -m {module.removesuffix('.__main__').removesuffix('.cli')}"
             note = NIGHTSHIFT if name == "nightshift" else ""
             parts.append(f"\n## {' '.join([name, *arguments])}\n{note}```text\n{help_of(module, arguments)}\n```\n")
     return "".join(parts)

@@ -43,7 +43,7 @@ class StageTask:
     """One try of a task, with the stage's work."""
 
     run: RunIdentity
-    frozen: ResolvedRun
+    resolved: ResolvedRun
     stage: str
     work: Work
     address: StageAddress
@@ -57,13 +57,13 @@ class StageTask:
     def request(self, *, attempt_id: str, takeover_epoch: int, **parameters: Scalar) -> StageRequest:
         """Return the request of a new attempt; `parameters` are added to the work's own."""
         return StageRequest(
-            pipeline=self.frozen.spec.name,
+            pipeline=self.resolved.spec.name,
             stage=self.stage,
             fingerprint=self.work.fingerprint,
             attempt_id=attempt_id,
-            store_uri=self.frozen.store.root_uri,
-            spec_uri=self.frozen.spec_uri,
-            as_of=self.frozen.as_of.isoformat(),
+            store_uri=self.resolved.store.root_uri,
+            spec_uri=self.resolved.spec_uri,
+            as_of=self.resolved.as_of.isoformat(),
             inputs=self.work.inputs,
             parameters={**self.work.parameters, **parameters},
             run=self.run,

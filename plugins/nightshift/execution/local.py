@@ -108,7 +108,7 @@ class LocalBackend(Backend):
                 raise _stopped(f"stopped while it ran: {verdict.reason}")
             if verdict.action is Action.WAIT:
                 continue
-            relaunch = next_relaunch(verdict, done, task.frozen.spec, task.stage)
+            relaunch = next_relaunch(verdict, done, task.resolved.spec, task.stage)
             done = done.with_one(relaunch)
             task.warn(f"{relaunch.words}; {resumption(task.address)}")
             time.sleep(relaunch.pause_seconds)
@@ -128,7 +128,7 @@ class LocalBackend(Backend):
         launcher = self._launcher = LocalLauncher(self._settings)
         if self._stopped:
             raise _stopped("stopped before it began")
-        ended = launcher.launch(uri, request, task.frozen.spec, task.say)
+        ended = launcher.launch(uri, request, task.resolved.spec, task.say)
         task.say(f"attempt {request.attempt_id} ended with {ended.exit_code} after {ended.seconds:.1f} s")
         if task.address.result() is not None:
             return None

@@ -49,18 +49,18 @@ class PromoteOperator(StageOperator):
             self._announce(found)
         return value
 
-    def frozen(self, context: Context) -> ResolvedRun:
+    def resolved(self, context: Context) -> ResolvedRun:
         """Return the run's settled spec: gates and approval are taken from it, not from XCom."""
         check_settled(context, Settings.from_environment())
-        return super().frozen(context)
+        return super().resolved(context)
 
     def has_decided(self, found: StageResult, run: RunIdentity) -> bool:
         """Return whether this task made the decision, in this try or an earlier one, and nothing has moved or answered since."""
         return found.run.owner == run.owner and found.scalars.get("decision") != "waiting" and not _is_past(found)
 
-    def work(self, context: Context, frozen: ResolvedRun, settings: Settings, *, nonce: str) -> Work:
+    def work(self, context: Context, resolved: ResolvedRun, settings: Settings, *, nonce: str) -> Work:
         """Return the work, with the user who started the run, who may be barred from approving it."""
-        work = super().work(context, frozen, settings, nonce=nonce)
+        work = super().work(context, resolved, settings, nonce=nonce)
         started_by = getattr(context["dag_run"], "triggering_user_name", None)
         return replace(work, parameters={**work.parameters, "triggered_by": started_by})
 
@@ -100,11 +100,11 @@ class FollowOperator(PromoteOperator):
         self._entry = self.decision(context)
         return super().execute(context)
 
-    def frozen(self, context: Context) -> ResolvedRun:
+    def resolved(self, context: Context) -> ResolvedRun:
         evidence = self._evidence(context)
         return ResolvedRun({"spec_uri": evidence["spec_uri"], "as_of": evidence["as_of"], "force": False})
 
-    def work(self, context: Context, frozen: ResolvedRun, settings: Settings, *, nonce: str) -> Work:
+    def work(self, context: Context, resolved: ResolvedRun, settings: Settings, *, nonce: str) -> Work:
         entry = self._entry
         key = fingerprint("promote", spec_part={}, code_version="", inputs={"follow": entry.key})
         return Work(fingerprint=key, inputs={}, parameters={"order": {"kind": "follow", "key": entry.key}})
@@ -121,13 +121,13 @@ class FollowOperator(PromoteOperator):
 class CanaryDecisionOperator(PromoteOperator):
     """Promotes the canary, rolls it back, or waits on."""
 
-    def work(self, context: Context, frozen: ResolvedRun, settings: Settings, *, nonce: str) -> Work:
+    def work(self, context: Context, resolved: ResolvedRun, settings: Settings, *, nonce: str) -> Work:
         judged = require_result(context["ti"].xcom_pull(task_ids="canary"), stage="canary")
         covered = {"model": self.model, "evaluation": judged.digest}
         # Time is part of the verdict: each look is separate work.
         key = fingerprint("promote", spec_part={}, code_version="", inputs=covered, nonce=context["run_id"])
         # The clock of the host that settled `as_of` may be minutes ahead; a canary's time passes by this one.
-        order = {"kind": "canary", "now": min(frozen.as_of, datetime.now(UTC)).isoformat()}
+        order = {"kind": "canary", "now": min(resolved.as_of, datetime.now(UTC)).isoformat()}
         report = judged.reports.get("canary")
         return Work(fingerprint=key, inputs={"evaluation": judged.artifact_uri}, parameters={"order": order, "report_uri": report})
 

@@ -68,7 +68,7 @@ class RepairOperator(StageOperator):
         self.log.info("MLflow is compared with the ledger: %s", reason)
         return super().execute(context)
 
-    def frozen(self, context: Context) -> ResolvedRun:
+    def resolved(self, context: Context) -> ResolvedRun:
         """Return a spec for the process's limits and resources: the same one for the whole run, also after a deferral."""
         store = Store(Settings.from_environment().store_uri)
         ref = store.run_ref(HOUSEKEEPING, _run_id(context), "repair")
@@ -78,7 +78,7 @@ class RepairOperator(StageOperator):
             head = ref.read()
         return ResolvedRun({**(head.value if head else {}), "force": False})
 
-    def work(self, context: Context, frozen: ResolvedRun, settings: Settings, *, nonce: str) -> Work:
+    def work(self, context: Context, resolved: ResolvedRun, settings: Settings, *, nonce: str) -> Work:
         """Return the work, which is new in each run."""
         parameters: dict[str, object] = {"order": {"kind": "repair"}}
         retention = self._retention()

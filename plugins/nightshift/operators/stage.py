@@ -59,9 +59,9 @@ class StageOperator(BaseOperator):
         self.pipeline = run.dag_id
         with task_errors():
             settings = Settings.from_environment()
-            frozen = self.frozen(context)
-            work = self.work(context, frozen, settings, nonce=run.run_id if frozen.force else "")
-            found = self.run_stage(context, run, frozen, work, settings)
+            resolved = self.resolved(context)
+            work = self.work(context, resolved, settings, nonce=run.run_id if resolved.force else "")
+            found = self.run_stage(context, run, resolved, work, settings)
         return self.finish(context, found, run)
 
     @waiting_for_database()
@@ -71,16 +71,16 @@ class StageOperator(BaseOperator):
         self.pipeline = run.dag_id
         with task_errors():
             settings = Settings.from_environment()
-            frozen = self.frozen(context)
-            work = work_at(frozen.store.address(frozen.spec.name, self.stage, fingerprint))
-            found = self.run_stage(context, run, frozen, work, settings, event=event)
+            resolved = self.resolved(context)
+            work = work_at(resolved.store.address(resolved.spec.name, self.stage, fingerprint))
+            found = self.run_stage(context, run, resolved, work, settings, event=event)
         return self.finish(context, found, run)
 
     def run_stage(
         self,
         context: Context,
         run: RunIdentity,
-        frozen: ResolvedRun,
+        resolved: ResolvedRun,
         work: Work,
         settings: Settings,
         *,
@@ -91,9 +91,9 @@ class StageOperator(BaseOperator):
         Raises:
             StageEndedError: it ended without a result, and this try does not start it again.
         """
-        address = frozen.store.address(frozen.spec.name, self.stage, work.fingerprint)
+        address = resolved.store.address(resolved.spec.name, self.stage, work.fingerprint)
         task = StageTask(
-            run=run, frozen=frozen, stage=self.stage, work=work, address=address, context=context, say=self._say, warn=self._warn
+            run=run, resolved=resolved, stage=self.stage, work=work, address=address, context=context, say=self._say, warn=self._warn
         )
         self._backend = backend_of(settings)
         if self._stopped:
@@ -113,17 +113,17 @@ class StageOperator(BaseOperator):
         if self._backend is not None:
             self._backend.stop()
 
-    def frozen(self, context: Context) -> ResolvedRun:
+    def resolved(self, context: Context) -> ResolvedRun:
         """Return what the run's `resolve` settled."""
         return ResolvedRun.of(context)
 
-    def work(self, context: Context, frozen: ResolvedRun, settings: Settings, *, nonce: str) -> Work:
+    def work(self, context: Context, resolved: ResolvedRun, settings: Settings, *, nonce: str) -> Work:
         """Return the work of this task."""
         results = {
             name: require_result(context["ti"].xcom_pull(task_ids=maker), stage=maker)
-            for name, maker in needs_of(self.stage, frozen.spec).items()
+            for name, maker in needs_of(self.stage, resolved.spec).items()
         }
-        return work_of(self.stage, frozen, results, nonce=nonce, settings=settings)
+        return work_of(self.stage, resolved, results, nonce=nonce, settings=settings)
 
     def finish(self, context: Context, found: StageResult, run: RunIdentity) -> dict[str, JsonValue]:
         """Return the result for XCom, and say where it came from."""

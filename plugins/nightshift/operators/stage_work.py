@@ -54,7 +54,7 @@ def needs_of(stage: str, spec: PipelineSpec) -> dict[str, str]:
     return {name: maker for name, maker in TABLE[stage].inputs.items() if maker in spec.stages}
 
 
-def work_of(stage: str, frozen: ResolvedRun, results: Mapping[str, StageResult], *, nonce: str, settings: Settings) -> Work:
+def work_of(stage: str, resolved: ResolvedRun, results: Mapping[str, StageResult], *, nonce: str, settings: Settings) -> Work:
     """Return the work of `stage`.
 
     Args:
@@ -64,31 +64,31 @@ def work_of(stage: str, frozen: ResolvedRun, results: Mapping[str, StageResult],
     Raises:
         NightshiftError: sources, ledger or store do not answer.
     """
-    spec = frozen.spec
-    parameters, covered = _looked_up(stage, frozen, results, settings)
+    spec = resolved.spec
+    parameters, covered = _looked_up(stage, resolved, results, settings)
     inputs = {name: result.artifact_uri for name, result in results.items()}
     if stage == "promote":
         name = fingerprint(stage, spec_part={}, code_version="", inputs=covered, nonce=nonce)
         return Work(fingerprint=name, inputs=inputs, parameters=parameters)
     if stage == "evaluate":
-        return _evaluation(spec, frozen.store, results, parameters, settings=settings, nonce=nonce)
-    code = code_of(spec, stage, settings, families=families_of(frozen.store, parameters))
+        return _evaluation(spec, resolved.store, results, parameters, settings=settings, nonce=nonce)
+    code = code_of(spec, stage, settings, families=families_of(resolved.store, parameters))
     key = fingerprint(stage, spec_part=spec_part(spec, stage), code_version=code.version, inputs=covered, nonce=nonce)
     return Work(fingerprint=key, inputs=inputs, parameters=parameters, code_version=code.version, code_files=code.files)
 
 
 def _looked_up(
-    stage: str, frozen: ResolvedRun, results: Mapping[str, StageResult], settings: Settings
+    stage: str, resolved: ResolvedRun, results: Mapping[str, StageResult], settings: Settings
 ) -> tuple[dict[str, object], dict[str, object]]:
     """Return (the request's parameters, what the fingerprint covers besides spec and code)."""
-    spec = frozen.spec
+    spec = resolved.spec
     if stage == "ingest":
-        listing = listing_for(spec, frozen.as_of)
-        return {"listing": listing}, {"as_of": frozen.as_of.isoformat(), "listing": listing}
+        listing = listing_for(spec, resolved.as_of)
+        return {"listing": listing}, {"as_of": resolved.as_of.isoformat(), "listing": listing}
     if stage == "validate":
-        previous = previous_snapshot(frozen.store, spec.name, frozen.as_of)
+        previous = previous_snapshot(resolved.store, spec.name, resolved.as_of)
         covered: dict[str, object] = {"snapshot": results["snapshot"].digest, "previous": previous, "suites": suites_digest(spec, settings)}
-        return {"previous_snapshot": previous, "suites": stored_suites(spec, settings, frozen.store)}, covered
+        return {"previous_snapshot": previous, "suites": stored_suites(spec, settings, resolved.store)}, covered
     if stage == "prepare":
         return {}, {"snapshot": results["snapshot"].digest}
     if stage == "train":
@@ -102,28 +102,30 @@ def _looked_up(
     if stage == "evaluate":
         trained = results["model"]
         hours = trained.timings.get("total", 0.0) / 3600 * spec.train.placement.world_size
-        facts = {**_tracking_of(frozen.store, trained), "process_hours": hours, "nights": nights_of(spec, settings)}
+        facts = {**_tracking_of(resolved.store, trained), "process_hours": hours, "nights": nights_of(spec, settings)}
         return facts, {}
     if stage == "canary":
         rivals, since = rivals_of(spec, settings), canary_since(spec, settings)
         verdict = {"canary_since": since, "canary_approved": canary_approved(spec, settings)}
         return {**rivals, **verdict}, {"dataset": results["dataset"].digest, "seats": rivals}
     if stage == "promote":
-        return _promotion(frozen, results, settings)
+        return _promotion(resolved, results, settings)
     return {}, {name: result.digest for name, result in results.items()}
 
 
-def _promotion(frozen: ResolvedRun, results: Mapping[str, StageResult], settings: Settings) -> tuple[dict[str, object], dict[str, object]]:
-    spec = frozen.spec
+def _promotion(
+    resolved: ResolvedRun, results: Mapping[str, StageResult], settings: Settings
+) -> tuple[dict[str, object], dict[str, object]]:
+    spec = resolved.spec
     weights = results["model"].scalars["weights_digest"]
     key: dict[str, object] = {"model": spec.promote.model, "weights": weights, "evaluation": results["evaluation"].digest}
     report_uri = results["evaluation"].reports.get("evaluation")
     prepare_code = code_of(spec, "prepare", settings).version
-    parameters = {**_tracking_of(frozen.store, results["model"]), "report_uri": report_uri, "prepare_code": prepare_code}
-    if frozen.overrides:
-        parameters["overrides"] = dict(frozen.overrides)
+    parameters = {**_tracking_of(resolved.store, results["model"]), "report_uri": report_uri, "prepare_code": prepare_code}
+    if resolved.overrides:
+        parameters["overrides"] = dict(resolved.overrides)
         # Other thresholds are another decision, also about the same model and the same evaluation.
-        key |= {name: value for name, value in frozen.overrides.items() if name.startswith("evaluate.")}
+        key |= {name: value for name, value in resolved.overrides.items() if name.startswith("evaluate.")}
     return parameters, key
 
 

@@ -47,26 +47,26 @@ class StudyWork:
     """`Backend.device_of` its trials."""
 
     @classmethod
-    def of(cls, context: Context, frozen: ResolvedRun, settings: Settings) -> StudyWork:
+    def of(cls, context: Context, resolved: ResolvedRun, settings: Settings) -> StudyWork:
         """Return the study of a run's spec.
 
         Raises:
             ContractError: `prepare` left no result, or the spec has no study.
         """
-        tune_of(frozen.spec)
+        tune_of(resolved.spec)
         dataset = require_result(context["ti"].xcom_pull(task_ids="prepare"), stage="prepare")
-        world_size = frozen.spec.train.placement.world_size
-        code = code_of(frozen.spec, TRIAL, settings)
+        world_size = resolved.spec.train.placement.world_size
+        code = code_of(resolved.spec, TRIAL, settings)
         backend = backend_of(settings)
-        device = backend.device_of(frozen.spec)
+        device = backend.device_of(resolved.spec)
         covered = {"dataset": dataset.digest, "world_size": world_size, **device}
-        nonce = str(context["ti"].run_id) if frozen.force else ""
-        name = fingerprint(TRIAL, spec_part=spec_part(frozen.spec, TRIAL), code_version=code.version, inputs=covered, nonce=nonce)
+        nonce = str(context["ti"].run_id) if resolved.force else ""
+        name = fingerprint(TRIAL, spec_part=spec_part(resolved.spec, TRIAL), code_version=code.version, inputs=covered, nonce=nonce)
         shared = not backend.shares_disk
         return cls(name=name, dataset_uri=dataset.artifact_uri, world_size=world_size, shared=shared, code=code, device=device)
 
-    def store(self, frozen: ResolvedRun) -> StudyStore:
-        return StudyStore(frozen.store, frozen.spec.name, self.name)
+    def store(self, resolved: ResolvedRun) -> StudyStore:
+        return StudyStore(resolved.store, resolved.spec.name, self.name)
 
     def trial(self, slot: int, champion: str | None) -> Work:
         """Return the work of one trial."""
@@ -97,11 +97,11 @@ class PlanOperator(BaseOperator):
         """
         with task_errors():
             settings = Settings.from_environment()
-            frozen = ResolvedRun.of(context)
-            study, tune = StudyWork.of(context, frozen, settings), tune_of(frozen.spec)
-            champion = rivals_of(frozen.spec, settings)["champion"]
-            settled = study.store(frozen).plan(None if champion is None else str(champion["model_uri"]))
-            workers = num_workers(tune, frozen.spec.train.placement)
+            resolved = ResolvedRun.of(context)
+            study, tune = StudyWork.of(context, resolved, settings), tune_of(resolved.spec)
+            champion = rivals_of(resolved.spec, settings)["champion"]
+            settled = study.store(resolved).plan(None if champion is None else str(champion["model_uri"]))
+            workers = num_workers(tune, resolved.spec.train.placement)
         self.log.info("study %s: %d trials, %d in parallel, first those of %s", study.name, tune.trials, workers, settled or "the spec")
         return list(range(workers))
 
@@ -129,19 +129,19 @@ class TrialsOperator(StageOperator):
         """Continue with the trigger's event after a trial was deferred; as `execute`."""
         with task_errors():
             settings = Settings.from_environment()
-            frozen = self.frozen(context)
-            work = work_at(frozen.store.address(frozen.spec.name, self.stage, fingerprint))
-            self.run_stage(context, self._worker_of(context), frozen, work, settings, event=event)
-            return self._trials(context, frozen, settings)
+            resolved = self.resolved(context)
+            work = work_at(resolved.store.address(resolved.spec.name, self.stage, fingerprint))
+            self.run_stage(context, self._worker_of(context), resolved, work, settings, event=event)
+            return self._trials(context, resolved, settings)
 
-    def _trials(self, context: Context, frozen: ResolvedRun, settings: Settings) -> dict[str, JsonValue]:
-        run, tune = self._worker_of(context), tune_of(frozen.spec)
-        study = StudyWork.of(context, frozen, settings)
-        known = study.store(frozen)
+    def _trials(self, context: Context, resolved: ResolvedRun, settings: Settings) -> dict[str, JsonValue]:
+        run, tune = self._worker_of(context), tune_of(resolved.spec)
+        study = StudyWork.of(context, resolved, settings)
+        known = study.store(resolved)
         champion = known.plan(None)
         done: list[int] = []
         while (slot := known.take(run.owner, f"{run.dag_id}/{run.run_id}/", tune)) is not None:
-            found = self.run_stage(context, run, frozen, study.trial(slot, champion), settings)
+            found = self.run_stage(context, run, resolved, study.trial(slot, champion), settings)
             if known.find(slot) is None:
                 raise AirflowFailException(f"trial {slot} of study {study.name} has a result and no record; trigger the run with force")
             self.log.info("trial %d: %s", slot, ", ".join(f"{name} {value}" for name, value in found.scalars.items() if name != "slot"))
@@ -160,11 +160,11 @@ class TuneOperator(StageOperator):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(stage=TUNE, **kwargs)
 
-    def work(self, context: Context, frozen: ResolvedRun, settings: Settings, *, nonce: str) -> Work:
+    def work(self, context: Context, resolved: ResolvedRun, settings: Settings, *, nonce: str) -> Work:
         """Return the work of this task."""
-        study = StudyWork.of(context, frozen, settings)
-        part = spec_part(frozen.spec, TUNE)
-        code = code_of(frozen.spec, TUNE, settings)
+        study = StudyWork.of(context, resolved, settings)
+        part = spec_part(resolved.spec, TUNE)
+        code = code_of(resolved.spec, TUNE, settings)
         name = fingerprint(TUNE, spec_part=part, code_version=code.version, inputs={"study": study.name}, nonce=nonce)
         inputs, parameters = {"dataset": study.dataset_uri}, {"study": study.name}
         return Work(fingerprint=name, inputs=inputs, parameters=parameters, code_version=code.version, code_files=code.files)

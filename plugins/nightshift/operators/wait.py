@@ -64,11 +64,11 @@ class WaitForData(BaseSensorOperator):
         self.log.info("%s; waiting until %s", missing, until.isoformat(timespec="seconds"))
         raise AirflowRescheduleException(min(now + timedelta(seconds=self.poke_interval), until))  # type: ignore[no-untyped-call]
 
-    def _missing(self, frozen: ResolvedRun) -> str:
-        source = frozen.spec.data.source
-        days = missing_partitions(frozen.spec, frozen.as_of)
+    def _missing(self, resolved: ResolvedRun) -> str:
+        source = resolved.spec.data.source
+        days = missing_partitions(resolved.spec, resolved.as_of)
         if not days:
             return ""
-        named = ", ".join(named_day(frozen.spec, day) for day in days[:MAX_NAMED_DAYS])
+        named = ", ".join(named_day(resolved.spec, day) for day in days[:MAX_NAMED_DAYS])
         more = f" and {len(days) - MAX_NAMED_DAYS} more" if len(days) > MAX_NAMED_DAYS else ""
         return f"{len(days)} of {source.window.days} partitions of {source.table} are not there: {named}{more}"

@@ -126,7 +126,7 @@ def _watched(event: JsonObject | None) -> tuple[int, LaunchStatus | None]:
     """Return (number of the launch that the trigger watched, what it saw last); (0, None) without an event."""
     if event is None:
         return 0, None
-    number, seen = event["number"], event["seen"]
-    if not isinstance(number, int) or not isinstance(seen, Mapping):
+    number, status = event["number"], event["seen"]
+    if not isinstance(number, int) or not isinstance(status, Mapping):
         raise ValueError(f"not the event of a launch: {shown(dict(event))}")
-    return number, LaunchStatus.from_json(seen)
+    return number, LaunchStatus.from_json(status)

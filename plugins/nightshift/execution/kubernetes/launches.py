@@ -51,7 +51,7 @@ class RemoteWork:
         self._generation = generation
         self._cluster = cluster
         self._submitter = submitter
-        self._spec = task.frozen.spec
+        self._spec = task.resolved.spec
         self._address = task.address
         self._launches = Launches(task.address)
         self._stopped = False
@@ -79,11 +79,11 @@ class RemoteWork:
                 continue
             ended = self._launches.end_of(last)
             if ended is None:
-                seen = self._look(last, reported if last.number == watched else None)
-                if seen.phase != "ended":
+                status = self._look(last, reported if last.number == watched else None)
+                if status.phase != "ended":
                     return self._waiting(last)
-                self._task.say(f"launch {last.number} ({last.name}) ended: {seen.words}")
-                self._launches.note_end(last, seen.to_json())
+                self._task.say(f"launch {last.number} ({last.name}) ended: {status.words}")
+                self._launches.note_end(last, status.to_json())
                 continue
             self._delete(last)
             result = self._address.result()
@@ -103,18 +103,18 @@ class RemoteWork:
     def _look(self, entry: LaunchEntry, reported: LaunchStatus | None) -> LaunchStatus:
         """Return what is known of a launch; submit it where it was claimed and nothing came of it."""
         kind = _kind(entry)
-        seen = self._submitter.look(entry.name, kind)
-        if seen.phase == "ended":
-            return seen
+        status = self._submitter.look(entry.name, kind)
+        if status.phase == "ended":
+            return status
         if reported is not None and reported.phase == "ended":
             # The trigger gave up on it, or saw an end of which nothing is left.
             return reported
-        if seen.phase == "waiting" and kind == "Job":
+        if status.phase == "waiting" and kind == "Job":
             self._submitter.ensure_service(self._launch(entry))
-        if seen.phase != "absent":
-            return seen
+        if status.phase != "absent":
+            return status
         if self._launches.has_begun(entry):
-            return replace(seen, phase="ended", words=f"{kind} {entry.name} is missing: deleted, or lost with its node")
+            return replace(status, phase="ended", words=f"{kind} {entry.name} is missing: deleted, or lost with its node")
         self._check_not_stopped()
         self._submitter.submit(self._launch(entry))
         if self._launches.end_of(entry) is not None:
@@ -247,5 +247,5 @@ def _kind(entry: LaunchEntry) -> str:
     return "Job" if entry.nodes > 1 else "Pod"
 
 
-def _as_ended(seen: LaunchStatus) -> Ended:
-    return Ended(exit_code=1 if seen.exit_code is None else seen.exit_code, seconds=0.0, code=seen.code, words=seen.words)
+def _as_ended(status: LaunchStatus) -> Ended:
+    return Ended(exit_code=1 if status.exit_code is None else status.exit_code, seconds=0.0, code=status.code, words=status.words)

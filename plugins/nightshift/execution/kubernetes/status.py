@@ -84,7 +84,7 @@ def look_at_gang(job: Json | None, pods: Sequence[Json]) -> LaunchStatus:
         return ABSENT
     members = [look_at_pod(pod) for pod in sorted(pods, key=member_index)]
     conditions = {item["type"]: item for item in (job.get("status") or {}).get("conditions") or [] if item.get("status") == "True"}
-    bad = [seen for seen in members if seen.phase == "ended" and not seen.succeeded]
+    bad = [status for status in members if status.phase == "ended" and not status.succeeded]
     if "Failed" in conditions or "FailureTarget" in conditions or bad:
         condition = conditions.get("Failed") or conditions.get("FailureTarget") or {}
         return _gang_failed(bad, condition, job)
@@ -94,16 +94,18 @@ def look_at_gang(job: Json | None, pods: Sequence[Json]) -> LaunchStatus:
         queue = (job["metadata"].get("labels") or {}).get("kueue.x-k8s.io/queue-name", "")
         return LaunchStatus(phase="waiting", code="gang.queued", words=f"waiting for admission by queue {queue or 'of the cluster'}")
     wanted = (job.get("spec") or {}).get("completions") or 1
-    running = [seen for seen in members if seen.phase == "running"]
-    if len(running) + sum(seen.succeeded for seen in members) >= wanted:
-        return LaunchStatus(phase="running", words=f"{wanted} members run", started_at=max(seen.started_at for seen in members))
-    waiting = [seen for seen in members if seen.phase == "waiting"]
+    running = [status for status in members if status.phase == "running"]
+    if len(running) + sum(status.succeeded for status in members) >= wanted:
+        return LaunchStatus(phase="running", words=f"{wanted} members run", started_at=max(status.started_at for status in members))
+    waiting = [status for status in members if status.phase == "waiting"]
     if not waiting:
         return LaunchStatus(phase="waiting", code="gang.forming", words=f"{len(members)} of {wanted} members exist")
     # The member that cannot be placed says more than those that are only starting.
-    first = next((seen for seen in waiting if seen.code == "pod.unschedulable"), None) or max(waiting, key=lambda seen: bool(seen.words))
+    first = next((status for status in waiting if status.code == "pod.unschedulable"), None) or max(
+        waiting, key=lambda status: bool(status.words)
+    )
     count = f"{len(running)} of {wanted} members run"
-    placed = next((seen.started_at for seen in waiting if seen.started_at), "")
+    placed = next((status.started_at for status in waiting if status.started_at), "")
     return LaunchStatus(phase="waiting", code=first.code, words=f"{count}; {first.member}: {first.words or 'starting'}", started_at=placed)
 
 
@@ -126,7 +128,7 @@ def memory_limit_bytes(pod: Json) -> int:
 def _gang_failed(bad: list[LaunchStatus], condition: Json, job: Json) -> LaunchStatus:
     """The first cause is not the first in the list: a member that lost its peer fails too, and says only that."""
     cause = min(bad, key=_rank_of_cause, default=None)
-    failed = tuple(seen.member for seen in bad)
+    failed = tuple(status.member for status in bad)
     # A pod that was evicted or deleted leaves nothing to read but the Job's word for the rule of ours that it fell under.
     said = str(condition.get("message", ""))
     was_taken = "DisruptionTarget" in said
@@ -138,11 +140,11 @@ def _gang_failed(bad: list[LaunchStatus], condition: Json, job: Json) -> LaunchS
     return LaunchStatus(phase="ended", code=cause.code, words=words, exit_code=cause.exit_code, member=cause.member, failed=failed)
 
 
-def _rank_of_cause(seen: LaunchStatus) -> tuple[int, str]:
+def _rank_of_cause(status: LaunchStatus) -> tuple[int, str]:
     order = ("pod.oom", "pod.preempted", "pod.config", "pod.image")
-    if seen.code in order:
-        return order.index(seen.code), seen.ended_at
-    return len(order) + (seen.exit_code != KILLED), seen.ended_at
+    if status.code in order:
+        return order.index(status.code), status.ended_at
+    return len(order) + (status.exit_code != KILLED), status.ended_at
 
 
 def _ended(pod: Json, status: Json, terminated: Json | None) -> LaunchStatus:

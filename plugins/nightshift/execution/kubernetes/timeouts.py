@@ -35,7 +35,7 @@ def limits_of(cluster: Cluster, *, may_shrink: bool) -> Limits:
 
 
 def overdue(
-    seen: LaunchStatus, limits: Limits, *, waited_seconds: float, bad_image_since: datetime | None, now: datetime
+    status: LaunchStatus, limits: Limits, *, waited_seconds: float, bad_image_since: datetime | None, now: datetime
 ) -> LaunchStatus | None:
     """Return how a launch ends that has waited too long, None while it may wait.
 
@@ -43,24 +43,24 @@ def overdue(
         waited_seconds: age of what was created.
         bad_image_since: when the first pull of the image was seen to fail.
     """
-    if seen.phase != "waiting":
+    if status.phase != "waiting":
         return None
-    if seen.code in ("pod.image_refused", "pod.config"):
+    if status.code in ("pod.image_refused", "pod.config"):
         # Neither mends itself.
-        return replace(seen, phase="ended")
+        return replace(status, phase="ended")
     if bad_image_since is not None and (now - bad_image_since).total_seconds() > limits.image_seconds:
-        return replace(seen, phase="ended", words=f"{seen.words}; tried for {_text(limits.image_seconds)}")
-    has_place = bool(seen.started_at) and seen.code not in ("pod.unschedulable", "pod.queued", "gang.queued")
+        return replace(status, phase="ended", words=f"{status.words}; tried for {_text(limits.image_seconds)}")
+    has_place = bool(status.started_at) and status.code not in ("pod.unschedulable", "pod.queued", "gang.queued")
     if has_place:
-        if seconds_since(seen.started_at, now) > limits.start_seconds:
-            words = f"{seen.words or 'no container'}: not started within {_text(limits.start_seconds)} of having a node"
-            return replace(seen, phase="ended", code="pod.start_timeout", words=words)
+        if seconds_since(status.started_at, now) > limits.start_seconds:
+            words = f"{status.words or 'no container'}: not started within {_text(limits.start_seconds)} of having a node"
+            return replace(status, phase="ended", code="pod.start_timeout", words=words)
         return None
     if limits.unplaced_seconds and waited_seconds > limits.unplaced_seconds:
-        words = f"no place for all members within {_text(limits.unplaced_seconds)}: going on with fewer; {seen.words}"
-        return replace(seen, phase="ended", code="gang.unplaced", words=words)
+        words = f"no place for all members within {_text(limits.unplaced_seconds)}: going on with fewer; {status.words}"
+        return replace(status, phase="ended", code="gang.unplaced", words=words)
     if waited_seconds > limits.schedule_seconds:
-        return replace(seen, phase="ended", words=f"{seen.words or 'no node'}; waited {_text(limits.schedule_seconds)}")
+        return replace(status, phase="ended", words=f"{status.words or 'no node'}; waited {_text(limits.schedule_seconds)}")
     return None
 
 

@@ -68,9 +68,9 @@ class WatchLaunch(BaseTrigger):
         return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        seen = await self._until_over()
+        status = await self._until_over()
         self._fired = True
-        yield TriggerEvent({"number": self.number, "seen": seen.to_json()})  # type: ignore[no-untyped-call]
+        yield TriggerEvent({"number": self.number, "seen": status.to_json()})  # type: ignore[no-untyped-call]
 
     async def on_kill(self) -> None:
         """The task was ended by a user: end the launch, whose processes have the grace period for a last checkpoint."""
@@ -87,9 +87,9 @@ class WatchLaunch(BaseTrigger):
             try:
                 async with self._hook().get_conn() as api:
                     log = LogFollower(api, self.namespace, self.log, after=log)
-                    seen = await self._look_for_a_while(api, log)
-                if seen is not None:
-                    return seen
+                    status = await self._look_for_a_while(api, log)
+                if status is not None:
+                    return status
             except ApiException as err:
                 self._num_denials += err.status in DENIED
                 if self._num_denials > MAX_DENIALS:
@@ -114,21 +114,21 @@ class WatchLaunch(BaseTrigger):
             now = datetime.now(UTC)
             top, pods = await self._read(api)
             self._num_faults = self._num_denials = 0
-            seen = look_at_pod(top) if self.kind == "Pod" else look_at_gang(top, pods)
+            status = look_at_pod(top) if self.kind == "Pod" else look_at_gang(top, pods)
             await log.follow(pods)
-            bad_image_since = (bad_image_since or now) if seen.code == "pod.image" else None
-            self._say(seen.words if seen.phase == "waiting" else "", urgent=True)
-            if seen.phase == "absent":
-                return seen
-            if seen.phase == "ended":
-                if failed_at is None and not seen.succeeded:
+            bad_image_since = (bad_image_since or now) if status.code == "pod.image" else None
+            self._say(status.words if status.phase == "waiting" else "", urgent=True)
+            if status.phase == "absent":
+                return status
+            if status.phase == "ended":
+                if failed_at is None and not status.succeeded:
                     await log.remember(pods)
                 failed_at = failed_at or now
                 left = [pod for pod in pods if look_at_pod(pod).phase == "running"]
                 if not left or (now - failed_at).total_seconds() > SETTLE_SECONDS:
-                    await (log.follow(pods) if seen.succeeded else log.finish(pods))
-                    return seen
-            late = overdue(seen, Limits(**self.limits), waited_seconds=_age(top, now), bad_image_since=bad_image_since, now=now)
+                    await (log.follow(pods) if status.succeeded else log.finish(pods))
+                    return status
+            late = overdue(status, Limits(**self.limits), waited_seconds=_age(top, now), bad_image_since=bad_image_since, now=now)
             if late is not None:
                 return late
             if (now - began).total_seconds() > RECONNECT_SECONDS:

@@ -92,8 +92,8 @@ def test_a_class_of_another_package_runs_a_stage_with_its_registration_alone(
     entry = importlib.metadata.EntryPoint(name="slurm", value=f"{__name__}:InThisProcess", group=seam.GROUP)
     monkeypatch.setattr(seam, "entry_points", lambda group: [entry])
     monkeypatch.setenv("NIGHTSHIFT_BACKEND", "slurm")
-    frozen = execute(ResolveOperator(task_id="resolve", spec_path=str(SPEC_PATH)), context_of("resolve"))
-    found = execute(StageOperator(task_id="ingest", stage="ingest"), context_of("ingest", results={"resolve": frozen}))
+    resolved = execute(ResolveOperator(task_id="resolve", spec_path=str(SPEC_PATH)), context_of("resolve"))
+    found = execute(StageOperator(task_id="ingest", stage="ingest"), context_of("ingest", results={"resolve": resolved}))
     assert (found["digest"], found["artifact_uri"]) == ("sha256:ingest", "file:///artifact")
     assert "the backend slurm ignores train.placement.pool" in capfd.readouterr().out
 

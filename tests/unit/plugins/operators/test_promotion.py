@@ -149,7 +149,7 @@ def test_a_forged_spec_decides_nothing(settings: Settings) -> None:
     check_settled({"ti": ti}, settings)
     found["spec_uri"] = "file:///store/objects/sha256/bb/2"
     with pytest.raises(ContractError, match="clear 'resolve'"):
-        PromoteOperator(task_id="promote", model=MODEL, alerts=Alerts()).frozen({"ti": ti})
+        PromoteOperator(task_id="promote", model=MODEL, alerts=Alerts()).resolved({"ti": ti})
     # A cleared `resolve` settles anew.
     settle({"ti": ti}, settings, found)
     check_settled({"ti": ti}, settings)

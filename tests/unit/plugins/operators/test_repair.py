@@ -192,14 +192,14 @@ def test_run_that_was_triggered_by_hand_compares_everything(quiet: Ledger, start
 
 def test_repair_is_new_work_in_each_run_and_its_end_is_noted(quiet: Ledger, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     task, settings = RepairOperator(task_id="repair"), Settings.from_environment()
-    works = [task.work(context(run_id=run_id), task.frozen(context(run_id=run_id)), settings, nonce="") for run_id in ("r1", "r2")]
+    works = [task.work(context(run_id=run_id), task.resolved(context(run_id=run_id)), settings, nonce="") for run_id in ("r1", "r2")]
     before = (datetime.now(UTC) - timedelta(days=30)).date().isoformat()
     assert works[0].parameters == works[1].parameters == {"order": {"kind": "repair"}, "forget_before": before}
     assert works[0].fingerprint != works[1].fingerprint
     task.finish(context(), result(), RUN)
     assert store.ref(DONE_REF).head_number() == 2
     monkeypatch.setenv("NIGHTSHIFT_RETENTION", "/nosuch/retention.yaml")
-    without_retention = task.work(context(run_id="r3"), task.frozen(context(run_id="r3")), settings, nonce="")
+    without_retention = task.work(context(run_id="r3"), task.resolved(context(run_id="r3")), settings, nonce="")
     assert without_retention.parameters == {"order": {"kind": "repair"}}, "MLflow is followed all the same, and nothing is deleted"
     task.finish(context(), result(), RUN)
     assert store.ref(DONE_REF).head_number() == 2
@@ -222,15 +222,15 @@ def result() -> StageResult:
 
 def test_spec_of_a_repair_stays_the_same_when_a_decision_is_made_in_the_meantime(quiet: Ledger, store: Store, spec_uri: str) -> None:
     task = RepairOperator(task_id="repair")
-    assert task.frozen(context()).spec_uri == spec_uri
+    assert task.resolved(context()).spec_uri == spec_uri
     decide_on(quiet, 2, model="a", evidence={"spec_uri": "file:///elsewhere/objects/x"})
-    assert task.frozen(context()).spec_uri == spec_uri
+    assert task.resolved(context()).spec_uri == spec_uri
 
 
 def test_spec_that_cannot_be_read_is_replaced_by_that_of_another_model(quiet: Ledger, store: Store, spec_uri: str) -> None:
     lost = store.put_json({"spec": "of another version"})
     decide_on(quiet, 2, model="a", evidence={"spec_uri": lost})
-    assert RepairOperator(task_id="repair").frozen(context()).spec_uri == spec_uri
+    assert RepairOperator(task_id="repair").resolved(context()).spec_uri == spec_uri
 
 
 def test_waiting_metrics_without_any_decision_are_delivered_with_the_spec_of_their_training(
@@ -241,7 +241,7 @@ def test_waiting_metrics_without_any_decision_are_delivered_with_the_spec_of_the
         execute(task, context())
     metrics(Ledger(Settings.from_environment().database_url), store, registry, pytest.MonkeyPatch())
     with pytest.raises(AirflowFailException, match="no decision and no waiting training"):
-        task.frozen(context())
+        task.resolved(context())
     request = StageRequest(
         pipeline="p",
         stage="train",
@@ -255,7 +255,7 @@ def test_waiting_metrics_without_any_decision_are_delivered_with_the_spec_of_the
     )
     store.address("p", "train", "f" * 64).write_request(request)
     execute(task, context())
-    assert task.frozen(context()).spec_uri == spec_uri
+    assert task.resolved(context()).spec_uri == spec_uri
     assert started == ["promote"]
 
 

@@ -105,9 +105,9 @@ def run_ingest(shop: Path, context_of: Context, execute: Execute) -> Callable[..
     """Return `run_ingest(run_id=…, force=…)`: resolve and ingest of one run; gives the operator and its XCom."""
 
     def call(*, run_id: str = "r1", try_number: int = 1, operator: StageOperator | None = None, **conf: Any) -> Any:
-        frozen = execute(ResolveOperator(task_id="resolve", spec_path=str(SPEC_PATH)), context_of("resolve", conf=conf))
+        resolved = execute(ResolveOperator(task_id="resolve", spec_path=str(SPEC_PATH)), context_of("resolve", conf=conf))
         operator = operator or StageOperator(task_id="ingest", stage="ingest")
-        return operator, execute(operator, context_of("ingest", run_id=run_id, try_number=try_number, results={"resolve": frozen}))
+        return operator, execute(operator, context_of("ingest", run_id=run_id, try_number=try_number, results={"resolve": resolved}))
 
     return call
 
@@ -321,9 +321,9 @@ def test_a_lease_that_was_held_after_all_is_waited_for(scripted: Scripted, run_i
 
 
 def test_an_upstream_task_without_a_result_is_named(shop: Path, scripted: Scripted, context_of: Context, execute: Execute) -> None:
-    frozen = execute(ResolveOperator(task_id="resolve", spec_path=str(SPEC_PATH)), context_of("resolve"))
+    resolved = execute(ResolveOperator(task_id="resolve", spec_path=str(SPEC_PATH)), context_of("resolve"))
     with pytest.raises(AirflowFailException, match="stage 'ingest' left no result"):
-        execute(StageOperator(task_id="validate", stage="validate"), context_of("validate", results={"resolve": frozen}))
+        execute(StageOperator(task_id="validate", stage="validate"), context_of("validate", results={"resolve": resolved}))
     with pytest.raises(AirflowFailException, match="task 'resolve' left no result"):
         execute(StageOperator(task_id="validate", stage="validate"), context_of("validate"))
     assert scripted.requests == []

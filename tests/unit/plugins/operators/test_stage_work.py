@@ -65,7 +65,7 @@ def ask(shop: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> WorkOf:
     ) -> Work:
         assert change[0] in text
         spec = resolve_uris(parse_spec(text.replace(*change, 1).encode()))
-        frozen = ResolvedRun(
+        resolved = ResolvedRun(
             {"spec_uri": store.put_json(freeze(spec)), "as_of": as_of.isoformat(), "force": False, "overrides": overrides or {}}
         )
         monkeypatch.setattr(stage_work, "nights_of", lambda spec, settings: [])
@@ -74,7 +74,7 @@ def ask(shop: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> WorkOf:
             name: result(maker, digests.get(name, "1"), **({"weights_digest": weights} if maker == "train" else {}))
             for name, maker in needs_of(stage, spec).items()
         }
-        return work_of(stage, frozen, results, nonce=nonce, settings=Settings.from_environment())
+        return work_of(stage, resolved, results, nonce=nonce, settings=Settings.from_environment())
 
     return make
 
@@ -205,9 +205,9 @@ def test_overridden_thresholds_are_another_decision_and_travel_with_the_request(
 
 def test_the_spec_that_a_run_froze_is_the_spec_of_all_its_stages(ask: WorkOf, store: Store) -> None:
     spec = load_spec(SPEC_PATH)
-    frozen = ResolvedRun({"spec_uri": store.put_json(freeze(spec)), "as_of": AS_OF.isoformat(), "force": True})
-    assert isinstance(frozen.spec, PipelineSpec)
-    assert (frozen.spec, frozen.as_of, frozen.force) == (PipelineSpec.thaw(freeze(spec)), AS_OF, True)
+    resolved = ResolvedRun({"spec_uri": store.put_json(freeze(spec)), "as_of": AS_OF.isoformat(), "force": True})
+    assert isinstance(resolved.spec, PipelineSpec)
+    assert (resolved.spec, resolved.as_of, resolved.force) == (PipelineSpec.thaw(freeze(spec)), AS_OF, True)
 
 
 def test_nights_are_what_later_evaluations_said_of_a_champion_and_no_answer_to_a_request(installation: Path) -> None:

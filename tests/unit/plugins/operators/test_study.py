@@ -99,8 +99,8 @@ def night(shop: Path, store: Store, context_of: Context) -> Callable[..., Any]:
         text = SPEC_PATH.read_text(encoding="utf-8") + TUNE
         assert change[0] in text
         spec = resolve_uris(parse_spec(text.replace(*change, 1).encode()))
-        frozen = {"spec_uri": store.put_json(freeze(spec)), "as_of": "2026-02-01T02:00:00+00:00", "force": force}
-        return context_of(task_id, results={"resolve": frozen, "prepare": result("prepare").to_xcom()}, **more)
+        resolved = {"spec_uri": store.put_json(freeze(spec)), "as_of": "2026-02-01T02:00:00+00:00", "force": force}
+        return context_of(task_id, results={"resolve": resolved, "prepare": result("prepare").to_xcom()}, **more)
 
     return make
 
@@ -198,12 +198,12 @@ def test_a_longer_study_is_the_same_one_and_its_summary_is_new_work(launcher: Tr
 
 
 def test_a_tuned_training_is_the_work_of_its_study(night: Context) -> None:
-    frozen = ResolvedRun.of(night("train"))
+    resolved = ResolvedRun.of(night("train"))
     settings = Settings.from_environment()
-    assert needs_of("train", frozen.spec) == {"dataset": "prepare", "snapshot": "ingest", "tuning": "tune"}
-    assert needs_of("evaluate", frozen.spec) == {"model": "train", "dataset": "prepare"}
-    results = {name: result(maker) for name, maker in needs_of("train", frozen.spec).items()}
-    one = work_of("train", frozen, results, nonce="", settings=settings)
-    other = work_of("train", frozen, {**results, "tuning": replace(results["tuning"], digest="2")}, nonce="", settings=settings)
+    assert needs_of("train", resolved.spec) == {"dataset": "prepare", "snapshot": "ingest", "tuning": "tune"}
+    assert needs_of("evaluate", resolved.spec) == {"model": "train", "dataset": "prepare"}
+    results = {name: result(maker) for name, maker in needs_of("train", resolved.spec).items()}
+    one = work_of("train", resolved, results, nonce="", settings=settings)
+    other = work_of("train", resolved, {**results, "tuning": replace(results["tuning"], digest="2")}, nonce="", settings=settings)
     assert one.fingerprint != other.fingerprint
     assert one.inputs["tuning"] == "file:///store/tune/1"

@@ -17,7 +17,7 @@ import pytest
 from tests.unit.training.registry.scenes import decide_on, rows, seats
 from training.errors import ExitCode, UnavailableError
 from training.registry import mlflow_sync as follow_module
-from training.registry.__main__ import main
+from training.registry.cli import main
 from training.registry.history_table import history_lines
 from training.registry.ledger import Ledger
 from training.registry.mlflow_sync import follow
@@ -57,7 +57,7 @@ def test_without_decisions_all_that_is_shown_is_that(ledger: Ledger, capsys: pyt
 def test_showing_needs_no_mlflow(tmp_path: Path) -> None:
     database = f"sqlite:///{tmp_path}/ledger.db"
     decide_on(Ledger(database), 1)
-    code = "import sys; sys.modules['mlflow'] = None; from training.registry.__main__ import main; sys.exit(main(['m']))"
+    code = "import sys; sys.modules['mlflow'] = None; from training.registry.cli import main; sys.exit(main(['m']))"
     environment = {**os.environ, "NIGHTSHIFT_DATABASE": database, "MLFLOW_TRACKING_URI": "http://127.0.0.1:9"}
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -64,7 +64,7 @@ class Night:
         self.spec = spec
         self.cluster = cluster
         values = {"spec_uri": store.put_json(freeze(spec)), "as_of": datetime(2026, 2, 1, 2, tzinfo=UTC).isoformat(), "force": False}
-        self.frozen = ResolvedRun(values)
+        self.resolved = ResolvedRun(values)
         self.said: list[str] = []
 
     @property
@@ -77,7 +77,7 @@ class Night:
         context: Any = {}
         task = StageTask(
             run=run,
-            frozen=self.frozen,
+            resolved=self.resolved,
             stage="train",
             work=Work(fingerprint=FINGERPRINT, inputs={"dataset": "file:///d"}, parameters={"world_size": 1}, code_version="c"),
             address=self.address,

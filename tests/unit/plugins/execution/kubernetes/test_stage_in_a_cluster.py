@@ -29,10 +29,10 @@ class Task:
         self.context_of = context_of
         self.store = store
         self.operator = StageOperator(task_id="ingest", stage="ingest")
-        self.frozen = execute(ResolveOperator(task_id="resolve", spec_path=str(SPEC_PATH)), context_of("resolve"))
+        self.resolved = execute(ResolveOperator(task_id="resolve", spec_path=str(SPEC_PATH)), context_of("resolve"))
 
     def context(self, try_number: int = 1) -> Any:
-        made = self.context_of("ingest", try_number=try_number, results={"resolve": self.frozen})
+        made = self.context_of("ingest", try_number=try_number, results={"resolve": self.resolved})
         made["ti"].map_index = -1
         return {**made, "run_id": "r1", "dag": None}
 

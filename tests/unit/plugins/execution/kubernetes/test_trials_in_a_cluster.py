@@ -26,7 +26,7 @@ class StudyWorker:
 
     def __init__(self, execute: Any, context_of: Any, store: Store) -> None:
         spec = resolve_uris(parse_spec(SPEC_PATH.read_bytes() + TUNE.encode()))
-        frozen = {"spec_uri": store.put_json(freeze(spec)), "as_of": "2026-02-01T02:00:00+00:00", "force": False}
+        resolved = {"spec_uri": store.put_json(freeze(spec)), "as_of": "2026-02-01T02:00:00+00:00", "force": False}
         prepared = StageResult(
             pipeline=spec.name,
             stage="prepare",
@@ -38,7 +38,7 @@ class StudyWorker:
             attempts=1,
             committed_at="2026-02-01T02:00:05+00:00",
         )
-        context = context_of("trials", results={"resolve": frozen, "prepare": prepared.to_xcom()})
+        context = context_of("trials", results={"resolve": resolved, "prepare": prepared.to_xcom()})
         context["ti"].map_index = 0
         self.context = {**context, "run_id": "r1", "dag": None}
         self.execute, self.store = execute, store

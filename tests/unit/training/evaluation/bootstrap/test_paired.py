@@ -10,7 +10,7 @@ import pytest
 
 from training.evaluation.bootstrap.paired import Comparison, compare
 from training.evaluation.bootstrap.resampling import resampled_counts, resampled_means, resampled_parts, resampled_weights
-from training.evaluation.metrics import areas, auc, errors, f1, metric
+from training.evaluation.metrics import auc, errors, f1, metric
 from training.evaluation.metrics.by_task import metric_value
 from training.evaluation.metrics.ranking import group_ndcg
 from training.spec.metrics import DESCRIPTORS, is_lower_better
@@ -85,7 +85,7 @@ def test_interval_of_every_metric_is_that_of_a_plain_bootstrap(task: str, name: 
 def test_many_rows_have_nearly_the_interval_that_areas_of_each_resample_have(monkeypatch: pytest.MonkeyPatch, task: str, name: str) -> None:
     rows = scored(task, num_rows=6000)
     by_influence = fast(name, rows)
-    monkeypatch.setattr(areas, "FEW_ROWS", 10**9)
+    monkeypatch.setattr(auc, "FEW_ROWS", 10**9)
     each = fast(name, rows)
     assert by_influence != each
     assert by_influence.gain == each.gain
@@ -269,7 +269,7 @@ def test_areas_of_up_to_a_thousand_rows_are_computed_for_each_resample(
         drawn.append(num_units)
         return resampled_weights(num_units, seed, 10)
 
-    monkeypatch.setattr(areas, "resampled_weights", weights)
+    monkeypatch.setattr(auc, "resampled_weights", weights)
     fast("auc", scored("binary", num_rows=num_rows))
     assert drawn == [num_rows] * is_resampled
 

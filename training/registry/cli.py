@@ -1,0 +1,210 @@
+"""What was decided about models, and why; and the way back.
+
+    python -m training.registry                                  all models, their champions and canaries
+    python -m training.registry show MODEL [--json]              every decision about one
+    python -m training.registry rollback MODEL [--to VERSION] --reason "..." [--yes]
+    python -m training.registry check [MODEL] [--repair]         what MLflow says otherwise than the ledger
+
+`python -m training.registry MODEL` is short for `show MODEL`.
+
+Exit codes: 0 done, or no was answered; 1 `check` found differences that it did not set right; 2 the command line is wrong;
+74 database or MLflow do not answer; 77 refused (unknown version, nothing to go back to, another decision was faster).
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import getpass
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from training.errors import DeniedError, NightshiftError, UnavailableError, shown
+from training.registry.decisions import champions, find_version, holder_of, roll_back, with_evidence
+from training.registry.history_table import history_lines
+from training.registry.ledger import AliasHolder, Ledger, ModelAliases
+from training.runtime.lazy_imports import MLFLOW_DEFERRED, MLFLOW_OPTIONAL, lean_imports
+
+COMMANDS: Final = ("show", "rollback", "check")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; return the exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given or (given[0] not in COMMANDS and given[0] not in ("-h", "--help")):
+        given.insert(0, "show")
+    options = _parser().parse_args(given)
+    try:
+        return int(_COMMANDS[options.command](Ledger(), options))
+    except NightshiftError as err:
+        sys.stderr.write(f"error: {err}\n")
+        return int(err.exit_code)
+    except BrokenPipeError:
+        # `| head` has seen enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m training.registry", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="{show,rollback,check}")
+    show = commands.add_parser("show", help="decisions, champion and canary")
+    show.add_argument("model", nargs="?", help="name of a model; absent: a line for each")
+    show.add_argument("--json", action="store_true", help="as JSON, with all evidence, nothing cut")
+    back = commands.add_parser("rollback", help="make an earlier version champion again")
+    back.add_argument("model", help="name of a model")
+    back.add_argument("--to", metavar="VERSION", help="number or semantic version; absent: the champion before this one")
+    back.add_argument("--reason", required=True, help="for those who read the ledger a year later")
+    back.add_argument("--by", default=None, help="the user who orders it (default: the user of this process)")
+    back.add_argument("--yes", action="store_true", help="do not ask for confirmation; required where standard input is not a terminal")
+    check = commands.add_parser("check", help="compare MLflow with the ledger")
+    check.add_argument("model", nargs="?", help="name of a model; absent: all")
+    check.add_argument("--repair", action="store_true", help="set MLflow right")
+    return parser
+
+
+def _show(ledger: Ledger, options: argparse.Namespace) -> int:
+    names = _names(ledger, options.model)
+    if options.json:
+        found = {name: {"standing": ledger.standing(name), "decisions": ledger.history(name)} for name in names}
+        sys.stdout.write(json.dumps(found, default=_plain, indent=1, ensure_ascii=False) + "\n")
+        return 0
+    if not names:
+        sys.stdout.write("nothing was decided yet\n")
+    for name in names:
+        standing = ledger.standing(name)
+        sys.stdout.write(f"{name}\n")
+        for alias, holder in (("champion", standing.champion), ("canary", standing.canary)):
+            sys.stdout.write(f"  {alias + ':':<10}{_holder(holder)}\n")
+            if holder is not None and holder.artifact_digest:
+                sys.stdout.write(f"  {'':<10}load_verified digest {holder.artifact_digest}\n")
+        waiting = [_named(entry.version, entry.semantic_version) for entry in ledger.open_requests(name)]
+        if waiting:
+            sys.stdout.write(f"  waits for an approval: version {', '.join(waiting)}\n")
+        if options.model:
+            sys.stdout.write("".join(f"{line}\n" for line in ["", *history_lines(ledger.outline(name))]))
+    return 0
+
+
+def _rollback(ledger: Ledger, options: argparse.Namespace) -> int:
+    if not options.reason.strip():
+        raise DeniedError("rollback.reason", "--reason is empty", hint="say why, for those who read the ledger a year later")
+    standing = ledger.standing(options.model)
+    to, expected = options.to, None
+    if not options.yes:
+        target = _target(ledger, options, standing)
+        if target is not None:
+            if not _is_agreed(f"{options.model}: champion {_holder(standing.champion)}\n  -> {_holder(target)}\nGo on? [y/N] "):
+                sys.stdout.write("nothing was changed\n")
+                return 0
+            # What was agreed to, and nothing that came between.
+            to, expected = target.version, standing.revision
+    kept = roll_back(ledger, options.model, by=options.by or _user(), reason=options.reason, to=to, expected_revision=expected)
+    sys.stdout.write(f"{options.model}: champion is version {_named(kept.version, kept.semantic_version)}; the ledger has it\n")
+    with lean_imports(deferred=MLFLOW_DEFERRED, absent=MLFLOW_OPTIONAL):
+        from training.registry.mlflow_sync import follow  # MLflow: a second that the ledger need not wait for
+
+    try:
+        follow(ledger, options.model)
+    except UnavailableError as err:
+        # Not again: a second rollback would go further back.
+        again = f"the rollback is recorded; to update MLflow: python -m training.registry check {options.model} --repair"
+        raise UnavailableError(err.code, err.message, hint=again) from err
+    sys.stdout.write("MLflow's aliases and tags say so too\n")
+    return 0
+
+
+def _target(ledger: Ledger, options: argparse.Namespace, standing: ModelAliases) -> AliasHolder | None:
+    """Return the version to go back to; None where `roll_back` will say why there is none."""
+    if standing.champion is None:
+        return None
+    history = ledger.outline(options.model)
+    line = champions(history)
+    if options.to:
+        target = find_version(ledger, history, options.to, options.model)
+    elif len(line) > 1:
+        target = holder_of(with_evidence(ledger, line[-2]))
+    else:
+        return None
+    return None if target.version == standing.champion.version else target
+
+
+def _is_agreed(question: str) -> bool:
+    if not sys.stdin.isatty():
+        raise DeniedError("rollback.unconfirmed", "confirmation is impossible: standard input is not a terminal", hint="add --yes")
+    try:
+        return input(question).strip().lower() in ("y", "yes")
+    except (EOFError, KeyboardInterrupt):
+        sys.stdout.write("\n")
+        return False
+
+
+def _check(ledger: Ledger, options: argparse.Namespace) -> int:
+    names = _names(ledger, options.model)
+    with lean_imports(deferred=MLFLOW_DEFERRED, absent=MLFLOW_OPTIONAL):
+        from training.registry.mlflow_sync import differences, follow
+
+    found = left = 0
+    for name in names:
+        for difference in differences(ledger, name):
+            found += 1
+            sys.stdout.write(f"{difference}\n")
+        try:
+            if options.repair:
+                follow(ledger, name)
+        except DeniedError as err:
+            # A version that MLflow has lost: the other models are still checked.
+            left += 1
+            sys.stderr.write(f"error: {err}\n")
+    number = f"{found} difference{'' if found == 1 else 's'}"
+    if not found:
+        sys.stdout.write("MLflow and the ledger agree\n")
+    elif options.repair:
+        sys.stdout.write(f"{number}, set right but for {left}\n" if left else f"{number}, set right\n")
+    else:
+        sys.stdout.write(f"{number}; --repair sets MLflow right\n")
+    return 1 if left or (found and not options.repair) else 0
+
+
+_COMMANDS: Final[Mapping[str, Callable[[Ledger, argparse.Namespace], int]]] = {"show": _show, "rollback": _rollback, "check": _check}
+
+
+def _names(ledger: Ledger, model: str | None) -> list[str]:
+    """Return the models to look at.
+
+    Raises:
+        DeniedError: `model.unknown`, nothing was ever decided about `model`.
+    """
+    known = ledger.models()
+    if model is None:
+        return known
+    if model not in known:
+        raise DeniedError("model.unknown", f"nothing was decided about {shown(model)}", hint=f"models: {', '.join(known) or 'none'}")
+    return [model]
+
+
+def _holder(holder: AliasHolder | None) -> str:
+    if holder is None:
+        return "none"
+    since = f", since {holder.since}" if holder.since else ""
+    return f"version {_named(holder.version, holder.semantic_version)}, as of {holder.as_of}, weights {holder.weights_digest[:12]}{since}"
+
+
+def _named(version: str, semantic: str) -> str:
+    return f"{version} ({semantic})" if semantic else version
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return f"uid {os.getuid()}"
+
+
+def _plain(value: object) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    return str(value)
