@@ -31,7 +31,7 @@ class Bench:
 
         Args:
             folder: for the shop and the store.
-            train: keys of the spec's `train` that differ: `epochs`, `batch_size`, `processes`, `every`.
+            train: keys of the spec's `train` that differ: `epochs`, `batch_size`, `processes`, `every`, `parallel` (a YAML mapping).
         """
         for number in range(NUM_DAYS):
             write_day(folder / "shop", FIRST_DAY + timedelta(days=number), searches=60)
@@ -43,13 +43,14 @@ class Bench:
 
     def spec_of(self, **train: Any) -> PipelineSpec:
         text = (CHECKOUT / "dags/pipelines/search_ranking.yaml").read_text(encoding="utf-8")
-        values = {"epochs": 2, "batch_size": 240, "processes": 1, "every": "10m", **train}
+        values = {"epochs": 2, "batch_size": 240, "processes": 1, "every": "10m", "parallel": "", **train}
+        parallel = f"\n  parallel: {values['parallel']}" if values["parallel"] else ""
         for old, new in (
             ("window: 30d", "window: 6d"),
             ("test: 2d", "test: 1d"),
             ("epochs: 3", f"epochs: {values['epochs']}"),
             ("batch_size: 4096", f"batch_size: {values['batch_size']}"),
-            ("processes_per_node: 2", f"processes_per_node: {values['processes']}"),
+            ("processes_per_node: 2}", f"processes_per_node: {values['processes']}}}{parallel}"),
             ("every: 10m", f"every: {values['every']}"),
         ):
             assert old in text, old

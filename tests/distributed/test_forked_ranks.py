@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.distributed.test_kill import await_condition, processes_of
+from tests.distributed.launched import await_condition, processes_of
 from training.runtime.provenance import CHECKOUT
 
 pytestmark = pytest.mark.distributed

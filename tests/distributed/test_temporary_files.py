@@ -14,7 +14,7 @@ import pytest
 
 from nightshift.execution.local import LocalLauncher
 from nightshift.settings import Settings
-from tests.distributed.test_kill import await_condition, processes_of
+from tests.distributed.launched import await_condition, processes_of
 from tests.training_bench import Bench
 from training.runtime.provenance import CHECKOUT
 

@@ -242,7 +242,23 @@ class Loop:
         entry = self._gang.from_first(parts.checkpoints.newest_entry() if self._gang.is_first else 0)
         if entry == 0:
             return
-        restored = parts.checkpoints.restore(entry)
+        if self._strategy.is_sharded:
+            self._resume_parts(entry)
+        else:
+            self._resume_whole(entry)
+        logger.info("resuming after step %d (read in %.1f s)", self.progress.step, time.monotonic() - started_at)
+
+    def _resume_parts(self, entry: int) -> None:
+        """Read into the tensors that this process has: each reads only its part, whatever layout the checkpoint was saved in."""
+        self._optimizer.allocate()
+        self.best = self._strategy.weights()
+        filled = self._parts.checkpoints.restore_into(entry, self._state(), optional_prefixes=("best/",))
+        self.progress = Progress.from_json(filled.meta)
+        if self.progress.best_epoch == 0:
+            self.best = {}
+
+    def _resume_whole(self, entry: int) -> None:
+        restored = self._parts.checkpoints.restore(entry)
         self.progress = Progress.from_json(restored.meta)
         sections: dict[str, dict[str, torch.Tensor]] = {"module": {}, "best": {}, "optimizer": {}}
         for name, tensor in restored.state.items():
@@ -251,7 +267,6 @@ class Loop:
         self._strategy.restore(sections["module"])
         self.best = sections["best"]
         self._optimizer.restore(sections["optimizer"])
-        logger.info("resuming after step %d (read in %.1f s)", self.progress.step, time.monotonic() - started_at)
 
 
 def _sections(**sections: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -71,7 +71,7 @@ class TorchFamily(Family):
         from training.engine.parallel.choice import strategy_for
 
         train = context.spec.train
-        strategy = strategy_for(context.gang, precision=train.precision)
+        strategy = strategy_for(context.gang, precision=train.precision, layout=train.layout_for(context.gang.world_size))
         features = context.dataset_meta["layout"]["features"]
         plans = context.spec.prepare.features
         architecture: Architecture = {

@@ -27,6 +27,7 @@ _LATER_KEYS: Final[Mapping[str, JsonObject]] = {
     "evaluate": {"gates": {}},
     "train": {
         "micro_batch_size": None,
+        "parallel": None,
         "warmup_steps": None,
         "warmup_share": None,
         "schedule": "cosine",

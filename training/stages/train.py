@@ -33,6 +33,7 @@ from training.stage_table import TRIAL
 from training.store import Manifest, set_run_ref
 
 if TYPE_CHECKING:
+    from training.engine.checkpoint.savers import Savers
     from training.engine.loop import Judge
     from training.engine.parallel.gang import Gang
 
@@ -113,6 +114,11 @@ def fit_dataset(
     if gang.device.type != "cpu":
         # Not for the CPU, so that its earlier checkpoints stay usable.
         identity["device"] = gang.device.type
+    savers = None
+    layout = train.layout_for(gang.world_size)
+    if not layout.is_replicated:
+        identity["layout"] = layout.sizes()
+        savers = savers_of(gang)
     every_seconds = train.checkpoint.every.total_seconds()
     checkpoints = Checkpoints(
         context,
@@ -120,6 +126,7 @@ def fit_dataset(
         identity=identity,
         by_name=context.request.stage != TRIAL,
         keep=train.checkpoint.keep,
+        savers=savers,
     )
     fit = FitContext(
         spec=context.spec,
@@ -146,6 +153,15 @@ def fit_dataset(
                 is_tracked = tracker.close()
                 tracker.finish(status)
     return result, is_tracked
+
+
+def savers_of(gang: Gang | Alone) -> Savers | None:
+    """Return the processes that save their parts of one model together; None: there is one process. All ranks must call it."""
+    if isinstance(gang, Alone) or gang.world_size == 1:
+        return None
+    from training.engine.checkpoint.savers import Savers
+
+    return Savers.of(gang)
 
 
 def _store(

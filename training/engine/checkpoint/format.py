@@ -46,6 +46,8 @@ class Identity(TypedDict):
     """Of each process, only where the spec sets them."""
     device: NotRequired[str]
     """None for the CPU."""
+    layout: NotRequired[dict[str, int]]
+    """Of processes that share a model; none where each has all of it."""
 
 
 class Position(TypedDict):

@@ -146,10 +146,11 @@ class CheckpointReader:
         return str(self._address.journal().at(entry_number).value["payload"]["uri"])
 
     def _agrees(self, identity: Mapping[str, object]) -> bool:
-        """Return whether a checkpoint is of this training; an elastic one may continue with another number of processes."""
+        """Return whether a checkpoint is of this training; an elastic one may continue with other processes."""
         if not self._context.request.parameters.get("elastic"):
             return bool(identity == self._identity)
-        return {**identity, "world_size": 0} == {**self._identity, "world_size": 0}
+        others = {"world_size": 0, "layout": {}}
+        return {**identity, **others} == {**self._identity, **others}
 
     def _check(self, uri: str) -> None:
         """Raise DataError where a checkpoint cannot be used."""

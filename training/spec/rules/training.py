@@ -74,6 +74,23 @@ def placement_fits(train: Train) -> Iterator[Finding]:
         yield Finding((*path, "accelerator"), "resources.accelerator", message, "set gpus, or remove accelerator")
 
 
+def layout_fits(train: Train) -> Iterator[Finding]:
+    """Yield a finding where the processes cannot share the model as `train.parallel` says."""
+    parallel, placement = train.parallel, train.placement
+    if parallel is None:
+        return
+    world_size = placement.world_size
+    processes = f"nodes * processes_per_node ({placement.nodes} * {placement.processes_per_node} = {world_size})"
+    if world_size % parallel.shard:
+        message = f"{processes} must be divisible by shard ({parallel.shard})"
+        hint = "each replica of the model is divided over `shard` processes"
+        yield Finding(("train", "parallel", "shard"), "parallel.processes", message, hint)
+    elif parallel.data is not None and parallel.data * parallel.shard != world_size:
+        message = f"data * shard ({parallel.data} * {parallel.shard} = {parallel.data * parallel.shard}) must be {processes}"
+        hint = f"set data to {world_size // parallel.shard}, or remove it: it follows from the number of processes"
+        yield Finding(("train", "parallel", "data"), "parallel.processes", message, hint)
+
+
 def elastic_fits(train: Train) -> Iterator[Finding]:
     """Yield a finding where fewer nodes than all would not be fewer, or could not share the batch."""
     placement = train.placement

@@ -8,6 +8,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from training.contracts import JsonValue
 from training.spec.families import descriptor_of, with_defaults
+from training.spec.layout import Layout, fitted
 from training.spec.types import Bytes, Line, Name, PositiveDuration, Section, Setting
 
 
@@ -45,6 +46,15 @@ class Placement(Section):
         return None if self.cpus is None else max(1, int(self.cpus / self.processes_per_node))
 
 
+class Parallel(Section):
+    """How the processes share one model. `data` times `shard` is the number of processes."""
+
+    data: Annotated[int, Field(ge=1, le=65_536)] | None = None
+    """Replicas of the model; absent: as many as there are processes for."""
+    shard: Annotated[int, Field(ge=1, le=65_536)] = 1
+    """Processes over which each replica's parameters, gradients and optimizer state are divided (FSDP2): a model larger than one device."""
+
+
 class Checkpoint(Section):
     every: PositiveDuration = Field(default="10m", validate_default=True)
     keep: Annotated[int, Field(ge=1, le=1000)] = 3
@@ -79,8 +89,15 @@ class Train(Section):
     settings: dict[str, Setting] = Field(default_factory=dict, validate_default=True)
     """The family's own; defaults are filled in."""
     placement: Placement = Field(default_factory=Placement)
+    parallel: Parallel | None = None
+    """How the processes share the model; absent: each has all of it, and a share of each batch."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     checkpoint: Checkpoint = Field(default_factory=Checkpoint)
+
+    def layout_for(self, world_size: int) -> Layout:
+        """Return how so many processes share the model: all of `placement`, or what an elastic training is left with."""
+        parallel = self.parallel or Parallel()
+        return fitted(shard=parallel.shard, world_size=world_size)
 
     @property
     def threads_per_process(self) -> int:

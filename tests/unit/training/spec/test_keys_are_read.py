@@ -22,6 +22,7 @@ from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec
 
 READ_BY_NAME = {
+    "train.parallel.shard": "training/spec/sections/train.py",
     "resources.cpus": "plugins/nightshift/execution/kubernetes/manifests.py",
     "resources.memory": "plugins/nightshift/execution/kubernetes/manifests.py",
     # By `smaller_sizes`, which launches call.
@@ -37,8 +38,9 @@ PARSE_TIME_ONLY = {
     "data.source.derive.known",
     "prepare.derive.because",
     "prepare.derive.known",
+    "train.parallel.data",
 }
-"""Keys that decide only whether a spec is accepted: when a column is known, and why."""
+"""Keys that decide only whether a spec is accepted: when a column is known, and why; and what follows from the number of processes."""
 
 WITHOUT_READER = {
     "data.split.by": "one value; it says in the file how rows are split",

@@ -1,0 +1,57 @@
+"""How so many processes share one model, and which layouts a spec may ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from training.errors import Problem
+from training.spec import PipelineSpec
+from training.spec.layout import Layout, fitted
+
+Refuse = Callable[..., tuple[Problem, ...]]
+Accept = Callable[..., PipelineSpec]
+PLACEMENT = "placement: {nodes: 1, processes_per_node: 2}"
+
+
+@pytest.mark.parametrize(
+    ("shard", "world_size", "expected"),
+    [
+        (4, 8, Layout(data=2, shard=4)),
+        (4, 6, Layout(data=3, shard=2)),
+        (4, 1, Layout()),
+        (2, 3, Layout(data=3)),
+        (1, 5, Layout(data=5)),
+    ],
+)
+def test_processes_that_are_left_divide_the_model_as_far_as_they_can(shard: int, world_size: int, expected: Layout) -> None:
+    assert fitted(shard=shard, world_size=world_size) == expected
+    assert expected.world_size == world_size
+
+
+@pytest.mark.parametrize(
+    ("parallel", "field", "message"),
+    [
+        ("{shard: 4}", "train.parallel.shard", "nodes * processes_per_node (1 * 2 = 2) must be divisible by shard (4)"),
+        ("{data: 2, shard: 2}", "train.parallel.data", "data * shard (2 * 2 = 4) must be nodes * processes_per_node (1 * 2 = 2)"),
+        ("{data: 1}", "train.parallel.data", "data * shard (1 * 1 = 1) must be nodes * processes_per_node (1 * 2 = 2)"),
+    ],
+)
+def test_layout_of_another_number_of_processes_is_refused(refuse: Refuse, parallel: str, field: str, message: str) -> None:
+    (problem,) = refuse("search_ranking", (PLACEMENT, f"{PLACEMENT}\n  parallel: {parallel}"))
+    assert (problem.field, problem.code, problem.message) == (field, "parallel.processes", message)
+
+
+@pytest.mark.parametrize(
+    ("parallel", "expected"),
+    [("{shard: 2}", Layout(shard=2)), ("{data: 2}", Layout(data=2)), ("{data: 1, shard: 2}", Layout(shard=2))],
+)
+def test_layout_follows_from_the_processes(accept: Accept, parallel: str, expected: Layout) -> None:
+    train = accept("search_ranking", (PLACEMENT, f"{PLACEMENT}\n  parallel: {parallel}")).train
+    assert train.layout_for(train.placement.world_size) == expected
+
+
+def test_family_that_trains_in_one_process_refuses_a_layout(refuse: Refuse) -> None:
+    (problem,) = refuse("flight_delay", ("train:\n", "train:\n  parallel: {shard: 1}\n"))
+    assert (problem.field, problem.code) == ("train.parallel", "field.conflict")
