@@ -151,6 +151,9 @@ WORLD_SIZE: Final = WholeNumber(
 LOCAL_RANK: Final = WholeNumber(
     name="LOCAL_RANK", default="0", set_by="others", meaning="torchrun: number of the process among those of its node"
 )
+MASTER_HOST: Final = Variable(
+    name="MASTER_ADDR", default="localhost", set_by="others", meaning="torchrun: host of the first process, where the others meet it"
+)
 TORCHRUN_ID: Final = Variable(
     name="TORCHELASTIC_RUN_ID", set_by="others", meaning="torchrun: the process was started by it, and ends with it"
 )

@@ -7,7 +7,6 @@ while the loop goes on. A wait ends when the other rank has not moved for long, 
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from training.contracts import JsonValue
 from training.errors import UnavailableError
+from training.installation import MASTER_HOST
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -52,7 +52,7 @@ class Savers:
         if gang.world_size == 1:
             return cls(0, 1, HashStore())
         limit = timedelta(seconds=SILENCE_SECONDS)
-        host = os.environ.get("MASTER_ADDR", "localhost")
+        host = MASTER_HOST.text() or "localhost"
         served = TCPStore(host, 0, is_master=True, timeout=limit, wait_for_workers=False) if gang.is_first else None
         port = gang.from_first(0 if served is None else served.port)
         store = served or TCPStore(host, port, is_master=False, timeout=limit, wait_for_workers=False)
