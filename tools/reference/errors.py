@@ -37,6 +37,7 @@ PLACES: Final = frozenset(
         "evaluate.metrics",
         "prepare.derive",
         "promote.canary",
+        "train.activation_checkpointing",
         "train.model",
         "train.optimizer",
         "train.placement",

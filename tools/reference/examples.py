@@ -130,6 +130,7 @@ EXAMPLES: Final[Mapping[str, str]] = {
     "StageResources.memory": "8GiB",
     "Parallel.data": "2",
     "Parallel.shard": "4",
+    "Train.activation_checkpointing": "full",
     "Train.micro_batch_size": "512",
     "Train.momentum": "0.9",
     "Train.optimizer": "muon",

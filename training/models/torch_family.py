@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from abc import abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypedDict, cast
 
@@ -65,8 +65,19 @@ class TorchFamily(Family):
 
         return hidden_matrices(module)
 
+    def blocks(self, module: nn.Module) -> Sequence[nn.Module]:
+        """Return the repeated blocks of a model, in its order: of these, `train.activation_checkpointing` does not keep the activations.
+
+        Without an override: the members of ModuleLists and Sequentials that consist of several layers
+        (`training.engine.activations.repeated_blocks`).
+        """
+        from training.engine.activations import repeated_blocks
+
+        return list(repeated_blocks(module))
+
     def fit(self, context: FitContext) -> FitResult:
         # Imported here: a registered model carries this file, and scoring needs no loop, store or spec.
+        from training.engine.activations import checkpoint_activations
         from training.engine.loop import Loop, Parts
         from training.engine.parallel.choice import strategy_for
 
@@ -81,6 +92,8 @@ class TorchFamily(Family):
         }
         torch.manual_seed(train.seed)
         module = self.build(architecture)
+        if train.activation_checkpointing != "none":
+            checkpoint_activations(self.blocks(module), train.activation_checkpointing)
         loader = self._loader(context, "train", strategy)
         loop = Loop(
             Parts(

@@ -26,6 +26,8 @@ DESCRIPTOR: Final = FamilyDescriptor(
     libraries=("torch",),
     distributed=True,
     needs=("batch_size",),
+    # Its perceptron has layers, and no blocks of several.
+    ignored_keys=("activation_checkpointing",),
     uses_gpus=True,
     uses_torch=True,
 )

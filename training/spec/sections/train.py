@@ -92,6 +92,9 @@ class Train(Section):
     parallel: Parallel | None = None
     """How the processes share the model; absent: each has all of it, and a share of each batch."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
+    activation_checkpointing: Literal["none", "selective", "full"] = "none"
+    """Each block of layers (`full`), or every second one (`selective`), computes its activations again in the backward pass: less memory,
+    more computing, the same weights."""
     checkpoint: Checkpoint = Field(default_factory=Checkpoint)
 
     def layout_for(self, world_size: int) -> Layout:

@@ -38,6 +38,8 @@ REFUSALS: list[tuple[str, str, str, str]] = [
     # pipeline, text, its replacement, the problem as shown
     (F, "early_stopping: 20", "precision: bf16", "train.precision: [field.conflict] precision has no effect on boosted_trees (leave it out)"),
     (F, "early_stopping: 20", "optimizer: sgd", "train.optimizer: [field.conflict] optimizer has no effect on boosted_trees (leave it out)"),
+    (F, "early_stopping: 20", "activation_checkpointing: full", "train.activation_checkpointing: [field.conflict] activation_checkpointing has no effect on boosted_trees (leave it out)"),
+    (R, "weight_decay: 0.5", "activation_checkpointing: full", "train.activation_checkpointing: [field.conflict] activation_checkpointing has no effect on ranker (leave it out)"),
     (F, "early_stopping: 20", "schedule: constant", "train.schedule: [field.conflict] schedule has no effect on boosted_trees (leave it out)"),
     (F, "early_stopping: 20", "warmup_share: 0.1", "train.warmup_share: [field.conflict] warmup_share has no effect on boosted_trees (leave it out)"),
     (R, "weight_decay: 0.5", "momentum: 0.9", "train.momentum: [field.conflict] momentum has no effect on adamw, whose two moments have fixed decay rates (set optimizer to sgd or muon, or leave it out)"),
