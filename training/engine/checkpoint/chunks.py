@@ -22,7 +22,7 @@ from training.engine.checkpoint.format import BLOCK_BYTES, ITEM_BYTES
 from training.store.manifests import FileEntry, Manifest
 
 FORMAT: Final = 2
-OWN_BLOCK_BYTES: Final = 256 * 1024
+OWN_BLOCK_BYTES: Final = 128 * 1024
 """A chunk of so many bytes begins and ends its own blocks; smaller ones share a block."""
 _BLOCK: Final = re.compile(r"(?:rank-(?P<rank>\d{5})-)?block-\d{5,}")
 

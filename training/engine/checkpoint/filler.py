@@ -82,7 +82,13 @@ def fill(saved: Saved, state: State, objects: Objects) -> None:
     reads = _reads(saved, state)
     with _Blocks(objects, [saved.strings[read.chunk["rank"]] for read in reads], reads) as blocks, torch.no_grad():
         for read in reads:
-            _fill_from(read, blocks.bytes_of(read), state)
+            target = _memory_of(read, state)
+            if target is None:
+                target = memoryview(bytearray(read.stop - read.start))
+                blocks.copy(read, target)
+                _fill_from(read, target, state)
+            else:
+                blocks.copy(read, target)
 
 
 def whole(saved: Saved, objects: Objects) -> tuple[bytearray, Index]:
@@ -120,7 +126,18 @@ def _reads(saved: Saved, state: State) -> list[_Read]:
     return sorted((read for read in reads if read.num_rows), key=lambda read: (read.chunk["rank"], read.start))
 
 
-def _fill_from(read: _Read, data: bytearray, state: State) -> None:
+def _memory_of(read: _Read, state: State) -> memoryview | None:
+    """Return the memory of the tensor that the bytes of a read are, as they lie, or None where they have to be taken apart."""
+    (item, *more), sizes = read.items, read.chunk["sizes"]
+    target = local_part(state[item.dest_index.fqn])
+    is_whole_rows = bool(sizes) and list(item.lengths[1:]) == sizes[1:] == list(target.shape[1:])
+    if more or not is_whole_rows or target.device.type != "cpu" or not target.is_contiguous():
+        return None
+    rows = target.narrow(0, item.dest_offsets[0], item.lengths[0])
+    return memoryview(rows.reshape(-1).view(torch.uint8).numpy().data)
+
+
+def _fill_from(read: _Read, data: memoryview, state: State) -> None:
     sizes = read.chunk["sizes"]
     rows = torch.frombuffer(data, dtype=DTYPES[read.dtype]).reshape([read.num_rows, *sizes[1:]] if sizes else [])
     for item in read.items:
@@ -148,14 +165,12 @@ class _Blocks:
     def __exit__(self, *error: object) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def bytes_of(self, read: _Read) -> bytearray:
-        """Return the bytes of a read; call it in the order of the reads."""
-        data = bytearray(read.stop - read.start)
+    def copy(self, read: _Read, target: memoryview) -> None:
+        """Copy the bytes of a read, which are as many as `target` has; call it in the order of the reads."""
         for at, block in self._string_of[id(read)].blocks_of(read.start, read.stop):
             content = self._content((read.chunk["rank"], at))
             start, stop = max(at, read.start), min(at + block.size_bytes, read.stop)
-            data[start - read.start : stop - read.start] = memoryview(content)[start - at : stop - at]
-        return data
+            target[start - read.start : stop - read.start] = memoryview(content)[start - at : stop - at]
 
     def _content(self, key: tuple[int, int]) -> bytes:
         if self._last is None or self._last[0] != key:

@@ -27,6 +27,7 @@ from training.store.manifests import FileEntry
 
 META: Any = {"step": 1, "epoch": 0}
 LARGE = OWN_BLOCK_BYTES
+FIT = BLOCK_BYTES // (LARGE - 1)
 
 
 def state(value: float = 1.0) -> dict[str, torch.Tensor]:
@@ -64,7 +65,7 @@ def zeros() -> dict[str, torch.Tensor]:
         ([0, 10, 0, 20], [[(1, 0, 10), (3, 0, 20)]]),
         ([10, LARGE, 20], [[(0, 0, 10)], [(1, 0, LARGE)], [(2, 0, 20)]]),
         ([2 * BLOCK_BYTES + 5], [[(0, 0, BLOCK_BYTES)], [(0, BLOCK_BYTES, 2 * BLOCK_BYTES)], [(0, 2 * BLOCK_BYTES, 2 * BLOCK_BYTES + 5)]]),
-        ([LARGE - 1] * 17, [[(n, 0, LARGE - 1) for n in range(16)], [(16, 0, LARGE - 1)]]),
+        ([LARGE - 1] * (FIT + 1), [[(n, 0, LARGE - 1) for n in range(FIT)], [(FIT, 0, LARGE - 1)]]),
     ],
     ids=["nothing", "small ones share", "a large one has its own", "larger than a block", "no more than a block"],
 )
