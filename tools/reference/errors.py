@@ -38,6 +38,7 @@ PLACES: Final = frozenset(
         "prepare.derive",
         "promote.canary",
         "train.activation_checkpointing",
+        "train.gradient_compression",
         "train.model",
         "train.optimizer",
         "train.placement",

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from training.contracts import JsonObject
     from training.engine.optim import Schedule
     from training.engine.optimizers import OptimizerSettings
+    from training.engine.parallel.compression import Compression
     from training.engine.parallel.strategy import Strategy
     from training.spec.sections.train import Train
 
@@ -82,7 +83,9 @@ class TorchFamily(Family):
         from training.engine.parallel.choice import strategy_for
 
         train = context.spec.train
-        strategy = strategy_for(context.gang, precision=train.precision, layout=train.layout_for(context.gang.world_size))
+        strategy = strategy_for(
+            context.gang, precision=train.precision, layout=train.layout_for(context.gang.world_size), compression=_compression(train)
+        )
         features = context.dataset_meta["layout"]["features"]
         plans = context.spec.prepare.features
         architecture: Architecture = {
@@ -175,3 +178,11 @@ def _schedule(train: Train, total_steps: int) -> Schedule:
         warmup_steps=train.warmup_steps,
         warmup_share=train.warmup_share,
     )
+
+
+def _compression(train: Train) -> Compression | None:
+    if train.gradient_compression == "none":
+        return None
+    from training.engine.parallel.compression import POWERSGD_RANK, Compression
+
+    return Compression(kind=train.gradient_compression, rank=train.powersgd_rank or POWERSGD_RANK)

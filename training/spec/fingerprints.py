@@ -26,6 +26,8 @@ _LATER_KEYS: Final[Mapping[str, JsonObject]] = {
     "validate": {"unknown_labels": None, "empty_days": None},
     "evaluate": {"gates": {}},
     "train": {
+        "gradient_compression": "none",
+        "powersgd_rank": None,
         "micro_batch_size": None,
         "parallel": None,
         "warmup_steps": None,

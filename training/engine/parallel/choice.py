@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from training.engine.parallel.alone import Alone
 from training.engine.parallel.ddp import ReplicatedModel
 from training.engine.parallel.gang import Gang
@@ -9,14 +11,18 @@ from training.engine.parallel.strategy import Strategy
 from training.engine.precision import choose_precision
 from training.spec.layout import Layout
 
+if TYPE_CHECKING:
+    from training.engine.parallel.compression import Compression
 
-def strategy_for(gang: Gang | Alone, *, precision: str, layout: Layout | None = None) -> Strategy:
+
+def strategy_for(gang: Gang | Alone, *, precision: str, layout: Layout | None = None, compression: Compression | None = None) -> Strategy:
     """Return how the processes of a gang train a torch module.
 
     Args:
         gang: of torch processes.
         layout: of as many processes as the gang has; None: each has the whole model.
         precision: `train.precision` of the spec.
+        compression: of the gradients of processes that each have the whole model.
 
     Raises:
         TypeError: the gang is one of a family without torch.
@@ -26,7 +32,7 @@ def strategy_for(gang: Gang | Alone, *, precision: str, layout: Layout | None = 
         raise TypeError(f"a torch family trains in a Gang, not in a {type(gang).__name__}")
     chosen = choose_precision(precision, gang.device)
     if layout is None or layout.is_replicated:
-        return ReplicatedModel(gang, precision=chosen)
+        return ReplicatedModel(gang, precision=chosen, compression=compression)
     # Imported here: FSDP2 and device meshes cost seconds, which a training of whole models need not pay.
     from training.engine.parallel.sharded import ShardedModel
 

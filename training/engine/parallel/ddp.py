@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -21,6 +21,9 @@ from training.engine.optim import clip_gradients
 from training.engine.parallel.gang import Gang
 from training.engine.parallel.strategy import SumLoss
 from training.engine.precision import autocast
+
+if TYPE_CHECKING:
+    from training.engine.parallel.compression import Compression
 
 
 class GradientReducer(DistributedDataParallel):
@@ -41,9 +44,10 @@ _forward = contextmanager(inspect.unwrap(DistributedDataParallel._inside_ddp_for
 class ReplicatedModel:
     """The strategy `ddp`: every process is a data rank, and the first one saves the whole state."""
 
-    def __init__(self, gang: Gang, *, precision: str = "fp32") -> None:
+    def __init__(self, gang: Gang, *, precision: str = "fp32", compression: Compression | None = None) -> None:
         self._gang = gang
         self._precision = precision
+        self._compression = compression
         self._module: nn.Module = nn.Identity()
         self._wrapped: nn.Module = self._module
         self._parameters: dict[str, nn.Parameter] = {}
@@ -82,7 +86,11 @@ class ReplicatedModel:
         self._parameters = dict(self._module.named_parameters())
         if self._gang.world_size > 1:
             with self._gang.collectives():
-                self._wrapped = GradientReducer(self._module, gradient_as_bucket_view=True)
+                self._wrapped = wrapped = GradientReducer(self._module, gradient_as_bucket_view=True)
+            if self._compression is not None:
+                from training.engine.parallel.compression import compress_gradients
+
+                compress_gradients(wrapped, self._compression)
         return self._parameters
 
     def backward(self, batches: Sequence[Batch], loss: SumLoss, num_units: int) -> torch.Tensor:

@@ -72,6 +72,12 @@ def _micro_batches_are_smaller(train: Train) -> Iterator[Finding]:
         yield _unused(("train", "micro_batch_size"), message, "set it below that, or remove it")
 
 
+def _gradients_are_exchanged(train: Train) -> Iterator[Finding]:
+    if train.gradient_compression != "none" and train.placement.world_size == 1:
+        message = "gradient_compression has no effect on one process, which sends no gradients"
+        yield _unused(("train", "gradient_compression"), message, "remove it, or set nodes or processes_per_node")
+
+
 def _limits_are_of_what_is_done(timeout: Timeout, train: Train) -> Iterator[Finding]:
     facts = descriptor_of(train.model)
     if "validation" in timeout.model_fields_set and facts is not None and "batch_size" in facts.ignored_keys:
@@ -102,6 +108,7 @@ _RULES: Final[tuple[tuple[tuple[str, ...], Rule], ...]] = (
     (("alerts",), _channels_have_events),
     (("promote", "evaluate"), _approvals_are_asked_for),
     (("train",), _placement_is_used),
+    (("train",), _gradients_are_exchanged),
     (("train",), _micro_batches_are_smaller),
     (("timeout", "train"), _limits_are_of_what_is_done),
     (("tune", "train"), _study_is_limited),

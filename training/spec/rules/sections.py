@@ -31,7 +31,16 @@ from training.spec.rules.names import (
     derived_features_differ_by_more_than_case,
     name_is_free,
 )
-from training.spec.rules.training import elastic_fits, family_fits, layout_fits, metrics_exist, optimizer_fits, placement_fits, task_fits
+from training.spec.rules.training import (
+    compression_fits,
+    elastic_fits,
+    family_fits,
+    layout_fits,
+    metrics_exist,
+    optimizer_fits,
+    placement_fits,
+    task_fits,
+)
 from training.spec.rules.tuning import conditions_fit, grid_is_finite, objective_exists, parameters_fit, study_fits_its_gpus
 from training.spec.schedule import schedule_faults
 from training.spec.sections.data import Data, Derived, FeatureTable, Prepare, Validate
@@ -294,6 +303,7 @@ RULES: Final[tuple[tuple[tuple[str, ...], Rule], ...]] = (
     (("resources", "tune", "promote"), resources_fit),
     (("train",), family_fits),
     (("train",), optimizer_fits),
+    (("train",), compression_fits),
     (("train",), placement_fits),
     (("train",), elastic_fits),
     (("train",), layout_fits),

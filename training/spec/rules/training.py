@@ -44,6 +44,22 @@ def optimizer_fits(train: Train) -> Iterator[Finding]:
         yield Finding(("train", "warmup_share"), "field.conflict", message, "keep one of the two")
 
 
+def compression_fits(train: Train) -> Iterator[Finding]:
+    """Yield a finding where gradients cannot be compressed as the file says."""
+    kind, path = train.gradient_compression, ("train", "gradient_compression")
+    if train.powersgd_rank is not None and kind != "powersgd":
+        message = f"powersgd_rank has no effect: gradient_compression is {kind}"
+        yield Finding(("train", "powersgd_rank"), "field.conflict", message, "set gradient_compression to powersgd, or leave it out")
+    if kind == "none":
+        return
+    if train.parallel is not None and train.parallel.shard > 1:
+        message = f"gradient_compression {kind} is for processes that have the whole model; parallel.shard divides it"
+        yield Finding(path, "field.conflict", message, "remove one of the two")
+    if kind == "bf16" and not train.placement.gpus:
+        message = "gradient_compression bf16 needs GPUs (train.placement.gpus is 0): processes without them use gloo, which adds up no bf16"
+        yield Finding(path, "field.conflict", message, "set fp16 or powersgd, or placement.gpus")
+
+
 def placement_fits(train: Train) -> Iterator[Finding]:
     """Yield a finding where the processes cannot share the batch, the family or the GPUs."""
     placement, facts = train.placement, descriptor_of(train.model)

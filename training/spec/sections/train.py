@@ -95,6 +95,10 @@ class Train(Section):
     activation_checkpointing: Literal["none", "selective", "full"] = "none"
     """Each block of layers (`full`), or every second one (`selective`), computes its activations again in the backward pass: less memory,
     more computing, the same weights."""
+    gradient_compression: Literal["none", "fp16", "bf16", "powersgd"] = "none"
+    """Of the gradients that processes with the whole model exchange: half the bytes, or matrices of low rank. bf16: GPUs only."""
+    powersgd_rank: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """Columns of PowerSGD's matrices; absent: 4. More are more exact, and more bytes."""
     checkpoint: Checkpoint = Field(default_factory=Checkpoint)
 
     def layout_for(self, world_size: int) -> Layout:

@@ -50,6 +50,8 @@ CHANGES: list[tuple[str, str, str, set[str]]] = [
     (R, "seed: 17", "seed: 17\n  optimizer: muon", {"train"}),
     (R, "seed: 17", "seed: 17\n  optimizer: sgd\n  momentum: 0.5", {"train"}),
     (R, "seed: 17", "seed: 17\n  schedule: linear", {"train"}),
+    (R, "seed: 17", "seed: 17\n  gradient_compression: none", set()),
+    (R, "seed: 17", "seed: 17\n  gradient_compression: fp16", {"train"}),
     (R, "seed: 17", "seed: 17\n  warmup_share: 0.1", {"train"}),
     (R, "hidden: [64, 32]", "hidden: [64, 33]", {"train"}),
     (R, "slice_support: 500", "slice_support: 501", {"evaluate", "promote"}),
