@@ -20,13 +20,14 @@ from training import liveness
 from training.data.loader import Batch, Loader, cut
 from training.engine.checkpoint.checkpoints import Checkpoints
 from training.engine.checkpoint.format import Position
+from training.engine.checkpoint.reader import Filled
 from training.engine.checkpoint.tensors import check_savable
 from training.engine.optim import MAX_GRAD_NORM, Schedule, ScheduledOptimizer
 from training.engine.optimizers import OptimizerSettings
 from training.engine.parallel.strategy import Strategy, SumLoss
 from training.engine.tracking import Tracker
 from training.engine.watchdog import Watchdog
-from training.errors import PeerLostError, PreemptedError
+from training.errors import DataError, PeerLostError, PreemptedError
 from training.runtime.context import StageContext, StopFlag
 
 logger = logging.getLogger(__name__)
@@ -252,10 +253,22 @@ class Loop:
         """Read into the tensors that this process has: each reads only its part, whatever layout the checkpoint was saved in."""
         self._optimizer.allocate()
         self.best = self._strategy.weights()
-        filled = self._parts.checkpoints.restore_into(entry, self._state(), optional_prefixes=("best/",))
+        filled = self._filled(entry)
+        # A block may be altered that only one rank reads: all then take the checkpoint before.
+        while self._gang.sum(float(filled is None))[0] or filled is None:
+            entry = self._gang.from_first(self._parts.checkpoints.newest_entry(before=entry) if self._gang.is_first else 0)
+            filled = self._filled(entry)
         self.progress = Progress.from_json(filled.meta)
         if self.progress.best_epoch == 0:
             self.best = {}
+
+    def _filled(self, entry: int) -> Filled | None:
+        """Return what a checkpoint filled, None where this rank could not read its part."""
+        try:
+            return self._parts.checkpoints.restore_into(entry, self._state(), optional_prefixes=("best/",))
+        except DataError as err:
+            logger.warning("a checkpoint cannot be restored on rank %d, trying the one before: %s", self._gang.rank, err)
+            return None
 
     def _resume_whole(self, entry: int) -> None:
         restored = self._parts.checkpoints.restore(entry)

@@ -117,6 +117,12 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach()
 
 
+def local_parts(state: State, names: Sequence[str]) -> list[torch.Tensor]:
+    """Return the memory that this process has of several tensors, to be read from: a thousand calls of `local_part` are felt in a save."""
+    with torch.no_grad():
+        return [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in map(state.__getitem__, names)]
+
+
 def _local_chunk(item: WriteItem) -> LocalChunk:
     data = item.tensor_data
     assert data is not None, "a state has tensors alone"  # noqa: S101 - no bytes item is made of a tensor

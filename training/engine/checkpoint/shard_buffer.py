@@ -9,7 +9,7 @@ from typing import Final
 import torch
 
 from training.engine.checkpoint.chunks import num_items
-from training.engine.checkpoint.plan import Listing, local_part
+from training.engine.checkpoint.plan import Listing, local_part, local_parts
 from training.engine.checkpoint.tensors import Background, Cells, Signature, State, check_savable, copy_all, signature_of, view_of
 
 ALIGNMENT_BYTES: Final = 64
@@ -68,6 +68,7 @@ class Copied:
 class _Targets:
     layout: Layout
     numbers: Sequence[int]
+    names: Sequence[str]
     views: Sequence[torch.Tensor]
     copied: Copied
 
@@ -86,8 +87,7 @@ class ShardBuffer:
     def copy(self, layout: Layout, state: State) -> Copied:
         """Return copies of this process's chunks."""
         targets = self._targets_of(layout, state)
-        names = [layout.listing.chunks[number].name for number in targets.numbers]
-        copy_all(targets.views, [local_part(state[name]) for name in names])
+        copy_all(targets.views, local_parts(state, targets.names))
         return targets.copied
 
     def _targets_of(self, layout: Layout, state: State) -> _Targets:
@@ -101,7 +101,7 @@ class ShardBuffer:
         chunks = layout.listing.chunks
         views = [view_of(cells, places[number], local_part(state[chunks[number].name])) for number in numbers]
         copied = Copied(layout, {number: data[places[number] : places[number] + chunks[number].num_bytes] for number in numbers})
-        self._targets = _Targets(layout, numbers, views, copied)
+        self._targets = _Targets(layout, numbers, [chunks[number].name for number in numbers], views, copied)
         return self._targets
 
 

@@ -114,19 +114,24 @@ class TensorBuffer:
         """Begin to allocate in the background what a copy of such tensors needs."""
         self._cells.reserve(_layout(state)[1], pool)
 
-    def check(self, state: State) -> None:
+    def check(self, state: State) -> Signature:
         """Refuse a state that could not be restored (`check_savable`), unless the last one was like it."""
-        if self._targets is None or self._targets.signature != signature_of(state):
+        signature = signature_of(state)
+        if self._targets is None or self._targets.signature != signature:
             check_savable(state)
+        return signature
 
-    def copy(self, state: State) -> tuple[Index, memoryview]:
-        """Return where each tensor lies among the bytes, and the bytes: valid until the next copy."""
-        targets = self._targets_of(state)
+    def copy(self, state: State, signature: Signature) -> tuple[Index, memoryview]:
+        """Return where each tensor lies among the bytes, and the bytes: valid until the next copy.
+
+        Args:
+            signature: of this state.
+        """
+        targets = self._targets_of(state, signature)
         copy_all(targets.views, [state[name] for name in targets.names])
         return targets.index, memoryview(targets.cells.numpy().data)[: targets.num_bytes]
 
-    def _targets_of(self, state: State) -> _Targets:
-        signature = signature_of(state)
+    def _targets_of(self, state: State, signature: Signature) -> _Targets:
         if self._targets is not None and self._targets.signature == signature:
             return self._targets
         index, num_bytes = _layout(state)

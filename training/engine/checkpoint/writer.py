@@ -178,10 +178,10 @@ class CheckpointWriter:
             if not self.due:
                 return
             name = None
-        self._tensor_buffer().check(state)
+        signature = self._tensor_buffer().check(state)
         self.wait()
         with liveness.phase("checkpoint", "copy"):
-            index, view = self._tensor_buffer().copy(state)
+            index, view = self._tensor_buffer().copy(state, signature)
         self._begin(index, view, meta, name)
 
     def save_bytes(self, state: Mapping[str, bytes | bytearray], meta: Position) -> None:
