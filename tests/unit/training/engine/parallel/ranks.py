@@ -7,6 +7,7 @@ import multiprocessing.connection
 import os
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,24 @@ import torch.distributed as dist
 from training.engine.parallel.gang import Gang
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["torch", "torch.distributed.fsdp", "torch.distributed.tensor.parallel", "training.engine.parallel.gang"])
+PRELOADED = (
+    "torch.distributed.tensor.parallel",
+    "tests.unit.training.engine.loop_bench",
+    "training.engine.checkpoint.filler",
+    "training.engine.checkpoint.sharded_writer",
+    "training.engine.parallel.sharded",
+)
+"""Imported once, by the server that processes are forked from."""
+CONTEXT.set_forkserver_preload(list(PRELOADED))
 LIMIT = timedelta(minutes=5)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a process ended without an answer."""
+
+    words: str
+    """The traceback, or that there was none."""
 
 
 def run_ranks(function: Callable[..., Any], world_size: int, folder: Path, *arguments: object) -> list[Any]:
@@ -32,6 +49,14 @@ def run_ranks(function: Callable[..., Any], world_size: int, folder: Path, *argu
     Raises:
         AssertionError: a process ended with an error, or without an answer.
     """
+    found = run_mortal_ranks(function, world_size, folder, *arguments)
+    for rank, answer in enumerate(found):
+        assert not isinstance(answer, Ended), f"rank {rank}: {answer.words}"
+    return found
+
+
+def run_mortal_ranks(function: Callable[..., Any], world_size: int, folder: Path, *arguments: object) -> list[Any]:
+    """As `run_ranks`, for processes of which some are expected to end early: their answer is an `Ended`."""
     folder.mkdir(parents=True, exist_ok=True)
     members = []
     for rank in range(world_size):
@@ -40,15 +65,13 @@ def run_ranks(function: Callable[..., Any], world_size: int, folder: Path, *argu
         process.start()
         ours.close()
         members.append((process, answers))
-    found = []
+    found: list[Any] = []
     try:
-        for rank, (_, answers) in enumerate(members):
+        for _, answers in members:
             try:
-                is_error, answer = answers.recv()
+                found.append(answers.recv())
             except EOFError:
-                raise AssertionError(f"rank {rank} ended without an answer") from None
-            assert not is_error, f"rank {rank}: {answer}"
-            found.append(answer)
+                found.append(Ended("it ended without an answer"))
     finally:
         for process, _ in members:
             if len(found) < world_size:
@@ -74,7 +97,7 @@ def _member(
         gang = Gang(rank, world_size, torch.device("cpu"), dist.new_group(backend="gloo", timeout=LIMIT) if world_size > 1 else None)
         answer = function(gang, *arguments)
     except BaseException:
-        answers.send((True, traceback.format_exc()))
+        answers.send(Ended(traceback.format_exc()))
         raise
-    answers.send((False, answer))
+    answers.send(answer)
     dist.destroy_process_group()
