@@ -25,6 +25,7 @@ from training.engine.checkpoint.tensors import check_savable
 from training.engine.optim import MAX_GRAD_NORM, Schedule, ScheduledOptimizer
 from training.engine.optimizers import OptimizerSettings
 from training.engine.parallel.strategy import Strategy, SumLoss
+from training.engine.precision import LossScale
 from training.engine.tracking import Tracker
 from training.engine.watchdog import Watchdog
 from training.errors import DataError, PeerLostError, PreemptedError
@@ -51,9 +52,11 @@ class Progress:
     history: list[dict[str, float]] = field(default_factory=list)
     epoch_loss: float = 0.0
     """Sum of this rank-0 epoch's losses so far, over all ranks' units."""
+    loss_scale: LossScale | None = None
+    """Only of a training in fp16."""
 
     def to_json(self) -> Position:
-        return Position(
+        position = Position(
             step=self.step,
             epoch=self.epoch,
             best_epoch=self.best_epoch,
@@ -61,6 +64,9 @@ class Progress:
             history=self.history,
             epoch_loss=self.epoch_loss,
         )
+        if self.loss_scale is not None:
+            position["loss_scale"] = self.loss_scale.to_json()
+        return position
 
     @classmethod
     def from_json(cls, values: Position) -> Progress:
@@ -72,6 +78,7 @@ class Progress:
             best_loss=math.inf if best_loss is None else best_loss,
             history=values["history"],
             epoch_loss=values["epoch_loss"],
+            loss_scale=LossScale(**values["loss_scale"]) if "loss_scale" in values else None,
         )
 
 
@@ -108,7 +115,7 @@ class Loop:
         self._gang = parts.strategy.gang
         self._watchdog = Watchdog()
         self._given_up = False
-        self.progress = Progress()
+        self.progress = Progress(loss_scale=LossScale() if parts.strategy.precision == "fp16" else None)
         self.best: dict[str, torch.Tensor] = {}
 
     def train(self) -> None:
@@ -171,17 +178,36 @@ class Loop:
         parts, progress, strategy = self._parts, self.progress, self._strategy
         _seed((parts.seed * 1_000_003 + progress.step) * 4099 + strategy.data_rank, self._gang.device)
         self._optimizer.clear_gradients()
-        total = strategy.backward(batches, parts.loss, num_units)
+        scale = 1.0 if progress.loss_scale is None else progress.loss_scale.factor
+        total = strategy.backward(batches, _scaled(parts.loss, scale), num_units)
+        if scale != 1.0:
+            self._optimizer.divide_gradients(scale)
         norm = strategy.clip(MAX_GRAD_NORM)
-        loss = float(total) * strategy.num_data_ranks / num_units
+        loss = float(total) / scale * strategy.num_data_ranks / num_units
+        metrics = self._update(loss, norm)
+        progress.step += 1
+        # In fp16 a single batch may overflow: its step is skipped, and its loss left out.
+        known = {"loss": loss} if math.isfinite(loss) else {}
+        progress.epoch_loss += sum(known.values()) * num_units
+        if progress.step % TRACK_EVERY_STEPS == 0:
+            parts.tracker.log(progress.step, **metrics)
+        parts.stage.progress(progress.step, self._total_steps, "steps", epoch=progress.epoch + 1, **known)
+
+    def _update(self, loss: float, norm: float) -> dict[str, float]:
+        """Let the optimizer take a step, unless its gradients overflow in fp16; return what is to be tracked."""
+        progress, scale = self.progress, self.progress.loss_scale
+        scaling = {}
+        if scale is not None:
+            is_usable = scale.update(progress.step, norm)
+            scaling = {"loss_scale": scale.factor, "skipped_steps": float(scale.skipped_steps)}
+            if not is_usable:
+                if self._gang.is_first:
+                    logger.warning("step %d is skipped: its gradients overflow in fp16; loss scale %g", progress.step + 1, scale.factor)
+                return scaling
         self._watchdog.check(progress.step, loss, norm)
         with self._gang.collectives():
             learning_rate = self._optimizer.step(progress.step)
-        progress.step += 1
-        progress.epoch_loss += loss * num_units
-        if progress.step % TRACK_EVERY_STEPS == 0:
-            parts.tracker.log(progress.step, train_loss_step=loss, grad_norm=norm, learning_rate=learning_rate)
-        parts.stage.progress(progress.step, self._total_steps, "steps", epoch=progress.epoch + 1, loss=loss)
+        return {"train_loss_step": loss, "grad_norm": norm, "learning_rate": learning_rate, **scaling}
 
     def _finish_epoch(self) -> None:
         parts, progress = self._parts, self.progress
@@ -285,6 +311,13 @@ class Loop:
 def _sections(**sections: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return the tensors of all sections by `<section>/<name>`."""
     return {f"{section}/{name}": tensor for section, tensors in sections.items() for name, tensor in tensors.items()}
+
+
+def _scaled(loss: SumLoss, scale: float) -> SumLoss:
+    if scale == 1.0:
+        return loss
+    # In fp32: the scaled loss itself may be larger than fp16 can hold.
+    return lambda module, batch: loss(module, batch).float() * scale
 
 
 def _seed(seed: int, device: torch.device) -> None:

@@ -68,6 +68,13 @@ class ScheduledOptimizer:
         for optimizer in self._optimizers:
             optimizer.zero_grad(set_to_none=True)
 
+    def divide_gradients(self, factor: float) -> None:
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                gradients = [parameter.grad for parameter in group["params"] if parameter.grad is not None]
+                if gradients:
+                    torch._foreach_mul_(gradients, 1 / factor)
+
     def step(self, number: int) -> float:
         """Update the parameters by their gradients with the learning rate of step `number`, which is returned."""
         learning_rate = self._schedule.at(number)

@@ -50,6 +50,14 @@ class Identity(TypedDict):
     """Of processes that share a model; none where each has all of it."""
 
 
+class ScaleEntry(TypedDict):
+    """The scale of the loss of a training in fp16 (`training.engine.precision.LossScale`)."""
+
+    factor: float
+    good_steps: int
+    skipped_steps: int
+
+
 class Position(TypedDict):
     """Where a training was, as JSON; the first two keys are in every checkpoint. A family with other keys derives its own class."""
 
@@ -62,6 +70,8 @@ class Position(TypedDict):
     """Of trees, whose rounds are epochs."""
     epoch_loss: NotRequired[float]
     history: NotRequired[list[dict[str, float]]]
+    loss_scale: NotRequired[ScaleEntry]
+    """Only of a training in fp16."""
 
 
 def padded(num_bytes: int) -> int:

@@ -57,6 +57,10 @@ class ReplicatedModel:
         return self._gang
 
     @property
+    def precision(self) -> str:
+        return self._precision
+
+    @property
     def data_rank(self) -> int:
         return self._gang.rank
 

@@ -55,6 +55,10 @@ class ShardedModel:
         return self._gang
 
     @property
+    def precision(self) -> str:
+        return self._precision
+
+    @property
     def data_rank(self) -> int:
         return self._gang.rank
 

@@ -28,6 +28,10 @@ class Strategy(Protocol):
         """All processes. `gang.rank` counts them; what belongs to the whole training (a log line, a judge) is done by `gang.is_first`."""
 
     @property
+    def precision(self) -> str:
+        """What the forward pass runs in: a key of `training.engine.precision.DTYPES`. With `fp16`, the caller scales the loss."""
+
+    @property
     def data_rank(self) -> int:
         """Which share of each batch this process gets, from 0. Processes that hold parts of one replica have the same number."""
 

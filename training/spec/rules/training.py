@@ -55,6 +55,9 @@ def compression_fits(train: Train) -> Iterator[Finding]:
     if train.parallel is not None and train.parallel.shard > 1:
         message = f"gradient_compression {kind} is for processes that have the whole model; parallel.shard divides it"
         yield Finding(path, "field.conflict", message, "remove one of the two")
+    if kind == "powersgd" and train.precision == "fp16":
+        message = "gradient_compression powersgd adds what a step leaves out to the next one, and precision fp16 has steps that overflow"
+        yield Finding(path, "field.conflict", message, "set gradient_compression to fp16, or precision to bf16 or fp32")
     if kind == "bf16" and not train.placement.gpus:
         message = "gradient_compression bf16 needs GPUs (train.placement.gpus is 0): processes without them use gloo, which adds up no bf16"
         yield Finding(path, "field.conflict", message, "set fp16 or powersgd, or placement.gpus")

@@ -91,7 +91,9 @@ class Train(Section):
     placement: Placement = Field(default_factory=Placement)
     parallel: Parallel | None = None
     """How the processes share the model; absent: each has all of it, and a share of each batch."""
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """Of the forward and backward pass; weights and optimizer stay fp32. `auto`: bf16 on GPUs that have it, otherwise fp32. `fp16` scales
+    the loss and skips steps whose gradients overflow."""
     activation_checkpointing: Literal["none", "selective", "full"] = "none"
     """Each block of layers (`full`), or every second one (`selective`), computes its activations again in the backward pass: less memory,
     more computing, the same weights."""

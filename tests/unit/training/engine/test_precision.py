@@ -22,35 +22,38 @@ def test_auto_is_bf16_on_a_gpu_that_has_it_and_fp32_elsewhere(
     assert choose_precision("auto", device) == chosen
 
 
-@pytest.mark.parametrize("asked", ["fp32", "bf16"])
+@pytest.mark.parametrize("asked", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("device", [CPU, GPU])
 def test_named_precision_is_used_on_every_device(asked: str, device: torch.device) -> None:
     assert choose_precision(asked, device) == asked
 
 
-def test_fp16_is_refused_with_what_to_use_instead() -> None:
+def test_unknown_precision_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(SpecError) as caught:
-        choose_precision("fp16", CPU)
+        choose_precision("fp8", CPU)
     (problem,) = caught.value.problems
     assert problem.code == "precision.unsupported"
-    assert "'fp16'" in problem.message
-    assert problem.hint == "use auto, fp32 or bf16"
+    assert "'fp8'" in problem.message
+    assert problem.hint == "use auto, fp32, bf16 or fp16"
 
 
-@pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
+@pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)])
 def test_forward_pass_runs_in_the_precision(precision: str, dtype: torch.dtype) -> None:
     with autocast(precision, CPU):
         assert nn.functional.linear(torch.ones(2, 2), torch.ones(2, 2)).dtype == dtype
 
 
-def test_training_in_bf16_computes_in_bf16_and_keeps_weights_and_state_in_fp32(bench: LoopBench) -> None:
+@pytest.mark.parametrize(("precision", "dtype"), [("bf16", torch.bfloat16), ("fp16", torch.float16)])
+def test_training_computes_in_the_precision_and_keeps_weights_and_state_in_fp32(
+    bench: LoopBench, precision: str, dtype: torch.dtype
+) -> None:
     seen: set[tuple[bool, torch.dtype]] = set()
 
     def loss(module: nn.Module, batch: Batch) -> torch.Tensor:
         seen.add((module.training, module(batch).dtype))
         return squares(module, batch)
 
-    loop = bench.train(loss=loss, precision="bf16")
-    assert seen == {(True, torch.bfloat16), (False, torch.bfloat16)}
+    loop = bench.train(loss=loss, precision=precision)
+    assert seen == {(True, dtype), (False, dtype)}
     assert {tensor.dtype for tensor in loop._state().values()} == {torch.float32}
     assert outcome(loop) != outcome(LoopBench(bench.folder / "fp32").train())
