@@ -134,3 +134,12 @@ def test_a_lease_whose_answers_are_lost_commits_all_the_same_and_fences_the_olde
         first.commit("checkpoint", {"step": 3})
     steps = [entry.value["payload"]["step"] for entry in address.journal().history() if entry.value["kind"] == "checkpoint"]
     assert steps == [1, 2]
+
+
+def test_block_that_the_bucket_has_is_not_sent_again(s3_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent, create = [], s3_store.bucket.create
+    monkeypatch.setattr(s3_store.bucket, "create", lambda key, data: (sent.append(key), create(key, data))[1])
+    first, again = (s3_store.objects.put_block(memoryview(b"block")) for _ in range(2))
+    assert first == (again[0], True)
+    assert not again[1]
+    assert sent == [s3_store.objects.key(first[0])]
