@@ -38,6 +38,7 @@ class Command:
 COMMANDS: Final[Mapping[str, Command]] = {
     "run": Command(module="devstack", arguments=("run",), help="run the next night of a pipeline (in a checkout)", needs_checkout=True),
     "check": Command(module="training.spec.check", help="check pipelines' YAML files"),
+    "layout": Command(module="training.models.layout", help="plan how the processes of a training share its model"),
     "show": Command(module="training.registry", arguments=("show",), help="show decisions, champion and canary", needs_ledger=True),
     "rollback": Command(
         module="training.registry", arguments=("rollback",), help="make an earlier version champion again", needs_ledger=True

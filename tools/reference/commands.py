@@ -20,6 +20,7 @@ MODULES: Final[tuple[tuple[str, tuple[tuple[str, ...], ...]], ...]] = (
     ("devstack.__main__", ((), ("run",), ("backfill",), ("start",), ("stop",), ("status",), ("follow",), ("env",), ("supervise",))),
     ("training.registry.cli", ((), ("show",), ("rollback",), ("check",))),
     ("training.spec.check", ((),)),
+    ("training.models.layout", ((),)),
     ("training.spec.schema", ((),)),
     ("training.retention.__main__", ((),)),
     ("training.store.probe", ((),)),

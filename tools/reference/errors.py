@@ -41,6 +41,7 @@ PLACES: Final = frozenset(
         "train.gradient_compression",
         "train.model",
         "train.optimizer",
+        "train.parallel",
         "train.placement",
         "train.precision",
     }

@@ -41,6 +41,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     "label.nulls": "repair the label column, or name the time at which labels are known (`data.label.known_at`)",
     "label.unknown": "wait for labels, move the split (`data.split.end`), or raise `validate.unknown_labels`",
     "launch.missing": "clear the task: its stage starts from its last commit",
+    "layout.devices": "write a number, x and a kind, `32xA100-80GB`; docs/large-models.md has the kinds",
     "lease.held": "nothing: another run does the same work, and its result is used",
     "lease.lost": "nothing: a newer attempt does the work",
     "manifest.kind": "pass the URI of an artifact of the expected kind",
@@ -51,6 +52,10 @@ REMEDIES: Final[Mapping[str, str]] = {
     "model.descriptor": "correct the `family.py` of the message: it must import and define `DESCRIPTOR`",
     "model.not_isolated": "import the module by an import statement, or put the file that is read beside it in the package",
     "object.altered": "trigger the run that made the object with `force`",
+    "parallel.memory": (
+        "use more devices or devices with more memory, or the keys that the message names; set `train.parallel` to `data` and `shard` "
+        "if the estimate is wrong"
+    ),
     "partition.missing": "deliver the partition and clear the task `wait`, or raise `data.source.wait`",
     "partition.window": "write a window that is a whole number of days, or leave out `partition`",
     "peer.lost": RETRIED,

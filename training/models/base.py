@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from training.engine.tracking import Tracker
     from training.runtime.context import StageContext, StopFlag
     from training.spec import PipelineSpec
+    from training.spec.layout import Layout
 
 Scorer = Callable[[Matrix], NDArray[np.float64]]
 """A model's input, [n, features], to one score per row, [n] float64; for several classes [n, classes] probabilities."""
@@ -53,6 +54,8 @@ class FitContext:
     stop: StopFlag
     stage: StageContext
     """For progress and scratch."""
+    layout: Layout | None = None
+    """How the gang shares the model; None: as the section `train` says."""
     judge: Callable[[int, float], bool] | None = None
     """Called by rank 0 after each epoch with (epochs done, validation loss): True ends the training there, as a trial that is pruned."""
 

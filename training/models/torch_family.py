@@ -83,9 +83,8 @@ class TorchFamily(Family):
         from training.engine.parallel.choice import strategy_for
 
         train = context.spec.train
-        strategy = strategy_for(
-            context.gang, precision=train.precision, layout=train.layout_for(context.gang.world_size), compression=_compression(train)
-        )
+        layout = context.layout or train.layout_for(context.gang.world_size)
+        strategy = strategy_for(context.gang, precision=train.precision, layout=layout, compression=_compression(train))
         features = context.dataset_meta["layout"]["features"]
         plans = context.spec.prepare.features
         architecture: Architecture = {
@@ -112,7 +111,7 @@ class TorchFamily(Family):
                 seed=train.seed,
                 epochs=train.epochs,
                 schedule=functools.partial(_schedule, train),
-                optimizer=self._optimizer(train, module),
+                optimizer=self.optimizer_settings(train, module),
                 early_stopping=train.early_stopping,
                 judge=context.judge,
             )
@@ -147,7 +146,12 @@ class TorchFamily(Family):
 
         return score
 
-    def _optimizer(self, train: Train, module: nn.Module) -> OptimizerSettings:
+    def optimizer_settings(self, train: Train, module: nn.Module) -> OptimizerSettings:
+        """Return the optimizer that the section `train` names, for the module's parameters.
+
+        Raises:
+            SpecError: `optimizer.muon`.
+        """
         from training.engine.optimizers import OptimizerSettings, check_matrices
 
         muon = check_matrices(module, self.muon_parameters(module)) if train.optimizer == "muon" else frozenset()

@@ -6,11 +6,24 @@ Each is read from one spelling or several, and written back as the one that equa
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import date, time, timedelta
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, get_args
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationInfo, WithJsonSchema
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    PlainSerializer,
+    ValidationInfo,
+    WithJsonSchema,
+)
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from training.errors import shown
 
@@ -252,6 +265,36 @@ Day = Annotated[
     PlainSerializer(lambda value: value.isoformat(), return_type=str),
     WithJsonSchema({"type": "string", "format": "date", "examples": ["2026-01-31"]}),
 ]
+
+
+AUTO: Final = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class OrAuto:
+    """Lets a key whose value is a section be `auto` too, which stays text.
+
+    Not a union of types: its errors would name the types in the path of a key.
+    """
+
+    keys: str
+    """Of the section, for the error."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        section = next(part for part in get_args(source) if isinstance(part, type) and issubclass(part, BaseModel))
+        inner = handler.generate_schema(section)
+        written = core_schema.wrap_serializer_function_ser_schema(
+            lambda value, write: value if value == AUTO else write(value), schema=inner
+        )
+        return core_schema.no_info_wrap_validator_function(self._read, inner, serialization=written)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"anyOf": [{"enum": [AUTO]}, handler(schema)]}
+
+    def _read(self, value: Any, read: Callable[[Any], Any]) -> Any:
+        if isinstance(value, str) and value != AUTO:
+            raise refusal("field.choice", f"must be auto or a mapping, got {told(value)}", hint=f"write auto, or {self.keys}")
+        return value if value == AUTO else read(value)
 
 
 def _scalar(value: Any) -> str | int | float | bool:

@@ -28,7 +28,9 @@ from training.runtime.runner import Outcome, StageContext, main
 from training.spec import PipelineSpec
 from training.spec.carried_code import check_own_class
 from training.spec.families import descriptor_of
+from training.spec.layout import Layout
 from training.spec.rules.tuning import with_settings
+from training.spec.types import AUTO
 from training.stage_table import TRIAL
 from training.store import Manifest, set_run_ref
 
@@ -53,12 +55,35 @@ def work(context: StageContext) -> Outcome:
         tuning = context.store.manifests.get(tuning_uri, kind="tuning")
         logger.info("with the settings of trial %s: %s", tuning.meta["slot"], tuning.meta["settings"])
         context.spec = tuned(context.spec, tuning.meta["settings"])
-    tracker = Tracker(context, tags=tags_of(context, dataset, gang), parameters=parameters_of(context.spec))
+    layout = layout_of(context, dataset, gang)
+    tags = {**tags_of(context, dataset, gang), "nightshift.layout": layout.words()}
+    tracker = Tracker(context, tags=tags, parameters=parameters_of(context.spec))
     started_at = time.monotonic()
-    result, is_tracked = fit_dataset(context, dataset, gang, tracker)
+    result, is_tracked = fit_dataset(context, dataset, gang, tracker, layout=layout)
     if not gang.is_first:
         return Outcome(artifact_uri="", digest="")
-    return _store(context, dataset, gang, result, time.monotonic() - started_at, tracker, is_tracked=is_tracked)
+    return _store(context, dataset, gang, layout, result, time.monotonic() - started_at, tracker, is_tracked=is_tracked)
+
+
+def layout_of(context: StageContext, dataset: Manifest, gang: Gang | Alone) -> Layout:
+    """Return how the gang shares the model; with `train.parallel: auto`, the first rank chooses. All ranks must call it.
+
+    Raises:
+        SpecError: `parallel.memory`, `layout.*`: `auto` finds no layout.
+        PeerLostError: another rank is lost.
+    """
+    train = context.spec.train
+    if train.parallel != AUTO or gang.world_size == 1 or isinstance(gang, Alone):
+        return train.layout_for(gang.world_size)
+    # Imported here: a plan needs torch and fake tensors.
+    from training.data.mapped_shards import MappedShards
+    from training.models.planned import chosen_layout
+
+    meta = meta_of(dataset)
+    shards = MappedShards(context.folder, meta, "train") if context.spec.data.group is not None else None
+    rows_of_a_group = None if shards is None else max(1, shards.num_rows // max(1, sum(shards.shard_units)))
+    with liveness.phase("start", "layout"):
+        return chosen_layout(context.spec, gang, meta["layout"]["features"], rows_of_a_group=rows_of_a_group)
 
 
 def fetch_dataset(context: StageContext, gang: Gang | Alone) -> Manifest:
@@ -99,11 +124,18 @@ def tuned(spec: PipelineSpec, settings: JsonObject) -> PipelineSpec:
 
 
 def fit_dataset(
-    context: StageContext, dataset: Manifest, gang: Gang | Alone, tracker: Tracker, *, judge: Judge | None = None
+    context: StageContext,
+    dataset: Manifest,
+    gang: Gang | Alone,
+    tracker: Tracker,
+    *,
+    layout: Layout | None = None,
+    judge: Judge | None = None,
 ) -> tuple[FitResult, bool]:
     """Fit the spec's model; return what came of it and whether MLflow has all of its metrics.
 
     Args:
+        layout: how the gang shares the model; None: what `layout_of` says.
         judge: of a trial, called after each epoch by rank 0; a trial's checkpoints are for itself alone.
     """
     train = context.spec.train
@@ -115,7 +147,8 @@ def fit_dataset(
         # Not for the CPU, so that its earlier checkpoints stay usable.
         identity["device"] = gang.device.type
     savers = None
-    layout = train.layout_for(gang.world_size)
+    if layout is None:
+        layout = layout_of(context, dataset, gang)
     if not layout.is_replicated:
         identity["layout"] = layout.sizes()
         savers = savers_of(gang)
@@ -138,6 +171,7 @@ def fit_dataset(
         tracker=tracker,
         stop=context.stop,
         stage=context,
+        layout=layout,
         judge=judge,
     )
     status = "FAILED"
@@ -165,7 +199,15 @@ def savers_of(gang: Gang | Alone) -> Savers | None:
 
 
 def _store(
-    context: StageContext, dataset: Manifest, gang: Gang | Alone, result: FitResult, seconds: float, tracker: Tracker, *, is_tracked: bool
+    context: StageContext,
+    dataset: Manifest,
+    gang: Gang | Alone,
+    layout: Layout,
+    result: FitResult,
+    seconds: float,
+    tracker: Tracker,
+    *,
+    is_tracked: bool,
 ) -> Outcome:
     world_size = context.world_size
     family = descriptor_of(context.spec.train.model)
@@ -214,6 +256,7 @@ def _store(
             "rows": rows,
             "rows_per_second": round(rows / max(seconds, 1e-9)),
             "world_size": world_size,
+            "layout": layout.words(),
             "device": gang.device.type,
             "mlflow_run_id": tracker.run_id,
             "tracking": "complete" if is_tracked else "delayed",

@@ -10,8 +10,8 @@ from training.spec.metrics import is_lower_better, is_metric, metrics_of
 from training.spec.rules.findings import Finding
 from training.spec.sections.data import Data
 from training.spec.sections.evaluation import Evaluate
-from training.spec.sections.train import Placement, Train
-from training.spec.types import told
+from training.spec.sections.train import Parallel, Placement, Train
+from training.spec.types import AUTO, told
 from training.spec.yaml_reader import Path
 
 MODEL: Path = ("train", "model")
@@ -52,7 +52,10 @@ def compression_fits(train: Train) -> Iterator[Finding]:
         yield Finding(("train", "powersgd_rank"), "field.conflict", message, "set gradient_compression to powersgd, or leave it out")
     if kind == "none":
         return
-    if train.parallel is not None and train.parallel.shard > 1:
+    if train.parallel == AUTO:
+        message = f"gradient_compression {kind} is for processes that have the whole model; parallel: auto may divide it"
+        yield Finding(path, "field.conflict", message, "remove gradient_compression, or set parallel: {shard: 1}")
+    elif isinstance(train.parallel, Parallel) and train.parallel.shard > 1:
         message = f"gradient_compression {kind} is for processes that have the whole model; parallel.shard divides it"
         yield Finding(path, "field.conflict", message, "remove one of the two")
     if kind == "powersgd" and train.precision == "fp16":
@@ -96,7 +99,7 @@ def placement_fits(train: Train) -> Iterator[Finding]:
 def layout_fits(train: Train) -> Iterator[Finding]:
     """Yield a finding where the processes cannot share the model as `train.parallel` says."""
     parallel, placement = train.parallel, train.placement
-    if parallel is None:
+    if parallel is None or parallel == AUTO:
         return
     world_size = placement.world_size
     processes = f"nodes * processes_per_node ({placement.nodes} * {placement.processes_per_node} = {world_size})"

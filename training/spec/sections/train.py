@@ -9,7 +9,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from training.contracts import JsonValue
 from training.spec.families import descriptor_of, with_defaults
 from training.spec.layout import Layout, fitted
-from training.spec.types import Bytes, Line, Name, PositiveDuration, Section, Setting
+from training.spec.types import AUTO, Bytes, Line, Name, OrAuto, PositiveDuration, Section, Setting
 
 
 class Placement(Section):
@@ -89,8 +89,9 @@ class Train(Section):
     settings: dict[str, Setting] = Field(default_factory=dict, validate_default=True)
     """The family's own; defaults are filled in."""
     placement: Placement = Field(default_factory=Placement)
-    parallel: Parallel | None = None
-    """How the processes share the model; absent: each has all of it, and a share of each batch."""
+    parallel: Annotated[Parallel | Literal["auto"], OrAuto("sizes: {shard: 2}")] | None = None
+    """How the processes share the model; absent: each has all of it, and a share of each batch. `auto`: chosen at the start of the training
+    from the model's size and the memory of the devices."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Of the forward and backward pass; weights and optimizer stay fp32. `auto`: bf16 on GPUs that have it, otherwise fp32. `fp16` scales
     the loss and skips steps whose gradients overflow."""
@@ -104,8 +105,14 @@ class Train(Section):
     checkpoint: Checkpoint = Field(default_factory=Checkpoint)
 
     def layout_for(self, world_size: int) -> Layout:
-        """Return how so many processes share the model: all of `placement`, or what an elastic training is left with."""
-        parallel = self.parallel or Parallel()
+        """Return how so many processes share the model: all of `placement`, or what an elastic training is left with.
+
+        Raises:
+            ValueError: it is `auto`, which several processes choose at the start (`training.models.planned`).
+        """
+        if self.parallel == AUTO and world_size > 1:
+            raise ValueError("train.parallel is auto: the layout follows from the devices")
+        parallel = self.parallel if isinstance(self.parallel, Parallel) else Parallel()
         return fitted(shard=parallel.shard, world_size=world_size)
 
     @property

@@ -1,0 +1,92 @@
+"""Transformers of known sizes for plans: built with fake tensors, so that size costs nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from training.data.loader import Batch
+from training.engine.activations import repeated_blocks
+from training.engine.optimizers import OptimizerSettings
+from training.engine.planning.costs import ModelFacts
+from training.engine.planning.probe import Candidate, facts_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    width: int
+    depth: int
+    heads: int
+    vocabulary: int = 50_304
+    length: int = 2048
+
+
+TINY = Size(width=256, depth=4, heads=4, vocabulary=2000, length=16)
+GPT_125M = Size(width=768, depth=12, heads=12)
+GPT_1300M = Size(width=2048, depth=24, heads=16)
+GPT_7B = Size(width=4096, depth=32, heads=32)
+GPT_13B = Size(width=5120, depth=40, heads=40)
+GPT_70B = Size(width=8192, depth=80, heads=64)
+GPT_175B = Size(width=12_288, depth=96, heads=96)
+
+
+class Block(nn.Module):
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.heads = size.heads
+        self.norm, self.second_norm = nn.LayerNorm(size.width), nn.LayerNorm(size.width)
+        self.query_key_value, self.out = nn.Linear(size.width, 3 * size.width), nn.Linear(size.width, size.width)
+        self.up, self.down = nn.Linear(size.width, 4 * size.width), nn.Linear(4 * size.width, size.width)
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        rows, length, width = states.shape
+        joined = self.query_key_value(self.norm(states)).view(rows, length, 3, self.heads, width // self.heads)
+        query, key, value = joined.permute(2, 0, 3, 1, 4)
+        mixed = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        states = states + self.out(mixed.transpose(1, 2).reshape(rows, length, width))
+        output: torch.Tensor = states + self.down(nn.functional.gelu(self.up(self.second_norm(states))))
+        return output
+
+
+class Transformer(nn.Module):
+    """Predicts the next token; a row has `length` token ids."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(size.vocabulary, size.width)
+        self.positions = nn.Parameter(torch.zeros(size.length, size.width))
+        self.blocks = nn.ModuleList(Block(size) for _ in range(size.depth))
+        self.norm = nn.LayerNorm(size.width)
+        self.head = nn.Linear(size.width, size.vocabulary, bias=False)
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        states = self.embedding(batch["features_int"]) + self.positions
+        for block in self.blocks:
+            states = block(states)
+        output: torch.Tensor = self.head(self.norm(states))
+        return output
+
+
+def next_token_loss(module: nn.Module, batch: Batch) -> torch.Tensor:
+    ids = batch["features_int"]
+    logits = module(batch)[:, :-1].flatten(0, 1)
+    return nn.functional.cross_entropy(logits, ids[:, 1:].flatten().long(), reduction="sum") / ids.shape[1]
+
+
+def candidate(size: Size, *, has_plans: bool = False) -> Candidate:
+    return Candidate(
+        build=lambda: Transformer(size),
+        loss=next_token_loss,
+        features=[{"name": f"t{number}", "dtype": "int32", "cardinality": size.vocabulary} for number in range(size.length)],
+        has_group=False,
+        optimizer=lambda _: OptimizerSettings(),
+        blocks=lambda module: list(repeated_blocks(module)),
+        has_tensor_plan=has_plans,
+        has_pipeline_cut=has_plans,
+    )
+
+
+def facts(size: Size, *, has_plans: bool = False) -> ModelFacts:
+    return facts_of(candidate(size, has_plans=has_plans))

@@ -1,0 +1,102 @@
+"""The layout that is chosen: twelve pairs of a model and devices, with what an expert would take."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.training.engine.planning.models import GPT_7B, GPT_13B, GPT_70B, GPT_125M, GPT_175B, GPT_1300M, TINY, Size, facts
+from training.engine.planning.costs import Line, Mode, ModelFacts, Work
+from training.engine.planning.devices import KINDS, parse_devices
+from training.engine.planning.planner import Plan, candidates, check_fits, plan
+from training.errors import SpecError
+from training.spec.layout import Layout
+
+
+@functools.cache
+def known(size: Size) -> ModelFacts:
+    return facts(size)
+
+
+def planned(size: Size, devices: str, *, mode: Mode = "none", batch_size: int = 1024) -> Plan:
+    parsed = parse_devices(devices)
+    return plan(
+        known(size),
+        Work(
+            batch_size=batch_size,
+            micro_batch_size=1,
+            mode=mode,
+            precision="fp32" if parsed.kind.is_cpu else "bf16" if parsed.kind.has_bf16 else "fp16",
+        ),
+        parsed,
+    )
+
+
+@pytest.mark.parametrize(
+    ("size", "devices", "mode", "expected"),
+    [
+        pytest.param(TINY, "1xT4", "none", Layout(), id="4M parameters: one device is enough"),
+        pytest.param(GPT_125M, "1xV100-16GB", "none", Layout(), id="125M: 2.5 GB of state fit a small GPU"),
+        pytest.param(GPT_125M, "8xA100-40GB", "none", Layout(data=8), id="125M on eight: replicas, gathering would only cost"),
+        pytest.param(GPT_1300M, "8xA100-80GB", "none", Layout(data=8), id="1.3B: 23 GB of state and 3 GB of activations fit one"),
+        pytest.param(GPT_1300M, "8xV100-16GB", "full", Layout(shard=8), id="1.3B: 23 GB of state do not fit 16 GB: ZeRO-3"),
+        pytest.param(GPT_7B, "8xA100-80GB", "none", Layout(shard=8), id="7B: 110 GB of state over one node"),
+        pytest.param(GPT_7B, "32xA100-80GB", "none", Layout(data=4, shard=8), id="7B on four nodes: gather within a node, average across"),
+        pytest.param(GPT_7B, "16xA100-40GB", "full", Layout(data=2, shard=8), id="7B: 14 GB of state each leave room in 40 GB"),
+        pytest.param(GPT_13B, "8xH100-80GB", "none", Layout(shard=8), id="13B: 210 GB of state over one node"),
+        pytest.param(GPT_70B, "32xA100-80GB", "full", Layout(shard=32), id="70B: 1 TB of state needs all four nodes"),
+        pytest.param(GPT_70B, "64xH100-80GB", "full", Layout(data=2, shard=32), id="70B on eight nodes: two replicas of four nodes"),
+        pytest.param(GPT_175B, "512xH100-80GB", "full", Layout(data=4, shard=128), id="175B: 2.8 TB of state over sixteen nodes"),
+    ],
+)
+def test_layout_is_the_one_that_an_expert_takes(size: Size, devices: str, mode: Mode, expected: Layout) -> None:
+    found = planned(size, devices, mode=mode)
+    assert found.fits, found.reasons()
+    assert found.layout == expected, found.reasons()
+
+
+def test_rejected_layouts_are_given_with_what_fills_the_memory() -> None:
+    found = planned(GPT_7B, "32xA100-80GB")
+    (rejected,) = found.rejected
+    assert rejected.layout == Layout(data=32)
+    assert "needs 124.3 GiB, of it optimizer 51.1 GiB; 71.2 GiB can be planned for" in rejected.words()
+    assert found.reasons()[0].startswith(f"layout {Layout(data=4, shard=8).words()}: 29.1 GiB per process")
+
+
+def test_activation_checkpointing_is_advised_where_it_spares_a_larger_layout() -> None:
+    found = planned(GPT_70B, "64xH100-80GB")
+    assert found.layout == Layout(shard=64)
+    assert found.advice == [f"with activation_checkpointing: selective, {Layout(data=2, shard=32).words()} would fit (70.3 GiB)"]
+
+
+def test_smaller_micro_batches_are_advised_where_activations_fill_the_memory() -> None:
+    devices = parse_devices("1xA100-80GB")
+    found = plan(known(GPT_125M), Work(batch_size=256, micro_batch_size=None, mode="full", precision="bf16"), devices)
+    assert not found.fits
+    assert any(advice.startswith("with micro_batch_size: 128, ") for advice in found.advice)
+    with pytest.raises(SpecError, match="micro_batch_size: 128") as caught:
+        check_fits(found)
+    assert [problem.code for problem in caught.value.problems] == ["parallel.memory"]
+
+
+def test_batch_of_fewer_rows_than_data_ranks_fits_no_layout_of_replicas() -> None:
+    found = planned(TINY, "32xT4", batch_size=16)
+    assert not found.fits
+    assert all(verdict.problem == "32 shares of a batch of 16 rows" for verdict in [found.chosen, *found.rejected])
+
+
+def test_choice_is_the_same_for_the_same_devices() -> None:
+    assert planned(GPT_13B, "32xA100-40GB").reasons() == planned(GPT_13B, "32xA100-40GB").reasons()
+
+
+def test_replicas_fill_a_node_before_they_span_nodes() -> None:
+    devices = replace(parse_devices("12xA100-80GB", per_node=4), kind=KINDS["A100-80GB"])
+    assert list(candidates(known(TINY), devices))[:3] == [Layout(data=12), Layout(data=3, shard=4), Layout(shard=12)]
+
+
+def test_growth_with_the_rows_of_a_micro_batch_is_a_line() -> None:
+    assert Line(fixed=10, per_row=2).at(5) == 20
+    kept = known(GPT_125M).activations
+    assert kept["full"].per_row < kept["selective"].per_row < kept["none"].per_row
