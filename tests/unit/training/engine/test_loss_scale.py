@@ -120,9 +120,10 @@ def test_training_stopped_amid_skipped_and_amid_good_steps_ends_in_the_same_bits
 
 
 def test_losses_of_fp16_are_near_those_of_fp32(bench: LoopBench) -> None:
-    """With an initial scale that does not overflow, so that both take the same steps."""
-    expected = LoopBench(bench.folder / "fp32").train(Deep(), learning_rate=0.01)
-    loop = bench.loop(Deep(), learning_rate=0.01, **FP16)
+    """With an initial scale that does not overflow, so that both take the same steps; SGD, whose steps are as large as the gradients."""
+    options: Any = {"optimizer": OptimizerSettings(name="sgd"), "learning_rate": 0.01}
+    expected = LoopBench(bench.folder / "fp32").train(Deep(), **options)
+    loop = bench.loop(Deep(), **options, **FP16)
     loop.progress.loss_scale = LossScale(factor=256.0)
     loop.train()
     loop._parts.checkpoints.close()
@@ -130,6 +131,13 @@ def test_losses_of_fp16_are_near_those_of_fp32(bench: LoopBench) -> None:
     for one, other in zip(loop.progress.history, expected.progress.history, strict=True):
         assert one["train_loss"] != other["train_loss"]
         assert one["train_loss"] == pytest.approx(other["train_loss"], rel=2e-3)
+    norms = [metrics["grad_norm"] for run in (loop, expected) for _, metrics in _logged(run) if "grad_norm" in metrics]
+    assert norms[0] == pytest.approx(norms[1], rel=0.02), "of the gradients without the scale"
+
+
+def _logged(loop: Loop) -> list[tuple[int, dict[str, float]]]:
+    logged: Any = loop._parts.tracker
+    return list(logged.logged)
 
 
 def test_scale_brings_back_gradients_that_are_zero_in_fp16() -> None:

@@ -215,6 +215,13 @@ def test_head_that_shares_the_weight_of_an_embedding_is_no_hidden_matrix() -> No
     assert hidden_matrices(module) == {"attention.in_proj_weight", "attention.out_proj.weight", "feed.weight"}
 
 
+def test_weight_of_an_embedding_is_no_hidden_matrix_wherever_its_layer_is_registered() -> None:
+    module = nn.ModuleDict({"out": nn.Linear(4, 10), "table": nn.Embedding(10, 4), "feed": nn.Linear(4, 4), "last": nn.Linear(4, 1)})
+    assert hidden_matrices(module) == {"out.weight", "feed.weight"}
+    module["out"].weight = module["table"].weight
+    assert hidden_matrices(module) == {"feed.weight"}
+
+
 @pytest.mark.parametrize(
     ("names", "message"),
     [
