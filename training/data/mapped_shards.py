@@ -52,18 +52,48 @@ class MappedShards:
         rows: NDArray[np.int64] = np.repeat(jumps, sizes) + np.arange(sizes.sum())
         return rows
 
-    def columns(self) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.int32] | None]:
-        """Return all rows as stored: features [n, features], ids as floats too; labels [n]; groups [n] where the dataset has groups."""
-        num_features = len(self.features)
-        features = np.empty((self.num_rows, num_features), dtype=np.float32)
+    def share(self, rank: int, world_size: int) -> list[tuple[int, slice]]:
+        """Return one process's share of the rows, as (shard, its rows), in their order: shares differ by one unit at most.
+
+        All shares together are all rows; a group is never divided. A share is empty where there are more processes than units.
+        """
+        num_units = sum(self.shard_units)
+        first, end = num_units * rank // world_size, num_units * (rank + 1) // world_size
+        found, before = [], 0
+        for shard, units in enumerate(self.shard_units):
+            bounds = np.clip([first - before, end - before], 0, units)
+            before += units
+            if bounds[0] < bounds[1]:
+                start, stop = bounds if self._starts is None else self._starts[shard][bounds]
+                found.append((shard, slice(int(start), int(stop))))
+        return found
+
+    def block(self, shard: int, rows: slice) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.int32] | None]:
+        """Return rows of a shard as `columns` does."""
+        cells, num_features = self.cells[shard][rows], len(self.features)
+        features = np.empty((len(cells), num_features), dtype=np.float32)
+        features[:, : self.num_floats] = cells[:, : self.num_floats].view(np.float32)
+        features[:, self.num_floats :] = cells[:, self.num_floats : num_features]
+        label = np.ascontiguousarray(cells[:, num_features]).view(np.float32)
+        return features, label, np.ascontiguousarray(cells[:, num_features + 1]) if self.has_group else None
+
+    def columns(self, rank: int = 0, world_size: int = 1) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.int32] | None]:
+        """Return a process's share of the rows as stored; without arguments all rows.
+
+        Features are [n, features], ids as floats too; labels [n]; groups [n] where the dataset has groups.
+        """
+        parts = self.share(rank, world_size)
+        num_rows = sum(rows.stop - rows.start for _, rows in parts)
+        features = np.empty((num_rows, len(self.features)), dtype=np.float32)
+        label = np.empty(num_rows, dtype=np.float32)
+        group = np.empty(num_rows, dtype=np.int32) if self.has_group else None
         start = 0
-        for cells in self.cells:
-            stop = start + len(cells)
-            features[start:stop, : self.num_floats] = cells[:, : self.num_floats].view(np.float32)
-            features[start:stop, self.num_floats :] = cells[:, self.num_floats : num_features]
-            start = stop
-        label = np.concatenate([cells[:, num_features] for cells in self.cells]).view(np.float32)
-        group = np.concatenate([cells[:, num_features + 1] for cells in self.cells]) if self.has_group else None
+        for shard, rows in parts:
+            place = slice(start, start + rows.stop - rows.start)
+            features[place], label[place], part = self.block(shard, rows)
+            if group is not None and part is not None:
+                group[place] = part
+            start = place.stop
         return features, label, group
 
     def _map(self, path: Path, rows: int) -> NDArray[np.int32]:

@@ -32,8 +32,10 @@ class FamilyDescriptor:
     ignored_keys: tuple[str, ...] = ()
     """Keys of `train` that would have no effect."""
     uses_gpus: bool
+    gpus_on_request: bool = False
+    """Whether it uses GPUs only where `placement.gpus` is set; else wherever there are some."""
     uses_torch: bool
-    """Whether training it needs torch; without, it trains in one process that does not import it."""
+    """Whether training it needs torch. Without, one process that trains it on a CPU does not import torch; several meet by torch's gloo."""
     threads: int = 1
     """Of each process, unless `placement.cpus` says otherwise. Fixed: another number of threads can round otherwise."""
 

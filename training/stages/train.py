@@ -104,14 +104,16 @@ def join_gang(context: StageContext) -> Gang | Alone:
     """
     train = context.spec.train
     facts = descriptor_of(train.model)
+    expected = context.request.parameters.get("device")
+    use_gpus = facts is None or (facts.uses_gpus and (expected is not None or not facts.gpus_on_request))
     gang: Gang | Alone
-    if facts is not None and not facts.uses_torch and context.world_size == 1:
+    if facts is not None and not facts.uses_torch and context.world_size == 1 and not (use_gpus and expected):
         gang = Alone()
     else:
         with liveness.phase("start", "import of torch"), lean_imports():
             from training.engine.parallel.gang import Gang
-        gang = Gang.join(threads_per_process=train.threads_per_process, use_gpus=facts is None or facts.uses_gpus)
-    check_expected(gang.device, context.request.parameters.get("device"))
+        gang = Gang.join(threads_per_process=train.threads_per_process, use_gpus=use_gpus)
+    check_expected(gang.device, expected)
     if gang.is_first:
         device = device_words(gang.device)
         logger.info("processes: %d, threads of each: %d, device: %s", gang.world_size, train.threads_per_process, device)

@@ -18,9 +18,9 @@ DEVICES: Final = Path("/dev")
 
 
 def device_of(spec: PipelineSpec, *, has_gpus: bool) -> dict[str, str]:
-    """Return `{"device": "cuda"}` for a training of a family that uses GPUs where it has some, else `{}`."""
+    """Return `{"device": "cuda"}` for a training that uses GPUs where it has some, else `{}`: its family may want them to be asked for."""
     facts = descriptor_of(spec.train.model)
-    uses_gpus = facts is None or facts.uses_gpus
+    uses_gpus = facts is None or (facts.uses_gpus and (spec.train.placement.gpus > 0 or not facts.gpus_on_request))
     return {"device": CUDA} if has_gpus and uses_gpus else {}
 
 

@@ -30,9 +30,10 @@ DESCRIPTOR: Final = FamilyDescriptor(
     settings=BoostedTreesSettings,
     tasks=("binary", "ranking", "multiclass", "regression"),
     libraries=("xgboost-cpu",),
-    distributed=False,
+    distributed=True,
     ignored_keys=NEURAL_ONLY,
-    uses_gpus=False,
+    uses_gpus=True,
+    gpus_on_request=True,
     uses_torch=False,
     threads=2,
 )

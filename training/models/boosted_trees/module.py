@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -42,27 +42,13 @@ class BoostedTrees(Family):
 
     def fit(self, context: FitContext) -> FitResult:
         # Imported here: a registered model carries what this file imports above, and serves no training.
-        from training import liveness
+        from training.models.boosted_trees.collective import joined
+        from training.models.boosted_trees.matrices import matrices_of
 
-        train = context.spec.train
-        training, validation = _matrix(context, "train"), _matrix(context, "validation")
-        parameters = _parameters(context, training, validation)
+        parameters = _parameters(context)
         run = _Rounds(context)
-        matrices = [(training, "train"), (validation, "validation")]
-        booster = xgboost.Booster(parameters, [training, validation], model_file=run.resume())
-        while run.num_rounds < train.epochs and not run.is_over:
-            with liveness.phase("step", f"round {run.num_rounds + 1}"):
-                _forget_random_numbers(booster)
-                # Not xgboost.train: it counts the rounds from 0 again when it continues a model, and seeds them so.
-                booster.update(training, run.num_rounds)
-                run.record(*_losses(booster.eval_set(matrices, run.num_rounds)))
-            if run.checkpoint_due:
-                run.save(booster)
-            if context.stop.requested:
-                break
-        if context.stop.requested and run.num_rounds < train.epochs and not run.is_over:
-            run.save(booster, wait=True)
-            raise PreemptedError("train.preempted", f"stopped after round {run.num_rounds}, which is committed")
+        with joined(context.gang), matrices_of(context, max_bin=context.spec.train.settings["max_bin"]) as matrices:
+            booster = _boosted(context, parameters, matrices, run)
         best = booster[: run.best_round]
         return FitResult(
             weights_name="weights.ubj",
@@ -85,6 +71,34 @@ class BoostedTrees(Family):
         return score
 
 
+def _boosted(
+    context: FitContext, parameters: Mapping[str, JsonValue], matrices: Mapping[str, xgboost.DMatrix], run: _Rounds
+) -> xgboost.Booster:
+    """Boost to the last round. All processes get the same model: histograms and losses are summed over their rows.
+
+    Raises:
+        PreemptedError: `train.preempted`, a rank was to stop; the last round is committed.
+    """
+    from training import liveness
+
+    train = context.spec.train
+    evaluated = [(matrix, split) for split, matrix in matrices.items()]
+    booster = xgboost.Booster(dict(parameters), list(matrices.values()), model_file=run.resume())
+    while run.num_rounds < train.epochs and not run.is_over:
+        with liveness.phase("step", f"round {run.num_rounds + 1}"):
+            _forget_random_numbers(booster)
+            # Not xgboost.train: it counts the rounds from 0 again when it continues a model, and seeds them so.
+            booster.update(matrices["train"], run.num_rounds)
+            losses = _losses(booster.eval_set(evaluated, run.num_rounds))
+        run.record(*losses)
+        if run.checkpoint_due:
+            run.save(booster)
+        if run.is_stopped and run.num_rounds < train.epochs and not run.is_over:
+            run.save(booster, wait=True)
+            raise PreemptedError("train.preempted", f"stopped after round {run.num_rounds}, which is committed")
+    return booster
+
+
 class _Rounds:
     """Rounds done so far, their history, and the checkpoints of them."""
 
@@ -95,6 +109,8 @@ class _Rounds:
         self.best_loss = float("inf")
         self.history: list[dict[str, float]] = []
         self._given_up = False
+        self.is_stopped = False
+        """Whether a process was to stop by the end of the last round."""
 
     @property
     def is_over(self) -> bool:
@@ -103,8 +119,8 @@ class _Rounds:
 
     def resume(self) -> bytearray | None:
         """Return the model of the newest usable checkpoint, None where there is none."""
-        checkpoints = self._context.checkpoints
-        entry = checkpoints.newest_entry()
+        checkpoints, gang = self._context.checkpoints, self._context.gang
+        entry = gang.from_first(checkpoints.newest_entry() if gang.is_first else 0)
         if entry == 0:
             return None
         restored = checkpoints.restore(entry)
@@ -123,12 +139,18 @@ class _Rounds:
         self.history.append({"epoch": self.num_rounds, "train_loss": train_loss, "validation_loss": validation_loss})
         if validation_loss < self.best_loss:
             self.best_loss, self.best_round = validation_loss, self.num_rounds
-        if self._context.judge is not None:
-            self._given_up = self._context.judge(self.num_rounds, validation_loss)
-        self._context.tracker.log(self.num_rounds, train_loss=train_loss, validation_loss=validation_loss)
-        self._context.stage.progress(self.num_rounds, self._context.spec.train.epochs, "rounds", validation_loss=validation_loss)
+        context, gang = self._context, self._context.gang
+        given_up = gang.is_first and context.judge is not None and context.judge(self.num_rounds, validation_loss)
+        # One rank judges, and a signal reaches each at another time: all end after the same round.
+        self._given_up, self.is_stopped = (bool(number) for number in gang.sum(given_up, context.stop.requested))
+        if gang.is_first:
+            context.tracker.log(self.num_rounds, train_loss=train_loss, validation_loss=validation_loss)
+        context.stage.progress(self.num_rounds, context.spec.train.epochs, "rounds", validation_loss=validation_loss)
 
     def save(self, booster: xgboost.Booster, *, wait: bool = False) -> None:
+        """Save the model, which is the same on all ranks: rank 0 does it."""
+        if not self._context.gang.is_first:
+            return
         meta: Position = {
             "step": self.num_rounds,
             "epoch": self.num_rounds,
@@ -142,7 +164,7 @@ class _Rounds:
 
     @property
     def checkpoint_due(self) -> bool:
-        return self._context.checkpoints.due
+        return self._context.gang.is_first and self._context.checkpoints.due
 
 
 def _losses(evaluated: str) -> list[float]:
@@ -165,7 +187,7 @@ def _forget_random_numbers(booster: xgboost.Booster) -> None:
     booster.set_param({"tree_method": TREE_METHOD})
 
 
-def _parameters(context: FitContext, *matrices: xgboost.DMatrix) -> dict[str, JsonValue]:
+def _parameters(context: FitContext) -> dict[str, JsonValue]:
     train = context.spec.train
     settings = dict(train.settings)
     task = context.spec.evaluate.task
@@ -176,7 +198,7 @@ def _parameters(context: FitContext, *matrices: xgboost.DMatrix) -> dict[str, Js
     return {
         "objective": objective,
         "eval_metric": metric,
-        **({"num_class": _num_classes(matrices)} if task == "multiclass" else {}),
+        **({"num_class": _num_classes(context)} if task == "multiclass" else {}),
         "tree_method": TREE_METHOD,
         "learning_rate": train.learning_rate,
         "colsample_bytree": settings.pop("colsample"),
@@ -185,27 +207,35 @@ def _parameters(context: FitContext, *matrices: xgboost.DMatrix) -> dict[str, Js
         "seed_per_iteration": True,
         # Histograms are summed by thread: another number can round otherwise.
         "nthread": train.threads_per_process,
+        **_device(context),
     }
 
 
-def _num_classes(matrices: Sequence[xgboost.DMatrix]) -> int:
+def _device(context: FitContext) -> dict[str, JsonValue]:
+    """Return the parameter `device`; nothing for the CPU, XGBoost's own default.
+
+    Raises:
+        SpecError: `device.missing`, the training is to run on a GPU, for which the installed XGBoost is not built.
+    """
+    device = context.gang.device
+    if device.type == "cpu":
+        return {}
+    if not xgboost.build_info()["USE_CUDA"]:
+        # It would train on the CPU, with a warning.
+        message = f"the training is to run on {device.type}, and the installed XGBoost {xgboost.__version__} is built for CPUs only"
+        hint = "install xgboost in place of xgboost-cpu in the image of the training, or remove train.placement.gpus"
+        raise SpecError("train.placement", [Problem(code="device.missing", field="train.placement.gpus", message=message, hint=hint)])
+    return {"device": f"{device.type}:{device.index or 0}"}
+
+
+def _num_classes(context: FitContext) -> int:
     """Return how many classes the labels name: whole numbers from 0, of which the training rows may lack some."""
     from training.data.classes import check_class_numbers
+    from training.models.boosted_trees.matrices import labels_of
 
-    labels = np.concatenate([matrix.get_label() for matrix in matrices])
+    labels = labels_of(context)
     check_class_numbers(labels)
     return int(labels.max()) + 1
-
-
-def _matrix(context: FitContext, split: str) -> xgboost.DMatrix:
-    # Imported here: a registered model carries what this file imports above. Nothing here imports torch: 1.8 s of CPU.
-    from training.data.mapped_shards import MappedShards
-
-    features, label, group = MappedShards(context.dataset_path, context.dataset_meta, split).columns()
-    matrix = xgboost.DMatrix(features, label=label, nthread=context.spec.train.threads_per_process)
-    if group is not None:
-        matrix.set_info(qid=group)
-    return matrix
 
 
 FAMILY = BoostedTrees()

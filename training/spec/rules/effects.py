@@ -58,8 +58,8 @@ def _placement_is_used(train: Train) -> Iterator[Finding]:
     path: Path = ("train", "placement")
     if placement.topology is not None and placement.nodes == 1:
         yield _unused((*path, "topology"), "topology has no effect on one node: it is the domain that several nodes share", "remove it")
-    if placement.shared_memory is not None and facts is not None and not facts.distributed:
-        message = f"shared_memory has no effect on {train.model}, which trains in one process"
+    if placement.shared_memory is not None and facts is not None and not facts.uses_torch:
+        message = f"shared_memory has no effect on {train.model}, which does not train by torch"
         yield _unused((*path, "shared_memory"), message, "remove it: it counts as memory")
 
 

@@ -24,6 +24,11 @@ def with_gpus(count: int) -> PipelineSpec:
     return parse_spec(text.replace("processes_per_node: 2", f"processes_per_node: 2, gpus: {count}").encode())
 
 
+def trees_with_a_gpu() -> PipelineSpec:
+    text = (CHECKOUT / "dags/pipelines/flight_delay.yaml").read_text(encoding="utf-8")
+    return parse_spec(text.replace("early_stopping: 20", "placement: {gpus: 1}").encode())
+
+
 def device_of(spec: PipelineSpec, backend: str) -> dict[str, str]:
     return backend_of(Settings.from_environment({"NIGHTSHIFT_BACKEND": backend})).device_of(spec)
 
@@ -34,11 +39,14 @@ def test_pod_has_the_gpus_that_the_spec_asks_for(ranking: PipelineSpec, monkeypa
     assert device_of(with_gpus(2), "kubernetes") == {"device": "cuda"}
 
 
-def test_local_training_uses_what_there_is_and_trees_use_no_gpu(ranking: PipelineSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_training_uses_what_there_is_and_trees_a_gpu_that_the_spec_asks_for(
+    ranking: PipelineSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
     flights = load_spec(CHECKOUT / "dags/pipelines/flight_delay.yaml")
     monkeypatch.setattr(gpus, "local_gpus", lambda: True)
     assert device_of(ranking, "local") == {"device": "cuda"}
     assert device_of(flights, "local") == {}
+    assert device_of(trees_with_a_gpu(), "local") == device_of(trees_with_a_gpu(), "kubernetes") == {"device": "cuda"}
     monkeypatch.setattr(gpus, "local_gpus", lambda: False)
     assert device_of(with_gpus(2), "local") == {}, "a laptop ignores gpus"
 

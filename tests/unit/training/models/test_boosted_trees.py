@@ -4,7 +4,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import xgboost
 
+from training.engine.devices import Place
+from training.engine.parallel.alone import Alone
+from training.errors import SpecError
 from training.models.boosted_trees.module import _parameters
 from training.runtime.provenance import CHECKOUT
 from training.spec import parse_spec
@@ -14,5 +18,25 @@ TEXT = (CHECKOUT / "dags/pipelines/flight_delay.yaml").read_text(encoding="utf-8
 
 @pytest.mark.parametrize(("placement", "threads"), [("", 2), ("  placement: {cpus: 5}\n", 5), ("  placement: {cpus: 0.5}\n", 1)])
 def test_threads_are_those_of_the_placement_and_two_without_one(placement: str, threads: int) -> None:
-    context: Any = SimpleNamespace(spec=parse_spec(TEXT.replace("  early_stopping: 20\n", f"  early_stopping: 20\n{placement}").encode()))
+    context: Any = SimpleNamespace(
+        gang=Alone(), spec=parse_spec(TEXT.replace("  early_stopping: 20\n", f"  early_stopping: 20\n{placement}").encode())
+    )
     assert _parameters(context)["nthread"] == threads
+
+
+def test_gpu_of_the_process_is_xgboosts_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(xgboost, "build_info", lambda: {"USE_CUDA": True})
+    gang = SimpleNamespace(device=Place(type="cuda", index=3))
+    context: Any = SimpleNamespace(gang=gang, spec=parse_spec(TEXT.encode()))
+    assert _parameters(context)["device"] == "cuda:3"
+    context.gang = Alone()
+    assert "device" not in _parameters(context)
+
+
+def test_training_on_a_gpu_by_an_xgboost_without_cuda_is_refused() -> None:
+    context: Any = SimpleNamespace(gang=SimpleNamespace(device=Place(type="cuda")), spec=parse_spec(TEXT.encode()))
+    with pytest.raises(SpecError, match="built for CPUs only") as caught:
+        _parameters(context)
+    (problem,) = caught.value.problems
+    assert problem.code == "device.missing"
+    assert "xgboost in place of xgboost-cpu" in problem.hint

@@ -179,12 +179,6 @@ CASES: list[tuple[str, str, str, str]] = [
     (
         F,
         "early_stopping: 20",
-        "placement: {processes_per_node: 2}",
-        "train.placement: [resources.processes] boosted_trees trains in one process, placement requests 1 * 2 (set nodes and processes_per_node to 1)",
-    ),
-    (
-        F,
-        "early_stopping: 20",
         "batch_size: 20",
         "train.batch_size: [field.conflict] batch_size has no effect on boosted_trees (leave it out)",
     ),

@@ -3,12 +3,14 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from training.contracts import ExitCode
 from training.errors import Problem
+from training.models.boosted_trees.family import DESCRIPTOR
 from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec, check
 from training.spec.loader import check_file
@@ -29,7 +31,7 @@ WARNINGS: list[tuple[str, str, str, str]] = [
     (R, "batch_size: 4096", "batch_size: 4096\n  micro_batch_size: 2048", "train.micro_batch_size: [key.unused] micro_batch_size (2048) has no effect: a process's share of a batch has 2048 rows (set it below that, or remove it)"),
     (R, PLACEMENT + "}\n  precision: auto", "nodes: 1}\n  gradient_compression: fp16", "train.gradient_compression: [key.unused] gradient_compression has no effect on one process, which sends no gradients (remove it, or set nodes or processes_per_node)"),
     (R, PLACEMENT, PLACEMENT + ", topology: zone", "train.placement.topology: [key.unused] topology has no effect on one node: it is the domain that several nodes share (remove it)"),
-    (F, "early_stopping: 20", "placement: {shared_memory: 1GiB}", "train.placement.shared_memory: [key.unused] shared_memory has no effect on boosted_trees, which trains in one process (remove it: it counts as memory)"),
+    (F, "early_stopping: 20", "placement: {shared_memory: 1GiB}", "train.placement.shared_memory: [key.unused] shared_memory has no effect on boosted_trees, which does not train by torch (remove it: it counts as memory)"),
     (F, "train:\n  model", "timeout: {step: 1h, validation: 1h}\ntrain:\n  model", "timeout.validation: [key.unused] validation has no effect on boosted_trees, which validates within a boosting round (set timeout.step, or remove the key)"),
     (R, STUDY, "tune:\n  trials: 2\n  gpus: 4\n  space: {epochs: {int: [1, 3]}}\n\ntrain:\n  model", "tune.gpus: [key.unused] gpus limits nothing: a trial has no GPUs (train.placement.gpus is 0) (remove it; tune.parallel limits trials at a time)"),
     (R, "promote:", "costs: {currency: EUR}\npromote:", "costs.currency: [key.unused] currency has no effect without an amount (set costs.run or costs.hour)"),
@@ -51,7 +53,6 @@ REFUSALS: list[tuple[str, str, str, str]] = [
     (R, "weight_decay: 0.5", "momentum: 0.9", "train.momentum: [field.conflict] momentum has no effect on adamw, whose two moments have fixed decay rates (set optimizer to sgd or muon, or leave it out)"),
     (R, "weight_decay: 0.5", "warmup_share: 0.1\n  warmup_steps: 7", "train.warmup_share: [field.conflict] the warm-up is given in steps (warmup_steps) and as a share (warmup_share) (keep one of the two)"),
     (R, STUDY, "tune:\n  trials: 2\n  space: {warmup_steps: {int: [1, 3]}}\n\ntrain:\n  warmup_share: 0.1\n  model", "tune.space.warmup_steps: [tune.value] 1 is not a value of train.warmup_steps: the warm-up is given in steps (warmup_steps) and as a share (warmup_share) (keep one of the two)"),
-    (F, "early_stopping: 20", "placement: {gpus: 1}", "train.placement.gpus: [resources.gpus] boosted_trees uses no GPU, placement requests 1 (remove gpus and accelerator)"),
     (R, PLACEMENT, "gpus: 4, processes_per_node: 2", "train.placement.gpus: [resources.gpus] gpus (4) must be at most processes_per_node (2): a process uses one GPU (set processes_per_node to 4, or gpus to fewer)"),
     (R, PLACEMENT, PLACEMENT + ", accelerator: a100", "train.placement.accelerator: [resources.accelerator] accelerator ('a100') without gpus: the node would have a GPU that the training is not given (set gpus, or remove accelerator)"),
     (F, "distance: {transform: number}", "distance: {transform: number, max_categories: 9}", "prepare.features.distance.max_categories: [field.conflict] max_categories has no effect on the transform number (only category counts its values; leave it out)"),
@@ -65,6 +66,7 @@ USED: list[tuple[str, tuple[tuple[str, str], ...]]] = [
     (R, (("approval: automatic", "approve_own: true"), ("slice_support: 500", "severity: {drift: approve}"))),
     (R, ((PLACEMENT, "nodes: 2, processes_per_node: 2, topology: zone, shared_memory: 1GiB, gpus: 2, accelerator: a100"),)),
     (R, (("promote:", "costs: {currency: EUR, hour: 2}\npromote:"),)),
+    (F, (("early_stopping: 20", "placement: {nodes: 2, min_nodes: 1, processes_per_node: 2, gpus: 2, accelerator: a100}"),)),
     (R, (("timezone: UTC", "timezone: UTC\nstart: 2026-01-01"),)),
     (R, (("timezone: UTC", "timezone: UTC\ntimeout: {validation: 1h, step: 90s}"),)),
     (R, (("weight_decay: 0.5", "gradient_compression: powersgd\n  powersgd_rank: 2"),)),
@@ -97,6 +99,23 @@ def test_key_that_can_have_no_effect_is_refused(
     refuse: Callable[..., tuple[Problem, ...]], pipeline: str, old: str, new: str, shown: str
 ) -> None:
     (problem,) = refuse(pipeline, (old, new))
+    assert problem.render("p").split(": ", 1)[1] == shown
+
+
+@pytest.mark.parametrize(
+    ("facts", "placement", "shown"),
+    [
+        ({"distributed": False}, "processes_per_node: 2", "train.placement: [resources.processes] boosted_trees trains in one process, placement requests 1 * 2 (set nodes and processes_per_node to 1)"),
+        ({"uses_gpus": False}, "gpus: 1", "train.placement.gpus: [resources.gpus] boosted_trees uses no GPU, placement requests 1 (remove gpus and accelerator)"),
+    ],
+    ids=["processes", "gpus"],
+)  # fmt: skip
+def test_placement_that_the_family_cannot_use_is_refused(
+    refuse: Callable[..., tuple[Problem, ...]], monkeypatch: pytest.MonkeyPatch, facts: dict[str, bool], placement: str, shown: str
+) -> None:
+    limited = replace(DESCRIPTOR, **facts)  # type: ignore[arg-type]
+    monkeypatch.setattr("training.spec.rules.training.descriptor_of", lambda _: limited)
+    (problem,) = refuse(F, ("early_stopping: 20", f"placement: {{{placement}}}"))
     assert problem.render("p").split(": ", 1)[1] == shown
 
 

@@ -1,0 +1,117 @@
+"""The rows of a dataset as XGBoost's matrices: each process has its share of them, in memory, or on disk where they are too many.
+
+XGBoost makes the same model of both kinds of matrix, bit for bit, so which one is taken is neither a setting nor part of a fingerprint.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import xgboost
+from numpy.typing import NDArray
+
+from training import liveness
+from training.data.mapped_shards import MappedShards
+from training.data.transforms import CELL_BYTES
+from training.engine.devices import LOCAL_WORLD_SIZE
+from training.runtime.memory import memory_limit_bytes
+
+if TYPE_CHECKING:
+    from training.models.base import FitContext
+
+logger = logging.getLogger(__name__)
+
+SPLITS: Final = ("train", "validation")
+BYTES_IN_MEMORY: Final = 4
+"""Bytes of memory for a byte of stored rows, at the most: a copy of the features, XGBoost's entries of 8 bytes a cell, and their bins."""
+MEMORY_SHARE: Final = 0.5
+"""Of the memory, what matrices in memory may take; the rest is for histograms, the system and other work."""
+CACHE: Final = "xgboost"
+
+
+@contextmanager
+def matrices_of(context: FitContext, *, max_bin: int) -> Iterator[dict[str, xgboost.DMatrix]]:
+    """Yield the matrix of this process's share of each split; every rank must call it, within the collective.
+
+    Matrices on disk are below the stage's scratch folder, which is swept also after a kill; they are removed with the block.
+
+    Raises:
+        DataError: `shard.size`, a file is not as long as the manifest says.
+    """
+    gang, threads = context.gang, context.spec.train.threads_per_process
+    splits = {split: MappedShards(context.dataset_path, context.dataset_meta, split) for split in SPLITS}
+    # One rank decides: the two kinds of matrix make other calls of the collective. A GPU takes its rows from memory.
+    on_disk = bool(gang.from_first(gang.device.type == "cpu" and too_large(splits.values(), gang.world_size)))
+    if not on_disk:
+        yield {split: _in_memory(rows, gang.rank, gang.world_size, threads) for split, rows in splits.items()}
+        return
+    folder = context.stage.folder / CACHE
+    folder.mkdir(mode=0o700)
+    made: dict[str, xgboost.DMatrix] = {}
+    try:
+        for split, rows in splits.items():
+            blocks = Blocks(rows, gang.rank, gang.world_size, folder / split)
+            # Bins are those of the training rows.
+            made[split] = xgboost.ExtMemQuantileDMatrix(blocks, ref=made.get("train"), max_bin=max_bin, nthread=threads)
+        logger.info("rows are on disk: %.1f MB in %s", _size_bytes(folder) / 1e6, folder)
+        yield made
+    finally:
+        made.clear()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def too_large(splits: Iterable[MappedShards], world_size: int) -> bool:
+    """Return whether this node's processes would take more than their share of the memory for matrices of all rows of these splits."""
+    rows_bytes = sum(rows.num_rows * rows.num_cells * CELL_BYTES for rows in splits)
+    on_this_node = rows_bytes * min(LOCAL_WORLD_SIZE.read(), world_size) / world_size
+    return on_this_node * BYTES_IN_MEMORY > memory_limit_bytes() * MEMORY_SHARE
+
+
+def labels_of(context: FitContext) -> NDArray[np.float32]:
+    """Return the labels of all rows, also of those of other processes."""
+    found = []
+    for split in SPLITS:
+        rows = MappedShards(context.dataset_path, context.dataset_meta, split)
+        found += [cells[:, len(rows.features)] for cells in rows.cells]
+    return np.concatenate(found).view(np.float32)
+
+
+class Blocks(xgboost.DataIter):  # type: ignore[misc]
+    """A process's share of a split, a shard at a time, for matrices on disk."""
+
+    def __init__(self, rows: MappedShards, rank: int, world_size: int, cache_path: Path) -> None:
+        self._rows = rows
+        # XGBoost needs one block, be it empty.
+        self._parts = rows.share(rank, world_size) or [(0, slice(0, 0))]
+        self._next = 0
+        super().__init__(cache_prefix=str(cache_path))
+
+    def next(self, input_data: Any) -> bool:
+        if self._next == len(self._parts):
+            return False
+        features, label, group = self._rows.block(*self._parts[self._next])
+        self._next += 1
+        liveness.moved()
+        input_data(data=features, label=label, **({} if group is None else {"qid": group}))
+        return True
+
+    def reset(self) -> None:
+        self._next = 0
+
+
+def _in_memory(rows: MappedShards, rank: int, world_size: int, threads: int) -> xgboost.DMatrix:
+    features, label, group = rows.columns(rank, world_size)
+    matrix = xgboost.DMatrix(features, label=label, nthread=threads)
+    if group is not None:
+        matrix.set_info(qid=group)
+    return matrix
+
+
+def _size_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
