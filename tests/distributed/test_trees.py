@@ -38,7 +38,15 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TreesBench]:
 
 @pytest.fixture(scope="module")
 def undisturbed(bench: TreesBench) -> str:
-    return finish(bench, "undisturbed")
+    return trained(bench, "undisturbed", "a1")
+
+
+def trained(bench: TreesBench, name: str, attempt_id: str) -> str:
+    """Train to the end; return the model's digest: of its weights, and of the losses of every round, which the best round may leave out."""
+    finish(bench, name, attempt_id)
+    result = bench.address("train", name).result()
+    assert result is not None
+    return result.digest
 
 
 def stop_rank(pid: int) -> None:
@@ -76,7 +84,7 @@ def killed(bench: TreesBench, name: str, kill: Kill) -> str | None:
         ("stopped", signal_torchrun(signal.SIGTERM), "train.preempted"),
     ],
 )
-def test_killed_training_of_trees_leaves_no_process_and_ends_in_the_undisturbed_weights(
+def test_killed_training_of_trees_leaves_no_process_and_ends_in_the_undisturbed_model(
     bench: TreesBench, undisturbed: str, name: str, kill: Kill, code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
@@ -86,7 +94,7 @@ def test_killed_training_of_trees_leaves_no_process_and_ends_in_the_undisturbed_
         assert killed(bench, name, kill) == code
     saved_round = bench.checkpoints(name)[-1]["step"]
     assert 0 < saved_round < ROUNDS
-    assert finish(bench, name, "a2") == undisturbed
+    assert trained(bench, name, "a2") == undisturbed
     key = bench.store.bucket.key(bench.address("train", name).uri)
     log = bench.store.bucket.get(f"{key}/attempts/a2/log.txt").decode()
     assert f"resuming after round {saved_round}" in log
