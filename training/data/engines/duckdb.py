@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from training.data.derived import Derived
 from training.data.engines.engine import BATCH_ROWS, Frame, Progress
-from training.data.engines.scratch_frame import ScratchFrame, fit_by_column, write_rows
+from training.data.engines.scratch_frame import ScratchFrame, fit_by_column
 from training.data.joins import LABEL, MAX_ROWS_SHOWN, FeatureTable, MainTable, RowChecks
 from training.data.transforms import FeaturePlan, FittedTransforms
 from training.errors import DataError, shown
@@ -45,21 +45,21 @@ class DuckDBEngine:
         path = self._folder / FRAME_FILE
         checks = RowChecks(main, features)
         try:
-            # Closed when the rows are on disk: DuckDB keeps what it has allocated.
+            # Closed when the rows are there: DuckDB keeps what it has allocated.
             with hardened([self._folder]) as connection:
-                schema = self._write_joined(connection, path, checks, main, features, as_of)
+                frame = self._joined(connection, path, checks, main, features, as_of)
         except (duckdb.Error, pa.ArrowException) as err:
             message = f"could not join {', '.join([main.name, *(table.name for table in features)])}: {str(err).splitlines()[0]}"
             raise DataError("data.format", message) from err
         checks.finish()
-        return ScratchFrame(path=path, schema=schema, num_rows=checks.num_rows)
+        return frame
 
     def fit(
         self, frame: Frame, training: NDArray[np.bool_], *, derived: Sequence[Derived], features: Sequence[FeaturePlan]
     ) -> FittedTransforms:
         return fit_by_column(frame, training, self._folder / DERIVED_FILE, derived=derived, features=features)
 
-    def _write_joined(
+    def _joined(
         self,
         connection: duckdb.DuckDBPyConnection,
         path: Path,
@@ -67,7 +67,7 @@ class DuckDBEngine:
         main: MainTable,
         features: Sequence[FeatureTable],
         as_of: datetime,
-    ) -> pa.Schema:
+    ) -> ScratchFrame:
         _create_views(connection, main, features)
         for table in features:
             _check_unique(connection, table)
@@ -76,8 +76,7 @@ class DuckDBEngine:
             reader = connection.sql(_query(main, features, as_of)).to_arrow_reader(BATCH_ROWS)
             facts = [table.fact_time for table in features if table.event_time]
             schema = pa.schema([field for field in reader.schema if field.name not in facts])
-            write_rows(path, schema, (checks.checked(pa.Table.from_batches([batch])) for batch in reader))
-        return schema
+            return ScratchFrame.of_batches(path, schema, (checks.checked(pa.Table.from_batches([batch])) for batch in reader))
 
     @contextmanager
     def _watched(self, connection: duckdb.DuckDBPyConnection, num_rows: int) -> Iterator[None]:

@@ -1,11 +1,12 @@
-"""A frame in Parquet files on local disk, and fitting on it column by column: for engines that run on one machine."""
+"""A frame in memory or, above a size, in a file on local disk, and fitting on it column by column: for engines of one machine."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Self
 
 import numpy as np
 import pandas as pd
@@ -18,6 +19,9 @@ from training.data.engines.engine import BATCH_ROWS, Frame
 from training.data.frames import nullable_columns, pandas_column, pandas_rows
 from training.data.joins import LABEL
 from training.data.transforms import FeaturePlan, FittedTransforms
+
+MEMORY_BYTES: Final = 64 * 2**20
+"""A larger frame goes to disk. A smaller one is not written, and not decoded again for every column."""
 
 
 def write_rows(path: Path, schema: pa.Schema, batches: Iterator[pa.Table]) -> int:
@@ -43,15 +47,34 @@ class ScratchFrame:
     path: Path
     schema: pa.Schema
     num_rows: int
+    rows: pa.Table | None = None
+    """What the file would have; None: the file has it."""
     kept: NDArray[np.bool_] | None = None
     """[rows of the file]; None: all."""
     label: NDArray[np.float32] | None = None
     """[n] instead of the file's."""
 
+    @classmethod
+    def of_batches(cls, path: Path, schema: pa.Schema, batches: Iterator[pa.Table]) -> Self:
+        """Return the frame of all batches: in memory, or in the file if it has more than `MEMORY_BYTES`.
+
+        Args:
+            path: of the file, which is made only for a larger frame.
+        """
+        first: list[pa.Table] = []
+        num_bytes = 0
+        for batch in batches:
+            first.append(batch)
+            num_bytes += batch.nbytes
+            if num_bytes > MEMORY_BYTES:
+                return cls(path=path, schema=schema, num_rows=write_rows(path, schema, itertools.chain(_drained(first), batches)))
+        rows = pa.concat_tables(first) if first else schema.empty_table()
+        return cls(path=path, schema=schema, num_rows=rows.num_rows, rows=rows)
+
     def column(self, name: str) -> pa.ChunkedArray:
         if name == LABEL and self.label is not None:
             return pa.chunked_array([self.label])
-        values = read_column(self.path, name)
+        values = read_column(self.path, name) if self.rows is None else self.rows.column(name)
         return values if self.kept is None else values.filter(pa.array(self.kept))
 
     def filtered(self, kept: NDArray[np.bool_]) -> ScratchFrame:
@@ -78,12 +101,23 @@ class ScratchFrame:
 
     def _file_batches(self) -> Iterator[pa.Table]:
         start = 0
+        for rows in self._read():
+            stop = start + rows.num_rows
+            yield rows if self.kept is None else rows.filter(pa.array(self.kept[start:stop]))
+            start = stop
+
+    def _read(self) -> Iterator[pa.Table]:
+        if self.rows is not None:
+            yield from (self.rows.slice(start, BATCH_ROWS) for start in range(0, self.rows.num_rows, BATCH_ROWS))
+            return
         with pq.ParquetFile(self.path) as file:
-            for batch in file.iter_batches(BATCH_ROWS):
-                rows = pa.Table.from_batches([batch])
-                stop = start + rows.num_rows
-                yield rows if self.kept is None else rows.filter(pa.array(self.kept[start:stop]))
-                start = stop
+            yield from (pa.Table.from_batches([batch]) for batch in file.iter_batches(BATCH_ROWS))
+
+
+def _drained(tables: list[pa.Table]) -> Iterator[pa.Table]:
+    """Yield the tables in order; the list keeps none that was yielded."""
+    while tables:
+        yield tables.pop(0)
 
 
 def rebatched(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:

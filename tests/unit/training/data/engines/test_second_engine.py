@@ -217,3 +217,27 @@ def test_fitting_by_column_is_fitting_on_the_training_rows(tmp_path: Path) -> No
 
     rows = pd.read_parquet(frame.path).drop(columns=LABEL)[training]
     assert found.to_json() == FittedTransforms.fit(rows, derived=derived, features=features).to_json()
+
+
+@pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize("limit_bytes", [2**20, 100, 0])
+def test_a_frame_has_the_same_rows_in_memory_and_on_disk(limit_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("training.data.engines.scratch_frame.MEMORY_BYTES", limit_bytes)
+    table = pa.table({"x": list(range(10)), LABEL: pa.array(np.arange(10, dtype=np.float32))})
+    path = tmp_path / "rows.parquet"
+
+    frame = ScratchFrame.of_batches(path, table.schema, iter([table.slice(0, 4), table.slice(4, 4), table.slice(8)]))
+
+    assert path.exists() == (table.nbytes > limit_bytes)
+    assert frame.num_rows == 10
+    assert frame.column("x").to_pylist() == list(range(10))
+    assert [rows.num_rows for rows in frame.batches()] == [3, 3, 3, 1]
+    assert pa.concat_tables(frame.batches()).equals(table)
+    odd = frame.filtered(np.arange(10) % 2 == 1)
+    assert pa.concat_tables(odd.batches())["x"].to_pylist() == odd.column("x").to_pylist() == [1, 3, 5, 7, 9]
+
+
+def test_a_frame_without_rows_is_empty(tmp_path: Path) -> None:
+    schema = pa.schema([("x", pa.int64())])
+    frame = ScratchFrame.of_batches(tmp_path / "rows.parquet", schema, iter([]))
+    assert (frame.num_rows, list(frame.batches()), frame.column("x").to_pylist()) == (0, [], [])
