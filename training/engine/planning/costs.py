@@ -102,6 +102,7 @@ class Memory:
     best_weights: int
     """Copy of the weights of the best epoch: on a CPU, and where the model is divided."""
     activations: int
+    """Those that are kept beside all gradients."""
     buffers: int
     """Gathered parameters, gradients on their way, casts to half precision, the model's own buffers, CUDA's context."""
 
@@ -125,9 +126,13 @@ def memory_of(facts: ModelFacts, work: Work, layout: Layout, devices: Devices) -
     line = facts.activations.get(work.mode, facts.activations["none"])
     in_flight = min(stages, work.num_micro_batches(layout))
     activations = line.at(work.rows(layout)) * work.compute_share / (tensor * stages) * in_flight
+    gradients = facts.gradient_bytes / divided
+    if work.num_micro_batches(layout) == 1 and (layout.world_size == 1 or shard > 1):
+        # Gradients are made while activations are freed. DDP has room for them all the time, and so have earlier micro-batches.
+        activations = max(0.0, activations - gradients)
     return Memory(
         parameters=math.ceil(facts.parameter_bytes / divided),
-        gradients=math.ceil(facts.gradient_bytes / divided),
+        gradients=math.ceil(gradients),
         optimizer=math.ceil(facts.optimizer_bytes / divided),
         best_weights=math.ceil(facts.parameter_bytes / divided) if is_cpu or divided > 1 else 0,
         activations=math.ceil(activations),
