@@ -372,8 +372,8 @@ class EvaluationRecord(Part):
         """
         try:
             values = json.loads(data)
-        except ValueError as err:
-            raise _damaged(where, [f"it is not JSON: {err}"]) from err
+        except (ValueError, RecursionError) as err:
+            raise _damaged(where, [f"it is not readable JSON: {err}"]) from err
         return cls.of(values, where=where)
 
     @classmethod

@@ -13,8 +13,9 @@ from typing import Final, NotRequired, Self, TypedDict, cast
 
 from training.data.label_delay import UnknownLabels
 from training.data.shards import ShardMeta
-from training.errors import DataError
+from training.errors import DataError, shown
 from training.store import Manifest
+from training.store.bucket import REMAKE_HINT
 
 FORMAT_VERSION: Final = 2
 FORMAT_1_FRAME: Final = "frame.parquet"
@@ -105,9 +106,12 @@ def meta_of(dataset: Manifest) -> DatasetMeta:
     """Return the meta of a dataset of any format.
 
     Raises:
-        DataError: `dataset.newer`.
+        DataError: `dataset.newer`, `dataset.damaged`.
     """
     version = dataset.meta.get("format", 1)
+    if type(version) is not int or version < 1:
+        message = f"dataset {dataset.digest}: meta.format: required an integer >= 1, found {shown(version)}"
+        raise DataError("dataset.damaged", message, hint=REMAKE_HINT)
     if version > FORMAT_VERSION:
         message = f"dataset {dataset.digest} has format {version}, this version reads up to {FORMAT_VERSION}"
         raise DataError("dataset.newer", message, hint="upgrade Nightshift")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,8 @@ from training.store.condemned import Condemned
 from training.store.objects import Objects
 
 FORMAT_VERSION: Final = 1
+DIGEST: Final = re.compile("[0-9a-f]{64}")
+"""A SHA-256 in hex."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,15 +57,51 @@ class Manifest:
 
     @classmethod
     def from_json(cls, data: bytes, *, uri: str) -> Self:
-        values = json.loads(data)
-        if values["format_version"] > FORMAT_VERSION:
+        """Read the bytes of the manifest at `uri`.
+
+        Raises:
+            DataError: `manifest.newer`.
+            StoreError: `manifest.damaged` for anything that `to_json` does not write.
+        """
+        try:
+            values = json.loads(data)
+        except RecursionError as err:
+            raise _damaged(uri, "the JSON is nested too deeply") from err
+        except ValueError as err:
+            raise _damaged(uri, f"not JSON: {err}") from err
+        if not isinstance(values, dict):
+            raise _damaged(uri, f"required a JSON object, found {shown(values)}")
+        version, kind, meta, files = (values.get(key) for key in ("format_version", "kind", "meta", "files"))
+        if type(version) is not int or version < 1:
+            raise _damaged(uri, f"format_version: required an integer >= 1, found {shown(version)}")
+        if version > FORMAT_VERSION:
             raise DataError(
-                "manifest.newer",
-                f"{uri} has format {values['format_version']}, this version reads up to {FORMAT_VERSION}",
-                hint="upgrade Nightshift",
+                "manifest.newer", f"{uri} has format {version}, this version reads up to {FORMAT_VERSION}", hint="upgrade Nightshift"
             )
-        files = {name: FileEntry(**entry) for name, entry in values["files"].items()}
-        return cls(kind=values["kind"], files=files, meta=values["meta"], format_version=values["format_version"])
+        if not isinstance(kind, str):
+            raise _damaged(uri, f"kind: required a text, found {shown(kind)}")
+        if not isinstance(meta, dict):
+            raise _damaged(uri, f"meta: required a JSON object, found {shown(meta)}")
+        if not isinstance(files, dict):
+            raise _damaged(uri, f"files: required a JSON object, found {shown(files)}")
+        entries = {name: _entry(entry, f"files.{shown(name)}", uri=uri) for name, entry in files.items()}
+        return cls(kind=kind, files=entries, meta=meta, format_version=version)
+
+
+def _entry(value: object, where: str, *, uri: str) -> FileEntry:
+    if not isinstance(value, dict) or set(value) != {"digest", "size_bytes"}:
+        raise _damaged(uri, f"{where}: required an object with digest and size_bytes, found {shown(value)}")
+    digest, size_bytes = value["digest"], value["size_bytes"]
+    if not isinstance(digest, str) or not DIGEST.fullmatch(digest):
+        raise _damaged(uri, f"{where}.digest: required 64 hex digits, found {shown(digest)}")
+    # bool is an int for isinstance.
+    if type(size_bytes) is not int or size_bytes < 0:
+        raise _damaged(uri, f"{where}.size_bytes: required an integer >= 0, found {shown(size_bytes)}")
+    return FileEntry(digest=digest, size_bytes=size_bytes)
+
+
+def _damaged(uri: str, problem: str) -> StoreError:
+    return StoreError("manifest.damaged", f"{uri} is not a readable manifest: {problem}", hint=REMAKE_HINT)
 
 
 class Manifests:
@@ -101,7 +140,7 @@ class Manifests:
         """Return the manifest at `uri`, its bytes checked against its name.
 
         Raises:
-            DataError: `object.missing`, `object.altered`, `manifest.newer`, or `manifest.kind` for one of another kind.
+            DataError: `object.missing`, `object.altered`, `manifest.damaged`, `manifest.newer`, or `manifest.kind`.
         """
         data = self._bucket.get(self._bucket.key(uri))
         wanted = StoreUri(uri).digest

@@ -91,7 +91,7 @@ def test_a_damaged_file_is_refused_with_code_file_place_and_value(changes: dict[
     assert "evaluate again" in caught.value.hint
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"[]", b'"text"', b"\xff"])
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b'"text"', b"\xff", pytest.param(b"[" * 200_000, id="deep")])
 def test_what_is_not_a_json_object_is_damaged(data: bytes) -> None:
     with pytest.raises(DataError, match=r"metrics\.json is damaged") as caught:
         EvaluationRecord.read(data)
