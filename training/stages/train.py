@@ -258,7 +258,8 @@ def _store(
             "rows": rows,
             "rows_per_second": round(rows / max(seconds, 1e-9)),
             "world_size": world_size,
-            "layout": layout.words(),
+            # Only where the spec asks for one: results of before have none.
+            **({} if context.spec.train.parallel is None else {"layout": layout.words()}),
             "device": gang.device.type,
             "mlflow_run_id": tracker.run_id,
             "tracking": "complete" if is_tracked else "delayed",

@@ -20,7 +20,7 @@ import pyarrow as pa
 from training.contracts import JsonObject
 from training.data.validation.results import CheckResult, Status
 from training.errors import Problem, SpecError, shown
-from training.format import brief, figure
+from training.format import figure
 from training.installation import EXPECTATIONS
 from training.runtime.lazy_imports import lean_imports
 
@@ -268,7 +268,7 @@ def _observed(values: Mapping[str, Any]) -> str:
         return _told(values["observed_value"])
     if "unexpected_count" in values:
         percent = values.get("unexpected_percent_total", values.get("unexpected_percent"))
-        share = f" ({brief(percent)} %)" if percent else ""
+        share = f" ({percent:.3g} %)" if percent else ""
         return f"{values['unexpected_count']:,} unexpected of {values.get('element_count', 0):,} rows{share}"
     return "met" if not values else _told(dict(values))
 
