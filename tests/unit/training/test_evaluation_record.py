@@ -12,7 +12,7 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from tests.unit.training.registry.test_gates import GOOD
+from tests.unit.training.registry.good_evaluation import GOOD
 from training import evaluation_record
 from training.contracts import canonical_json
 from training.errors import DataError

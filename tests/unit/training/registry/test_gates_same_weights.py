@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.training.registry.test_gates import GOOD, failed, judged
+from tests.unit.training.registry.good_evaluation import GOOD, failed, judged
 
 EQUAL = {"gain": 0.0, "low": 0.0, "high": 0.0, "probability": 0.5, "num_units": 900}
 

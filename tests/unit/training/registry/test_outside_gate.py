@@ -13,7 +13,7 @@ import pytest
 
 from tests.unit.training.code.named_work import run_process
 from tests.unit.training.installed_distribution import installed
-from tests.unit.training.registry.test_gates import ALL, GOOD, WITH_CANARY
+from tests.unit.training.registry.good_evaluation import ALL, GOOD, WITH_CANARY
 from tests.unit.training.stages import evaluate_bench
 from tests.unit.training.stages.evaluate_bench import EvaluateBench
 from training.errors import DataError, SpecError

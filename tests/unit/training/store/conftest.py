@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -50,3 +51,19 @@ def proxy(s3_port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]
 def s3_store(proxy: FaultProxy, request: pytest.FixtureRequest) -> Store:
     """A store of the test's own behind `proxy`."""
     return Store("s3://nightshift/" + re.sub(r"\W+", "-", request.node.name))
+
+
+@pytest.fixture(params=["local", "s3"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    if request.param == "local":
+        return Store(str(tmp_path / "store"))
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in {**KEYS, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{request.getfixturevalue('s3_port')}"}.items():
+        monkeypatch.setenv(name, value)
+    return Store("s3://nightshift/" + re.sub(r"\W+", "-", request.node.name))
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Store:
+    return Store(str(tmp_path / "store"))

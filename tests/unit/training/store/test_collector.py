@@ -4,108 +4,20 @@ from __future__ import annotations
 
 import os
 import re
-import threading
-import time
-from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 
-from training.contracts import RunIdentity, StageRequest, StageResult
-from training.errors import LeaseHeldError, LeaseLostError, StoreError, UnavailableError
+from tests.unit.training.store.collected_store import LONG, NOW, age, keys, make, request_of
+from training.contracts import StageResult
+from training.errors import LeaseHeldError, StoreError
 from training.store import Store, set_run_ref
-from training.store.collector import BEAT_SECONDS, DEAD_SECONDS, Collector, NoRoots
+from training.store.collector import DEAD_SECONDS, Collector
 from training.store.condemned import TAKEOVER_SECONDS, Condemned
 from training.store.leases import Lease
 from training.store.marking import Rules, kept_checkpoints
-from training.store.progress import INTERVAL_SECONDS
-
-NOW = Rules(runs=timedelta(seconds=-5), attempts=timedelta(seconds=-5), grace=timedelta(0))
-"""Everything is old at once: S3 knows the time of a change by the second."""
-LONG = Rules(runs=timedelta(days=30), attempts=timedelta(days=14), grace=timedelta(days=2))
-KEYS = {"AWS_ACCESS_KEY_ID": "tests", "AWS_SECRET_ACCESS_KEY": "tests", "AWS_REGION": "us-east-1"}
-
-
-@pytest.fixture(scope="module")
-def s3_endpoint() -> Iterator[str]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    keys = {"aws_access_key_id": "t", "aws_secret_access_key": "t", "region_name": "us-east-1"}
-    boto3.client("s3", endpoint_url=f"http://{host}:{port}", **keys).create_bucket(Bucket="nightshift")
-    yield f"http://{host}:{port}"
-    server.stop()
-
-
-@pytest.fixture(params=["local", "s3"])
-def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    if request.param == "local":
-        return Store(str(tmp_path / "store"))
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    for name, value in {**KEYS, "AWS_ENDPOINT_URL": request.getfixturevalue("s3_endpoint")}.items():
-        monkeypatch.setenv(name, value)
-    return Store("s3://nightshift/" + re.sub(r"\W+", "-", request.node.name))
-
-
-@pytest.fixture
-def local(tmp_path: Path) -> Store:
-    return Store(str(tmp_path / "store"))
-
-
-def request_of(store: Store, fingerprint: str = "f" * 64, *, stage: str = "train", attempt_id: str = "a1", **facts: Any) -> StageRequest:
-    return StageRequest(
-        pipeline="p",
-        stage=stage,
-        fingerprint=fingerprint,
-        attempt_id=attempt_id,
-        store_uri=store.root_uri,
-        spec_uri=store.put_json({"spec": 1}),
-        as_of="2026-01-01T00:00:00+00:00",
-        inputs=facts.pop("inputs", {}),
-        run=RunIdentity(dag_id="p", run_id="r", task_id=stage),
-        **facts,
-    )
-
-
-def make(store: Store, content: str = "weights", fingerprint: str = "f" * 64) -> StageResult:
-    """Do a piece of work: request, lease, artifact, result, and the run's ref."""
-    request = request_of(store, fingerprint)
-    address = store.address("p", "train", fingerprint)
-    address.write_request(request)
-    lease = Lease.acquire(address, owner="o", attempt_id="a1")
-    uri, manifest = store.manifests.put_files("model", {"w": content.encode()}, {"made": content})
-    set_run_ref(store, request, "model", uri)
-    result = StageResult(
-        pipeline="p",
-        stage="train",
-        fingerprint=fingerprint,
-        artifact_uri=uri,
-        digest=manifest.digest,
-        run=request.run,
-        attempt_id="a1",
-        attempts=1,
-        committed_at="",
-    )
-    lease.commit("commit", {})
-    assert address.create_result(result)
-    lease.release()
-    return result
-
-
-def keys(store: Store, *prefixes: str) -> list[str]:
-    return [entry.key for prefix in prefixes for entry in store.bucket.list(prefix)]
-
-
-def age(store: Store, *prefixes: str, days: float) -> None:
-    """Let files of a local store be older than they are."""
-    root, then = Path(store.root_uri.removeprefix("file://")), time.time() - days * 86_400
-    for key in keys(store, *prefixes):
-        os.utime(root / key, (then, then))
 
 
 def test_what_nothing_needs_is_deleted_after_its_address_and_a_grace_period(store: Store) -> None:
@@ -373,103 +285,3 @@ def test_marks_reports_and_leftovers_without_an_object_are_deleted(local: Store)
 def test_training_keeps_its_newest_checkpoints_and_the_best(journal: list[dict[str, Any]], expected: list[str]) -> None:
     entries = [{"kind": "checkpoint", "payload": {"uri": f"u{number}", **payload}} for number, payload in enumerate(journal)]
     assert sorted(set(kept_checkpoints([{"kind": "lease"}, *entries]))) == expected
-
-
-def test_collection_that_failed_because_the_ledger_is_away_can_be_repeated_at_once(local: Store) -> None:
-    class Away(NoRoots):
-        def uris(self) -> tuple[str, ...]:
-            raise UnavailableError("database.unavailable", "the ledger does not answer")
-
-    with pytest.raises(UnavailableError):
-        Collector(local, LONG, Away()).collect()
-    Collector(local, LONG).collect()
-
-
-@pytest.mark.parametrize(("hours", "where"), [(40 * 24, "ahead"), (0.3, "ahead"), (-40 * 24, "behind")])
-def test_collection_by_a_clock_that_differs_from_this_machines_is_refused_and_deletes_nothing(
-    store: Store, hours: float, where: str
-) -> None:
-    """The storage's clock jumped: refs and runs that were written a moment ago look as old as the jump."""
-    make(store)
-    before = keys(store, "runs", "stages", "objects", "manifests", "refs")
-
-    def now() -> datetime:
-        return datetime.now(UTC) - timedelta(hours=hours)
-
-    with pytest.raises(StoreError, match=r"retention\.clock.*this machine's.*15 minutes.*nothing was deleted") as caught:
-        Collector(store, NOW, now=now).collect()
-    assert caught.value.code == "retention.clock"
-    assert keys(store, "runs", "stages", "objects", "manifests", "refs") == before
-    assert keys(store, "condemned", "collector/runs") == []
-    Collector(store, LONG).collect()
-
-
-@pytest.mark.parametrize("minutes", [-14, 14])
-def test_clocks_may_differ_by_a_quarter_of_an_hour(store: Store, minutes: int) -> None:
-    Collector(store, LONG, now=lambda: datetime.now(UTC) + timedelta(minutes=minutes)).collect()
-
-
-@pytest.mark.slow
-def test_look_that_takes_longer_than_a_dead_collector_is_waited_for_keeps_its_lease(store: Store) -> None:
-    for number in range(30):
-        make(store, f"weights {number}", f"{number:064x}")
-    seconds = [0.0]
-
-    def clock() -> float:
-        # Each look at the clock is two minutes after the last one: the whole look takes far longer than 15 minutes.
-        seconds[0] += 2 * BEAT_SECONDS
-        return seconds[0]
-
-    collector = Collector(store, LONG, clock=clock)
-    states = []
-    real = collector._move
-    collector._move = lambda state, **facts: (states.append(state), real(state, **facts))[1]  # type: ignore[assignment]
-    collector.collect()
-    assert seconds[0] > DEAD_SECONDS
-    assert states[0] == "begun"
-    assert states.count("alive") >= 30, "a sign of life for each record and page that is read"
-
-
-def test_look_that_was_taken_for_dead_ends_before_it_deletes_anything(store: Store) -> None:
-    make(store)
-    seconds = iter(range(0, 10_000_000, int(BEAT_SECONDS)))
-    collector = Collector(store, NOW, clock=lambda: float(next(seconds)))
-    real = collector._condemned.list
-
-    def another(**options: Any) -> Any:
-        assert collector._lease.move({"state": "begun", "nonce": "other"}, expected=collector._head)
-        return real(**options)
-
-    collector._condemned.list = another  # type: ignore[method-assign]
-    before = keys(store, "stages", "runs")
-    with pytest.raises(LeaseLostError, match="took this one for dead"):
-        collector.collect()
-    assert keys(store, "stages", "runs") == before
-
-
-@pytest.mark.parametrize("dry_run", [True, False])
-def test_look_at_a_storage_that_answers_slowly_shows_progress(store: Store, monkeypatch: pytest.MonkeyPatch, dry_run: bool) -> None:
-    assert INTERVAL_SECONDS <= 30
-    make(store)
-    lines: list[str] = []
-    said = threading.Event()
-
-    def say(line: str) -> None:
-        lines.append(line)
-        if "0 objects of" not in line:
-            said.set()
-
-    real = store.bucket.list
-
-    def slow(prefix: str, **options: Any) -> Any:
-        found = real(prefix, **options)
-        if prefix == "manifests":
-            assert said.wait(60), "no line of progress while the listing takes long"
-        return found
-
-    monkeypatch.setattr(store.bucket, "list", slow)
-    collector = Collector(store, LONG, say=say)
-    collector._interval_seconds = 0.01
-    collector.collect(dry_run=dry_run)
-    assert re.fullmatch(r"\d+ objects of [\d.]+ MB seen, \d+ records read, after \d+ s", lines[-1])
-    assert [thread.name for thread in threading.enumerate() if thread.name == "progress"] == []

@@ -1,0 +1,70 @@
+"""Work in a store that a collection looks at, and ways to make it old."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from training.contracts import RunIdentity, StageRequest, StageResult
+from training.store import Store, set_run_ref
+from training.store.leases import Lease
+from training.store.marking import Rules
+
+NOW = Rules(runs=timedelta(seconds=-5), attempts=timedelta(seconds=-5), grace=timedelta(0))
+"""Everything is old at once: S3 knows the time of a change by the second."""
+LONG = Rules(runs=timedelta(days=30), attempts=timedelta(days=14), grace=timedelta(days=2))
+KEYS = {"AWS_ACCESS_KEY_ID": "tests", "AWS_SECRET_ACCESS_KEY": "tests", "AWS_REGION": "us-east-1"}
+
+
+def request_of(store: Store, fingerprint: str = "f" * 64, *, stage: str = "train", attempt_id: str = "a1", **facts: Any) -> StageRequest:
+    return StageRequest(
+        pipeline="p",
+        stage=stage,
+        fingerprint=fingerprint,
+        attempt_id=attempt_id,
+        store_uri=store.root_uri,
+        spec_uri=store.put_json({"spec": 1}),
+        as_of="2026-01-01T00:00:00+00:00",
+        inputs=facts.pop("inputs", {}),
+        run=RunIdentity(dag_id="p", run_id="r", task_id=stage),
+        **facts,
+    )
+
+
+def make(store: Store, content: str = "weights", fingerprint: str = "f" * 64) -> StageResult:
+    """Do a piece of work: request, lease, artifact, result, and the run's ref."""
+    request = request_of(store, fingerprint)
+    address = store.address("p", "train", fingerprint)
+    address.write_request(request)
+    lease = Lease.acquire(address, owner="o", attempt_id="a1")
+    uri, manifest = store.manifests.put_files("model", {"w": content.encode()}, {"made": content})
+    set_run_ref(store, request, "model", uri)
+    result = StageResult(
+        pipeline="p",
+        stage="train",
+        fingerprint=fingerprint,
+        artifact_uri=uri,
+        digest=manifest.digest,
+        run=request.run,
+        attempt_id="a1",
+        attempts=1,
+        committed_at="",
+    )
+    lease.commit("commit", {})
+    assert address.create_result(result)
+    lease.release()
+    return result
+
+
+def keys(store: Store, *prefixes: str) -> list[str]:
+    return [entry.key for prefix in prefixes for entry in store.bucket.list(prefix)]
+
+
+def age(store: Store, *prefixes: str, days: float) -> None:
+    """Let files of a local store be older than they are."""
+    root, then = Path(store.root_uri.removeprefix("file://")), time.time() - days * 86_400
+    for key in keys(store, *prefixes):
+        os.utime(root / key, (then, then))
