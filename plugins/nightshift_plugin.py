@@ -1,4 +1,4 @@
-"""What Airflow gains: the schedule of nights, their deadline, the page that serves reports, and an order of writes on SQLite.
+"""What Airflow gains: the schedule of runs, their deadline, the page that serves reports, and an order of writes on SQLite.
 
 The links of the stages' tasks need no registration: operators declare them, and Airflow stores their targets with the task's results.
 """

@@ -2,7 +2,7 @@
 
 It is started by `training.liveness`, shares one page of memory with the process, and ends when that does. Time in which it, the
 process or another rank of the node was stopped does not count (a laptop that sleeps, SIGSTOP): see `training.awake`. Standard
-library only, and most of it is imported when there is a hang: each stage process of a night has a guard.
+library only, and most of it is imported when there is a hang: each stage process of a run has a guard.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How often to retrain: what it would cost, and what metric staleness costs instead.
 
-Pure functions: drift, the champion's decay over later nights, and the price of a run go in, lines for people and their numbers come out.
+Pure functions: drift, the champion's decay over later runs, and the price of a run go in, lines for people and their numbers come out.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ MAX_NAMED: Final = 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Night:
-    """How a champion did on the test rows of a later night."""
+    """How a champion did on the test rows of a later run."""
 
     age_days: float
-    """From the night that it was trained in to this one."""
+    """From the run that it was trained in to this one."""
     champion: float
     """Its primary metric."""
     candidate: float | None = None
-    """That of the model trained in this night, on the same rows: some nights are harder than others, for both."""
+    """That of the model trained in this run, on the same rows: some runs are harder than others, for both."""
     version: str = ""
-    """The champion's: only nights of the same champion are compared with each other."""
+    """The champion's: only runs of the same champion are compared with each other."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +54,7 @@ class Decay:
     oldest_days: float
     """Greatest age that was measured."""
     is_paired: bool
-    """Measured against each night's own candidate, so that hard and easy nights cancel."""
+    """Measured against each run's own candidate, so that hard and easy runs cancel."""
 
     @property
     def is_shown(self) -> bool:
@@ -85,7 +85,7 @@ class Advice:
     options: tuple[Option, ...]
     """From the rarest to the most frequent."""
     decay: Decay | None
-    """None: too few nights to say."""
+    """None: too few runs to say."""
 
 
 def retrain_advice(
@@ -103,7 +103,7 @@ def retrain_advice(
 
     Args:
         primary: the metric.
-        nights: what later evaluations said of champions; nights without a finite number are left out.
+        nights: what later evaluations said of champions; runs without a finite number are left out.
         costs: the spec's section.
         process_hours: hours of one run, summed over its processes; only where `costs.run` is absent.
         drift: name of a feature (or of the predictions) to its population stability index, between the champion's training data and now.
@@ -133,8 +133,8 @@ def run_cost(costs: Costs, process_hours: float | None = None) -> float | None:
 def decay(primary: str, nights: Sequence[Night]) -> Decay | None:
     """Return how fast champions get worse, None for too few nights.
 
-    The median of the slopes between any two nights of the same champion (Theil, 1950; Sen, 1968; over several champions: Hirsch, Slack and
-    Smith, 1982), so that single odd nights count for little. The interval is Sen's, by the variance of Kendall's S without ties.
+    The median of the slopes between any two runs of the same champion (Theil, 1950; Sen, 1968; over several champions: Hirsch, Slack and
+    Smith, 1982), so that single odd runs count for little. The interval is Sen's, by the variance of Kendall's S without ties.
     """
     known = [night for night in nights if _is_number(night.champion) and _is_number(night.age_days)]
     is_paired = bool(known) and all(_is_number(night.candidate) for night in known)
@@ -204,13 +204,13 @@ def _drift_line(drift: Mapping[str, float] | None) -> str:
 def _decay_line(primary: str, nights: Sequence[Night], found: Decay | None) -> str:
     if found is None:
         return (
-            f"Decay: too few nights to say ({len(nights)} measured; {MIN_NIGHTS} or more are needed in which a champion met rows of later "
-            "nights, and two or more of the same champion each). What retraining more often would gain is not known."
+            f"Decay: too few runs to say ({len(nights)} measured; {MIN_NIGHTS} or more are needed in which a champion met rows of later "
+            "runs, and two or more of the same champion each). What retraining more often would gain is not known."
         )
-    against = "each night's new model on the same rows" if found.is_paired else "itself in earlier nights, hard and easy nights mixed in"
+    against = "each run's new model on the same rows" if found.is_paired else "itself in earlier runs, hard and easy runs mixed in"
     slope = f"{found.per_day:+.3g} a day (95 % interval {found.low:+.3g} to {found.high:+.3g})"
     verdict = "" if found.is_shown else "; the interval is not above zero, so no decay is shown"
-    return f"Decay: with age the champion's {primary} gets worse by {slope}, {found.num_nights} nights against {against}{verdict}."
+    return f"Decay: with age the champion's {primary} gets worse by {slope}, {found.num_nights} runs against {against}{verdict}."
 
 
 def _option_line(option: Option, primary: str, price: float | None, currency: str) -> str:

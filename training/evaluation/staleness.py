@@ -1,4 +1,4 @@
-"""What a champion's age costs: how far the data have moved since it was trained, and what later nights said of it."""
+"""What a champion's age costs: how far the data have moved since it was trained, and what later runs said of it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def advice_of(
         test: row numbers of the newest ones.
         columns: that the model reads.
         champion: what the drift is measured from; None: no drift.
-        nights: how champions did on the test rows of later nights.
+        nights: how champions did on the test rows of later runs.
         process_hours: of one run, summed over its processes.
     """
     drift = _drift_since(champion, spec.data.source.event_time, frame, test, columns)

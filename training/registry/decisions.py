@@ -58,7 +58,7 @@ def record_candidate(
     standing = ledger.standing(model)
     alias = _alias_of(standing, holder.weights_digest)
     if alias is not None and outcome in ("accepted", REQUEST) and ledger.decision(model, key) is None:
-        # Measured once more, by a forced night: it has what it won.
+        # Measured once more, by a forced run: it has what it won.
         words = f"the candidate is the {alias}: same weights, nothing moves"
         return ledger.record(replace(entry, outcome="accepted", reasons=[*reasons, {"gate": "standing", "passed": True, "words": words}]))
     if outcome == REQUEST:
@@ -66,7 +66,7 @@ def record_candidate(
         newer = [request for request in ledger.open_requests(model) if _is_later(request, holder)]
         if newer:
             waiting = newer[-1].semantic_version or newer[-1].version
-            words = f"version {waiting}, of a later night, waits for an answer: nothing goes backwards"
+            words = f"version {waiting}, of a later run, waits for an answer: nothing goes backwards"
             return ledger.record(
                 replace(entry, outcome="rejected", reasons=[*reasons, {"gate": "standing", "passed": False, "words": words}])
             )

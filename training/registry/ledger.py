@@ -265,7 +265,7 @@ def locked_standing(session: Session, model: str) -> ModelStanding:
 
 
 def check_as_of(holder: AliasHolder, model: str) -> None:
-    """Refuse a version of a night that has not come: as champion it would keep every night before it from being compared.
+    """Refuse a version of a run that has not come: as champion it would keep every run before it from being compared.
 
     Raises:
         DeniedError: `as_of.future`.
@@ -276,8 +276,8 @@ def check_as_of(holder: AliasHolder, model: str) -> None:
         raise DeniedError(
             "as_of.future",
             f"version {holder.version} of {model} is as of {holder.as_of}, which is later than now ({now.isoformat(timespec='seconds')}): "
-            "no later night could be compared with it",
-            hint="run the night again with an as_of in the past",
+            "no later run could be compared with it",
+            hint="start the run again with an as_of in the past",
         )
 
 

@@ -98,7 +98,7 @@ class PipelineSpec(Section):
     start: Day | None = None
     """First day of the schedule."""
     deadline: TimeOfDay | None = None
-    """An alert goes out when a night is not done by then."""
+    """An alert goes out when a run is not done by then."""
     retries: Retries = Field(default_factory=Retries)
     timeout: Timeout = Field(default_factory=Timeout)
     alerts: Alerts = Field(default_factory=Alerts)

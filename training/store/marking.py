@@ -172,7 +172,7 @@ class Marking:
         self._studies(groups.get("studies", []))
 
     def _snapshots(self, found: list[Unit]) -> None:
-        """The newest snapshot of each pipeline stays: the next night is compared with it."""
+        """The newest snapshot of each pipeline stays: the next run is compared with it."""
         newest: dict[str, str] = {}
         for unit in sorted(found, key=lambda unit: unit.key):
             newest[unit.key.rsplit("/", 1)[0]] = unit.key

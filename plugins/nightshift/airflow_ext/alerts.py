@@ -72,7 +72,7 @@ def run_succeeded(alerts: Alerts) -> Alert:
 
 
 def deadline_missed(context: Mapping[str, object], pipeline: str, deadline: str, alerts: JsonObject) -> None:
-    """Report that a night is not done by its deadline; Airflow's deadline alert calls it by name.
+    """Report that a run is not done by its deadline; Airflow's deadline alert calls it by name.
 
     Args:
         alerts: the spec's section, as JSON.
@@ -92,7 +92,7 @@ def announce(event: Event, alerts: Alerts) -> None:
         try:
             deliver(event, alerts)
         except Exception as err:
-            # Notifiers raise what their libraries raise, and a night is worth more than its alert.
+            # Notifiers raise what their libraries raise, and a run is worth more than its alert.
             logger.warning("alert not delivered by %s: %s", channel, type(err).__name__)
 
 
@@ -173,7 +173,7 @@ def _to_slack(event: Event, alerts: Alerts) -> None:
         return
     from airflow.providers.slack.notifications.slack import SlackNotifier
 
-    # `notify` and not a call: a call renders templates, and what a night says of itself is not a template.
+    # `notify` and not a call: a call renders templates, and what a run says of itself is not a template.
     notifier = SlackNotifier(slack_conn_id=alerts.slack.connection, channel=alerts.slack.channel, text=told(event), unfurl_links=False)
     notifier.notify({})  # type: ignore[no-untyped-call]
 

@@ -1,4 +1,4 @@
-"""The deadline of a night: a time of day, not a number of hours after something."""
+"""The deadline of a run: a time of day, not a number of hours after something."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class TimeOfDayDeadline(BaseDeadlineReference):
     """The first time that a wall clock shows `at` after a run begins.
 
-    Counted from `run_after`: the slot of a night that the schedule starts, the moment of the trigger for one started by hand.
-    The nights of a backfill are long past every deadline: they have none.
+    Counted from `run_after`: the slot of a run that the schedule starts, the moment of the trigger for one started by hand.
+    The runs of a backfill are long past every deadline: they have none.
     """
 
     at: str = "07:00"

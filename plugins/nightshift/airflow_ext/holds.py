@@ -1,6 +1,6 @@
 """Whether a command has unpaused a pipeline for its own runs: then the schedule starts none.
 
-`make run` and `make backfill` need the DAG unpaused while their nights run, and Airflow starts the latest slot of an unpaused DAG
+`make run` and `make backfill` need the DAG unpaused while their runs are under way, and Airflow starts the latest slot of an unpaused DAG
 by itself. A hold is a note in a file of the installation's folder, which the timetable reads, and a lock on that file while the
 command lives.
 
@@ -34,7 +34,7 @@ def hold_path(home: Path, dag_id: str) -> Path:
 
 
 def is_in_use(home: Path, dag_id: str) -> bool:
-    """Return whether a command that lives runs nights of a pipeline."""
+    """Return whether a command that lives has runs of a pipeline under way."""
     try:
         descriptor = os.open(hold_path(home, dag_id), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

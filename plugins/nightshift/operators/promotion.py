@@ -1,4 +1,4 @@
-"""The tasks that decide: a night's, one that follows a decision of a person, and a canary's. Each says to the world what it decided."""
+"""The tasks that decide: a run's, one that follows a decision of a person, and a canary's. Each says to the world what it decided."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EVENTS: Final[Mapping[str, str]] = {
 
 
 class PromoteOperator(StageOperator):
-    """Decides about a night's candidate."""
+    """Decides about a run's candidate."""
 
     def __init__(self, *, model: str, alerts: Alerts, stage: str = "promote", **kwargs: Any) -> None:
         super().__init__(stage=stage, **kwargs)

@@ -41,7 +41,7 @@ class Rival(TypedDict):
 
 
 class ChampionNight(TypedDict):
-    """How a champion and its candidate did on the test rows of one later night, by the primary metric."""
+    """How a champion and its candidate did on the test rows of one later run, by the primary metric."""
 
     age_days: float
     champion: float
@@ -197,7 +197,7 @@ def canary_approved(spec: PipelineSpec, settings: Settings) -> list[ApprovedFind
 
 
 def nights_of(spec: PipelineSpec, settings: Settings) -> list[ChampionNight]:
-    """Return how champions did on the test rows of later nights, as the ledger's evaluations say: what advice on retraining rests on."""
+    """Return how champions did on the test rows of later runs, as the ledger's evaluations say: what advice on retraining rests on."""
     from training.registry.ledger import Ledger
 
     found: list[ChampionNight] = []

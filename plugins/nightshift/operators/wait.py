@@ -59,7 +59,7 @@ class WaitForData(BaseSensorOperator):
         if now >= until:
             waited = duration_text(self.longest_wait)
             raise AirflowFailException(
-                f"[partition.missing] {missing} (the night waited {waited}, data.source.wait; trigger it once they are)"
+                f"[partition.missing] {missing} (the run waited {waited}, data.source.wait; trigger it once they are)"
             )
         self.log.info("%s; waiting until %s", missing, until.isoformat(timespec="seconds"))
         raise AirflowRescheduleException(min(now + timedelta(seconds=self.poke_interval), until))  # type: ignore[no-untyped-call]

@@ -99,7 +99,7 @@ def decision_dags(spec: PipelineSpec, spec_path: Path) -> list[DAG]:
 
 
 def asks_people(spec: PipelineSpec) -> bool:
-    """Return whether a night of the pipeline may need a person's approval."""
+    """Return whether a run of the pipeline may need a person's approval."""
     return spec.promote.approval == "required" or "approve" in spec.evaluate.severity.values()
 
 

@@ -190,7 +190,7 @@ def check_partition_days(view: TableView, zone: ZoneInfo) -> list[CheckResult]:
 
 
 def check_volume(view: TableView, previous: SnapshotMeta | None, limit: float | None) -> list[CheckResult]:
-    """`volume.change`: as many rows as the day before (partitions), or as the previous validated night (else), give or take `limit`."""
+    """`volume.change`: as many rows as the day before (partitions), or as the previous validated run (else), give or take `limit`."""
     if limit is None:
         return []
     if view.contract.partitioned:
@@ -202,7 +202,7 @@ def check_volume(view: TableView, previous: SnapshotMeta | None, limit: float | 
         what, against = f"rows of {days[-1]}", f"{days[-2]}" if len(days) > 1 else ""
     else:
         now, before = view.facts["rows"], previous["tables"][view.name]["rows"] if previous and view.name in previous["tables"] else None
-        what, against = "rows of the window", f"the night of {previous['as_of']}" if previous else ""
+        what, against = "rows of the window", f"the run of {previous['as_of']}" if previous else ""
     allowed = f"within {limit:.0%}"
     if before is None:
         observed = f"{now:,}, nothing to compare with"
@@ -241,7 +241,7 @@ def check_freshness(view: TableView, limit: timedelta | None, as_of: datetime) -
 
 
 def check_schema_change(view: TableView, previous: SnapshotMeta | None) -> list[CheckResult]:
-    """`schema.changed`: the table looks as it did in the previous validated night. Only reported: the YAML's contract is what blocks,
+    """`schema.changed`: the table looks as it did in the previous validated run. Only reported: the YAML's contract is what blocks,
     so a difference that reaches this far was made in the YAML, on purpose."""
     if not previous or view.name not in previous["tables"]:
         return []

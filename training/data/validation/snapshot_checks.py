@@ -54,7 +54,7 @@ def validate_snapshot(
 
     Args:
         views: the main table's first.
-        previous: `meta` of the snapshot to compare with, or None on the first night.
+        previous: `meta` of the snapshot to compare with, or None on the first run.
         on_table: called with (tables done, tables in all).
         suites_path: folder of the suites; None: the installation's.
 

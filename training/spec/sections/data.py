@@ -128,7 +128,7 @@ class Source(Table):
     """The prediction is made this long before the event; joins see nothing later."""
     window: PositiveDuration
     wait: Duration = Field(default="0s", validate_default=True)
-    """A late partition is waited for this long, then the night fails."""
+    """A late partition is waited for this long, then the run fails."""
     key: Annotated[Columns, Field(min_length=1)]
     columns: Annotated[dict[ColumnName, Column], Field(min_length=1, max_length=MAX_COLUMNS)]
     ignore: Annotated[tuple[str, ...], Field(strict=False)] = ()
@@ -223,7 +223,7 @@ class Validate(Section):
 
     suite: Suite | None = None
     volume_change: Annotated[float, Field(gt=0, le=100)] | None = None
-    """Largest share by which the number of rows may differ from the day or night before: 0.2 is 20 %."""
+    """Largest share by which the number of rows may differ from the day or run before: 0.2 is 20 %."""
     freshness: PositiveDuration | None = None
     """The newest row must not be older than this at `as_of`."""
     unknown_labels: Annotated[float, Field(ge=0, le=1)] | None = None

@@ -273,7 +273,7 @@ def test_after_the_time_the_missing_partitions_are_named(
         execute(wait, context)
     assert str(caught.value) == (
         f"[partition.missing] 2 of 30 partitions of clicks are not there: {shop.as_uri()}/dt=2026-01-30, {shop.as_uri()}/dt=2026-01-31 "
-        "(the night waited 2h, data.source.wait; trigger it once they are)"
+        "(the run waited 2h, data.source.wait; trigger it once they are)"
     )
 
 

@@ -44,7 +44,7 @@ def test_staleness_costs_decay_times_mean_age() -> None:
     assert advice.lines == (
         "Drift since the champion's training data: not measured.",
         "Decay: with age the champion's auc gets worse by +0.002 a day (95 % interval +0.002 to +0.002), "
-        "14 nights against itself in earlier nights, hard and easy nights mixed in.",
+        "14 runs against itself in earlier runs, hard and easy runs mixed in.",
         "Weekly: 10,400 USD a year (52 runs at 200 USD); mean age 3.5 days, auc worse than fresh by 0.007 (0.007 to 0.007).",
         "Daily: 73,000 USD a year (365 runs at 200 USD); mean age 0.5 days, auc worse than fresh by 0.001 (0.001 to 0.001).",
         "Hourly: 1,752,000 USD a year (8760 runs at 200 USD); mean age 0.5 hours, auc worse than fresh by 4.17e-05 (4.17e-05 to 4.17e-05).",
@@ -60,7 +60,7 @@ def test_staleness_costs_decay_times_mean_age() -> None:
 def test_too_few_nights_say_so_and_promise_nothing(num_nights: int) -> None:
     advice = retrain_advice("auc", FALLING[:num_nights], COSTS)
     assert advice.decay is None
-    assert f"too few nights to say ({num_nights} measured" in advice.lines[1]
+    assert f"too few runs to say ({num_nights} measured" in advice.lines[1]
     assert {found.metric_lost for found in advice.options} == {None}
     assert advice.lines[-1] == "Nothing that was measured says that a higher cost buys a better model."
     assert decay("auc", FALLING[:7]) is not None

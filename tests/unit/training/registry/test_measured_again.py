@@ -51,7 +51,7 @@ def test_an_older_nights_question_does_not_end_a_newer_ones(ledger: Ledger) -> N
     newer = decide_on(ledger, 5, "needs_approval")
     older = decide_on(ledger, 3, "needs_approval")
     assert (older.outcome, older.reasons[-1]["gate"]) == ("rejected", "standing")
-    assert older.reasons[-1]["words"] == "version 1.5.0, of a later night, waits for an answer: nothing goes backwards"
+    assert older.reasons[-1]["words"] == "version 1.5.0, of a later run, waits for an answer: nothing goes backwards"
     assert ledger.open_requests("m") == [newer]
 
 

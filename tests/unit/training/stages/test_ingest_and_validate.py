@@ -387,4 +387,4 @@ def test_a_volume_that_halves_against_the_previous_night_is_refused(flights: Nig
     flights.as_of += timedelta(days=1)
     error = flights.refused()
     assert error.code == "volume.change"
-    assert "allowed within 50% of the night of 2013-09-01T06:00:00+00:00" in error.message
+    assert "allowed within 50% of the run of 2013-09-01T06:00:00+00:00" in error.message
