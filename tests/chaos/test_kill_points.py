@@ -10,7 +10,7 @@ import pytest
 from tests.unit.training.engine.parallel.kill_points import KillPoint, drawn, killed_and_resumed, undisturbed
 from training.spec.layout import Layout
 
-pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.chaos, pytest.mark.long, pytest.mark.timeout(900)]
 
 SEED = 20261122
 SMALL, LARGE = 16, 2600

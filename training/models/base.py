@@ -90,6 +90,20 @@ class Family(ABC):
             NoUsableCheckpointError: checkpoints exist and none can be read.
         """
 
+    def layout(self, spec: PipelineSpec, gang: Gang | Alone, dataset_path: Path, dataset_meta: DatasetMeta) -> Layout:
+        """Return how the processes of a gang share the model; a family that has layouts chooses one for `train.parallel: auto`.
+
+        All processes must call it.
+
+        Args:
+            dataset_path: local folder of the dataset's files.
+
+        Raises:
+            SpecError: `parallel.memory`, `layout.*`: `auto` finds no layout.
+            PeerLostError: another process is lost.
+        """
+        return spec.train.layout_for(gang.world_size)
+
     @abstractmethod
     def load(self, folder: Path, architecture: Mapping[str, object]) -> Scorer:
         """Return the scorer of the weights in the local `folder`. Nothing is unpickled."""

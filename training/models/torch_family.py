@@ -21,10 +21,15 @@ from training.models.base import Family, FitContext, FitResult, Scorer
 
 if TYPE_CHECKING:
     from training.contracts import JsonObject
+    from training.data.dataset import DatasetMeta
     from training.engine.optim import Schedule
     from training.engine.optimizers import OptimizerSettings
+    from training.engine.parallel.alone import Alone
     from training.engine.parallel.compression import Compression
+    from training.engine.parallel.gang import Gang
     from training.engine.parallel.strategy import Strategy
+    from training.spec import PipelineSpec
+    from training.spec.layout import Layout
     from training.spec.sections.train import Train
 
 DEFAULT_BATCH_SIZE: Final = 1024
@@ -127,6 +132,24 @@ class TorchFamily(Family):
             history=loop.progress.history,
             num_steps=loop.progress.step,
         )
+
+    def layout(self, spec: PipelineSpec, gang: Gang | Alone, dataset_path: Path, dataset_meta: DatasetMeta) -> Layout:
+        from training.spec.types import AUTO
+
+        if spec.train.parallel != AUTO or gang.world_size == 1:
+            return spec.train.layout_for(gang.world_size)
+        # Imported here: a plan needs fake tensors.
+        from training import liveness
+        from training.data.mapped_shards import MappedShards
+        from training.engine.parallel.alone import Alone
+        from training.models.planned import chosen_layout
+
+        if isinstance(gang, Alone):
+            raise TypeError("a torch family trains in a Gang, not in a Alone")
+        shards = MappedShards(dataset_path, dataset_meta, "train") if spec.data.group is not None else None
+        rows_of_a_group = None if shards is None else max(1, shards.num_rows // max(1, sum(shards.shard_units)))
+        with liveness.phase("start", "layout"):
+            return chosen_layout(spec, gang, dataset_meta["layout"]["features"], rows_of_a_group=rows_of_a_group)
 
     def load(self, folder: Path, architecture: Mapping[str, object]) -> Scorer:
         module = self.build(cast(Architecture, architecture))

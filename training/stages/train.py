@@ -30,7 +30,6 @@ from training.spec.carried_code import check_own_class
 from training.spec.families import descriptor_of
 from training.spec.layout import Layout
 from training.spec.rules.tuning import with_settings
-from training.spec.types import AUTO
 from training.stage_table import TRIAL
 from training.store import Manifest, set_run_ref
 
@@ -66,24 +65,8 @@ def work(context: StageContext) -> Outcome:
 
 
 def layout_of(context: StageContext, dataset: Manifest, gang: Gang | Alone) -> Layout:
-    """Return how the gang shares the model; with `train.parallel: auto`, the first rank chooses. All ranks must call it.
-
-    Raises:
-        SpecError: `parallel.memory`, `layout.*`: `auto` finds no layout.
-        PeerLostError: another rank is lost.
-    """
-    train = context.spec.train
-    if train.parallel != AUTO or gang.world_size == 1 or isinstance(gang, Alone):
-        return train.layout_for(gang.world_size)
-    # Imported here: a plan needs torch and fake tensors.
-    from training.data.mapped_shards import MappedShards
-    from training.models.planned import chosen_layout
-
-    meta = meta_of(dataset)
-    shards = MappedShards(context.folder, meta, "train") if context.spec.data.group is not None else None
-    rows_of_a_group = None if shards is None else max(1, shards.num_rows // max(1, sum(shards.shard_units)))
-    with liveness.phase("start", "layout"):
-        return chosen_layout(context.spec, gang, meta["layout"]["features"], rows_of_a_group=rows_of_a_group)
+    """Return how the gang shares the model: see `training.models.base.Family.layout`. All ranks must call it."""
+    return load_family(context.spec.train.model).layout(context.spec, gang, context.folder, meta_of(dataset))
 
 
 def fetch_dataset(context: StageContext, gang: Gang | Alone) -> Manifest:
