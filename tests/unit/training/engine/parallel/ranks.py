@@ -28,6 +28,8 @@ PRELOADED = (
 """Imported once, by the server that processes are forked from."""
 CONTEXT.set_forkserver_preload(list(PRELOADED))
 LIMIT = timedelta(minutes=5)
+LAUNCHER_SECONDS = 30.0
+"""After the first death, until the others are killed."""
 
 
 @dataclass(frozen=True)
@@ -65,19 +67,28 @@ def run_mortal_ranks(function: Callable[..., Any], world_size: int, folder: Path
         process.start()
         ours.close()
         members.append((process, answers))
-    found: list[Any] = []
+    found: dict[int, Any] = {}
+    waiting = {answers: rank for rank, (_, answers) in enumerate(members)}
     try:
-        for _, answers in members:
-            try:
-                found.append(answers.recv())
-            except EOFError:
-                found.append(Ended("it ended without an answer"))
+        while waiting:
+            # A launcher ends the others soon after the first death: a rank may wait without limit for one that is gone.
+            limit_seconds = LAUNCHER_SECONDS if any(isinstance(answer, Ended) for answer in found.values()) else None
+            ready = multiprocessing.connection.wait(list(waiting), limit_seconds)
+            if not ready:
+                for rank in waiting.values():
+                    members[rank][0].kill()
+            for answers in ready:
+                rank = waiting.pop(answers)
+                try:
+                    found[rank] = answers.recv()
+                except EOFError:
+                    found[rank] = Ended("it ended without an answer")
     finally:
         for process, _ in members:
-            if len(found) < world_size:
-                process.kill()
+            process.join(LAUNCHER_SECONDS if len(found) == world_size else 0)
+            process.kill()
             process.join()
-    return found
+    return [found[rank] for rank in range(world_size)]
 
 
 def _member(
