@@ -223,7 +223,7 @@ def test_pickle_as_a_block_is_numbers_and_as_a_manifest_refused_and_never_run(be
     key = bench.store.manifests.key(sha256_hex(planted))
     bench.store.bucket.create(key, planted)
     entry = commit(bench, bench.store.bucket.uri(key))
-    with pytest.raises(DataError, match="is not a manifest"):
+    with pytest.raises(DataError, match="is not a readable manifest"):
         reader.restore_into(entry, {"t": found})
     assert not canary.exists()
 
