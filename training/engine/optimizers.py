@@ -85,7 +85,7 @@ def blank(kind: Kind, parameter: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OptimizerSettings:
-    """What a training is told of its optimizer, besides the learning rate."""
+    """Settings of the optimizer of a training, besides the learning rate."""
 
     name: Literal["adamw", "sgd", "muon"] = "adamw"
     weight_decay: float = 0.0

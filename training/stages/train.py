@@ -124,28 +124,9 @@ def fit_dataset(
         judge: of a trial, called after each epoch by rank 0; a trial's checkpoints are for itself alone.
     """
     train = context.spec.train
-    identity: Identity = {"world_size": gang.world_size, "batch_size": train.batch_size, "dataset": dataset.digest}
-    if train.placement.threads_per_process is not None:
-        # Only where the spec sets them: checkpoints of families with their own number stay usable.
-        identity["threads"] = train.placement.threads_per_process
-    if gang.device.type != "cpu":
-        # Not for the CPU, so that its earlier checkpoints stay usable.
-        identity["device"] = gang.device.type
-    savers = None
     if layout is None:
         layout = layout_of(context, dataset, gang)
-    if not layout.is_replicated:
-        identity["layout"] = layout.sizes()
-        savers = savers_of(gang)
-    every_seconds = train.checkpoint.every.total_seconds()
-    checkpoints = Checkpoints(
-        context,
-        every_seconds=every_seconds,
-        identity=identity,
-        by_name=context.request.stage != TRIAL,
-        keep=train.checkpoint.keep,
-        savers=savers,
-    )
+    checkpoints = _checkpoints(context, dataset, gang, layout)
     fit = FitContext(
         spec=context.spec,
         dataset_path=context.folder,
@@ -174,6 +155,28 @@ def fit_dataset(
     return result, is_tracked
 
 
+def _checkpoints(context: StageContext, dataset: Manifest, gang: Gang | Alone, layout: Layout) -> Checkpoints:
+    """Open the checkpoints of a training, named after what must agree for it to be resumed. All ranks must call it."""
+    train = context.spec.train
+    identity: Identity = {"world_size": gang.world_size, "batch_size": train.batch_size, "dataset": dataset.digest}
+    if train.placement.threads_per_process is not None:
+        # Only where the spec sets them: checkpoints of families with their own number stay usable.
+        identity["threads"] = train.placement.threads_per_process
+    if gang.device.type != "cpu":
+        # Not for the CPU, so that its earlier checkpoints stay usable.
+        identity["device"] = gang.device.type
+    if not layout.is_replicated:
+        identity["layout"] = layout.sizes()
+    return Checkpoints(
+        context,
+        every_seconds=train.checkpoint.every.total_seconds(),
+        identity=identity,
+        by_name=context.request.stage != TRIAL,
+        keep=train.checkpoint.keep,
+        savers=None if layout.is_replicated else savers_of(gang),
+    )
+
+
 def savers_of(gang: Gang | Alone) -> Savers | None:
     """Return the processes that save their parts of one model together; None: there is one process. All ranks must call it."""
     if isinstance(gang, Alone) or gang.world_size == 1:
@@ -195,20 +198,9 @@ def _store(
     is_tracked: bool,
 ) -> Outcome:
     world_size = context.world_size
-    family = descriptor_of(context.spec.train.model)
-    facts = {
-        "format_version": FORMAT_VERSION,
-        "family": context.spec.train.model,
-        "task": context.spec.evaluate.task,
-        "architecture": dict(result.architecture),
-        "code_version": code_version_of(context),
-        "environment": environment(() if family is None else family.libraries),
-        "device": device_words(gang.device),
-        **_classes(dataset),
-    }
     files: dict[str, bytes] = {
         result.weights_name: result.weights,
-        "model.json": canonical_json(facts),
+        "model.json": canonical_json(_facts(context, dataset, gang, result)),
         "transforms.json": (context.folder / "transforms.json").read_bytes(),
         "history.json": canonical_json(list(result.history)),
     }
@@ -249,6 +241,21 @@ def _store(
             **result.scalars,
         },
     )
+
+
+def _facts(context: StageContext, dataset: Manifest, gang: Gang | Alone, result: FitResult) -> dict[str, object]:
+    """Return what a model's `model.json` says of it."""
+    family = descriptor_of(context.spec.train.model)
+    return {
+        "format_version": FORMAT_VERSION,
+        "family": context.spec.train.model,
+        "task": context.spec.evaluate.task,
+        "architecture": dict(result.architecture),
+        "code_version": code_version_of(context),
+        "environment": environment(() if family is None else family.libraries),
+        "device": device_words(gang.device),
+        **_classes(dataset),
+    }
 
 
 def _classes(dataset: Manifest) -> dict[str, list[str]]:
