@@ -19,7 +19,7 @@ from training import liveness
 from training.data.loader import Batch
 from training.engine.parallel.clipping import clip_divided_gradients
 from training.engine.parallel.gang import Gang
-from training.engine.parallel.mesh import SHARD, mesh_of
+from training.engine.parallel.mesh import DATA, SHARD, mesh_of
 from training.engine.parallel.strategy import SumLoss
 from training.engine.precision import DTYPES
 from training.spec.layout import Layout
@@ -60,11 +60,11 @@ class ShardedModel:
 
     @property
     def data_rank(self) -> int:
-        return self._gang.rank
+        return self._layout.data_rank(self._gang.rank)
 
     @property
     def num_data_ranks(self) -> int:
-        return self._gang.world_size
+        return self._layout.num_data_ranks
 
     @property
     def saves(self) -> bool:
@@ -91,7 +91,7 @@ class ShardedModel:
         self._gang.copy_from_first([*module.parameters(), *module.buffers()])
         dtype = DTYPES[self._precision]
         policy = MixedPrecisionPolicy() if dtype is torch.float32 else MixedPrecisionPolicy(dtype, torch.float32, torch.float32)
-        used = mesh if self._layout.data > 1 else mesh[SHARD]
+        used = mesh[DATA, SHARD] if self._layout.data > 1 else mesh[SHARD]
         with self._gang.collectives():
             for block in blocks_of(module, self._min_block_bytes):
                 fully_shard(block, mesh=used, mp_policy=policy)

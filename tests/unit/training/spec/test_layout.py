@@ -55,3 +55,22 @@ def test_layout_follows_from_the_processes(accept: Accept, parallel: str, expect
 def test_family_that_trains_in_one_process_refuses_a_layout(refuse: Refuse) -> None:
     (problem,) = refuse("flight_delay", ("train:\n", "train:\n  parallel: {shard: 1}\n"))
     assert (problem.field, problem.code) == ("train.parallel", "field.conflict")
+
+
+def test_processes_that_compute_one_layer_or_one_pipeline_get_the_same_rows() -> None:
+    layout = Layout(data=2, shard=1, tensor=2, pipeline=2)
+    assert [layout.data_rank(rank) for rank in range(layout.world_size)] == [0, 0, 1, 1, 0, 0, 1, 1]
+    assert layout.num_data_ranks == 2
+
+
+@pytest.mark.parametrize(
+    ("world_size", "expected"),
+    [
+        (16, Layout(data=2, shard=2, tensor=2, pipeline=2)),
+        (8, Layout(shard=2, tensor=2, pipeline=2)),
+        (6, Layout(data=3, tensor=2)),
+        (3, Layout(data=3)),
+    ],
+)
+def test_layers_stay_divided_as_long_as_the_number_of_processes_allows(world_size: int, expected: Layout) -> None:
+    assert fitted(shard=2, tensor=2, pipeline=2, world_size=world_size) == expected
