@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         devices = parse_devices(options.devices, per_node=options.per_node, memory_bytes=memory)
         spec = load_spec(options.spec)
         features, assumed = planned_features(spec, _cardinalities(options.cardinality))
-        found = plan_of(spec, features, devices, rows_of_a_group=options.group_rows)
+        found = plan_of(spec, features, devices, rows_of_a_group=_group_rows(options.group_rows, has_groups=spec.data.group is not None))
     except SpecError as err:
         sys.stderr.write(f"{err}\n")
         return int(ExitCode.BAD_SPEC)
@@ -74,6 +74,14 @@ def _size(text: str) -> int:
         context = err.context or {}
         message = f"--memory: {context.get('message', err)}"
         raise SpecError("nightshift layout", [Problem(code="layout.devices", message=message, hint=str(context.get("hint", "")))]) from None
+
+
+def _group_rows(given: int | None, *, has_groups: bool) -> int | None:
+    if given is None or (has_groups and given >= 1):
+        return given
+    message = f"--group-rows must be at least 1, got {given}" if has_groups else "--group-rows: the spec has no data.group"
+    hint = "set the mean number of rows of a group" if has_groups else "remove the option"
+    raise SpecError("nightshift layout", [Problem(code="layout.group_rows", message=message, hint=hint)])
 
 
 def _cardinalities(given: Sequence[str]) -> dict[str, int]:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,6 +22,140 @@ from training.spec.layout import Layout
 PIPELINES = Path(__file__).resolve().parents[4] / "dags" / "pipelines"
 RANKING = PIPELINES / "search_ranking.yaml"
 SMALL = [f"--cardinality={name}=500" for name in ("user_id", "query_id", "item_id", "category_id", "position")]
+
+
+LANGUAGE = """
+import torch
+from torch import nn
+
+from training.models.torch_family import TorchFamily
+
+WIDTH = 256
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, states):
+        return states + self.down(torch.relu(self.up(self.norm(states))))
+
+
+class Net(nn.Module):
+    def __init__(self, features, depth):
+        super().__init__()
+        self.first = nn.Linear(sum(feature["dtype"] == "float32" for feature in features), WIDTH)
+        self.blocks = nn.ModuleList(Block() for _ in range(depth))
+        self.last = nn.Linear(WIDTH, 1)
+
+    def forward(self, batch):
+        states = self.first(batch["features_float"])
+        for block in self.blocks:
+            states = block(states)
+        return self.last(states).squeeze(1)
+
+
+class Deep(TorchFamily):
+    link = "sigmoid"
+
+    def build(self, architecture):
+        return Net(architecture["features"], architecture["settings"]["depth"])
+
+    def loss(self, module, batch):
+        return nn.functional.binary_cross_entropy_with_logits(module(batch), batch["label"], reduction="sum")
+
+
+class Broken(Deep):
+    def loss(self, module, batch):
+        raise ValueError("no rows today")
+"""
+OWN = ["model: boosted_trees", "model: OWN_MODEL"], ["settings: {max_depth: 3}", "settings: {depth: 8}"]
+BLOCK_BYTES = 4 * (2 * 256 + 256 * 1024 + 1024 + 1024 * 256 + 256)
+
+
+@pytest.fixture
+def own_spec(tmp_path: Path) -> Callable[..., Path]:
+    """Write a spec of a class of one's own, and its package beside it."""
+    package = tmp_path / "site" / "shop_nets"
+    package.mkdir(parents=True)
+    (package / "deep.py").write_text(LANGUAGE)
+
+    def write(model: str = "shop_nets.deep:Deep", **keys: str) -> Path:
+        text = (PIPELINES.parents[1] / "docs/examples/cancelled_orders/cancelled_orders.yaml").read_text(encoding="utf-8")
+        more = "".join(f"  {name}: {value}\n" for name, value in keys.items())
+        for old, new in (*OWN, ["  epochs: 60\n", f"  epochs: 60\n{more}"], ["OWN_MODEL", model]):
+            assert old in text
+            text = text.replace(old, new)
+        path = tmp_path / "cancelled_orders.yaml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+def layout_command(spec: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command as `nightshift layout` does, with the package of `own_spec`."""
+    checkout = PIPELINES.parents[1]
+    folders = [str(folder) for folder in (checkout, checkout / "plugins", spec.parent / "site")]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(folders), "NIGHTSHIFT_MODEL_PACKAGES": "shop_nets"}
+    command = [sys.executable, "-m", "nightshift.console", "layout", str(spec), *arguments]
+    return subprocess.run(command, env=environ, cwd=spec.parent, capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_class_of_ones_own_is_planned_by_the_command_without_a_dataset(own_spec: Callable[..., Path]) -> None:
+    ended = layout_command(own_spec(), "--devices", "16xT4", "--per-node", "4", "--memory", "2GiB", "--json")
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(ended.stdout)
+    assert found["devices"] == {"kind": "T4", "count": 16, "per_node": 4}
+    assert found["usable_bytes"] == int(2 * 1024**3 * 0.9)
+    assert found["parameters"] == 8 * BLOCK_BYTES // 4 + (4 * 256 + 256) + 257
+    assert found["layout"] == {"data": 16}
+    assert found["memory_bytes"]["parameters"] == found["parameters"] * 4
+    assert found["assumed"][0].startswith("forward pass in fp32"), "precision auto on a T4, which has no bf16"
+
+
+def test_little_memory_divides_a_class_of_ones_own_and_says_what_was_rejected(own_spec: Callable[..., Path]) -> None:
+    ended = layout_command(own_spec(batch_size="64"), "--devices", "4xcpu", "--memory", "50MiB", "--json")
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(ended.stdout)
+    assert found["layout"] == {"shard": 4}
+    assert [rejected["layout"] for rejected in found["rejected"]] == [{"data": 4}]
+    assert {one["kind"] for one in found["sent"]} == {"all-gather", "reduce-scatter"}
+
+
+def test_layout_of_the_spec_itself_is_judged_beside_the_planned_one(own_spec: Callable[..., Path]) -> None:
+    spec = own_spec(batch_size="64", parallel="{shard: 2}", placement="{nodes: 1, processes_per_node: 4}")
+    ended = layout_command(spec, "--devices", "4xcpu")
+    assert ended.returncode == 0, ended.stderr
+    assert "layout    data 4 x shard 1" in ended.stdout
+    assert "the spec's own layout, data 2 x shard 2: fits, " in ended.stdout
+    assert "the spec's own layout" not in layout_command(spec, "--devices", "2xcpu").stdout, "it is of other processes"
+
+
+def test_class_that_fails_is_named_with_its_own_error(own_spec: Callable[..., Path]) -> None:
+    ended = layout_command(own_spec("shop_nets.deep:Broken"), "--devices", "2xcpu")
+    assert (ended.returncode, ended.stdout) == (64, "")
+    assert "[layout.model]" in ended.stderr
+    assert "no rows today" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_option_for_groups_is_refused_for_a_spec_without(own_spec: Callable[..., Path]) -> None:
+    ended = layout_command(own_spec(), "--devices", "2xcpu", "--group-rows", "8")
+    assert (ended.returncode, ended.stdout) == (64, "")
+    assert "[layout.group_rows] --group-rows: the spec has no data.group" in ended.stderr
+
+
+def test_rows_of_a_group_are_among_what_is_assumed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(RANKING), "--devices", "2xcpu", "--json", "--group-rows=64", *SMALL]) == 0
+    assert "a group has 64 rows (--group-rows NUMBER)" in json.loads(capsys.readouterr().out)["assumed"]
+
+
+def test_unknown_option_ends_as_wrong_usage() -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([str(RANKING), "--device", "2xcpu", "--gpus", "3"])
+    assert ended.value.code == 2
 
 
 def test_plan_names_layout_memory_and_assumptions(capsys: pytest.CaptureFixture[str]) -> None:
@@ -51,6 +189,12 @@ def test_model_without_a_layout_that_fits_exits_as_a_wrong_spec(capsys: pytest.C
         (["search_ranking.yaml", "--devices", "2xcpu", "--memory", "1MiB"], "layout.devices"),
         (["search_ranking.yaml", "--devices", "2xcpu", "--cardinality", "price=3"], "layout.cardinality"),
         (["search_ranking.yaml", "--devices", "2xcpu", "--cardinality", "user_id"], "layout.cardinality"),
+        (["search_ranking.yaml", "--devices", "2xcpu", "--cardinality", "user_id=0"], "layout.cardinality"),
+        (["search_ranking.yaml", "--devices", "2xcpu", "--memory", "much"], "layout.devices"),
+        (["search_ranking.yaml", "--devices", "2xcpu", "--per-node", "0"], "layout.devices"),
+        (["search_ranking.yaml", "--devices", "12xcpu", "--per-node", "5"], "layout.devices"),
+        (["search_ranking.yaml", "--devices", "2xcpu", "--group-rows", "0"], "layout.group_rows"),
+        (["no_such.yaml", "--devices", "2xcpu"], "spec.unreadable"),
     ],
 )
 def test_wrong_argument_is_refused_with_its_code(capsys: pytest.CaptureFixture[str], arguments: list[str], code: str) -> None:
