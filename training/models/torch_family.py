@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from training.engine.parallel.compression import Compression
     from training.engine.parallel.gang import Gang
     from training.engine.parallel.strategy import Strategy
+    from training.engine.parallel.tensor_plan import TensorPlan
     from training.spec import PipelineSpec
     from training.spec.layout import Layout
     from training.spec.sections.train import Train
@@ -81,6 +82,14 @@ class TorchFamily(Family):
 
         return list(repeated_blocks(module))
 
+    def tensor_plan(self, module: nn.Module) -> TensorPlan | None:
+        """Return how `train.parallel: {tensor: n}` divides the layers of a model: by the name of a module, `column`, `row`, ….
+
+        Without an override there is no plan, and the layout is refused. See `training.engine.parallel.tensor_plan` and
+        docs/large-models.md. It is called before the model is divided, and must not change it.
+        """
+        return None
+
     def fit(self, context: FitContext) -> FitResult:
         # Imported here: a registered model carries this file, and scoring needs no loop, store or spec.
         from training.engine.activations import checkpoint_activations
@@ -89,7 +98,13 @@ class TorchFamily(Family):
 
         train = context.spec.train
         layout = context.layout or train.layout_for(context.gang.world_size)
-        strategy = strategy_for(context.gang, precision=train.precision, layout=layout, compression=_compression(train))
+        strategy = strategy_for(
+            context.gang,
+            precision=train.precision,
+            layout=layout,
+            compression=_compression(train),
+            tensor_plan=functools.partial(self._asked_tensor_plan, train.model),
+        )
         features = context.dataset_meta["layout"]["features"]
         plans = context.spec.prepare.features
         architecture: Architecture = {
@@ -179,6 +194,14 @@ class TorchFamily(Family):
 
         muon = check_matrices(module, self.muon_parameters(module)) if train.optimizer == "muon" else frozenset()
         return OptimizerSettings(name=train.optimizer, weight_decay=train.weight_decay or 0.0, momentum=train.momentum, muon=muon)
+
+    def _asked_tensor_plan(self, model: str, module: nn.Module) -> TensorPlan:
+        plan = self.tensor_plan(module)
+        if plan is None:
+            from training.engine.parallel.tensor_plan import no_plan
+
+            raise no_plan(model)
+        return plan
 
     @staticmethod
     def _loader(context: FitContext, split: str, strategy: Strategy) -> Loader:

@@ -38,6 +38,8 @@ _LATER_KEYS: Final[Mapping[str, JsonObject]] = {
     },
 }
 """Keys that came later than the first models, by section, with the value that changes nothing: the work is the same as without them."""
+_LATER_KEYS_OF_PARALLEL: Final[JsonObject] = {"tensor": 1}
+"""The same for `train.parallel`."""
 _OF_THE_STUDY: Final = ("sampler", "pruner", "objective", "seed", "space")
 _OF_ITS_END: Final = ("trials", "patience", "within")
 
@@ -96,6 +98,8 @@ def _train(values: JsonObject) -> dict[str, JsonValue]:
     """Not the primary metric: the validation loss chooses the best epoch."""
     threads = Placement.model_validate(json_object(values["train"])["placement"]).threads_per_process
     train = {key: value for key, value in _as_before(values, "train").items() if key not in _NOT_OF_THE_WEIGHTS}
+    if isinstance(train.get("parallel"), dict):
+        train["parallel"] = _without(json_object(train["parallel"]), _LATER_KEYS_OF_PARALLEL)
     part: dict[str, JsonValue] = {"train": train, "task": json_object(values["evaluate"])["task"]}
     return part if threads is None else {**part, "threads": threads}
 
@@ -131,8 +135,11 @@ def _data(values: JsonObject, *, without: frozenset[str]) -> dict[str, JsonValue
 
 def _as_before(values: JsonObject, section: str) -> dict[str, JsonValue]:
     """Return a section without the later keys that change nothing."""
-    neutral = _LATER_KEYS[section]
-    return {key: value for key, value in json_object(values[section]).items() if key not in neutral or value != neutral[key]}
+    return _without(json_object(values[section]), _LATER_KEYS[section])
+
+
+def _without(values: JsonObject, neutral: JsonObject) -> dict[str, JsonValue]:
+    return {key: value for key, value in values.items() if key not in neutral or value != neutral[key]}
 
 
 def _table(table: JsonObject, without: frozenset[str]) -> dict[str, JsonValue]:

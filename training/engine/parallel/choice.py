@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+from torch import nn
 
 from training.engine.parallel.alone import Alone
 from training.engine.parallel.ddp import ReplicatedModel
@@ -13,9 +16,17 @@ from training.spec.layout import Layout
 
 if TYPE_CHECKING:
     from training.engine.parallel.compression import Compression
+    from training.engine.parallel.tensor_plan import TensorPlan
 
 
-def strategy_for(gang: Gang | Alone, *, precision: str, layout: Layout | None = None, compression: Compression | None = None) -> Strategy:
+def strategy_for(
+    gang: Gang | Alone,
+    *,
+    precision: str,
+    layout: Layout | None = None,
+    compression: Compression | None = None,
+    tensor_plan: Callable[[nn.Module], TensorPlan] | None = None,
+) -> Strategy:
     """Return how the processes of a gang train a torch module.
 
     Args:
@@ -23,6 +34,7 @@ def strategy_for(gang: Gang | Alone, *, precision: str, layout: Layout | None = 
         layout: of as many processes as the gang has; None: each has the whole model.
         precision: `train.precision` of the spec.
         compression: of the gradients of processes that each have the whole model.
+        tensor_plan: of a module, how its layers are divided; needed where the layout divides them.
 
     Raises:
         TypeError: the gang is one of a family without torch.
@@ -36,4 +48,4 @@ def strategy_for(gang: Gang | Alone, *, precision: str, layout: Layout | None = 
     # Imported here: FSDP2 and device meshes cost seconds, which a training of whole models need not pay.
     from training.engine.parallel.sharded import ShardedModel
 
-    return ShardedModel(gang, layout, precision=chosen)
+    return ShardedModel(gang, layout, precision=chosen, tensor_plan=tensor_plan)

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor.placement_types import Partial, Replicate, Shard
+from torch.distributed.tensor.placement_types import Partial, Replicate, Shard, _StridedShard
 
 EPSILON = 1e-6
 """As torch's clipping has it, so that the scale of a norm at the limit is the same."""
@@ -39,9 +39,9 @@ def local_gradients(parameters: Iterable[torch.nn.Parameter]) -> list[tuple[torc
         placements = gradient.placements
         if any(isinstance(placement, Partial) for placement in placements):
             raise TypeError(f"a gradient is placed as {placements}: it is not summed over its mesh")
-        if not all(isinstance(placement, Shard | Replicate) for placement in placements):
+        if not all(isinstance(placement, Shard | _StridedShard | Replicate) for placement in placements):
             raise TypeError(f"a gradient is placed as {placements}: only Shard and Replicate are known")
-        divided = tuple(number for number, placement in enumerate(placements) if isinstance(placement, Shard))
+        divided = tuple(number for number, placement in enumerate(placements) if not isinstance(placement, Replicate))
         found.append((gradient.to_local(), (gradient.device_mesh, divided) if divided else None))
     return found
 

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Final, cast
 
 import torch
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 
 from training.engine.optimizers import Eager, Kind
+from training.engine.parallel.placements import gathered, part_of
 
 COEFFICIENTS: Final = (3.4445, -4.7750, 2.0315)
 """Of the quintic iteration (Jordan et al., Muon, 2024), as torch.optim.Muon has them."""
@@ -45,9 +46,7 @@ class DividedMuon(Eager):
             state["momentum_buffer"] = torch.zeros_like(gradient, memory_format=torch.preserve_format)
         state["momentum_buffer"].lerp_(gradient, 1 - momentum)
         update = cast(DTensor, gradient.lerp(state["momentum_buffer"], momentum))
-        whole = orthogonalized(update.full_tensor())
-        # Every process has all of it: nothing is sent.
-        part = distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)
+        part = part_of(orthogonalized(gathered(update)), parameter)
         parameter.mul_(1 - learning_rate * weight_decay)
         parameter.add_(part, alpha=-learning_rate * RMS_OF_ADAMW * math.sqrt(max(parameter.shape)))
 

@@ -1,12 +1,14 @@
 """Sharded data parallel training (FSDP2): each process has a share of each batch and a part of each parameter.
 
 The parts of a block of layers are gathered for its forward and backward pass, and gradients are reduced to the process that has the
-part (Rajbhandari et al., ZeRO, 2020; Zhao et al., PyTorch FSDP, 2023). With several replicas, gradients are averaged over them too.
+part (Rajbhandari et al., ZeRO, 2020; Zhao et al., PyTorch FSDP, 2023). With several replicas, gradients are averaged over them too. With
+`tensor`, layers are divided first (`training.engine.parallel.tensor`), and each process has a shard of its part of them; FSDP2 is then used
+with one shard too, since torch's DDP takes no layers that are divided.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import torch
@@ -19,8 +21,11 @@ from training import liveness
 from training.data.loader import Batch
 from training.engine.parallel.clipping import clip_divided_gradients
 from training.engine.parallel.gang import Gang
-from training.engine.parallel.mesh import DATA, SHARD, mesh_of
+from training.engine.parallel.mesh import DATA, SHARD, TENSOR, mesh_of
+from training.engine.parallel.placements import gathered
 from training.engine.parallel.strategy import SumLoss
+from training.engine.parallel.tensor import check_alike, divide_layers
+from training.engine.parallel.tensor_plan import TensorPlan
 from training.engine.precision import DTYPES
 from training.spec.layout import Layout
 
@@ -40,13 +45,25 @@ def blocks_of(module: nn.Module, min_bytes: int = MIN_BLOCK_BYTES) -> Iterator[n
 
 
 class ShardedModel:
-    """The strategy `shard`: every process is a data rank, and each saves its part of the state."""
+    """The strategy of `shard` and `tensor`: each process saves its part of the state; those of one tensor group are one data rank."""
 
-    def __init__(self, gang: Gang, layout: Layout, *, precision: str = "fp32", min_block_bytes: int = MIN_BLOCK_BYTES) -> None:
+    def __init__(
+        self,
+        gang: Gang,
+        layout: Layout,
+        *,
+        precision: str = "fp32",
+        min_block_bytes: int = MIN_BLOCK_BYTES,
+        tensor_plan: Callable[[nn.Module], TensorPlan] | None = None,
+    ) -> None:
+        if layout.tensor > 1 and tensor_plan is None:
+            raise ValueError(f"the layout {layout.words()} needs a tensor plan")
         self._gang = gang
         self._layout = layout
         self._precision = precision
         self._min_block_bytes = min_block_bytes
+        self._tensor_plan = tensor_plan
+        self._is_checked = layout.tensor == 1
         self._module: nn.Module = nn.Identity()
         self._parameters: dict[str, nn.Parameter] = {}
 
@@ -93,6 +110,9 @@ class ShardedModel:
         policy = MixedPrecisionPolicy() if dtype is torch.float32 else MixedPrecisionPolicy(dtype, torch.float32, torch.float32)
         used = mesh[DATA, SHARD] if self._layout.data > 1 else mesh[SHARD]
         with self._gang.collectives():
+            if self._tensor_plan is not None and self._layout.tensor > 1:
+                divide_layers(module, mesh[TENSOR], self._tensor_plan(module))
+            self._mesh = mesh
             for block in blocks_of(module, self._min_block_bytes):
                 fully_shard(block, mesh=used, mp_policy=policy)
             fully_shard(module, mesh=used, mp_policy=policy)
@@ -107,7 +127,11 @@ class ShardedModel:
                 # FSDP averages over ranks, as DDP does.
                 (total * (self.num_data_ranks / num_units)).backward()  # type: ignore[no-untyped-call]
                 totals.append(total.detach())
-        return torch.stack(totals).sum()
+            found = torch.stack(totals).sum()
+            if not self._is_checked:
+                check_alike(self._parameters, found, self._mesh[TENSOR])
+                self._is_checked = True
+        return found
 
     def clip(self, max_norm: float) -> float:
         with self._gang.collectives():
@@ -124,7 +148,8 @@ class ShardedModel:
                 found = loss(self._module, self._on_device(batch))
                 total += float(found) if len(batch["label"]) else 0.0
         self._module.train()
-        return self._gang.sum(total)[0]
+        # Processes of one tensor group have the same rows.
+        return self._gang.sum(total if self._gang.rank % self._layout.tensor == 0 else 0.0)[0]
 
     def state(self) -> dict[str, torch.Tensor]:
         return dict(self._module.state_dict())
@@ -142,9 +167,9 @@ class ShardedModel:
         found = {}
         with self._gang.collectives():
             for name, tensor in weights.items():
-                gathered = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+                whole = gathered(tensor) if isinstance(tensor, DTensor) else tensor
                 if self._gang.is_first:
-                    found[name] = gathered.cpu()
+                    found[name] = whole.cpu()
         return found
 
     def _on_device(self, batch: Batch) -> Batch:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 
 from training.installation import MODEL_PACKAGES
 from training.spec.families import descriptor_of, is_allowed, is_own, known_families, own_packages, usable_families
@@ -55,8 +56,8 @@ def compression_fits(train: Train) -> Iterator[Finding]:
     if train.parallel == AUTO:
         message = f"gradient_compression {kind} is for processes that have the whole model; parallel: auto may divide it"
         yield Finding(path, "field.conflict", message, "remove gradient_compression, or set parallel: {shard: 1}")
-    elif isinstance(train.parallel, Parallel) and train.parallel.shard > 1:
-        message = f"gradient_compression {kind} is for processes that have the whole model; parallel.shard divides it"
+    elif isinstance(train.parallel, Parallel) and (dividing := _dividing(train.parallel)):
+        message = f"gradient_compression {kind} is for processes that have the whole model; parallel.{next(iter(dividing))} divides it"
         yield Finding(path, "field.conflict", message, "remove one of the two")
     if kind == "powersgd" and train.precision == "fp16":
         message = "gradient_compression powersgd adds what a step leaves out to the next one, and precision fp16 has steps that overflow"
@@ -74,12 +75,16 @@ def placement_fits(train: Train) -> Iterator[Finding]:
     if facts is not None and not facts.distributed and world_size > 1:
         message = f"{train.model} trains in one process, placement requests {placement.nodes} * {placement.processes_per_node}"
         yield Finding(path, "resources.processes", message, "set nodes and processes_per_node to 1")
-    if train.batch_size is not None and train.batch_size % world_size:
-        below = train.batch_size // world_size * world_size
-        fitting = f"{below} or {below + world_size}" if below else str(world_size)
+    # Processes that compute the same rows get one share of the batch.
+    alike = train.parallel.tensor if isinstance(train.parallel, Parallel) and world_size % train.parallel.tensor == 0 else 1
+    shares = world_size // alike
+    if train.batch_size is not None and train.batch_size % shares:
+        below = train.batch_size // shares * shares
+        fitting = f"{below} or {below + shares}" if below else str(shares)
+        by, divisor = (" / tensor", f" / {alike}") if alike > 1 else ("", "")
         message = (
-            f"batch_size ({train.batch_size}) must be divisible by nodes * processes_per_node "
-            f"({placement.nodes} * {placement.processes_per_node} = {world_size})"
+            f"batch_size ({train.batch_size}) must be divisible by nodes * processes_per_node{by} "
+            f"({placement.nodes} * {placement.processes_per_node}{divisor} = {shares})"
         )
         yield Finding(("train", "batch_size"), "batch.indivisible", message, f"set batch_size to {fitting}")
     if placement.gpus % placement.processes_per_node:
@@ -103,14 +108,28 @@ def layout_fits(train: Train) -> Iterator[Finding]:
         return
     world_size = placement.world_size
     processes = f"nodes * processes_per_node ({placement.nodes} * {placement.processes_per_node} = {world_size})"
-    if world_size % parallel.shard:
-        message = f"{processes} must be divisible by shard ({parallel.shard})"
-        hint = "each replica of the model is divided over `shard` processes"
-        yield Finding(("train", "parallel", "shard"), "parallel.processes", message, hint)
-    elif parallel.data is not None and parallel.data * parallel.shard != world_size:
-        message = f"data * shard ({parallel.data} * {parallel.shard} = {parallel.data * parallel.shard}) must be {processes}"
-        hint = f"set data to {world_size // parallel.shard}, or remove it: it follows from the number of processes"
+    dividing = _dividing(parallel)
+    product = math.prod(dividing.values())
+    if world_size % product:
+        message = f"{processes} must be divisible by {_multiplied(dividing)}"
+        hint = "each replica of the model is divided over `shard` times `tensor` processes"
+        yield Finding(("train", "parallel", next(iter(dividing))), "parallel.processes", message, hint)
+    elif parallel.data is not None and parallel.data * product != world_size:
+        sizes = {"data": parallel.data, "shard": parallel.shard, **dividing}
+        message = f"{_multiplied(sizes)} must be {processes}"
+        hint = f"set data to {world_size // product}, or remove it: it follows from the number of processes"
         yield Finding(("train", "parallel", "data"), "parallel.processes", message, hint)
+
+
+def _dividing(parallel: Parallel) -> dict[str, int]:
+    """Return the sizes above 1 that divide the model, by key."""
+    return {key: size for key in ("shard", "tensor") if (size := getattr(parallel, key)) > 1}
+
+
+def _multiplied(sizes: Mapping[str, int]) -> str:
+    """Return `data * shard (2 * 4 = 8)`."""
+    product = f" = {math.prod(sizes.values())}" if len(sizes) > 1 else ""
+    return f"{' * '.join(sizes)} ({' * '.join(map(str, sizes.values()))}{product})"
 
 
 def elastic_fits(train: Train) -> Iterator[Finding]:

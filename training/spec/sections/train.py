@@ -47,12 +47,14 @@ class Placement(Section):
 
 
 class Parallel(Section):
-    """How the processes share one model. `data` times `shard` is the number of processes."""
+    """How the processes share one model. The sizes multiplied are the number of processes."""
 
     data: Annotated[int, Field(ge=1, le=65_536)] | None = None
     """Replicas of the model; absent: as many as there are processes for."""
     shard: Annotated[int, Field(ge=1, le=65_536)] = 1
     """Processes over which each replica's parameters, gradients and optimizer state are divided (FSDP2): a model larger than one device."""
+    tensor: Annotated[int, Field(ge=1, le=65_536)] = 1
+    """Processes over which the computation of each layer is divided, on the same rows; the model's class says how (`tensor_plan`)."""
 
 
 class Checkpoint(Section):
@@ -113,7 +115,7 @@ class Train(Section):
         if self.parallel == AUTO and world_size > 1:
             raise ValueError("train.parallel is auto: the layout follows from the devices")
         parallel = self.parallel if isinstance(self.parallel, Parallel) else Parallel()
-        return fitted(shard=parallel.shard, world_size=world_size)
+        return fitted(shard=parallel.shard, tensor=parallel.tensor, world_size=world_size)
 
     @property
     def threads_per_process(self) -> int:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 
@@ -75,6 +76,15 @@ def test_keys_of_the_training_that_came_later_are_no_part_of_its_work_where_they
         "settings",
         "precision",
     }
+
+
+def test_keys_of_a_layout_that_came_later_are_no_part_of_its_work_where_they_are_not_used(accept: Accept) -> None:
+    def parallel(words: str) -> object:
+        train = spec_part(accept(R, ("seed: 17", f"seed: 17\n  parallel: {words}")), "train")["train"]
+        return cast(dict[str, object], train)["parallel"]
+
+    assert parallel("{shard: 2}") == parallel("{shard: 2, tensor: 1}") == {"data": None, "shard": 2}
+    assert parallel("{tensor: 2}") == {"data": None, "shard": 1, "tensor": 2}
 
 
 @pytest.mark.parametrize(("pipeline", "old", "new", "stages"), CHANGES, ids=[case[2] for case in CHANGES])

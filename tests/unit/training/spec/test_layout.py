@@ -35,6 +35,17 @@ def test_processes_that_are_left_divide_the_model_as_far_as_they_can(shard: int,
     [
         ("{shard: 4}", "train.parallel.shard", "nodes * processes_per_node (1 * 2 = 2) must be divisible by shard (4)"),
         ("{data: 2, shard: 2}", "train.parallel.data", "data * shard (2 * 2 = 4) must be nodes * processes_per_node (1 * 2 = 2)"),
+        ("{tensor: 4}", "train.parallel.tensor", "nodes * processes_per_node (1 * 2 = 2) must be divisible by tensor (4)"),
+        (
+            "{shard: 2, tensor: 2}",
+            "train.parallel.shard",
+            "nodes * processes_per_node (1 * 2 = 2) must be divisible by shard * tensor (2 * 2 = 4)",
+        ),
+        (
+            "{data: 2, tensor: 2}",
+            "train.parallel.data",
+            "data * shard * tensor (2 * 1 * 2 = 4) must be nodes * processes_per_node (1 * 2 = 2)",
+        ),
         ("{data: 1}", "train.parallel.data", "data * shard (1 * 1 = 1) must be nodes * processes_per_node (1 * 2 = 2)"),
     ],
 )
@@ -45,11 +56,23 @@ def test_layout_of_another_number_of_processes_is_refused(refuse: Refuse, parall
 
 @pytest.mark.parametrize(
     ("parallel", "expected"),
-    [("{shard: 2}", Layout(shard=2)), ("{data: 2}", Layout(data=2)), ("{data: 1, shard: 2}", Layout(shard=2))],
+    [
+        ("{shard: 2}", Layout(shard=2)),
+        ("{data: 2}", Layout(data=2)),
+        ("{data: 1, shard: 2}", Layout(shard=2)),
+        ("{tensor: 2}", Layout(tensor=2)),
+    ],
 )
 def test_layout_follows_from_the_processes(accept: Accept, parallel: str, expected: Layout) -> None:
     train = accept("search_ranking", (PLACEMENT, f"{PLACEMENT}\n  parallel: {parallel}")).train
     assert train.layout_for(train.placement.world_size) == expected
+
+
+def test_processes_that_compute_the_same_rows_get_one_share_of_the_batch(accept: Accept, refuse: Refuse) -> None:
+    four = "placement: {nodes: 1, processes_per_node: 4}"
+    accept("search_ranking", (PLACEMENT, f"{four}\n  parallel: {{tensor: 2}}"), ("batch_size: 4096", "batch_size: 4098"))
+    (problem,) = refuse("search_ranking", (PLACEMENT, f"{four}\n  parallel: {{tensor: 2}}"), ("batch_size: 4096", "batch_size: 4097"))
+    assert problem.message == "batch_size (4097) must be divisible by nodes * processes_per_node / tensor (1 * 4 / 2 = 2)"
 
 
 def test_family_that_trains_in_one_process_refuses_a_layout(refuse: Refuse) -> None:

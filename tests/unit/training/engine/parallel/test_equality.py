@@ -8,16 +8,17 @@ from pathlib import Path
 import pytest
 
 from tests.unit.training.engine.parallel.ranks import run_ranks
-from tests.unit.training.engine.parallel.tiny_transformer import Trained, alone, train
+from tests.unit.training.engine.parallel.tiny_transformer import PLANS, Trained, alone, train
 from training.engine.parallel.choice import strategy_for
 from training.engine.parallel.gang import Gang
 from training.spec.layout import Layout
 
-# Four to five times of what was measured: 1.0e-7, 2.5e-7 and 2.4e-7.
+# Three to five times of what was measured: 1.2e-7, 3.1e-7 and 2.4e-7; weights with layers that are divided 1.1e-6.
 MAX_LOSS_ERROR = 5e-7
 MAX_NORM_ERROR = 1e-6
 """Relative."""
 MAX_WEIGHT_ERROR = 1e-6
+MAX_WEIGHT_ERROR_OF_DIVIDED_LAYERS = 5e-6
 
 
 @dataclass(frozen=True)
@@ -26,15 +27,16 @@ class Case:
     clips: bool = True
     micro_batches: int = 1
     rows: int = 16
+    plan: str = "whole"
 
     def __str__(self) -> str:
-        return (
-            f"{self.layout.words()}, {'with' if self.clips else 'without'} clipping, {self.micro_batches} micro-batches, {self.rows} rows"
-        )
+        plan = f"plan {self.plan}, " if self.layout.tensor > 1 else ""
+        clips = "with" if self.clips else "without"
+        return f"{self.layout.words()}, {plan}{clips} clipping, {self.micro_batches} micro-batches, {self.rows} rows"
 
 
 def trained_by(gang: Gang, case: Case) -> Trained:
-    strategy = strategy_for(gang, precision="fp32", layout=case.layout)
+    strategy = strategy_for(gang, precision="fp32", layout=case.layout, tensor_plan=lambda _: PLANS[case.plan])
     for_blocks = {"_min_block_bytes": 1024}
     strategy.__dict__.update({name: value for name, value in for_blocks.items() if name in strategy.__dict__})
     return train(strategy, clips=case.clips, micro_batches=case.micro_batches, rows=case.rows)
@@ -61,23 +63,31 @@ CLOSE = [
     Case(Layout(data=2, shard=2)),
     Case(Layout(shard=4)),
     Case(Layout(data=4)),
+    Case(Layout(tensor=2)),
+    Case(Layout(tensor=2), micro_batches=2),
+    Case(Layout(tensor=2), plan="sequence"),
+    Case(Layout(tensor=4), plan="sequence"),
+    Case(Layout(data=2, tensor=2)),
+    Case(Layout(data=2, tensor=2), plan="sequence"),
+    Case(Layout(shard=2, tensor=2)),
+    Case(Layout(shard=2, tensor=2), plan="sequence", rows=15),
 ]
 
 
 @pytest.mark.parametrize("case", CLOSE, ids=str)
 def test_layout_trains_the_model_of_one_process_within_the_tolerance(case: Case, tmp_path: Path) -> None:
     expected, found = compared(case, tmp_path)
-    assert_close(found[0], expected)
+    assert_close(found[0], expected, MAX_WEIGHT_ERROR if case.layout.tensor == 1 else MAX_WEIGHT_ERROR_OF_DIVIDED_LAYERS)
     assert len({tuple(member.losses) for member in found}) == 1, "every process must know the same losses"
     assert len({tuple(member.norms) for member in found}) == 1, "every process must clip by the same norm"
 
 
-def assert_close(found: Trained, expected: Trained) -> None:
+def assert_close(found: Trained, expected: Trained, max_weight_error: float) -> None:
     assert found.losses == pytest.approx(expected.losses, abs=MAX_LOSS_ERROR, rel=0)
     assert found.norms == pytest.approx(expected.norms, rel=MAX_NORM_ERROR)
     assert found.weights.keys() == expected.weights.keys()
     for name, values in found.weights.items():
-        assert values == pytest.approx(expected.weights[name], abs=MAX_WEIGHT_ERROR, rel=0), name
+        assert values == pytest.approx(expected.weights[name], abs=max_weight_error, rel=0), name
 
 
 def test_clipping_is_at_work_in_the_compared_trainings() -> None:

@@ -14,6 +14,7 @@ from training.engine.optim import MAX_GRAD_NORM, Schedule, ScheduledOptimizer
 from training.engine.optimizers import OptimizerSettings
 from training.engine.parallel.gang import Gang
 from training.engine.parallel.strategy import Strategy
+from training.engine.parallel.tensor_plan import Division, TensorPlan
 
 VOCABULARY, WIDTH, HEADS, LENGTH, BLOCKS = 32, 16, 4, 8, 2
 ROWS = 16
@@ -68,6 +69,27 @@ class TinyTransformer(nn.Module):
         return output
 
 
+PLAN: TensorPlan = {
+    "embedding": "row",
+    **{f"blocks.*.attention.{name}": "column" for name in ("query", "key", "value")},
+    "blocks.*.attention.out": "row",
+    "blocks.*.up": "column",
+    "blocks.*.down": "row",
+}
+SEQUENCE_PLAN: TensorPlan = {
+    "embedding": Division("row", gives="sequence"),
+    "blocks.*.norm": "sequence",
+    "blocks.*.attention": "gather",
+    **{f"blocks.*.attention.{name}": "column" for name in ("query", "key", "value")},
+    "blocks.*.attention.out": Division("row", gives="sequence"),
+    "blocks.*.second_norm": "sequence",
+    "blocks.*.up": Division("column", takes="sequence"),
+    "blocks.*.down": Division("row", gives="sequence"),
+    "norm": Division("sequence", gives="whole"),
+}
+PLANS = {"whole": PLAN, "sequence": SEQUENCE_PLAN}
+
+
 def squares(module: nn.Module, batch: Batch) -> torch.Tensor:
     """Return the summed squared error."""
     return ((module(batch) - batch["label"]) ** 2).sum()
@@ -111,7 +133,8 @@ def train(
         optimizer.clear_gradients()
         total = strategy.backward(cut(share, micro_batches), squares, rows)
         norms.append(strategy.clip(MAX_GRAD_NORM if clips else 1e9))
-        losses.append(strategy.gang.sum(float(total))[0] / rows)
+        # Processes that share layers have the same rows.
+        losses.append(strategy.gang.sum(float(total))[0] / rows * strategy.num_data_ranks / strategy.gang.world_size)
         optimizer.step(step)
     weights = strategy.whole(strategy.weights())
     digest = hashlib.sha256(b"".join(tensor.contiguous().numpy().tobytes() for _, tensor in sorted(weights.items()))).hexdigest()
