@@ -1,20 +1,23 @@
 """Sharded data parallel training (FSDP2): each process has a share of each batch and a part of each parameter.
 
 The parts of a block of layers are gathered for its forward and backward pass, and gradients are reduced to the process that has the
-part (Rajbhandari et al., ZeRO, 2020; Zhao et al., PyTorch FSDP, 2023). With several replicas, gradients are averaged over them too. With
-`tensor`, layers are divided first (`training.engine.parallel.tensor`), and each process has a shard of its part of them; FSDP2 is then used
-with one shard too, since torch's DDP takes no layers that are divided.
+part (Rajbhandari et al., ZeRO, 2020; Zhao et al., PyTorch FSDP, 2023). With several replicas, gradients are averaged over them too, once
+in a step: what a process keeps of its micro-batches until then is no larger than its part. With `tensor`, layers are divided first
+(`training.engine.parallel.tensor`), and each process has a shard of its part of them; FSDP2 is then used with one shard too, since torch's
+DDP takes no layers that are divided.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager, nullcontext
 from typing import Final
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from training import liveness
@@ -27,21 +30,72 @@ from training.engine.parallel.strategy import SumLoss
 from training.engine.parallel.tensor import check_alike, divide_layers
 from training.engine.parallel.tensor_plan import TensorPlan
 from training.engine.precision import DTYPES
+from training.errors import Problem, SpecError, shown
 from training.spec.layout import Layout
 
 MIN_BLOCK_BYTES: Final = 1 << 20
 """Smaller blocks are gathered with what surrounds them: a collective has a cost of its own."""
 
 
-def blocks_of(module: nn.Module, min_bytes: int = MIN_BLOCK_BYTES) -> Iterator[nn.Module]:
-    """Yield the blocks that are gathered one at a time: members of the outermost ModuleLists and Sequentials, from `min_bytes` on."""
+MIN_ALONE_BYTES: Final = 16 << 20
+"""Of a layer outside of all blocks: a smaller one stays gathered for a whole step, which spares a collective."""
+ALONE: Final = (nn.Embedding, nn.EmbeddingBag, nn.Linear)
+"""Layers whose weight only their own `forward` reads; not classes derived from them, such as the output layer of an attention."""
+
+MIXED: Final = "mixed torch.Tensor and DTensor"
+"""Part of what torch says where an operator gets a divided and a whole tensor."""
+
+
+def blocks_of(module: nn.Module, min_bytes: int = MIN_BLOCK_BYTES, min_alone_bytes: int = MIN_ALONE_BYTES) -> Iterator[nn.Module]:
+    """Yield what is gathered one at a time.
+
+    These are the members of the outermost ModuleLists and Sequentials, from `min_bytes` on, and outside of them embeddings and linear
+    layers from `min_alone_bytes` on. A layer that shares a weight with another one is left out: both would need it at other times.
+    """
+    uses = Counter(id(parameter) for _, parameter in module.named_parameters(remove_duplicate=False))
+    yield from _blocks_of(module, min_bytes, min_alone_bytes, {parameter for parameter, count in uses.items() if count > 1})
+
+
+def _blocks_of(module: nn.Module, min_bytes: int, min_alone_bytes: int, shared: Set[int]) -> Iterator[nn.Module]:
     for child in module.children():
-        if not isinstance(child, nn.ModuleList | nn.Sequential):
-            yield from blocks_of(child, min_bytes)
-            continue
-        for block in child:
-            if sum(parameter.numel() * parameter.element_size() for parameter in block.parameters()) >= min_bytes:
-                yield block
+        if isinstance(child, nn.ModuleList | nn.Sequential):
+            yield from (block for block in child if _size_bytes(block) >= min_bytes)
+        elif type(child) in ALONE:
+            if _size_bytes(child) >= min_alone_bytes and not any(id(parameter) in shared for parameter in child.parameters()):
+                yield child
+        else:
+            yield from _blocks_of(child, min_bytes, min_alone_bytes, shared)
+
+
+def _size_bytes(module: nn.Module) -> int:
+    return sum(parameter.numel() * parameter.element_size() for parameter in module.parameters())
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Explain what torch says of a weight that is read while only a part of it is there."""
+    try:
+        yield
+    except RuntimeError as err:
+        if MIXED not in str(err):
+            raise
+        message = f"the model reads the weight of a block or a large layer outside of its forward, where it is divided: {str(err)[:300]}"
+        hint = "call the layer itself; for an output layer that uses the embedding's weight: self.head.weight = self.embedding.weight"
+        raise SpecError("train.model", [Problem(code="parallel.used_outside", message=message, hint=hint)]) from err
+
+
+def _check_averaged(module: nn.Module) -> None:
+    """Raise where replicas have not averaged the gradients of earlier micro-batches, as the last one had none for a block.
+
+    Raises:
+        SpecError: `parallel.unused_block`.
+    """
+    for name, block in module.named_modules():
+        groups = block._get_fsdp_state()._fsdp_param_groups if isinstance(block, FSDPModule) else []
+        if any(group._partial_reduce_output is not None for group in groups):
+            message = f"the block {shown(name)} has gradients of some micro-batches of a step, and none of the last one"
+            hint = "let each forward pass use all blocks, or remove train.micro_batch_size"
+            raise SpecError("train.model", [Problem(code="parallel.unused_block", message=message, hint=hint)])
 
 
 class ShardedModel:
@@ -54,6 +108,7 @@ class ShardedModel:
         *,
         precision: str = "fp32",
         min_block_bytes: int = MIN_BLOCK_BYTES,
+        min_alone_bytes: int = MIN_ALONE_BYTES,
         tensor_plan: Callable[[nn.Module], TensorPlan] | None = None,
     ) -> None:
         if layout.tensor > 1 and tensor_plan is None:
@@ -62,6 +117,7 @@ class ShardedModel:
         self._layout = layout
         self._precision = precision
         self._min_block_bytes = min_block_bytes
+        self._min_alone_bytes = min_alone_bytes
         self._tensor_plan = tensor_plan
         self._is_checked = layout.tensor == 1
         self._module: nn.Module = nn.Identity()
@@ -113,7 +169,7 @@ class ShardedModel:
             if self._tensor_plan is not None and self._layout.tensor > 1:
                 divide_layers(module, mesh[TENSOR], self._tensor_plan(module))
             self._mesh = mesh
-            for block in blocks_of(module, self._min_block_bytes):
+            for block in list(blocks_of(module, self._min_block_bytes, self._min_alone_bytes)):
                 fully_shard(block, mesh=used, mp_policy=policy)
             fully_shard(module, mesh=used, mp_policy=policy)
         self._parameters = dict(module.named_parameters())
@@ -122,11 +178,16 @@ class ShardedModel:
     def backward(self, batches: Sequence[Batch], loss: SumLoss, num_units: int) -> torch.Tensor:
         totals = []
         with self._gang.collectives():
-            for batch in batches:
-                total = loss(self._module, self._on_device(batch))
+            for number, batch in enumerate(batches, start=1):
+                if self._layout.data > 1 and isinstance(self._module, FSDPModule):
+                    self._module.set_requires_all_reduce(number == len(batches))
+                with _explained() if self._layout.tensor == 1 else nullcontext():
+                    total = loss(self._module, self._on_device(batch))
                 # FSDP averages over ranks, as DDP does.
                 (total * (self.num_data_ranks / num_units)).backward()  # type: ignore[no-untyped-call]
                 totals.append(total.detach())
+            if len(batches) > 1 and self._layout.data > 1:
+                _check_averaged(self._module)
             found = torch.stack(totals).sum()
             if not self._is_checked:
                 check_alike(self._parameters, found, self._mesh[TENSOR])

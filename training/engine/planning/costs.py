@@ -47,7 +47,7 @@ class ModelFacts:
     update_bytes: int = 0
     """What the optimizer's step needs besides its state, at most."""
     block_bytes: tuple[int, ...]
-    """Parameters of the blocks that FSDP gathers one at a time."""
+    """Parameters of the blocks and large layers that FSDP gathers one at a time."""
     activations: Mapping[Mode, Line]
     """Tensors kept for the backward pass, by `train.activation_checkpointing`; only `none` where the model has no blocks."""
     passed: Line = Line(fixed=0, per_row=0)
@@ -147,10 +147,10 @@ def _buffers(facts: ModelFacts, work: Work, layout: Layout) -> float:
         # Under autocast, each weight has a cast copy until the end of the forward pass.
         casts = facts.parameter_bytes / (tensor * stages) * work.compute_share if work.is_half else 0.0
         return found + casts
-    largest = max(facts.block_bytes, default=0) / tensor
+    largest, second = (size / tensor for size in sorted((0, 0, *facts.block_bytes), reverse=True)[:2])
     rest = facts.rest_bytes / (tensor * stages)
     # The block that computes and the one that is gathered next; their gradients, before and while they are reduced in fp32.
-    gathered = (rest + 2 * largest) * work.compute_share
+    gathered = (rest + largest + second) * work.compute_share
     reduced = max(rest, largest) * (work.compute_share + 1.0)
     return found + gathered + reduced
 
@@ -183,10 +183,9 @@ def wire_of(facts: ModelFacts, work: Work, layout: Layout, devices: Devices) -> 
         found.append(_wire("all-gather", "parameters (shard)", count, gathered, inside))
         found.append(_wire("reduce-scatter", "gradients (shard)", num_micro * groups, facts.gradient_bytes * share, inside))
     if data > 1:
-        # Sharded gradients are averaged over replicas in each micro-batch; whole ones once, in buckets of 25 MiB.
-        times = num_micro if shard > 1 else 1
-        count = num_micro * groups if shard > 1 else max(1, math.ceil(facts.gradient_bytes * part / (25 << 20)))
-        sent = 2 * (data - 1) / data * facts.gradient_bytes * part / shard * times
+        # Averaged over replicas once in a step: by blocks, or whole ones in buckets of 25 MiB.
+        count = groups if shard > 1 else max(1, math.ceil(facts.gradient_bytes * part / (25 << 20)))
+        sent = 2 * (data - 1) / data * facts.gradient_bytes * part / shard
         found.append(_wire("all-reduce", "gradients (data)", count, sent, layout.world_size <= devices.per_node))
     passed = facts.passed.at(rows) * work.compute_share
     if tensor > 1:

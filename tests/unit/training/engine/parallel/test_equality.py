@@ -37,7 +37,7 @@ class Case:
 
 def trained_by(gang: Gang, case: Case) -> Trained:
     strategy = strategy_for(gang, precision="fp32", layout=case.layout, tensor_plan=lambda _: PLANS[case.plan])
-    for_blocks = {"_min_block_bytes": 1024}
+    for_blocks = {"_min_block_bytes": 1024, "_min_alone_bytes": 1024}
     strategy.__dict__.update({name: value for name, value in for_blocks.items() if name in strategy.__dict__})
     return train(strategy, clips=case.clips, micro_batches=case.micro_batches, rows=case.rows)
 
@@ -61,6 +61,7 @@ CLOSE = [
     Case(Layout(shard=2), micro_batches=2),
     Case(Layout(shard=2), rows=15),
     Case(Layout(data=2, shard=2)),
+    Case(Layout(data=2, shard=2), micro_batches=2),
     Case(Layout(shard=4)),
     Case(Layout(data=4)),
     Case(Layout(tensor=2)),

@@ -1,0 +1,100 @@
+"""What FSDP2 gathers one at a time, and models that it cannot divide."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from tests.unit.training.engine.parallel.ranks import run_ranks
+from tests.unit.training.engine.parallel.tiny_transformer import VOCABULARY, WIDTH, Block, global_batch
+from training.data.loader import Batch, cut
+from training.engine.parallel.gang import Gang
+from training.engine.parallel.sharded import ShardedModel, blocks_of
+from training.errors import SpecError
+from training.spec.layout import Layout
+
+KIB = 1024
+
+
+class Derived(nn.Linear):
+    """Its weight may be read by what surrounds it."""
+
+
+class Parts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.large = nn.Embedding(512, 8)
+        self.small = nn.Embedding(16, 8)
+        self.blocks = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+        self.inner = nn.ModuleDict({"large": nn.Linear(8, 512), "derived": Derived(8, 512)})
+        self.first, self.second = nn.Embedding(512, 8), nn.Linear(8, 512, bias=False)
+        self.second.weight = self.first.weight
+
+
+def test_blocks_and_large_layers_are_gathered_alone_and_what_shares_a_weight_is_not() -> None:
+    parts = Parts()
+    assert list(blocks_of(parts, 64, 16 * KIB)) == [parts.large, *parts.blocks, parts.inner["large"]]
+    assert list(blocks_of(parts, 64, 19 * KIB)) == [*parts.blocks]
+
+
+class Tied(nn.Module):
+    """Predicts by the embedding's own weights; by one of three ways to reach them, and without its second block in some calls."""
+
+    def __init__(self, head: str, skips: bool = False) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, WIDTH)
+        self.blocks = nn.ModuleList(Block() for _ in range(2))
+        self.head: nn.Linear | None = None
+        if head == "shared":
+            self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
+            self.head.weight = self.embedding.weight
+        self.skips = skips
+        self.calls = 0
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        self.calls += 1
+        states = self.embedding(batch["features_int"])
+        for block in self.blocks if self.calls % 2 or not self.skips else self.blocks[:1]:
+            states = block(states)
+        logits: torch.Tensor = nn.functional.linear(states, self.embedding.weight) if self.head is None else self.head(states)
+        return logits.mean(dim=(1, 2))
+
+
+def squares(module: nn.Module, batch: Batch) -> torch.Tensor:
+    return ((module(batch) - batch["label"]) ** 2).sum()
+
+
+def first_step(gang: Gang, head: str, layout: Layout, skips: bool) -> list[float] | list[str]:
+    """Return the sums of the gradients of all parameters, or the codes of the problems."""
+    strategy = ShardedModel(gang, layout, min_block_bytes=KIB, min_alone_bytes=KIB)
+    torch.manual_seed(3)
+    parameters = strategy.place(Tied(head, skips))
+    batch = global_batch(0)
+    share = cut(batch, strategy.num_data_ranks)[strategy.data_rank]
+    try:
+        strategy.backward(cut(share, 2), squares, len(batch["label"]))
+    except SpecError as err:
+        return [problem.code for problem in err.problems]
+    return [float(parameter.grad.full_tensor().sum()) for parameter in parameters.values()]  # type: ignore[union-attr]
+
+
+def test_layers_that_share_a_weight_have_the_gradients_of_one_process(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    alone = Tied("shared")
+    batch = global_batch(0)
+    (squares(alone, batch) / len(batch["label"])).backward()
+    expected = [float(parameter.grad.sum()) for parameter in alone.parameters()]  # type: ignore[union-attr]
+    for found in run_ranks(first_step, 2, tmp_path, "shared", Layout(shard=2), False):
+        assert found == pytest.approx(expected, abs=1e-4)
+
+
+def test_weight_that_is_read_outside_of_its_layer_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    assert run_ranks(first_step, 2, tmp_path, "weight", Layout(shard=2), False) == [["parallel.used_outside"]] * 2
+
+
+def test_block_that_the_last_micro_batch_leaves_out_is_refused_where_replicas_would_differ(tmp_path: Path) -> None:
+    assert run_ranks(first_step, 2, tmp_path / "two", "shared", Layout(data=2), True) == [["parallel.unused_block"]] * 2
+    assert all(len(found) > 10 for found in run_ranks(first_step, 2, tmp_path / "one", "shared", Layout(shard=2), True))
