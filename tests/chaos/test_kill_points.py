@@ -1,4 +1,4 @@
-"""Two hundred kill points of trainings in several processes, fifty of them with a state of 200 MB; see the twenty-five of `make test`."""
+"""230 kill points of trainings in several processes, fifty of them with a state of 200 MB; see the thirty of `make test`."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ CASES = {
     "ddp": (Layout(data=2), SMALL, 60),
     "fsdp2": (Layout(shard=2), SMALL, 60),
     "hsdp": (Layout(data=2, shard=2), SMALL, 30),
+    "tensor": (Layout(tensor=2), SMALL, 20),
+    "fsdp2-tensor": (Layout(shard=2, tensor=2), SMALL, 10),
     "ddp-large": (Layout(data=2), LARGE, 20),
     "fsdp2-large": (Layout(shard=2), LARGE, 30),
 }

@@ -163,15 +163,19 @@ class ShardedModel:
         self._module = module.to(self._gang.device)
         self._gang.copy_from_first([*module.parameters(), *module.buffers()])
         dtype = DTYPES[self._precision]
-        policy = MixedPrecisionPolicy() if dtype is torch.float32 else MixedPrecisionPolicy(dtype, torch.float32, torch.float32)
+        # What a block gives stays in half precision: the layer after it has its parameters in that.
+        inner, outer = (
+            MixedPrecisionPolicy() if dtype is torch.float32 else MixedPrecisionPolicy(dtype, torch.float32, output_dtype)
+            for output_dtype in (None, torch.float32)
+        )
         used = mesh[DATA, SHARD] if self._layout.data > 1 else mesh[SHARD]
         with self._gang.collectives():
             if self._tensor_plan is not None and self._layout.tensor > 1:
                 divide_layers(module, mesh[TENSOR], self._tensor_plan(module))
             self._mesh = mesh
             for block in list(blocks_of(module, self._min_block_bytes, self._min_alone_bytes)):
-                fully_shard(block, mesh=used, mp_policy=policy)
-            fully_shard(module, mesh=used, mp_policy=policy)
+                fully_shard(block, mesh=used, mp_policy=inner)
+            fully_shard(module, mesh=used, mp_policy=outer)
         self._parameters = dict(module.named_parameters())
         return self._parameters
 

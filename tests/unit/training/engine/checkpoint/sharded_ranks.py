@@ -21,8 +21,9 @@ from typing import Any, Final
 import torch
 import torch._dynamo  # Before the forks: the first operation of a DTensor imports it.
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.placement_types import _StridedShard
 
 from tests.unit.training.engine.loop_bench import LoopBench
 from training.engine.checkpoint.checkpoints import Checkpoints
@@ -40,6 +41,9 @@ MESHES: Final[dict[str, tuple[int, ...]]] = {
     "replicas of shards": (2, 2),
     "columns": (2,),
     "rows and columns": (2, 2),
+    "layers": (1, 2),
+    "shards of layers": (2, 2),
+    "replicas of layers": (2, 1, 2),
 }
 PLACEMENTS: Final[dict[str, list[Any]]] = {
     "shard 2": [Shard(0)],
@@ -47,7 +51,12 @@ PLACEMENTS: Final[dict[str, list[Any]]] = {
     "replicas of shards": [Replicate(), Shard(0)],
     "columns": [Shard(1)],
     "rows and columns": [Shard(0), Shard(1)],
+    # As FSDP2 places what tensor parallel has divided by rows: the shards are those of each process's part.
+    "layers": [_StridedShard(0, split_factor=2), Shard(0)],
+    "shards of layers": [_StridedShard(0, split_factor=2), Shard(0)],
+    "replicas of layers": [Replicate(), _StridedShard(0, split_factor=2), Shard(0)],
 }
+DIVIDED_LAYERS: Final = ("layers", "shards of layers", "replicas of layers")
 LAYOUTS: Final = tuple(MESHES)
 PLAIN: Final = ("buffer", "scalar", "none")
 
@@ -72,12 +81,26 @@ def placed(layout: str, state: dict[str, torch.Tensor]) -> dict[str, torch.Tenso
     """Return a state as this rank has it in a layout."""
     if layout not in PLACEMENTS:
         return {name: tensor.clone() for name, tensor in state.items()}
-    names = ("data", "shard")[: len(MESHES[layout])]
-    mesh = init_device_mesh("cpu", MESHES[layout], mesh_dim_names=names)
+    mesh = init_device_mesh("cpu", MESHES[layout])
+    if layout in DIVIDED_LAYERS:
+        return {name: tensor.clone() if name in PLAIN else layer_part(tensor, mesh, PLACEMENTS[layout]) for name, tensor in state.items()}
     return {
         name: tensor.clone() if name in PLAIN else distribute_tensor(tensor, mesh, PLACEMENTS[layout])  # type: ignore[no-untyped-call]
         for name, tensor in state.items()
     }
+
+
+def layer_part(tensor: torch.Tensor, mesh: DeviceMesh, placements: list[Any]) -> torch.Tensor:
+    """Return this process's part of a tensor: of its rows of the layer a shard."""
+    *_, shard, layer = mesh.get_coordinate() or []
+    *replicas, num_shards, num_parts = mesh.shape
+    # A plan refuses a width that cannot be divided: such a tensor is replicated over the tensor group.
+    is_divisible = tensor.shape[0] % num_parts == 0
+    chosen = placements if is_divisible else [*(Replicate() for _ in replicas), Shard(0), Replicate()]
+    rows = tensor.chunk(num_parts)[layer] if is_divisible else tensor
+    shards = rows.chunk(num_shards)
+    part = shards[shard] if shard < len(shards) else rows[:0]
+    return DTensor.from_local(part.clone(), mesh, chosen, run_check=False, shape=tensor.shape, stride=tensor.stride())
 
 
 def world_size(layout: str) -> int:

@@ -18,11 +18,14 @@ from training.data.loader import Batch, Loader, ShardSet
 from training.engine.checkpoint.savers import Savers
 from training.engine.parallel.choice import strategy_for
 from training.engine.parallel.gang import Gang
+from training.engine.parallel.tensor_plan import TensorPlan
 from training.spec.layout import Layout
 from training.store import Store
 
 EPOCHS, STEPS = 3, 12
 MIN_BLOCK_BYTES = 64
+PLAN: TensorPlan = {"blocks.0": "column", "blocks.1": "row"}
+"""Of `Net`, for layouts that divide its layers."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ def train_once(gang: Gang, folder: str, layout: Layout, attempt: int, point: Kil
     bench = LoopBench(Path(folder) / f"rows-{attempt}-{gang.rank}")
     bench.store, bench.num_attempts = Store(str(Path(folder) / "store")), attempt - 1
     context = bench.context(rank=gang.rank)
-    strategy = strategy_for(gang, precision="fp32", layout=layout)
+    strategy = strategy_for(gang, precision="fp32", layout=layout, tensor_plan=lambda _: PLAN)
     if strategy.is_sharded:
         vars(strategy).update(_min_block_bytes=MIN_BLOCK_BYTES)
     torch.manual_seed(11)

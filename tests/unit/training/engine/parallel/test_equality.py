@@ -69,7 +69,7 @@ CLOSE = [
     Case(Layout(tensor=2), plan="sequence"),
     Case(Layout(tensor=4), plan="sequence"),
     Case(Layout(data=2, tensor=2)),
-    Case(Layout(data=2, tensor=2), plan="sequence"),
+    Case(Layout(data=2, tensor=2), plan="sequence", micro_batches=2),
     Case(Layout(shard=2, tensor=2)),
     Case(Layout(shard=2, tensor=2), plan="sequence", rows=15),
 ]

@@ -1,4 +1,4 @@
-"""A rank is killed at 25 points, after a step or inside a save: the next attempt ends in the bits of the undisturbed training."""
+"""A rank is killed at 30 points, after a step or inside a save: the next attempt ends in the bits of the undisturbed training."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ from tests.unit.training.engine.parallel.kill_points import KillPoint, drawn, ki
 from training.spec.layout import Layout
 
 SEED = 12
-LAYOUTS = {"ddp": (Layout(data=2), 9), "fsdp2": (Layout(shard=2), 13), "hsdp": (Layout(data=2, shard=2), 3)}
+LAYOUTS = {
+    "ddp": (Layout(data=2), 9),
+    "fsdp2": (Layout(shard=2), 13),
+    "hsdp": (Layout(data=2, shard=2), 3),
+    "tensor": (Layout(tensor=2), 3),
+    "fsdp2-tensor": (Layout(shard=2, tensor=2), 2),
+}
 POINTS = [(name, point) for name, (layout, number) in LAYOUTS.items() for point in drawn(SEED, number, layout)]
 
 
