@@ -33,6 +33,7 @@ from training.contracts import RunIdentity, StageRequest
 from training.engine.checkpoint.checkpoints import Checkpoints
 from training.engine.checkpoint.savers import Savers
 from training.engine.checkpoint.sharded_writer import ShardedWriter
+from training.engine.checkpoint.writer import Interval
 from training.runtime.context import StageContext, StopFlag
 from training.store import Store
 from training.store.leases import Lease
@@ -71,7 +72,7 @@ def opened(folder: Path, *, is_sharded: bool) -> Checkpoints:
     spec: Any = SimpleNamespace()
     context = StageContext(store=store, request=request, spec=spec, folder=folder, stop=StopFlag(), rank=0, lease=lease)
     savers = Savers(0, 1, dist.HashStore()) if is_sharded else None
-    return Checkpoints(context, every_seconds=1e9, identity={"world_size": 1, "dataset": "d"}, savers=savers)
+    return Checkpoints(context, interval=Interval(), identity={"world_size": 1, "dataset": "d"}, savers=savers)
 
 
 @contextmanager

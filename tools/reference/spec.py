@@ -248,7 +248,10 @@ def default_of(key: Key, *, nested: bool) -> str:
     if value is None:
         return "*none*"
     if nested:
-        return "its keys' defaults" if isinstance(value, Section) else "empty"
+        if isinstance(value, Section):
+            return "its keys' defaults"
+        # Of a section that can be written as one value.
+        return code(value) if isinstance(value, str) and value else "empty"
     return code(_yaml(value)) if value not in ((), {}, "") else "empty"
 
 

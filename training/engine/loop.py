@@ -164,7 +164,7 @@ class Loop:
         """Save, where it is due or the training is to stop; only here is the state that of a whole step."""
         parts, progress = self._parts, self.progress
         saves = self._strategy.saves
-        is_stopped, is_due = self._strategy.agree(parts.stop.requested, saves and parts.checkpoints.due)
+        is_stopped, is_due = self._strategy.agree(parts.stop.requested, saves and parts.checkpoints.is_due(progress.step))
         if is_stopped and saves:
             self._save(wait=True)
             raise PreemptedError("train.preempted", f"stopped after step {progress.step}, which is committed")

@@ -185,12 +185,15 @@ ONE_LINE: Final = _printable(_NOT_IN_A_LINE, "line breaks, control characters an
 PLAIN_TEXT: Final = _printable(_NOT_IN_A_TEXT, "control characters and direction overrides are refused")
 Line = Annotated[str, Field(min_length=1, max_length=200), ONE_LINE]
 
+_DURATION_SCHEMA: Final[dict[str, Any]] = {
+    "type": "string",
+    "pattern": r"^(?=\d)(\d{1,6}d)?(\d{1,6}h)?(\d{1,6}m)?(\d{1,9}s)?$",
+    "examples": ["30d", "36h", "10m", "90s"],
+}
 _DURATION_PARTS = (
     BeforeValidator(parse_duration),
     PlainSerializer(duration_text, return_type=str),
-    WithJsonSchema(
-        {"type": "string", "pattern": r"^(?=\d)(\d{1,6}d)?(\d{1,6}h)?(\d{1,6}m)?(\d{1,9}s)?$", "examples": ["30d", "36h", "10m", "90s"]}
-    ),
+    WithJsonSchema(_DURATION_SCHEMA),
 )
 Duration = Annotated[timedelta, *_DURATION_PARTS]
 PositiveDuration = Annotated[timedelta, AfterValidator(_longer_than_nothing), *_DURATION_PARTS]
@@ -295,6 +298,39 @@ class OrAuto:
         if isinstance(value, str) and value != AUTO:
             raise refusal("field.choice", f"must be auto or a mapping, got {told(value)}", hint=f"write auto, or {self.keys}")
         return value if value == AUTO else read(value)
+
+
+@dataclass(frozen=True, slots=True)
+class OrDuration:
+    """Lets a key whose value is a section be a duration too: the section with that duration alone, which is written as a duration."""
+
+    field: str
+    """Of the section, for the duration."""
+    keys: str
+    """Of the section, for the error."""
+
+    def __get_pydantic_core_schema__(self, source: type[BaseModel], handler: GetCoreSchemaHandler) -> CoreSchema:
+        inner = handler(source)
+        written = core_schema.wrap_serializer_function_ser_schema(self._write, schema=inner)
+        return core_schema.no_info_wrap_validator_function(self._read, inner, serialization=written)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"anyOf": [_DURATION_SCHEMA, handler(schema)]}
+
+    def _read(self, value: Any, read: Callable[[Any], Any]) -> Any:
+        if isinstance(value, timedelta | str | int | float | bool):
+            hint = f"write a duration such as 10m, or {self.keys}"
+            try:
+                return read({self.field: _longer_than_nothing(parse_duration(value))})
+            except PydanticCustomError as err:
+                if err.type != "duration.invalid":
+                    raise
+                raise refusal("duration.invalid", str(err), hint=hint) from None
+        return read(value)
+
+    def _write(self, value: Any, write: Callable[[Any], Any]) -> Any:
+        given = {name: part for name, part in write(value).items() if part is not None}
+        return given[self.field] if set(given) == {self.field} else given
 
 
 def _scalar(value: Any) -> str | int | float | bool:

@@ -7,6 +7,7 @@ torchrun --nproc-per-node=2 --max-restarts=0 -m training.stages.train REQUEST_UR
 from __future__ import annotations
 
 import logging
+import math
 import time
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from training.data.classes import Classes
 from training.data.dataset import meta_of, sample_order_digest
 from training.engine.checkpoint.checkpoints import Checkpoints
 from training.engine.checkpoint.format import Identity
+from training.engine.checkpoint.writer import Interval
 from training.engine.devices import check_expected, device_words
 from training.engine.parallel.alone import Alone
 from training.engine.staging import fetch_for_node
@@ -30,6 +32,7 @@ from training.spec.carried_code import check_own_class
 from training.spec.families import descriptor_of
 from training.spec.layout import Layout
 from training.spec.rules.tuning import with_settings
+from training.spec.sections.train import SaveInterval
 from training.stage_table import TRIAL
 from training.store import Manifest, set_run_ref
 
@@ -169,12 +172,16 @@ def _checkpoints(context: StageContext, dataset: Manifest, gang: Gang | Alone, l
         identity["layout"] = layout.sizes()
     return Checkpoints(
         context,
-        every_seconds=train.checkpoint.every.total_seconds(),
+        interval=_interval(train.checkpoint.every),
         identity=identity,
         by_name=context.request.stage != TRIAL,
         keep=train.checkpoint.keep,
         savers=None if layout.is_replicated else savers_of(gang),
     )
+
+
+def _interval(every: SaveInterval) -> Interval:
+    return Interval(seconds=math.inf if every.time is None else every.time.total_seconds(), steps=every.steps)
 
 
 def savers_of(gang: Gang | Alone) -> Savers | None:

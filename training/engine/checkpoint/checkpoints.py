@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from training.engine.checkpoint.format import Identity, Position
 from training.engine.checkpoint.reader import CheckpointReader, Filled, Restored
-from training.engine.checkpoint.writer import CheckpointWriter
+from training.engine.checkpoint.writer import CheckpointWriter, Interval
 from training.runtime.context import StageContext
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Checkpoints:
         self,
         context: StageContext,
         *,
-        every_seconds: float,
+        interval: Interval,
         identity: Identity,
         by_name: bool = True,
         keep: int = DEFAULT_KEEP,
@@ -38,7 +38,7 @@ class Checkpoints:
         """Open the checkpoints of an address.
 
         Args:
-            every_seconds: least time between two saves that are due by time.
+            interval: when a save without a name is due.
             keep: how many of the newest checkpoints stay, besides that of the best epoch (`train.checkpoint.keep`).
             identity: what a checkpoint must agree on to be resumed from.
             by_name: a save with a name is made also where none is due, and the run's refs point to it; False: there is none to look at.
@@ -47,17 +47,16 @@ class Checkpoints:
         """
         self._writer: CheckpointWriter | ShardedWriter
         if savers is None:
-            self._writer = CheckpointWriter(context, every_seconds=every_seconds, identity=identity, by_name=by_name, keep=keep)
+            self._writer = CheckpointWriter(context, interval=interval, identity=identity, by_name=by_name, keep=keep)
         else:
             from training.engine.checkpoint.sharded_writer import ShardedWriter
 
-            self._writer = ShardedWriter(context, savers, every_seconds=every_seconds, identity=identity, by_name=by_name, keep=keep)
+            self._writer = ShardedWriter(context, savers, interval=interval, identity=identity, by_name=by_name, keep=keep)
         self._reader = CheckpointReader(context, identity=identity)
 
-    @property
-    def due(self) -> bool:
-        """Whether the interval is over and no save is under way."""
-        return self._writer.due
+    def is_due(self, step: int) -> bool:
+        """Whether a save without a name is due after a step (`Saves.is_due`)."""
+        return self._writer.is_due(step)
 
     def reserve(self, state: State) -> None:
         """See `CheckpointWriter.reserve`."""

@@ -28,7 +28,7 @@ from training.engine.checkpoint.plan import GlobalPlan, Listing, plan_for
 from training.engine.checkpoint.savers import Exchange, Savers
 from training.engine.checkpoint.shard_buffer import Copied, Layout, Layouts, ShardBuffer
 from training.engine.checkpoint.tensors import State
-from training.engine.checkpoint.writer import Commits, Saves, Written
+from training.engine.checkpoint.writer import Commits, Interval, Saves, Written
 from training.errors import LeaseLostError, NightshiftError, UnavailableError
 from training.runtime.context import StageContext
 from training.store import Manifest
@@ -46,14 +46,12 @@ CLOSE_SECONDS: Final = 5.0
 class ShardedWriter:
     """Saves one training's state at its address from every process of its gang. All call `save` at the same steps."""
 
-    def __init__(
-        self, context: StageContext, savers: Savers, *, every_seconds: float, identity: Identity, by_name: bool, keep: int
-    ) -> None:
+    def __init__(self, context: StageContext, savers: Savers, *, interval: Interval, identity: Identity, by_name: bool, keep: int) -> None:
         self._by_name = by_name
         self._objects = context.store.objects
         self._savers = savers
         self._commits = Commits(context, identity=identity, keep=keep)
-        self._saves = Saves(every_seconds=every_seconds)
+        self._saves = Saves(interval)
         self._given_up = threading.Event()
         self._exchange = Exchange(savers, self._given_up)
         self._layouts = Layouts()
@@ -65,10 +63,9 @@ class ShardedWriter:
         self._assigned: dict[str, Sequence[int]] = {}
         self._told: set[str] = set()
 
-    @property
-    def due(self) -> bool:
-        """Whether the interval is over and no save is under way here: rank 0's answer is for all, who must hear of it."""
-        return self._saves.due
+    def is_due(self, step: int) -> bool:
+        """Whether a save is due here after a step (`Saves.is_due`): rank 0's answer is for all, who must hear of it."""
+        return self._saves.is_due(step)
 
     def reserve(self, state: State) -> None:
         """Begin to allocate, in the background, what a save of this process's part of such a state is copied to."""
@@ -89,7 +86,7 @@ class ShardedWriter:
             UnavailableError: three consecutive saves failed.
         """
         if name is not None and not self._by_name:
-            if not self._agree(self.due):
+            if not self._agree(self.is_due(meta["step"])):
                 return
             name = None
         layout = self._layouts.of(state)
@@ -100,7 +97,7 @@ class ShardedWriter:
         with liveness.phase("checkpoint", "copy"):
             copied = self._buffers[0].copy(layout, state)
         # The training appends to its history while this save is written.
-        self._saves.begin(self._thread.submit(self._write, self._num_saves, copied, copy.deepcopy(meta), name))
+        self._saves.begin(self._thread.submit(self._write, self._num_saves, copied, copy.deepcopy(meta), name), meta["step"])
         self._num_saves += 1
 
     def wait(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 import re
 import time
 from collections import deque
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_FAILED_SAVES: Final = 3
+BEST: Final = "best"
+"""Ref below a run's `checkpoints/` to that of the epoch with the lowest validation loss so far."""
 _EPOCH: Final = re.compile(r"epoch_(\d+)")
 
 
@@ -48,6 +51,16 @@ class Written:
 
     def to_text(self) -> str:
         return f"{(self.new + self.unchanged) / 1e6:.1f} MB, {self.new / 1e6:.1f} MB of it written, the rest unchanged"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Interval:
+    """When a save is due; of both, what comes first."""
+
+    seconds: float = math.inf
+    """Since the last save began."""
+    steps: int | None = None
+    """Saves are due at multiples of it."""
 
 
 class Commits:
@@ -76,6 +89,8 @@ class Commits:
             self._context.lease.commit("checkpoint", {"uri": uri, "step": meta["step"], "epoch": meta["epoch"], **kept})
         if name is not None:
             set_run_ref(self._store, self._context.request, f"checkpoints/{name}", uri)
+            if name == f"epoch_{meta.get('best_epoch')}":
+                set_run_ref(self._store, self._context.request, f"checkpoints/{BEST}", uri)
             self._drop_old_names(meta.get("best_epoch"))
         return uri
 
@@ -92,24 +107,32 @@ class Commits:
 class Saves:
     """The saves that are under way, oldest first, and how many have failed in a row."""
 
-    def __init__(self, *, every_seconds: float) -> None:
-        self._every_seconds = every_seconds
+    def __init__(self, interval: Interval) -> None:
+        self._interval = interval
+        self._begun_step: int | None = None
         self._begun_at = time.monotonic()
         self._in_flight: deque[Future[None]] = deque()
         self.num_failed = 0
 
-    @property
-    def due(self) -> bool:
-        """Whether the interval is over and no save is under way."""
-        return time.monotonic() - self._begun_at >= self._every_seconds and all(save.done() for save in self._in_flight)
+    def is_due(self, step: int) -> bool:
+        """Whether an interval is over after a step: by steps, or by time while no save is under way."""
+        if self._begun_step is None:
+            # A new training or one that was resumed: this is its first step.
+            self._begun_step = step - 1
+        steps = self._interval.steps
+        if steps is not None and step // steps > self._begun_step // steps:
+            # Also while a save is under way, which the new one waits for: which steps are saved does not depend on the store's speed.
+            return True
+        return time.monotonic() - self._begun_at >= self._interval.seconds and all(save.done() for save in self._in_flight)
 
     @property
     def under_way(self) -> bool:
         """Whether a save may not have ended."""
         return bool(self._in_flight)
 
-    def begin(self, save: Future[None]) -> None:
+    def begin(self, save: Future[None], step: int) -> None:
         self._begun_at = time.monotonic()
+        self._begun_step = step
         self._in_flight.append(save)
 
     def wait(self, *, most: int = 0) -> None:
@@ -140,18 +163,17 @@ class Saves:
 class CheckpointWriter:
     """Saves one training's state at its address from one process, one save at a time, in format 1."""
 
-    def __init__(self, context: StageContext, *, every_seconds: float, identity: Identity, by_name: bool, keep: int) -> None:
+    def __init__(self, context: StageContext, *, interval: Interval, identity: Identity, by_name: bool, keep: int) -> None:
         self._by_name = by_name
         self._store = context.store
         self._commits = Commits(context, identity=identity, keep=keep)
-        self._saves = Saves(every_seconds=every_seconds)
+        self._saves = Saves(interval)
         self._buffer: TensorBuffer | None = None
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
 
-    @property
-    def due(self) -> bool:
-        """Whether the interval is over and no save is under way."""
-        return self._saves.due
+    def is_due(self, step: int) -> bool:
+        """Whether a save without a name is due after a step (`Saves.is_due`)."""
+        return self._saves.is_due(step)
 
     def reserve(self, state: State) -> None:
         """Begin to allocate, in the background, what a save of such a state is copied to: in the first save it would stop the training.
@@ -175,7 +197,7 @@ class CheckpointWriter:
             UnavailableError: three consecutive saves failed.
         """
         if name is not None and not self._by_name:
-            if not self.due:
+            if not self.is_due(meta["step"]):
                 return
             name = None
         signature = self._tensor_buffer().check(state)
@@ -219,7 +241,7 @@ class CheckpointWriter:
 
     def _begin(self, index: Index, view: memoryview, meta: Position, name: str | None) -> None:
         # The training appends to its history while this save is written.
-        self._saves.begin(self._pool.submit(self._write, index, view, copy.deepcopy(meta), name))
+        self._saves.begin(self._pool.submit(self._write, index, view, copy.deepcopy(meta), name), meta["step"])
 
     def _write(self, index: Index, view: memoryview, meta: Position, name: str | None) -> None:
         files, written = {}, Written()

@@ -164,7 +164,7 @@ class _Rounds:
 
     @property
     def checkpoint_due(self) -> bool:
-        return self._context.gang.is_first and self._context.checkpoints.due
+        return self._context.gang.is_first and self._context.checkpoints.is_due(self.num_rounds)
 
 
 def _losses(evaluated: str) -> list[float]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from training.contracts import JsonValue
 from training.spec.families import descriptor_of, with_defaults
 from training.spec.layout import Layout, fitted
-from training.spec.types import AUTO, Bytes, Line, Name, OrAuto, PositiveDuration, Section, Setting
+from training.spec.types import AUTO, Bytes, Line, Name, OrAuto, OrDuration, PositiveDuration, Section, Setting, refusal
 
 
 class Placement(Section):
@@ -57,8 +57,24 @@ class Parallel(Section):
     """Processes over which the computation of each layer is divided, on the same rows; the model's class says how (`tensor_plan`)."""
 
 
+class SaveInterval(Section):
+    """When a checkpoint is due; of several keys, what comes first."""
+
+    time: PositiveDuration | None = None
+    """Since the last save began."""
+    steps: Annotated[int, Field(ge=1, le=10**9)] | None = None
+    """Of the optimizer, counted from the start of the training, so that a resumed training saves at the same ones; rounds for trees."""
+
+    @model_validator(mode="after")
+    def _has_a_key(self) -> Self:
+        if self.time is None and self.steps is None:
+            raise refusal("field.choice", "must have time or steps", hint="write a duration such as 10m, or {steps: 1000}")
+        return self
+
+
 class Checkpoint(Section):
-    every: PositiveDuration = Field(default="10m", validate_default=True)
+    every: Annotated[SaveInterval, OrDuration("time", "{steps: 1000}")] = Field(default="10m", validate_default=True)
+    """When a checkpoint is saved besides those after each epoch: a duration, `{steps: 1000}`, or both keys."""
     keep: Annotated[int, Field(ge=1, le=1000)] = 3
     """The newest checkpoints that stay, besides that of the best epoch."""
 

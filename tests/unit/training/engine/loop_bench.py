@@ -20,6 +20,7 @@ from training.data.loader import Batch, Loader, ShardSet
 from training.data.shards import describe_layout
 from training.data.transforms import LayoutEntry, Matrix
 from training.engine.checkpoint.checkpoints import Checkpoints
+from training.engine.checkpoint.writer import Interval
 from training.engine.loop import Loop, Parts
 from training.engine.optim import Schedule
 from training.engine.optimizers import OptimizerSettings
@@ -177,7 +178,8 @@ class LoopBench:
         return RecordingContext(store=self.store, request=request, spec=spec, folder=self.folder, stop=StopFlag(), rank=rank, lease=lease)
 
     def checkpoints(self, context: StageContext, *, every_seconds: float = 1e9, **options: Any) -> Checkpoints:
-        return Checkpoints(context, every_seconds=every_seconds, **{"identity": {"world_size": 1, "dataset": DIGEST}, **options})
+        interval = Interval(seconds=every_seconds, steps=options.pop("every_steps", None))
+        return Checkpoints(context, interval=interval, **{"identity": {"world_size": 1, "dataset": DIGEST}, **options})
 
     def loader(self, split: str, *, seed: int = 3, micro_batch_size: int | None = None) -> Loader:
         shards, shuffle = ShardSet(self.folder, self.meta, split), split == "train"
@@ -194,7 +196,7 @@ class LoopBench:
             "loader": self.loader("train", seed=seed),
             "validation": self.loader("validation"),
             "strategy": strategy_for(gang, precision=changes.pop("precision", "fp32")),
-            "checkpoints": self.checkpoints(context, every_seconds=every_seconds),
+            "checkpoints": self.checkpoints(context, every_seconds=every_seconds, every_steps=changes.pop("every_steps", None)),
             "tracker": RecordingTracker(),
             "stop": context.stop,
             "stage": context,

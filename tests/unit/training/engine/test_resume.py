@@ -17,6 +17,7 @@ from tests.unit.training.engine.loop_bench import (
     Normalized,
     after_each_step,
     outcome,
+    scripted_validation,
     squares,
     stop_after,
 )
@@ -104,16 +105,34 @@ def test_resumed_training_sees_the_rows_that_the_undisturbed_one_sees(bench: Loo
 def test_save_with_a_name_is_made_at_the_end_of_each_epoch(bench: LoopBench) -> None:
     bench.train()
     assert [(entry["step"], entry["epoch"]) for entry in bench.saved] == [(4, 1), (8, 2), (12, 3)]
-    assert bench.named == {f"epoch_{number}": entry["uri"] for number, entry in enumerate(bench.saved, start=1)}
+    named = bench.named
+    best = named.pop("best")
+    assert named == {f"epoch_{number}": entry["uri"] for number, entry in enumerate(bench.saved, start=1)}
+    assert best in named.values()
 
 
 def test_save_that_is_due_is_made_after_the_step(bench: LoopBench, monkeypatch: pytest.MonkeyPatch) -> None:
     loop = bench.loop(epochs=1)
     checkpoints = type(loop._parts.checkpoints)
-    monkeypatch.setattr(checkpoints, "due", property(lambda self: loop.progress.step in (1, 3)))
+    monkeypatch.setattr(checkpoints, "is_due", lambda self, step: step in (1, 3))
     loop.train()
     loop._parts.checkpoints.close()
     assert [(entry["step"], entry["epoch"]) for entry in bench.saved] == [(1, 0), (3, 0), (4, 1)]
+
+
+def test_best_is_the_checkpoint_of_the_epoch_with_the_lowest_validation_loss(bench: LoopBench) -> None:
+    bench.train(loss=scripted_validation([3.0, 1.0, 2.0]))
+    assert bench.named["best"] == bench.named["epoch_2"] != bench.named["epoch_3"]
+
+
+def test_resumed_training_saves_at_the_same_steps(bench: LoopBench, tmp_path: Path) -> None:
+    undisturbed = LoopBench(tmp_path / "undisturbed")
+    undisturbed.train(every_steps=5)
+    with pytest.raises(PreemptedError):
+        stop_after(bench.loop(every_steps=5), 6).train()
+    bench.train(every_steps=5)
+    assert [entry["step"] for entry in undisturbed.saved] == [4, 5, 8, 10, 12]
+    assert [entry["step"] for entry in bench.saved] == [4, 5, 6, 8, 10, 12]
 
 
 def test_finished_training_that_is_started_again_takes_no_step(bench: LoopBench) -> None:

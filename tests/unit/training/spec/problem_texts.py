@@ -71,6 +71,13 @@ CASES: list[tuple[str, str, str, str]] = [
     (R, "window: 30d", "window: 30", f"data.source.window: [duration.invalid] expected a duration, got 30 {DURATION}"),
     (R, "window: 30d", "window: 9999d", "data.source.window: [field.range] must be at most 3650d, got '9999d'"),
     (R, "every: 10m", "every: 0s", "train.checkpoint.every: [field.range] must be longer than 0s"),
+    (
+        R,
+        "every: 10m",
+        "every: {}",
+        "train.checkpoint.every: [field.choice] must have time or steps (write a duration such as 10m, or {steps: 1000})",
+    ),
+    (R, "every: 10m", "every: {steps: 0}", "train.checkpoint.every.steps: [field.range] must be at least 1, got 0"),
     (R, 'deadline: "07:00"', "deadline: 25:00", "deadline: [field.type] expected a time of day, got '25:00' (write it as \"07:00\")"),
     (R, "hidden: [64, 32]", "hidden: [64, 0]", "train.settings.hidden[1]: [field.range] must be at least 1, got 0"),
     (

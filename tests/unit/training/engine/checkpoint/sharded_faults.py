@@ -25,6 +25,7 @@ from tests.unit.training.engine.checkpoint.sharded_ranks import opened, run_rank
 from training.engine.checkpoint import sharded_writer
 from training.engine.checkpoint.checkpoints import Checkpoints
 from training.engine.checkpoint.sharded_writer import ShardedWriter
+from training.engine.checkpoint.writer import Interval
 from training.engine.parallel.gang import Gang
 from training.errors import NightshiftError
 from training.store.leases import Lease
@@ -208,7 +209,7 @@ def trial(bench: Bench) -> None:
     checkpoints.save(bench.state(1.0), {"step": 1, "epoch": 1}, name="epoch_1")
     checkpoints.wait()
     if bench.gang.is_first:
-        writer._saves._every_seconds = 1e9
+        writer._saves._interval = Interval()
     checkpoints.save(bench.state(2.0), {"step": 2, "epoch": 2}, name="epoch_2")
     checkpoints.wait()
     checkpoints.close()

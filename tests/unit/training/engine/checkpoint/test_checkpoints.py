@@ -88,12 +88,23 @@ def test_save_is_due_once_the_interval_is_over_and_then_again_after_the_next_one
     due = []
     for now in (100, 109.9, 110, 119.9, 120):
         clock.now = now
-        due.append(checkpoints.due)
-        if checkpoints.due:
+        due.append(checkpoints.is_due(1))
+        if checkpoints.is_due(1):
             checkpoints.save(state(), META)
             checkpoints.wait()
     checkpoints.close()
     assert due == [False, False, True, False, True]
+
+
+def test_save_by_steps_is_due_at_its_step_also_while_one_is_under_way(bench: LoopBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate(bench, monkeypatch)
+    checkpoints = bench.checkpoints(bench.context(), every_steps=10)
+    checkpoints.save(state(), meta(9))
+    assert [step for step in (9, 10, 11) if checkpoints.is_due(step)] == [10, 11]
+    gate.opened.set()
+    checkpoints.save(state(), meta(11))
+    assert [step for step in range(12, 22) if checkpoints.is_due(step)] == [20, 21]
+    checkpoints.close()
 
 
 def test_no_save_is_due_while_one_is_under_way(bench: LoopBench, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,10 +112,10 @@ def test_no_save_is_due_while_one_is_under_way(bench: LoopBench, clock: Clock, m
     checkpoints = bench.checkpoints(bench.context(), every_seconds=10)
     checkpoints.save(state(), META)
     clock.now = 200.0
-    assert not checkpoints.due
+    assert not checkpoints.is_due(1)
     gate.opened.set()
     checkpoints.wait()
-    assert checkpoints.due
+    assert checkpoints.is_due(1)
     checkpoints.close()
 
 
@@ -114,7 +125,7 @@ def test_finished_save_without_a_waiter_makes_the_next_one_due(bench: LoopBench,
     (future,) = checkpoints._writer._saves._in_flight
     future.result()
     clock.now = 200.0
-    assert checkpoints.due
+    assert checkpoints.is_due(1)
     checkpoints.close()
 
 
@@ -223,7 +234,7 @@ def test_run_keeps_refs_to_its_newest_checkpoints_and_the_best(
         checkpoints.save(state(float(epoch)), {**meta(epoch), "epoch": epoch, "best_epoch": best.get(8, epoch)}, name=f"epoch_{epoch}")
     checkpoints.save(state(9.0), {**meta(9), "epoch": 8, "best_epoch": best.get(8, 8)}, name="by_hand")
     checkpoints.close()
-    assert set(bench.named) == {"by_hand", *(f"epoch_{epoch}" for epoch in expected)}
+    assert set(bench.named) == {"by_hand", "best", *(f"epoch_{epoch}" for epoch in expected)}
     assert bench.saved[-1]["keep"] == keep
 
 
