@@ -90,11 +90,24 @@ class TorchFamily(Family):
         """
         return None
 
+    def pipeline_stages(self, module: nn.Module, num_stages: int) -> Sequence[nn.Module] | None:
+        """Return the stages into which `train.parallel: {pipeline: n}` cuts a model: modules that share their layers with it.
+
+        The first is called with the batch, each other one with what the one before it returned: one floating-point tensor, whose dimension
+        0 is the rows of the batch and whose other sizes are the same for every batch. The last returns what the model returns; `loss` is
+        then called with a module that returns it for the batch, and has no other attributes. Each tensor of the model's state is in one
+        stage, and each stage has parameters. Each process keeps the values of its own stage alone.
+
+        Without an override there are none, and the layout is refused. See docs/large-models.md.
+        """
+        return None
+
     def fit(self, context: FitContext) -> FitResult:
         # Imported here: a registered model carries this file, and scoring needs no loop, store or spec.
         from training.engine.activations import checkpoint_activations
         from training.engine.loop import Loop, Parts
         from training.engine.parallel.choice import strategy_for
+        from training.spec.sections.train import Parallel
 
         train = context.spec.train
         layout = context.layout or train.layout_for(context.gang.world_size)
@@ -104,6 +117,8 @@ class TorchFamily(Family):
             layout=layout,
             compression=_compression(train),
             tensor_plan=functools.partial(self._asked_tensor_plan, train.model),
+            cut=functools.partial(self._asked_stages, train.model),
+            schedule=train.parallel.schedule if isinstance(train.parallel, Parallel) else "1f1b",
         )
         features = context.dataset_meta["layout"]["features"]
         plans = context.spec.prepare.features
@@ -202,6 +217,14 @@ class TorchFamily(Family):
 
             raise no_plan(model)
         return plan
+
+    def _asked_stages(self, model: str, module: nn.Module, num_stages: int) -> Sequence[nn.Module]:
+        stages = self.pipeline_stages(module, num_stages)
+        if stages is None:
+            from training.engine.parallel.pipeline_cut import no_cut
+
+            raise no_cut(model, num_stages)
+        return stages
 
     @staticmethod
     def _loader(context: FitContext, split: str, strategy: Strategy) -> Loader:

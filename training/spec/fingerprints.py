@@ -38,8 +38,9 @@ _LATER_KEYS: Final[Mapping[str, JsonObject]] = {
     },
 }
 """Keys that came later than the first models, by section, with the value that changes nothing: the work is the same as without them."""
-_LATER_KEYS_OF_PARALLEL: Final[JsonObject] = {"tensor": 1}
+_LATER_KEYS_OF_PARALLEL: Final[JsonObject] = {"tensor": 1, "pipeline": 1}
 """The same for `train.parallel`."""
+_NOT_OF_THE_WEIGHTS_OF_PARALLEL: Final = "schedule"
 _OF_THE_STUDY: Final = ("sampler", "pruner", "objective", "seed", "space")
 _OF_ITS_END: Final = ("trials", "patience", "within")
 
@@ -99,7 +100,8 @@ def _train(values: JsonObject) -> dict[str, JsonValue]:
     threads = Placement.model_validate(json_object(values["train"])["placement"]).threads_per_process
     train = {key: value for key, value in _as_before(values, "train").items() if key not in _NOT_OF_THE_WEIGHTS}
     if isinstance(train.get("parallel"), dict):
-        train["parallel"] = _without(json_object(train["parallel"]), _LATER_KEYS_OF_PARALLEL)
+        parallel = _without(json_object(train["parallel"]), _LATER_KEYS_OF_PARALLEL)
+        train["parallel"] = {key: value for key, value in parallel.items() if key != _NOT_OF_THE_WEIGHTS_OF_PARALLEL}
     part: dict[str, JsonValue] = {"train": train, "task": json_object(values["evaluate"])["task"]}
     return part if threads is None else {**part, "threads": threads}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from torch import nn
 
@@ -16,6 +16,7 @@ from training.spec.layout import Layout
 
 if TYPE_CHECKING:
     from training.engine.parallel.compression import Compression
+    from training.engine.parallel.pipeline_cut import Cut
     from training.engine.parallel.tensor_plan import TensorPlan
 
 
@@ -26,6 +27,8 @@ def strategy_for(
     layout: Layout | None = None,
     compression: Compression | None = None,
     tensor_plan: Callable[[nn.Module], TensorPlan] | None = None,
+    cut: Cut | None = None,
+    schedule: Literal["gpipe", "1f1b"] = "1f1b",
 ) -> Strategy:
     """Return how the processes of a gang train a torch module.
 
@@ -35,9 +38,12 @@ def strategy_for(
         precision: `train.precision` of the spec.
         compression: of the gradients of processes that each have the whole model.
         tensor_plan: of a module, how its layers are divided; needed where the layout divides them.
+        cut: of a module and a number of stages, the stages; needed where the layout has a pipeline.
+        schedule: of the pipeline; both give the same bits.
 
     Raises:
         TypeError: the gang is one of a family without torch.
+        ValueError: the layout needs a plan or a cut that is missing.
         SpecError: `precision.unsupported`.
     """
     if not isinstance(gang, Gang):
@@ -45,6 +51,12 @@ def strategy_for(
     chosen = choose_precision(precision, gang.device)
     if layout is None or layout.is_replicated:
         return ReplicatedModel(gang, precision=chosen, compression=compression)
+    if layout.pipeline > 1:
+        from training.engine.parallel.pipeline import PipelinedModel
+
+        if cut is None:
+            raise ValueError(f"the layout {layout.words()} needs a cut of the model into stages")
+        return PipelinedModel(gang, layout, cut=cut, schedule=schedule, precision=chosen)
     # Imported here: FSDP2 and device meshes cost seconds, which a training of whole models need not pay.
     from training.engine.parallel.sharded import ShardedModel
 

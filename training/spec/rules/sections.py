@@ -38,6 +38,7 @@ from training.spec.rules.training import (
     layout_fits,
     metrics_exist,
     optimizer_fits,
+    pipeline_fits,
     placement_fits,
     task_fits,
 )
@@ -307,6 +308,7 @@ RULES: Final[tuple[tuple[tuple[str, ...], Rule], ...]] = (
     (("train",), placement_fits),
     (("train",), elastic_fits),
     (("train",), layout_fits),
+    (("train",), pipeline_fits),
     (("tune", "train"), parameters_fit),
     (("tune",), conditions_fit),
     (("tune",), grid_is_finite),

@@ -76,12 +76,15 @@ def placement_fits(train: Train) -> Iterator[Finding]:
         message = f"{train.model} trains in one process, placement requests {placement.nodes} * {placement.processes_per_node}"
         yield Finding(path, "resources.processes", message, "set nodes and processes_per_node to 1")
     # Processes that compute the same rows get one share of the batch.
-    alike = train.parallel.tensor if isinstance(train.parallel, Parallel) and world_size % train.parallel.tensor == 0 else 1
+    sizes = {key: size for key, size in _dividing(train.parallel).items() if key != "shard"} if isinstance(train.parallel, Parallel) else {}
+    alike = math.prod(sizes.values())
+    if world_size % alike:
+        sizes, alike = {}, 1
     shares = world_size // alike
     if train.batch_size is not None and train.batch_size % shares:
         below = train.batch_size // shares * shares
         fitting = f"{below} or {below + shares}" if below else str(shares)
-        by, divisor = (" / tensor", f" / {alike}") if alike > 1 else ("", "")
+        by, divisor = ("".join(f" / {key}" for key in sizes), "".join(f" / {size}" for size in sizes.values()))
         message = (
             f"batch_size ({train.batch_size}) must be divisible by nodes * processes_per_node{by} "
             f"({placement.nodes} * {placement.processes_per_node}{divisor} = {shares})"
@@ -112,7 +115,7 @@ def layout_fits(train: Train) -> Iterator[Finding]:
     product = math.prod(dividing.values())
     if world_size % product:
         message = f"{processes} must be divisible by {_multiplied(dividing)}"
-        hint = "each replica of the model is divided over `shard` times `tensor` processes"
+        hint = "each replica of the model is divided over `shard` times `tensor` times `pipeline` processes"
         yield Finding(("train", "parallel", next(iter(dividing))), "parallel.processes", message, hint)
     elif parallel.data is not None and parallel.data * product != world_size:
         sizes = {"data": parallel.data, "shard": parallel.shard, **dividing}
@@ -121,9 +124,40 @@ def layout_fits(train: Train) -> Iterator[Finding]:
         yield Finding(("train", "parallel", "data"), "parallel.processes", message, hint)
 
 
+def pipeline_fits(train: Train) -> Iterator[Finding]:
+    """Yield a finding where a pipeline cannot be, or would wait more than it computes."""
+    parallel = train.parallel
+    if not isinstance(parallel, Parallel):
+        return
+    path: Path = ("train", "parallel")
+    stages = parallel.pipeline
+    if stages == 1:
+        if parallel.schedule != Parallel.model_fields["schedule"].default:
+            message = f"schedule {parallel.schedule} has no effect: there is one stage"
+            yield Finding((*path, "schedule"), "field.conflict", message, "set pipeline, or remove schedule")
+        return
+    for key in ("shard", "tensor"):
+        if getattr(parallel, key) > 1:
+            message = f"pipeline ({stages}) cannot be used with {key} ({getattr(parallel, key)}): a stage's layers are whole in its process"
+            yield Finding((*path, key), "field.conflict", message, f"use data with pipeline, or {key} without pipeline")
+    if train.micro_batch_size is None:
+        message = f"the key micro_batch_size is missing: the stages of a pipeline ({stages}) compute different micro-batches at a time"
+        hint = f"set micro_batch_size so that a share of the batch has {stages} micro-batches or more"
+        yield Finding(("train", "micro_batch_size"), "field.missing", message, hint)
+    elif train.batch_size is not None and train.placement.world_size % stages == 0:
+        rows = train.batch_size // max(1, train.placement.world_size // (stages * parallel.shard * parallel.tensor) * parallel.shard)
+        number = -(-rows // train.micro_batch_size)
+        if number < stages:
+            message = (
+                f"a share of the batch has {number} micro-batches ({rows} rows of {train.micro_batch_size}), fewer than pipeline ({stages})"
+            )
+            hint = f"set micro_batch_size to {rows // stages} or less: with fewer micro-batches than stages, some would always wait"
+            yield Finding(("train", "micro_batch_size"), "parallel.micro_batches", message, hint)
+
+
 def _dividing(parallel: Parallel) -> dict[str, int]:
     """Return the sizes above 1 that divide the model, by key."""
-    return {key: size for key in ("shard", "tensor") if (size := getattr(parallel, key)) > 1}
+    return {key: size for key in ("shard", "tensor", "pipeline") if (size := getattr(parallel, key)) > 1}
 
 
 def _multiplied(sizes: Mapping[str, int]) -> str:

@@ -55,6 +55,11 @@ class Parallel(Section):
     """Processes over which each replica's parameters, gradients and optimizer state are divided (FSDP2): a model larger than one device."""
     tensor: Annotated[int, Field(ge=1, le=65_536)] = 1
     """Processes over which the computation of each layer is divided, on the same rows; the model's class says how (`tensor_plan`)."""
+    pipeline: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Stages: processes that each have some of the layers; the model's class says which (`pipeline_stages`)."""
+    schedule: Literal["gpipe", "1f1b"] = "1f1b"
+    """Order of the passes of a pipeline: all forward passes first, or one backward pass after each forward one, which needs less memory.
+    The weights are the same."""
 
 
 class SaveInterval(Section):
@@ -131,7 +136,7 @@ class Train(Section):
         if self.parallel == AUTO and world_size > 1:
             raise ValueError("train.parallel is auto: the layout follows from the devices")
         parallel = self.parallel if isinstance(self.parallel, Parallel) else Parallel()
-        return fitted(shard=parallel.shard, tensor=parallel.tensor, world_size=world_size)
+        return fitted(shard=parallel.shard, tensor=parallel.tensor, pipeline=parallel.pipeline, world_size=world_size)
 
     @property
     def threads_per_process(self) -> int:

@@ -85,6 +85,11 @@ def test_keys_of_a_layout_that_came_later_are_no_part_of_its_work_where_they_are
 
     assert parallel("{shard: 2}") == parallel("{shard: 2, tensor: 1}") == {"data": None, "shard": 2}
     assert parallel("{tensor: 2}") == {"data": None, "shard": 1, "tensor": 2}
+    pipeline = {"data": None, "shard": 1, "pipeline": 2}
+    micro = ("seed: 17", "seed: 17\n  micro_batch_size: 512\n  parallel: {pipeline: 2, schedule: gpipe}")
+    assert cast(dict[str, object], spec_part(accept(R, micro), "train")["train"])["parallel"] == pipeline, (
+        "both schedules give the same bits"
+    )
 
 
 @pytest.mark.parametrize(("pipeline", "old", "new", "stages"), CHANGES, ids=[case[2] for case in CHANGES])

@@ -24,6 +24,7 @@ from training.spec import PipelineSpec
 READ_BY_NAME = {
     "train.parallel.shard": "training/spec/sections/train.py",
     "train.parallel.tensor": "training/spec/sections/train.py",
+    "train.parallel.pipeline": "training/spec/sections/train.py",
     "resources.cpus": "plugins/nightshift/execution/kubernetes/manifests.py",
     "resources.memory": "plugins/nightshift/execution/kubernetes/manifests.py",
     # By `smaller_sizes`, which launches call.

@@ -46,6 +46,11 @@ def test_processes_that_are_left_divide_the_model_as_far_as_they_can(shard: int,
             "train.parallel.data",
             "data * shard * tensor (2 * 1 * 2 = 4) must be nodes * processes_per_node (1 * 2 = 2)",
         ),
+        (
+            "{pipeline: 4}\n  micro_batch_size: 512",
+            "train.parallel.pipeline",
+            "nodes * processes_per_node (1 * 2 = 2) must be divisible by pipeline (4)",
+        ),
         ("{data: 1}", "train.parallel.data", "data * shard (1 * 1 = 1) must be nodes * processes_per_node (1 * 2 = 2)"),
     ],
 )
@@ -66,6 +71,52 @@ def test_layout_of_another_number_of_processes_is_refused(refuse: Refuse, parall
 def test_layout_follows_from_the_processes(accept: Accept, parallel: str, expected: Layout) -> None:
     train = accept("search_ranking", (PLACEMENT, f"{PLACEMENT}\n  parallel: {parallel}")).train
     assert train.layout_for(train.placement.world_size) == expected
+
+
+MICRO = "micro_batch_size: 512\n  "
+
+
+def test_pipeline_of_all_processes_is_a_layout(accept: Accept) -> None:
+    train = accept("search_ranking", (PLACEMENT, f"{PLACEMENT}\n  {MICRO}parallel: {{pipeline: 2}}")).train
+    assert train.layout_for(2) == Layout(pipeline=2)
+    assert train.layout_for(1) == Layout(), "an elastic training goes on without a pipeline"
+
+
+@pytest.mark.parametrize(
+    ("keys", "field", "code", "message"),
+    [
+        ("parallel: {schedule: gpipe}", "train.parallel.schedule", "field.conflict", "schedule gpipe has no effect: there is one stage"),
+        (
+            "parallel: {pipeline: 2}",
+            "train.micro_batch_size",
+            "field.missing",
+            "the key micro_batch_size is missing: the stages of a pipeline (2) compute different micro-batches at a time",
+        ),
+        (
+            "micro_batch_size: 4096\n  parallel: {pipeline: 2}",
+            "train.micro_batch_size",
+            "parallel.micro_batches",
+            "a share of the batch has 1 micro-batches (4096 rows of 4096), fewer than pipeline (2)",
+        ),
+        (
+            MICRO + "gradient_compression: fp16\n  parallel: {pipeline: 2}",
+            "train.gradient_compression",
+            "field.conflict",
+            "gradient_compression fp16 is for processes that have the whole model; parallel.pipeline divides it",
+        ),
+    ],
+)
+def test_pipeline_that_would_not_work_is_refused(refuse: Refuse, keys: str, field: str, code: str, message: str) -> None:
+    (problem,) = refuse("search_ranking", (PLACEMENT, f"{PLACEMENT}\n  {keys}"))
+    assert (problem.field, problem.code, problem.message) == (field, code, message)
+
+
+@pytest.mark.parametrize("key", ["shard", "tensor"])
+def test_pipeline_with_layers_that_are_divided_is_refused(refuse: Refuse, key: str) -> None:
+    four = "placement: {nodes: 1, processes_per_node: 4}"
+    (problem,) = refuse("search_ranking", (PLACEMENT, f"{four}\n  {MICRO}parallel: {{pipeline: 2, {key}: 2}}"))
+    assert (problem.field, problem.code) == (f"train.parallel.{key}", "field.conflict")
+    assert problem.message == f"pipeline (2) cannot be used with {key} (2): a stage's layers are whole in its process"
 
 
 def test_processes_that_compute_the_same_rows_get_one_share_of_the_batch(accept: Accept, refuse: Refuse) -> None:

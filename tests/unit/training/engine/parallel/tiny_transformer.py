@@ -29,12 +29,11 @@ class Attention(nn.Module):
         self.out = nn.Linear(WIDTH, WIDTH)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        rows, length, _ = states.shape
         query, key, value = (
-            layer(states).view(rows, length, -1, WIDTH // HEADS).transpose(1, 2) for layer in (self.query, self.key, self.value)
+            layer(states).unflatten(-1, (-1, WIDTH // HEADS)).transpose(1, 2) for layer in (self.query, self.key, self.value)
         )
         mixed = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        output: torch.Tensor = self.out(mixed.transpose(1, 2).reshape(rows, length, -1))
+        output: torch.Tensor = self.out(mixed.transpose(1, 2).flatten(2))
         return output
 
 
@@ -67,6 +66,40 @@ class TinyTransformer(nn.Module):
             states = block(states)
         output: torch.Tensor = self.head(self.norm(states)).mean(dim=(1, 2))
         return output
+
+
+class FirstStage(nn.Module):
+    def __init__(self, embedding: nn.Module, blocks: nn.ModuleList) -> None:
+        super().__init__()
+        self.embedding, self.blocks = embedding, blocks
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        states: torch.Tensor = self.embedding(batch["features_int"])
+        for block in self.blocks:
+            states = block(states)
+        return states
+
+
+class LastStage(nn.Module):
+    def __init__(self, blocks: nn.ModuleList, norm: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.blocks, self.norm, self.head = blocks, norm, head
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            states = block(states)
+        output: torch.Tensor = self.head(self.norm(states)).mean(dim=(1, 2))
+        return output
+
+
+def stages_of(module: nn.Module, num_stages: int) -> list[nn.Module]:
+    """Cut the transformer into two stages of one block each."""
+    assert isinstance(module, TinyTransformer)
+    assert num_stages == BLOCKS
+    return [
+        FirstStage(module.embedding, nn.ModuleList(list(module.blocks)[:1])),
+        LastStage(nn.ModuleList(list(module.blocks)[1:]), module.norm, module.head),
+    ]
 
 
 PLAN: TensorPlan = {
