@@ -12,6 +12,7 @@ import pytest
 
 from tests.unit.training.tuning.study_bench import StudyBench
 from training.runtime.provenance import CHECKOUT
+from training.spec.sections.train import Train
 
 pytestmark = pytest.mark.distributed
 
@@ -46,3 +47,19 @@ def test_two_ranks_train_with_one_studys_settings_and_end_together(bench: StudyB
     assert [record.settings["learning_rate"] for record in (able, idle)] == [0.02, 1e-9]
     assert (able.state, able.epochs) == ("complete", 2)
     assert (idle.state, idle.epochs, idle.steps * 2) == ("pruned", 1, able.steps)
+
+
+def test_trials_of_trees_train_in_two_ranks_and_all_ranks_end_where_one_is_pruned(bench: StudyBench, tmp_path: Path) -> None:
+    # With such a penalty no tree has a split, and all rows have one score.
+    space = {"settings.gamma": {"choices": [0.0, 1e6]}}
+    neural = bench.spec(trials=2, pruner="halving", sampler="grid", space=space, seed=0)
+    keys = {"model": "boosted_trees", "seed": 5, "epochs": 9, "learning_rate": 0.3, "settings": {"max_depth": 3}}
+    train = Train.model_validate({**keys, "placement": {"nodes": 1, "processes_per_node": 2, "cpus": 1}})
+    spec = neural.model_copy(update={"train": train})
+    for slot in (0, 1):
+        assert trial(bench, spec, "two ranks of trees", slot, tmp_path) == 0, bench.address("two ranks of trees", slot).error("a1")
+    able, idle = bench.study("two ranks of trees").records()
+    assert [record.settings["settings.gamma"] for record in (able, idle)] == [0.0, 1e6]
+    assert (able.state, able.epochs) == ("complete", 9)
+    assert idle.state == "pruned"
+    assert 0 < idle.epochs < 9

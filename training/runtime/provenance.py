@@ -38,6 +38,9 @@ LIBRARIES = (
     "scikit-learn",
 )
 
+SAME_MODULES = {"xgboost-cpu": "xgboost"}
+"""Distributions to those that have the same modules, for GPUs: an image has one of the two."""
+
 
 def given_code_version() -> str | None:
     """Return `NIGHTSHIFT_CODE_VERSION`, which stands for the code of every stage: the digest of the image; None where it is not set."""
@@ -68,18 +71,23 @@ def git_state() -> dict[str, str | bool]:
 
 
 def environment(libraries: Collection[str] = ()) -> dict[str, str]:
-    """Return Python, platform and library versions.
+    """Return Python, platform and library versions; of two distributions with the same modules, that which is installed.
 
     Args:
         libraries: distributions of the model's family, besides those that every model lists.
     """
     found = {"python": platform.python_version(), "platform": platform.platform(), "machine": platform.machine()}
     for name in dict.fromkeys([*LIBRARIES, *libraries]):
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            found[name] = "absent"
+        installed = next((one for one in (name, SAME_MODULES.get(name)) if one is not None and _version(one) is not None), name)
+        found[installed] = _version(installed) or "absent"
     return found
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def _model_package_paths() -> list[Path]:

@@ -26,6 +26,7 @@ from training.registry.ledger import AliasHolder, Entry, Ledger, ModelAliases
 from training.registry.semver import Recipe, semantic_version
 from training.registry.verdicts import ReasonJson, verdict
 from training.runtime.lazy_imports import MLFLOW_DEFERRED, MLFLOW_OPTIONAL, lean_imports
+from training.runtime.provenance import SAME_MODULES
 from training.runtime.runner import Outcome, StageContext, main
 from training.spec import spec_part
 from training.spec.families import descriptor_of
@@ -249,6 +250,7 @@ def _recipe(context: StageContext, model: Manifest, snapshot_digest: str) -> Rec
     types, label = spec.data.frame_types(), spec.data.label
     family = descriptor_of(facts["family"])
     library = "torch" if family is None else family.libraries[0]
+    library = library if library in facts["environment"] else SAME_MODULES.get(library, library)
     # A dataset's manifest says nothing of the code that made it: equal rows made by other code are the same dataset.
     prepare_code = str(context.request.parameters.get("prepare_code", ""))
     parts = [spec_part(spec, "prepare"), spec_part(spec, "train"), facts["code_version"], prepare_code]
