@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -39,6 +40,8 @@ class Division:
     """What reaches it; None: `whole` for `column` and an Embedding, `features` for a Linear by `row`, else what the kind says."""
     gives: Extent | None = None
     """What leaves it; None: `features` for `column`, `whole` for `row`, else what the kind says."""
+    unit: int = 1
+    """Features that stay together, such as those of an attention head: each process has a multiple of it."""
 
 
 TensorPlan = Mapping[str, Division | Kind]
@@ -97,7 +100,17 @@ def _filled(layer: nn.Module, division: Division) -> Division:
         "gather": ("sequence", "whole"),
     }
     takes, gives = defaults.get(division.kind, ("whole", "whole"))
-    return Division(division.kind, division.takes or takes, division.gives or gives)
+    return Division(division.kind, division.takes or takes, division.gives or gives, division.unit)
+
+
+def possible_sizes(module: nn.Module, plan: TensorPlan, most: int) -> list[int]:
+    """Return the numbers of processes, 2 to `most`, over which a plan can divide a model's layers."""
+    found = []
+    for size in range(2, most + 1):
+        with suppress(SpecError):
+            checked(module, plan, size)
+            found.append(size)
+    return found
 
 
 POSSIBLE: Final[Mapping[tuple[str, str], tuple[tuple[str, ...], tuple[str, ...]]]] = {
@@ -128,19 +141,20 @@ def _reason_against(layer: nn.Module, division: Division, size: int) -> str | No
     for what, extent, allowed in (("takes", division.takes, possible[0]), ("gives", division.gives, possible[1])):
         if extent not in allowed:
             return f"{division.kind} of a {name} {what} {' or '.join(allowed)}, not {extent}"
-    return _reason_of_size(layer, division.kind, size) or _reason_of_options(layer, division.kind)
+    return _reason_of_size(layer, division, size) or _reason_of_options(layer, division.kind)
 
 
-def _reason_of_size(layer: nn.Module, kind: Kind, size: int) -> str | None:
+def _reason_of_size(layer: nn.Module, division: Division, size: int) -> str | None:
     widths = {
         ("column", nn.Linear): "out_features",
         ("row", nn.Linear): "in_features",
         ("column", nn.Embedding): "embedding_dim",
         ("row", nn.Embedding): "num_embeddings",
     }
-    for (of, known), attribute in widths.items():
-        if kind == of and isinstance(layer, known) and getattr(layer, attribute) % size:
-            return f"{attribute} ({getattr(layer, attribute)}) must be divisible by tensor ({size})"
+    for (kind, known), attribute in widths.items():
+        if division.kind == kind and isinstance(layer, known) and getattr(layer, attribute) % (size * division.unit):
+            by = f"tensor ({size})" if division.unit == 1 else f"unit * tensor ({division.unit} * {size} = {division.unit * size})"
+            return f"{attribute} ({getattr(layer, attribute)}) must be divisible by {by}"
     return None
 
 

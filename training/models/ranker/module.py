@@ -8,13 +8,16 @@ that they explain clicks without deciding ranks (a two-tower position model, as 
 
 from __future__ import annotations
 
-from typing import NotRequired, TypedDict, cast
+from typing import TYPE_CHECKING, NotRequired, TypedDict, cast
 
 import torch
 from torch import nn
 
 from training.data.loader import Batch
 from training.models.torch_family import Architecture, TorchFamily
+
+if TYPE_CHECKING:
+    from training.engine.parallel.tensor_plan import Kind, TensorPlan
 
 
 class Settings(TypedDict):
@@ -82,6 +85,25 @@ class Ranker(TorchFamily):
     def build(self, architecture: Architecture) -> nn.Module:
         self._kind = cast(Settings, architecture["settings"]).get("loss", "listwise")
         return RankerModule(architecture)
+
+    def tensor_plan(self, module: nn.Module) -> TensorPlan:
+        """Divide tables by the width of their vectors, and the layers of the perceptron in pairs; the last, odd ones stay whole."""
+        from training.engine.parallel.tensor_plan import Division
+
+        plan: dict[str, Division | Kind] = {"embeddings.*": Division("column", gives="whole")}
+        pending: str | None = None
+        between: list[str] = []
+        for name, layer in cast(RankerModule, module).perceptron.named_children():
+            if isinstance(layer, nn.Linear) and pending is not None:
+                plan[pending], plan[f"perceptron.{name}"] = "column", "row"
+                for dropout in between:
+                    plan[dropout] = "features"
+                pending = None
+            elif isinstance(layer, nn.Linear):
+                pending, between = f"perceptron.{name}", []
+            elif isinstance(layer, nn.Dropout):
+                between.append(f"perceptron.{name}")
+        return plan
 
     def loss(self, module: nn.Module, batch: Batch) -> torch.Tensor:
         scores, labels, mask = _by_group(module(batch).float(), batch["label"], batch["group"])

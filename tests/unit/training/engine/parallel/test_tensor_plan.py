@@ -6,7 +6,7 @@ import pytest
 from torch import nn
 
 from tests.unit.training.engine.parallel.tiny_transformer import PLAN, SEQUENCE_PLAN, TinyTransformer
-from training.engine.parallel.tensor_plan import Division, TensorPlan, checked
+from training.engine.parallel.tensor_plan import Division, TensorPlan, checked, possible_sizes
 from training.errors import SpecError
 
 
@@ -30,6 +30,7 @@ REFUSED: list[tuple[TensorPlan, int, str]] = [
     ({"table": "row"}, 2, "no module is named table"),
     ({"tables.*": "row", "tables.1": "row"}, 2, "tables.1 is named by two entries, the second is tables.1"),
     ({"up": "column"}, 2, "up: out_features (9) must be divisible by tensor (2)"),
+    ({"up": Division("column", unit=2)}, 3, "up: out_features (9) must be divisible by unit * tensor (2 * 3 = 6)"),
     ({"down": "row"}, 2, "down: in_features (9) must be divisible by tensor (2)"),
     ({"tables.0": "row"}, 4, "tables.0: num_embeddings (10) must be divisible by tensor (4)"),
     ({"tables.0": "column"}, 4, "tables.0: embedding_dim (6) must be divisible by tensor (4)"),
@@ -91,3 +92,9 @@ def test_defaults_are_filled_in_by_the_type_of_a_layer() -> None:
 
 def test_plan_with_parts_of_the_sequence_is_accepted() -> None:
     assert checked(TinyTransformer(), SEQUENCE_PLAN, 2)["norm"] == Division("sequence", "sequence", "whole")
+
+
+def test_possible_sizes_are_those_that_every_layer_of_a_plan_can_be_divided_by() -> None:
+    assert possible_sizes(Model(), {"up": "column", "down": "row", "norm": "sequence"}, 9) == [3, 9]
+    assert possible_sizes(Model(), {"up": Division("column", unit=3), "down": "row"}, 9) == [3]
+    assert possible_sizes(Model(), {"norm": "column"}, 9) == []
