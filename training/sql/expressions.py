@@ -18,7 +18,19 @@ from training.errors import DataError, shown
 
 THREADS: Final = 2
 MEMORY_LIMIT: Final = "2GB"
-ROW_MACROS: Final = frozenset({"if", "nullif", "split_part", "fmod", "fdiv", "days_in_month", "date_add"})
+_OF_A_LIST: Final = (
+    *("any_value", "approx_count_distinct", "avg", "bit_and", "bit_or", "bit_xor", "bool_and", "bool_or", "count", "entropy", "first"),
+    *("histogram", "kurtosis", "kurtosis_pop", "last", "mad", "max", "median", "min", "mode", "product", "sem", "skewness"),
+    *("stddev_pop", "stddev_samp", "string_agg", "sum", "var_pop", "var_samp", "append", "prepend", "reverse"),
+)
+_OF_AN_ARRAY: Final = ("append", "pop_back", "pop_front", "prepend", "push_back", "push_front", "reverse", "to_string")
+ROW_MACROS: Final = frozenset(
+    {
+        *("if", "nullif", "split_part", "fmod", "fdiv", "days_in_month", "date_add"),
+        *("json", "map_contains_entry", "map_contains_value", "md5_number_lower", "md5_number_upper", "pg_size_pretty", "pg_typeof"),
+        *("array_to_string_comma_default", *(f"array_{name}" for name in _OF_AN_ARRAY), *(f"list_{name}" for name in _OF_A_LIST)),
+    }
+)
 """Functions that DuckDB defines in SQL, and that depend on their arguments alone (others read the clock, or its catalog)."""
 CLOCK_FUNCTIONS: Final = frozenset({"age", "current_localtime", "current_localtimestamp"})
 """Declared as consistent, and yet they read the clock (`age` with one argument)."""

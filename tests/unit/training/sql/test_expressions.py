@@ -8,7 +8,7 @@ import duckdb
 import pytest
 
 from training.errors import DataError
-from training.sql.expressions import columns_of, hardened
+from training.sql.expressions import ROW_MACROS, columns_of, hardened
 
 COLUMNS = ["a", "b", "Day"]
 
@@ -21,6 +21,10 @@ COLUMNS = ["a", "b", "Day"]
         ("CASE WHEN a > 1 THEN b ELSE nullif(b, 0) END", {"a", "b"}),
         ("day -- of the month", {"Day"}),
         ("'a name of no column' || b", {"b"}),
+        ("list_sum([a, b]) + list_max([a])", {"a", "b"}),
+        ("array_to_string(list_append([a], b), '-') || pg_typeof(a)", {"a", "b"}),
+        ("map_contains_value(MAP {'k': a}, b)", {"a", "b"}),
+        ("json(a) -> '$.x'", {"a"}),
         ("extract(hour FROM a) IN (1, 2) AND b BETWEEN 1 AND 2", {"a", "b"}),
     ],
 )
@@ -58,6 +62,16 @@ def test_a_scalar_expression_names_its_columns(expression: str, columns: set[str
         "age(a)",
         "uuid()",
         "ago(a)",
+        "list_sum([now()])",
+        "list_sum((SELECT list(1)))",
+        "geomean(a)",
+        "wavg(a, b)",
+        "json_group_array(a)",
+        "generate_subscripts([a], 1)",
+        "regexp_split_to_table(a, ',')",
+        "pg_conf_load_time()",
+        "current_user()",
+        "current_database()",
         "pg_sleep(1)",
         "getvariable('x')",
         "current_setting('threads')",
@@ -68,6 +82,27 @@ def test_anything_else_is_refused(expression: str) -> None:
         columns_of(expression, COLUMNS, where="column 'x' of table 't'")
     assert caught.value.code == "derive.expression"
     assert caught.value.message.startswith("column 'x' of table 't': ")
+
+
+def macros() -> list[tuple[str, list[str], str]]:
+    """Return name, parameters and definition of each function that DuckDB defines in SQL; of one name there may be several."""
+    query = "SELECT lower(function_name), parameters, macro_definition FROM duckdb_functions() WHERE function_type = 'macro'"
+    return hardened().execute(query).fetchall()
+
+
+def test_allowed_macros_are_defined_by_what_is_allowed_itself() -> None:
+    allowed = [macro for macro in macros() if macro[0] in ROW_MACROS]
+    assert {name for name, _, _ in allowed} == ROW_MACROS, "DuckDB has each of them"
+    for name, parameters, definition in allowed:
+        assert columns_of(definition, parameters, where=name) <= set(parameters)
+
+
+def test_macros_over_lists_arrays_and_maps_are_allowed_unless_they_are_of_several_rows() -> None:
+    left_out = {name for name, _, _ in macros() if name.startswith(("list_", "array_", "map_", "md5_", "json"))} - ROW_MACROS
+    assert left_out == {
+        *("json_copy_strftime_if_date", "json_copy_strftime_if_timestamp", "json_group_array", "json_group_object", "json_group_structure"),
+        "map_to_pg_oid",
+    }
 
 
 def test_hardened_duckdb_reaches_no_file_but_the_named_folder(tmp_path: Path) -> None:
