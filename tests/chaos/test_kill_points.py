@@ -1,4 +1,4 @@
-"""230 kill points of trainings in several processes, fifty of them with a state of 200 MB; see the thirty of `make test`."""
+"""260 kill points of trainings in several processes, fifty of them with a state of 200 MB; see the 37 of `make test`."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ CASES = {
     "hsdp": (Layout(data=2, shard=2), SMALL, 30),
     "tensor": (Layout(tensor=2), SMALL, 20),
     "fsdp2-tensor": (Layout(shard=2, tensor=2), SMALL, 10),
+    "pipeline": (Layout(pipeline=2), SMALL, 20),
+    "ddp-pipeline": (Layout(data=2, pipeline=2), SMALL, 10),
     "ddp-large": (Layout(data=2), LARGE, 20),
     "fsdp2-large": (Layout(shard=2), LARGE, 30),
 }

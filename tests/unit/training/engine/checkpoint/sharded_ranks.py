@@ -44,6 +44,8 @@ MESHES: Final[dict[str, tuple[int, ...]]] = {
     "layers": (1, 2),
     "shards of layers": (2, 2),
     "replicas of layers": (2, 1, 2),
+    "stages": (2,),
+    "replicas of stages": (2, 2),
 }
 PLACEMENTS: Final[dict[str, list[Any]]] = {
     "shard 2": [Shard(0)],
@@ -55,8 +57,11 @@ PLACEMENTS: Final[dict[str, list[Any]]] = {
     "layers": [_StridedShard(0, split_factor=2), Shard(0)],
     "shards of layers": [_StridedShard(0, split_factor=2), Shard(0)],
     "replicas of layers": [Replicate(), _StridedShard(0, split_factor=2), Shard(0)],
+    "stages": [],
+    "replicas of stages": [],
 }
 DIVIDED_LAYERS: Final = ("layers", "shards of layers", "replicas of layers")
+STAGES: Final = ("stages", "replicas of stages")
 LAYOUTS: Final = tuple(MESHES)
 PLAIN: Final = ("buffer", "scalar", "none")
 
@@ -81,6 +86,10 @@ def placed(layout: str, state: dict[str, torch.Tensor]) -> dict[str, torch.Tenso
     """Return a state as this rank has it in a layout."""
     if layout not in PLACEMENTS:
         return {name: tensor.clone() for name, tensor in state.items()}
+    if layout in STAGES:
+        # The processes of one stage are neighbours, as in a pipeline with replicas.
+        stage = dist.get_rank() // (world_size(layout) // 2)
+        return {name: tensor.clone() for number, (name, tensor) in enumerate(state.items()) if number % 2 == stage}
     mesh = init_device_mesh("cpu", MESHES[layout])
     if layout in DIVIDED_LAYERS:
         return {name: tensor.clone() if name in PLAIN else layer_part(tensor, mesh, PLACEMENTS[layout]) for name, tensor in state.items()}

@@ -58,12 +58,38 @@ class Net(nn.Module):
         return output
 
 
+class FirstStage(nn.Module):
+    def __init__(self, net: Net) -> None:
+        super().__init__()
+        self.first, self.block = net.first, net.blocks[0]
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        return torch.tanh(self.block(self.first(batch["features_float"])))
+
+
+class LastStage(nn.Module):
+    def __init__(self, net: Net) -> None:
+        super().__init__()
+        self.block, self.last = net.blocks[1], net.last
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = self.last(torch.tanh(self.block(states))).sum(dim=1)
+        return output
+
+
+def stages_of(module: nn.Module, num_stages: int) -> list[nn.Module]:
+    """Cut `Net` into two stages."""
+    assert isinstance(module, Net)
+    assert num_stages == 2
+    return [FirstStage(module), LastStage(module)]
+
+
 def train_once(gang: Gang, folder: str, layout: Layout, attempt: int, point: KillPoint | None, width: int) -> tuple[str, int]:
     """Train to the end, saving after every step; return the digest of the best weights, and the step from which it resumed."""
     bench = LoopBench(Path(folder) / f"rows-{attempt}-{gang.rank}")
     bench.store, bench.num_attempts = Store(str(Path(folder) / "store")), attempt - 1
     context = bench.context(rank=gang.rank)
-    strategy = strategy_for(gang, precision="fp32", layout=layout, tensor_plan=lambda _: PLAN)
+    strategy = strategy_for(gang, precision="fp32", layout=layout, tensor_plan=lambda _: PLAN, cut=stages_of)
     if strategy.is_sharded:
         vars(strategy).update(_min_block_bytes=MIN_BLOCK_BYTES)
     torch.manual_seed(11)
@@ -72,6 +98,7 @@ def train_once(gang: Gang, folder: str, layout: Layout, attempt: int, point: Kil
         dataset_digest=DIGEST,
         seed=3,
         batch_size=12,
+        micro_batch_size=3 if layout.pipeline > 1 else None,
         rank=strategy.data_rank,
         world_size=strategy.num_data_ranks,
     )

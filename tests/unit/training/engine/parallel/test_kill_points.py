@@ -1,4 +1,4 @@
-"""A rank is killed at 30 points, after a step or inside a save: the next attempt ends in the bits of the undisturbed training."""
+"""A rank is killed at 37 points, after a step or inside a save: the next attempt ends in the bits of the undisturbed training."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ LAYOUTS = {
     "hsdp": (Layout(data=2, shard=2), 3),
     "tensor": (Layout(tensor=2), 3),
     "fsdp2-tensor": (Layout(shard=2, tensor=2), 2),
+    "pipeline": (Layout(pipeline=2), 5),
+    "ddp-pipeline": (Layout(data=2, pipeline=2), 2),
 }
 POINTS = [(name, point) for name, (layout, number) in LAYOUTS.items() for point in drawn(SEED, number, layout)]
 
