@@ -1,0 +1,417 @@
+"""Stages of a pipeline: number formats, optimizers, random numbers, buffers, checkpoints of another layout, lost stages, wrong cuts."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.unit.training.engine.loop_bench import LoopBench
+from tests.unit.training.engine.parallel.ranks import Ended, run_mortal_ranks, run_ranks
+from tests.unit.training.engine.parallel.tiny_transformer import (
+    VOCABULARY,
+    WIDTH,
+    FirstStage,
+    LastStage,
+    TinyTransformer,
+    Trained,
+    alone,
+    global_batch,
+    squares,
+    stages_of,
+    train,
+)
+from training.data.loader import Batch, cut
+from training.engine.activations import checkpoint_activations
+from training.engine.checkpoint.savers import Savers
+from training.engine.optim import MAX_GRAD_NORM, Schedule, ScheduledOptimizer
+from training.engine.optimizers import OptimizerSettings, hidden_matrices
+from training.engine.parallel.choice import strategy_for
+from training.engine.parallel.gang import COLLECTIVE_LIMIT, Gang
+from training.engine.parallel.pipeline import PipelinedModel, ScheduleName
+from training.engine.parallel.pipeline_cut import names_of_stages
+from training.engine.parallel.strategy import Strategy
+from training.errors import PeerLostError, SpecError
+from training.spec.layout import Layout
+from training.store import Store
+
+TWO = Layout(pipeline=2)
+HIDDEN = hidden_matrices(TinyTransformer())
+
+
+def largest_differences(found: Trained, expected: Trained) -> tuple[float, float]:
+    """Return the largest difference of a loss, and of a weight."""
+    losses = max(abs(one - other) for one, other in zip(found.losses, expected.losses, strict=True))
+    pairs = ((one, other) for name, values in expected.weights.items() for one, other in zip(found.weights[name], values, strict=True))
+    return losses, max(abs(one - other) for one, other in pairs)
+
+
+# --- Number formats, optimizers, activation checkpointing
+
+
+def trained_with(gang: Gang, precision: str, options: dict[str, Any]) -> Trained:
+    return train(PipelinedModel(gang, TWO, cut=stages_of, precision=precision), micro_batches=4, **options)
+
+
+LIMITS = {"sgd": (2e-7, 1e-7), "muon": (1.5e-4, 1.5e-3)}
+"""Of a loss and of a weight: three to four times of what was measured. Muon computes its update in bf16."""
+
+
+@pytest.mark.parametrize("name", ["sgd", "muon"])
+def test_each_optimizer_updates_stages_as_one_process_does(name: str, tmp_path: Path) -> None:
+    found = run_ranks(trained_with, 2, tmp_path, "fp32", {"name": name, "muon": HIDDEN})
+    loss, weight = largest_differences(found[0], alone(micro_batches=4, name=name, muon=HIDDEN))
+    assert loss < LIMITS[name][0]
+    assert weight < LIMITS[name][1]
+    assert found[0].norms == found[1].norms
+
+
+@pytest.mark.parametrize(("precision", "limit"), [("bf16", 0.01), ("fp16", 0.002)])
+def test_half_precision_reaches_the_losses_of_fp32(precision: str, limit: float, tmp_path: Path) -> None:
+    found = run_ranks(trained_with, 2, tmp_path, precision, {})
+    loss, _ = largest_differences(found[0], alone(micro_batches=4))
+    assert 0 < loss < limit
+    assert found[0].losses == found[1].losses
+    assert found[0].norms == found[1].norms
+
+
+def gradients_in_blocks(gang: Gang, mode: Any) -> tuple[list[float], int]:
+    strategy = PipelinedModel(gang, TWO, cut=stages_of)
+    torch.manual_seed(5)
+    module = TinyTransformer()
+    checkpoint_activations(list(module.blocks), mode)
+    calls: list[int] = []
+    parameters = strategy.place(module)
+    strategy.summed_loss([global_batch(0)], squares)
+    module.blocks[gang.rank].up.register_forward_hook(lambda *_: calls.append(1))  # type: ignore[operator, union-attr]
+    strategy.backward(cut(global_batch(0), 4), squares, 16)
+    return [float(parameter.grad.norm()) for parameter in parameters.values() if parameter.grad is not None], len(calls)
+
+
+def test_activations_of_stages_are_computed_again_with_the_same_bits(tmp_path: Path) -> None:
+    kept, again = (run_ranks(gradients_in_blocks, 2, tmp_path / mode, mode) for mode in ("none", "full"))
+    assert [calls for _, calls in kept] == [4, 4]
+    assert [calls for _, calls in again] == [8, 8]
+    assert [gradients for gradients, _ in again] == [gradients for gradients, _ in kept]
+
+
+# --- What belongs to one stage: memory, random numbers, buffers
+
+
+class Dropping(nn.Module):
+    """Two layers of the same shape that drop and normalize; remembers what was left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, WIDTH)
+        self.drops = nn.ModuleList(nn.Dropout(0.5) for _ in range(2))
+        self.norms = nn.ModuleList(nn.BatchNorm1d(WIDTH) for _ in range(2))
+        self.kept: list[list[bool]] = []
+
+    def half(self, number: int, states: torch.Tensor) -> torch.Tensor:
+        self.kept.append([bool(value) for value in self.drops[number](torch.ones_like(states)).flatten()])
+        output: torch.Tensor = self.norms[number](states)
+        return output
+
+
+class FirstHalf(nn.Module):
+    def __init__(self, module: Dropping) -> None:
+        super().__init__()
+        self.embedding, self.norm = module.embedding, module.norms[0]
+        self._half = module.half
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        return self._half(0, self.embedding(batch["features_int"]).mean(dim=1))
+
+
+class LastHalf(nn.Module):
+    def __init__(self, module: Dropping) -> None:
+        super().__init__()
+        self.norm, self._half = module.norms[1], module.half
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        return self._half(1, states).sum(dim=1)
+
+
+def halves(module: nn.Module, num_stages: int) -> list[nn.Module]:
+    assert isinstance(module, Dropping)
+    return [FirstHalf(module), LastHalf(module)]
+
+
+def observed(gang: Gang, schedule: ScheduleName, layout: Layout) -> tuple[list[list[bool]], dict[str, list[float]], int]:
+    """Return what was kept of a step, the buffers after a validation, and the bytes of all parameters that the process has."""
+    module = Dropping()
+    strategy = PipelinedModel(gang, layout, cut=halves, schedule=schedule)
+    strategy.place(module)
+    torch.manual_seed(7)
+    strategy.backward(cut(cut(global_batch(0), layout.data)[strategy.data_rank], 4), squares, 16)
+    kept = module.kept[1:]
+    strategy.summed_loss(cut(global_batch(1), 2), squares)
+    buffers = {name: tensor.flatten().tolist() for name, tensor in strategy.state().items() if "running" in name or "num_" in name}
+    return kept, buffers, sum(parameter.numel() for parameter in module.parameters())
+
+
+def test_stages_draw_their_own_random_numbers_the_same_in_both_schedules(tmp_path: Path) -> None:
+    found = [run_ranks(observed, 2, tmp_path / schedule, schedule, TWO) for schedule in ("gpipe", "1f1b")]
+    assert found[0] == found[1]
+    first, last = (kept for kept, _, _ in found[0])
+    assert len(first) == len(last) == 4, "what finds out the sizes is not counted"
+    assert first[0] != first[1]
+    pairs = list(zip(itertools.chain(*first), itertools.chain(*last), strict=True))
+    assert 0.4 < sum(one == other for one, other in pairs) / len(pairs) < 0.6
+
+
+def test_process_keeps_the_values_and_buffers_of_its_stage_alone(tmp_path: Path) -> None:
+    first, last = run_ranks(observed, 2, tmp_path, "1f1b", TWO)
+    assert (first[2], last[2]) == (VOCABULARY * WIDTH + 2 * WIDTH, 2 * WIDTH)
+    assert (first[1]["norms.0.num_batches_tracked"], last[1]["norms.1.num_batches_tracked"]) == ([4], [4])
+    assert set(first[1]) == {f"norms.0.{name}" for name in ("running_mean", "running_var", "num_batches_tracked")}
+
+
+def test_replicas_validate_and_save_the_buffers_of_the_first_one(tmp_path: Path) -> None:
+    found = [buffers for _, buffers, _ in run_ranks(observed, 4, tmp_path, "1f1b", Layout(data=2, pipeline=2))]
+    assert found[0] == found[1]
+    assert found[2] == found[3]
+    assert found[0].keys() != found[2].keys()
+
+
+def validated(gang: Gang, layout: Layout) -> tuple[float, float]:
+    """Return the loss before any step, and that of the next step."""
+    strategy = strategy_for(gang, precision="fp32", layout=layout, cut=stages_of)
+    torch.manual_seed(5)
+    strategy.place(TinyTransformer())
+    shares = [cut(global_batch(step, rows), layout.num_data_ranks)[strategy.data_rank] for step, rows in enumerate((16, 5, 1))]
+    loss = strategy.summed_loss(iter(shares), squares)
+    return loss, float(strategy.backward([shares[0]], squares, 16))
+
+
+@pytest.mark.parametrize("layout", [TWO, Layout(data=2, pipeline=2)], ids=Layout.words)
+def test_validation_goes_through_the_stages_and_every_process_knows_its_loss(layout: Layout, tmp_path: Path) -> None:
+    (expected, step), *_ = run_ranks(validated, 1, tmp_path / "one", Layout())
+    found = run_ranks(validated, layout.world_size, tmp_path / "stages", layout)
+    assert {loss for loss, _ in found} == {found[0][0]}
+    assert found[0][0] == pytest.approx(expected, rel=1e-6)
+    # Of the shares, once each.
+    assert sum(loss for _, loss in found[: layout.data]) == pytest.approx(step, rel=1e-6)
+
+
+class Frozen(TinyTransformer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding.requires_grad_(False)
+        self.blocks[0].requires_grad_(False)
+
+
+def gradients_of_frozen(gang: Gang) -> list[str]:
+    strategy = PipelinedModel(gang, TWO, cut=stages_of)
+    parameters = strategy.place(Frozen())
+    for _ in range(2):
+        strategy.backward(cut(global_batch(0), 4), squares, 16)
+    strategy.clip(1.0)
+    return [name for name, parameter in parameters.items() if parameter.grad is not None]
+
+
+def test_stage_whose_layers_are_all_frozen_gets_no_gradients(tmp_path: Path) -> None:
+    first, last = run_ranks(gradients_of_frozen, 2, tmp_path)
+    assert (first, "head.weight" in last) == ([], True)
+
+
+# --- Checkpoints of another layout
+
+
+def continued(gang: Gang, folder: str, layout: Layout, source: str | None, saved: str) -> list[float]:
+    """Train three steps from a checkpoint, or five from the start; save; return the losses of three more steps."""
+    strategy = strategy_for(gang, precision="fp32", layout=layout, cut=stages_of)
+    torch.manual_seed(5)
+    parameters = strategy.place(TinyTransformer())
+    optimizer = ScheduledOptimizer(parameters, Schedule(learning_rate=0.01, total_steps=20), OptimizerSettings(weight_decay=0.01))
+    first = 0
+
+    def state() -> dict[str, torch.Tensor]:
+        sections = {"module": strategy.state(), "optimizer": optimizer.state()}
+        return {f"{section}/{name}": tensor for section, tensors in sections.items() for name, tensor in tensors.items()}
+
+    def opened(name: str, *, together: bool) -> Any:
+        bench = object.__new__(LoopBench)
+        bench.folder, bench.store, bench.num_attempts = Path(folder) / name, Store(str(Path(folder) / name / "store")), gang.rank + 1
+        return bench.checkpoints(bench.context(rank=gang.rank, elastic=True), savers=Savers.of(gang) if together else None)
+
+    if source is not None:
+        optimizer.allocate()
+        checkpoints = opened(source, together=False)
+        first = checkpoints.restore_into(checkpoints.newest_entry(), state()).meta["step"]
+        checkpoints.close()
+    for step in range(first, first + 5):
+        stepped(strategy, optimizer, step)
+    checkpoints = opened(saved, together=True)
+    checkpoints.save(state(), {"step": first + 5, "epoch": 1, "history": []}, name="epoch_1")
+    checkpoints.wait()
+    checkpoints.close()
+    return [stepped(strategy, optimizer, step) for step in range(first + 5, first + 8)]
+
+
+def stepped(strategy: Strategy, optimizer: ScheduledOptimizer, step: int) -> float:
+    share = cut(global_batch(step), strategy.num_data_ranks)[strategy.data_rank]
+    optimizer.clear_gradients()
+    total = strategy.backward(cut(share, 4), squares, 16)
+    strategy.clip(MAX_GRAD_NORM)
+    optimizer.step(step)
+    world_size = strategy.gang.world_size
+    return strategy.gang.sum(float(total))[0] / 16 * strategy.num_data_ranks / world_size
+
+
+ELSEWHERE = {"one": Layout(), "fsdp": Layout(shard=2), "pipeline": TWO, "replicas": Layout(data=2, pipeline=2)}
+PAIRS = [
+    ("pipeline", "one"),
+    ("pipeline", "fsdp"),
+    ("fsdp", "pipeline"),
+    ("pipeline", "replicas"),
+    ("replicas", "pipeline"),
+    ("one", "pipeline"),
+]
+
+
+@pytest.mark.parametrize(("source", "target"), PAIRS)
+def test_training_goes_on_in_another_layout_with_the_losses_of_one_process(source: str, target: str, tmp_path: Path) -> None:
+    expected = alone(micro_batches=4, steps=20).losses
+    folder = str(tmp_path)
+    before = run_ranks(continued, ELSEWHERE[source].world_size, tmp_path / "a", folder, ELSEWHERE[source], None, "first")
+    after = run_ranks(continued, ELSEWHERE[target].world_size, tmp_path / "b", folder, ELSEWHERE[target], "first", "second")
+    assert before[0] == pytest.approx(expected[5:8], abs=5e-7)
+    assert after[0] == pytest.approx(expected[10:13], abs=5e-7)
+
+
+# --- Lost stages
+
+
+def lost(gang: Gang, kind: str) -> str:
+    os.environ[COLLECTIVE_LIMIT.name] = "2"
+    strategy = PipelinedModel(gang, TWO, cut=stages_of)
+    strategy.place(TinyTransformer())
+    strategy.backward(cut(global_batch(0), 4), squares, 16)
+    if gang.rank == 1 and kind == "dies":
+        os._exit(9)
+    found = "no error"
+    # A hung stage does not come to this step; it waits here for the other one, which must not wait for it.
+    if gang.rank == 0:
+        try:
+            strategy.backward(cut(global_batch(1), 4), squares, 16)
+        except PeerLostError as err:
+            found = err.code
+        if kind == "dies":
+            return found
+    gang.wait_for_all()
+    return found
+
+
+def test_stage_that_hangs_is_a_lost_peer_after_the_time_limit_of_a_collective(tmp_path: Path) -> None:
+    assert run_ranks(lost, 2, tmp_path, "hangs")[0] == "peer.lost"
+
+
+def test_stage_that_dies_is_a_lost_peer(tmp_path: Path) -> None:
+    first, last = run_mortal_ranks(lost, 2, tmp_path, "dies")
+    assert first == "peer.lost"
+    assert isinstance(last, Ended)
+
+
+# --- Wrong cuts
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.norm = nn.Embedding(VOCABULARY, WIDTH), nn.LayerNorm(WIDTH)
+        self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
+        self.head.weight = self.embedding.weight
+
+
+def whole(module: TinyTransformer) -> list[nn.Module]:
+    return stages_of(module, 2)
+
+
+class Wrapped(nn.Module):
+    """Gives something else than its stage does."""
+
+    def __init__(self, stage: nn.Module, change: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.stage, self._change = stage, change
+
+    def forward(self, states: Any) -> Any:
+        return self._change(self.stage(states))
+
+
+def copied(module: TinyTransformer) -> list[nn.Module]:
+    first, last = whole(module)
+    assert isinstance(last, LastStage)
+    last.head = nn.Linear(WIDTH, 1)
+    return [first, last]
+
+
+CUTS: dict[str, tuple[Callable[[TinyTransformer], Sequence[nn.Module]], str]] = {
+    "three": (lambda module: [*whole(module), module.norm], "pipeline_stages returns 3 stages, parallel.pipeline is 2"),
+    "none": (lambda module: [FirstStage(module.embedding, nn.ModuleList()), whole(module)[1]], "blocks.0.norm.weight is in no stage"),
+    "two": (lambda module: [whole(module)[0], module], "embedding.weight is in stages 0 and 1: each tensor must be in one stage"),
+    "empty": (lambda module: [nn.Identity(), module], "stage 0 has no parameters"),
+    "foreign": (copied, "stage 1 has head.weight, which the model does not have"),
+    "tuple": (
+        lambda module: [Wrapped(whole(module)[0], lambda states: (states, states)), whole(module)[1]],
+        "stage 0 must return one floating-point tensor",
+    ),
+    "turned": (
+        lambda module: [Wrapped(whole(module)[0], lambda states: states.transpose(0, 1)), whole(module)[1]],
+        "stage 0 must return a tensor whose dimension 0 is the rows of the batch",
+    ),
+    "loss": (whole, "stage 1 has a loss that calls the module with another batch than it was given; the stages have computed that one"),
+}
+
+
+def of_another_batch(module: nn.Module, batch: Batch) -> torch.Tensor:
+    return squares(module, {**batch})
+
+
+def refused(gang: Gang, name: str) -> list[str]:
+    made, loss = CUTS[name][0], of_another_batch if name == "loss" else squares
+    strategy = PipelinedModel(gang, TWO, cut=lambda module, _: made(module))  # type: ignore[arg-type]
+    try:
+        strategy.place(TinyTransformer())
+        strategy.backward(cut(global_batch(0), 4), loss, 16)
+    except SpecError as err:
+        return [f"{problem.code}: {problem.message}" for problem in err.problems]
+    return []
+
+
+@pytest.mark.parametrize("name", CUTS)
+def test_cut_that_is_not_the_model_is_refused_on_all_processes(name: str, tmp_path: Path) -> None:
+    for found in run_ranks(refused, 2, tmp_path, name):
+        assert f"parallel.pipeline_stages: {CUTS[name][1]}" in found
+
+
+def test_layers_of_two_stages_that_share_a_weight_are_refused() -> None:
+    module = Tied()
+    with pytest.raises(SpecError, match=r"embedding\.weight is in stages 0 and 1"):
+        names_of_stages(module, [nn.Sequential(module.embedding, module.norm), nn.Sequential(module.head)], 2)
+
+
+def failing(gang: Gang) -> str:
+    strategy = PipelinedModel(gang, TWO, cut=stages_of)
+    strategy.place(TinyTransformer())
+    strategy.backward(cut(global_batch(0), 4), squares, 16)
+    try:
+        strategy.backward(cut(global_batch(0), 4), broken, 16)
+    except Exception as err:
+        return type(err).__name__
+    return "no error"
+
+
+def broken(module: nn.Module, batch: Batch) -> torch.Tensor:
+    raise ArithmeticError("of the user's own code")
+
+
+def test_error_of_a_models_own_code_keeps_its_type(tmp_path: Path) -> None:
+    assert run_mortal_ranks(failing, 2, tmp_path)[1] == "ArithmeticError"
