@@ -53,6 +53,7 @@ def plan_of(spec: PipelineSpec, features: Sequence[FeatureEntry], devices: Devic
         has_group=spec.data.group is not None,
         optimizer=lambda module: family.optimizer_settings(train, module),
         blocks=family.blocks,
+        tensor_plan=family.tensor_plan,
         rows_of_a_group=rows_of_a_group or ROWS_OF_A_GROUP,
     )
     work = Work(

@@ -12,9 +12,9 @@ sequence between the divided layers: Korthikanti et al., 2022).
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -103,14 +103,47 @@ def _filled(layer: nn.Module, division: Division) -> Division:
     return Division(division.kind, division.takes or takes, division.gives or gives, division.unit)
 
 
-def possible_sizes(module: nn.Module, plan: TensorPlan, most: int) -> list[int]:
-    """Return the numbers of processes, 2 to `most`, over which a plan can divide a model's layers."""
-    found = []
-    for size in range(2, most + 1):
-        with suppress(SpecError):
-            checked(module, plan, size)
-            found.append(size)
-    return found
+WIDTHS: Final = {
+    ("column", nn.Linear): "out_features",
+    ("row", nn.Linear): "in_features",
+    ("column", nn.Embedding): "embedding_dim",
+    ("row", nn.Embedding): "num_embeddings",
+}
+"""The attribute of a layer that is divided."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extents:
+    """How far a plan divides a model."""
+
+    most: int
+    """Processes; each divisor of it is possible too. 1: the plan divides no layer."""
+    divided_bytes: int
+    """Of the parameters that are divided."""
+    has_sequence: bool
+    """Whether what is between the divided layers is divided too."""
+
+
+def extents_of(module: nn.Module, plan: TensorPlan) -> Extents:
+    """Return how far a plan divides a model.
+
+    Raises:
+        SpecError: `parallel.tensor_plan`.
+    """
+    divisions = checked(module, plan, 1)
+    units: list[int] = []
+    divided: dict[int, int] = {}
+    for name, division in divisions.items():
+        layer = module.get_submodule(name)
+        attribute = next((found for (kind, known), found in WIDTHS.items() if division.kind == kind and isinstance(layer, known)), None)
+        if attribute is None:
+            continue
+        units.append(getattr(layer, attribute) // division.unit)
+        # The bias of a Linear that is divided by its inputs is added once, and whole.
+        parameters = [layer.weight] if division.kind == "row" else list(layer.parameters())
+        divided.update({id(parameter): parameter.numel() * parameter.element_size() for parameter in parameters})  # type: ignore[operator]
+    has_sequence = any(division.kind == "sequence" for division in divisions.values())
+    return Extents(math.gcd(*units) or 1, sum(divided.values()), has_sequence)
 
 
 POSSIBLE: Final[Mapping[tuple[str, str], tuple[tuple[str, ...], tuple[str, ...]]]] = {
@@ -145,13 +178,7 @@ def _reason_against(layer: nn.Module, division: Division, size: int) -> str | No
 
 
 def _reason_of_size(layer: nn.Module, division: Division, size: int) -> str | None:
-    widths = {
-        ("column", nn.Linear): "out_features",
-        ("row", nn.Linear): "in_features",
-        ("column", nn.Embedding): "embedding_dim",
-        ("row", nn.Embedding): "num_embeddings",
-    }
-    for (kind, known), attribute in widths.items():
+    for (kind, known), attribute in WIDTHS.items():
         if division.kind == kind and isinstance(layer, known) and getattr(layer, attribute) % (size * division.unit):
             by = f"tensor ({size})" if division.unit == 1 else f"unit * tensor ({division.unit} * {size} = {division.unit * size})"
             return f"{attribute} ({getattr(layer, attribute)}) must be divisible by {by}"

@@ -56,13 +56,23 @@ class ModelFacts:
     """Of a forward pass."""
     num_repeated: int = 0
     """Repeated blocks: a pipeline has at most so many stages."""
-    has_tensor_plan: bool = False
+    tensor_parts: int = 1
+    """Over each divisor of it, processes can divide the layers; 1: the family has no plan for it."""
+    tensor_bytes: int = 0
+    """Of the parameters that are divided so."""
+    tensor_activations: float = 1.0
+    """Share of the activations that is divided so."""
     has_pipeline_cut: bool = False
 
     @property
     def rest_bytes(self) -> int:
         """Parameters outside of all blocks: FSDP keeps them gathered through a whole step."""
         return self.parameter_bytes - sum(self.block_bytes)
+
+    def tensor_part(self, tensor: int) -> float:
+        """Return the share of the parameters that a process of a tensor group has."""
+        divided = self.tensor_bytes / self.parameter_bytes if self.parameter_bytes else 0.0
+        return 1.0 - divided + divided / tensor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,20 +131,21 @@ def size_of(layout: Layout, dimension: str) -> int:
 def memory_of(facts: ModelFacts, work: Work, layout: Layout, devices: Devices) -> Memory:
     """Return the memory of one process; that of the first stage, where there is a pipeline."""
     shard, tensor, stages = (size_of(layout, name) for name in ("shard", "tensor", "pipeline"))
-    divided = shard * tensor * stages
+    part = facts.tensor_part(tensor) / (shard * stages)
     is_cpu = devices.kind.is_cpu
     line = facts.activations.get(work.mode, facts.activations["none"])
     in_flight = min(stages, work.num_micro_batches(layout))
-    activations = line.at(work.rows(layout)) * work.compute_share / (tensor * stages) * in_flight
-    gradients = facts.gradient_bytes / divided
-    if work.num_micro_batches(layout) == 1 and (layout.world_size == 1 or shard > 1):
+    kept = 1.0 - facts.tensor_activations + facts.tensor_activations / tensor
+    activations = line.at(work.rows(layout)) * work.compute_share * kept / stages * in_flight
+    gradients = facts.gradient_bytes * part
+    if work.num_micro_batches(layout) == 1 and (layout.world_size == 1 or shard * tensor > 1):
         # Gradients are made while activations are freed. DDP has room for them all the time, and so have earlier micro-batches.
         activations = max(0.0, activations - gradients)
     return Memory(
-        parameters=math.ceil(facts.parameter_bytes / divided),
+        parameters=math.ceil(facts.parameter_bytes * part),
         gradients=math.ceil(gradients),
-        optimizer=math.ceil(facts.optimizer_bytes / divided),
-        best_weights=math.ceil(facts.parameter_bytes / divided) if is_cpu or divided > 1 else 0,
+        optimizer=math.ceil(facts.optimizer_bytes * part),
+        best_weights=math.ceil(facts.parameter_bytes * part) if is_cpu or shard * tensor * stages > 1 else 0,
         activations=math.ceil(activations),
         buffers=math.ceil(_buffers(facts, work, layout) + (0 if is_cpu else CUDA_CONTEXT_BYTES)),
     )
@@ -142,13 +153,14 @@ def memory_of(facts: ModelFacts, work: Work, layout: Layout, devices: Devices) -
 
 def _buffers(facts: ModelFacts, work: Work, layout: Layout) -> float:
     shard, tensor, stages = (size_of(layout, name) for name in ("shard", "tensor", "pipeline"))
-    found = facts.buffer_bytes + facts.update_bytes / tensor
-    if shard == 1:
+    part = facts.tensor_part(tensor)
+    found = facts.buffer_bytes + facts.update_bytes * part
+    if shard == tensor == 1:
         # Under autocast, each weight has a cast copy until the end of the forward pass.
-        casts = facts.parameter_bytes / (tensor * stages) * work.compute_share if work.is_half else 0.0
+        casts = facts.parameter_bytes / stages * work.compute_share if work.is_half else 0.0
         return found + casts
-    largest, second = (size / tensor for size in sorted((0, 0, *facts.block_bytes), reverse=True)[:2])
-    rest = facts.rest_bytes / (tensor * stages)
+    largest, second = (size * part for size in sorted((0, 0, *facts.block_bytes), reverse=True)[:2])
+    rest = facts.rest_bytes * part / stages
     # The block that computes and the one that is gathered next; their gradients, before and while they are reduced in fp32.
     gathered = (rest + largest + second) * work.compute_share
     reduced = max(rest, largest) * (work.compute_share + 1.0)
@@ -171,7 +183,7 @@ def wire_of(facts: ModelFacts, work: Work, layout: Layout, devices: Devices) -> 
     """Return the collectives of a step, besides a few of single numbers."""
     data, shard, tensor, stages = (size_of(layout, name) for name in ("data", "shard", "tensor", "pipeline"))
     num_micro, rows = work.num_micro_batches(layout), work.rows(layout)
-    part = 1 / (tensor * stages)
+    part = facts.tensor_part(tensor) / stages
     found: list[Wire] = []
     groups = len(facts.block_bytes) + (facts.rest_bytes > 0)
     if shard > 1:
@@ -184,7 +196,7 @@ def wire_of(facts: ModelFacts, work: Work, layout: Layout, devices: Devices) -> 
         found.append(_wire("reduce-scatter", "gradients (shard)", num_micro * groups, facts.gradient_bytes * share, inside))
     if data > 1:
         # Averaged over replicas once in a step: by blocks, or whole ones in buckets of 25 MiB.
-        count = groups if shard > 1 else max(1, math.ceil(facts.gradient_bytes * part / (25 << 20)))
+        count = groups if shard * tensor > 1 else max(1, math.ceil(facts.gradient_bytes * part / (25 << 20)))
         sent = 2 * (data - 1) / data * facts.gradient_bytes * part / shard
         found.append(_wire("all-reduce", "gradients (data)", count, sent, layout.world_size <= devices.per_node))
     passed = facts.passed.at(rows) * work.compute_share
@@ -228,7 +240,7 @@ def step_time(facts: ModelFacts, work: Work, layout: Layout, devices: Devices) -
     passes = {"none": 3.0, "selective": 3.5, "full": 4.0}[work.mode]
     rate = kind.flops * MFU * (1 if work.is_half or kind.is_cpu else FP32_SHARE)
     flops = facts.flops.at(work.rows(layout)) * work.num_micro_batches(layout) * passes
-    compute = flops / (size_of(layout, "tensor") * size_of(layout, "pipeline")) / rate / (1 - bubble_of(work, layout))
+    compute = flops * facts.tensor_part(layout.tensor) / layout.pipeline / rate / (1 - bubble_of(work, layout))
     wire = sum(
         one.num_bytes / (kind.node_rate if one.is_within_node else kind.network_rate) for one in wire_of(facts, work, layout, devices)
     )

@@ -7,7 +7,6 @@ function of the model, the section `train` and the devices.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -119,11 +118,10 @@ def candidates(facts: ModelFacts, devices: Devices) -> Iterator[Layout]:
     world_size, node = devices.count, math.gcd(devices.count, devices.per_node)
     yield Layout(data=world_size)
     yield from _sharded(world_size, node)
-    known = {one.name for one in dataclasses.fields(Layout)}
-    tensors = [size for size in _divisors(node) if size > 1] if facts.has_tensor_plan and "tensor" in known else []
+    tensors = [size for size in _divisors(node) if size > 1 and facts.tensor_parts % size == 0]
     for tensor in tensors:
         yield from _with(world_size, node, tensor=tensor)
-    if not facts.has_pipeline_cut or "pipeline" not in known:
+    if not facts.has_pipeline_cut:
         return
     for stages in _divisors(world_size):
         if 1 < stages <= facts.num_repeated:

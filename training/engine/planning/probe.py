@@ -24,6 +24,7 @@ from training.engine.activations import EVERY
 from training.engine.optimizers import SGD, AdamW, Muon, OptimizerSettings, Update
 from training.engine.parallel.sharded import blocks_of
 from training.engine.parallel.strategy import SumLoss
+from training.engine.parallel.tensor_plan import TensorPlan, extents_of
 from training.engine.planning.costs import Line, Mode, ModelFacts
 from training.errors import Problem, SpecError
 
@@ -34,6 +35,8 @@ UNITS: Final = (16, 32)
 ROWS_OF_A_GROUP: Final = 16
 MAX_REAL_BYTES: Final = 1 << 30
 """Parameters of a model that is built on the CPU to be measured."""
+INSIDE_SHARE: Final = 24 / 34
+"""Of a transformer's activations, those inside of attention and perceptron; the others are between them (Korthikanti et al., 2022)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,7 +50,7 @@ class Candidate:
     optimizer: Callable[[nn.Module], OptimizerSettings]
     blocks: Callable[[nn.Module], Sequence[nn.Module]]
     rows_of_a_group: int = ROWS_OF_A_GROUP
-    has_tensor_plan: bool = False
+    tensor_plan: Callable[[nn.Module], TensorPlan | None] = lambda _: None
     has_pipeline_cut: bool = False
 
 
@@ -108,6 +111,8 @@ def _measured(candidate: Candidate, *, is_fake: bool) -> ModelFacts:
         small, large = (_run(candidate, module, repeated, _batch(candidate, rows)) for rows in sizes)
         line = functools.partial(_line, sizes)
         optimizer = candidate.optimizer(module)
+        plan = candidate.tensor_plan(module)
+        extents = None if plan is None else extents_of(module, plan)
         return ModelFacts(
             num_parameters=sum(parameter.numel() for parameter in module.parameters()),
             parameter_bytes=num_bytes,
@@ -122,7 +127,9 @@ def _measured(candidate: Candidate, *, is_fake: bool) -> ModelFacts:
             passed=line(max(small.inputs.values(), default=0.0), max(large.inputs.values(), default=0.0)),
             flops=line(small.flops, large.flops),
             num_repeated=len(repeated),
-            has_tensor_plan=candidate.has_tensor_plan,
+            tensor_parts=1 if extents is None else extents.most,
+            tensor_bytes=0 if extents is None else extents.divided_bytes,
+            tensor_activations=1.0 if extents is None or extents.has_sequence else INSIDE_SHARE,
             has_pipeline_cut=candidate.has_pipeline_cut,
         )
 

@@ -6,7 +6,7 @@ import pytest
 from torch import nn
 
 from tests.unit.training.engine.parallel.tiny_transformer import PLAN, SEQUENCE_PLAN, TinyTransformer
-from training.engine.parallel.tensor_plan import Division, TensorPlan, checked, possible_sizes
+from training.engine.parallel.tensor_plan import Division, Extents, TensorPlan, checked, extents_of
 from training.errors import SpecError
 
 
@@ -94,7 +94,9 @@ def test_plan_with_parts_of_the_sequence_is_accepted() -> None:
     assert checked(TinyTransformer(), SEQUENCE_PLAN, 2)["norm"] == Division("sequence", "sequence", "whole")
 
 
-def test_possible_sizes_are_those_that_every_layer_of_a_plan_can_be_divided_by() -> None:
-    assert possible_sizes(Model(), {"up": "column", "down": "row", "norm": "sequence"}, 9) == [3, 9]
-    assert possible_sizes(Model(), {"up": Division("column", unit=3), "down": "row"}, 9) == [3]
-    assert possible_sizes(Model(), {"norm": "column"}, 9) == []
+def test_extents_are_those_that_every_layer_of_a_plan_allows() -> None:
+    plan: TensorPlan = {"up": "column", "down": "row", "norm": "sequence"}
+    assert extents_of(Model(), plan) == Extents(most=9, divided_bytes=4 * (9 * 6 + 9 + 9 * 6), has_sequence=True)
+    assert extents_of(Model(), {"up": Division("column", unit=3), "down": "row"}).most == 3
+    assert extents_of(Model(), {"tables.*": "row", "up": "column"}).most == 1
+    assert extents_of(Model(), {"norm": "sequence"}) == Extents(most=1, divided_bytes=0, has_sequence=True)

@@ -10,6 +10,7 @@ from torch import nn
 from training.data.loader import Batch
 from training.engine.activations import repeated_blocks
 from training.engine.optimizers import OptimizerSettings
+from training.engine.parallel.tensor_plan import Division, TensorPlan
 from training.engine.planning.costs import ModelFacts
 from training.engine.planning.probe import Candidate, facts_of
 
@@ -37,15 +38,17 @@ class Block(nn.Module):
         super().__init__()
         self.heads = size.heads
         self.norm, self.second_norm = nn.LayerNorm(size.width), nn.LayerNorm(size.width)
-        self.query_key_value, self.out = nn.Linear(size.width, 3 * size.width), nn.Linear(size.width, size.width)
+        self.query, self.key, self.value, self.out = (nn.Linear(size.width, size.width) for _ in range(4))
         self.up, self.down = nn.Linear(size.width, 4 * size.width), nn.Linear(4 * size.width, size.width)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         rows, length, width = states.shape
-        joined = self.query_key_value(self.norm(states)).view(rows, length, 3, self.heads, width // self.heads)
-        query, key, value = joined.permute(2, 0, 3, 1, 4)
+        normed = self.norm(states)
+        query, key, value = (
+            layer(normed).view(rows, length, -1, width // self.heads).transpose(1, 2) for layer in (self.query, self.key, self.value)
+        )
         mixed = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        states = states + self.out(mixed.transpose(1, 2).reshape(rows, length, width))
+        states = states + self.out(mixed.transpose(1, 2).reshape(rows, length, -1))
         output: torch.Tensor = states + self.down(nn.functional.gelu(self.up(self.second_norm(states))))
         return output
 
@@ -75,6 +78,19 @@ def next_token_loss(module: nn.Module, batch: Batch) -> torch.Tensor:
     return nn.functional.cross_entropy(logits, ids[:, 1:].flatten().long(), reduction="sum") / ids.shape[1]
 
 
+def plan_of(size: Size) -> TensorPlan:
+    """Return how the layers of a transformer are divided."""
+    heads = Division("column", unit=size.width // size.heads)
+    return {
+        "embedding": "row",
+        **{f"blocks.*.{name}": heads for name in ("query", "key", "value")},
+        "blocks.*.out": "row",
+        "blocks.*.up": "column",
+        "blocks.*.down": "row",
+        "head": Division("column", gives="whole"),
+    }
+
+
 def candidate(size: Size, *, has_plans: bool = False) -> Candidate:
     return Candidate(
         build=lambda: Transformer(size),
@@ -83,7 +99,7 @@ def candidate(size: Size, *, has_plans: bool = False) -> Candidate:
         has_group=False,
         optimizer=lambda _: OptimizerSettings(),
         blocks=lambda module: list(repeated_blocks(module)),
-        has_tensor_plan=has_plans,
+        tensor_plan=lambda _: plan_of(size) if has_plans else None,
         has_pipeline_cut=has_plans,
     )
 

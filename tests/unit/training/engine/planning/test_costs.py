@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from tests.unit.training.engine.parallel.ranks import run_ranks
-from tests.unit.training.engine.planning.models import Size, Transformer, facts, next_token_loss
+from tests.unit.training.engine.planning.models import Size, Transformer, facts, next_token_loss, plan_of
 from training.data.loader import Batch, cut
 from training.engine.optim import Schedule, ScheduledOptimizer
 from training.engine.optimizers import OptimizerSettings
@@ -103,7 +103,7 @@ def trained(gang: Gang, layout: Layout, size: Size, *, steps: int) -> Transforme
     """Train for some steps; keep the best weights after the first, as the loop does."""
     torch.manual_seed(0)
     module = Transformer(size)
-    strategy = strategy_for(gang, precision="fp32", layout=layout)
+    strategy = strategy_for(gang, precision="fp32", layout=layout, tensor_plan=lambda _: plan_of(size))
     optimizer = ScheduledOptimizer(strategy.place(module), Schedule(learning_rate=1e-3, total_steps=100), OptimizerSettings())
     best: dict[str, torch.Tensor] = {}
     for step in range(steps):
@@ -124,13 +124,13 @@ def peak_of(gang: Gang, layout: Layout, size: Size) -> int:
 
 @pytest.mark.parametrize(
     ("size", "layout"),
-    [(MODEL, Layout()), (MODEL, Layout(data=2)), (MODEL, Layout(shard=2)), (LARGE_LAYERS, Layout(shard=2))],
+    [(MODEL, Layout()), (MODEL, Layout(data=2)), (MODEL, Layout(shard=2)), (LARGE_LAYERS, Layout(shard=2)), (MODEL, Layout(tensor=2))],
     ids=lambda value: value.words() if isinstance(value, Layout) else f"{value.vocabulary} ids",
 )
 def test_planned_memory_is_within_15_percent_of_the_peak(size: Size, layout: Layout, tmp_path: Path) -> None:
     measured = run_ranks(peak_of, layout.world_size, tmp_path / "ranks", layout, size)
     work = Work(batch_size=ROWS * layout.num_data_ranks, micro_batch_size=None, mode="none")
-    planned = memory_of(facts(size), work, layout, parse_devices(f"{layout.world_size}xcpu"))
+    planned = memory_of(facts(size, has_plans=True), work, layout, parse_devices(f"{layout.world_size}xcpu"))
     error = planned.total / max(measured) - 1
     assert abs(error) <= MAX_ERROR, f"planned {planned}, measured {max(measured)}"
 
@@ -154,7 +154,7 @@ def test_bytes_sent_are_those_that_leave_the_sockets(layout: Layout, micro_batch
     # gloo reduces all and keeps a part: twice what a ring sends.
     planned = sum(
         one.num_bytes * (2 if one.kind == "reduce-scatter" else 1)
-        for one in wire_of(facts(MODEL), work, layout, parse_devices(f"{layout.world_size}xcpu"))
+        for one in wire_of(facts(MODEL, has_plans=True), work, layout, parse_devices(f"{layout.world_size}xcpu"))
     )
     assert counted == [pytest.approx(planned, rel=0.01)] * layout.world_size
 

@@ -16,14 +16,14 @@ from training.spec.layout import Layout
 
 
 @functools.cache
-def known(size: Size) -> ModelFacts:
-    return facts(size)
+def known(size: Size, has_plans: bool = False) -> ModelFacts:
+    return replace(facts(size, has_plans=has_plans), has_pipeline_cut=False)
 
 
-def planned(size: Size, devices: str, *, mode: Mode = "none", batch_size: int = 1024) -> Plan:
+def planned(size: Size, devices: str, *, mode: Mode = "none", batch_size: int = 1024, has_plans: bool = False) -> Plan:
     parsed = parse_devices(devices)
     return plan(
-        known(size),
+        known(size, has_plans),
         Work(
             batch_size=batch_size,
             micro_batch_size=1,
@@ -55,6 +55,32 @@ def test_layout_is_the_one_that_an_expert_takes(size: Size, devices: str, mode: 
     found = planned(size, devices, mode=mode)
     assert found.fits, found.reasons()
     assert found.layout == expected, found.reasons()
+
+
+@pytest.mark.parametrize(
+    ("size", "devices", "mode", "batch_size", "expected"),
+    [
+        pytest.param(GPT_7B, "8xA100-80GB", "none", 4, Layout(data=4, tensor=2), id="7B, fewer rows than devices: two compute each row"),
+        pytest.param(
+            *(GPT_70B, "64xH100-80GB", "full", 32, Layout(data=2, shard=16, tensor=2)), id="70B, a batch of half as many rows as devices"
+        ),
+        pytest.param(GPT_7B, "8xA100-80GB", "none", 1024, Layout(shard=8), id="7B: FSDP2 where it fits, which sends less often"),
+    ],
+)
+def test_layers_are_divided_where_a_batch_has_fewer_rows_than_there_are_devices(
+    size: Size, devices: str, mode: Mode, batch_size: int, expected: Layout
+) -> None:
+    found = planned(size, devices, mode=mode, batch_size=batch_size, has_plans=True)
+    assert found.fits, found.reasons()
+    assert found.layout == expected, found.reasons()
+    assert not planned(size, devices, mode=mode, batch_size=batch_size).fits or expected.tensor == 1
+
+
+def test_layers_are_divided_only_as_far_as_the_plan_allows() -> None:
+    devices = parse_devices("8xA100-80GB")
+    six_heads = Size(width=96, depth=2, heads=6, vocabulary=2000, length=16)
+    assert {layout.tensor for layout in candidates(known(six_heads, True), devices)} == {1, 2}
+    assert {layout.tensor for layout in candidates(known(six_heads), devices)} == {1}
 
 
 def test_rejected_layouts_are_given_with_what_fills_the_memory() -> None:
