@@ -17,15 +17,17 @@ from training.data.dataset import Column, Part
 from training.data.engines.engine import BATCH_ROWS
 
 PART_BYTES: Final = 64 * 2**20
-"""Of a part's rows in memory, about; a part has at least one batch."""
+"""Of a part's rows in memory, about; a part has at least one row."""
 TEXT_BYTES: Final = 32
 """What a value without a fixed width counts for."""
 
 
 def part_rows(schema: pa.Schema) -> int:
-    """Return how many rows a part has, by the types of its columns alone: whole batches of about `PART_BYTES`."""
+    """Return how many rows a part has, by its columns' types alone: whole batches, or of wide rows a part of one, up to `PART_BYTES`."""
     width = sum(_width_bytes(field.type) for field in schema)
-    return max(1, int(PART_BYTES / width) // BATCH_ROWS) * BATCH_ROWS
+    rows = int(PART_BYTES / width)
+    # A power of two, as a batch has: no small part is left between two batches.
+    return rows // BATCH_ROWS * BATCH_ROWS if rows >= BATCH_ROWS else 1 << (max(1, rows).bit_length() - 1)
 
 
 class FrameWriter:
@@ -50,6 +52,12 @@ class FrameWriter:
 
     def write(self, batch: pa.Table) -> None:
         """Add the next rows, a batch of an engine's frame."""
+        while batch.num_rows:
+            rows = self._limit - self._num_rows
+            self._add(batch.slice(0, rows))
+            batch = batch.slice(rows)
+
+    def _add(self, batch: pa.Table) -> None:
         if self._writer is None:
             path = self._folder / self._part().name
             path.parent.mkdir(parents=True, exist_ok=True)

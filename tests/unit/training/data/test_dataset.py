@@ -128,6 +128,16 @@ def test_parts_say_their_rows_and_splits_and_the_manifest_the_columns(
     }
 
 
+def test_batch_that_is_larger_than_a_part_is_divided(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frame_writer, "part_rows", lambda _schema: 4)
+    manifest = written(store, tmp_path / "made", 11)
+    assert [part.rows for part in parts_of(manifest)] == [4, 4, 3]
+    reader = DatasetReader(store, manifest, tmp_path / "read")
+    pd.testing.assert_frame_equal(reader.columns(reader.schema.names), WHOLE)
+    for split, numbers in ROWS.items():
+        assert reader.numbers(split).tolist() == numbers.tolist()
+
+
 def test_rows_of_a_split_are_read_from_its_parts_alone(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frame_writer, "part_rows", lambda _schema: 4)
     reader = DatasetReader(store, written(store, tmp_path / "made", 4), tmp_path / "read")
@@ -158,10 +168,14 @@ def test_a_dataset_of_a_newer_format_is_refused(store: Store, tmp_path: Path) ->
     assert caught.value.code == "dataset.newer"
 
 
-def test_a_part_has_whole_batches_of_about_64_mib() -> None:
-    narrow, wide = pa.schema([("x", pa.int32())]), pa.schema([(f"x{n}", pa.float64()) for n in range(500)])
-    assert part_rows(narrow) == 2**24
-    assert part_rows(wide) == 65_536
+@pytest.mark.parametrize(("columns", "rows"), [(1, 128 * 65_536), (100, 65_536), (128, 65_536), (129, 32_768), (2000, 4096), (9000, 512)])
+def test_a_part_has_whole_batches_or_of_wide_rows_a_fraction_of_one(columns: int, rows: int) -> None:
+    assert part_rows(pa.schema([(f"x{number}", pa.float64()) for number in range(columns)])) == rows
+    assert rows * columns * 8 <= 64 * 2**20
+
+
+def test_a_part_has_about_64_mib() -> None:
+    assert part_rows(pa.schema([("x", pa.int32())])) == 2**24
     assert part_rows(TABLE.schema) * (8 + 8 + 4 + 1 / 8 + 32 + 4) <= 2**26
     assert canonical_json(describe_frame([Part.numbered(0, rows=1, splits={"train": 1})], [])) == (
         b'{"format":2,"parts":[{"rows":1,"splits":{"train":1}}],"schema":[]}'
