@@ -36,6 +36,7 @@ from training.errors import (
     shown,
 )
 from training.installation import RANK, TORCHRUN_ID, WORLD_SIZE
+from training.masking import masked
 from training.runtime.context import Outcome, StageContext, StopFlag
 from training.runtime.processes import bind_to_parent
 from training.runtime.provenance import given_code_version
@@ -262,7 +263,7 @@ def _classify(caught: BaseException) -> NightshiftError:
     """Return what was raised as one of our errors; unknown ones keep exit code 1."""
     if isinstance(caught, NightshiftError):
         return caught
-    text = f"{type(caught).__name__}: {caught}"
+    text = masked(f"{type(caught).__name__}: {caught}")
     if isinstance(caught, KeyboardInterrupt):
         return PreemptedError("stage.stopped", "stopped by a signal")
     if isinstance(caught, MemoryError) or type(caught).__name__ == "OutOfMemoryError" or "can't allocate memory" in text:
@@ -273,7 +274,7 @@ def _classify(caught: BaseException) -> NightshiftError:
 
 
 def _report(address: StageAddress, attempt_id: str, error: NightshiftError, caught: BaseException) -> None:
-    trace = "".join(traceback.format_exception(caught))[-MAX_TRACEBACK_CHARS:]
+    trace = masked("".join(traceback.format_exception(caught)))[-MAX_TRACEBACK_CHARS:]
     if error.exit_code is ExitCode.UNEXPECTED:
         logger.error("%s\n%s", error, trace)
     else:

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from training.errors import DataError, NightshiftError, UnavailableError, shown
+from training.masking import masked
 from training.sources.limits import check_size, decoded_bytes
 from training.sources.source import ArrowStream, PartContent, Window
 from training.sources.table_contract import TableContract
@@ -152,9 +153,10 @@ def _collected(rows: ArrowStream, *, source: str, limit_bytes: int) -> pa.Table:
     except (NightshiftError, MemoryError):
         raise
     except (ConnectionError, TimeoutError) as err:
-        raise UnavailableError("source.unavailable", f"{source} cannot be read: {type(err).__name__}: {err}") from err
+        raise UnavailableError("source.unavailable", masked(f"{source} cannot be read: {type(err).__name__}: {err}")) from err
     except Exception as err:
-        raise DataError("source.failed", f"{source} cannot be read: {err}", hint="the log has the stack of the source's own code") from err
+        hint = "the log has the stack of the source's own code"
+        raise DataError("source.failed", masked(f"{source} cannot be read: {err}"), hint=hint) from err
 
 
 def _plain(table: pa.Table) -> pa.Table:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import cast
 
 from training.errors import DataError, NightshiftError, Problem, SpecError, UnavailableError, shown
+from training.masking import masked
 from training.sources.source import PartContent, Source, SourcePart, Window
 from training.sources.table_contract import TableContract
 from training.spec.source_kinds import DESCRIPTORS, installed_sources
@@ -84,9 +85,9 @@ class _InstalledSource:
         except (NightshiftError, MemoryError):
             raise
         except (ConnectionError, TimeoutError) as err:
-            raise UnavailableError("source.unavailable", f"{self._name()} cannot be {doing}: {type(err).__name__}: {err}") from err
+            raise UnavailableError("source.unavailable", masked(f"{self._name()} cannot be {doing}: {type(err).__name__}: {err}")) from err
         except (Exception, SystemExit) as err:
-            message = f"{self._name()} cannot be {doing}: {type(err).__name__}: {err}"
+            message = masked(f"{self._name()} cannot be {doing}: {type(err).__name__}: {err}")
             raise DataError("source.failed", message, hint="the log has the stack of the source's own code") from err
 
 

@@ -22,6 +22,7 @@ from airflow.sdk.log import mask_secret, redact  # type: ignore[attr-defined]  #
 
 from training.contracts import JsonObject
 from training.installation import Variable
+from training.masking import MASK, masked
 from training.spec.models import Alerts
 
 logger = logging.getLogger("nightshift.airflow_ext.alerts")
@@ -32,8 +33,6 @@ Alert = Callable[[Mapping[str, object]], None]
 
 TIMEOUT_SECONDS: Final = 10
 MAX_REASON_CHARS: Final = 1000
-MIN_SECRET_CHARS: Final = 6
-MASK: Final = "***"
 WEBHOOK_SECRET: Final = Variable(
     name="NIGHTSHIFT_WEBHOOK_SECRET",
     meaning="key for the signature of requests to `alerts.webhook`: `whsec_` and base64, or any text (docs/promotion.md)",
@@ -41,8 +40,6 @@ WEBHOOK_SECRET: Final = Variable(
 STANDARD_PREFIX: Final = "whsec_"
 """Of a secret in the form of Standard Webhooks; the rest is the key in base64."""
 PLACEHOLDER: Final = re.compile(r"\$\{([A-Z][A-Z0-9_]*_URI)\}")
-_SECRET_NAME = re.compile(r"PASSWORD|PASSWD|SECRET|TOKEN|CREDENTIAL|API_KEY|ACCESS_KEY")
-_USER_INFO = re.compile(r"(?<=://)[^/\s@]+(?=@)")
 
 
 def task_failed(alerts: Alerts) -> Alert:
@@ -206,13 +203,10 @@ def redacted(text: str, *secrets: str, environ: Mapping[str, str] = os.environ) 
     """Return `text`, at most 1000 characters, without secrets.
 
     Airflow's redaction removes what Airflow knows in this process: passwords of connections, sensitive variables, what tasks passed to
-    `mask_secret`. It knows neither secrets in the environment nor the user and password of a URL, which are removed here, and `secrets`.
+    `mask_secret`. It knows neither secrets in the environment nor those of URLs and connections, nor `secrets`: `training.masking` does.
     """
-    known = [*secrets, *(value for name, value in environ.items() if _SECRET_NAME.search(name.upper()))]
-    # The longest first, because one secret may be part of another: Airflow replaces them in any order, so it comes last.
-    for secret in sorted(filter(lambda value: len(value) >= MIN_SECRET_CHARS, known), key=len, reverse=True):
-        text = text.replace(secret, MASK)
-    return str(redact(_USER_INFO.sub(MASK, text), replacement=MASK))[:MAX_REASON_CHARS]
+    # Airflow replaces secrets in any order, and one may be part of another: it comes last.
+    return str(redact(masked(text, *secrets, environ=environ), replacement=MASK))[:MAX_REASON_CHARS]
 
 
 def _of_run(kind: Literal["failure", "success"], context: Mapping[str, object]) -> Event:

@@ -320,6 +320,33 @@ def test_wrong_keys_of_a_source_are_reported_with_their_lines_beside_all_others(
     assert all(problem.line for problem in caught.value.problems)
 
 
+@pytest.mark.parametrize(
+    ("raised", "code"), [(RuntimeError, "source.failed"), (ConnectionError, "source.unavailable"), (TimeoutError, "source.unavailable")]
+)
+@pytest.mark.parametrize("call", ["list", "read"])
+def test_what_a_driver_says_is_told_without_its_secrets(
+    shop: Shop, site: Path, monkeypatch: pytest.MonkeyPatch, raised: type[Exception], code: str, call: str
+) -> None:
+    del site
+    contract = contracts_of(shop.spec())[0]
+    source = source_of(contract)
+    text = "cannot log in to postgresql://ada:swordfish@db/x with password=swordfish"
+
+    def fail(*_arguments: object, **_named: object) -> None:
+        raise raised(text)
+
+    monkeypatch.setattr(type(cast(Any, source)._source), call, fail)
+    calls: dict[str, Any] = {
+        "list": lambda: source.list(cast(Any, None)),
+        "read": lambda: source.read(SourcePart("postgresql://ada:swordfish@db/x#1", 0, "1", None), Path(), limit_bytes=1),
+    }
+    with pytest.raises(NightshiftError) as caught:
+        calls[call]()
+    assert caught.value.code == code
+    assert "cannot log in to postgresql://***@db/x with password=***" in caught.value.message
+    assert "swordfish" not in str(caught.value)
+
+
 def test_a_kind_that_is_not_installed_where_the_stage_runs_is_an_error_of_its_own(shop: Shop) -> None:
     frozen = freeze(shop.spec())
     frozen["data"]["source"]["kind"] = "gone"

@@ -1,0 +1,33 @@
+"""No secret is in what is told of an error."""
+
+from __future__ import annotations
+
+import pytest
+
+from training.masking import masked
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("postgresql://ada:swordfish@db:5432/x does not answer", "postgresql://***@db:5432/x does not answer"),
+        (
+            'connection to "host=db user=ada password=swordfish port=5432" failed',
+            'connection to "host=db user=ada password=*** port=5432" failed',
+        ),
+        ("login: PWD='sword fish';UID=ada", "login: PWD=***;UID=ada"),
+        ("https://acme.blob/x?sv=1&sig=abc%3D&sslpassword=swordfish", "https://acme.blob/x?sv=1&sig=***&sslpassword=***"),
+        ('{"access_token": "swordfish", "expires": 3}', '{"access_token": ***, "expires": 3}'),
+        ("aws_secret_access_key = swordfish, region = eu", "aws_secret_access_key = ***, region = eu"),
+        ("syntax error: unexpected token: SELECT", "syntax error: unexpected token: SELECT"),
+        ("tokenizer = bpe, secretary='ada'", "tokenizer = bpe, secretary='ada'"),
+        ("column significance = 3, design=4", "column significance = 3, design=4"),
+    ],
+)
+def test_value_of_a_secret_is_masked_and_other_words_stay(text: str, expected: str) -> None:
+    assert masked(text, environ={}) == expected
+
+
+def test_secrets_of_the_environment_are_masked_the_longest_first() -> None:
+    environ = {"SHOP_TOKEN": "abcdef", "SHOP_PASSWORD": "abcdef-ghijkl", "SHORT_TOKEN": "ab", "HOME": "/home/ada"}
+    assert masked("abcdef-ghijkl and abcdef of /home/ada, ab", environ=environ) == "*** and *** of /home/ada, ab"
