@@ -162,16 +162,18 @@ class Dropping(nn.Module):
         return [bool(value) for value in states.flatten()]
 
 
+DROPPING_PLAN: TensorPlan = {
+    "up": "column",
+    "of_features": "features",
+    "down": Division("row", gives="sequence"),
+    "of_sequence": "sequence",
+    "norm": Division("sequence", gives="whole"),
+}
+
+
 def kept_by(gang: Gang) -> dict[str, list[bool]]:
-    plan: TensorPlan = {
-        "up": "column",
-        "of_features": "features",
-        "down": Division("row", gives="sequence"),
-        "of_sequence": "sequence",
-        "norm": Division("sequence", gives="whole"),
-    }
     module = Dropping()
-    strategy = divided(gang, plan)
+    strategy = divided(gang, DROPPING_PLAN)
     strategy.place(module)
     torch.manual_seed(7)
     strategy.backward([global_batch(0)], squares, 16)
@@ -187,6 +189,33 @@ def test_parts_draw_their_own_random_numbers_and_whole_states_the_same_ones(tmp_
         agreeing = sum(one == other for one, other in zip(first[name], second[name], strict=True))
         assert 0.4 < agreeing / len(first[name]) < 0.6, f"{name}: the parts must be independent"
     assert first["whole"] != first["after features"] != first["after sequence"]
+
+
+class UsingMasks(Dropping):
+    """Its output depends on what is dropped."""
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        states = self.whole(self.embedding(batch["features_int"]))
+        parts = self.of_sequence(self.down(self.of_features(self.up(states))))
+        output: torch.Tensor = self.norm(parts)[:, :, 1].mean(dim=1)
+        return output
+
+
+def gradients_with_masks(gang: Gang, mode: Any) -> list[list[float]]:
+    torch.manual_seed(3)
+    module = UsingMasks()
+    checkpoint_activations([module], mode)
+    strategy = divided(gang, DROPPING_PLAN)
+    parameters = strategy.place(module)
+    torch.manual_seed(7)
+    strategy.backward([global_batch(0)], squares, 16)
+    return [parameter.grad.to_local().flatten().tolist() for parameter in parameters.values() if isinstance(parameter.grad, DTensor)]
+
+
+def test_masks_of_parts_are_drawn_again_when_activations_are_computed_again(tmp_path: Path) -> None:
+    kept, again = (run_ranks(gradients_with_masks, 2, tmp_path / mode, mode) for mode in ("none", "full"))
+    assert kept == again
+    assert len(kept[0]) == 7
 
 
 # --- Shared parameters
