@@ -21,6 +21,8 @@ from training.store import Store
 from training.store.addresses import StoreUri
 
 LABEL_WIDTH: Final = 20
+PAGES: Final = ("validation", "evaluation")
+"""What stages publish before they may fail."""
 
 
 def summary(settings: Settings, client: AirflowApi, dag_id: str, run_id: str, follower: Follower) -> str:
@@ -131,14 +133,21 @@ def _places(settings: Settings, dag_id: str, run_id: str, results: Mapping[str, 
 
 
 def save_reports(settings: Settings, dag_id: str, run_id: str, results: Iterable[StageResult]) -> list[Path]:
-    """Copy a run's reports out of the store, where they have digests for names, to files that a browser opens; return their paths."""
+    """Copy a run's reports out of the store, where they have digests for names, to files that a browser opens; return their paths.
+
+    A stage that failed leaves no result; a page that it published before is in the run's refs.
+    """
     store = Store(settings.store_uri)
     folder = settings.home / "reports" / dag_id / run_id
+    found = {name: uri for result in results for name, uri in result.reports.items()}
+    for name in PAGES:
+        head = None if name in found else store.run_ref(dag_id, run_id, f"reports/{name}").read()
+        if head is not None:
+            found[name] = head.value
     paths = []
-    for result in results:
-        for name, uri in result.reports.items():
-            folder.mkdir(parents=True, exist_ok=True)
-            path = folder / f"{name}.html"
-            path.write_bytes(store.objects.get_bytes(StoreUri(uri).digest))
-            paths.append(path)
+    for name, uri in found.items():
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{name}.html"
+        path.write_bytes(store.objects.get_bytes(StoreUri(uri).digest))
+        paths.append(path)
     return paths

@@ -94,6 +94,29 @@ def test_reports_are_saved_as_files_with_a_name(settings: Settings) -> None:
     assert f"report    {path}" in text
 
 
+def test_report_of_a_validation_that_failed_is_saved_too(settings: Settings) -> None:
+    store = Store(settings.store_uri)
+    uri = store.objects.uri(store.objects.put_bytes(b"<html>3 checks failed</html>"))
+    store.run_ref(DAG, RUN, "reports/validation").move(uri, expected=0)
+
+    text = text_of(settings, [TaskView("validate", "failed", 1, 3.0)])
+
+    path = settings.home / "reports" / DAG / RUN / "validation.html"
+    assert path.read_bytes() == b"<html>3 checks failed</html>"
+    assert f"report    {path}" in text
+
+
+def test_report_of_an_earlier_try_gives_way_to_that_of_the_result(settings: Settings) -> None:
+    store = Store(settings.store_uri)
+    earlier, now = (store.objects.uri(store.objects.put_bytes(page)) for page in (b"failed", b"passed"))
+    store.run_ref(DAG, RUN, "reports/validation").move(earlier, expected=0)
+
+    text = text_of(settings, [TaskView("validate", "success", 2, 3.0)], result("validate", reports={"validation": now}))
+
+    assert (settings.home / "reports" / DAG / RUN / "validation.html").read_bytes() == b"passed"
+    assert text.count("report    ") == 1
+
+
 @pytest.mark.parametrize("naive", [{"name": "seasonal_7d", "metrics": {"mae": 24.2, "rmse": 31.0}}, None])
 def test_comparison_has_the_best_naive_baseline_beside_model_and_champion(settings: Settings, naive: dict[str, Any] | None) -> None:
     meta = {"metrics": {"mae": 20.0, "rmse": 40.0}, "champion_metrics": {}, "comparison": None, "baseline": "no champion"}
