@@ -1,4 +1,4 @@
-"""Stages of a pipeline: number formats, optimizers, random numbers, buffers, checkpoints of another layout, lost stages, wrong cuts."""
+"""Stages of a pipeline: number formats, optimizers, random numbers, buffers, lost stages, wrong cuts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import nn
 
-from tests.unit.training.engine.loop_bench import LoopBench
 from tests.unit.training.engine.parallel.ranks import Ended, run_mortal_ranks, run_ranks
 from tests.unit.training.engine.parallel.tiny_transformer import (
     VOCABULARY,
@@ -29,17 +28,13 @@ from tests.unit.training.engine.parallel.tiny_transformer import (
 )
 from training.data.loader import Batch, cut
 from training.engine.activations import checkpoint_activations
-from training.engine.checkpoint.savers import Savers
-from training.engine.optim import MAX_GRAD_NORM, Schedule, ScheduledOptimizer
-from training.engine.optimizers import OptimizerSettings, hidden_matrices
+from training.engine.optimizers import hidden_matrices
 from training.engine.parallel.choice import strategy_for
 from training.engine.parallel.gang import COLLECTIVE_LIMIT, Gang
 from training.engine.parallel.pipeline import PipelinedModel, ScheduleName
 from training.engine.parallel.pipeline_cut import names_of_stages
-from training.engine.parallel.strategy import Strategy
 from training.errors import PeerLostError, SpecError
 from training.spec.layout import Layout
-from training.store import Store
 
 TWO = Layout(pipeline=2)
 HIDDEN = hidden_matrices(TinyTransformer())
@@ -220,71 +215,6 @@ def gradients_of_frozen(gang: Gang) -> list[str]:
 def test_stage_whose_layers_are_all_frozen_gets_no_gradients(tmp_path: Path) -> None:
     first, last = run_ranks(gradients_of_frozen, 2, tmp_path)
     assert (first, "head.weight" in last) == ([], True)
-
-
-# --- Checkpoints of another layout
-
-
-def continued(gang: Gang, folder: str, layout: Layout, source: str | None, saved: str) -> list[float]:
-    """Train three steps from a checkpoint, or five from the start; save; return the losses of three more steps."""
-    strategy = strategy_for(gang, precision="fp32", layout=layout, cut=stages_of)
-    torch.manual_seed(5)
-    parameters = strategy.place(TinyTransformer())
-    optimizer = ScheduledOptimizer(parameters, Schedule(learning_rate=0.01, total_steps=20), OptimizerSettings(weight_decay=0.01))
-    first = 0
-
-    def state() -> dict[str, torch.Tensor]:
-        sections = {"module": strategy.state(), "optimizer": optimizer.state()}
-        return {f"{section}/{name}": tensor for section, tensors in sections.items() for name, tensor in tensors.items()}
-
-    def opened(name: str, *, together: bool) -> Any:
-        bench = object.__new__(LoopBench)
-        bench.folder, bench.store, bench.num_attempts = Path(folder) / name, Store(str(Path(folder) / name / "store")), gang.rank + 1
-        return bench.checkpoints(bench.context(rank=gang.rank, elastic=True), savers=Savers.of(gang) if together else None)
-
-    if source is not None:
-        optimizer.allocate()
-        checkpoints = opened(source, together=False)
-        first = checkpoints.restore_into(checkpoints.newest_entry(), state()).meta["step"]
-        checkpoints.close()
-    for step in range(first, first + 5):
-        stepped(strategy, optimizer, step)
-    checkpoints = opened(saved, together=True)
-    checkpoints.save(state(), {"step": first + 5, "epoch": 1, "history": []}, name="epoch_1")
-    checkpoints.wait()
-    checkpoints.close()
-    return [stepped(strategy, optimizer, step) for step in range(first + 5, first + 8)]
-
-
-def stepped(strategy: Strategy, optimizer: ScheduledOptimizer, step: int) -> float:
-    share = cut(global_batch(step), strategy.num_data_ranks)[strategy.data_rank]
-    optimizer.clear_gradients()
-    total = strategy.backward(cut(share, 4), squares, 16)
-    strategy.clip(MAX_GRAD_NORM)
-    optimizer.step(step)
-    world_size = strategy.gang.world_size
-    return strategy.gang.sum(float(total))[0] / 16 * strategy.num_data_ranks / world_size
-
-
-ELSEWHERE = {"one": Layout(), "fsdp": Layout(shard=2), "pipeline": TWO, "replicas": Layout(data=2, pipeline=2)}
-PAIRS = [
-    ("pipeline", "one"),
-    ("pipeline", "fsdp"),
-    ("fsdp", "pipeline"),
-    ("pipeline", "replicas"),
-    ("replicas", "pipeline"),
-    ("one", "pipeline"),
-]
-
-
-@pytest.mark.parametrize(("source", "target"), PAIRS)
-def test_training_goes_on_in_another_layout_with_the_losses_of_one_process(source: str, target: str, tmp_path: Path) -> None:
-    expected = alone(micro_batches=4, steps=20).losses
-    folder = str(tmp_path)
-    before = run_ranks(continued, ELSEWHERE[source].world_size, tmp_path / "a", folder, ELSEWHERE[source], None, "first")
-    after = run_ranks(continued, ELSEWHERE[target].world_size, tmp_path / "b", folder, ELSEWHERE[target], "first", "second")
-    assert before[0] == pytest.approx(expected[5:8], abs=5e-7)
-    assert after[0] == pytest.approx(expected[10:13], abs=5e-7)
 
 
 # --- Lost stages
