@@ -8,6 +8,7 @@ that they explain clicks without deciding ranks (a two-tower position model, as 
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, NotRequired, TypedDict, cast
 
 import torch
@@ -60,6 +61,11 @@ class RankerModule(nn.Module):
         self.product_weights = nn.Parameter(torch.ones(num_pairs))
 
     def forward(self, batch: Batch) -> torch.Tensor:
+        score, columns = self.inputs(batch)
+        return self.with_offsets(score + self.perceptron(columns).squeeze(1), batch)
+
+    def inputs(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return what the products add to the scores, [n], and the input of the perceptron."""
         floats, ids = batch["features_float"], batch["features_int"]
         vectors = [table(ids[:, i]) for table, i in zip(self.embeddings, self._content_ids, strict=True)]
         columns = [*vectors]
@@ -70,10 +76,39 @@ class RankerModule(nn.Module):
             score = score + joined @ self.product_weights
             columns.append(joined)
         columns.append(floats[:, self._content_floats])
-        score = score + self.perceptron(torch.cat(columns, dim=1)).squeeze(1)
+        return score, torch.cat(columns, dim=1)
+
+    def with_offsets(self, score: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """Add what each id adds by itself."""
         for table, i in zip(self.offsets, [*self._content_ids, *self._bias_ids], strict=True):
-            score = score + table(ids[:, i]).squeeze(1)
+            score = score + table(batch["features_int"][:, i]).squeeze(1)
         return score
+
+
+class _Tables(nn.Module):
+    """First stage of a pipeline: the input of the perceptron, and in the last column what is added to its scores."""
+
+    def __init__(self, module: RankerModule) -> None:
+        super().__init__()
+        self.embeddings, self.offsets, self.product_weights = module.embeddings, module.offsets, module.product_weights
+        self._inputs, self._with_offsets = module.inputs, module.with_offsets
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        score, columns = self._inputs(batch)
+        return torch.cat([columns, self._with_offsets(score, batch).unsqueeze(1)], dim=1)
+
+
+class _Layers(nn.Module):
+    """Another stage: some layers of the perceptron."""
+
+    def __init__(self, layers: nn.Sequential, *, is_last: bool) -> None:
+        super().__init__()
+        self.layers = layers
+        self._is_last = is_last
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        output, score = self.layers(states[:, :-1]), states[:, -1:]
+        return (output + score).squeeze(1) if self._is_last else torch.cat([output, score], dim=1)
 
 
 class Ranker(TorchFamily):
@@ -104,6 +139,17 @@ class Ranker(TorchFamily):
             elif isinstance(layer, nn.Dropout):
                 between.append(f"perceptron.{name}")
         return plan
+
+    def pipeline_stages(self, module: nn.Module, num_stages: int) -> list[nn.Module] | None:
+        """Give the tables to the first stage, and the layers of the perceptron in even parts to the others."""
+        model = cast(RankerModule, module)
+        starts = [number for number, layer in enumerate(model.perceptron) if isinstance(layer, nn.Linear)]
+        others = num_stages - 1
+        if not 1 <= others <= len(starts):
+            return None
+        bounds = [*(starts[len(starts) * part // others] for part in range(others)), len(model.perceptron)]
+        parts = [cast(nn.Sequential, model.perceptron[first:last]) for first, last in itertools.pairwise(bounds)]
+        return [_Tables(model), *(_Layers(part, is_last=part is parts[-1]) for part in parts)]
 
     def loss(self, module: nn.Module, batch: Batch) -> torch.Tensor:
         scores, labels, mask = _by_group(module(batch).float(), batch["label"], batch["group"])
