@@ -9,6 +9,7 @@
     ├── UnavailableError          74     storage or another service does not answer, own retries spent
     ├── PreemptedError            75     told to stop, after a commit where there was time for one
     │   ├── PeerLostError         75     another rank is lost
+    │   ├── ReplicasDifferError   75     replicas of a model are not equal any more; their checkpoints since then are withdrawn
     │   ├── HungError             75     a process made no progress for the limit of its phase, and was ended
     │   └── LeaseError            75     this attempt may not write (any more)
     │       ├── LeaseHeldError    75     someone else is at the same work right now
@@ -117,6 +118,10 @@ class PreemptedError(NightshiftError):
 
 class PeerLostError(PreemptedError):
     """Another rank of the gang is gone; the collective broke."""
+
+
+class ReplicasDifferError(PreemptedError):
+    """A replica computed something else than the others, as broken hardware does; relaunched from before."""
 
 
 class HungError(PreemptedError):

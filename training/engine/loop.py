@@ -26,6 +26,7 @@ from training.engine.optim import MAX_GRAD_NORM, Schedule, ScheduledOptimizer
 from training.engine.optimizers import OptimizerSettings
 from training.engine.parallel.strategy import Strategy, SumLoss
 from training.engine.precision import LossScale
+from training.engine.replicas import ReplicaCheck
 from training.engine.tracking import Tracker
 from training.engine.watchdog import Watchdog
 from training.errors import DataError, PeerLostError, PreemptedError
@@ -102,6 +103,8 @@ class Parts:
     """Of the number of all steps to the learning rate of each."""
     optimizer: OptimizerSettings
     early_stopping: int | None
+    replica_check_steps: int = 0
+    """How often replicas of the model are compared, 0: never (`training.engine.replicas`)."""
     judge: Judge | None = None
     """Called by rank 0 after each epoch: whether to continue the training."""
 
@@ -114,6 +117,7 @@ class Loop:
         self._strategy = parts.strategy
         self._gang = parts.strategy.gang
         self._watchdog = Watchdog()
+        self._replicas = ReplicaCheck(parts.strategy, parts.checkpoints, every_steps=parts.replica_check_steps)
         self._given_up = False
         self.progress = Progress(loss_scale=LossScale() if parts.strategy.precision == "fp16" else None)
         self.best: dict[str, torch.Tensor] = {}
@@ -123,18 +127,20 @@ class Loop:
 
         Raises:
             SpecError: `checkpoint.dtype`, `checkpoint.layout`: the module holds a tensor that no checkpoint can restore.
-            DivergedError, PreemptedError, PeerLostError, NoUsableCheckpointError, LeaseLostError: see `training.errors`.
+            DivergedError, PreemptedError, ReplicasDifferError, PeerLostError: see `training.errors`.
+            NoUsableCheckpointError, LeaseLostError: see there too.
         """
         parts = self._parts
         # Before the first step: the first save may be due after hours.
         check_savable({f"module/{name}": tensor for name, tensor in parts.module.state_dict().items()})
         # Ranks make their modules, and read a checkpoint, at their own speed; what follows has the limit of a step.
         self._gang.wait_for_all()
-        parameters = self._strategy.place(parts.module)
-        self._optimizer = ScheduledOptimizer(parameters, parts.schedule(self._total_steps), parts.optimizer)
+        self._parameters = self._strategy.place(parts.module)
+        self._optimizer = ScheduledOptimizer(self._parameters, parts.schedule(self._total_steps), parts.optimizer)
         if self._strategy.saves:
             parts.checkpoints.reserve(self._largest_state())
         self._resume()
+        self._replicas.begin(self.progress.step)
         self._gang.wait_for_all()
         parts.module.train()
         try:
@@ -165,6 +171,9 @@ class Loop:
         parts, progress = self._parts, self.progress
         saves = self._strategy.saves
         is_stopped, is_due = self._strategy.agree(parts.stop.requested, saves and parts.checkpoints.is_due(progress.step))
+        # Where all save together, nothing is saved that was not compared; of whole models the first rank saves when it likes.
+        if self._replicas.is_due(progress.step) or (self._strategy.is_sharded and (is_stopped or is_due)):
+            self._compare_replicas()
         if is_stopped and saves:
             self._save(wait=True)
             raise PreemptedError("train.preempted", f"stopped after step {progress.step}, which is committed")
@@ -211,6 +220,7 @@ class Loop:
 
     def _finish_epoch(self) -> None:
         parts, progress = self._parts, self.progress
+        self._compare_replicas()
         train_loss = progress.epoch_loss / parts.loader.num_units
         with liveness.phase("validation", f"epoch {progress.epoch + 1}"):
             validation_loss = self._validate()
@@ -239,6 +249,10 @@ class Loop:
             return self.progress.epoch_loss / parts.loader.num_units
         return self._strategy.summed_loss(parts.validation.batches(0), parts.loss) / parts.validation.num_units
 
+    def _compare_replicas(self) -> None:
+        """Raise where one replica has other weights than another: before they are saved, or kept as the best."""
+        self._replicas.check(self.progress.step, lambda: _sections(module=self._parameters, optimizer=self._optimizer.state()))
+
     def _stopped_early(self) -> bool:
         patience = self._parts.early_stopping
         return patience is not None and self.progress.epoch - self.progress.best_epoch >= patience
@@ -252,7 +266,10 @@ class Loop:
         return _sections(module=module, best=module, optimizer=self._optimizer.largest_state())
 
     def _save(self, *, name: str | None = None, wait: bool = False) -> None:
-        self._parts.checkpoints.save(self._state(), self.progress.to_json(), name=name)
+        position = self.progress.to_json()
+        if self._replicas.is_on:
+            position["compared_step"] = self._replicas.equal_step
+        self._parts.checkpoints.save(self._state(), position, name=name)
         if wait:
             self._parts.checkpoints.wait()
 

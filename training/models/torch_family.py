@@ -148,6 +148,7 @@ class TorchFamily(Family):
                 schedule=functools.partial(_schedule, train),
                 optimizer=self.optimizer_settings(train, module),
                 early_stopping=train.early_stopping,
+                replica_check_steps=train.replica_check_steps,
                 judge=context.judge,
             )
         )

@@ -40,6 +40,11 @@ class Layout:
         """Return which share of a batch a process gets; those of one tensor group and of one pipeline get the same."""
         return rank // self.tensor % self.num_data_ranks
 
+    def part(self, rank: int) -> int:
+        """Return which part of a replica a process has: processes with the same part have equal parameters, each in its replica."""
+        of_a_stage = self.shard * self.tensor
+        return rank // (of_a_stage * self.data) * of_a_stage + rank % of_a_stage
+
     def words(self) -> str:
         """Return the layout for people: `data 2 x shard 4`, with `x tensor 2 x pipeline 2` where these are used."""
         extra = "".join(f" x {name} {size}" for name, size in (("tensor", self.tensor), ("pipeline", self.pipeline)) if size > 1)

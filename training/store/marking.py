@@ -16,6 +16,7 @@ from training.contracts import JsonObject, json_object
 from training.errors import DataError, NightshiftError, StoreError
 from training.store import Store, records
 from training.store.bucket import Listed
+from training.store.checkpoint_entries import standing
 
 DEFAULT_KEEP: Final = 3
 """Checkpoints of a training whose journal does not say how many it keeps."""
@@ -254,15 +255,20 @@ def content_keys(value: Any) -> Iterator[str]:
 
 
 def kept_checkpoints(journal: Iterable[Any]) -> list[str]:
-    """Return the URIs of the checkpoints that a training keeps: the newest ones, as many as it says, and that of its best epoch."""
-    made = [value["payload"] for value in journal if _is_checkpoint(value)]
+    """Return the URIs of the checkpoints that a training keeps.
+
+    They are the newest ones, as many as it says, that of its best epoch, and the newest one of a step after which its replicas were equal.
+    """
+    made = [value["payload"] for value in standing(journal, lambda value: value)]
     if not made:
         return []
     last = made[-1]
     keep = last.get("keep", DEFAULT_KEEP)
     best_epoch = last.get("best_epoch")
     best = [payload for payload in made if best_epoch is not None and payload.get("epoch") == best_epoch][:1]
-    return [str(payload["uri"]) for payload in [*best, *made[-keep:]]]
+    # Those after the last comparison of the replicas may be withdrawn, all of them.
+    compared = [payload for payload in made if payload.get("step", 0) <= last.get("compared_step", -1)][-1:]
+    return [str(payload["uri"]) for payload in [*best, *compared, *made[-keep:]]]
 
 
 def units(entries: Iterable[Listed], depth: int) -> list[Unit]:

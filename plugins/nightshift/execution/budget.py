@@ -7,6 +7,7 @@ once beside that number: the first time may be caused by another process, the se
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final, Literal
 
 from nightshift.execution.outcomes import Action, StageEndedError, Verdict
@@ -14,6 +15,7 @@ from training.spec import PipelineSpec
 from training.spec.types import size_text
 from training.stage_table import TRAININGS
 from training.store import StageAddress
+from training.store.checkpoint_entries import standing
 
 PAUSE_STEP_SECONDS: Final = 1.0
 MAX_PAUSE_STEPS: Final = 10
@@ -70,7 +72,7 @@ def next_relaunch(verdict: Verdict, done: Relaunches, spec: PipelineSpec, stage:
 
 def resumption(address: StageAddress) -> str:
     """Describe where the next attempt at an address resumes, by the address's journal."""
-    checkpoints = [entry.value["payload"] for entry in address.journal().history() if entry.value["kind"] == "checkpoint"]
+    checkpoints = [entry.value["payload"] for entry in standing(address.journal().history(), attrgetter("value"))]
     if not checkpoints:
         return "starting from the beginning"
     return f"resuming from step {checkpoints[-1].get('step')}"

@@ -7,12 +7,15 @@ by name: trees need no torch for theirs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from training.engine.checkpoint.format import Identity, Position
 from training.engine.checkpoint.reader import CheckpointReader, Filled, Restored
 from training.engine.checkpoint.writer import CheckpointWriter, Interval
+from training.errors import UnavailableError
 from training.runtime.context import StageContext
+from training.store.checkpoint_entries import WITHDRAWN
 
 if TYPE_CHECKING:
     from training.engine.checkpoint.savers import Savers
@@ -45,6 +48,7 @@ class Checkpoints:
             savers: the processes that save together, each its part (format 2); all of them call `save` at the same steps. None: one process
                 saves the whole state (format 1).
         """
+        self._context = context
         self._writer: CheckpointWriter | ShardedWriter
         if savers is None:
             self._writer = CheckpointWriter(context, interval=interval, identity=identity, by_name=by_name, keep=keep)
@@ -75,6 +79,19 @@ class Checkpoints:
     def wait(self) -> None:
         """Wait for the save under way; raise what it raised if that must end the training."""
         self._writer.wait()
+
+    def withdraw(self, *, after_step: int) -> None:
+        """Take back the checkpoints of later steps, those under way included: no attempt resumes from them.
+
+        Only the process that has the lease commits it; on others it does nothing but wait for their saves.
+
+        Raises:
+            LeaseLostError: a newer attempt took over.
+        """
+        with suppress(UnavailableError):
+            self._writer.wait()
+        if self._context.lease is not None:
+            self._context.lease.commit(WITHDRAWN, {"after_step": after_step})
 
     def newest_entry(self, *, before: int | None = None) -> int:
         """See `CheckpointReader.newest_entry`."""

@@ -70,6 +70,8 @@ class Position(TypedDict):
     """Of trees, whose rounds are epochs."""
     epoch_loss: NotRequired[float]
     history: NotRequired[list[dict[str, float]]]
+    compared_step: NotRequired[int]
+    """The last step after which all replicas were known to be equal; only of a training that compares them."""
     loss_scale: NotRequired[ScaleEntry]
     """Only of a training in fp16."""
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from training import liveness
@@ -14,6 +15,7 @@ from training.engine.checkpoint.format import Identity, Index, Position, size_of
 from training.errors import DataError, NoUsableCheckpointError, Problem, SpecError
 from training.runtime.context import StageContext
 from training.store import Manifest
+from training.store.checkpoint_entries import standing
 
 if TYPE_CHECKING:
     import torch
@@ -70,7 +72,8 @@ class CheckpointReader:
     def newest_entry(self, *, before: int | None = None) -> int:
         """Return the journal number of the newest usable checkpoint, 0 where none was ever committed.
 
-        Of one that several processes wrote, the blocks are looked up and not read: each process verifies those that it restores.
+        One that was withdrawn does not count. Of one that several processes wrote, the blocks are looked up and not read: each process
+        verifies those that it restores.
 
         Args:
             before: only checkpoints older than this entry, which could not be restored.
@@ -79,7 +82,7 @@ class CheckpointReader:
             NoUsableCheckpointError: there are some and none can be read.
             SpecError: `checkpoint.mismatch`.
         """
-        entries = [entry for entry in self._address.journal().history() if entry.value["kind"] == "checkpoint"]
+        entries = standing(self._address.journal().history(), attrgetter("value"))
         reasons = []
         for entry in reversed(entries):
             if before is not None and entry.number >= before:

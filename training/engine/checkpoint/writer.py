@@ -85,7 +85,9 @@ class Commits:
         uri = self._store.manifests.put(Manifest(kind="checkpoint", files=files, meta={**index, "identity": self._identity, **meta}))
         if self._context.lease is not None:
             # What stays is decided when the store is collected: by what the training's newest entry says.
-            kept = {"keep": self._keep, "best_epoch": meta.get("best_epoch")}
+            kept: dict[str, int | None] = {"keep": self._keep, "best_epoch": meta.get("best_epoch")}
+            if "compared_step" in meta:
+                kept["compared_step"] = meta["compared_step"]
             self._context.lease.commit("checkpoint", {"uri": uri, "step": meta["step"], "epoch": meta["epoch"], **kept})
         if name is not None:
             set_run_ref(self._store, self._context.request, f"checkpoints/{name}", uri)

@@ -68,6 +68,9 @@ class ReplicatedModel:
     def num_data_ranks(self) -> int:
         return self._gang.world_size
 
+    def part(self, rank: int) -> int:
+        return 0
+
     @property
     def saves(self) -> bool:
         return self._gang.is_first

@@ -9,6 +9,7 @@ that ends breaks a collective of either group at once; only a process that hangs
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ from torch.distributed.rendezvous import rendezvous
 from training import liveness
 from training.engine.devices import Place, backend_of
 from training.errors import PeerLostError
-from training.installation import RANK, WORLD_SIZE, Seconds
+from training.installation import RANK, WORLD_SIZE, Seconds, Variable
 
 COLLECTIVE_LIMIT: Final = Seconds(
     name="NIGHTSHIFT_COLLECTIVE_TIMEOUT_SECONDS",
@@ -36,6 +37,12 @@ SLOW_WORK_LIMIT: Final = Seconds(
     seconds=3600.0,
     default="3600",
     meaning="the same at the start and between steps, for a rank that downloads data, validates, reads a checkpoint or waits for an upload",
+)
+NODE: Final = Variable(
+    name="NIGHTSHIFT_NODE",
+    default="the machine's name",
+    set_by="Nightshift",
+    meaning="name of the node that a process runs on, for messages that name a rank's node; set in the cluster's pods",
 )
 COMPILER_OPTIONS: Final = "torch._inductor.config"
 COMPILER_VARIABLE: Final = "TORCHINDUCTOR_DETERMINISTIC"
@@ -50,6 +57,11 @@ BROKEN_COLLECTIVE: Final = (
     "wait timeout",
     "broken pipe",
 )
+
+
+def node_name() -> str:
+    """Return the name of this process's node: the cluster's, or the machine's own."""
+    return NODE.text() or socket.gethostname()
 
 
 def collective_timeout() -> timedelta:
@@ -70,8 +82,8 @@ def slow_work_timeout() -> timedelta:
     return max(timedelta(seconds=SLOW_WORK_LIMIT.read()), collective_timeout())
 
 
-def _meet(rank: int, world_size: int, place: Place) -> tuple[torch._C._distributed_c10d.Store, list[Place]]:
-    """Wait until every rank is there; return their store and what each of them trains on.
+def _meet(rank: int, world_size: int, place: Place) -> tuple[torch._C._distributed_c10d.Store, list[Place], tuple[str, ...]]:
+    """Wait until every rank is there; return their store, what each of them trains on, and on which node.
 
     What comes before can take one rank longer than a collective may: imports, the lease, fetching the shards.
     """
@@ -79,7 +91,9 @@ def _meet(rank: int, world_size: int, place: Place) -> tuple[torch._C._distribut
     store, _, _ = next(rendezvous("env://", rank, world_size, timeout=limit))
     store.set_timeout(limit)
     store.set(f"nightshift/place/{rank}", place.to_text())
-    return store, [Place.from_text(store.get(f"nightshift/place/{other}").decode()) for other in range(world_size)]
+    store.set(f"nightshift/node/{rank}", node_name())
+    places = [Place.from_text(store.get(f"nightshift/place/{other}").decode()) for other in range(world_size)]
+    return store, places, tuple(store.get(f"nightshift/node/{other}").decode() for other in range(world_size))
 
 
 def _use_deterministic_algorithms() -> None:
@@ -103,6 +117,8 @@ class Gang:
     device: torch.device
     patient: dist.ProcessGroup | None = None
     """Gloo group of all ranks with the limit of slow work, for numbers on the CPU; None: the default group."""
+    nodes: tuple[str, ...] = ()
+    """By rank, the name of its node; empty where it is not known."""
 
     @classmethod
     def join(cls, *, threads_per_process: int = 1, use_gpus: bool = True) -> Self:
@@ -126,10 +142,10 @@ class Gang:
         if world_size == 1:
             return gang
         with gang._meeting():
-            store, places = _meet(rank, world_size, place)
+            store, places, nodes = _meet(rank, world_size, place)
             backend = backend_of(places)
             dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=collective_timeout())
-            return cls(rank, world_size, device, dist.new_group(backend="gloo", timeout=slow_work_timeout()))
+            return cls(rank, world_size, device, dist.new_group(backend="gloo", timeout=slow_work_timeout()), nodes)
 
     @property
     def is_first(self) -> bool:
@@ -172,6 +188,24 @@ class Gang:
         for others in by_rank[1:]:
             total = total + others
         return [float(cell) for cell in total.tolist()]
+
+    def gather(self, number: int) -> list[int]:
+        """Return the number of each rank, by rank; of 63 bits. The ranks meet within a step: with the limit of its collectives."""
+        if self.world_size == 1:
+            return [number]
+        cell = torch.tensor([number], dtype=torch.int64, device=self.device)
+        with self.collectives():
+            by_rank = [torch.empty_like(cell) for _ in range(self.world_size)]
+            dist.all_gather(by_rank, cell)
+            return [int(found.item()) for found in by_rank]
+
+    def node_of(self, rank: int) -> str:
+        """Return the name of a rank's node, empty where it is not known."""
+        return self.nodes[rank] if self.nodes else ""
+
+    def place_of(self, rank: int) -> str:
+        """Return a rank for people, with its node where that is known."""
+        return f"rank {rank} (node {self.nodes[rank]})" if self.nodes else f"rank {rank}"
 
     def wait_for_all(self) -> None:
         """Return once every rank is here; any may be late by the limit of slow work."""

@@ -139,6 +139,9 @@ class ShardedModel:
     def num_data_ranks(self) -> int:
         return self._layout.num_data_ranks
 
+    def part(self, rank: int) -> int:
+        return self._layout.part(rank)
+
     @property
     def saves(self) -> bool:
         return True

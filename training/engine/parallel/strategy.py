@@ -39,6 +39,9 @@ class Strategy(Protocol):
     def num_data_ranks(self) -> int:
         """Into how many shares a batch is divided. At most the number of processes."""
 
+    def part(self, rank: int) -> int:
+        """Return which part of a replica a process has: after each step, processes with the same part have the same parameters."""
+
     @property
     def saves(self) -> bool:
         """Whether this process writes checkpoints."""

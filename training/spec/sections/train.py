@@ -125,6 +125,8 @@ class Train(Section):
     """Of the gradients that processes with the whole model exchange: half the bytes, or matrices of low rank. bf16: GPUs only."""
     powersgd_rank: Annotated[int, Field(ge=1, le=1024)] | None = None
     """Columns of PowerSGD's matrices; absent: 4. More are more exact, and more bytes."""
+    replica_check_steps: Annotated[int, Field(ge=0, le=10**9)] = 1000
+    """Steps between two comparisons of the model's replicas, which also takes place at the end of each epoch; 0: they are not compared."""
     checkpoint: Checkpoint = Field(default_factory=Checkpoint)
 
     def layout_for(self, world_size: int) -> Layout:

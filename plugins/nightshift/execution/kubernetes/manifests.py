@@ -293,7 +293,7 @@ def _container(launch: Launch, cluster: Cluster) -> Manifest:
         "image": cluster.image_of(gpus=launch.gpus),
         "imagePullPolicy": cluster.pull_policy,
         "command": command_of(launch, cluster),
-        "env": [{"name": name, "value": value} for name, value in sorted(environment.items())] + _index(launch),
+        "env": [{"name": name, "value": value} for name, value in sorted(environment.items())] + _index(launch) + [_node()],
         "envFrom": [{"secretRef": {"name": name}} for name in cluster.secrets_of(launch.stage)],
         # Memory is limited; processors are shared, and only requested.
         "resources": {"requests": {**amounts, **devices}, "limits": {"memory": amounts["memory"], **devices}},
@@ -330,6 +330,11 @@ def _environment(launch: Launch, cluster: Cluster) -> dict[str, str]:
         "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
         **(launch.environment or {}),
     }
+
+
+def _node() -> Manifest:
+    """So that an error names the node of a rank."""
+    return {"name": "NIGHTSHIFT_NODE", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "spec.nodeName"}}}
 
 
 def _index(launch: Launch) -> list[Manifest]:

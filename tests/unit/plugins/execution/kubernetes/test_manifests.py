@@ -105,6 +105,7 @@ def test_a_pod_of_one_process_is_this() -> None:
                         {"name": "PYTHONHASHSEED", "value": "0"},
                         {"name": "PYTHONUNBUFFERED", "value": "1"},
                         {"name": "TMPDIR", "value": "/tmp"},
+                        {"name": "NIGHTSHIFT_NODE", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "spec.nodeName"}}},
                     ],
                     "envFrom": [],
                     "resources": {"requests": {"cpu": "500m", "memory": "1Gi"}, "limits": {"memory": "1Gi"}},

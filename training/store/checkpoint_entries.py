@@ -1,0 +1,34 @@
+"""What a training's journal says of its checkpoints, for all who read it: the training, the task that relaunches it, the collector.
+
+An entry `checkpoint` names one. An entry `withdrawn` takes back those before it that hold steps which turned out to be wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeVar
+
+CHECKPOINT: Final = "checkpoint"
+WITHDRAWN: Final = "withdrawn"
+
+T = TypeVar("T")
+
+
+def standing(entries: Iterable[T], value_of: Callable[[T], Any]) -> list[T]:
+    """Return the entries of checkpoints that may be resumed from, oldest first.
+
+    Args:
+        entries: of one journal, oldest first.
+        value_of: an entry's record.
+    """
+    found: list[T] = []
+    for entry in entries:
+        value = value_of(entry)
+        payload = value.get("payload") if isinstance(value, dict) else None
+        if not isinstance(payload, dict):
+            continue
+        if value.get("kind") == CHECKPOINT:
+            found.append(entry)
+        elif value.get("kind") == WITHDRAWN:
+            found = [made for made in found if value_of(made)["payload"].get("step", 0) <= payload.get("after_step", 0)]
+    return found
