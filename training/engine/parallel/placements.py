@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor.placement_types import Placement, Replicate
+from torch.distributed.tensor.placement_types import Replicate
 
 
 def gathered(tensor: DTensor) -> torch.Tensor:
@@ -20,11 +20,5 @@ def gathered(tensor: DTensor) -> torch.Tensor:
 
 def part_of(whole: torch.Tensor, like: DTensor) -> DTensor:
     """Return a tensor that every process has all of, divided as another one; nothing is sent."""
-    placements: list[Placement] = [Replicate()] * like.device_mesh.ndim
-    found = DTensor.from_local(whole, like.device_mesh, placements, run_check=False)
-    # In the order in which they were divided: layers over the tensor group, which is the last dimension, then their shards.
-    for dimension in reversed(range(like.device_mesh.ndim)):
-        if not isinstance(like.placements[dimension], Replicate):
-            placements[dimension] = like.placements[dimension]
-            found = found.redistribute(placements=placements)
-    return found
+    found = DTensor.from_local(whole, like.device_mesh, [Replicate()] * like.device_mesh.ndim, run_check=False)
+    return found.redistribute(placements=like.placements)
