@@ -91,7 +91,7 @@ def train_once(gang: Gang, folder: str, layout: Layout, attempt: int, point: Kil
     context = bench.context(rank=gang.rank)
     strategy = strategy_for(gang, precision="fp32", layout=layout, tensor_plan=lambda _: PLAN, cut=stages_of)
     if strategy.is_sharded:
-        vars(strategy).update(_min_block_bytes=MIN_BLOCK_BYTES)
+        vars(strategy).update(_min_block_bytes=MIN_BLOCK_BYTES, _min_alone_bytes=MIN_BLOCK_BYTES)
     torch.manual_seed(11)
     loader = Loader(
         ShardSet(bench.folder, bench.meta, "train"),
