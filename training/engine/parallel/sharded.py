@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Final
 
 import torch
@@ -27,7 +27,7 @@ from training.engine.parallel.gang import Gang
 from training.engine.parallel.mesh import DATA, SHARD, TENSOR, mesh_of
 from training.engine.parallel.placements import gathered
 from training.engine.parallel.strategy import SumLoss
-from training.engine.parallel.tensor import check_alike, divide_layers
+from training.engine.parallel.tensor import check_alike, divide_layers, mixed
 from training.engine.parallel.tensor_plan import TensorPlan
 from training.engine.precision import DTYPES
 from training.errors import Problem, SpecError, shown
@@ -72,13 +72,15 @@ def _size_bytes(module: nn.Module) -> int:
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def _explained(*, has_plan: bool) -> Iterator[None]:
     """Explain what torch says of a weight that is read while only a part of it is there."""
     try:
         yield
     except RuntimeError as err:
         if MIXED not in str(err):
             raise
+        if has_plan:
+            raise mixed(err) from err
         message = f"the model reads the weight of a block or a large layer outside of its forward, where it is divided: {str(err)[:300]}"
         hint = "call the layer itself; for an output layer that uses the embedding's weight: self.head.weight = self.embedding.weight"
         raise SpecError("train.model", [Problem(code="parallel.used_outside", message=message, hint=hint)]) from err
@@ -188,7 +190,7 @@ class ShardedModel:
             for number, batch in enumerate(batches, start=1):
                 if self._layout.data > 1 and isinstance(self._module, FSDPModule):
                     self._module.set_requires_all_reduce(number == len(batches))
-                with _explained() if self._layout.tensor == 1 else nullcontext():
+                with _explained(has_plan=self._layout.tensor > 1):
                     total = loss(self._module, self._on_device(batch))
                 # FSDP averages over ranks, as DDP does.
                 (total * (self.num_data_ranks / num_units)).backward()  # type: ignore[no-untyped-call]

@@ -148,6 +148,15 @@ def _generator(device: torch.device) -> torch.Generator:
     return torch.default_generator
 
 
+def mixed(err: RuntimeError) -> SpecError:
+    """Return the refusal of a model that uses a part of a tensor together with a whole one."""
+    message = (
+        f"the model uses the weight of a divided layer outside of its forward, or a whole layer in a gathered module: {str(err)[:250]}"
+    )
+    hint = "call the layer itself; name all layers of a module that the plan gathers, or gather in its layers (takes: sequence)"
+    return SpecError("train.parallel", [Problem(code="parallel.tensor_plan", field="train.parallel.tensor", message=message, hint=hint)])
+
+
 Places = list[tuple[nn.Module, str, str]]
 """Where a parameter is used: a module, the parameter's name in it, and in the model."""
 
