@@ -150,9 +150,8 @@ def _generator(device: torch.device) -> torch.Generator:
 
 def mixed(err: RuntimeError) -> SpecError:
     """Return the refusal of a model that uses a part of a tensor together with a whole one."""
-    message = (
-        f"the model uses the weight of a divided layer outside of its forward, or a whole layer in a gathered module: {str(err)[:250]}"
-    )
+    reason = str(err)[:300]
+    message = f"the model reads the weight of a divided layer outside of its forward, or has a whole layer in a gathered module: {reason}"
     hint = "call the layer itself; name all layers of a module that the plan gathers, or gather in its layers (takes: sequence)"
     return SpecError("train.parallel", [Problem(code="parallel.tensor_plan", field="train.parallel.tensor", message=message, hint=hint)])
 
