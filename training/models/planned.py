@@ -54,6 +54,7 @@ def plan_of(spec: PipelineSpec, features: Sequence[FeatureEntry], devices: Devic
         optimizer=lambda module: family.optimizer_settings(train, module),
         blocks=family.blocks,
         tensor_plan=family.tensor_plan,
+        cut=family.pipeline_stages,
         rows_of_a_group=rows_of_a_group or ROWS_OF_A_GROUP,
     )
     work = Work(

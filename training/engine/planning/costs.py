@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from training.engine.planning.devices import GIB, Devices
@@ -55,14 +55,15 @@ class ModelFacts:
     flops: Line
     """Of a forward pass."""
     num_repeated: int = 0
-    """Repeated blocks: a pipeline has at most so many stages."""
+    """Repeated blocks."""
     tensor_parts: int = 1
     """Over each divisor of it, processes can divide the layers; 1: the family has no plan for it."""
     tensor_bytes: int = 0
     """Of the parameters that are divided so."""
     tensor_activations: float = 1.0
     """Share of the activations that is divided so."""
-    has_pipeline_cut: bool = False
+    stage_shares: Mapping[int, float] = field(default_factory=dict)
+    """Share of the parameters that the largest stage has, by the numbers of stages into which the family cuts the model."""
 
     @property
     def rest_bytes(self) -> int:
@@ -73,6 +74,10 @@ class ModelFacts:
         """Return the share of the parameters that a process of a tensor group has."""
         divided = self.tensor_bytes / self.parameter_bytes if self.parameter_bytes else 0.0
         return 1.0 - divided + divided / tensor
+
+    def stage_part(self, stages: int) -> float:
+        """Return the share of the parameters that the largest of so many stages has."""
+        return self.stage_shares.get(stages, 1 / stages)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,9 +134,9 @@ def size_of(layout: Layout, dimension: str) -> int:
 
 
 def memory_of(facts: ModelFacts, work: Work, layout: Layout, devices: Devices) -> Memory:
-    """Return the memory of one process; that of the first stage, where there is a pipeline."""
+    """Return the memory of one process; with a pipeline, the parameters of the largest stage and the activations of the first one."""
     shard, tensor, stages = (size_of(layout, name) for name in ("shard", "tensor", "pipeline"))
-    part = facts.tensor_part(tensor) / (shard * stages)
+    part = facts.tensor_part(tensor) * facts.stage_part(stages) / shard
     is_cpu = devices.kind.is_cpu
     line = facts.activations.get(work.mode, facts.activations["none"])
     in_flight = min(stages, work.num_micro_batches(layout))
@@ -157,8 +162,10 @@ def _buffers(facts: ModelFacts, work: Work, layout: Layout) -> float:
     found = facts.buffer_bytes + facts.update_bytes * part
     if shard == tensor == 1:
         # Under autocast, each weight has a cast copy until the end of the forward pass.
-        casts = facts.parameter_bytes / stages * work.compute_share if work.is_half else 0.0
-        return found + casts
+        casts = facts.parameter_bytes * facts.stage_part(stages) * work.compute_share if work.is_half else 0.0
+        # torch's schedules have memory of its own for what each micro-batch receives: activations, and in all but the last stage gradients.
+        received = min(2, stages - 1) * work.num_micro_batches(layout) * facts.passed.at(work.rows(layout)) * work.compute_share
+        return found + casts + received
     largest, second = (size * part for size in sorted((0, 0, *facts.block_bytes), reverse=True)[:2])
     rest = facts.rest_bytes * part / stages
     # The block that computes and the one that is gathered next; their gradients, before and while they are reduced in fp32.
@@ -183,7 +190,7 @@ def wire_of(facts: ModelFacts, work: Work, layout: Layout, devices: Devices) -> 
     """Return the collectives of a step, besides a few of single numbers."""
     data, shard, tensor, stages = (size_of(layout, name) for name in ("data", "shard", "tensor", "pipeline"))
     num_micro, rows = work.num_micro_batches(layout), work.rows(layout)
-    part = facts.tensor_part(tensor) / stages
+    part = facts.tensor_part(tensor) * facts.stage_part(stages)
     found: list[Wire] = []
     groups = len(facts.block_bytes) + (facts.rest_bytes > 0)
     if shard > 1:

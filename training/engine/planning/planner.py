@@ -103,6 +103,8 @@ def judged(facts: ModelFacts, work: Work, layout: Layout, devices: Devices) -> V
     problem = None
     if _has_too_many_ranks(layout, work):
         problem = f"{layout.num_data_ranks} shares of a batch of {work.batch_size} rows"
+    elif work.num_micro_batches(layout) < layout.pipeline:
+        problem = f"{work.num_micro_batches(layout)} micro-batches for {layout.pipeline} stages"
     elif memory.total > devices.usable_bytes:
         name, most = max(memory.by_kind().items(), key=lambda item: item[1])
         problem = f"needs {gib(memory.total)}, of it {name.replace('_', ' ')} {gib(most)}; {gib(devices.usable_bytes)} can be planned for"
@@ -121,12 +123,8 @@ def candidates(facts: ModelFacts, devices: Devices) -> Iterator[Layout]:
     tensors = [size for size in _divisors(node) if size > 1 and facts.tensor_parts % size == 0]
     for tensor in tensors:
         yield from _with(world_size, node, tensor=tensor)
-    if not facts.has_pipeline_cut:
-        return
-    for stages in _divisors(world_size):
-        if 1 < stages <= facts.num_repeated:
-            for tensor in (tensors[-1:] if stages <= world_size // node else []) or [1]:
-                yield from _with(world_size, node, tensor=tensor, pipeline=stages)
+    # Stages are combined with replicas alone (`training.engine.parallel.pipeline`).
+    yield from (Layout(data=world_size // stages, pipeline=stages) for stages in _divisors(world_size) if stages in facts.stage_shares)
 
 
 def _sharded(world_size: int, node: int) -> Iterator[Layout]:

@@ -22,6 +22,7 @@ from training.data.loader import Batch
 from training.data.shards import FeatureEntry
 from training.engine.activations import EVERY
 from training.engine.optimizers import SGD, AdamW, Muon, OptimizerSettings, Update
+from training.engine.parallel.pipeline_cut import names_of_stages
 from training.engine.parallel.sharded import blocks_of
 from training.engine.parallel.strategy import SumLoss
 from training.engine.parallel.tensor_plan import TensorPlan, extents_of
@@ -35,6 +36,7 @@ UNITS: Final = (16, 32)
 ROWS_OF_A_GROUP: Final = 16
 MAX_REAL_BYTES: Final = 1 << 30
 """Parameters of a model that is built on the CPU to be measured."""
+MAX_STAGES: Final = 64
 INSIDE_SHARE: Final = 24 / 34
 """Of a transformer's activations, those inside of attention and perceptron; the others are between them (Korthikanti et al., 2022)."""
 
@@ -51,7 +53,7 @@ class Candidate:
     blocks: Callable[[nn.Module], Sequence[nn.Module]]
     rows_of_a_group: int = ROWS_OF_A_GROUP
     tensor_plan: Callable[[nn.Module], TensorPlan | None] = lambda _: None
-    has_pipeline_cut: bool = False
+    cut: Callable[[nn.Module, int], Sequence[nn.Module] | None] = lambda _, __: None
 
 
 @dataclass
@@ -130,8 +132,25 @@ def _measured(candidate: Candidate, *, is_fake: bool) -> ModelFacts:
             tensor_parts=1 if extents is None else extents.most,
             tensor_bytes=0 if extents is None else extents.divided_bytes,
             tensor_activations=1.0 if extents is None or extents.has_sequence else INSIDE_SHARE,
-            has_pipeline_cut=candidate.has_pipeline_cut,
+            stage_shares=_stage_shares(candidate, module, num_bytes),
         )
+
+
+def _stage_shares(candidate: Candidate, module: nn.Module, num_bytes: int) -> dict[int, float]:
+    """Return the share of the parameters that the largest stage has, by the numbers of stages into which the model is cut rightly."""
+    found = {}
+    for number in range(2, MAX_STAGES + 1):
+        try:
+            stages = candidate.cut(module, number)
+            if stages is None:
+                continue
+            names_of_stages(module, stages, number)
+        except Exception as err:
+            # A user's class may raise anything for a number that it does not know; a training with this number is refused with the reason.
+            logger.debug("the model is not cut into %d stages: %s", number, err)
+            continue
+        found[number] = max(sum(map(_bytes, stage.parameters())) for stage in stages) / max(1, num_bytes)
+    return found
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -91,6 +92,31 @@ def plan_of(size: Size) -> TensorPlan:
     }
 
 
+class Part(nn.Module):
+    """Some blocks of a transformer, and its embeddings or its head if they are the first or the last ones."""
+
+    def __init__(self, model: Transformer, first: int, last: int) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(list(model.blocks)[first:last])
+        self.embedding, self.positions = (model.embedding, model.positions) if first == 0 else (None, None)
+        self.head = nn.Sequential(model.norm, model.head) if last == len(model.blocks) else nn.Identity()
+
+    def forward(self, given: Any) -> torch.Tensor:
+        states = given if self.embedding is None else self.embedding(given["features_int"]) + self.positions
+        for block in self.blocks:
+            states = block(states)
+        return cast(torch.Tensor, self.head(states))
+
+
+def stages_of(module: nn.Module, num_stages: int) -> list[nn.Module] | None:
+    """Cut a transformer into stages of as many blocks, or one more."""
+    assert isinstance(module, Transformer)
+    number = len(module.blocks)
+    if num_stages > number:
+        return None
+    return [Part(module, number * stage // num_stages, number * (stage + 1) // num_stages) for stage in range(num_stages)]
+
+
 def candidate(size: Size, *, has_plans: bool = False) -> Candidate:
     return Candidate(
         build=lambda: Transformer(size),
@@ -100,7 +126,7 @@ def candidate(size: Size, *, has_plans: bool = False) -> Candidate:
         optimizer=lambda _: OptimizerSettings(),
         blocks=lambda module: list(repeated_blocks(module)),
         tensor_plan=lambda _: plan_of(size) if has_plans else None,
-        has_pipeline_cut=has_plans,
+        cut=lambda module, number: stages_of(module, number) if has_plans else None,
     )
 
 

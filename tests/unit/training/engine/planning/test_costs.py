@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from tests.unit.training.engine.parallel.ranks import run_ranks
-from tests.unit.training.engine.planning.models import Size, Transformer, facts, next_token_loss, plan_of
+from tests.unit.training.engine.planning.models import Size, Transformer, facts, next_token_loss, plan_of, stages_of
 from training.data.loader import Batch, cut
 from training.engine.optim import Schedule, ScheduledOptimizer
 from training.engine.optimizers import OptimizerSettings
@@ -103,12 +103,12 @@ def trained(gang: Gang, layout: Layout, size: Size, *, steps: int) -> Transforme
     """Train for some steps; keep the best weights after the first, as the loop does."""
     torch.manual_seed(0)
     module = Transformer(size)
-    strategy = strategy_for(gang, precision="fp32", layout=layout, tensor_plan=lambda _: plan_of(size))
+    strategy = strategy_for(gang, precision="fp32", layout=layout, tensor_plan=lambda _: plan_of(size), cut=stages_of)
     optimizer = ScheduledOptimizer(strategy.place(module), Schedule(learning_rate=1e-3, total_steps=100), OptimizerSettings())
     best: dict[str, torch.Tensor] = {}
     for step in range(steps):
         optimizer.clear_gradients()
-        strategy.backward([batch_of(ROWS)], next_token_loss, ROWS * layout.num_data_ranks)
+        strategy.backward(cut(batch_of(ROWS), layout.pipeline), next_token_loss, ROWS * layout.num_data_ranks)
         strategy.clip(1.0)
         optimizer.step(step)
         best = best or strategy.weights()
@@ -124,12 +124,19 @@ def peak_of(gang: Gang, layout: Layout, size: Size) -> int:
 
 @pytest.mark.parametrize(
     ("size", "layout"),
-    [(MODEL, Layout()), (MODEL, Layout(data=2)), (MODEL, Layout(shard=2)), (LARGE_LAYERS, Layout(shard=2)), (MODEL, Layout(tensor=2))],
+    [
+        (MODEL, Layout()),
+        (MODEL, Layout(data=2)),
+        (MODEL, Layout(shard=2)),
+        (LARGE_LAYERS, Layout(shard=2)),
+        (MODEL, Layout(tensor=2)),
+        (MODEL, Layout(pipeline=2)),
+    ],
     ids=lambda value: value.words() if isinstance(value, Layout) else f"{value.vocabulary} ids",
 )
 def test_planned_memory_is_within_15_percent_of_the_peak(size: Size, layout: Layout, tmp_path: Path) -> None:
     measured = run_ranks(peak_of, layout.world_size, tmp_path / "ranks", layout, size)
-    work = Work(batch_size=ROWS * layout.num_data_ranks, micro_batch_size=None, mode="none")
+    work = Work(batch_size=ROWS * layout.num_data_ranks, micro_batch_size=ROWS // layout.pipeline, mode="none")
     planned = memory_of(facts(size, has_plans=True), work, layout, parse_devices(f"{layout.world_size}xcpu"))
     error = planned.total / max(measured) - 1
     assert abs(error) <= MAX_ERROR, f"planned {planned}, measured {max(measured)}"

@@ -17,7 +17,7 @@ from training.spec.layout import Layout
 
 @functools.cache
 def known(size: Size, has_plans: bool = False) -> ModelFacts:
-    return replace(facts(size, has_plans=has_plans), has_pipeline_cut=False)
+    return replace(facts(size, has_plans=has_plans), stage_shares={})
 
 
 def planned(size: Size, devices: str, *, mode: Mode = "none", batch_size: int = 1024, has_plans: bool = False) -> Plan:
@@ -81,6 +81,34 @@ def test_layers_are_divided_only_as_far_as_the_plan_allows() -> None:
     six_heads = Size(width=96, depth=2, heads=6, vocabulary=2000, length=16)
     assert {layout.tensor for layout in candidates(known(six_heads, True), devices)} == {1, 2}
     assert {layout.tensor for layout in candidates(known(six_heads), devices)} == {1}
+
+
+FOUR_WIDE_BLOCKS = Size(width=6144, depth=4, heads=32, vocabulary=1000, length=64)
+
+
+def planned_stages(devices: str, *, micro_batch_size: int | None = 8) -> Plan:
+    known_stages = replace(facts(FOUR_WIDE_BLOCKS, has_plans=True), tensor_parts=1)
+    work = Work(batch_size=1024, micro_batch_size=micro_batch_size, mode="none", precision="fp16")
+    return plan(known_stages, work, parse_devices(devices))
+
+
+def test_model_is_cut_into_stages_where_a_device_cannot_gather_its_blocks() -> None:
+    found = planned_stages("4xT4")
+    assert found.fits, found.reasons()
+    assert found.layout == Layout(pipeline=4)
+    assert any("data 1 x shard 4: needs" in verdict.words() and "of it buffers" in verdict.words() for verdict in found.rejected)
+
+
+def test_pipeline_without_enough_micro_batches_is_rejected() -> None:
+    found = planned_stages("4xT4", micro_batch_size=None)
+    assert not found.fits
+    words = {verdict.layout: verdict.problem for verdict in [found.chosen, *found.rejected]}
+    assert words[Layout(pipeline=4)] == "1 micro-batches for 4 stages"
+
+
+def test_stages_are_combined_with_replicas_alone_and_only_in_numbers_that_the_model_is_cut_into() -> None:
+    found = [layout for layout in candidates(facts(FOUR_WIDE_BLOCKS, has_plans=True), parse_devices("16xT4")) if layout.pipeline > 1]
+    assert found == [Layout(data=8, pipeline=2), Layout(data=4, pipeline=4)]
 
 
 def test_rejected_layouts_are_given_with_what_fills_the_memory() -> None:
