@@ -21,7 +21,7 @@ from training.data.loader import Batch
 from training.engine.parallel.clipping import clip_divided_gradients
 from training.engine.parallel.gang import Gang
 from training.engine.parallel.mesh import DATA, PIPELINE, mesh_of
-from training.engine.parallel.pipeline_cut import Cut, Given, names_of_stages
+from training.engine.parallel.pipeline_cut import Cut, Given, names_of_stages, shared_gpus
 from training.engine.parallel.stage import Passed, StageOfBatch, learn_passed
 from training.engine.parallel.strategy import SumLoss
 from training.engine.precision import autocast
@@ -99,8 +99,10 @@ class PipelinedModel:
         """See `Strategy.place`.
 
         Raises:
-            SpecError: `parallel.pipeline_stages`; what `cut` raises.
+            SpecError: `parallel.pipeline_stages`, `parallel.shared_gpu`; what `cut` raises.
         """
+        if self._gang.device.type == "cuda" and dist.get_backend() == "gloo":
+            raise shared_gpus()
         stages = list(self._cut(module, self._layout.pipeline))
         self._names = names_of_stages(module, stages, self._layout.pipeline)
         self._module = module

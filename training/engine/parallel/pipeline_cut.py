@@ -35,6 +35,13 @@ def wrong_cut(*messages: str) -> SpecError:
     return SpecError("train.parallel", problems)
 
 
+def shared_gpus() -> SpecError:
+    """Return the refusal of processes that share GPUs."""
+    message = "processes share GPUs, and gloo, which they then use, hands over no activations of a GPU"
+    hint = "give each process a GPU of its own (placement.gpus equal to processes_per_node), or use parallel.shard"
+    return SpecError("train.parallel", [Problem(code="parallel.shared_gpu", field=FIELD, message=message, hint=hint)])
+
+
 def names_of_stages(module: nn.Module, stages: Sequence[nn.Module], num_stages: int) -> list[list[str]]:
     """Return the names of the tensors of the model's state that each stage has, in the model's order.
 

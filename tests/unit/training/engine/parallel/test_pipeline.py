@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -217,6 +218,45 @@ def test_stage_whose_layers_are_all_frozen_gets_no_gradients(tmp_path: Path) -> 
     assert (first, "head.weight" in last) == ([], True)
 
 
+class Choosing(TinyTransformer):
+    """Has a bias that is used or not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(1))
+
+
+class ChoosingLast(LastStage):
+    def __init__(self, module: Choosing) -> None:
+        super().__init__(nn.ModuleList(list(module.blocks)[1:]), module.norm, module.head)
+        self.bias = module.bias
+        self.is_used = False
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = super().forward(states)
+        return output + self.bias if self.is_used else output
+
+
+def gradient_of_choosing(gang: Gang, uses: tuple[bool, bool]) -> float | None:
+    torch.manual_seed(5)
+    module = Choosing()
+    last = ChoosingLast(module)
+    strategy = PipelinedModel(gang, Layout(data=2, pipeline=2), cut=lambda module, _: [stages_of(module, 2)[0], last])
+    last.is_used = uses[strategy.data_rank]
+    parameters = strategy.place(module)
+    strategy.backward(cut(cut(global_batch(0), 2)[strategy.data_rank], 2), squares, 16)
+    gradient = parameters["bias"].grad if "bias" in parameters else None
+    return None if gradient is None else float(gradient)
+
+
+def test_parameter_that_one_replica_alone_uses_has_its_gradient_on_both(tmp_path: Path) -> None:
+    *_, first, second = run_ranks(gradient_of_choosing, 4, tmp_path / "one", (True, False))
+    assert first == second
+    assert first is not None
+    *_, third, fourth = run_ranks(gradient_of_choosing, 4, tmp_path / "none", (False, False))
+    assert (third, fourth) == (None, None), "weight decay must not move what nothing uses"
+
+
 # --- Lost stages
 
 
@@ -320,6 +360,20 @@ def refused(gang: Gang, name: str) -> list[str]:
 def test_cut_that_is_not_the_model_is_refused_on_all_processes(name: str, tmp_path: Path) -> None:
     for found in run_ranks(refused, 2, tmp_path, name):
         assert f"parallel.pipeline_stages: {CUTS[name][1]}" in found
+
+
+def refused_on_shared_gpus(gang: Gang) -> str:
+    strategy = PipelinedModel(replace(gang, device=torch.device("cuda")), TWO, cut=stages_of)
+    try:
+        strategy.place(TinyTransformer())
+    except SpecError as err:
+        return f"{err.problems[0].code}: {err.problems[0].message}"
+    return ""
+
+
+def test_stages_of_processes_that_share_gpus_are_refused(tmp_path: Path) -> None:
+    message = "parallel.shared_gpu: processes share GPUs, and gloo, which they then use, hands over no activations of a GPU"
+    assert run_ranks(refused_on_shared_gpus, 2, tmp_path) == [message] * 2
 
 
 def test_layers_of_two_stages_that_share_a_weight_are_refused() -> None:
