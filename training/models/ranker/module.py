@@ -121,14 +121,18 @@ class Ranker(TorchFamily):
         self._kind = cast(Settings, architecture["settings"]).get("loss", "listwise")
         return RankerModule(architecture)
 
-    def tensor_plan(self, module: nn.Module) -> TensorPlan:
-        """Divide tables by the width of their vectors, and the layers of the perceptron in pairs; the last, odd ones stay whole."""
+    def tensor_plan(self, module: nn.Module) -> TensorPlan | None:
+        """Divide tables by the width of their vectors, and the layers of the perceptron in pairs; an odd last one stays whole.
+
+        None: there is neither a table nor a pair.
+        """
         from training.engine.parallel.tensor_plan import Division
 
-        plan: dict[str, Division | Kind] = {"embeddings.*": Division("column", gives="whole")}
+        ranker = cast(RankerModule, module)
+        plan: dict[str, Division | Kind] = {"embeddings.*": Division("column", gives="whole")} if len(ranker.embeddings) else {}
         pending: str | None = None
         between: list[str] = []
-        for name, layer in cast(RankerModule, module).perceptron.named_children():
+        for name, layer in ranker.perceptron.named_children():
             if isinstance(layer, nn.Linear) and pending is not None:
                 plan[pending], plan[f"perceptron.{name}"] = "column", "row"
                 for dropout in between:
@@ -138,7 +142,7 @@ class Ranker(TorchFamily):
                 pending, between = f"perceptron.{name}", []
             elif isinstance(layer, nn.Dropout):
                 between.append(f"perceptron.{name}")
-        return plan
+        return plan or None
 
     def pipeline_stages(self, module: nn.Module, num_stages: int) -> list[nn.Module] | None:
         """Give the tables to the first stage, and the layers of the perceptron in even parts to the others."""

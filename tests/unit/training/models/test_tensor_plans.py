@@ -31,8 +31,9 @@ from training.store import Store
 SETTINGS: dict[str, Any] = {"embedding_dim": 4, "hidden": (8, 6), "dropout": 0.0, "loss": "listwise"}
 
 
-def ranker(**settings: object) -> RankerModule:
-    features: Any = [{"name": f"id{n}", "dtype": "int32", "cardinality": 7} for n in range(3)]
+def ranker(num_ids: int = 3, **settings: object) -> RankerModule:
+    features: Any = [{"name": f"id{n}", "dtype": "int32", "cardinality": 7} for n in range(num_ids)]
+    features = [{"name": "price", "dtype": "float32", "cardinality": 0}, *features]
     architecture: Architecture = {"features": features, "bias_features": [], "settings": {**SETTINGS, **settings}}  # type: ignore[typeddict-item]
     return RankerModule(architecture)
 
@@ -58,6 +59,16 @@ def test_last_layer_of_the_ranker_is_the_second_of_a_pair_where_their_number_is_
     plan = family.tensor_plan(ranker(hidden=(8, 6, 4)))
     assert plan is not None
     assert list(plan) == ["embeddings.*", "perceptron.0", "perceptron.2", "perceptron.4", "perceptron.6"]
+
+
+def test_ranker_without_tables_divides_its_layers_and_has_no_plan_where_there_is_one_layer() -> None:
+    family = load_family("ranker")
+    assert isinstance(family, TorchFamily)
+    module = ranker(num_ids=0, hidden=(8, 6))
+    plan = family.tensor_plan(module)
+    assert plan is not None
+    assert list(checked(module, plan, 2)) == ["perceptron.0", "perceptron.2"]
+    assert family.tensor_plan(ranker(num_ids=0, hidden=())) is None
 
 
 def fitted(gang: Gang, folder: str, layout: Layout, **train: Any) -> FitResult:
