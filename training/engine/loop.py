@@ -22,6 +22,7 @@ from training.engine.checkpoint.checkpoints import Checkpoints
 from training.engine.checkpoint.format import Position
 from training.engine.checkpoint.reader import Filled
 from training.engine.checkpoint.tensors import check_savable
+from training.engine.exhaustion import memory_explained
 from training.engine.optim import MAX_GRAD_NORM, Schedule, ScheduledOptimizer
 from training.engine.optimizers import OptimizerSettings
 from training.engine.parallel.strategy import Strategy, SumLoss
@@ -144,12 +145,13 @@ class Loop:
         self._gang.wait_for_all()
         parts.module.train()
         try:
-            with liveness.phase("step"):
+            with liveness.phase("step"), memory_explained(self._gang, lambda: self.progress.step + 1):
                 while self.progress.epoch < parts.epochs and not self._given_up and not self._stopped_early():
                     self._epoch()
-        except PeerLostError:
+        except PeerLostError as err:
+            self._gang.answer()
             self._rescue()
-            raise
+            raise self._gang.lost(err, self.progress.step) from err
         parts.checkpoints.wait()
 
     @property

@@ -16,6 +16,7 @@ SIGNALS_START: Final = 128
 KILLED: Final = frozenset({SIGNALS_START + signal.SIGKILL, int(ExitCode.UNEXPECTED)})
 """Exit codes after a SIGKILL: the process's own, or torchrun's 1."""
 OUT_OF_MEMORY: Final = "pod.oom"
+LOST_PEER: Final = "peer.lost"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,6 +115,10 @@ def _judge(ended: Ended, error: JsonObject | None) -> Verdict:
     if ended.code == OUT_OF_MEMORY:
         # A peer that lost the killed one reports first, and knows nothing of memory.
         return Verdict(action=Action.RELAUNCH_ONCE, reason=ended.words, code=ended.code)
+    if ended.oom_killed and ended.exit_code in KILLED and (said is None or said.code == LOST_PEER):
+        # Here too.
+        beside = "" if said is None else f"; {said.reason}"
+        return Verdict(action=Action.RELAUNCH_ONCE, reason=f"out of memory: killed by the kernel{beside}", code="memory.killed")
     if said is not None and (said.action is not Action.RELAUNCH or not ended.code):
         return said
     if ended.code in ACTION_OF_CLUSTER:
@@ -121,8 +126,6 @@ def _judge(ended: Ended, error: JsonObject | None) -> Verdict:
         return Verdict(action=ACTION_OF_CLUSTER[ended.code], reason=f"[{ended.code}] {ended.words}{beside}", code=ended.code)
     if said is not None:
         return said
-    if ended.oom_killed and ended.exit_code in KILLED:
-        return Verdict(action=Action.RELAUNCH_ONCE, reason="out of memory: killed by the kernel", code="memory.killed")
     if ended.exit_code >= SIGNALS_START:
         name = ended.signal_name or f"signal {ended.exit_code - SIGNALS_START}"
         return Verdict(action=Action.RELAUNCH, reason=f"killed by {name}", code="process.killed")

@@ -11,8 +11,9 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Self
@@ -46,6 +47,10 @@ NODE: Final = Variable(
 )
 COMPILER_OPTIONS: Final = "torch._inductor.config"
 COMPILER_VARIABLE: Final = "TORCHINDUCTOR_DETERMINISTIC"
+
+ANSWER_SECONDS: Final = 5.0
+"""How long the others have to answer when a collective broke: they are in the same step."""
+ANSWER_PAUSE_SECONDS: Final = 0.05
 
 BROKEN_COLLECTIVE: Final = (
     "gloo",
@@ -119,6 +124,8 @@ class Gang:
     """Gloo group of all ranks with the limit of slow work, for numbers on the CPU; None: the default group."""
     nodes: tuple[str, ...] = ()
     """By rank, the name of its node; empty where it is not known."""
+    store: torch._C._distributed_c10d.Store | None = None
+    """Of the launcher, through which ranks met; None: they met otherwise."""
 
     @classmethod
     def join(cls, *, threads_per_process: int = 1, use_gpus: bool = True) -> Self:
@@ -145,7 +152,7 @@ class Gang:
             store, places, nodes = _meet(rank, world_size, place)
             backend = backend_of(places)
             dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=collective_timeout())
-            return cls(rank, world_size, device, dist.new_group(backend="gloo", timeout=slow_work_timeout()), nodes)
+            return cls(rank, world_size, device, dist.new_group(backend="gloo", timeout=slow_work_timeout()), nodes, store)
 
     @property
     def is_first(self) -> bool:
@@ -206,6 +213,43 @@ class Gang:
     def place_of(self, rank: int) -> str:
         """Return a rank for people, with its node where that is known."""
         return f"rank {rank} (node {self.nodes[rank]})" if self.nodes else f"rank {rank}"
+
+    def lost(self, err: PeerLostError, step: int) -> PeerLostError:
+        """Return an error that names the ranks that are lost; each rank that has lost another one must call it.
+
+        Args:
+            err: what the broken collective was turned into.
+            step: the last whole one.
+        """
+        absent = self._absent()
+        if not absent:
+            return PeerLostError(err.code, f"after step {step}: {err.message}", hint=err.hint)
+        who = ", ".join(self.place_of(rank) for rank in absent)
+        limit = f"{COLLECTIVE_LIMIT.name} = {COLLECTIVE_LIMIT.read():g} s"
+        message = f"{who} is lost after step {step}: no answer within {ANSWER_SECONDS:.0f} s ({limit}); {err.message}"
+        hint = "look at the log of that rank and at its node; a rank that is only slow needs a higher limit"
+        return PeerLostError(err.code, message, hint=hint, details={"ranks": absent})
+
+    def answer(self) -> None:
+        """Tell the others that this rank is there, after a collective broke."""
+        if self.store is not None:
+            with suppress(RuntimeError):
+                # The launcher may be what is lost.
+                self.store.set_timeout(timedelta(seconds=ANSWER_SECONDS))
+                self.store.set(f"nightshift/answer/{self.rank}", "")
+
+    def _absent(self) -> list[int]:
+        """Return the ranks that do not answer; none where that cannot be found out."""
+        if self.store is None:
+            return []
+        missing, deadline = set(range(self.world_size)) - {self.rank}, time.monotonic() + ANSWER_SECONDS
+        try:
+            while missing and time.monotonic() < deadline:
+                missing = {rank for rank in missing if not self.store.check([f"nightshift/answer/{rank}"])}
+                time.sleep(ANSWER_PAUSE_SECONDS if missing else 0)
+        except RuntimeError:
+            return []
+        return sorted(missing)
 
     def wait_for_all(self) -> None:
         """Return once every rank is here; any may be late by the limit of slow work."""

@@ -62,6 +62,14 @@ def test_without_an_error_file_the_process_decides(exit_code: int, oom_killed: b
     assert (verdict.action, verdict.reason) == (action, reason)
 
 
+def test_kill_for_memory_counts_as_such_where_another_rank_reports_only_that_it_lost_the_killed_one() -> None:
+    verdict = judge(ended(1, oom_killed=True), error(75, "peer.lost"))
+    assert (verdict.action, verdict.code) == (Action.RELAUNCH_ONCE, "memory.killed")
+    assert verdict.reason == "out of memory: killed by the kernel; [peer.lost] what went wrong"
+    assert judge(ended(1), error(75, "peer.lost")).action is Action.RELAUNCH
+    assert judge(ended(1, oom_killed=True), error(65)).action is Action.FAIL
+
+
 def test_leases_have_ways_of_their_own() -> None:
     assert judge(ended(75), error(75, "lease.held")).action is Action.WAIT
     assert judge(ended(75), error(75, "lease.lost")).action is Action.GIVE_UP
