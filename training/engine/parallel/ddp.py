@@ -27,11 +27,23 @@ if TYPE_CHECKING:
 
 
 class GradientReducer(DistributedDataParallel):
-    """torch's DistributedDataParallel, which does not import torch's compiler (`training.engine.eager`)."""
+    """torch's DistributedDataParallel with buckets that stay, which does not import torch's compiler (`training.engine.eager`).
+
+    torch makes new buckets after the first backward pass. Where an element is in a bucket decides in which order more than two ranks add
+    it up, so the first step after a resumption would have other bits than the same step of an undisturbed training.
+    """
 
     def __init__(self, module: nn.Module, **options: Any) -> None:
         with compiler_options():
             super().__init__(module, **options)
+        # As if all gradients had come once, in the order of the parameters.
+        self.reducer._push_all_rebuilt_params()
+        self.reducer._rebuild_buckets()
+
+    def _build_params_for_reducer(self) -> tuple[list[nn.Parameter], list[bool]]:
+        # Backwards, as a backward pass comes to them: a bucket is sent while the next ones are computed.
+        parameters, is_sparse = super()._build_params_for_reducer()  # type: ignore[no-untyped-call]
+        return parameters[::-1], is_sparse[::-1]
 
     def _inside_ddp_forward(self) -> Any:
         # A generator function, which torch makes a context manager.

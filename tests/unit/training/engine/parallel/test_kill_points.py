@@ -11,7 +11,8 @@ from training.spec.layout import Layout
 
 SEED = 12
 LAYOUTS = {
-    "ddp": (Layout(data=2), 9),
+    "ddp": (Layout(data=2), 7),
+    "ddp of three": (Layout(data=3), 2),
     "fsdp2": (Layout(shard=2), 13),
     "hsdp": (Layout(data=2, shard=2), 3),
     "tensor": (Layout(tensor=2), 3),
