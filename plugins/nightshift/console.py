@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from training.errors import NightshiftError, Problem, SpecError
-from training.installation import DATABASE, HOME, PYTHON_PATH
+from training.installation import DATABASE, HOME, PYTHON_PATH, STORE
 
 SOURCE: Final = "nightshift"
 DISTRIBUTION: Final = "nightshift"
@@ -33,12 +33,15 @@ class Command:
     needs_checkout: bool = False
     """It starts an installation, which exists in a checkout only."""
     needs_ledger: bool = False
+    needs_store: bool = False
+    """In a checkout, it is that of the installation there, unless a variable names another."""
 
 
 COMMANDS: Final[Mapping[str, Command]] = {
     "run": Command(module="devstack", arguments=("run",), help="run the next night of a pipeline (in a checkout)", needs_checkout=True),
     "check": Command(module="training.spec.check", help="check pipelines' YAML files"),
     "layout": Command(module="training.models.layout", help="plan how the processes of a training share its model"),
+    "checkpoints": Command(module="training.engine.checkpoint", help="list checkpoints, export one as a file", needs_store=True),
     "show": Command(module="training.registry", arguments=("show",), help="show decisions, champion and canary", needs_ledger=True),
     "rollback": Command(
         module="training.registry", arguments=("rollback",), help="make an earlier version champion again", needs_ledger=True
@@ -95,6 +98,8 @@ def process_of(name: str, given: Sequence[str], *, folder: Path, environ: Mappin
                 hint="export NIGHTSHIFT_DATABASE=postgresql+psycopg2://user:password@host:port/name, or change to a checkout",
             )
         environment["NIGHTSHIFT_HOME"] = str(checkout / ".local")
+    elif command.needs_store and checkout is not None and not (STORE.text(environment) or HOME.text(environment)):
+        environment["NIGHTSHIFT_HOME"] = str(checkout / ".local")
     return [python, "-P", "-m", command.module, *command.arguments, *given], environment
 
 
@@ -118,7 +123,7 @@ def _refused(code: str, message: str, *, hint: str) -> SpecError:
 
 
 def _parser() -> argparse.ArgumentParser:
-    lines = "\n".join(f"  {name:<10}{command.help}" for name, command in COMMANDS.items())
+    lines = "\n".join(f"  {name:<13}{command.help}" for name, command in COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="nightshift",
         description="Retrains machine-learning models on a schedule; a new model replaces the champion only when it has earned it.",

@@ -47,6 +47,12 @@ def test_ledger_in_a_checkout_is_the_checkouts_unless_a_variable_names_another(c
     assert named == {"NIGHTSHIFT_DATABASE": "sqlite:////other.db"}
 
 
+def test_store_in_a_checkout_is_the_checkouts_unless_a_variable_names_another(checkout: Path) -> None:
+    for environ in ({}, {"NIGHTSHIFT_STORE": "s3://models/store"}, {"NIGHTSHIFT_HOME": "/elsewhere"}):
+        _argv, found = process_of("checkpoints", ["list", "orders"], folder=checkout, environ=environ)
+        assert found == (environ or {"NIGHTSHIFT_HOME": f"{checkout}/.local"})
+
+
 def test_this_repository_is_a_checkout_that_has_every_module_of_a_subcommand() -> None:
     assert checkout_above(ROOT / "docs") == ROOT
     for command in COMMANDS.values():

@@ -9,8 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
-from tests.unit.training.engine.checkpoint.sharded_ranks import LAYOUTS, PLACEMENTS
+from tests.unit.training.engine.checkpoint.sharded_ranks import LAYOUTS, PLACEMENTS, whole_state
+from training.engine.checkpoint.catalog import opened
+from training.engine.checkpoint.export import export
 from training.runtime.provenance import CHECKOUT
 from training.store import Store
 
@@ -33,6 +37,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("source", LAYOUTS)
 def test_tensors_have_the_same_bits_whatever_layout_they_were_saved_in(folder: Path, source: str, target: str) -> None:
     assert json.loads((folder / "outcome.json").read_text())[f"{source}/{target}"] == []
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_exported_file_has_the_whole_tensors_whatever_layout_they_were_saved_in(folder: Path, layout: str, tmp_path: Path) -> None:
+    store = Store(str(folder / layout / "store"))
+    head = store.run_ref("p", "r", "checkpoints/epoch_2").read()
+    assert head is not None
+    export(opened(store, head.value)[1], store.objects, tmp_path / "out", what="all", metadata={})
+    found = load_file(tmp_path / "out")
+    assert {name: bits(tensor) for name, tensor in found.items()} == {name: bits(tensor) for name, tensor in whole_state().items()}
+
+
+def bits(tensor: torch.Tensor) -> tuple[torch.dtype, torch.Size, bytes]:
+    return tensor.dtype, tensor.shape, tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 @pytest.mark.parametrize("layout", PLACEMENTS)

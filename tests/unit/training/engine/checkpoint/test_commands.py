@@ -1,0 +1,132 @@
+"""`nightshift checkpoints`: real trainings' checkpoints, listed and exported by the command's own entry point."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from torch.distributed import HashStore  # type: ignore[attr-defined]
+
+from tests.unit.training.engine.checkpoint.test_sharded_resume import Parts
+from tests.unit.training.engine.loop_bench import LoopBench
+from training.contracts import ExitCode
+from training.engine.checkpoint.cli import main
+from training.engine.checkpoint.savers import Savers
+from training.engine.parallel.gang import Gang
+
+
+@pytest.fixture(params=[1, 2], ids=["whole", "sharded"])
+def saved(request: pytest.FixtureRequest, bench: LoopBench) -> LoopBench:
+    """A finished training of two epochs, saved in each format."""
+    context = bench.context()
+    bench.address.write_request(context.request)
+    if request.param == 1:
+        bench.train(epochs=2, stage=context)
+    else:
+        checkpoints = bench.checkpoints(context, savers=Savers(0, 1, HashStore()))
+        bench.train(epochs=2, stage=context, checkpoints=checkpoints, strategy=Parts(Gang(0, 1, torch.device("cpu"))))
+    assert bench.store.manifests.get(bench.saved[-1]["uri"]).meta.get("format", 1) == request.param
+    return bench
+
+
+def run(bench: LoopBench, *arguments: object) -> int:
+    command, *rest = map(str, arguments)
+    return main([command, "p", *rest, "--store", bench.store.root_uri])
+
+
+def listed(bench: LoopBench, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    capsys.readouterr()
+    assert run(bench, "list", "--json") == 0
+    rows: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+    return rows
+
+
+def read(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    with safe_open(path, framework="pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, file.metadata()
+
+
+def state_of(bench: LoopBench, number: int) -> dict[str, torch.Tensor]:
+    """Return the tensors of the checkpoint that the journal names, as a training restores them."""
+    entries = [entry.number for entry in bench.address.journal().history() if entry.value["kind"] == "checkpoint"]
+    return bench.checkpoints(bench.context()).restore(entries[number]).state
+
+
+def block_of(bench: LoopBench, number: int) -> Path:
+    """Return a file of the store with a block of a checkpoint."""
+    entry = next(iter(bench.store.manifests.get(bench.saved[number]["uri"]).files.values()))
+    return Path(bench.store.root_uri.removeprefix("file://")) / bench.store.objects.key(entry.digest)
+
+
+def test_list_has_each_checkpoint_with_its_names_and_position(saved: LoopBench, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = listed(saved, capsys)
+    assert (first["run"], first["epoch"], first["usable"]) == ("r", 1, True)
+    assert {"epoch_1", f"step_{first['step']}"} <= set(first["names"])
+    assert "newest" not in first["names"]
+    assert {"epoch_2", "newest"} <= set(second["names"])
+    assert second["step"] == 2 * first["step"]
+    assert second["uri"] == saved.saved[-1]["uri"]
+    assert second["layout"] == "data=1"
+    assert second["bytes"] >= sum(tensor.nbytes for tensor in state_of(saved, 1).values())
+    assert run(saved, "list", "r") == 0
+    assert "epoch_2" in capsys.readouterr().out
+
+
+def test_list_says_which_checkpoint_cannot_be_used(saved: LoopBench, capsys: pytest.CaptureFixture[str]) -> None:
+    block_of(saved, 0).unlink()
+    first, second = listed(saved, capsys)
+    assert not first["usable"]
+    assert "is missing" in first["fault"]
+    assert second["usable"]
+
+
+@pytest.mark.parametrize("name", ["epoch_1", "1"])
+def test_exported_weights_are_those_that_a_training_restores(saved: LoopBench, tmp_path: Path, name: str) -> None:
+    file = tmp_path / "out.safetensors"
+    assert run(saved, "export", "r", name, file) == 0
+    tensors, metadata = read(file)
+    wanted = {name.removeprefix("module/"): tensor for name, tensor in state_of(saved, 0).items() if name.startswith("module/")}
+    assert tensors.keys() == wanted.keys()
+    assert all(torch.equal(tensors[name], tensor) and tensors[name].dtype == tensor.dtype for name, tensor in wanted.items())
+    assert (metadata["nightshift.run"], metadata["nightshift.epoch"]) == ("r", "1")
+    assert metadata["nightshift.step"] == str(saved.saved[0]["step"])
+    assert metadata["nightshift.dataset"]
+    assert [path.name for path in tmp_path.glob("*.safetensors*")] == ["out.safetensors"], "no temporary file is left"
+
+
+def test_all_has_every_tensor_of_the_checkpoint(saved: LoopBench, tmp_path: Path) -> None:
+    file = tmp_path / "out.safetensors"
+    assert run(saved, "export", "r", "newest", file, "--what", "all") == 0
+    tensors, wanted = read(file)[0], state_of(saved, 1)
+    assert tensors.keys() == wanted.keys()
+    assert all(torch.equal(tensors[name], tensor) for name, tensor in wanted.items())
+
+
+def test_existing_file_stays_without_force(saved: LoopBench, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "out.safetensors"
+    file.write_text("mine")
+    assert run(saved, "export", "r", "best", file) == ExitCode.DENIED
+    assert file.read_text() == "mine"
+    assert "export.exists" in capsys.readouterr().err
+    assert run(saved, "export", "r", "best", file, "--force") == 0
+    assert read(file)[0]
+
+
+def test_altered_block_is_refused_and_no_file_is_left(saved: LoopBench, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    block = block_of(saved, 1)
+    data = bytearray(block.read_bytes())
+    data[0] ^= 1
+    block.write_bytes(data)
+    assert run(saved, "export", "r", "newest", tmp_path / "out.safetensors", "--what", "all") == ExitCode.BAD_DATA
+    assert "object.altered" in capsys.readouterr().err
+    assert not list(tmp_path.glob("*out.safetensors*"))
+
+
+@pytest.mark.parametrize(("who", "name"), [("r", "epoch_9"), ("other", "newest"), ("../p", "newest")])
+def test_unknown_name_or_run_is_refused(saved: LoopBench, tmp_path: Path, who: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(saved, "export", who, name, tmp_path / "out.safetensors") == ExitCode.BAD_SPEC
+    assert "checkpoint.unknown" in capsys.readouterr().err

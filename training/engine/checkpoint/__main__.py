@@ -1,0 +1,8 @@
+"""`python -m training.engine.checkpoint`: see `training.engine.checkpoint.cli`."""
+
+import sys
+
+from training.engine.checkpoint.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

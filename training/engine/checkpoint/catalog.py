@@ -1,0 +1,141 @@
+"""Which checkpoints the trainings of a pipeline have saved: by run, with the names that people use for them. No torch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from training.contracts import StageRequest
+from training.engine.checkpoint.chunks import Saved, read_index
+from training.errors import DataError, Problem, SpecError, shown
+from training.store import Manifest, Store
+from training.store.addresses import StoreUri
+
+SOURCE: Final = "nightshift checkpoints"
+STAGE: Final = "train"
+NEWEST: Final = "newest"
+NUM_LOOK_UPS: Final = 8
+_EPOCH: Final = re.compile(r"\d{1,9}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Listing:
+    """A checkpoint of a run."""
+
+    run: str
+    fingerprint: str
+    """Of its training."""
+    uri: str
+    """Of its manifest."""
+    step: int
+    epoch: int
+    saved_at: str
+    """ISO 8601 with offset, by the storage's clock."""
+    names: Sequence[str] = field(default_factory=tuple)
+    """`step_400`; `epoch_3` and `best` where the run has them; `newest`."""
+
+
+def listings(store: Store, pipeline: str, run: str | None = None) -> list[Listing]:
+    """Return the checkpoints of a pipeline's trainings, or of one run; of each run the oldest first.
+
+    A training that several runs asked for counts for each of them.
+    """
+    found: list[Listing] = []
+    for fingerprint in store.bucket.folders(f"stages/{pipeline}/{STAGE}"):
+        saved = _saved(store, pipeline, fingerprint)
+        if not saved:
+            continue
+        for asked in sorted({request.run.run_id for request in requests(store, pipeline, fingerprint)}):
+            if run is None or run == asked:
+                found += _named(store, pipeline, asked, saved)
+    return sorted(found, key=lambda listing: (listing.run, listing.step))
+
+
+def requests(store: Store, pipeline: str, fingerprint: str) -> Iterator[StageRequest]:
+    """Yield the requests of a training's attempts; those that cannot be read are left out."""
+    address = store.address(pipeline, STAGE, fingerprint)
+    for attempt in address.attempts():
+        try:
+            yield address.request(attempt)
+        except DataError:
+            continue
+
+
+def named(store: Store, pipeline: str, run: str, name: str) -> Listing:
+    """Return the checkpoint of a run that a name stands for: `epoch_3` or `3`, `step_400`, `best`, `newest`.
+
+    Raises:
+        SpecError: `checkpoint.unknown`, with the names that there are.
+    """
+    wanted = f"epoch_{int(name)}" if _EPOCH.fullmatch(name) else name
+    there = listings(store, pipeline, run)
+    for listing in reversed(there):
+        if wanted in listing.names:
+            return listing
+    if there:
+        names = sorted({name for listing in there for name in listing.names})
+        hint = f"names: {', '.join(names[:20])}{' …' if len(names) > 20 else ''}"
+    else:
+        hint = f"runs with checkpoints: {', '.join(_runs(store, pipeline)) or 'none'}"
+    message = f"run {shown(run)} of {shown(pipeline)} has no checkpoint {shown(name)}"
+    raise SpecError(SOURCE, [Problem(code="checkpoint.unknown", message=message, hint=hint)])
+
+
+def opened(store: Store, uri: str) -> tuple[Manifest, Saved]:
+    """Return a checkpoint's manifest and its index, which was checked; no block is read.
+
+    Raises:
+        DataError: it is missing, altered or damaged.
+    """
+    manifest = store.manifests.get(uri, kind="checkpoint")
+    try:
+        return manifest, read_index(manifest)
+    except (AttributeError, KeyError, TypeError, ValueError) as err:
+        raise DataError("checkpoint.unreadable", f"{uri} cannot be read: {type(err).__name__}: {str(err)[:200]}") from err
+
+
+def fault(store: Store, uri: str) -> str:
+    """Return why a checkpoint cannot be used, empty where it can; blocks are looked up and not read."""
+    try:
+        manifest, _ = opened(store, uri)
+    except DataError as err:
+        return "was deleted" if err.code == "object.missing" else err.message
+    blocks = {entry.digest: entry.size_bytes for entry in manifest.files.values()}
+    with ThreadPoolExecutor(NUM_LOOK_UPS, thread_name_prefix="checkpoint") as pool:
+        for (digest, wanted), found in zip(blocks.items(), pool.map(store.objects.size_bytes, blocks), strict=True):
+            if found != wanted:
+                return f"block {digest} {'is missing' if found is None else f'has {found} bytes, expected {wanted}'}"
+    return ""
+
+
+def _runs(store: Store, pipeline: str) -> list[str]:
+    return sorted({listing.run for listing in listings(store, pipeline)})[-10:]
+
+
+def _saved(store: Store, pipeline: str, fingerprint: str) -> list[Listing]:
+    """Return what a training's journal has, without names; of a step that was saved again, the last one."""
+    prefix = f"stages/{pipeline}/{STAGE}/{fingerprint}/journal"
+    times = {entry.key: entry.modified for entry in store.bucket.list(prefix)}
+    by_step: dict[int, Listing] = {}
+    for entry in store.address(pipeline, STAGE, fingerprint).journal().history():
+        if entry.value["kind"] != "checkpoint":
+            continue
+        payload, modified = entry.value["payload"], times[f"{prefix}/{entry.number:010d}.json"]
+        position = {"step": payload["step"], "epoch": payload["epoch"]}
+        saved = Listing(run="", fingerprint=fingerprint, uri=payload["uri"], saved_at=modified.isoformat(), **position)
+        by_step[saved.step] = saved
+    return [by_step[step] for step in sorted(by_step)]
+
+
+def _named(store: Store, pipeline: str, run: str, saved: Sequence[Listing]) -> Iterator[Listing]:
+    refs: dict[str, list[str]] = {}
+    for name in store.bucket.folders(f"runs/{pipeline}/{run}/checkpoints"):
+        head = store.run_ref(pipeline, run, f"checkpoints/{name}").read()
+        if head is not None:
+            refs.setdefault(StoreUri(head.value).digest, []).append(name)
+    for listing in saved:
+        names = [*refs.get(StoreUri(listing.uri).digest, ()), f"step_{listing.step}", *([NEWEST] if listing is saved[-1] else [])]
+        yield replace(listing, run=run, names=names)

@@ -1,0 +1,142 @@
+"""Checkpoints by name: which there are, and one as a file of safetensors.
+
+    python -m training.engine.checkpoint list PIPELINE [RUN] [--json]
+    python -m training.engine.checkpoint export PIPELINE RUN NAME FILE.safetensors [--what module|best|all] [--force]
+
+NAME is `epoch_3` (or `3`), `step_400`, `best` or `newest`. Exit codes: 0 done; else that of the error that is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from training.engine.checkpoint.catalog import NEWEST, SOURCE, Listing, fault, listings, named, opened, requests
+from training.engine.checkpoint.export import export
+from training.errors import DataError, NightshiftError, Problem, SpecError, shown
+from training.installation import STORE, home_folder
+from training.store import Store
+
+_FOLDER: Final = re.compile(r"(?!\.)[^/\x00-\x1f\x7f]{1,250}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; return the exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        for value in (options.pipeline, options.run):
+            _check_name(value)
+        store = Store(options.store or str(home_folder() / "store"))
+        return _list(store, options) if options.command == "list" else _export(store, options)
+    except NightshiftError as err:
+        sys.stderr.write(f"error: {err}\n")
+        return int(err.exit_code)
+    except BrokenPipeError:
+        # `| head` has seen enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m training.engine.checkpoint", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="{list,export}")
+    listed = commands.add_parser("list", help="checkpoints of a pipeline's trainings")
+    listed.add_argument("pipeline", metavar="PIPELINE", help="name of a pipeline")
+    listed.add_argument("run", nargs="?", metavar="RUN", help="id of a run; absent: all runs")
+    listed.add_argument("--json", action="store_true", help="as JSON, with the URIs of the manifests")
+    written = commands.add_parser("export", help="write a checkpoint's tensors to a file of safetensors")
+    written.add_argument("pipeline", metavar="PIPELINE", help="name of a pipeline")
+    written.add_argument("run", metavar="RUN", help="id of a run")
+    written.add_argument("name", metavar="NAME", help="epoch_3 or 3, step_400, best, newest")
+    written.add_argument("file", type=Path, metavar="FILE", help="FILE.safetensors")
+    what = "module: the weights at the checkpoint (default); best: those of its best epoch so far; all: with the optimizer's state"
+    written.add_argument("--what", choices=("module", "best", "all"), default="module", help=what)
+    written.add_argument("--force", action="store_true", help="replace a file that exists")
+    for command in (listed, written):
+        command.add_argument("--store", default=STORE.text(), metavar="URI", help="root of the store; default: NIGHTSHIFT_STORE")
+    return parser
+
+
+def _check_name(value: str | None) -> None:
+    if value is not None and not _FOLDER.fullmatch(value):
+        problem = Problem(code="checkpoint.unknown", message=f"{shown(value)} is not the name of a pipeline or a run")
+        raise SpecError(SOURCE, [problem])
+
+
+def _list(store: Store, options: argparse.Namespace) -> int:
+    rows = [_row(store, listing) for listing in listings(store, options.pipeline, options.run)]
+    if options.json:
+        sys.stdout.write(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
+        return 0
+    if not rows:
+        sys.stdout.write("no checkpoint was found\n")
+    run = None
+    for row in rows:
+        if row["run"] != run:
+            run = row["run"]
+            sys.stdout.write(f"{run}\n")
+            sys.stdout.write(f"  {'step':>8} {'epoch':>6}  {'saved':<20} {'MB':>10}  {'layout':<24} names\n")
+        size = "" if row["bytes"] is None else f"{row['bytes'] / 1e6:.1f}"
+        saved_at = row["saved_at"][:19].replace("T", " ") + "Z"
+        names = ", ".join(row["names"]) + (f"  not usable: {row['fault']}" if row["fault"] else "")
+        sys.stdout.write(f"  {row['step']:>8} {row['epoch']:>6}  {saved_at:<20} {size:>10}  {row['layout']:<24} {names}\n")
+    return 0
+
+
+def _row(store: Store, listing: Listing) -> dict[str, Any]:
+    """Return what is printed of a checkpoint; a name that only the journal's end gives stays a name where it cannot be used."""
+    size, layout = None, ""
+    try:
+        manifest, _ = opened(store, listing.uri)
+    except DataError:
+        pass
+    else:
+        size = sum(entry.size_bytes for entry in manifest.files.values())
+        layout = _layout(manifest.meta.get("identity"))
+    found = fault(store, listing.uri)
+    values = {"run": listing.run, "step": listing.step, "epoch": listing.epoch, "names": list(listing.names), "saved_at": listing.saved_at}
+    return {**values, "bytes": size, "layout": layout, "usable": not found, "fault": found, "uri": listing.uri}
+
+
+def _layout(identity: object) -> str:
+    if not isinstance(identity, dict):
+        return ""
+    sizes = identity.get("layout")
+    if isinstance(sizes, dict):
+        return " ".join(f"{name}={size}" for name, size in sizes.items())
+    return f"data={identity.get('world_size', 1)}"
+
+
+def _export(store: Store, options: argparse.Namespace) -> int:
+    listing = named(store, options.pipeline, options.run, options.name)
+    manifest, saved = opened(store, listing.uri)
+    metadata = {
+        "format": "pt",
+        "nightshift.pipeline": options.pipeline,
+        "nightshift.run": listing.run,
+        "nightshift.checkpoint": listing.uri.rpartition("/")[2].removesuffix(".json"),
+        "nightshift.what": options.what,
+        "nightshift.step": str(listing.step),
+        "nightshift.epoch": str(listing.epoch),
+        "nightshift.dataset": str((manifest.meta.get("identity") or {}).get("dataset", "")),
+        "nightshift.code": _code_of(store, options.pipeline, listing),
+    }
+    size = export(saved, store.objects, options.file, what=options.what, metadata=metadata, force=options.force)
+    number = ", ".join(name for name in listing.names if name != NEWEST)
+    sys.stdout.write(f"{options.file}: {options.what} of {number} (step {listing.step}), {size / 1e6:.1f} MB\n")
+    return 0
+
+
+def _code_of(store: Store, pipeline: str, listing: Listing) -> str:
+    """Return the version of the code that the training was requested with, empty where its request is deleted."""
+    for request in requests(store, pipeline, listing.fingerprint):
+        return request.code_version
+    return ""
