@@ -142,6 +142,7 @@ EXAMPLES: Final[Mapping[str, str]] = {
     "SaveInterval.steps": "1000",
     "Train.activation_checkpointing": "full",
     "Train.micro_batch_size": "512",
+    "Train.from_checkpoint": f'"{"0a1b2c3d" * 8}"',
     "Train.gradient_compression": "powersgd",
     "Train.momentum": "0.9",
     "Train.optimizer": "muon",

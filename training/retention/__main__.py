@@ -57,10 +57,7 @@ def keep(store: Store, uri: str) -> str:
         StoreError: `object.missing`, `object.altered`; DeniedError: `store.foreign_uri`.
     """
     manifest = store.manifests.get(uri)
-    # Put again, it is claimed: a deletion that was about to come does not.
-    store.manifests.put(manifest)
-    for entry in manifest.files.values():
-        store.objects.claim(entry.digest)
+    store.claim(uri)
     ref = store.ref(f"{KEPT}{manifest.digest}")
     head = ref.read()
     if head is None or head.value != uri:

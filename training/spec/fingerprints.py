@@ -35,6 +35,7 @@ _LATER_KEYS: Final[Mapping[str, JsonObject]] = {
         "schedule": "cosine",
         "optimizer": "adamw",
         "momentum": None,
+        "from_checkpoint": None,
     },
 }
 """Keys that came later than the first models, by section, with the value that changes nothing: the work is the same as without them."""
@@ -79,7 +80,9 @@ def _trial(values: JsonObject) -> dict[str, JsonValue]:
     if values["tune"] is None:
         return {}
     tune = json_object(values["tune"])
-    part: dict[str, JsonValue] = {"tune": {key: tune[key] for key in _OF_THE_STUDY}, **_train(values)}
+    # Trials begin at the start, whatever the training of the run does.
+    from_start = {**values, "train": {**json_object(values["train"]), "from_checkpoint": None}}
+    part: dict[str, JsonValue] = {"tune": {key: tune[key] for key in _OF_THE_STUDY}, **_train(from_start)}
     evaluate, objective = json_object(values["evaluate"]), str(tune["objective"])
     if objective == VALIDATION_LOSS:
         return part

@@ -38,6 +38,7 @@ class TrainOverrides(Section):
     weight_decay: float | None = None
     seed: int | None = None
     early_stopping: int | None = None
+    from_checkpoint: str | None = None
     settings: dict[str, object] | None = None
     """The family's own: those given replace the spec's, the others stay."""
 

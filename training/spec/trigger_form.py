@@ -26,6 +26,7 @@ _TITLES: Final[Mapping[str, tuple[str, str]]] = {
     "weight_decay": ("Weight decay", ""),
     "seed": ("Seed", ""),
     "early_stopping": ("Early stopping", "Epochs without a better validation metric after which training ends."),
+    "from_checkpoint": ("From checkpoint", "SHA-256 that `nightshift checkpoints restore` prints: training begins there."),
     "settings": ("Settings", "The model family's own."),
 }
 _KEPT: Final[tuple[str, ...]] = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "enum", "items", "maxItems")

@@ -28,6 +28,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from training.errors import shown
 
 NAME_RULE: Final = "[a-z0-9][a-z0-9._-]{0,62}"
+DIGEST_RULE: Final = "[0-9a-f]{64}"
 COLUMN_RULE: Final = r"[A-Za-z_][A-Za-z0-9_]{0,127}"
 SUITE_RULE: Final = r"[a-z0-9][a-z0-9_-]{0,62}(/[a-z0-9][a-z0-9_-]{0,62}){0,3}"
 MAX_DURATION: Final = timedelta(days=3650)
@@ -163,6 +164,12 @@ ColumnName = Annotated[
     _fits("column.name", COLUMN_RULE, "a column's name", "letters, digits and '_', not beginning with a digit"),
     WithJsonSchema(_pattern(COLUMN_RULE)),
 ]
+Digest = Annotated[
+    str,
+    _fits("digest.invalid", DIGEST_RULE, "a SHA-256", "64 hex digits, as `nightshift checkpoints` prints them"),
+    WithJsonSchema(_pattern(DIGEST_RULE)),
+]
+"""Of the content of something in the store."""
 Suite = Annotated[
     str,
     _fits("name.invalid", SUITE_RULE, "a suite", "the file below expectations/ without .json: flight_delay/flights"),

@@ -170,7 +170,7 @@ def _checkpoints(context: StageContext, dataset: Manifest, gang: Gang | Alone, l
         identity["device"] = gang.device.type
     if not layout.is_replicated:
         identity["layout"] = layout.sizes()
-    return Checkpoints(
+    checkpoints = Checkpoints(
         context,
         interval=_interval(train.checkpoint.every),
         identity=identity,
@@ -178,6 +178,9 @@ def _checkpoints(context: StageContext, dataset: Manifest, gang: Gang | Alone, l
         keep=train.checkpoint.keep,
         savers=None if layout.is_replicated else savers_of(gang),
     )
+    if train.from_checkpoint is not None and context.request.stage != TRIAL:
+        checkpoints.begin_at(train.from_checkpoint)
+    return checkpoints
 
 
 def _interval(every: SaveInterval) -> Interval:
@@ -242,6 +245,7 @@ def _store(
             "world_size": world_size,
             # Only where the spec asks for one: results of before have none.
             **({} if context.spec.train.parallel is None else {"layout": layout.words()}),
+            **({} if context.spec.train.from_checkpoint is None else {"resumed_from": context.spec.train.from_checkpoint}),
             "device": gang.device.type,
             "mlflow_run_id": tracker.run_id,
             "tracking": "complete" if is_tracked else "delayed",

@@ -43,6 +43,18 @@ class Store:
         """
         return read_request(self.bucket, uri)
 
+    def claim(self, uri: str) -> None:
+        """Keep the collector from deleting a manifest and its objects for a grace period.
+
+        Raises:
+            DataError: `object.missing`, or the manifest cannot be read.
+        """
+        manifest = self.manifests.get(uri)
+        # Put again, it is claimed: a deletion that was about to come does not.
+        self.manifests.put(manifest)
+        for entry in manifest.files.values():
+            self.objects.claim(entry.digest)
+
     def put_json(self, value: Mapping[str, object]) -> str:
         """Store a JSON object by content; return its URI."""
         return self.objects.uri(self.objects.put_bytes(canonical_json(value)))

@@ -41,7 +41,7 @@ class Listing:
 def listings(store: Store, pipeline: str, run: str | None = None) -> list[Listing]:
     """Return the checkpoints of a pipeline's trainings, or of one run; of each run the oldest first.
 
-    A training that several runs asked for counts for each of them.
+    A training that several runs asked for counts for each of them. A run whose code was changed in between has several trainings.
     """
     found: list[Listing] = []
     for fingerprint in store.bucket.folders(f"stages/{pipeline}/{STAGE}"):
@@ -51,7 +51,7 @@ def listings(store: Store, pipeline: str, run: str | None = None) -> list[Listin
         for asked in sorted({request.run.run_id for request in requests(store, pipeline, fingerprint)}):
             if run is None or run == asked:
                 found += _named(store, pipeline, asked, saved)
-    return sorted(found, key=lambda listing: (listing.run, listing.step))
+    return sorted(found, key=lambda listing: (listing.run, listing.saved_at, listing.step))
 
 
 def requests(store: Store, pipeline: str, fingerprint: str) -> Iterator[StageRequest]:
@@ -65,7 +65,7 @@ def requests(store: Store, pipeline: str, fingerprint: str) -> Iterator[StageReq
 
 
 def named(store: Store, pipeline: str, run: str, name: str) -> Listing:
-    """Return the checkpoint of a run that a name stands for: `epoch_3` or `3`, `step_400`, `best`, `newest`.
+    """Return the checkpoint of a run that a name stands for: `epoch_3` or `3`, `step_400`, `best`, `newest`; of several the one saved last.
 
     Raises:
         SpecError: `checkpoint.unknown`, with the names that there are.

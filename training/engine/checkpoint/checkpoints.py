@@ -56,6 +56,7 @@ class Checkpoints:
             from training.engine.checkpoint.sharded_writer import ShardedWriter
 
             self._writer = ShardedWriter(context, savers, interval=interval, identity=identity, by_name=by_name, keep=keep)
+        self._keep = keep
         self._reader = CheckpointReader(context, identity=identity)
 
     def is_due(self, step: int) -> bool:
@@ -96,6 +97,10 @@ class Checkpoints:
     def newest_entry(self, *, before: int | None = None) -> int:
         """See `CheckpointReader.newest_entry`."""
         return self._reader.newest_entry(before=before)
+
+    def begin_at(self, digest: str) -> None:
+        """See `CheckpointReader.begin_at`."""
+        self._reader.begin_at(digest, keep=self._keep)
 
     def restore(self, entry_number: int) -> Restored:
         """Return the checkpoint that a journal entry names."""

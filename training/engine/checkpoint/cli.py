@@ -3,6 +3,9 @@
     python -m training.engine.checkpoint list PIPELINE [RUN] [--json]
     python -m training.engine.checkpoint export PIPELINE RUN NAME FILE.safetensors [--what module|best|all] [--force]
 
+    python -m training.engine.checkpoint restore PIPELINE RUN NAME
+
+`restore` prints the conf of a trigger whose training begins at the checkpoint.
 NAME is `epoch_3` (or `3`), `step_400`, `best` or `newest`. Exit codes: 0 done; else that of the error that is printed.
 """
 
@@ -13,7 +16,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +25,7 @@ from training.engine.checkpoint.export import export
 from training.errors import DataError, NightshiftError, Problem, SpecError, shown
 from training.installation import STORE, home_folder
 from training.store import Store
+from training.store.addresses import StoreUri
 
 _FOLDER: Final = re.compile(r"(?!\.)[^/\x00-\x1f\x7f]{1,250}")
 
@@ -33,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for value in (options.pipeline, options.run):
             _check_name(value)
         store = Store(options.store or str(home_folder() / "store"))
-        return _list(store, options) if options.command == "list" else _export(store, options)
+        return _COMMANDS[options.command](store, options)
     except NightshiftError as err:
         sys.stderr.write(f"error: {err}\n")
         return int(err.exit_code)
@@ -47,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m training.engine.checkpoint", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="{list,export}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="{list,export,restore}")
     listed = commands.add_parser("list", help="checkpoints of a pipeline's trainings")
     listed.add_argument("pipeline", metavar="PIPELINE", help="name of a pipeline")
     listed.add_argument("run", nargs="?", metavar="RUN", help="id of a run; absent: all runs")
@@ -60,7 +64,11 @@ def _parser() -> argparse.ArgumentParser:
     what = "module: the weights at the checkpoint (default); best: those of its best epoch so far; all: with the optimizer's state"
     written.add_argument("--what", choices=("module", "best", "all"), default="module", help=what)
     written.add_argument("--force", action="store_true", help="replace a file that exists")
-    for command in (listed, written):
+    restored = commands.add_parser("restore", help="print the trigger's conf for a training that begins at a checkpoint")
+    restored.add_argument("pipeline", metavar="PIPELINE", help="name of a pipeline")
+    restored.add_argument("run", metavar="RUN", help="id of a run")
+    restored.add_argument("name", metavar="NAME", help="epoch_3 or 3, step_400, best, newest")
+    for command in (listed, written, restored):
         command.add_argument("--store", default=STORE.text(), metavar="URI", help="root of the store; default: NIGHTSHIFT_STORE")
     return parser
 
@@ -122,7 +130,7 @@ def _export(store: Store, options: argparse.Namespace) -> int:
         "format": "pt",
         "nightshift.pipeline": options.pipeline,
         "nightshift.run": listing.run,
-        "nightshift.checkpoint": listing.uri.rpartition("/")[2].removesuffix(".json"),
+        "nightshift.checkpoint": StoreUri(listing.uri).digest,
         "nightshift.what": options.what,
         "nightshift.step": str(listing.step),
         "nightshift.epoch": str(listing.epoch),
@@ -135,8 +143,24 @@ def _export(store: Store, options: argparse.Namespace) -> int:
     return 0
 
 
+def _restore(store: Store, options: argparse.Namespace) -> int:
+    """Print the conf to the standard output, so that it can be handed on, and for which instant it is to the standard error."""
+    listing = named(store, options.pipeline, options.run, options.name)
+    if found := fault(store, listing.uri):
+        raise DataError("checkpoint.unreadable", f"{listing.uri} cannot be used: {found}", hint="choose another one of `checkpoints list`")
+    store.claim(listing.uri)
+    for request in requests(store, options.pipeline, listing.fingerprint):
+        sys.stderr.write(f"step {listing.step}; trigger the run as of {request.as_of}: the training needs the same dataset\n")
+        break
+    sys.stdout.write(json.dumps({"train": {"from_checkpoint": StoreUri(listing.uri).digest}}) + "\n")
+    return 0
+
+
 def _code_of(store: Store, pipeline: str, listing: Listing) -> str:
     """Return the version of the code that the training was requested with, empty where its request is deleted."""
     for request in requests(store, pipeline, listing.fingerprint):
         return request.code_version
     return ""
+
+
+_COMMANDS: Final[Mapping[str, Callable[[Store, argparse.Namespace], int]]] = {"list": _list, "export": _export, "restore": _restore}

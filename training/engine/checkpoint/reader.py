@@ -104,6 +104,28 @@ class CheckpointReader:
             )
         return 0
 
+    def begin_at(self, digest: str, *, keep: int) -> None:
+        """Make another training's checkpoint the first one of this address, unless it has some of its own: it resumes from there.
+
+        Args:
+            digest: of the checkpoint's manifest.
+            keep: how many of the newest checkpoints stay.
+
+        Raises:
+            DataError: it is missing or cannot be read. SpecError: `checkpoint.mismatch`. LeaseLostError: a newer attempt took over.
+        """
+        lease = self._context.lease
+        if lease is None or any(entry.value["kind"] == "checkpoint" for entry in self._address.journal().history()):
+            return
+        uri = self._store.bucket.uri(self._store.manifests.key(digest))
+        with liveness.phase("checkpoint", "read"):
+            self._check(uri)
+            self._store.claim(uri)
+        _, _, meta, _ = self._opened(uri)
+        kept = {"keep": keep, "best_epoch": meta.get("best_epoch")}
+        lease.commit("checkpoint", {"uri": uri, "step": meta["step"], "epoch": meta["epoch"], **kept})
+        logger.info("begins at the checkpoint %s, after step %d", digest, meta["step"])
+
     def restore(self, entry_number: int) -> Restored:
         """Return the whole checkpoint that a journal entry names.
 

@@ -9,7 +9,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from training.contracts import JsonValue
 from training.spec.families import descriptor_of, with_defaults
 from training.spec.layout import Layout, fitted
-from training.spec.types import AUTO, Bytes, Line, Name, OrAuto, OrDuration, PositiveDuration, Section, Setting, refusal
+from training.spec.types import AUTO, Bytes, Digest, Line, Name, OrAuto, OrDuration, PositiveDuration, Section, Setting, refusal
 
 
 class Placement(Section):
@@ -128,6 +128,8 @@ class Train(Section):
     replica_check_steps: Annotated[int, Field(ge=0, le=10**9)] = 1000
     """Steps between two comparisons of the model's replicas, which also takes place at the end of each epoch; 0: they are not compared."""
     checkpoint: Checkpoint = Field(default_factory=Checkpoint)
+    from_checkpoint: Digest | None = None
+    """SHA-256 of the manifest of a checkpoint in the store, at which the training begins (`nightshift checkpoints restore`)."""
 
     def layout_for(self, world_size: int) -> Layout:
         """Return how so many processes share the model: all of `placement`, or what an elastic training is left with.

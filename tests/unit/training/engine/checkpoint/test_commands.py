@@ -82,6 +82,8 @@ def test_list_says_which_checkpoint_cannot_be_used(saved: LoopBench, capsys: pyt
     assert not first["usable"]
     assert "is missing" in first["fault"]
     assert second["usable"]
+    assert run(saved, "restore", "r", "epoch_1") == ExitCode.BAD_DATA
+    assert "is missing" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["epoch_1", "1"])
