@@ -307,6 +307,7 @@ def test_the_form_shows_what_the_spec_says(ranking: DAG) -> None:
             "weight_decay": 0.5,
             "seed": 17,
             "early_stopping": None,
+            "from_checkpoint": None,
             "settings": {"embedding_dim": 16, "hidden": [64, 32], "dropout": 0.0, "loss": "listwise"},
         },
         "evaluate": {

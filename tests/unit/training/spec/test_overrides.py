@@ -64,7 +64,8 @@ def test_overrides_are_in_the_spec_and_parameters_beside_it(ranking: PipelineSpe
         (
             {"train": {"placement": {"nodes": 9}}},
             ": train.placement: [conf.unknown_key] unknown key 'placement' "
-            "(a trigger takes epochs, batch_size, learning_rate, weight_decay, seed, early_stopping, settings; all else is the YAML's)",
+            "(a trigger takes epochs, batch_size, learning_rate, weight_decay, seed, early_stopping, from_checkpoint, settings; "
+            "all else is the YAML's)",
         ),
         ({"force": "yes"}, ": force: [field.type] expected true or false, got 'yes' "),
         ({"as_of": 20260131}, ": as_of: [field.type] expected text, got 20260131 (quote it)"),
@@ -146,6 +147,7 @@ def test_form_has_the_specs_values_as_defaults_and_accepts_them(ranking: Pipelin
         "weight_decay": 0.5,
         "seed": 17,
         "early_stopping": None,
+        "from_checkpoint": None,
         "settings": {"embedding_dim": 16, "hidden": [64, 32], "dropout": 0.0, "loss": "listwise"},
     }
     assert schema["train"]["properties"]["epochs"] == {
@@ -164,7 +166,7 @@ def test_form_has_the_specs_values_as_defaults_and_accepts_them(ranking: Pipelin
 
 def test_form_leaves_out_what_has_no_effect_on_the_family(flights: PipelineSpec) -> None:
     schema = params_schema(flights)
-    assert list(schema["train"]["properties"]) == ["epochs", "learning_rate", "seed", "early_stopping", "settings"]
+    assert list(schema["train"]["properties"]) == ["epochs", "learning_rate", "seed", "early_stopping", "from_checkpoint", "settings"]
     assert apply_overrides(flights, {name: part["default"] for name, part in schema.items()})[0] == flights
 
 
