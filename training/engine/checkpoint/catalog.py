@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Final
 
 from training.contracts import StageRequest
@@ -13,6 +14,7 @@ from training.engine.checkpoint.chunks import Saved, read_index
 from training.errors import DataError, Problem, SpecError, shown
 from training.store import Manifest, Store
 from training.store.addresses import StoreUri
+from training.store.checkpoint_entries import CHECKPOINT, standing
 
 SOURCE: Final = "nightshift checkpoints"
 STAGE: Final = "train"
@@ -35,7 +37,9 @@ class Listing:
     saved_at: str
     """ISO 8601 with offset, by the storage's clock."""
     names: Sequence[str] = field(default_factory=tuple)
-    """`step_400`; `epoch_3` and `best` where the run has them; `newest`."""
+    """`step_400`; `epoch_3` and `best` where the run has them; `newest`. None where it was withdrawn."""
+    is_withdrawn: bool = False
+    """Replicas of the model turned out to differ: no training resumes from it."""
 
 
 def listings(store: Store, pipeline: str, run: str | None = None) -> list[Listing]:
@@ -97,10 +101,12 @@ def opened(store: Store, uri: str) -> tuple[Manifest, Saved]:
         raise DataError("checkpoint.unreadable", f"{uri} cannot be read: {type(err).__name__}: {str(err)[:200]}") from err
 
 
-def fault(store: Store, uri: str) -> str:
+def fault(store: Store, listing: Listing) -> str:
     """Return why a checkpoint cannot be used, empty where it can; blocks are looked up and not read."""
+    if listing.is_withdrawn:
+        return "was withdrawn: replicas of the model differed"
     try:
-        manifest, _ = opened(store, uri)
+        manifest, _ = opened(store, listing.uri)
     except DataError as err:
         return "was deleted" if err.code == "object.missing" else err.message
     blocks = {entry.digest: entry.size_bytes for entry in manifest.files.values()}
@@ -120,12 +126,21 @@ def _saved(store: Store, pipeline: str, fingerprint: str) -> list[Listing]:
     prefix = f"stages/{pipeline}/{STAGE}/{fingerprint}/journal"
     times = {entry.key: entry.modified for entry in store.bucket.list(prefix)}
     by_step: dict[int, Listing] = {}
-    for entry in store.address(pipeline, STAGE, fingerprint).journal().history():
-        if entry.value["kind"] != "checkpoint":
+    history = store.address(pipeline, STAGE, fingerprint).journal().history()
+    stand = {entry.number for entry in standing(history, attrgetter("value"))}
+    for entry in history:
+        if entry.value["kind"] != CHECKPOINT:
             continue
         payload, modified = entry.value["payload"], times[f"{prefix}/{entry.number:010d}.json"]
-        position = {"step": payload["step"], "epoch": payload["epoch"]}
-        saved = Listing(run="", fingerprint=fingerprint, uri=payload["uri"], saved_at=modified.isoformat(), **position)
+        saved = Listing(
+            run="",
+            fingerprint=fingerprint,
+            uri=payload["uri"],
+            step=payload["step"],
+            epoch=payload["epoch"],
+            saved_at=modified.isoformat(),
+            is_withdrawn=entry.number not in stand,
+        )
         by_step[saved.step] = saved
     return [by_step[step] for step in sorted(by_step)]
 
@@ -136,6 +151,10 @@ def _named(store: Store, pipeline: str, run: str, saved: Sequence[Listing]) -> I
         head = store.run_ref(pipeline, run, f"checkpoints/{name}").read()
         if head is not None:
             refs.setdefault(StoreUri(head.value).digest, []).append(name)
+    newest = next((listing for listing in reversed(saved) if not listing.is_withdrawn), None)
     for listing in saved:
-        names = [*refs.get(StoreUri(listing.uri).digest, ()), f"step_{listing.step}", *([NEWEST] if listing is saved[-1] else [])]
+        if listing.is_withdrawn:
+            yield replace(listing, run=run)
+            continue
+        names = [*refs.get(StoreUri(listing.uri).digest, ()), f"step_{listing.step}", *([NEWEST] if listing is newest else [])]
         yield replace(listing, run=run, names=names)

@@ -109,7 +109,7 @@ def _row(store: Store, listing: Listing) -> dict[str, Any]:
     else:
         size = sum(entry.size_bytes for entry in manifest.files.values())
         layout = _layout(manifest.meta.get("identity"))
-    found = fault(store, listing.uri)
+    found = fault(store, listing)
     values = {"run": listing.run, "step": listing.step, "epoch": listing.epoch, "names": list(listing.names), "saved_at": listing.saved_at}
     return {**values, "bytes": size, "layout": layout, "usable": not found, "fault": found, "uri": listing.uri}
 
@@ -146,7 +146,7 @@ def _export(store: Store, options: argparse.Namespace) -> int:
 def _restore(store: Store, options: argparse.Namespace) -> int:
     """Print the conf to the standard output, so that it can be handed on, and for which instant it is to the standard error."""
     listing = named(store, options.pipeline, options.run, options.name)
-    if found := fault(store, listing.uri):
+    if found := fault(store, listing):
         raise DataError("checkpoint.unreadable", f"{listing.uri} cannot be used: {found}", hint="choose another one of `checkpoints list`")
     store.claim(listing.uri)
     for request in requests(store, options.pipeline, listing.fingerprint):

@@ -17,6 +17,7 @@ from training.contracts import ExitCode
 from training.engine.checkpoint.cli import main
 from training.engine.checkpoint.savers import Savers
 from training.engine.parallel.gang import Gang
+from training.store.checkpoint_entries import WITHDRAWN
 
 
 @pytest.fixture(params=[1, 2], ids=["whole", "sharded"])
@@ -84,6 +85,21 @@ def test_list_says_which_checkpoint_cannot_be_used(saved: LoopBench, capsys: pyt
     assert second["usable"]
     assert run(saved, "restore", "r", "epoch_1") == ExitCode.BAD_DATA
     assert "is missing" in capsys.readouterr().err
+
+
+def test_withdrawn_checkpoint_has_no_name_and_is_neither_newest_nor_usable(
+    saved: LoopBench, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lease = saved.context().lease
+    assert lease is not None
+    lease.commit(WITHDRAWN, {"after_step": saved.saved[0]["step"]})
+    first, second = listed(saved, capsys)
+    assert (first["usable"], "newest" in first["names"]) == (True, True)
+    assert (second["usable"], second["names"], second["fault"]) == (False, [], "was withdrawn: replicas of the model differed")
+    file = tmp_path / "out.safetensors"
+    assert run(saved, "export", "r", f"step_{second['step']}", file) == ExitCode.BAD_SPEC
+    assert run(saved, "export", "r", "newest", file) == 0
+    assert read(file)[1]["nightshift.step"] == str(first["step"])
 
 
 @pytest.mark.parametrize("name", ["epoch_1", "1"])
