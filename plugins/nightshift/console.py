@@ -41,7 +41,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "run": Command(module="devstack", arguments=("run",), help="run the next night of a pipeline (in a checkout)", needs_checkout=True),
     "check": Command(module="training.spec.check", help="check pipelines' YAML files"),
     "layout": Command(module="training.models.layout", help="plan how the processes of a training share its model"),
-    "checkpoints": Command(module="training.engine.checkpoint", help="list checkpoints, export or restore one", needs_store=True),
+    "checkpoints": Command(module="training.engine.checkpoint", help="list, export, restore and import checkpoints", needs_store=True),
     "show": Command(module="training.registry", arguments=("show",), help="show decisions, champion and canary", needs_ledger=True),
     "rollback": Command(
         module="training.registry", arguments=("rollback",), help="make an earlier version champion again", needs_ledger=True

@@ -21,7 +21,7 @@ MODULES: Final[tuple[tuple[str, tuple[tuple[str, ...], ...]], ...]] = (
     ("training.registry.cli", ((), ("show",), ("rollback",), ("check",))),
     ("training.spec.check", ((),)),
     ("training.models.layout", ((),)),
-    ("training.engine.checkpoint.cli", ((), ("list",), ("export",), ("restore",))),
+    ("training.engine.checkpoint.cli", ((), ("list",), ("export",), ("restore",), ("import",))),
     ("training.spec.schema", ((),)),
     ("training.retention.__main__", ((),)),
     ("training.store.probe", ((),)),

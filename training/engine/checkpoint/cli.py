@@ -4,8 +4,9 @@
     python -m training.engine.checkpoint export PIPELINE RUN NAME FILE.safetensors [--what module|best|all] [--force]
 
     python -m training.engine.checkpoint restore PIPELINE RUN NAME
+    python -m training.engine.checkpoint import PIPELINE RUN FILE.safetensors
 
-`restore` prints the conf of a trigger whose training begins at the checkpoint.
+`restore` and `import` print the conf of a trigger: its training begins at the checkpoint, or at step 0 with the file's weights.
 NAME is `epoch_3` (or `3`), `step_400`, `best` or `newest`. Exit codes: 0 done; else that of the error that is printed.
 """
 
@@ -22,6 +23,7 @@ from typing import Any, Final
 
 from training.engine.checkpoint.catalog import NEWEST, SOURCE, Listing, fault, listings, named, opened, requests
 from training.engine.checkpoint.export import export
+from training.engine.checkpoint.importing import imported
 from training.errors import DataError, NightshiftError, Problem, SpecError, shown
 from training.installation import STORE, home_folder
 from training.store import Store
@@ -51,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m training.engine.checkpoint", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="{list,export,restore}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="{list,export,restore,import}")
     listed = commands.add_parser("list", help="checkpoints of a pipeline's trainings")
     listed.add_argument("pipeline", metavar="PIPELINE", help="name of a pipeline")
     listed.add_argument("run", nargs="?", metavar="RUN", help="id of a run; absent: all runs")
@@ -68,7 +70,11 @@ def _parser() -> argparse.ArgumentParser:
     restored.add_argument("pipeline", metavar="PIPELINE", help="name of a pipeline")
     restored.add_argument("run", metavar="RUN", help="id of a run")
     restored.add_argument("name", metavar="NAME", help="epoch_3 or 3, step_400, best, newest")
-    for command in (listed, written, restored):
+    taken = commands.add_parser("import", help="print the trigger's conf for a training that begins with the weights of a file")
+    taken.add_argument("pipeline", metavar="PIPELINE", help="name of a pipeline")
+    taken.add_argument("run", metavar="RUN", help="id of a run with checkpoints of the same model, dataset and number of processes")
+    taken.add_argument("file", type=Path, metavar="FILE", help="FILE.safetensors, with the tensors of `export --what module`")
+    for command in (listed, written, restored, taken):
         command.add_argument("--store", default=STORE.text(), metavar="URI", help="root of the store; default: NIGHTSHIFT_STORE")
     return parser
 
@@ -149,11 +155,22 @@ def _restore(store: Store, options: argparse.Namespace) -> int:
     if found := fault(store, listing):
         raise DataError("checkpoint.unreadable", f"{listing.uri} cannot be used: {found}", hint="choose another one of `checkpoints list`")
     store.claim(listing.uri)
-    for request in requests(store, options.pipeline, listing.fingerprint):
-        sys.stderr.write(f"step {listing.step}; trigger the run as of {request.as_of}: the training needs the same dataset\n")
-        break
-    sys.stdout.write(json.dumps({"train": {"from_checkpoint": StoreUri(listing.uri).digest}}) + "\n")
+    _print_conf(store, options.pipeline, listing, listing.uri)
     return 0
+
+
+def _import(store: Store, options: argparse.Namespace) -> int:
+    listing = named(store, options.pipeline, options.run, NEWEST)
+    uri = imported(store, options.file, *opened(store, listing.uri))
+    _print_conf(store, options.pipeline, listing, uri)
+    return 0
+
+
+def _print_conf(store: Store, pipeline: str, listing: Listing, uri: str) -> None:
+    for request in requests(store, pipeline, listing.fingerprint):
+        sys.stderr.write(f"trigger the run as of {request.as_of}: the training needs the same dataset\n")
+        break
+    sys.stdout.write(json.dumps({"train": {"from_checkpoint": StoreUri(uri).digest}}) + "\n")
 
 
 def _code_of(store: Store, pipeline: str, listing: Listing) -> str:
@@ -163,4 +180,9 @@ def _code_of(store: Store, pipeline: str, listing: Listing) -> str:
     return ""
 
 
-_COMMANDS: Final[Mapping[str, Callable[[Store, argparse.Namespace], int]]] = {"list": _list, "export": _export, "restore": _restore}
+_COMMANDS: Final[Mapping[str, Callable[[Store, argparse.Namespace], int]]] = {
+    "list": _list,
+    "export": _export,
+    "restore": _restore,
+    "import": _import,
+}

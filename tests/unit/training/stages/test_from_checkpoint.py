@@ -8,10 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from tests.training_bench import Bench
 from training.contracts import ExitCode
+from training.engine.checkpoint.catalog import opened
 from training.engine.checkpoint.cli import main
+from training.engine.checkpoint.export import export
 from training.errors import SpecError
 from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec, load_spec
@@ -98,6 +102,83 @@ def test_checkpoint_is_part_of_the_fingerprint_of_the_training_alone(bench: Benc
     assert len({json.dumps(part, sort_keys=True) for part in parts}) == 3
     assert "from_checkpoint" not in json.dumps(parts[0])
     assert spec_part(one, "prepare") == spec_part(bench.spec, "prepare")
+
+
+def exported(bench: Bench, folder: Path) -> Path:
+    file = folder / "weights.safetensors"
+    assert main(["export", "search_ranking", "r", "epoch_1", str(file), "--store", bench.store.root_uri]) == 0
+    return file
+
+
+def taken(bench: Bench, file: Path) -> int:
+    return main(["import", "search_ranking", "r", str(file), "--store", bench.store.root_uri])
+
+
+def test_training_begins_at_step_zero_with_the_imported_weights(
+    bench: Bench, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    file = exported(bench, tmp_path)
+    capsys.readouterr()
+    assert taken(bench, file) == 0
+    conf = json.loads(capsys.readouterr().out)
+    bench.spec = changed(bench, {"train": {**conf["train"], "learning_rate": 1e-30}})
+    caplog.set_level(logging.INFO)
+    assert bench.train("imported") is ExitCode.DONE
+    assert "resuming after step 0" in caplog.text
+    first, *_, last = bench.checkpoints("imported")
+    assert (first["step"], last["epoch"]) == (0, 2)
+    _, saved = opened(bench.store, last["uri"])
+    export(saved, bench.store.objects, tmp_path / "after", what="module", metadata={})
+    before, after = load_file(file), load_file(tmp_path / "after")
+    # Without decay and with no learning rate to speak of, the weights stay what they were.
+    assert all(torch.allclose(after[name], tensor, rtol=1e-6, atol=1e-9) for name, tensor in before.items())
+
+
+@pytest.mark.parametrize("fault", ["missing", "extra", "shape", "dtype"])
+def test_tensors_of_another_model_are_refused(bench: Bench, tmp_path: Path, fault: str, capsys: pytest.CaptureFixture[str]) -> None:
+    tensors = load_file(exported(bench, tmp_path))
+    name = sorted(tensors)[0]
+    tensor = tensors.pop(name)
+    tensors |= {
+        "missing": {},
+        "extra": {name: tensor, "planted": torch.zeros(3)},
+        "shape": {name: torch.zeros(1, 7)},
+        "dtype": {name: tensor.half()},
+    }[fault]
+    save_file(tensors, tmp_path / "other")
+    assert taken(bench, tmp_path / "other") == ExitCode.BAD_DATA
+    error = capsys.readouterr().err
+    assert "weights.other" in error
+    assert ("planted" if fault == "extra" else name) in error
+
+
+@pytest.mark.parametrize("fault", ["truncated", "pickle", "dtype", "overlap", "huge header", "empty", "folder"])
+def test_file_that_is_no_safetensors_is_refused(bench: Bench, tmp_path: Path, fault: str, capsys: pytest.CaptureFixture[str]) -> None:
+    file = exported(bench, tmp_path)
+    content, planted = file.read_bytes(), tmp_path / "planted"
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    one, two = [name for name in header if name != "__metadata__"][:2]
+    if fault == "overlap":
+        header[two] = header[one]
+    elif fault == "dtype":
+        header[one]["dtype"] = "F4"
+    text = json.dumps(header).encode()
+    torch.save({one: torch.zeros(3)}, tmp_path / "pickle")
+    changed_header = len(text).to_bytes(8, "little") + text + content[8 + length :]
+    if fault == "folder":
+        planted.mkdir()
+    else:
+        planted.write_bytes(
+            {
+                "truncated": content[:-1],
+                "pickle": (tmp_path / "pickle").read_bytes(),
+                "huge header": (2**63).to_bytes(8, "little") + content[8:],
+                "empty": b"",
+            }.get(fault, changed_header)
+        )
+    assert taken(bench, planted) == ExitCode.BAD_DATA
+    assert "weights.unreadable" in capsys.readouterr().err
 
 
 def test_checkpoint_of_another_batch_size_is_refused(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
