@@ -148,3 +148,23 @@ def test_altered_block_is_refused_and_no_file_is_left(saved: LoopBench, tmp_path
 def test_unknown_name_or_run_is_refused(saved: LoopBench, tmp_path: Path, who: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(saved, "export", who, name, tmp_path / "out.safetensors") == ExitCode.BAD_SPEC
     assert "checkpoint.unknown" in capsys.readouterr().err
+
+
+def test_imported_weights_are_restored_with_an_optimizer_of_zeros(
+    saved: LoopBench, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "out.safetensors"
+    assert run(saved, "export", "r", "epoch_1", file) == 0
+    capsys.readouterr()
+    assert run(saved, "import", "r", file) == 0
+    digest = json.loads(capsys.readouterr().out)["train"]["from_checkpoint"]
+    lease = saved.context().lease
+    assert lease is not None
+    lease.commit("checkpoint", {"uri": saved.store.bucket.uri(saved.store.manifests.key(digest)), "step": 0, "epoch": 0})
+    found = {name: tensor.clone() for name, tensor in state_of(saved, 1).items() if not name.startswith("best/")}
+    checkpoints = saved.checkpoints(saved.context())
+    meta = checkpoints.restore_into(checkpoints.newest_entry(), found).meta
+    assert (meta["step"], meta["epoch"]) == (0, 0)
+    weights = read(file)[0]
+    assert all(torch.equal(found[f"module/{name}"], tensor) for name, tensor in weights.items())
+    assert not any(tensor.any() for name, tensor in found.items() if name.startswith("optimizer/"))
