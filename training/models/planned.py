@@ -19,9 +19,10 @@ from training.engine.planning.planner import Plan, check_fits, judged, plan
 from training.engine.planning.probe import ROWS_OF_A_GROUP, Candidate, facts_of
 from training.errors import Problem, SpecError
 from training.models.base import load_family
-from training.models.torch_family import DEFAULT_BATCH_SIZE, Architecture, TorchFamily
+from training.models.torch_family import Architecture, TorchFamily
 from training.spec import PipelineSpec
 from training.spec.layout import Layout
+from training.spec.sections.train import DEFAULT_BATCH_SIZE
 from training.spec.types import AUTO
 
 logger = logging.getLogger(__name__)

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from training.spec.layout import Layout
     from training.spec.sections.train import Train
 
-DEFAULT_BATCH_SIZE: Final = 1024
 SCORED_ROWS: Final = 65_536
 """Rows scored at a time: a fixed number, so that sums do not depend on the number of requested rows."""
 
@@ -230,6 +229,8 @@ class TorchFamily(Family):
     @staticmethod
     def _loader(context: FitContext, split: str, strategy: Strategy) -> Loader:
         """Return the loader of this data rank's share; a group's rows are never divided between ranks."""
+        from training.spec.sections.train import DEFAULT_BATCH_SIZE
+
         return Loader(
             ShardSet(context.dataset_path, context.dataset_meta, split),
             dataset_digest=context.dataset_digest,

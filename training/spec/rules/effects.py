@@ -13,11 +13,13 @@ from typing import Final
 from training.spec.families import descriptor_of
 from training.spec.models import Alerts, Costs
 from training.spec.rules.findings import Finding, Rule
+from training.spec.rules.training import num_shares
 from training.spec.sections.evaluation import Evaluate
 from training.spec.sections.promotion import Promote
 from training.spec.sections.timeout import Timeout
 from training.spec.sections.train import Train
 from training.spec.sections.tuning import Tune
+from training.spec.types import AUTO
 from training.spec.yaml_reader import Path
 
 CODE: Final = "key.unused"
@@ -66,7 +68,8 @@ def _placement_is_used(train: Train) -> Iterator[Finding]:
 def _micro_batches_are_smaller(train: Train) -> Iterator[Finding]:
     if train.micro_batch_size is None or train.batch_size is None:
         return
-    share = train.batch_size // train.placement.world_size
+    # The layout that `auto` will choose is not known here: one process may get the whole batch.
+    share = train.batch_size if train.parallel == AUTO else train.batch_size // num_shares(train)
     if train.micro_batch_size >= share:
         message = f"micro_batch_size ({train.micro_batch_size}) has no effect: a process's share of a batch has {share} rows"
         yield _unused(("train", "micro_batch_size"), message, "set it below that, or remove it")

@@ -11,7 +11,7 @@ from training.spec.metrics import is_lower_better, is_metric, metrics_of
 from training.spec.rules.findings import Finding
 from training.spec.sections.data import Data
 from training.spec.sections.evaluation import Evaluate
-from training.spec.sections.train import Parallel, Placement, Train
+from training.spec.sections.train import DEFAULT_BATCH_SIZE, Parallel, Placement, Train
 from training.spec.types import AUTO, told
 from training.spec.yaml_reader import Path
 
@@ -75,12 +75,7 @@ def placement_fits(train: Train) -> Iterator[Finding]:
     if facts is not None and not facts.distributed and world_size > 1:
         message = f"{train.model} trains in one process, placement requests {placement.nodes} * {placement.processes_per_node}"
         yield Finding(path, "resources.processes", message, "set nodes and processes_per_node to 1")
-    # Processes that compute the same rows get one share of the batch.
-    sizes = {key: size for key, size in _dividing(train.parallel).items() if key != "shard"} if isinstance(train.parallel, Parallel) else {}
-    alike = math.prod(sizes.values())
-    if world_size % alike:
-        sizes, alike = {}, 1
-    shares = world_size // alike
+    sizes, shares = _alike(train), num_shares(train)
     if train.batch_size is not None and train.batch_size % shares:
         below = train.batch_size // shares * shares
         fitting = f"{below} or {below + shares}" if below else str(shares)
@@ -102,6 +97,19 @@ def placement_fits(train: Train) -> Iterator[Finding]:
     if placement.accelerator is not None and not placement.gpus:
         message = f"accelerator ({told(placement.accelerator)}) without gpus: the node would have a GPU that the training is not given"
         yield Finding((*path, "accelerator"), "resources.accelerator", message, "set gpus, or remove accelerator")
+
+
+def num_shares(train: Train) -> int:
+    """Return into how many shares a batch is divided, unless `parallel` is auto."""
+    return train.placement.world_size // math.prod(_alike(train).values())
+
+
+def _alike(train: Train) -> dict[str, int]:
+    """Return the sizes, by key, of processes that compute the same rows and get one share of the batch; empty where they cannot be."""
+    if not isinstance(train.parallel, Parallel):
+        return {}
+    sizes = {key: size for key, size in _dividing(train.parallel).items() if key != "shard"}
+    return {} if train.placement.world_size % math.prod(sizes.values()) else sizes
 
 
 def layout_fits(train: Train) -> Iterator[Finding]:
@@ -144,8 +152,8 @@ def pipeline_fits(train: Train) -> Iterator[Finding]:
         message = f"the key micro_batch_size is missing: the stages of a pipeline ({stages}) compute different micro-batches at a time"
         hint = f"set micro_batch_size so that a share of the batch has {stages} micro-batches or more"
         yield Finding(("train", "micro_batch_size"), "field.missing", message, hint)
-    elif train.batch_size is not None and train.placement.world_size % stages == 0:
-        rows = train.batch_size // max(1, train.placement.world_size // (stages * parallel.shard * parallel.tensor) * parallel.shard)
+    elif (batch_size := _batch_size(train)) is not None and train.placement.world_size % stages == 0:
+        rows = batch_size // max(1, train.placement.world_size // (stages * parallel.shard * parallel.tensor) * parallel.shard)
         number = -(-rows // train.micro_batch_size)
         if number < stages:
             message = (
@@ -153,6 +161,11 @@ def pipeline_fits(train: Train) -> Iterator[Finding]:
             )
             hint = f"set micro_batch_size to {rows // stages} or less: with fewer micro-batches than stages, some would always wait"
             yield Finding(("train", "micro_batch_size"), "parallel.micro_batches", message, hint)
+
+
+def _batch_size(train: Train) -> int | None:
+    """Return the rows of a step; None: the family must be given them."""
+    return DEFAULT_BATCH_SIZE if train.batch_size is None and descriptor_of(train.model) is None else train.batch_size
 
 
 def _dividing(parallel: Parallel) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -10,6 +10,9 @@ from training.contracts import JsonValue
 from training.spec.families import descriptor_of, with_defaults
 from training.spec.layout import Layout, fitted
 from training.spec.types import AUTO, Bytes, Digest, Line, Name, OrAuto, OrDuration, PositiveDuration, Section, Setting, refusal
+
+DEFAULT_BATCH_SIZE: Final = 1024
+"""Of a class of one's own."""
 
 
 class Placement(Section):
@@ -91,7 +94,7 @@ class Train(Section):
     epochs: Annotated[int, Field(ge=1, le=100_000)]
     """Passes over the training rows; boosting rounds for trees."""
     batch_size: Annotated[int, Field(ge=1, le=2**27)] | None = None
-    """Rows of one step over all processes."""
+    """Rows of one step over all processes. Absent, for a class of your own: 1,024."""
     micro_batch_size: Annotated[int, Field(ge=1, le=2**27)] | None = None
     """Rows that a process holds in memory at once; it adds up the gradients of its share of a batch. Absent: the whole share."""
     learning_rate: Annotated[float, Field(gt=0, le=100)]

@@ -111,6 +111,18 @@ def test_pipeline_that_would_not_work_is_refused(refuse: Refuse, keys: str, fiel
     assert (problem.field, problem.code, problem.message) == (field, code, message)
 
 
+def test_class_without_a_batch_size_has_the_micro_batches_of_the_default_one(
+    accept: Accept, refuse: Refuse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NIGHTSHIFT_MODEL_PACKAGES", "acme")
+    keys = f"{PLACEMENT}\n  parallel: {{pipeline: 2}}\n  micro_batch_size"
+    own = [("model: ranker", "model: acme.net:Net"), ("  batch_size: 4096\n", "")]
+    accept("search_ranking", *own, (PLACEMENT, f"{keys}: 512"))
+    (problem,) = refuse("search_ranking", *own, (PLACEMENT, f"{keys}: 1024"))
+    assert (problem.field, problem.code) == ("train.micro_batch_size", "parallel.micro_batches")
+    assert problem.message == "a share of the batch has 1 micro-batches (1024 rows of 1024), fewer than pipeline (2)"
+
+
 @pytest.mark.parametrize("key", ["shard", "tensor"])
 def test_pipeline_with_layers_that_are_divided_is_refused(refuse: Refuse, key: str) -> None:
     four = "placement: {nodes: 1, processes_per_node: 4}"
