@@ -210,7 +210,7 @@ class PipelinedModel:
         """Each batch goes through the stages alone; with buffers, every replica uses those of the first one."""
         with self._gang.collectives():
             self._copy_from_first_replica(self._stage.buffers())
-        self._stage.eval()
+        self._set_mode(is_training=False)
         total = 0.0
         with torch.no_grad(), self._gang.collectives():
             for batch in batches:
@@ -218,8 +218,13 @@ class PipelinedModel:
                 self._learn(batch, loss)
                 if len(batch["label"]):
                     total += self._forward(batch, loss)
-        self._stage.train()
+        self._set_mode(is_training=True)
         return self._gang.sum(total)[0]
+
+    def _set_mode(self, *, is_training: bool) -> None:
+        self._stage.train(is_training)
+        # After the stage: the model's own `train` may leave layers in eval mode, such as frozen batch norms.
+        self._module.train(is_training)
 
     def _forward(self, batch: Batch, loss: SumLoss) -> float:
         """Return the loss of a batch on the last stage, 0 on the others."""

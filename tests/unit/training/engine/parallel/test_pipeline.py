@@ -197,6 +197,28 @@ def test_validation_goes_through_the_stages_and_every_process_knows_its_loss(lay
     assert sum(loss for _, loss in found[: layout.data]) == pytest.approx(step, rel=1e-6)
 
 
+class KeptInEvaluation(Dropping):
+    """Its batch norms stay as they are in training too: what fine-tuning does with those of a trained model."""
+
+    def train(self, mode: bool = True) -> KeptInEvaluation:
+        super().train(mode)
+        self.norms.eval()
+        return self
+
+
+def modes_after_validation(gang: Gang) -> tuple[list[bool], list[bool]]:
+    module = KeptInEvaluation()
+    strategy = PipelinedModel(gang, TWO, cut=halves)
+    strategy.place(module)
+    module.train()
+    strategy.summed_loss([global_batch(0)], squares)
+    return [norm.training for norm in module.norms], [drop.training for drop in module.drops]
+
+
+def test_layers_that_the_model_keeps_in_evaluation_mode_stay_in_it_after_a_validation(tmp_path: Path) -> None:
+    assert run_ranks(modes_after_validation, 2, tmp_path) == [([False, False], [True, True])] * 2
+
+
 class Frozen(TinyTransformer):
     def __init__(self) -> None:
         super().__init__()
