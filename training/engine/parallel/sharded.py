@@ -10,7 +10,7 @@ DDP takes no layers that are divided.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -50,21 +50,28 @@ def blocks_of(module: nn.Module, min_bytes: int = MIN_BLOCK_BYTES, min_alone_byt
     """Yield what is gathered one at a time.
 
     These are the members of the outermost ModuleLists and Sequentials, from `min_bytes` on, and outside of them embeddings and linear
-    layers from `min_alone_bytes` on. A layer that shares a weight with another one is left out: both would need it at other times.
+    layers from `min_alone_bytes` on. What shares a weight with a layer outside of it is left out: both would need it at other times.
     """
-    uses = Counter(id(parameter) for _, parameter in module.named_parameters(remove_duplicate=False))
-    yield from _blocks_of(module, min_bytes, min_alone_bytes, {parameter for parameter, count in uses.items() if count > 1})
+    uses = _uses_of(module)
+    found = _blocks_of(module, min_bytes, min_alone_bytes)
+    # A block may stand at several places; FSDP2 takes it once.
+    yield from (block for block in dict.fromkeys(found) if all(uses[one] == count for one, count in _uses_of(block).items()))
 
 
-def _blocks_of(module: nn.Module, min_bytes: int, min_alone_bytes: int, shared: Set[int]) -> Iterator[nn.Module]:
+def _uses_of(module: nn.Module) -> Counter[int]:
+    """Return how many layers have each parameter, by its id; a layer that stands at several places is one."""
+    return Counter(id(parameter) for layer in module.modules() for _, parameter in layer.named_parameters(recurse=False))
+
+
+def _blocks_of(module: nn.Module, min_bytes: int, min_alone_bytes: int) -> Iterator[nn.Module]:
     for child in module.children():
         if isinstance(child, nn.ModuleList | nn.Sequential):
             yield from (block for block in child if _size_bytes(block) >= min_bytes)
         elif type(child) in ALONE:
-            if _size_bytes(child) >= min_alone_bytes and not any(id(parameter) in shared for parameter in child.parameters()):
+            if _size_bytes(child) >= min_alone_bytes:
                 yield child
         else:
-            yield from _blocks_of(child, min_bytes, min_alone_bytes, shared)
+            yield from _blocks_of(child, min_bytes, min_alone_bytes)
 
 
 def _size_bytes(module: nn.Module) -> int:

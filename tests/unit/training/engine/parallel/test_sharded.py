@@ -40,6 +40,18 @@ def test_blocks_and_large_layers_are_gathered_alone_and_what_shares_a_weight_is_
     assert list(blocks_of(parts, 64, 19 * KIB)) == [*parts.blocks]
 
 
+def test_block_that_shares_a_weight_with_a_layer_outside_of_it_is_not_gathered_alone() -> None:
+    blocks = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)) for _ in range(4))
+    blocks[0][1].weight = blocks[0][0].weight  # type: ignore[index]
+    blocks[3][0].weight = blocks[1][0].weight  # type: ignore[index]
+    assert list(blocks_of(nn.ModuleDict({"blocks": blocks}), 64, 64)) == [blocks[0], blocks[2]]
+
+
+def test_block_that_stands_at_several_places_is_gathered_as_one() -> None:
+    block = nn.Linear(8, 8)
+    assert list(blocks_of(nn.ModuleDict({"blocks": nn.ModuleList([block, block])}), 64, 64)) == [block]
+
+
 class Tied(nn.Module):
     """Predicts by the embedding's own weights; by one of three ways to reach them, and without its second block in some calls."""
 
