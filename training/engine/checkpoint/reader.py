@@ -115,7 +115,8 @@ class CheckpointReader:
             DataError: it is missing or cannot be read. SpecError: `checkpoint.mismatch`. LeaseLostError: a newer attempt took over.
         """
         lease = self._context.lease
-        if lease is None or any(entry.value["kind"] == "checkpoint" for entry in self._address.journal().history()):
+        # Where all were withdrawn, the start with them, it begins there again, and not at step 0.
+        if lease is None or standing(self._address.journal().history(), attrgetter("value")):
             return
         uri = self._store.bucket.uri(self._store.manifests.key(digest))
         with liveness.phase("checkpoint", "read"):

@@ -17,6 +17,7 @@ from training.contracts import ExitCode
 from training.engine.checkpoint.cli import main
 from training.engine.checkpoint.savers import Savers
 from training.engine.parallel.gang import Gang
+from training.store.addresses import StoreUri
 from training.store.checkpoint_entries import WITHDRAWN
 
 
@@ -148,6 +149,19 @@ def test_altered_block_is_refused_and_no_file_is_left(saved: LoopBench, tmp_path
 def test_unknown_name_or_run_is_refused(saved: LoopBench, tmp_path: Path, who: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(saved, "export", who, name, tmp_path / "out.safetensors") == ExitCode.BAD_SPEC
     assert "checkpoint.unknown" in capsys.readouterr().err
+
+
+def test_training_whose_checkpoints_were_all_withdrawn_begins_at_its_start_again(saved: LoopBench) -> None:
+    start, last = saved.saved[0], saved.saved[-1]
+    context = saved.context()
+    assert context.lease is not None
+    context.lease.commit("withdrawn", {"after_step": 0})
+    checkpoints = saved.checkpoints(context)
+    assert checkpoints.newest_entry() == 0
+    checkpoints.begin_at(StoreUri(start["uri"]).digest)
+    assert checkpoints.restore(checkpoints.newest_entry()).meta["step"] == start["step"]
+    checkpoints.begin_at(StoreUri(last["uri"]).digest)
+    assert checkpoints.restore(checkpoints.newest_entry()).meta["step"] == start["step"], "it has one of its own"
 
 
 def test_imported_weights_are_restored_with_an_optimizer_of_zeros(
