@@ -65,12 +65,14 @@ def test_rank_and_world_size_are_those_that_torchrun_gives(monkeypatch: pytest.M
     met: list[tuple[str, int, int, timedelta]] = []
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("NIGHTSHIFT_NODE", "mine")
     store = store_with(Place(type="cpu"), num_ranks=3)
     monkeypatch.setattr(gang_module, "rendezvous", lambda *where, timeout: met.append((*where, timeout)) or iter([(store, 3, 4)]))
     monkeypatch.setattr(dist, "init_process_group", lambda backend, store, rank, world_size, timeout: joined.append((backend, timeout)))
     monkeypatch.setattr(dist, "new_group", lambda backend, timeout: joined.append((backend, timeout)))
     gang = Gang.join()
     assert (gang.rank, gang.world_size, gang.is_first) == (3, 4, False)
+    assert (gang.node_of(2), gang.place_of(3)) == ("node-2", "rank 3 (node mine)")
     assert torch.get_num_threads() == 1
     assert met == [("env://", 3, 4, timedelta(hours=1))], "ranks may come as late as slow work takes"
     assert joined == [("gloo", timedelta(seconds=120)), ("gloo", timedelta(hours=1))]
@@ -81,6 +83,7 @@ def store_with(place: Place, *, num_ranks: int) -> dist.HashStore:
     store = dist.HashStore()
     for rank in range(num_ranks):
         store.set(f"nightshift/place/{rank}", place.to_text())
+        store.set(f"nightshift/node/{rank}", f"node-{rank}")
     return store
 
 
