@@ -103,6 +103,13 @@ def _refused(name: str, text: str, message: str, *, hint: str) -> SpecError:
     return SpecError(SOURCE, [Problem(code="settings.number", field=name, message=f"{shown(text)} {message}", hint=hint)])
 
 
+STOP_NOTICE: Final = Seconds(
+    name="NIGHTSHIFT_STOP_NOTICE_SECONDS",
+    seconds=90.0,
+    default="none: a last checkpoint is saved, whatever time it takes",
+    meaning="the time between SIGTERM and SIGKILL. A last checkpoint that does not fit into it is left out",
+    set_by="Nightshift",
+)
 HOME: Final = Variable(
     name="NIGHTSHIFT_HOME", kind="path", default="`<checkout>/.local`", meaning="folder for all files of a laptop installation"
 )

@@ -177,8 +177,9 @@ class Loop:
         if self._replicas.is_due(progress.step) or (self._strategy.is_sharded and (is_stopped or is_due)):
             self._compare_replicas()
         if is_stopped and saves:
-            self._save(wait=True)
-            raise PreemptedError("train.preempted", f"stopped after step {progress.step}, which is committed")
+            is_committed = self._save_last()
+            outcome = "is committed" if is_committed else "is not committed: the checkpoint before stands"
+            raise PreemptedError("train.preempted", f"stopped after step {progress.step}, which {outcome}")
         if is_stopped:
             # Its collective with the first rank breaks, which then saves the last whole step.
             raise PreemptedError("train.preempted", f"rank {self._gang.rank} stopped after step {progress.step}")
@@ -267,20 +268,48 @@ class Loop:
         module = {name: tensor.detach() for name, tensor in self._strategy.state().items()}
         return _sections(module=module, best=module, optimizer=self._optimizer.largest_state())
 
-    def _save(self, *, name: str | None = None, wait: bool = False) -> None:
+    def _save(self, *, name: str | None = None) -> None:
+        self._parts.checkpoints.save(self._state(), self._position(), name=name)
+
+    def _position(self) -> Position:
         position = self.progress.to_json()
         if self._replicas.is_on:
             position["compared_step"] = self._replicas.equal_step
-        self._parts.checkpoints.save(self._state(), position, name=name)
-        if wait:
-            self._parts.checkpoints.wait()
+        return position
+
+    def _save_last(self) -> bool:
+        """Save before this process is killed, if that fits into what is left; return whether the state is committed."""
+        checkpoints, position = self._parts.checkpoints, self._position()
+        left, needed = self._time_for_last_save()
+        fits = needed <= left
+        if math.isfinite(left) and self._gang.is_first:
+            words = f"{left:.1f} s are left to commit step {self.progress.step}"
+            measured = f"earlier checkpoints took {needed:.1f} s" if needed else "no checkpoint was measured yet"
+            logger.info("%s; %s: %s", words, measured, "it is saved" if fits else "it is not saved, the checkpoint before stands")
+        is_committed = checkpoints.save_within(self._state() if fits else None, position, seconds=left)
+        if fits and not is_committed and self._gang.is_first:
+            logger.warning("step %d was not committed in time: the checkpoint before stands", self.progress.step)
+        return is_committed
+
+    def _time_for_last_save(self) -> tuple[float, float]:
+        """Return the seconds until the first process must have committed, and those that the slowest one needs for it.
+
+        Where all save together, the answer is the same on all ranks.
+        """
+        own = (self._parts.stop.seconds_left, self._parts.checkpoints.expected_seconds())
+        if not self._strategy.is_sharded:
+            return own
+        gang = self._gang
+        left = own[0] if math.isfinite(own[0]) else -1.0
+        cells = gang.sum(*(number if rank == gang.rank else 0.0 for rank in range(gang.world_size) for number in (left, own[1])))
+        return min((cell for cell in cells[::2] if cell >= 0), default=math.inf), max(cells[1::2])
 
     def _rescue(self) -> None:
         """A peer is lost in the middle of a step: the state is still that of the last whole step, so nothing need be lost."""
         if not self._strategy.can_rescue:
             return
         logger.warning("another rank is lost; saving the state after step %d", self.progress.step)
-        self._save(wait=True)
+        self._parts.checkpoints.save_within(self._state(), self._position(), seconds=self._parts.stop.seconds_left)
 
     def _resume(self) -> None:
         parts = self._parts

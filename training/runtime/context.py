@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,19 +21,36 @@ from training.store.leases import Lease
 logger = logging.getLogger("training.progress")
 
 PROGRESS_INTERVAL_SECONDS = 2.0
+END_SECONDS = 5.0
+"""How long a process that is to be killed needs at most for its end, after it has committed."""
+END_SHARE = 0.2
+"""Of the notice, where that is less."""
 
 
 class StopFlag:
-    """Set once this process received a request to stop; the work decides when it can."""
+    """Set once this process is to stop; the work decides when it can."""
 
     def __init__(self) -> None:
         self._requested = False
+        self._commit_by = math.inf
 
     @property
     def requested(self) -> bool:
         return self._requested
 
-    def request(self) -> None:
+    @property
+    def seconds_left(self) -> float:
+        """How long the work may take to commit what it has; infinite where nobody has said when the process is killed."""
+        return max(0.0, self._commit_by - time.monotonic())
+
+    def request(self, seconds: float = math.inf) -> None:
+        """Ask the work to stop; it may be called again, also by a signal's handler and by other threads. The earliest end counts.
+
+        Args:
+            seconds: until the process is killed. A part of them is for what comes after the commit: the error, the log, the metrics.
+        """
+        if seconds < math.inf:
+            self._commit_by = min(self._commit_by, time.monotonic() + seconds - min(END_SECONDS, END_SHARE * seconds))
         self._requested = True
 
 

@@ -9,6 +9,7 @@ import contextlib
 import errno
 import gc
 import logging
+import math
 import os
 import re
 import signal
@@ -35,7 +36,7 @@ from training.errors import (
     UnavailableError,
     shown,
 )
-from training.installation import RANK, TORCHRUN_ID, WORLD_SIZE
+from training.installation import RANK, STOP_NOTICE, TORCHRUN_ID, WORLD_SIZE
 from training.masking import masked
 from training.runtime.context import Outcome, StageContext, StopFlag
 from training.runtime.processes import bind_to_parent
@@ -83,7 +84,11 @@ def main(work: Work, *, polls_stop: bool = False) -> NoReturn:
     if TORCHRUN_ID.is_set():
         bind_to_parent()
     stop = StopFlag()
-    signal.signal(signal.SIGTERM, _stop_handler(stop, polls_stop=polls_stop))
+    try:
+        signal.signal(signal.SIGTERM, _stop_handler(stop, polls_stop=polls_stop))
+    except SpecError as err:
+        logger.error("%s", err)
+        sys.exit(int(err.exit_code))
     # What the imports have made stays to the end: no collection looks at it again.
     gc.freeze()
     gc.enable()
@@ -313,9 +318,16 @@ def _upload_log(address: StageAddress, attempt_id: str, lines: deque[str]) -> No
 
 
 def _stop_handler(stop: StopFlag, *, polls_stop: bool) -> Callable[[int, FrameType | None], None]:
+    """Return what SIGTERM does.
+
+    Raises:
+        SpecError: `settings.number`.
+    """
+    notice_seconds = STOP_NOTICE.read() if STOP_NOTICE.text() else math.inf
+
     def handle(_signal: int, _frame: FrameType | None) -> None:
         first = not stop.requested
-        stop.request()
+        stop.request(notice_seconds)
         if first and not polls_stop:
             raise PreemptedError("stage.stopped", "stopped by SIGTERM; the next attempt does the stage again")
 

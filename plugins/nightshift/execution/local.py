@@ -26,7 +26,7 @@ from nightshift.execution.outcomes import Action, Ended, StageEndedError, Verdic
 from nightshift.settings import Settings
 from nightshift.sources import noted_places
 from training.contracts import JsonObject, StageRequest, StageResult
-from training.installation import MODEL_PATH, THREADS, Variable
+from training.installation import MODEL_PATH, STOP_NOTICE, THREADS, Variable
 from training.runtime.memory import memory_limit_bytes
 from training.scratch import scratch_folder
 from training.spec import PipelineSpec
@@ -259,6 +259,7 @@ def stage_environment(settings: Settings, stage: str, inherited: Mapping[str, st
         "MLFLOW_TRACKING_URI": settings.mlflow_uri,
         "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
         "PYTHONPATH": os.pathsep.join(filter(None, [str(settings.checkout_path), MODEL_PATH.value(source)])),
+        STOP_NOTICE.name: f"{GRACE_SECONDS:g}",
         "PYTHONUNBUFFERED": "1",
         "PYTHONHASHSEED": "0",
         "OMP_NUM_THREADS": THREADS.text(source) or "1",

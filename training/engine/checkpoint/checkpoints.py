@@ -6,6 +6,8 @@ by name: trees need no torch for theirs.
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
@@ -93,6 +95,35 @@ class Checkpoints:
             self._writer.wait()
         if self._context.lease is not None:
             self._context.lease.commit(WITHDRAWN, {"after_step": after_step})
+
+    def expected_seconds(self) -> float:
+        """See `Saves.expected_seconds`."""
+        return self._writer.saves.expected_seconds()
+
+    def save_within(self, state: State | None, meta: Position, *, seconds: float) -> bool:
+        """Save the last state before this process is killed, with any save under way before it; return whether it is committed.
+
+        What is not committed within the limit is given up: the checkpoint before stays the newest, and `close` does not wait.
+
+        Args:
+            state: tensors by name; None: there is no time for them, but perhaps for a save that is under way.
+            seconds: from now; infinite: it is committed whatever time it takes.
+
+        Raises:
+            LeaseLostError: a newer attempt took over.
+            UnavailableError: three consecutive saves failed.
+        """
+        writer, until = self._writer, time.monotonic() + seconds
+        is_in_time = True
+        if state is not None:
+            is_in_time = writer.wait_for_room(min(seconds, threading.TIMEOUT_MAX))
+            if is_in_time:
+                writer.save(state, meta)
+        if is_in_time:
+            is_in_time = writer.saves.wait(seconds=min(until - time.monotonic(), threading.TIMEOUT_MAX))
+        if not is_in_time:
+            writer.give_up()
+        return writer.saves.committed_step == meta["step"]
 
     def newest_entry(self, *, before: int | None = None) -> int:
         """See `CheckpointReader.newest_entry`."""

@@ -53,6 +53,7 @@ class ShardedWriter:
         self._commits = Commits(context, identity=identity, keep=keep)
         self._saves = Saves(interval)
         self._given_up = threading.Event()
+        self._close_seconds = CLOSE_SECONDS
         self._exchange = Exchange(savers, self._given_up)
         self._layouts = Layouts()
         self._buffers = [ShardBuffer(), ShardBuffer()]
@@ -100,6 +101,19 @@ class ShardedWriter:
         self._saves.begin(self._thread.submit(self._write, self._num_saves, copied, copy.deepcopy(meta), name), meta["step"])
         self._num_saves += 1
 
+    @property
+    def saves(self) -> Saves:
+        return self._saves
+
+    def wait_for_room(self, seconds: float) -> bool:
+        """Wait until a save could begin at once; return whether that is so within the limit."""
+        return self._saves.wait(most=MAX_IN_FLIGHT - 1, seconds=seconds)
+
+    def give_up(self) -> None:
+        """Let the saves under way end without a commit, and nobody wait for them: this process is about to be killed."""
+        self._close_seconds = 0.0
+        self._given_up.set()
+
     def wait(self) -> None:
         """Wait for the saves under way; raise what one of them raised if that must end the training."""
         self._saves.wait()
@@ -107,8 +121,8 @@ class ShardedWriter:
     def close(self) -> None:
         """End the thread. A save that is under way is given up: a training that ends by itself has waited for it before."""
         self._given_up.set()
-        if not self._thread.close(CLOSE_SECONDS):
-            logger.warning("the checkpoint thread has not ended within %.0f s and is left behind", CLOSE_SECONDS)
+        if not self._thread.close(self._close_seconds):
+            logger.warning("the checkpoint thread has not ended within %.0f s and is left behind", self._close_seconds)
 
     def _agree(self, answer: bool) -> bool:
         """Return rank 0's answer on every rank."""

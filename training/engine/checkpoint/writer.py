@@ -7,12 +7,15 @@ Here is what all writers share, and the one of a single process; `training.engin
 from __future__ import annotations
 
 import copy
+import functools
 import logging
 import math
 import re
+import threading
 import time
 from collections import deque
 from collections.abc import Mapping
+from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_FAILED_SAVES: Final = 3
+NUM_MEASURED: Final = 5
+"""Of the last saves, by which the time of the next one is told."""
 BEST: Final = "best"
 """Ref below a run's `checkpoints/` to that of the epoch with the lowest validation loss so far."""
 _EPOCH: Final = re.compile(r"epoch_(\d+)")
@@ -106,6 +111,14 @@ class Commits:
                 self._store.run_ref(request.pipeline, request.run.run_id, f"checkpoints/{found[epoch]}").delete()
 
 
+@dataclass(frozen=True, slots=True)
+class UnderWay:
+    """A save that is being written."""
+
+    future: Future[None]
+    step: int
+
+
 class Saves:
     """The saves that are under way, oldest first, and how many have failed in a row."""
 
@@ -113,7 +126,11 @@ class Saves:
         self._interval = interval
         self._begun_step: int | None = None
         self._begun_at = time.monotonic()
-        self._in_flight: deque[Future[None]] = deque()
+        self._in_flight: deque[UnderWay] = deque()
+        self._seconds: deque[float] = deque(maxlen=NUM_MEASURED)
+        self._ended_at = -math.inf
+        self.committed_step: int | None = None
+        """Of the newest save that was committed in this attempt."""
         self.num_failed = 0
 
     def is_due(self, step: int) -> bool:
@@ -125,7 +142,7 @@ class Saves:
         if steps is not None and step // steps > self._begun_step // steps:
             # Also while a save is under way, which the new one waits for: which steps are saved does not depend on the store's speed.
             return True
-        return time.monotonic() - self._begun_at >= self._interval.seconds and all(save.done() for save in self._in_flight)
+        return time.monotonic() - self._begun_at >= self._interval.seconds and all(save.future.done() for save in self._in_flight)
 
     @property
     def under_way(self) -> bool:
@@ -135,22 +152,48 @@ class Saves:
     def begin(self, save: Future[None], step: int) -> None:
         self._begun_at = time.monotonic()
         self._begun_step = step
-        self._in_flight.append(save)
+        save.add_done_callback(functools.partial(self._measure, time.monotonic()))
+        self._in_flight.append(UnderWay(save, step))
 
-    def wait(self, *, most: int = 0) -> None:
+    def expected_seconds(self) -> float:
+        """Return how long a save that begins now may take until its commit, by the slowest of the last ones; 0 where none was committed."""
+        longest = max(self._seconds, default=0.0)
+        return longest * (1 + sum(not save.future.done() for save in self._in_flight))
+
+    def _measure(self, begun_at: float, save: Future[None]) -> None:
+        """Note how long a save took, without its wait for the one before; called in the thread that writes."""
+        now = time.monotonic()
+        if not save.cancelled() and save.exception() is None:
+            self._seconds.append(now - max(begun_at, self._ended_at))
+        self._ended_at = now
+
+    def wait(self, *, most: int = 0, seconds: float | None = None) -> bool:
         """Wait until at most so many saves are under way; raise what one of the others raised if that must end the training.
+
+        Args:
+            seconds: how long to wait at most; None: without a limit.
+
+        Returns:
+            Whether no more than these are under way.
 
         Raises:
             LeaseLostError: a newer attempt took over.
             UnavailableError: three consecutive saves failed.
         """
-        while len(self._in_flight) > most or (self._in_flight and self._in_flight[0].done()):
+        until = None if seconds is None else time.monotonic() + seconds
+        while len(self._in_flight) > most or (self._in_flight and self._in_flight[0].future.done()):
+            if until is not None:
+                with liveness.phase("checkpoint", "wait for the upload"):
+                    futures.wait([self._in_flight[0].future], timeout=max(0.0, until - time.monotonic()))
+                if not self._in_flight[0].future.done():
+                    return False
             self._settle(self._in_flight.popleft())
+        return True
 
-    def _settle(self, save: Future[None]) -> None:
+    def _settle(self, save: UnderWay) -> None:
         try:
             with liveness.phase("checkpoint", "wait for the upload"):
-                save.result()
+                save.future.result()
         except LeaseLostError:
             raise
         except (NightshiftError, OSError) as err:
@@ -160,6 +203,7 @@ class Saves:
                 raise UnavailableError("checkpoint.unsaved", f"{self.num_failed} checkpoints in a row were not saved: {err}") from err
         else:
             self.num_failed = 0
+            self.committed_step = save.step
 
 
 class CheckpointWriter:
@@ -170,6 +214,7 @@ class CheckpointWriter:
         self._store = context.store
         self._commits = Commits(context, identity=identity, keep=keep)
         self._saves = Saves(interval)
+        self._given_up = threading.Event()
         self._buffer: TensorBuffer | None = None
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
 
@@ -223,12 +268,27 @@ class CheckpointWriter:
             data += content.ljust(padded(len(content)), b"\0")
         self._begin(index, memoryview(data), meta, None)
 
+    @property
+    def saves(self) -> Saves:
+        return self._saves
+
     def wait(self) -> None:
         """Wait for the save under way; raise what it raised if that must end the training."""
         self._saves.wait()
 
+    def wait_for_room(self, seconds: float) -> bool:
+        """Wait until a save could begin at once; return whether that is so within the limit."""
+        return self._saves.wait(seconds=seconds)
+
+    def give_up(self) -> None:
+        """Let the save under way end without a commit, and nobody wait for it: this process is about to be killed."""
+        self._given_up.set()
+
     def close(self) -> None:
-        """Wait for the save under way and end the thread, with any result of the save."""
+        """Wait for the save under way and end the thread, with any result of the save; not for one that was given up."""
+        if self._given_up.is_set():
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            return
         try:
             self.wait()
         finally:
@@ -248,9 +308,15 @@ class CheckpointWriter:
     def _write(self, index: Index, view: memoryview, meta: Position, name: str | None) -> None:
         files, written = {}, Written()
         for number, start in enumerate(range(0, len(view), BLOCK_BYTES)):
+            self._go_on()
             block = view[start : start + BLOCK_BYTES]
             digest, is_new = self._store.objects.put_block(block)
             written.add(len(block), is_new=is_new)
             files[f"block-{number:05d}"] = FileEntry(digest=digest, size_bytes=len(block))
+        self._go_on()
         self._commits.commit(files, {"tensors": index}, meta, name)
         logger.info("checkpoint of step %s committed (%s)", meta["step"], written.to_text())
+
+    def _go_on(self) -> None:
+        if self._given_up.is_set():
+            raise UnavailableError("checkpoint.incomplete", "the training ended before the checkpoint was written")

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from nightshift.execution.kubernetes.config import Cluster, Nodes
 from training.contracts import sha256_hex
+from training.installation import STOP_NOTICE
 from training.spec import PipelineSpec
 from training.spec.sections.resources import StageResources
 from training.spec.types import size_text
@@ -248,7 +249,7 @@ def pod_spec(launch: Launch, cluster: Cluster) -> Manifest:
         "serviceAccountName": cluster.service_account,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": math.ceil(cluster.grace.total_seconds()),
+        "terminationGracePeriodSeconds": grace_seconds(cluster),
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": cluster.user_id,
@@ -266,6 +267,11 @@ def pod_spec(launch: Launch, cluster: Cluster) -> Manifest:
     }
 
 
+def grace_seconds(cluster: Cluster) -> int:
+    """Return the time between SIGTERM and SIGKILL."""
+    return math.ceil(cluster.grace.total_seconds())
+
+
 def command_of(launch: Launch, cluster: Cluster) -> list[str]:
     """Return the command of a pod's only container.
 
@@ -274,6 +280,8 @@ def command_of(launch: Launch, cluster: Cluster) -> list[str]:
     module = f"training.stages.{launch.stage}"
     tini = ["tini", "-g", "--", "python", "-m"]
     torchrun = ["training.runtime.torchrun", f"--nproc-per-node={launch.processes_per_node}", "--max-restarts=0"]
+    # torchrun kills its ranks 30 s after it is told to end, unless it is told otherwise.
+    torchrun.append(f"--shutdown-timeout={grace_seconds(cluster)}")
     if launch.is_gang:
         first = f"{launch.name}-0.{launch.name}.{cluster.namespace}.svc"
         meeting = ["--rdzv-backend=static", f"--nnodes={launch.nodes}", f"--master-addr={first}", f"--master-port={RENDEZVOUS_PORT}"]
@@ -316,6 +324,7 @@ def _container(launch: Launch, cluster: Cluster) -> Manifest:
 def _environment(launch: Launch, cluster: Cluster) -> dict[str, str]:
     meeting = {} if launch.is_gang else {"GLOO_SOCKET_IFNAME": "lo"}
     return {
+        STOP_NOTICE.name: str(grace_seconds(cluster)),
         "PYTHONUNBUFFERED": "1",
         "PYTHONHASHSEED": "0",
         "OMP_NUM_THREADS": "1",

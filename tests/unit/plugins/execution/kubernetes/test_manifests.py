@@ -100,6 +100,7 @@ def test_a_pod_of_one_process_is_this() -> None:
                         {"name": "HOME", "value": "/tmp"},
                         {"name": "MLFLOW_ALLOW_PICKLE_DESERIALIZATION", "value": "false"},
                         {"name": "MPLCONFIGDIR", "value": "/tmp/matplotlib"},
+                        {"name": "NIGHTSHIFT_STOP_NOTICE_SECONDS", "value": "90"},
                         {"name": "OMP_NUM_THREADS", "value": "1"},
                         {"name": "OMP_WAIT_POLICY", "value": "PASSIVE"},
                         {"name": "PYTHONHASHSEED", "value": "0"},
@@ -165,6 +166,7 @@ def test_a_gang_fails_as_a_whole_and_meets_at_its_first_member() -> None:
     assert member["subdomain"] == "p-train-abc-1"
     assert member["containers"][0]["command"] == [
         *("tini", "-g", "--", "python", "-m", "training.runtime.torchrun", "--nproc-per-node=2", "--max-restarts=0"),
+        "--shutdown-timeout=90",
         *("--rdzv-backend=static", "--nnodes=4", "--master-addr=p-train-abc-1-0.p-train-abc-1.nightshift.svc", "--master-port=29500"),
         *("--node-rank=$(JOB_COMPLETION_INDEX)", "-m", "training.stages.train", URI),
     ]

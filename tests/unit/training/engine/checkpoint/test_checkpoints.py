@@ -122,8 +122,8 @@ def test_no_save_is_due_while_one_is_under_way(bench: LoopBench, clock: Clock, m
 def test_finished_save_without_a_waiter_makes_the_next_one_due(bench: LoopBench, clock: Clock) -> None:
     checkpoints = bench.checkpoints(bench.context(), every_seconds=10)
     checkpoints.save(state(), META)
-    (future,) = checkpoints._writer._saves._in_flight
-    future.result()
+    (under_way,) = checkpoints._writer._saves._in_flight
+    under_way.future.result()
     clock.now = 200.0
     assert checkpoints.is_due(1)
     checkpoints.close()
