@@ -113,7 +113,7 @@ def own_round(name: str, checkpoints: Checkpoints, flat: torch.Tensor, state: di
     copied = seconds(lambda: cells[: source.numel()].copy_(source))
     stall = seconds(lambda: checkpoints.save(state, {"step": step, "epoch": 0}))
     saves: Any = checkpoints._writer._saves
-    pause = longest_pause(lambda: all(save.done() for save in saves._in_flight))
+    pause = longest_pause(lambda: all(save.future.done() for save in saves._in_flight))
     checkpoints.wait()
     for key, value in (("memcpy", copied), ("stall", stall), ("ratio", stall / copied), ("pause", pause)):
         found.setdefault(f"{name}/{key}", []).append(value)

@@ -274,7 +274,7 @@ def checkpoints(bench: Bench) -> Figures:
             saved.save(state, {"step": training.number, "epoch": 0})
             found[f"{place}_stall_seconds"] = time.perf_counter() - started_at
             started_at, steps = time.perf_counter(), 0
-            while not all(save.done() for save in saved._writer._saves._in_flight):
+            while not all(save.future.done() for save in saved._writer._saves._in_flight):
                 training.step(batch)
                 steps += 1
             bench.wait()

@@ -24,6 +24,7 @@ from training.engine.staging import fetch_for_node
 from training.engine.tracking import Tracker
 from training.models.base import FitContext, FitResult, load_family
 from training.models.predictor import FORMAT_VERSION
+from training.runtime import preemption
 from training.runtime.lazy_imports import lean_imports
 from training.runtime.provenance import environment, source_version
 from training.runtime.runner import Outcome, StageContext, main
@@ -145,7 +146,7 @@ def fit_dataset(
     )
     status = "FAILED"
     try:
-        with context.timed("fit"):
+        with context.timed("fit"), preemption.watching(context.stop):
             result = load_family(train.model).fit(fit)
         status = "FINISHED"
     finally:
