@@ -17,6 +17,7 @@ from torch import nn
 from training.data.loader import Batch, Loader, ShardSet
 from training.data.shards import FeatureEntry
 from training.data.transforms import Matrix
+from training.errors import Problem, SpecError
 from training.models.base import Family, FitContext, FitResult, Scorer
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ class TorchFamily(Family):
         from training.spec.sections.train import Parallel
 
         train = context.spec.train
+        self._check_task(train.model, context.spec.evaluate.task)
         layout = context.layout or train.layout_for(context.gang.world_size)
         strategy = strategy_for(
             context.gang,
@@ -209,6 +211,13 @@ class TorchFamily(Family):
 
         muon = check_matrices(module, self.muon_parameters(module)) if train.optimizer == "muon" else frozenset()
         return OptimizerSettings(name=train.optimizer, weight_decay=train.weight_decay or 0.0, momentum=train.momentum, muon=muon)
+
+    def _check_task(self, model: str, task: str) -> None:
+        """Refuse a task that `load` cannot score, before hours of training end in an evaluation that fails."""
+        if task == "multiclass" and type(self).load is TorchFamily.load:
+            message = f"{model} gives one number per row, and the task multiclass needs a probability per class"
+            hint = "set train.model: boosted_trees; or override `load` in the class so that its scorer returns [rows, classes]"
+            raise SpecError("train.model", [Problem(code="model.task", message=message, hint=hint)])
 
     def _asked_tensor_plan(self, model: str, module: nn.Module) -> TensorPlan:
         plan = self.tensor_plan(module)
