@@ -89,12 +89,14 @@ class FamilyBench(LoopBench):
         self.meta = write_dataset(self.dataset_path, task)
         self.tracker: Any = RecordingTracker()
 
-    def fit_context(self, model: str, *, every_seconds: float = 1e9, judge: Any = None, **train: Any) -> FitContext:
+    def fit_context(
+        self, model: str, *, every_seconds: float = 1e9, every_steps: int | None = None, judge: Any = None, **train: Any
+    ) -> FitContext:
         """Return a new attempt's context; `train` are keys of the spec's section."""
         stage: StageContext = self.context()
         facts = descriptor_of(model)
         assert facts is not None
-        checkpoints: Checkpoints = self.checkpoints(stage, every_seconds=every_seconds)
+        checkpoints: Checkpoints = self.checkpoints(stage, every_seconds=every_seconds, every_steps=every_steps)
         return FitContext(
             spec=spec_of(model, self.task, **train),
             dataset_path=self.dataset_path,

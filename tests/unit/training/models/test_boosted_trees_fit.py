@@ -97,6 +97,11 @@ def test_saves_in_between_change_no_bit_and_are_made_after_each_round_that_is_du
     assert FamilyBench(tmp_path / "rare", "binary").saved == []
 
 
+def test_rounds_are_the_steps_of_an_interval(bench: FamilyBench) -> None:
+    fit(bench.fit_context("boosted_trees", epochs=5, every_steps=2))
+    assert [saved["step"] for saved in bench.saved] == [2, 4]
+
+
 def test_finished_or_stopped_boosting_that_is_started_again_adds_no_round(bench: FamilyBench, monkeypatch: pytest.MonkeyPatch) -> None:
     scripted(monkeypatch, [2.0, 3.0, 3.0, 3.0, 3.0, 3.0])
 

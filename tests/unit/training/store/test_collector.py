@@ -279,8 +279,12 @@ def test_marks_reports_and_leftovers_without_an_object_are_deleted(local: Store)
         ([{}, {"epoch": 2}, {"epoch": 3}, {"epoch": 4}], ["u1", "u2", "u3"]),
         ([{"epoch": 1}, {"epoch": 2}, {"epoch": 3, "keep": 1, "best_epoch": 1}], ["u0", "u2"]),
         ([{"epoch": 1, "keep": 5}, {"epoch": 1}, {"epoch": 2, "keep": 1, "best_epoch": 1}], ["u0", "u2"]),
+        (
+            [{"step": 3}, {"step": 4}, {"step": 5}, {"step": 6, "keep": 1, "compared_step": 4}],
+            ["u1", "u3"],
+        ),
     ],
-    ids=["none", "of before there was keep", "best epoch", "end of the best epoch, not a later save"],
+    ids=["none", "of before there was keep", "best epoch", "end of the best epoch, not a later save", "newest that was compared"],
 )
 def test_training_keeps_its_newest_checkpoints_and_the_best(journal: list[dict[str, Any]], expected: list[str]) -> None:
     entries = [{"kind": "checkpoint", "payload": {"uri": f"u{number}", **payload}} for number, payload in enumerate(journal)]

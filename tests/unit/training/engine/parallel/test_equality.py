@@ -12,6 +12,7 @@ from tests.unit.training.engine.parallel.ranks import run_ranks
 from tests.unit.training.engine.parallel.tiny_transformer import PLANS, Trained, alone, stages_of, train
 from training.engine.parallel.choice import strategy_for
 from training.engine.parallel.gang import Gang
+from training.engine.replicas import minority
 from training.spec.layout import Layout
 
 # Three to five times of what was measured: 1.2e-7, 3.1e-7 and 2.4e-7; weights with layers that are divided 1.1e-6.
@@ -51,7 +52,10 @@ def compared(case: Case, folder: Path) -> tuple[Trained, list[Trained]]:
     """Return the training of one process, and what each process of the layout has."""
     micro_batches = case.micro_batches * case.layout.num_data_ranks
     expected = alone(micro_batches=micro_batches, clips=case.clips, rows=case.rows)
-    return expected, run_ranks(trained_by, case.layout.world_size, folder, case)
+    found = run_ranks(trained_by, case.layout.world_size, folder, case)
+    parts = [case.layout.part(rank) for rank in range(len(found))]
+    assert minority([member.part for member in found], parts) == [], "replicas must have the same bits"
+    return expected, found
 
 
 @pytest.mark.parametrize("case", [Case(Layout(data=2)), Case(Layout(data=2), clips=False), Case(Layout(shard=2), clips=False)], ids=str)

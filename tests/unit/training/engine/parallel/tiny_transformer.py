@@ -15,6 +15,7 @@ from training.engine.optimizers import OptimizerSettings
 from training.engine.parallel.gang import Gang
 from training.engine.parallel.strategy import Strategy
 from training.engine.parallel.tensor_plan import Division, TensorPlan
+from training.engine.replicas import digest_of
 
 VOCABULARY, WIDTH, HEADS, LENGTH, BLOCKS = 32, 16, 4, 8, 2
 ROWS = 16
@@ -145,6 +146,8 @@ class Trained:
     weights: dict[str, list[float]]
     digest: str
     """Of the weights, in the first process; of another one, what it holds of them."""
+    part: int
+    """Digest of the parameters and the optimizer's state that this process has."""
 
 
 def train(
@@ -169,9 +172,12 @@ def train(
         # Processes that share layers have the same rows.
         losses.append(strategy.gang.sum(float(total))[0] / rows * strategy.num_data_ranks / strategy.gang.world_size)
         optimizer.step(step)
+    own = [*parameters.values(), *(tensor for _, tensor in sorted(optimizer.state().items()))]
     weights = strategy.whole(strategy.weights())
     digest = hashlib.sha256(b"".join(tensor.contiguous().numpy().tobytes() for _, tensor in sorted(weights.items()))).hexdigest()
-    return Trained(losses, norms, {name: tensor.flatten().tolist() for name, tensor in weights.items()}, digest)
+    return Trained(
+        losses, norms, {name: tensor.flatten().tolist() for name, tensor in weights.items()}, digest, digest_of(own, strategy.gang.device)
+    )
 
 
 def alone(*, micro_batches: int, **options: Any) -> Trained:

@@ -131,6 +131,7 @@ def peak_of(gang: Gang, layout: Layout, size: Size) -> int:
         (MODEL, Layout(data=2)),
         (MODEL, Layout(shard=2)),
         (LARGE_LAYERS, Layout(shard=2)),
+        (LARGE_LAYERS, Layout(shard=4)),
         (MODEL, Layout(tensor=2)),
         (MODEL, Layout(pipeline=2)),
     ],
