@@ -9,10 +9,11 @@ DDP takes no layers that are divided.
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
@@ -107,6 +108,45 @@ def _check_averaged(module: nn.Module) -> None:
             raise SpecError("train.model", [Problem(code="parallel.unused_block", message=message, hint=hint)])
 
 
+class _Reductions:
+    """Which gradients this process has reduced in a step, in order: torch pairs those of all processes by their order alone."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._digest = hashlib.sha256()
+        blocks = [block for block in module.modules() if isinstance(block, FSDPModule)]
+        for number, group in enumerate(group for block in blocks for group in block._get_fsdp_state()._fsdp_param_groups):
+            group.post_backward = self._noting(number, group, group.post_backward)  # type: ignore[method-assign]
+
+    def _noting(self, number: int, group: Any, reduce: Callable[..., None]) -> Callable[..., None]:
+        def noted(*unused: Any) -> None:
+            with_gradient = [
+                place
+                for place, one in enumerate(group.fsdp_params)
+                if hasattr(one, "_unsharded_param") and one.unsharded_param.grad is not None
+            ]
+            if with_gradient:
+                self._digest.update(repr((number, with_gradient)).encode())
+            reduce(*unused)
+
+        return noted
+
+    def check_same(self, device: torch.device) -> None:
+        """Raise where a process has reduced others than the rest: their gradients are then mixed up. All processes must call it.
+
+        Raises:
+            SpecError: `parallel.unused_block`, on all processes.
+        """
+        number = int.from_bytes(self._digest.digest()[:7], "big")
+        self._digest = hashlib.sha256()
+        cells = torch.tensor([number, -number], dtype=torch.int64, device=device)
+        dist.all_reduce(cells, op=dist.ReduceOp.MAX)
+        most, least = cells.tolist()
+        if most != -least:
+            message = "processes have gradients of different parameters in the same step: the model uses some layers for some rows only"
+            hint = "let each forward pass use all layers, also where no row needs them, such as by adding 0 times their output"
+            raise SpecError("train.model", [Problem(code="parallel.unused_block", message=message, hint=hint)])
+
+
 class ShardedModel:
     """The strategy of `shard` and `tensor`: each process saves its part of the state; those of one tensor group are one data rank."""
 
@@ -188,6 +228,7 @@ class ShardedModel:
             for block in list(blocks_of(module, self._min_block_bytes, self._min_alone_bytes)):
                 fully_shard(block, mesh=used, mp_policy=inner)
             fully_shard(module, mesh=used, mp_policy=outer)
+        self._reductions = _Reductions(module)
         self._parameters = dict(module.named_parameters())
         return self._parameters
 
@@ -204,6 +245,7 @@ class ShardedModel:
                 totals.append(total.detach())
             if len(batches) > 1 and self._layout.data > 1:
                 _check_averaged(self._module)
+            self._reductions.check_same(self._gang.device)
             found = torch.stack(totals).sum()
             if not self._is_checked:
                 check_alike(self._parameters, found, self._mesh[TENSOR])

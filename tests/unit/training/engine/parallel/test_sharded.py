@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tests.unit.training.engine.parallel.ranks import run_ranks
-from tests.unit.training.engine.parallel.tiny_transformer import VOCABULARY, WIDTH, Block, global_batch
+from tests.unit.training.engine.parallel.tiny_transformer import LENGTH, VOCABULARY, WIDTH, Block, global_batch
 from training.data.loader import Batch, cut
 from training.engine.parallel.gang import Gang
 from training.engine.parallel.sharded import ShardedModel, blocks_of
@@ -110,3 +110,38 @@ def test_weight_that_is_read_outside_of_its_layer_is_refused_with_what_to_do(tmp
 def test_block_that_the_last_micro_batch_leaves_out_is_refused_where_replicas_would_differ(tmp_path: Path) -> None:
     assert run_ranks(first_step, 2, tmp_path / "two", "shared", Layout(data=2), True) == [["parallel.unused_block"]] * 2
     assert all(len(found) > 10 for found in run_ranks(first_step, 2, tmp_path / "one", "shared", Layout(shard=2), True))
+
+
+class Branching(nn.Module):
+    """Two layers of the same shape, of which each forward pass uses one: which one, its rows say."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.ModuleList(nn.Linear(LENGTH, 1) for _ in range(2))])
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        states = batch["features_int"].float()
+        branch = self.blocks[0][0 if batch["label"].sum() > 0 else 1]  # type: ignore[index]
+        return branch(states).squeeze(1)
+
+
+def branched(gang: Gang, labels: list[list[float]]) -> list[str]:
+    """Return the codes of the problems; one list of labels for each micro-batch, a row for each process."""
+    strategy = ShardedModel(gang, Layout(shard=2))
+    strategy.place(Branching())
+    rows = [torch.tensor([values[gang.rank]]) for values in labels]
+    batches = [{"features_int": torch.ones(1, LENGTH, dtype=torch.int32), "label": row} for row in rows]
+    try:
+        strategy.backward(batches, squares, 2 * len(labels))
+    except SpecError as err:
+        return [problem.code for problem in err.problems]
+    return []
+
+
+@pytest.mark.parametrize("labels", [[[1.0, -1.0]], [[1.0, -1.0], [-1.0, 1.0]]], ids=["one micro-batch", "and turned round"])
+def test_layers_that_one_process_alone_uses_are_refused(labels: list[list[float]], tmp_path: Path) -> None:
+    assert run_ranks(branched, 2, tmp_path, labels) == [["parallel.unused_block"]] * 2
+
+
+def test_layers_that_all_processes_use_in_turn_are_trained(tmp_path: Path) -> None:
+    assert run_ranks(branched, 2, tmp_path, [[1.0, 1.0], [-1.0, -1.0]]) == [[], []]
