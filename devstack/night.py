@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from datetime import UTC, date, datetime
@@ -118,17 +119,36 @@ def find_spec(settings: Settings, pipeline: str) -> PipelineSpec:
 
 
 def wait_parsed(client: AirflowApi, dag_id: str, say: Say) -> None:
+    """Return once Airflow has a DAG from its present file.
+
+    A DAG whose file did not load is stale: Airflow still shows it and starts no run. An error from before the file was corrected
+    stays until the file is read again, so that is asked for, and earlier errors do not count.
+
+    Raises:
+        NightshiftError: `night.dag`.
+    """
     limit, awaited = ParseLimit(client), Awaited(say)
-    while client.find(f"/dags/{dag_id}") is None:
-        errors = [error for error in client.get("/importErrors", limit=100)["import_errors"] if error["filename"].endswith(f"{dag_id}.py")]
-        if errors:
-            raise NightshiftError("night.dag", f"the DAG of {dag_id} does not load:\n{errors[0]['stack_trace'][-3000:]}")
+    asked_at: datetime | None = None
+    while (dag := client.find(f"/dags/{dag_id}")) is None or dag["is_stale"]:
+        if dag is not None and asked_at is None:
+            asked_at = datetime.now(UTC)
+            with contextlib.suppress(NightshiftError):
+                client.put(f"/parseDagFile/{dag['file_token']}")
+        if error := _load_error(client, dag_id, asked_at):
+            raise NightshiftError("night.dag", f"the DAG of {dag_id} does not load:\n{error[-3000:]}")
         if limit.is_spent():
             raise NightshiftError(
                 "night.dag", f"Airflow knows no DAG {dag_id} after {awaited.seconds:.0f} s", hint=f"is there a dags/{dag_id}.py?"
             )
         awaited.look(f"Airflow to read dags/{dag_id}.py")
         time.sleep(0.3)
+
+
+def _load_error(client: AirflowApi, dag_id: str, since: datetime | None) -> str | None:
+    for error in client.get("/importErrors", limit=100)["import_errors"]:
+        if error["filename"].endswith(f"{dag_id}.py") and (since is None or datetime.fromisoformat(error["timestamp"]) >= since):
+            return str(error["stack_trace"])
+    return None
 
 
 def run_one(

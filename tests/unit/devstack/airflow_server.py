@@ -23,6 +23,10 @@ class AirflowServer:
         self.is_paused = True
         self.due: str | None = None
         """Of the DAG's next run by schedule."""
+        self.is_stale = False
+        self.import_errors: list[dict[str, str]] = []
+        self.error_of_parsing: dict[str, str] | None = None
+        """What the next parsing finds; None: the file loads."""
         self.on_pause: list[bool] = []
         self.runs: dict[str, Any] = {}
         self.run_state = "running"
@@ -53,10 +57,14 @@ class AirflowServer:
             if method == "PATCH":
                 self.is_paused = body["is_paused"]
                 self.on_pause.append(self.is_paused)
-            return 200, {"is_paused": self.is_paused, "next_dagrun_run_after": self.due, "file_token": "token"}
+            return 200, {"is_paused": self.is_paused, "next_dagrun_run_after": self.due, "file_token": "token", "is_stale": self.is_stale}
         if path == "/parseDagFile/token" and method == "PUT":
             self.due = None
+            self.import_errors = [self.error_of_parsing] if self.error_of_parsing else []
+            self.is_stale = bool(self.import_errors)
             return 201, None
+        if path == "/importErrors":
+            return 200, {"import_errors": self.import_errors}
         if path == "/dags/search_ranking/dagRuns" and method == "POST":
             if body["dag_run_id"] in self.runs:
                 return 409, {"detail": "Unique constraint violation"}
