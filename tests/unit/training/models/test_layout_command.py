@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.unit.training.engine.parallel.ranks import run_ranks
 from training.engine.parallel.gang import Gang
 from training.models import planned
 from training.models.layout import main
@@ -214,6 +215,31 @@ def test_auto_divides_the_model_only_where_a_process_has_too_little_memory(
     gang = Gang(0, 2, torch.device("cpu"))
     monkeypatch.setattr(Gang, "text_from_first", lambda self, text: text)
     assert chosen_layout(spec, gang, features, rows_of_a_group=16) == expected
+
+
+def chosen_with_little_memory_on(gang: Gang, rank: int) -> dict[str, int]:
+    text = RANKING.read_text(encoding="utf-8")
+    spec = parse_spec(text.replace("  precision: auto", "  parallel: auto\n  precision: fp32").encode())
+    features, _ = planned_features(spec, {name: 30_000 for name in ("user_id", "query_id", "item_id", "category_id", "position")})
+    planned.memory_of_device = lambda gang, processes: 40 << 20 if gang.rank == rank else 8 << 30  # type: ignore[assignment]
+    return dict(chosen_layout(spec, gang, features, rows_of_a_group=16).sizes())
+
+
+@pytest.mark.parametrize(("rank", "expected"), [(1, {"shard": 2}), (5, {"data": 2})], ids=["one of them", "none"])
+def test_both_processes_take_the_layout_that_fits_the_least_memory_of_any(rank: int, expected: dict[str, int], tmp_path: Path) -> None:
+    assert run_ranks(chosen_with_little_memory_on, 2, tmp_path, rank) == [expected, expected]
+
+
+def test_memory_of_a_cpu_is_the_smaller_of_machine_and_container_divided_by_its_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = tmp_path / "memory.max"
+    monkeypatch.setattr(planned, "CGROUP_LIMITS", (str(tmp_path / "absent"), str(limit)))
+    limit.write_text("max\n")
+    machine = planned.memory_of_device(Gang(0, 2, torch.device("cpu")), 1)
+    assert machine == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit.write_text(f"{machine // 4}\n")
+    assert planned.memory_of_device(Gang(0, 2, torch.device("cpu")), 2) == machine // 4 // 2
 
 
 def test_layout_that_the_spec_names_is_not_planned() -> None:

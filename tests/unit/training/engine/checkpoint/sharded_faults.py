@@ -178,8 +178,12 @@ def saves_follow_each_other(bench: Bench) -> None:
     bench.writer._objects.put_block = held  # type: ignore[method-assign]
     bench.save(1)
     bench.save(2)
+    waits, settle = threading.Event(), bench.writer._saves._settle
+    bench.writer._saves._settle = lambda save: (waits.set(), settle(save))[1]  # type: ignore[method-assign]
     third = threading.Thread(target=bench.save, args=(3,))
     third.start()
+    while third.is_alive() and not waits.wait(0.01):
+        pass
     bench.seen["saves begun while the first is held"] = bench.writer._num_saves
     opened_gate.set()
     third.join()
