@@ -15,6 +15,7 @@ from training.engine.checkpoint.format import Identity, Index, Position, size_of
 from training.errors import DataError, NoUsableCheckpointError, Problem, SpecError
 from training.runtime.context import StageContext
 from training.store import Manifest
+from training.store.addresses import StoreUri
 from training.store.checkpoint_entries import standing
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ class CheckpointReader:
         self._store = context.store
         self._address = context.store.address(request.pipeline, request.stage, request.fingerprint)
         self._identity = identity
+        self._start = ""
+        """Digest of another training's checkpoint that this one begins at; empty: none."""
 
     def newest_entry(self, *, before: int | None = None) -> int:
         """Return the journal number of the newest usable checkpoint, 0 where none was ever committed.
@@ -107,6 +110,8 @@ class CheckpointReader:
     def begin_at(self, digest: str, *, keep: int) -> None:
         """Make another training's checkpoint the first one of this address, unless it has some of its own: it resumes from there.
 
+        It may be of another layout, or of another number of processes. All processes must call it.
+
         Args:
             digest: of the checkpoint's manifest.
             keep: how many of the newest checkpoints stay.
@@ -114,6 +119,7 @@ class CheckpointReader:
         Raises:
             DataError: it is missing or cannot be read. SpecError: `checkpoint.mismatch`. LeaseLostError: a newer attempt took over.
         """
+        self._start = digest
         lease = self._context.lease
         # Where all were withdrawn, the start with them, it begins there again, and not at step 0.
         if lease is None or standing(self._address.journal().history(), attrgetter("value")):
@@ -171,9 +177,9 @@ class CheckpointReader:
     def _uri(self, entry_number: int) -> str:
         return str(self._address.journal().at(entry_number).value["payload"]["uri"])
 
-    def _agrees(self, identity: Mapping[str, object]) -> bool:
-        """Return whether a checkpoint is of this training; an elastic one may continue with other processes."""
-        if not self._context.request.parameters.get("elastic"):
+    def _agrees(self, identity: Mapping[str, object], digest: str) -> bool:
+        """Return whether a checkpoint is of this training; an elastic one, and one that begins at it, may continue with other processes."""
+        if digest != self._start and not self._context.request.parameters.get("elastic"):
             return bool(identity == self._identity)
         others = {"world_size": 0, "layout": {}}
         return {**identity, **others} == {**self._identity, **others}
@@ -205,7 +211,7 @@ class CheckpointReader:
         identity = meta.get("identity")
         if not isinstance(identity, dict):
             raise DataError("checkpoint.unreadable", f"{uri} does not name the training that it is of")
-        if not self._agrees(identity):
+        if not self._agrees(identity, StoreUri(uri).digest):
             message = f"checkpoint was made with {identity}, this attempt has {self._identity}"
             hint = "start it with the same settings, or trigger the run with force to train from the start"
             raise SpecError("checkpoint", [Problem(code="checkpoint.mismatch", message=message, hint=hint)])
