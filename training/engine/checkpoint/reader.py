@@ -188,7 +188,9 @@ class CheckpointReader:
         """Raise DataError where a checkpoint cannot be used."""
         _, manifest, meta, saved = self._opened(uri)
         if meta.get("format", 1) != FORMAT:
-            self._bytes_of(manifest)
+            # One block in memory at a time.
+            for entry in manifest.files.values():
+                self._store.objects.get_bytes(entry.digest)
             return
         blocks = {block.digest: block for string in saved.strings.values() for block in string.blocks}
         with ThreadPoolExecutor(NUM_LOOK_UPS, thread_name_prefix="checkpoint") as pool:
@@ -199,7 +201,14 @@ class CheckpointReader:
 
     def _bytes_of(self, manifest: Manifest) -> bytearray:
         """Return the verified bytes of a checkpoint of format 1."""
-        return bytearray().join(self._store.objects.get_bytes(manifest.files[name].digest) for name in sorted(manifest.files))
+        # Not joined: that would hold all blocks beside the result.
+        data = bytearray(sum(entry.size_bytes for entry in manifest.files.values()))
+        end = 0
+        for name in sorted(manifest.files):
+            block = self._store.objects.get_bytes(manifest.files[name].digest)
+            data[end : end + len(block)] = block
+            end += len(block)
+        return data
 
     def _opened(self, uri: str) -> tuple[str, Manifest, dict[str, Any], Saved]:
         """Return a checkpoint's URI, manifest, meta without the index, and the index, which was checked."""

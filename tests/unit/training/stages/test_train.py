@@ -62,6 +62,9 @@ def test_training_continues_without_its_tracking_server_and_keeps_the_metrics(be
     assert undisturbed
     assert result.scalars["tracking"] == "delayed"
     journal = RunJournal(bench.store.bucket, bench.store.bucket.key(bench.address("train", "undisturbed").uri))
+    description = journal.description()
+    assert description is not None
+    assert description.tags["nightshift.layout"] == "data 1 x shard 1"
     # A training that takes long keeps what it cannot send in several files.
     *batches, end = journal.files()
     assert {name for batch in batches for name, *_ in journal.points(batch)} >= {"train_loss", "validation_loss"}
