@@ -126,8 +126,15 @@ def load_family(name: str) -> Family:
         found = getattr(importlib.import_module(module), attribute, None)
         family = found() if isinstance(found, type) else found
     if not isinstance(family, Family):
-        message = f"{shown(name)} is a {type(family).__name__}, not a Family"
+        message = f"there is no {attribute} in {module}" if found is None else f"{shown(name)} is a {type(family).__name__}, not a Family"
         raise SpecError(
-            "train.model", [Problem(code="model.not_a_family", message=message, hint="derive it from training.models.base.Family")]
+            "train.model",
+            [
+                Problem(
+                    code="model.not_a_family",
+                    message=message,
+                    hint="name a class that derives from training.models.torch_family.TorchFamily (docs/extending.md)",
+                )
+            ],
         )
     return family

@@ -22,7 +22,11 @@ def family_fits(train: Train) -> Iterator[Finding]:
     """Yield a finding where there is no such model, or it lacks a key, or has one that would do nothing."""
     if not is_allowed(train.model):
         own = own_packages()
-        allowed = f"; or package.module:Class of {', '.join(own)}" if own else f"; classes of your own: see {MODEL_PACKAGES.name}"
+        allowed = (
+            f"; or package.module:Class of {', '.join(own)}"
+            if own
+            else f"; a class of your own: name its package in {MODEL_PACKAGES.name}, docs/extending.md"
+        )
         yield Finding(MODEL, "model.unknown", f"there is no model {told(train.model)}", f"known: {', '.join(known_families())}{allowed}")
     facts = descriptor_of(train.model)
     if facts is None:

@@ -13,7 +13,7 @@ from torch import nn
 
 from tests.unit.training.models.family_bench import FamilyBench
 from training.errors import SpecError
-from training.models.base import Scorer
+from training.models.base import Scorer, load_family
 from training.models.torch_family import Architecture, TorchFamily
 
 
@@ -57,3 +57,16 @@ def test_a_class_that_scores_one_number_per_row_is_refused_for_several_classes_b
 def test_a_class_with_a_scorer_of_its_own_trains_for_several_classes(tmp_path: Path) -> None:
     bench = FamilyBench(tmp_path, "multiclass")
     assert ThreeClasses().fit(bench.fit_context("ranker", epochs=1, settings={})).num_steps > 0
+
+
+def test_a_name_that_the_module_does_not_have_is_told_apart_from_a_class_that_is_no_family(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_models").mkdir()
+    (tmp_path / "own_models/__init__.py").write_text("class Plain:\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("NIGHTSHIFT_MODEL_PACKAGES", "own_models")
+    with pytest.raises(SpecError, match="there is no Tower in own_models"):
+        load_family("own_models:Tower")
+    with pytest.raises(SpecError, match="'own_models:Plain' is a Plain, not a Family"):
+        load_family("own_models:Plain")
