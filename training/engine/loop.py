@@ -36,6 +36,8 @@ from training.runtime.context import StageContext, StopFlag
 logger = logging.getLogger(__name__)
 
 TRACK_EVERY_STEPS: Final = 10
+OPTIMIZER: Final = "optimizer/"
+"""What the names of the optimizer's tensors begin with in a checkpoint."""
 
 Judge = Callable[[int, float], bool]
 """(epochs done, validation loss) to whether training is to end here: what a search for settings prunes by."""
@@ -325,7 +327,6 @@ class Loop:
 
     def _resume_parts(self, entry: int) -> None:
         """Read into the tensors that this process has: each reads only its part, whatever layout the checkpoint was saved in."""
-        self._optimizer.allocate()
         self.best = self._strategy.weights()
         filled = self._filled(entry)
         # A block may be altered that only one rank reads: all then take the checkpoint before.
@@ -339,6 +340,8 @@ class Loop:
     def _filled(self, entry: int) -> Filled | None:
         """Return what a checkpoint filled, None where this rank could not read its part."""
         try:
+            names = self._parts.checkpoints.names(entry)
+            self._optimizer.allocate([name.removeprefix(OPTIMIZER) for name in names if name.startswith(OPTIMIZER)])
             return self._parts.checkpoints.restore_into(entry, self._state(), optional_prefixes=("best/",))
         except DataError as err:
             logger.warning("a checkpoint cannot be restored on rank %d, trying the one before: %s", self._gang.rank, err)

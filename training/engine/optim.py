@@ -6,7 +6,7 @@ It is made of the parameters that `Strategy.place` returns: after the model is p
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -84,12 +84,21 @@ class ScheduledOptimizer:
             optimizer.step()
         return learning_rate
 
-    def allocate(self) -> None:
+    def allocate(self, entries: Collection[str] | None = None) -> None:
         """Make the state of each parameter that has none, as it is before the first step: a checkpoint can be read into its tensors.
 
         The first step has the bits that it has without.
+
+        Args:
+            entries: what the checkpoint has, named as `state` names it: a parameter that is frozen, or never had a gradient, has no entry
+                there and gets no state; None: all have.
         """
-        for parameter, optimizer in self._optimizer_of.items():
+        names = None if entries is None else {entry.partition("/")[2] for entry in entries}
+        for name, parameter in self._parameters.items():
+            optimizer = self._optimizer_of[parameter]
+            if names is not None and name not in names:
+                optimizer.state.pop(parameter, None)
+                continue
             for key, kind in optimizer.STATE.items():
                 if key not in optimizer.state[parameter]:
                     optimizer.state[parameter][key] = blank(kind, parameter)
@@ -113,6 +122,7 @@ class ScheduledOptimizer:
             f"{key}/{name}": parameter.detach() if kind == "parameter" else scalar
             for name, parameter in self._parameters.items()
             for key, kind in self._optimizer_of[parameter].STATE.items()
+            if parameter.requires_grad
         }
 
     def restore(self, state: Mapping[str, torch.Tensor]) -> None:

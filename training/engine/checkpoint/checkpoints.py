@@ -137,6 +137,10 @@ class Checkpoints:
         """Return the checkpoint that a journal entry names."""
         return self._reader.restore(entry_number)
 
+    def names(self, entry_number: int) -> frozenset[str]:
+        """See `CheckpointReader.names`."""
+        return self._reader.names(entry_number)
+
     def restore_into(self, entry_number: int, state: State, *, optional_prefixes: Sequence[str] = ()) -> Filled:
         """See `CheckpointReader.restore_into`."""
         return self._reader.restore_into(entry_number, state, optional_prefixes=optional_prefixes)

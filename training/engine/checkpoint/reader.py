@@ -151,6 +151,16 @@ class CheckpointReader:
         # As the writer was given it.
         return Restored(data, index, cast(Position, meta))
 
+    def names(self, entry_number: int) -> frozenset[str]:
+        """Return the names of the tensors of the checkpoint that a journal entry names.
+
+        Raises:
+            DataError: `checkpoint.unreadable`. SpecError: `checkpoint.mismatch`.
+        """
+        with liveness.phase("checkpoint", "read"):
+            _, _, _, saved = self._opened(self._uri(entry_number))
+        return frozenset(saved.tensors)
+
     def restore_into(self, entry_number: int, state: State, *, optional_prefixes: Sequence[str] = ()) -> Filled:
         """Fill the given tensors with the checkpoint that a journal entry names; this process reads only the blocks that it needs.
 

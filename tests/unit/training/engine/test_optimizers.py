@@ -140,6 +140,20 @@ def test_checkpoint_read_into_the_allocated_tensors_is_the_state_that_was_saved(
     assert bits(other) == bits(module)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_parameters_without_gradients_are_neither_reserved_nor_allocated(name: str) -> None:
+    module = Deep()
+    frozen, *_ = dict(module.named_parameters())
+    module.get_parameter(frozen).requires_grad_(False)
+    optimizer, ahead = scheduled(name, with_gradients(module, 0)), scheduled(name, Deep())
+    module.get_parameter(frozen).grad = None
+    ahead.allocate()
+    optimizer.step(0)
+    ahead.allocate(optimizer.state())
+    assert frozen not in {key.partition("/")[2] for key in optimizer.state()}
+    assert optimizer.state().keys() == optimizer.largest_state().keys() == ahead.state().keys()
+
+
 def test_allocate_keeps_the_state_that_there_is() -> None:
     module = with_gradients(Deep(), 0)
     optimizer = scheduled("adamw", module)

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
-from tests.unit.training.engine.loop_bench import LoopBench, outcome
+from tests.unit.training.engine.loop_bench import Line, LoopBench, outcome
 from training.engine.checkpoint.savers import Savers
 from training.engine.loop import Loop
 from training.engine.parallel.ddp import ReplicatedModel
@@ -55,6 +56,27 @@ def test_training_that_is_resumed_in_its_middle_is_the_undisturbed_one(bench: Lo
     # The newest checkpoint is the one after the first epoch now.
     lease.commit("checkpoint", bench.saved[0])
     assert outcome(trained(bench, epochs=3)) == undisturbed
+
+
+class Partly(Line):
+    """Has a frozen parameter, and one that no loss depends on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line.bias.requires_grad_(False)
+        self.unused = nn.Linear(1, 1)
+        nn.init.constant_(self.unused.weight, 2.0)
+        nn.init.constant_(self.unused.bias, 3.0)
+
+
+def test_training_with_frozen_and_unused_parameters_is_resumed(bench: LoopBench) -> None:
+    undisturbed = outcome(trained(bench, module=Partly(), epochs=3))
+    lease = bench.context().lease
+    assert lease is not None
+    lease.commit("checkpoint", bench.saved[0])
+    again = trained(bench, module=Partly(), epochs=3)
+    assert outcome(again) == undisturbed
+    assert set(again._optimizer.state()) == {f"{key}/line.weight" for key in ("step", "exp_avg", "exp_avg_sq")}
 
 
 def test_altered_block_lets_the_training_resume_from_the_checkpoint_before(bench: LoopBench, caplog: pytest.LogCaptureFixture) -> None:
