@@ -265,13 +265,21 @@ class Loop:
     def _state(self) -> dict[str, torch.Tensor]:
         return _sections(module=self._strategy.state(), best=self.best, optimizer=self._optimizer.state())
 
+    def _saved_state(self) -> dict[str, torch.Tensor]:
+        """Return what this process saves: buffers differ between the shares of a step, and those of the first one are the model's."""
+        state = self._state()
+        if self._strategy.data_rank == 0:
+            return state
+        others = {f"module/{name}" for name, _ in self._parts.module.named_buffers(remove_duplicate=False)}
+        return {name: tensor for name, tensor in state.items() if name not in others}
+
     def _largest_state(self) -> dict[str, torch.Tensor]:
         """Return tensors shaped as the state is after the first epoch, with the optimizer's moments and the best weights."""
         module = {name: tensor.detach() for name, tensor in self._strategy.state().items()}
         return _sections(module=module, best=module, optimizer=self._optimizer.largest_state())
 
     def _save(self, *, name: str | None = None) -> None:
-        self._parts.checkpoints.save(self._state(), self._position(), name=name)
+        self._parts.checkpoints.save(self._saved_state(), self._position(), name=name)
 
     def _position(self) -> Position:
         position = self.progress.to_json()
@@ -288,7 +296,7 @@ class Loop:
             words = f"{left:.1f} s are left to commit step {self.progress.step}"
             measured = f"earlier checkpoints took {needed:.1f} s" if needed else "no checkpoint was measured yet"
             logger.info("%s; %s: %s", words, measured, "it is saved" if fits else "it is not saved, the checkpoint before stands")
-        is_committed = checkpoints.save_within(self._state() if fits else None, position, seconds=left)
+        is_committed = checkpoints.save_within(self._saved_state() if fits else None, position, seconds=left)
         if fits and not is_committed and self._gang.is_first:
             logger.warning("step %d was not committed in time: the checkpoint before stands", self.progress.step)
         return is_committed
@@ -311,7 +319,7 @@ class Loop:
         if not self._strategy.can_rescue:
             return
         logger.warning("another rank is lost; saving the state after step %d", self.progress.step)
-        self._parts.checkpoints.save_within(self._state(), self._position(), seconds=self._parts.stop.seconds_left)
+        self._parts.checkpoints.save_within(self._saved_state(), self._position(), seconds=self._parts.stop.seconds_left)
 
     def _resume(self) -> None:
         parts = self._parts

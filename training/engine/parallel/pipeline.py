@@ -18,6 +18,7 @@ from torch.distributed.pipelining.schedules import PipelineScheduleSingle
 
 from training import liveness
 from training.data.loader import Batch
+from training.engine.parallel.buffers import saved_buffers, take_from_first
 from training.engine.parallel.clipping import clip_divided_gradients
 from training.engine.parallel.gang import Gang
 from training.engine.parallel.mesh import DATA, PIPELINE, mesh_of
@@ -119,12 +120,14 @@ class PipelinedModel:
                 tensor.data = torch.empty(0, dtype=tensor.dtype)
         self._parameters = {name: parameter for name, parameter in module.named_parameters() if id(parameter) in own}
         self._stage = StageOfBatch(stage, self._stage_number, self._layout.pipeline, precision=self._precision, device=self._gang.device)
+        self._buffers = saved_buffers(stage) if self._layout.data > 1 else []
         with self._gang.collectives():
             self._copy_from_first_replica([*stage.parameters(), *stage.buffers()])
         return self._parameters
 
     def backward(self, batches: Sequence[Batch], loss: SumLoss, num_units: int) -> torch.Tensor:
         with self._gang.collectives():
+            take_from_first(self._buffers, self._replicas)
             self._learn(batches[0], loss)
             self._draw_own_numbers()
             totals = self._stage.set_work(batches, loss, num_units)

@@ -23,6 +23,7 @@ from torch.distributed.tensor import DTensor
 
 from training import liveness
 from training.data.loader import Batch
+from training.engine.parallel.buffers import saved_buffers, take_from_first
 from training.engine.parallel.clipping import clip_divided_gradients
 from training.engine.parallel.gang import Gang
 from training.engine.parallel.mesh import DATA, SHARD, TENSOR, mesh_of
@@ -229,12 +230,14 @@ class ShardedModel:
                 fully_shard(block, mesh=used, mp_policy=inner)
             fully_shard(module, mesh=used, mp_policy=outer)
         self._reductions = _Reductions(module)
+        self._buffers = saved_buffers(module) if self.num_data_ranks > 1 else []
         self._parameters = dict(module.named_parameters())
         return self._parameters
 
     def backward(self, batches: Sequence[Batch], loss: SumLoss, num_units: int) -> torch.Tensor:
         totals = []
         with self._gang.collectives():
+            take_from_first(self._buffers)
             for number, batch in enumerate(batches, start=1):
                 if self._layout.data > 1 and isinstance(self._module, FSDPModule):
                     self._module.set_requires_all_reduce(number == len(batches))

@@ -41,17 +41,34 @@ class KillPoint:
         return f"rank {self.rank} {'in a save, block' if self.is_in_save else 'after step'} {self.step}"
 
 
-class Net(nn.Module):
-    """A few blocks; `width` sets how large its state is."""
+class Centered(nn.Module):
+    """Takes off the mean of the rows before these: a buffer that the next step depends on."""
+
+    mean: torch.Tensor
 
     def __init__(self, width: int) -> None:
         super().__init__()
+        self.register_buffer("mean", torch.zeros(width))
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        centered = states - self.mean
+        if self.training:
+            self.mean.lerp_(states.detach().mean(dim=0), 0.2)
+        return centered
+
+
+class Net(nn.Module):
+    """A few blocks; `width` sets how large its state is."""
+
+    def __init__(self, width: int, *, has_buffers: bool = False) -> None:
+        super().__init__()
+        self.centered = Centered(width) if has_buffers else nn.Identity()
         self.first = nn.Linear(1, width)
         self.blocks = nn.ModuleList(nn.Linear(width, width) for _ in range(2))
         self.last = nn.Linear(width, 1)
 
     def forward(self, batch: Batch) -> torch.Tensor:
-        states = self.first(batch["features_float"])
+        states = self.centered(self.first(batch["features_float"]))
         for block in self.blocks:
             states = torch.tanh(block(states))
         output: torch.Tensor = self.last(states).sum(dim=1)
@@ -61,10 +78,10 @@ class Net(nn.Module):
 class FirstStage(nn.Module):
     def __init__(self, net: Net) -> None:
         super().__init__()
-        self.first, self.block = net.first, net.blocks[0]
+        self.first, self.centered, self.block = net.first, net.centered, net.blocks[0]
 
     def forward(self, batch: Batch) -> torch.Tensor:
-        return torch.tanh(self.block(self.first(batch["features_float"])))
+        return torch.tanh(self.block(self.centered(self.first(batch["features_float"]))))
 
 
 class LastStage(nn.Module):
@@ -84,7 +101,9 @@ def stages_of(module: nn.Module, num_stages: int) -> list[nn.Module]:
     return [FirstStage(module), LastStage(module)]
 
 
-def train_once(gang: Gang, folder: str, layout: Layout, attempt: int, point: KillPoint | None, width: int) -> tuple[str, int]:
+def train_once(
+    gang: Gang, folder: str, layout: Layout, attempt: int, point: KillPoint | None, width: int, has_buffers: bool = False
+) -> tuple[str, int]:
     """Train to the end, saving after every step; return the digest of the best weights, and the step from which it resumed."""
     bench = LoopBench(Path(folder) / f"rows-{attempt}-{gang.rank}")
     bench.store, bench.num_attempts = Store(str(Path(folder) / "store")), attempt - 1
@@ -103,9 +122,19 @@ def train_once(gang: Gang, folder: str, layout: Layout, attempt: int, point: Kil
         world_size=strategy.num_data_ranks,
     )
     savers = Savers.of(gang) if strategy.is_sharded else None
-    checkpoints = bench.checkpoints(context, every_seconds=0, savers=savers, identity={"world_size": gang.world_size, "dataset": DIGEST})
+    identity = {"world_size": gang.world_size, "dataset": DIGEST}
+    # By steps where a test must know which ones are saved: by time, a save waits until the one before is written.
+    every_steps = 1 if has_buffers else None
+    checkpoints = bench.checkpoints(context, every_seconds=0, every_steps=every_steps, savers=savers, identity=identity)
     loop = bench.loop(
-        Net(width), stage=context, strategy=strategy, loader=loader, validation=None, checkpoints=checkpoints, loss=squares, epochs=EPOCHS
+        Net(width, has_buffers=has_buffers),
+        stage=context,
+        strategy=strategy,
+        loader=loader,
+        validation=None,
+        checkpoints=checkpoints,
+        loss=squares,
+        epochs=EPOCHS,
     )
     resumed_from: list[int] = []
 
@@ -146,9 +175,9 @@ def kill_in_save(store: Store, num_blocks: int) -> None:
     store.objects.put_block = put_and_die  # type: ignore[assignment,method-assign]
 
 
-def undisturbed(layout: Layout, folder: Path, *, width: int = 16) -> str:
+def undisturbed(layout: Layout, folder: Path, *, width: int = 16, has_buffers: bool = False) -> str:
     """Return the digest of the weights of a training that nothing disturbs."""
-    digest, _ = run_ranks(train_once, layout.world_size, folder / "meet", str(folder), layout, 1, None, width)[0]
+    digest, _ = run_ranks(train_once, layout.world_size, folder / "meet", str(folder), layout, 1, None, width, has_buffers)[0]
     return str(digest)
 
 
@@ -164,13 +193,13 @@ class Resumed:
     """Of the newest checkpoint when the second attempt began; 0: there was none."""
 
 
-def killed_and_resumed(layout: Layout, folder: Path, point: KillPoint, *, width: int = 16) -> Resumed:
+def killed_and_resumed(layout: Layout, folder: Path, point: KillPoint, *, width: int = 16, has_buffers: bool = False) -> Resumed:
     """Kill a training at a point, and train again."""
-    first = run_mortal_ranks(train_once, layout.world_size, folder / "meet-1", str(folder), layout, 1, point, width)
+    first = run_mortal_ranks(train_once, layout.world_size, folder / "meet-1", str(folder), layout, 1, point, width, has_buffers)
     assert isinstance(first[point.rank], Ended), "the point was not reached"
     journal = Store(str(folder / "store")).address("p", "train", FINGERPRINT).journal().history()
     committed = [int(entry.value["payload"]["step"]) for entry in journal if entry.value["kind"] == "checkpoint"]
-    digest, from_step = run_ranks(train_once, layout.world_size, folder / "meet-2", str(folder), layout, 2, None, width)[0]
+    digest, from_step = run_ranks(train_once, layout.world_size, folder / "meet-2", str(folder), layout, 2, None, width, has_buffers)[0]
     return Resumed(digest, from_step, committed[-1] if committed else 0)
 
 
