@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import nn
@@ -21,9 +21,14 @@ from training.engine.optim import clip_gradients
 from training.engine.parallel.gang import Gang
 from training.engine.parallel.strategy import SumLoss
 from training.engine.precision import autocast
+from training.errors import Problem, SpecError
 
 if TYPE_CHECKING:
     from training.engine.parallel.compression import Compression
+
+
+UNFINISHED: Final = "Expected to have finished reduction"
+"""Part of what torch says where gradients of some parameters have not come."""
 
 
 class GradientReducer(DistributedDataParallel):
@@ -122,11 +127,33 @@ class ReplicatedModel:
                     # DDP averages over ranks; shares differ by a unit, so the mean over units is the sum of sums over all units.
                     (total * (self.num_data_ranks / num_units)).backward()  # type: ignore[no-untyped-call]
                 totals.append(total.detach())
+            self._check_reduced()
         return totals[0] if len(totals) == 1 else torch.stack(totals).sum()
 
     def _reduction(self, *, is_last: bool) -> AbstractContextManager[None]:
         """Gradients are reduced over ranks once, in the backward pass of the last micro-batch."""
         return nullcontext() if is_last or not isinstance(self._wrapped, GradientReducer) else self._wrapped.no_sync()
+
+    def _check_reduced(self) -> None:
+        """Raise where gradients were not averaged, as some are missing: torch says it at the next step, after the optimizer has used them.
+
+        Raises:
+            SpecError: `parallel.unused_block`.
+        """
+        if not isinstance(self._wrapped, GradientReducer):
+            return
+        try:
+            self._wrapped.reducer._rebuild_buckets()
+        except RuntimeError as err:
+            if UNFINISHED not in str(err):
+                raise
+            names = [name for name, parameter in self._parameters.items() if parameter.requires_grad and parameter.grad is None]
+            what = (
+                f"the loss does not depend on {', '.join(names[:5])}" if names else "the loss depends on some parameters for some rows only"
+            )
+            message = f"{what}: processes cannot average gradients"
+            hint = "set requires_grad to False for parameters that are not used; let each forward pass use all others"
+            raise SpecError("train.model", [Problem(code="parallel.unused_block", message=message, hint=hint)]) from err
 
     def clip(self, max_norm: float) -> float:
         # Reading the norm waits for the collectives of a GPU.

@@ -95,6 +95,19 @@ def _explained(*, has_plan: bool) -> Iterator[None]:
         raise SpecError("train.model", [Problem(code="parallel.used_outside", message=message, hint=hint)]) from err
 
 
+def _check_shapes(module: nn.Module) -> None:
+    """Raise where a parameter has no dimension to be divided by.
+
+    Raises:
+        SpecError: `parallel.scalar`.
+    """
+    names = [shown(name) for name, parameter in module.named_parameters() if parameter.ndim == 0]
+    if names:
+        message = f"parameters of a sharded model have a dimension; these have none: {', '.join(names[:5])}"
+        hint = "write nn.Parameter(torch.ones(1)) instead of nn.Parameter(torch.tensor(1.0))"
+        raise SpecError("train.model", [Problem(code="parallel.scalar", message=message, hint=hint)])
+
+
 def _check_averaged(module: nn.Module) -> None:
     """Raise where replicas have not averaged the gradients of earlier micro-batches, as the last one had none for a block.
 
@@ -212,6 +225,7 @@ class ShardedModel:
         return [bool(cell) for cell in cells.tolist()]
 
     def place(self, module: nn.Module) -> Mapping[str, nn.Parameter]:
+        _check_shapes(module)
         mesh = mesh_of(self._gang, self._layout)
         self._module = module.to(self._gang.device)
         self._gang.copy_from_first([*module.parameters(), *module.buffers()])

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from tests.unit.training.engine.parallel.ranks import run_ranks
+from tests.unit.training.engine.parallel.ranks import run_mortal_ranks, run_ranks
 from tests.unit.training.engine.parallel.tiny_transformer import LENGTH, VOCABULARY, WIDTH, Block, global_batch
 from training.data.loader import Batch, cut
+from training.engine.parallel.ddp import ReplicatedModel
 from training.engine.parallel.gang import Gang
 from training.engine.parallel.sharded import ShardedModel, blocks_of
 from training.errors import SpecError
@@ -145,3 +146,51 @@ def test_layers_that_one_process_alone_uses_are_refused(labels: list[list[float]
 
 def test_layers_that_all_processes_use_in_turn_are_trained(tmp_path: Path) -> None:
     assert run_ranks(branched, 2, tmp_path, [[1.0, 1.0], [-1.0, -1.0]]) == [[], []]
+
+
+class Scaled(nn.Module):
+    """Has a parameter without a dimension."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = nn.Linear(LENGTH, 1)
+        self.scale = nn.Parameter(torch.tensor(1.0))
+
+
+def test_parameter_without_a_dimension_is_refused_before_a_process_waits_for_another() -> None:
+    with pytest.raises(SpecError, match=r"parallel\.scalar.*scale"):
+        ShardedModel(Gang(0, 2, torch.device("cpu")), Layout(shard=2)).place(Scaled())
+
+
+class HalfUsed(nn.Module):
+    """Its second layer is used by no row, or by the rows of the first process alone."""
+
+    def __init__(self, *, by_some: bool) -> None:
+        super().__init__()
+        self.used, self.unused = nn.Linear(LENGTH, 1), nn.Linear(LENGTH, 1)
+        self.by_some = by_some
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        states = batch["features_int"].float()
+        total = self.used(states) + self.unused(states) if self.by_some and batch["label"][0] > 0 else self.used(states)
+        return total.squeeze(1)
+
+
+def problems_of_replicas(gang: Gang, by_some: bool) -> list[str]:
+    strategy = ReplicatedModel(gang)
+    strategy.place(HalfUsed(by_some=by_some))
+    batch = {"features_int": torch.ones(1, LENGTH, dtype=torch.int32), "label": torch.tensor([1.0 - 2.0 * gang.rank])}
+    try:
+        strategy.backward([batch], squares, 2)
+    except SpecError as err:
+        return [str(err)]
+    return []
+
+
+@pytest.mark.parametrize("by_some", [False, True], ids=["by no row", "by the first process"])
+def test_replicas_without_gradients_of_a_layer_end_before_the_optimizer_uses_the_others(by_some: bool, tmp_path: Path) -> None:
+    found = run_mortal_ranks(problems_of_replicas, 2, tmp_path, by_some)
+    # A process that has all its gradients waits for those of the other one, which has ended.
+    for answer in found[1:] if by_some else found:
+        assert "parallel.unused_block" in answer[0]
+        assert "unused.weight" in answer[0]
