@@ -338,3 +338,31 @@ def test_plan_that_would_train_another_model_is_refused_on_all_processes(model: 
     for code, found in run_ranks(refused, 2, tmp_path, model):
         assert code == "parallel.tensor_plan"
         assert found == message or (model == "read" and found.startswith(message))
+
+
+class HiddenScale(Scaled):
+    """As `Scaled`, with a last layer that begins with zeros: the first step has no gradient of what is before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        nn.init.zeros_(self.norm.weight)
+
+
+def steps_until_refused(gang: Gang) -> tuple[int, str]:
+    strategy = divided(gang, {"embedding": Division("row", gives="sequence"), "norm": Division("sequence", gives="whole")})
+    parameters = strategy.place(HiddenScale())
+    optimizer = torch.optim.SGD(parameters.values(), lr=0.1)
+    for step in range(8):
+        try:
+            optimizer.zero_grad()
+            strategy.backward([global_batch(step)], squares, 16)
+        except SpecError as err:
+            return step, err.problems[0].message
+        optimizer.step()
+    return 8, ""
+
+
+def test_plan_whose_error_the_first_step_hides_is_refused_in_the_next_one(tmp_path: Path) -> None:
+    for step, message in run_ranks(steps_until_refused, 2, tmp_path):
+        assert step == 1
+        assert message.startswith("the processes that share layers have different gradients of scale")
