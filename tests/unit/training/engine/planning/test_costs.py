@@ -35,6 +35,7 @@ LARGE_LAYERS = Size(width=512, depth=4, heads=4, vocabulary=20_000, length=32)
 ROWS = 32
 NOT_SENT_BYTES, BYTES_SENT, BYTES_SENT_AGAIN = 144, 200, 208
 """Where `struct tcp_info` of Linux has `tcpi_notsent_bytes`, `tcpi_bytes_sent` and `tcpi_bytes_retrans`, from 4.19 on."""
+FEW_NUMBERS_BYTES = 64
 MAX_ERROR = 0.15
 
 
@@ -69,9 +70,11 @@ class Sent(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kind = self.KINDS.get(func._schema.name.removeprefix("c10d::"))
-        if kind is not None:
+        sizes = [tensor.numel() * tensor.element_size() for tensor in tree_leaves(args) if isinstance(tensor, torch.Tensor)]
+        whole = max(sizes, default=0)
+        # The few numbers of a step are in no plan.
+        if kind is not None and whole > FEW_NUMBERS_BYTES:
             self.counts[kind] = self.counts.get(kind, 0) + 1
-            whole = max(tensor.numel() * tensor.element_size() for tensor in tree_leaves(args) if isinstance(tensor, torch.Tensor))
             self.num_bytes[kind] = self.num_bytes.get(kind, 0) + whole
         return func(*args, **(kwargs or {}))
 
