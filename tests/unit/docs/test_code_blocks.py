@@ -73,12 +73,22 @@ def problems_of(block: dict[str, Any], pipeline: str) -> list[str]:
     return []
 
 
-@pytest.mark.parametrize("code", blocks("python"))
-def test_python_of_a_page_runs_and_imports_what_exists(code: str) -> None:
-    for module, name in imported_names(code):
-        assert hasattr(importlib.import_module(module), name), f"{module} has no {name}"
-    if NEEDS_A_REGISTRY not in code and not code.startswith(SIGNATURES):
-        exec(compile(code, "page", "exec"), {"__name__": "page"})  # noqa: S102 - a page's own code
+def python_of_pages() -> list[Any]:
+    """Return (the blocks of a page) with the page as test id: a block may use what those before it define."""
+    found: dict[str, list[str]] = {}
+    for block in blocks("python"):
+        found.setdefault(str(block.id).rpartition("-")[0], []).append(block.values[0])
+    return [pytest.param(codes, id=page) for page, codes in found.items()]
+
+
+@pytest.mark.parametrize("codes", python_of_pages())
+def test_python_of_a_page_runs_and_imports_what_exists(codes: list[str]) -> None:
+    names: dict[str, Any] = {"__name__": "page"}
+    for code in codes:
+        for module, name in imported_names(code):
+            assert hasattr(importlib.import_module(module), name), f"{module} has no {name}"
+        if NEEDS_A_REGISTRY not in code and not code.startswith(SIGNATURES):
+            exec(compile(code, "page", "exec"), names)  # noqa: S102 - a page's own code
 
 
 @pytest.mark.parametrize("text", blocks("yaml"))
