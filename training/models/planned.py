@@ -19,7 +19,7 @@ from training.engine.planning.planner import Plan, check_fits, judged, plan
 from training.engine.planning.probe import ROWS_OF_A_GROUP, Candidate, facts_of
 from training.errors import Problem, SpecError
 from training.models.base import load_family
-from training.models.torch_family import Architecture, TorchFamily
+from training.models.torch_family import TorchFamily, architecture_of
 from training.spec import PipelineSpec
 from training.spec.layout import Layout
 from training.spec.sections.train import DEFAULT_BATCH_SIZE
@@ -65,16 +65,6 @@ def plan_of(spec: PipelineSpec, features: Sequence[FeatureEntry], devices: Devic
         precision=("bf16" if devices.kind.has_bf16 else "fp32") if train.precision == "auto" else train.precision,
     )
     return plan(facts_of(candidate), work, devices)
-
-
-def architecture_of(spec: PipelineSpec, features: Sequence[FeatureEntry]) -> Architecture:
-    """Return what a torch module is built from."""
-    plans = spec.prepare.features
-    return {
-        "features": list(features),
-        "bias_features": [entry["name"] for entry in features if plans[entry["name"]].serve_as is not None],
-        "settings": dict(spec.train.settings),
-    }
 
 
 def planned_features(spec: PipelineSpec, cardinalities: Mapping[str, int]) -> tuple[list[FeatureEntry], list[str]]:

@@ -48,6 +48,16 @@ class Architecture(TypedDict):
     """`train.settings` of the spec."""
 
 
+def architecture_of(spec: PipelineSpec, features: Sequence[FeatureEntry]) -> Architecture:
+    """Return what a torch module is built from."""
+    plans = spec.prepare.features
+    return {
+        "features": list(features),
+        "bias_features": [entry["name"] for entry in features if plans[entry["name"]].serve_as is not None],
+        "settings": dict(spec.train.settings),
+    }
+
+
 class TorchFamily(Family):
     """A torch module trained by the loop of `training.engine`."""
 
@@ -121,13 +131,7 @@ class TorchFamily(Family):
             cut=functools.partial(self._asked_stages, train.model),
             schedule=train.parallel.schedule if isinstance(train.parallel, Parallel) else "1f1b",
         )
-        features = context.dataset_meta["layout"]["features"]
-        plans = context.spec.prepare.features
-        architecture: Architecture = {
-            "features": list(features),
-            "bias_features": [entry["name"] for entry in features if plans[entry["name"]].serve_as is not None],
-            "settings": dict(train.settings),
-        }
+        architecture = architecture_of(context.spec, context.dataset_meta["layout"]["features"])
         torch.manual_seed(train.seed)
         module = self.build(architecture)
         if train.activation_checkpointing != "none":

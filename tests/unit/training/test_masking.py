@@ -1,4 +1,4 @@
-"""No secret is in what is told of an error."""
+"""Error messages contain no secret."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def imported(store: Store, path: Path, like: Manifest, saved: Saved) -> str:
         like: a checkpoint of the model, with its checked index `saved`: the new one is for the same training.
 
     Raises:
-        DataError: `weights.unreadable`, it is no file of safetensors; `weights.other`, its tensors are not those of the model.
+        DataError: `weights.unreadable`, not a file of safetensors; `weights.other`, its tensors are not those of the model.
     """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)

@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 MAX_FAILED_SAVES: Final = 3
 NUM_MEASURED: Final = 5
-"""Of the last saves, by which the time of the next one is told."""
+"""Of the last saves: the slowest one is what the next one is expected to take."""
 BEST: Final = "best"
 """Ref below a run's `checkpoints/` to that of the epoch with the lowest validation loss so far."""
 _EPOCH: Final = re.compile(r"epoch_(\d+)")

@@ -280,7 +280,7 @@ def command_of(launch: Launch, cluster: Cluster) -> list[str]:
     module = f"training.stages.{launch.stage}"
     tini = ["tini", "-g", "--", "python", "-m"]
     torchrun = ["training.runtime.torchrun", f"--nproc-per-node={launch.processes_per_node}", "--max-restarts=0"]
-    # torchrun kills its ranks 30 s after it is told to end, unless it is told otherwise.
+    # Without the option, torchrun kills its ranks 30 s after SIGTERM.
     torchrun.append(f"--shutdown-timeout={grace_seconds(cluster)}")
     if launch.is_gang:
         first = f"{launch.name}-0.{launch.name}.{cluster.namespace}.svc"

@@ -1,4 +1,4 @@
-"""A training that is told when it will be killed: what is committed by then, and that it ends."""
+"""A training with a stop notice: what is committed before SIGKILL, and that the process ends."""
 
 from __future__ import annotations
 
