@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from training import scratch
-from training.scratch import PREFIX, pid_namespace, scratch_folder
+from training import process_identity, scratch
+from training.process_identity import UNKNOWN, pid_namespace
+from training.scratch import PREFIX, scratch_folder
 
 ROOT = Path(__file__).resolve().parents[3]
 HOLD = """
@@ -87,7 +88,7 @@ def test_process_in_a_namespace_of_its_own_has_another_place() -> None:
         "--mount-proc",
         sys.executable,
         "-c",
-        "import training.scratch as s; print(s.pid_namespace())",
+        "import training.process_identity as p; print(p.pid_namespace())",
     ]
     seen = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False)
     if seen.returncode != 0:
@@ -98,13 +99,13 @@ def test_process_in_a_namespace_of_its_own_has_another_place() -> None:
 
 def test_host_with_another_name_is_another_place(monkeypatch: pytest.MonkeyPatch) -> None:
     here = pid_namespace()
-    monkeypatch.setattr(scratch.socket, "gethostname", lambda: "another")
+    monkeypatch.setattr(process_identity.socket, "gethostname", lambda: "another")
     assert pid_namespace() != here
 
 
 def test_nothing_is_swept_where_the_namespace_is_not_known(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scratch, "pid_namespace", lambda: scratch.UNKNOWN)
-    left = temporary / f"{PREFIX}{scratch.UNKNOWN}-4194303-77-abc"
+    monkeypatch.setattr(scratch, "pid_namespace", lambda: UNKNOWN)
+    left = temporary / f"{PREFIX}{UNKNOWN}-4194303-77-abc"
     left.mkdir()
     sweep()
     assert [path.name for path in temporary.iterdir()] == [left.name]

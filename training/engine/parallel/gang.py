@@ -11,9 +11,8 @@ from __future__ import annotations
 import os
 import socket
 import sys
-import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Self
@@ -24,6 +23,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from training import liveness
 from training.engine.devices import Place, backend_of
+from training.engine.parallel.roll_call import ANSWER_SECONDS, Absent, RollCall
 from training.errors import PeerLostError
 from training.installation import RANK, WORLD_SIZE, Seconds, Variable
 
@@ -47,10 +47,6 @@ NODE: Final = Variable(
 )
 COMPILER_OPTIONS: Final = "torch._inductor.config"
 COMPILER_VARIABLE: Final = "TORCHINDUCTOR_DETERMINISTIC"
-
-ANSWER_SECONDS: Final = 5.0
-"""How long the others have to answer when a collective broke: they are in the same step."""
-ANSWER_PAUSE_SECONDS: Final = 0.05
 
 BROKEN_COLLECTIVE: Final = (
     "gloo",
@@ -87,8 +83,8 @@ def slow_work_timeout() -> timedelta:
     return max(timedelta(seconds=SLOW_WORK_LIMIT.read()), collective_timeout())
 
 
-def _meet(rank: int, world_size: int, place: Place) -> tuple[torch._C._distributed_c10d.Store, list[Place], tuple[str, ...]]:
-    """Wait until every rank is there; return their store, what each of them trains on, and on which node.
+def _meet(rank: int, world_size: int, place: Place) -> tuple[RollCall, list[Place], tuple[str, ...]]:
+    """Wait until every rank is there; return who they are, what each of them trains on, and on which node.
 
     What comes before can take one rank longer than a collective may: imports, the lease, fetching the shards.
     """
@@ -98,7 +94,8 @@ def _meet(rank: int, world_size: int, place: Place) -> tuple[torch._C._distribut
     store.set(f"nightshift/place/{rank}", place.to_text())
     store.set(f"nightshift/node/{rank}", node_name())
     places = [Place.from_text(store.get(f"nightshift/place/{other}").decode()) for other in range(world_size)]
-    return store, places, tuple(store.get(f"nightshift/node/{other}").decode() for other in range(world_size))
+    nodes = tuple(store.get(f"nightshift/node/{other}").decode() for other in range(world_size))
+    return RollCall.meet(store, rank, world_size), places, nodes
 
 
 def _use_deterministic_algorithms() -> None:
@@ -124,8 +121,8 @@ class Gang:
     """Gloo group of all ranks with the limit of slow work, for numbers on the CPU; None: the default group."""
     nodes: tuple[str, ...] = ()
     """By rank, the name of its node; empty where it is not known."""
-    store: torch._C._distributed_c10d.Store | None = None
-    """Of the launcher, through which ranks met; None: they met otherwise."""
+    roll_call: RollCall | None = None
+    """How lost ranks are found; None: the ranks did not meet through the launcher's store."""
 
     @classmethod
     def join(cls, *, threads_per_process: int = 1, use_gpus: bool = True) -> Self:
@@ -149,10 +146,10 @@ class Gang:
         if world_size == 1:
             return gang
         with gang._meeting():
-            store, places, nodes = _meet(rank, world_size, place)
+            roll_call, places, nodes = _meet(rank, world_size, place)
             backend = backend_of(places)
-            dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=collective_timeout())
-            return cls(rank, world_size, device, dist.new_group(backend="gloo", timeout=slow_work_timeout()), nodes, store)
+            dist.init_process_group(backend, store=roll_call.store, rank=rank, world_size=world_size, timeout=collective_timeout())
+            return cls(rank, world_size, device, dist.new_group(backend="gloo", timeout=slow_work_timeout()), nodes, roll_call)
 
     @property
     def is_first(self) -> bool:
@@ -221,35 +218,23 @@ class Gang:
             err: what the broken collective was turned into.
             step: the last whole one.
         """
-        absent = self._absent()
-        if not absent:
+        absent = Absent() if self.roll_call is None else self.roll_call.absent()
+        if not absent.ranks:
             return PeerLostError(err.code, f"after step {step}: {err.message}", hint=err.hint)
-        who = ", ".join(self.place_of(rank) for rank in absent)
-        limit = f"{COLLECTIVE_LIMIT.name} = {COLLECTIVE_LIMIT.read():g} s"
-        message = f"{who} is lost after step {step}: no answer within {ANSWER_SECONDS:.0f} s ({limit}); {err.message}"
-        hint = "look at the log of that rank and at its node; a rank that is only slow needs a higher limit"
-        return PeerLostError(err.code, message, hint=hint, details={"ranks": absent})
+        who = ", ".join(self.place_of(rank) for rank in absent.ranks)
+        if absent.have_ended:
+            reason, hint = "its process has ended", "look at the log of that rank and at its node"
+        else:
+            limit = f"{COLLECTIVE_LIMIT.name} = {COLLECTIVE_LIMIT.read():g} s"
+            reason = f"no answer within {ANSWER_SECONDS:.0f} s ({limit})"
+            hint = "look at the log of that rank and at its node; a rank that is only slow needs a higher limit"
+        message = f"{who} is lost after step {step}: {reason}; {err.message}"
+        return PeerLostError(err.code, message, hint=hint, details={"ranks": list(absent.ranks)})
 
     def answer(self) -> None:
         """Tell the others that this rank is there, after a collective broke."""
-        if self.store is not None:
-            with suppress(RuntimeError):
-                # The launcher may be what is lost.
-                self.store.set_timeout(timedelta(seconds=ANSWER_SECONDS))
-                self.store.set(f"nightshift/answer/{self.rank}", "")
-
-    def _absent(self) -> list[int]:
-        """Return the ranks that do not answer; none where that cannot be found out."""
-        if self.store is None:
-            return []
-        missing, deadline = set(range(self.world_size)) - {self.rank}, time.monotonic() + ANSWER_SECONDS
-        try:
-            while missing and time.monotonic() < deadline:
-                missing = {rank for rank in missing if not self.store.check([f"nightshift/answer/{rank}"])}
-                time.sleep(ANSWER_PAUSE_SECONDS if missing else 0)
-        except RuntimeError:
-            return []
-        return sorted(missing)
+        if self.roll_call is not None:
+            self.roll_call.answer()
 
     def wait_for_all(self) -> None:
         """Return once every rank is here; any may be late by the limit of slow work."""

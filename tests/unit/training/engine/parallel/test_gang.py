@@ -18,6 +18,7 @@ from training.engine.parallel import gang as gang_module
 from training.engine.parallel.alone import Alone
 from training.engine.parallel.gang import Gang, collective_timeout, slow_work_timeout
 from training.errors import PeerLostError, SpecError
+from training.process_identity import Process
 from training.runtime.provenance import CHECKOUT
 
 CPU = torch.device("cpu")
@@ -84,6 +85,7 @@ def store_with(place: Place, *, num_ranks: int) -> dist.HashStore:
     for rank in range(num_ranks):
         store.set(f"nightshift/place/{rank}", place.to_text())
         store.set(f"nightshift/node/{rank}", f"node-{rank}")
+        store.set(f"nightshift/process/{rank}", Process.this().to_text())
     return store
 
 
