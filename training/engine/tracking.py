@@ -39,6 +39,8 @@ from training.store import Bucket
 logger = logging.getLogger(__name__)
 
 FLUSH_SECONDS: Final = 0.5
+OPEN_SECONDS: Final = 10.0
+"""The run is made with the first metrics, or this long after the start: the client's import must not slow down a restored start."""
 RETRY_SECONDS: Final = 5.0
 MAX_RETRY_SECONDS: Final = 60.0
 CLOSE_SECONDS: Final = 10.0
@@ -138,8 +140,10 @@ class Tracker:
     def _run(self) -> None:
         # It sends while the work hangs: no progress of the work's.
         liveness.in_background()
+        opens_by = time.monotonic() + OPEN_SECONDS
         while not self._closing.wait(FLUSH_SECONDS):
-            self._flush()
+            if self._pending or time.monotonic() >= opens_by:
+                self._flush()
         self._away_until = 0.0
         self._flush()
 
