@@ -33,6 +33,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     "derive.cycle": "remove one of the expressions of the circle that the message names",
     "expectation.failed": "repair the data, or correct the expectation in the suite; the validation report has the numbers",
     "field.pattern": "write a value of the form that the message shows",
+    "format.jsonl": "correct the line that the message names: one JSON object per line, in UTF-8, with the keys of the first line",
     "freshness.late": "wait for newer data, or raise `validate.freshness`",
     "gang.forming": "check why the missing pods cannot be created (quota, admission); raise `schedule_timeout` if it takes longer",
     "gang.queued": "wait for quota, or raise `schedule_timeout`; Kueue's workload says what is missing",

@@ -53,6 +53,7 @@ class SourceDescriptor:
 
 DESCRIPTORS: Final[Mapping[str, SourceDescriptor]] = {
     "csv": SourceDescriptor(days=Days.PARTITIONED),
+    "jsonl": SourceDescriptor(days=Days.PARTITIONED),
     "parquet": SourceDescriptor(days=Days.PARTITIONED),
 }
 """The kinds of training/sources/kinds/."""

@@ -1,4 +1,4 @@
-"""CSV files."""
+"""CSV files, plain or compressed."""
 
 from __future__ import annotations
 
@@ -15,20 +15,22 @@ class CsvSource(FileSource):
         """Read one file.
 
         Raises:
-            DataError: `schema.unexpected`, columns neither declared nor ignored; of `read_header` and `read_csv`; `source.too_large`, by
-                the size of the file.
+            DataError: `schema.unexpected`, columns neither declared nor ignored; of `plain_file`, `read_header` and `read_csv`;
+                `source.too_large`, by the size of the file, decompressed.
         """
         # Imported here: operators list files, and need no Arrow for it.
+        from training.sources.compression import plain_file
         from training.sources.csv_reader import read_csv, read_header
         from training.sources.limits import check_size
         from training.sources.tables import ARROW_TYPES, declared_columns
         from training.store.objects import file_digest
 
-        path, contract = self.copied(part, folder), self.contract
+        copied, contract = self.copied(part, folder), self.contract
+        path = plain_file(copied, folder, source=part.uri, limit_bytes=limit_bytes)
         check_size(path.stat().st_size, limit_bytes, what=part.uri)
         present = declared_columns(contract, read_header(path, source=part.uri), source=part.uri)
         table = read_csv(path, {name: ARROW_TYPES[contract.columns[name].type] for name in present}, source=part.uri)
-        return PartContent(table, f"sha256:{file_digest(path)}")
+        return PartContent(table, f"sha256:{file_digest(copied)}")
 
 
 SOURCE = CsvSource

@@ -78,11 +78,11 @@ class Table(Section):
 
     table: Name
     kind: Kind
-    """`csv`, `parquet`, or a kind that an installed distribution adds (docs/extending.md)."""
+    """`csv`, `jsonl` (JSON lines), `parquet`, or a kind that an installed distribution adds (docs/extending.md)."""
     uri: Annotated[Line | None, Field(validate_default=True)] = None
     """`${NAME_URI}/…`, or s3://, gs://, az://; a file, or the folder of the partitions. Required, unless the kind has no place."""
     settings: dict[str, Setting] = Field(default_factory=dict, validate_default=True)
-    """The kind's own; defaults are filled in. `csv` and `parquet` have none."""
+    """The kind's own; defaults are filled in. `csv`, `jsonl` and `parquet` have none."""
 
     @field_validator("kind", mode="after")
     @classmethod

@@ -296,7 +296,7 @@ def test_a_day_without_rows_is_waited_for_and_named(shop: Shop) -> None:
         (("    window: 4d", "    window: 90h"), {"data.source.window: [partition.window]"}),
         (
             ("kind: sqlite", "kind: sqlight"),
-            {"data.source.kind: [field.choice] must be 'broken', 'calendar', 'csv', 'empty', 'parquet' or 'sqlite'"},
+            {"data.source.kind: [field.choice] must be 'broken', 'calendar', 'csv', 'empty', 'jsonl', 'parquet' or 'sqlite'"},
         ),
         (
             ("kind: sqlite", "kind: broken"),

@@ -55,7 +55,7 @@ CASES: list[tuple[str, str, str, str]] = [
         R,
         "kind: parquet",
         "kind: parqet",
-        "data.source.kind: [field.choice] must be 'csv' or 'parquet', got 'parqet' (did you mean parquet?)",
+        "data.source.kind: [field.choice] must be 'csv', 'jsonl' or 'parquet', got 'parqet' (did you mean parquet?)",
     ),
     *(
         (

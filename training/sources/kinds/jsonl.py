@@ -1,0 +1,35 @@
+"""JSON lines: one object per line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from training.sources.file_source import FileSource
+from training.sources.source import PartContent, SourcePart
+
+
+class JsonLinesSource(FileSource):
+    """Files of one JSON object per line, plain or compressed; values that are not of their column's declared type are refused."""
+
+    def read(self, part: SourcePart, folder: Path, *, limit_bytes: int) -> PartContent:
+        """Read one file, as a stream of its rows.
+
+        Raises:
+            DataError: `schema.unexpected`, keys neither declared nor ignored; of `plain_file` and `first_keys`; while the rows are read,
+                those of `read_jsonl`.
+        """
+        # Imported here: operators list files, and need no Arrow for it.
+        from training.sources.compression import plain_file
+        from training.sources.jsonl_reader import first_keys, read_jsonl
+        from training.sources.tables import ARROW_TYPES, declared_columns
+        from training.store.objects import file_digest
+
+        copied, contract = self.copied(part, folder), self.contract
+        path = plain_file(copied, folder, source=part.uri, limit_bytes=limit_bytes)
+        keys = first_keys(path, source=part.uri)
+        present = declared_columns(contract, keys, source=part.uri)
+        types = {name: ARROW_TYPES[contract.columns[name].type] for name in present}
+        return PartContent(read_jsonl(path, keys, types, source=part.uri), f"sha256:{file_digest(copied)}")
+
+
+SOURCE = JsonLinesSource
