@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from training import liveness
+from training.contracts import Scalar
 from training.data.loader import Batch, Loader, cut
 from training.engine.checkpoint.checkpoints import Checkpoints
 from training.engine.checkpoint.format import Position
@@ -28,9 +29,10 @@ from training.engine.optimizers import OptimizerSettings
 from training.engine.parallel.strategy import Strategy, SumLoss
 from training.engine.precision import LossScale
 from training.engine.replicas import ReplicaCheck
+from training.engine.stragglers import Straggler, StragglerCheck
 from training.engine.tracking import Tracker
 from training.engine.watchdog import Watchdog
-from training.errors import DataError, PeerLostError, PreemptedError
+from training.errors import DataError, NightshiftError, PeerLostError, PreemptedError
 from training.runtime.context import StageContext, StopFlag
 
 logger = logging.getLogger(__name__)
@@ -108,6 +110,8 @@ class Parts:
     early_stopping: int | None
     replica_check_steps: int = 0
     """How often replicas of the model are compared, 0: never (`training.engine.replicas`)."""
+    straggler_ratio: float | None = None
+    """From which on a process is slower than the others, None: they are not compared (`training.engine.stragglers`)."""
     judge: Judge | None = None
     """Called by rank 0 after each epoch: whether to continue the training."""
 
@@ -121,6 +125,14 @@ class Loop:
         self._gang = parts.strategy.gang
         self._watchdog = Watchdog()
         self._replicas = ReplicaCheck(parts.strategy, parts.checkpoints, every_steps=parts.replica_check_steps)
+        self._stragglers = StragglerCheck(
+            parts.strategy,
+            ratio=parts.straggler_ratio,
+            is_disturbed=lambda: parts.checkpoints.is_saving,
+            found=self._note_straggler,
+            compared=lambda step, ratio: parts.tracker.log(step, slowest_rank_ratio=ratio),
+        )
+        self._loss = self._stragglers.measuring(parts.loss, parts.module)
         self._given_up = False
         self.progress = Progress(loss_scale=LossScale() if parts.strategy.precision == "fp16" else None)
         self.best: dict[str, torch.Tensor] = {}
@@ -154,6 +166,8 @@ class Loop:
             self._gang.answer()
             self._rescue()
             raise self._gang.lost(err, self.progress.step) from err
+        finally:
+            self._stragglers.close()
         parts.checkpoints.wait()
 
     @property
@@ -165,8 +179,9 @@ class Loop:
         # The first rank may still wait for an upload: not in the collective of a step, whose limit is short.
         self._gang.wait_for_all()
         first = progress.step - progress.epoch * parts.loader.steps_per_epoch
-        for number, batch in enumerate(parts.loader.batches(progress.epoch, first), start=first):
+        for number, batch in enumerate(self._stragglers.batches(parts.loader.batches(progress.epoch, first)), start=first):
             self._step(cut(batch, parts.loader.num_micro_batches(number)), parts.loader.num_global_units(number))
+            self._stragglers.check(progress.step)
             self._between_steps()
         self._finish_epoch()
 
@@ -191,14 +206,15 @@ class Loop:
     def _step(self, batches: Sequence[Batch], num_units: int) -> None:
         parts, progress, strategy = self._parts, self.progress, self._strategy
         _seed((parts.seed * 1_000_003 + progress.step) * 4099 + strategy.data_rank, self._gang.device)
-        self._optimizer.clear_gradients()
-        scale = 1.0 if progress.loss_scale is None else progress.loss_scale.factor
-        total = strategy.backward(batches, _scaled(parts.loss, scale), num_units)
-        if scale != 1.0:
-            self._optimizer.divide_gradients(scale)
-        norm = strategy.clip(MAX_GRAD_NORM)
-        loss = float(total) / scale * strategy.num_data_ranks / num_units
-        metrics = self._update(loss, norm)
+        with self._stragglers.step():
+            self._optimizer.clear_gradients()
+            scale = 1.0 if progress.loss_scale is None else progress.loss_scale.factor
+            total = strategy.backward(batches, _scaled(self._loss, scale), num_units)
+            if scale != 1.0:
+                self._optimizer.divide_gradients(scale)
+            norm = strategy.clip(MAX_GRAD_NORM)
+            loss = float(total) / scale * strategy.num_data_ranks / num_units
+            metrics = self._update(loss, norm)
         progress.step += 1
         # In fp16 a single batch may overflow: its step is skipped, and its loss left out.
         known = {"loss": loss} if math.isfinite(loss) else {}
@@ -257,6 +273,24 @@ class Loop:
     def _compare_replicas(self) -> None:
         """Raise where one replica has other weights than another: before they are saved, or kept as the best."""
         self._replicas.check(self.progress.step, lambda: _sections(module=self._parameters, optimizer=self._optimizer.state()))
+
+    def _note_straggler(self, straggler: Straggler) -> None:
+        """Note a straggler where who relaunches this training finds it: the next attempt may do without that node."""
+        parts = self._parts
+        parts.tracker.log(straggler.step, straggler_rank=float(straggler.rank), straggler_ratio=straggler.ratio)
+        request = parts.stage.request
+        address = parts.stage.store.address(request.pipeline, request.stage, request.fingerprint)
+        try:
+            address.write_straggler(request.attempt_id, straggler.rank, straggler.to_json())
+        except NightshiftError as err:
+            logger.warning("the straggler could not be noted in the store: %s", err)
+
+    def scalars(self) -> dict[str, Scalar]:
+        """Return what the stage's result says of the training besides its model; only where there is something to say."""
+        named = self._stragglers.named
+        if not named:
+            return {}
+        return {"stragglers": "; ".join(f"{named[rank].short_words()}" for rank in sorted(named))}
 
     def _stopped_early(self) -> bool:
         patience = self._parts.early_stopping

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     # A registered model carries what is imported above, and nothing else: scoring needs neither spec nor store.
     # Scoring alone loads models too: it opens no MLflow (see `canary` in the stage table), and scoring trees imports no torch.
     # Tests follow the imports.
+    from training.contracts import Scalar
     from training.data.dataset import DatasetMeta
     from training.engine.checkpoint.checkpoints import Checkpoints
     from training.engine.parallel.alone import Alone
@@ -74,7 +75,7 @@ class FitResult:
     history: Sequence[Mapping[str, float]]
     """One entry per epoch; no clock in it."""
     num_steps: int
-    scalars: Mapping[str, float] = field(default_factory=dict)
+    scalars: Mapping[str, Scalar] = field(default_factory=dict)
 
 
 class Family(ABC):

@@ -154,6 +154,7 @@ class TorchFamily(Family):
                 optimizer=self.optimizer_settings(train, module),
                 early_stopping=train.early_stopping,
                 replica_check_steps=train.replica_check_steps,
+                straggler_ratio=train.straggler_ratio,
                 judge=context.judge,
             )
         )
@@ -167,6 +168,7 @@ class TorchFamily(Family):
             validation_loss=loop.progress.best_loss,
             history=loop.progress.history,
             num_steps=loop.progress.step,
+            scalars=loop.scalars(),
         )
 
     def layout(self, spec: PipelineSpec, gang: Gang | Alone, dataset_path: Path, dataset_meta: DatasetMeta) -> Layout:

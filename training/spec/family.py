@@ -9,7 +9,7 @@ from training.spec.types import Section
 
 NEURAL_ONLY: Final = (
     *("batch_size", "micro_batch_size", "parallel", "precision", "activation_checkpointing"),
-    *("gradient_compression", "powersgd_rank", "replica_check_steps"),
+    *("gradient_compression", "powersgd_rank", "replica_check_steps", "straggler_ratio"),
     *("optimizer", "momentum", "weight_decay", "schedule", "warmup_steps", "warmup_share"),
 )
 """Keys of `train` that have no effect on a family that is not trained by gradient descent."""

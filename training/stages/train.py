@@ -293,7 +293,7 @@ def code_version_of(context: StageContext) -> str:
 def parameters_as_made(spec: PipelineSpec) -> dict[str, JsonValue]:
     """Return the section `train` without what makes no other model: where it ran, and how often it was saved."""
     values = spec.train.model_dump(mode="json", by_alias=True)
-    return {key: value for key, value in values.items() if key not in ("placement", "checkpoint", "replica_check_steps")}
+    return {key: value for key, value in values.items() if key not in ("placement", "checkpoint", "replica_check_steps", "straggler_ratio")}
 
 
 def parameters_of(spec: PipelineSpec) -> dict[str, JsonValue]:

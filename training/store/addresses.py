@@ -54,6 +54,7 @@ class StageAddress:
     journal/<n>.json                   lease, checkpoint and commit entries, fenced
     attempts/<id>/_REQUEST.json        everything the attempt needs
     attempts/<id>/log.txt, heartbeat.json, _ERROR.json
+    attempts/<id>/stragglers/<rank>.json   which rank was slow, and on which node
     launches/<n>.json                  what was requested from a cluster: the same launch is never requested twice
     attempts/<id>/_ENDED.json          how the cluster says it ended
     """
@@ -169,6 +170,20 @@ class StageAddress:
             StoreError: `record.damaged` or `record.newer`.
         """
         return self._note(f"attempts/{attempt_id}/_ERROR.json", exit_code=int)
+
+    def write_straggler(self, attempt_id: str, rank: int, straggler: Mapping[str, object]) -> bool:
+        """Write which rank of an attempt is slow; what was first written of a rank stands."""
+        return self._create_note(f"attempts/{attempt_id}/stragglers/{rank}.json", straggler)
+
+    def stragglers(self, attempt_id: str) -> list[dict[str, JsonValue]]:
+        """Return the ranks of an attempt that were named as slow, one record each.
+
+        Raises:
+            StoreError: `record.damaged` or `record.newer`.
+        """
+        prefix = f"{self._prefix}/attempts/{attempt_id}/stragglers/"
+        names = [entry.key.removeprefix(f"{self._prefix}/") for entry in self._bucket.list(prefix)]
+        return [note for name in sorted(names) if (note := self._note(name, rank=int, node=str)) is not None]
 
     def launches(self) -> Ref:
         """Return the chain of launches: the requests to a cluster, in order."""

@@ -65,6 +65,11 @@ class Checkpoints:
         """Whether a save without a name is due after a step (`Saves.is_due`)."""
         return self._writer.is_due(step)
 
+    @property
+    def is_saving(self) -> bool:
+        """Whether this process is writing a checkpoint."""
+        return self._writer.saves.is_writing
+
     def reserve(self, state: State) -> None:
         """See `CheckpointWriter.reserve`."""
         self._writer.reserve(state)

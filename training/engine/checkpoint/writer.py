@@ -142,7 +142,12 @@ class Saves:
         if steps is not None and step // steps > self._begun_step // steps:
             # Also while a save is under way, which the new one waits for: which steps are saved does not depend on the store's speed.
             return True
-        return time.monotonic() - self._begun_at >= self._interval.seconds and all(save.future.done() for save in self._in_flight)
+        return time.monotonic() - self._begun_at >= self._interval.seconds and not self.is_writing
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether a save has not ended."""
+        return any(not save.future.done() for save in self._in_flight)
 
     @property
     def under_way(self) -> bool:

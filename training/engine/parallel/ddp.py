@@ -88,6 +88,9 @@ class ReplicatedModel:
     def part(self, rank: int) -> int:
         return 0
 
+    def stage_number(self, rank: int) -> int:
+        return 0
+
     @property
     def saves(self) -> bool:
         return self._gang.is_first

@@ -45,7 +45,7 @@ class PipelinedModel:
         self._cut = cut
         self._schedule_name = schedule
         self._precision = precision
-        self._stage_number = gang.rank // layout.data
+        self._stage_number = self.stage_number(gang.rank)
         self._module: nn.Module = nn.Identity()
         self._parameters: dict[str, nn.Parameter] = {}
         self._names: list[list[str]] = []
@@ -72,6 +72,9 @@ class PipelinedModel:
 
     def part(self, rank: int) -> int:
         return self._layout.part(rank)
+
+    def stage_number(self, rank: int) -> int:
+        return rank // self._layout.data
 
     @property
     def saves(self) -> bool:

@@ -205,6 +205,9 @@ class ShardedModel:
     def part(self, rank: int) -> int:
         return self._layout.part(rank)
 
+    def stage_number(self, rank: int) -> int:
+        return 0
+
     @property
     def saves(self) -> bool:
         return True

@@ -42,6 +42,9 @@ class Strategy(Protocol):
     def part(self, rank: int) -> int:
         """Return which part of a replica a process has: after each step, processes with the same part have the same parameters."""
 
+    def stage_number(self, rank: int) -> int:
+        """Return which stage of a pipeline a process has; 0 where there is none. Processes of one stage have the same work in a step."""
+
     @property
     def saves(self) -> bool:
         """Whether this process writes checkpoints."""

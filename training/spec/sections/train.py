@@ -130,6 +130,9 @@ class Train(Section):
     """Columns of PowerSGD's matrices; absent: 4. More are more exact, and more bytes."""
     replica_check_steps: Annotated[int, Field(ge=0, le=10**9)] = 1000
     """Steps between two comparisons of the model's replicas, which also takes place at the end of each epoch; 0: they are not compared."""
+    straggler_ratio: Annotated[float, Field(gt=1, le=1000)] | None = 1.5
+    """A process that works on a step for so many times as long as the others, in three windows of steps in a row, is named as a straggler
+    with rank, node and step; null: they are not compared."""
     checkpoint: Checkpoint = Field(default_factory=Checkpoint)
     from_checkpoint: Digest | None = None
     """SHA-256 of the manifest of a checkpoint in the store, at which the training begins (`nightshift checkpoints restore`)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -112,10 +112,10 @@ def scripted_validation(losses: list[float]) -> Callable[[nn.Module, Batch], tor
     return loss
 
 
-def write_rows(folder: Path) -> dict[str, Any]:
+def write_rows(folder: Path, rows: Mapping[str, int] = NUM_ROWS) -> dict[str, Any]:
     """Write the shards of both splits below `folder`; return the dataset's meta."""
     shards = {}
-    for split, num_rows in NUM_ROWS.items():
+    for split, num_rows in rows.items():
         numbers = np.arange(num_rows)
         cells = np.empty((num_rows, 2), dtype=np.int32)
         cells[:, 0] = (((numbers * 7) % 11 - 5) / 4).astype(np.float32).view(np.int32)
@@ -135,9 +135,9 @@ def schedule_of(changes: dict[str, Any], total_steps: int) -> Schedule:
 class LoopBench:
     """A store, the shards, and as many attempts of one training as a test wants."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, rows: Mapping[str, int] = NUM_ROWS) -> None:
         self.folder = folder
-        self.meta = write_rows(folder)
+        self.meta = write_rows(folder, rows)
         self.store = Store(str(folder / "store"))
         self.num_attempts = 0
 

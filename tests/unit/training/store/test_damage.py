@@ -61,6 +61,7 @@ def fill(address: StageAddress, fingerprint: str) -> None:
     address.write_request(request_of(fingerprint))
     address.write_error("a1", {"code": "c", "exit_code": 65, "message": fingerprint[0]})
     address.write_ended("a1", {"phase": "ended", "code": fingerprint[0]})
+    address.write_straggler("a1", 1, {"rank": 1, "node": fingerprint[0]})
     Launches(address).claim(replace(LAUNCH, name=fingerprint[0]), after=0)
 
 
@@ -90,6 +91,7 @@ READERS: dict[str, Callable[[Store], object]] = {
     f"{AT}/attempts/a1/_REQUEST.json": lambda store: store.read_request(f"{mine(store).uri}/attempts/a1/_REQUEST.json"),
     f"{AT}/attempts/a1/_ERROR.json": lambda store: mine(store).error("a1"),
     f"{AT}/attempts/a1/_ENDED.json": lambda store: mine(store).ended("a1"),
+    f"{AT}/attempts/a1/stragglers/1.json": lambda store: mine(store).stragglers("a1"),
     f"{AT}/journal/{FIRST}": lambda store: holder_of(mine(store).journal()),
     f"{AT}/journal/0000000002.json": lambda store: HolderWatch(mine(store), owner="another").poll(),
     f"{AT}/launches/{FIRST}": lambda store: Launches(mine(store)).all(),
