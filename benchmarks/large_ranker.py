@@ -29,7 +29,8 @@ class LargeModule(RankerModule):
 
     def forward(self, batch: Batch) -> torch.Tensor:
         scores = super().forward(batch)
-        cells = scores[:1].expand(8, self.width)
+        # The sum: a rank may have no row of a batch.
+        cells = scores.sum().expand(8, self.width)
         for matrix in self.matrices:
             cells = torch.tanh(matrix(cells))
         return scores + cells.mean()

@@ -30,7 +30,8 @@ def await_condition(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.02)
 
 
-def start(bench: Bench, name: str, attempt_id: str) -> subprocess.Popen[bytes]:
+def start(bench: Bench, name: str, attempt_id: str, *options: str) -> subprocess.Popen[bytes]:
+    """Start a training; `options` are torchrun's."""
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
@@ -38,7 +39,7 @@ def start(bench: Bench, name: str, attempt_id: str) -> subprocess.Popen[bytes]:
         "MLFLOW_TRACKING_URI": "http://127.0.0.1:9",
         "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     }
-    command = [sys.executable, *TORCHRUN, "-m", "training.stages.train", bench.ask_train(name, attempt_id)]
+    command = [sys.executable, *TORCHRUN, *options, "-m", "training.stages.train", bench.ask_train(name, attempt_id)]
     log_path = Path(bench.store.root_uri.removeprefix("file://")).parent / f"{name}-{attempt_id}.log"
     with log_path.open("wb") as log:
         return subprocess.Popen(command, cwd=CHECKOUT, env=environment, stdout=log, stderr=subprocess.STDOUT)
@@ -81,3 +82,16 @@ def signal_rank(rank: int) -> Kill:
 
 def signal_torchrun(number: signal.Signals) -> Kill:
     return lambda pid: os.kill(pid, number)
+
+
+def kill_after_a_checkpoint(bench: Bench, name: str, number: int, kill: Kill | None = None) -> None:
+    """Train until so many checkpoints are committed, and kill a process, rank 1 if none is given; return when all have ended."""
+    process = start(bench, name, "a1")
+    try:
+        await_condition(lambda: len(bench.checkpoints(name)) >= number or process.poll() is not None, "a checkpoint")
+        (kill or signal_rank(1))(process.pid)
+        assert process.wait(WAIT_SECONDS) != 0
+    finally:
+        process.kill()
+        process.wait()
+    await_condition(lambda: processes_of(bench.address("train", name).uri) == [], "the ranks to end")

@@ -1,4 +1,4 @@
-"""A model of which two ranks have some layers each (`train.parallel: {pipeline: 2}`), under torchrun: killed, resumed, continued by one."""
+"""A model of which each of two ranks has a part, under torchrun: of every layer, or some of the layers. Killed, resumed, then elastic."""
 
 from __future__ import annotations
 
@@ -7,22 +7,29 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.distributed.launched import WAIT_SECONDS, await_condition, finish, processes_of, signal_rank, start
+from tests.distributed.launched import finish, kill_after_a_checkpoint, processes_of
 from tests.training_bench import Bench
 from training.contracts import ExitCode
 
 pytestmark = pytest.mark.distributed
 
 EPOCHS = 6
+PARALLEL = {"tensor": "{tensor: 2}", "pipeline": "{pipeline: 2}\n  micro_batch_size: 20"}
+
+
+@pytest.fixture(scope="module", params=list(PARALLEL))
+def divided(request: pytest.FixtureRequest) -> str:
+    """Return the dimension of the layout that has two ranks."""
+    return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    folder = tmp_path_factory.mktemp("stages")
+def bench(divided: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    folder = tmp_path_factory.mktemp(divided)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{folder}/nightshift.db")
-        made = Bench(folder, epochs=EPOCHS, batch_size=50, processes=2, every="1s", parallel="{pipeline: 2}\n  micro_batch_size: 20")
-    yield made
+        made = Bench(folder, epochs=EPOCHS, batch_size=50, processes=2, every="1s", parallel=PARALLEL[divided])
+        yield made
     assert processes_of(made.store.root_uri) == []
 
 
@@ -31,19 +38,7 @@ def undisturbed(bench: Bench) -> str:
     return finish(bench, "undisturbed")
 
 
-def kill_after_a_checkpoint(bench: Bench, name: str, number: int) -> None:
-    process = start(bench, name, "a1")
-    try:
-        await_condition(lambda: len(bench.checkpoints(name)) >= number or process.poll() is not None, "a checkpoint")
-        signal_rank(1)(process.pid)
-        assert process.wait(WAIT_SECONDS) != 0
-    finally:
-        process.kill()
-        process.wait()
-    await_condition(lambda: processes_of(bench.address("train", name).uri) == [], "the ranks to end")
-
-
-def test_killed_training_of_two_stages_ends_in_the_undisturbed_weights(bench: Bench, undisturbed: str) -> None:
+def test_killed_training_ends_in_the_undisturbed_weights(bench: Bench, divided: str, undisturbed: str) -> None:
     kill_after_a_checkpoint(bench, "killed", 2)
     saved_step = bench.checkpoints("killed")[-1]["step"]
     assert finish(bench, "killed", "a2") == undisturbed
@@ -52,10 +47,10 @@ def test_killed_training_of_two_stages_ends_in_the_undisturbed_weights(bench: Be
     assert f"resuming after step {saved_step} " in log
     result = address.result()
     assert result is not None
-    assert result.scalars["layout"] == "data 1 x shard 1 x pipeline 2"
+    assert result.scalars["layout"] == f"data 1 x shard 1 x {divided} 2"
 
 
-def test_elastic_training_continues_in_one_process_what_two_had_as_stages(
+def test_elastic_training_continues_in_one_process(
     bench: Bench, undisturbed: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
