@@ -41,6 +41,10 @@ class LaunchEntry:
     """Changes when a person clears the task: budgets are reset."""
     preemptions: int = 0
     """Launches of this work that were taken away before this one."""
+    avoided_nodes: tuple[str, ...] = ()
+    """Names of nodes on which the training was slower than on others."""
+    avoidance_tries: int = 0
+    """0: other nodes are preferred; otherwise the nodes are excluded, for so many launches in a row."""
     number: int = 0
     """From 1; 0 before it is claimed."""
 
@@ -62,7 +66,8 @@ class Launches:
     def _entry(self, revision: Revision) -> LaunchEntry:
         uri = f"{self._address.uri}/launches, revision {revision.number}"
         with readable(uri, hint=f"delete the folder {self._address.uri}/launches"):
-            return LaunchEntry(**{**revision.value, "number": revision.number})
+            avoided_nodes = tuple(map(str, revision.value.get("avoided_nodes", ())))
+            return LaunchEntry(**{**revision.value, "avoided_nodes": avoided_nodes, "number": revision.number})
 
     def claim(self, entry: LaunchEntry, *, after: int) -> bool:
         """Make `entry` the launch `after + 1`; say whether it was us (False: another operator was faster)."""

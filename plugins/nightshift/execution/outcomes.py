@@ -17,6 +17,7 @@ KILLED: Final = frozenset({SIGNALS_START + signal.SIGKILL, int(ExitCode.UNEXPECT
 """Exit codes after a SIGKILL: the process's own, or torchrun's 1."""
 OUT_OF_MEMORY: Final = "pod.oom"
 LOST_PEER: Final = "peer.lost"
+UNPLACED: Final = "gang.unplaced"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,7 +65,7 @@ class Action(Enum):
 ACTION_OF_CLUSTER: Final = {
     "pod.preempted": Action.RELAUNCH,
     "pod.gone": Action.RELAUNCH,
-    "gang.unplaced": Action.RELAUNCH,
+    UNPLACED: Action.RELAUNCH,
     "pod.start_timeout": Action.RELAUNCH,
     "pod.image": Action.FAIL,
     "pod.image_refused": Action.FAIL,

@@ -8,25 +8,23 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import Final
 
 from nightshift.execution.backend import ELASTIC, StageTask, spec_environment
 from nightshift.execution.budget import Relaunches, next_relaunch, resumption
 from nightshift.execution.kubernetes.client import Submitter, in_cluster
 from nightshift.execution.kubernetes.config import Cluster
 from nightshift.execution.kubernetes.manifests import Launch, launch_name, launch_of
+from nightshift.execution.kubernetes.slow_nodes import NOTHING, Avoidance, avoidance
 from nightshift.execution.kubernetes.status import LaunchStatus
 from nightshift.execution.kubernetes.timeouts import Limits, limits_of
-from nightshift.execution.outcomes import Action, Ended, StageEndedError, Verdict, judge
+from nightshift.execution.outcomes import UNPLACED, Action, Ended, StageEndedError, Verdict, judge
 from nightshift.settings import Settings
 from training.contracts import StageResult
-from training.errors import NightshiftError
+from training.errors import NightshiftError, StoreError
 from training.spec.rules.training import smaller_sizes
 from training.stage_table import TRAININGS
 from training.store.addresses import new_attempt_id
 from training.store.launches import PREEMPTED, Cause, LaunchEntry, Launches
-
-UNPLACED: Final = "gang.unplaced"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -133,9 +131,7 @@ class RemoteWork:
     def _cause(self, launches: list[LaunchEntry], ended: LaunchStatus) -> Cause:
         """Return why the next launch is to be, after its pause; raise if there is to be none."""
         verdict = judge(_as_ended(ended), self._address.error(launches[-1].attempt_id))
-        causes = [entry.cause for entry in launches if entry.is_of(self._task.run.owner, self._generation)]
-        done = Relaunches(infrastructure=causes.count("infrastructure"), memory=causes.count("memory"))
-        relaunch = next_relaunch(verdict, done, self._spec, self._task.stage)
+        relaunch = next_relaunch(verdict, self._relaunches(launches), self._spec, self._task.stage)
         self._task.warn(f"{relaunch.words}; {resumption(self._address)}")
         time.sleep(relaunch.pause_seconds)
         return relaunch.cause
@@ -149,6 +145,7 @@ class RemoteWork:
         preemptions = (last.preemptions if last else 0) + (ended is not None and ended.code == PREEMPTED)
         nodes = self._nodes(last, cause, ended)
         spot = self._is_spot(preemptions)
+        avoided = self._avoidance(launches, cause, ended, nodes)
         attempt_id = new_attempt_id()
         # The cluster reports that the holder of the work has ended.
         elastic = {ELASTIC: True} if self._may_shrink() else {}
@@ -164,9 +161,13 @@ class RemoteWork:
             try_number=task.run.try_number,
             generation=self._generation,
             preemptions=preemptions,
+            avoided_nodes=avoided.nodes,
+            avoidance_tries=avoided.tries,
         )
         if self._launches.claim(entry, after=number - 1):
             where = f"{nodes} nodes" if nodes > 1 else "one pod"
+            if avoided.nodes:
+                where += f" {'without' if avoided.tries else 'preferably not on'} {', '.join(avoided.nodes)} (slow before)"
             by_hand = f"python -m training.stages.{task.stage} {entry.request_uri}"
             task.say(f"launch {number}: {entry.name}, {where}{' on spot nodes' if spot else ''}; again by hand: {by_hand}")
 
@@ -180,6 +181,29 @@ class RemoteWork:
             fewer = [size for size in self._smaller_sizes() if size < last.nodes]
             return fewer[0] if fewer else last.nodes
         return last.nodes
+
+    def _avoidance(self, launches: list[LaunchEntry], cause: Cause, ended: LaunchStatus | None, nodes: int) -> Avoidance:
+        """Return what the next launch, with so many nodes, leaves out."""
+        if self._task.stage not in TRAININGS or not launches:
+            return NOTHING
+        try:
+            named = [str(found["node"]) for found in self._address.stragglers(launches[-1].attempt_id)]
+        except StoreError as err:
+            self._task.warn(f"the stragglers of launch {launches[-1].number} are not known: {err}")
+            named = []
+        used = self._relaunches(launches).infrastructure + (cause == "infrastructure")
+        return avoidance(
+            launches[-1],
+            ended,
+            named,
+            cause=cause,
+            may_shrink=any(size < nodes for size in self._smaller_sizes()),
+            relaunches_left=self._spec.retries.infrastructure - used,
+        )
+
+    def _relaunches(self, launches: list[LaunchEntry]) -> Relaunches:
+        causes = [entry.cause for entry in launches if entry.is_of(self._task.run.owner, self._generation)]
+        return Relaunches(infrastructure=causes.count("infrastructure"), memory=causes.count("memory"))
 
     def _is_spot(self, preemptions: int) -> bool:
         if self._task.stage not in TRAININGS or self._cluster.spot is None or not self._spec.train.placement.spot:
@@ -216,6 +240,7 @@ class RemoteWork:
             nodes=entry.nodes,
             spot=entry.spot,
         )
+        launch = replace(launch, avoided_nodes=entry.avoided_nodes, excludes_avoided=entry.avoidance_tries > 0)
         of_the_cluster = pod_environment(self._cluster, Settings.from_environment(), gpus=launch.gpus)
         return replace(launch, environment={**of_the_cluster, **spec_environment(self._task.stage, self._spec)})
 

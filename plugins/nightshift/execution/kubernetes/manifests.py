@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -37,6 +37,8 @@ REQUEST_ANNOTATION: Final = f"{PREFIX}/request"
 INDEX_LABEL: Final = "batch.kubernetes.io/job-completion-index"
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 KUEUE_TOPOLOGY: Final = "kueue.x-k8s.io/podset-required-topology"
+PREFERENCE: Final = 100
+"""Weight of the preference for other nodes than those that were slow: the highest."""
 KEPT_SECONDS: Final = 86_400
 """After which Kubernetes itself removes a finished gang that no task came back for."""
 
@@ -64,6 +66,10 @@ class Launch:
     accelerator: str | None = None
     topology: str | None = None
     priority: str | None = None
+    avoided_nodes: tuple[str, ...] = ()
+    """Names of nodes that it is not to run on."""
+    excludes_avoided: bool = False
+    """Whether it waits for others; False: others are preferred."""
     environment: Mapping[str, str] | None = None
     """Of this launch besides the cluster's: addresses of services, the code's version."""
 
@@ -368,10 +374,25 @@ def _nodes(launch: Launch, cluster: Cluster) -> list[Nodes]:
 
 
 def _affinity(launch: Launch, cluster: Cluster) -> Manifest:
-    if not launch.topology or not launch.is_gang or cluster.queue_of(launch.owner):
-        return {}
-    together = {"labelSelector": {"matchLabels": {LAUNCH_LABEL: launch.name}}, "topologyKey": cluster.topologies[launch.topology]}
-    return {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [together]}}
+    found: Manifest = {}
+    if launch.avoided_nodes:
+        found["nodeAffinity"] = _node_affinity(launch.avoided_nodes, is_required=launch.excludes_avoided)
+    if launch.topology and launch.is_gang and not cluster.queue_of(launch.owner):
+        together = {"labelSelector": {"matchLabels": {LAUNCH_LABEL: launch.name}}, "topologyKey": cluster.topologies[launch.topology]}
+        found["podAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": [together]}
+    return found
+
+
+def _node_affinity(nodes: Sequence[str], *, is_required: bool) -> Manifest:
+    """Return the node affinity of a pod that is to run elsewhere.
+
+    By the node's name, which is what a rank knows: its label `kubernetes.io/hostname` can be another one.
+    """
+    # The API takes one value for each of these.
+    term = {"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in nodes]}
+    if is_required:
+        return {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+    return {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": PREFERENCE, "preference": term}]}
 
 
 def _cpus(amount: float) -> str:

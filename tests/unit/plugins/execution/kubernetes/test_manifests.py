@@ -185,6 +185,22 @@ def test_a_gang_in_one_domain_is_kept_together() -> None:
     assert term == {"labelSelector": {"matchLabels": {"nightshift.io/launch": "p-train-abc-1"}}, "topologyKey": "clique"}
 
 
+def test_nodes_that_were_slow_are_excluded_by_name_one_value_each() -> None:
+    pod = pod_manifest(launch(nodes=2, avoided_nodes=("b", "c"), excludes_avoided=True), cluster_of())
+    terms = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in ("b", "c")]
+    assert pod["spec"]["affinity"] == {
+        "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchFields": terms}]}}
+    }
+
+
+def test_where_a_gang_could_not_do_without_them_other_nodes_are_preferred_to_slow_ones() -> None:
+    job = gang_job(launch(nodes=2, topology="nvlink", avoided_nodes=("b",)), FULL)
+    affinity = job["spec"]["template"]["spec"]["affinity"]
+    preference = {"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["b"]}]}
+    assert affinity["nodeAffinity"] == {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "preference": preference}]}
+    assert "podAffinity" in affinity, "the members stay together"
+
+
 def test_a_gang_in_a_queue_of_kueue_waits_suspended_and_leaves_the_domain_to_it() -> None:
     job = gang_job(launch(nodes=2, topology="nvlink"), QUEUED)
     assert job["spec"]["suspend"] is True
@@ -202,10 +218,11 @@ def test_a_gang_in_a_queue_of_kueue_waits_suspended_and_leaves_the_domain_to_it(
     [
         launch(stage="ingest"),
         launch(processes_per_node=2, shared_memory_bytes=2**26),
+        launch(nodes=2, avoided_nodes=("b",)),
         launch(gpus=8, spot=True),
         launch(nodes=3),
     ],
-    ids=["stage", "processes", "gpus", "gang"],
+    ids=["stage", "processes", "without a node", "gpus", "gang"],
 )
 def test_every_pod_passes_the_restricted_profile(asked: Launch, cluster: Cluster) -> None:
     pod = pod_manifest(asked, cluster)
