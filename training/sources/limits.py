@@ -15,12 +15,11 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pydantic_core import PydanticCustomError
 
-from training.errors import DataError, Problem, SpecError
+from training.errors import DataError
 from training.installation import Variable
 from training.runtime.memory import memory_limit_bytes
-from training.spec.types import parse_size, told
+from training.runtime.stage_memory import size_of
 
 TABLE_MEMORY: Final = Variable(
     name="NIGHTSHIFT_TABLE_MEMORY",
@@ -45,17 +44,7 @@ def table_limit_bytes(environ: Mapping[str, str] = os.environ) -> int:
     Raises:
         SpecError: `resources.memory`, the variable is set to something that is not a size.
     """
-    text = TABLE_MEMORY.text(environ)
-    if not text:
-        return int(DEFAULT_SHARE * memory_limit_bytes())
-    try:
-        return parse_size(text)
-    except PydanticCustomError as err:
-        hint = "write a number and a unit: 512MiB, 16GiB"
-        problem = Problem(
-            code="resources.memory", field=TABLE_MEMORY.name, message=f"{told(text)} is not a size: {err.message()}", hint=hint
-        )
-        raise SpecError("environment", [problem]) from err
+    return size_of(TABLE_MEMORY, int(DEFAULT_SHARE * memory_limit_bytes()), environ)
 
 
 def check_size(size_bytes: int, limit_bytes: int, *, what: str, rows: int | None = None) -> None:

@@ -18,6 +18,8 @@ from training.errors import DataError, shown
 
 THREADS: Final = 2
 MEMORY_LIMIT: Final = "2GB"
+SPILL_FOLDER: Final = ".spill"
+"""Below the first of the folders: where queries put what does not fit their memory limit."""
 _OF_A_LIST: Final = (
     *("any_value", "approx_count_distinct", "avg", "bit_and", "bit_or", "bit_xor", "bool_and", "bool_or", "count", "entropy", "first"),
     *("histogram", "kurtosis", "kurtosis_pop", "last", "mad", "max", "median", "min", "mode", "product", "sem", "skewness"),
@@ -48,7 +50,7 @@ def hardened(folders: list[Path] | None = None, *, memory_limit: str = MEMORY_LI
     connection.execute(f"SET memory_limit = '{memory_limit}'")
     connection.execute("SET python_enable_replacements = false")
     if folders:
-        connection.execute(f"SET temp_directory = {literal(str(folders[0] / '.spill'))}")
+        connection.execute(f"SET temp_directory = {literal(str(folders[0] / SPILL_FOLDER))}")
         connection.execute(f"SET allowed_directories = [{', '.join(literal(str(folder)) for folder in folders)}]")
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")

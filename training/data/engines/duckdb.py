@@ -19,14 +19,18 @@ from numpy.typing import NDArray
 from training.data.derived import Derived
 from training.data.engines.engine import BATCH_ROWS, Frame, Progress
 from training.data.engines.scratch_frame import ScratchFrame, fit_by_column
+from training.data.engines.spill import SpilledBytes
 from training.data.joins import LABEL, MAX_ROWS_SHOWN, FeatureTable, MainTable, RowChecks
 from training.data.transforms import FeaturePlan, FittedTransforms
 from training.errors import DataError, shown
-from training.sql.expressions import columns_of, hardened, literal, quoted
+from training.runtime.stage_memory import ENGINE_SHARE, STAGE_MEMORY, engine_memory_bytes
+from training.sql.expressions import SPILL_FOLDER, columns_of, hardened, literal, quoted
 
 PROGRESS_SECONDS: Final = 1.0
 FRAME_FILE: Final = "joined.parquet"
 DERIVED_FILE: Final = "derived.parquet"
+OUT_OF_MEMORY: Final = "Out of Memory Error"
+"""Begins DuckDB's message, also where Arrow passes it on."""
 
 
 class DuckDBEngine:
@@ -46,11 +50,10 @@ class DuckDBEngine:
         checks = RowChecks(main, features)
         try:
             # Closed when the rows are there: DuckDB keeps what it has allocated.
-            with hardened([self._folder]) as connection:
+            with hardened([self._folder], memory_limit=f"{engine_memory_bytes()}B") as connection:
                 frame = self._joined(connection, path, checks, main, features, as_of)
         except (duckdb.Error, pa.ArrowException) as err:
-            message = f"could not join {', '.join([main.name, *(table.name for table in features)])}: {str(err).splitlines()[0]}"
-            raise DataError("data.format", message) from err
+            raise _join_failed([main.name, *(table.name for table in features)], err) from err
         checks.finish()
         return frame
 
@@ -72,19 +75,24 @@ class DuckDBEngine:
         for table in features:
             _check_unique(connection, table)
         num_rows = sum(pq.read_metadata(file).num_rows for file in main.paths)
-        with self._watched(connection, num_rows):
+        spill = SpilledBytes(self._folder / SPILL_FOLDER)
+        with self._watched(connection, num_rows, spill):
             reader = connection.sql(_query(main, features, as_of)).to_arrow_reader(BATCH_ROWS)
             facts = [table.fact_time for table in features if table.event_time]
             schema = pa.schema([field for field in reader.schema if field.name not in facts])
-            return ScratchFrame.of_batches(path, schema, (checks.checked(pa.Table.from_batches([batch])) for batch in reader))
+            batches = (checks.checked(pa.Table.from_batches([batch])) for batch in spill.watched(reader))
+            frame = ScratchFrame.of_batches(path, schema, batches)
+        spill.log(engine_memory_bytes())
+        return frame
 
     @contextmanager
-    def _watched(self, connection: duckdb.DuckDBPyConnection, num_rows: int) -> Iterator[None]:
+    def _watched(self, connection: duckdb.DuckDBPyConnection, num_rows: int, spill: SpilledBytes) -> Iterator[None]:
         """Report progress while one query runs: DuckDB says how far it is, nothing else does."""
         done = threading.Event()
 
         def report() -> None:
             while not done.wait(PROGRESS_SECONDS):
+                spill.look()
                 percent = max(0.0, connection.query_progress())
                 self._progress(int(num_rows * percent / 100), num_rows, "rows joined")
 
@@ -97,6 +105,16 @@ class DuckDBEngine:
             done.set()
             watcher.join()
         self._progress(num_rows, num_rows, "rows joined")
+
+
+def _join_failed(tables: list[str], err: Exception) -> DataError:
+    reason = str(err).splitlines()[0]
+    names = ", ".join(tables)
+    if OUT_OF_MEMORY in reason:
+        limit = f"{engine_memory_bytes() / 2**20:.0f} MiB"
+        message = f"the join of {names} needs more than its memory limit of {limit}, although it spills: {reason}"
+        return DataError("engine.memory", message, hint=f"raise {STAGE_MEMORY.name}; the join gets {ENGINE_SHARE:.0%} of it")
+    return DataError("data.format", f"could not join {names}: {reason}")
 
 
 def _create_views(connection: duckdb.DuckDBPyConnection, main: MainTable, features: Sequence[FeatureTable]) -> None:
@@ -168,7 +186,7 @@ def _query(main: MainTable, features: Sequence[FeatureTable], as_of: datetime) -
     known = "true"
     if main.label_known_at is not None:
         known = f"m.{quoted(main.label_known_at)} <= {literal(as_of.isoformat())}::TIMESTAMPTZ"
-    order = ", ".join(f"m.{quoted(name)}" for name in (main.event_time, *main.key))
+    order = ", ".join(f"m.{quoted(name)} ASC NULLS LAST" for name in (main.event_time, *main.key))
     return f"SELECT {', '.join(selected)} FROM main_rows m {' '.join(joins)} WHERE {known} ORDER BY {order}"  # noqa: S608
 
 
