@@ -83,6 +83,7 @@ UNITS: Final[Mapping[str, str]] = {
     "Tune.trials": "trials",
     "Validate.unknown_labels": SHARE,
     "Validate.volume_change": "share",
+    "Window.rows": "rows",
 }
 """`Section.key` to the unit of its number."""
 
@@ -159,5 +160,17 @@ EXAMPLES: Final[Mapping[str, str]] = {
     "Tune.within": "3h",
     "Validate.empty_days": "[sat, sun]",
     "Validate.unknown_labels": "0.2",
+    "Data.windows": "{delay_last_7d: {kind: rolling, function: mean, column: arr_delay, by: [dest], time: 7d}}",
+    "Window.kind": "rolling",
+    "Window.table": "weather",
+    "Window.by": "[origin, dest]",
+    "Window.column": "arr_delay",
+    "Window.function": "mean",
+    "Window.time": "7d",
+    "Window.tolerance": "30m",
+    "Window.rows": "48",
+    "Window.where": '"arr_delay > 15"',
+    "Window.available_after": "1d",
+    "Window.known_at": "landed_at",
 }
 """`Section.key` to a value, as it is written in YAML."""

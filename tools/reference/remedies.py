@@ -102,6 +102,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     "storage.denied": "allow this user or identity to read and write the store",
     "storage.unavailable": "check that the store answers; requests were retried for three minutes, and the task is retried",
     "store.foreign_uri": "pass a URI of the store in `NIGHTSHIFT_STORE`",
+    "table.unknown": "name the main table or a table of `data.features` with an `event_time`; the message suggests the nearest one",
     "train.preempted": RETRIED,
     "transforms.malformed": "clear the task `prepare`, which makes the dataset again; roll a registered model back to another version",
     "tune.unknown_param": "correct the name in `tune.space`; the message suggests the nearest one",

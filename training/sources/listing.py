@@ -118,7 +118,8 @@ def windows_of(spec: PipelineSpec, as_of: datetime) -> dict[str, Window]:
     source, (start, end) = spec.data.source, window(spec, as_of)
     windows = {source.table: Window(start, end, as_of, tuple(partitions(spec, as_of)) if source.is_daily else ())}
     for feature in spec.data.features:
-        oldest = None if feature.max_age is None else start - source.decision_lead - feature.max_age
+        reach = spec.data.reach_of(feature)
+        oldest = None if reach is None else start - source.decision_lead - reach
         windows[feature.table] = Window(oldest, None, as_of)
     return windows
 

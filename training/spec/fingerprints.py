@@ -21,6 +21,7 @@ _NOT_OF_THE_CELLS: Final = frozenset({"known", "because"})
 _PLACES: Final = frozenset({"uri", "kind", "settings"})
 _NOT_OF_THE_WEIGHTS: Final = frozenset({"placement", "checkpoint", "activation_checkpointing", "replica_check_steps", "straggler_ratio"})
 _LATER_KEYS: Final[Mapping[str, JsonObject]] = {
+    "data": {"windows": {}},
     "label": {"positive": None},
     "split": {"end": "window"},
     "validate": {"unknown_labels": None, "empty_days": None},
@@ -135,7 +136,7 @@ def _data(values: JsonObject, *, without: frozenset[str]) -> dict[str, JsonValue
         raise TypeError(f"features are a list, got {type(features).__name__}")
     tables = [_table(json_object(table), without) for table in features]
     sections = {"label": _as_before(data, "label"), "split": _as_before(data, "split")}
-    return {**data, **sections, "source": _table(json_object(data["source"]), without), "features": tables}
+    return {**_as_before(values, "data"), **sections, "source": _table(json_object(data["source"]), without), "features": tables}
 
 
 def _as_before(values: JsonObject, section: str) -> dict[str, JsonValue]:

@@ -30,6 +30,7 @@ from training.data.label_delay import META_KEY, SplitRule, split_bounds, split_l
 from training.data.shards import SHARDED_SPLITS, ShardWriter, describe_layout, shard_order
 from training.data.splits import SPLITS, SplitBounds, check_labels, group_numbers, is_before, split_rows
 from training.data.transforms import FeaturePlan, FittedTransforms
+from training.data.window_plan import window_columns
 from training.runtime.runner import Outcome, StageContext, main
 from training.spec import PipelineSpec
 from training.store import Manifest, set_run_ref
@@ -137,7 +138,7 @@ def _join(context: StageContext, snapshot: Manifest, engine: Engine) -> Frame:
         for table in spec.data.features
     ]
     num_rows = facts[source.table]["rows"]
-    frame = engine.join(main_table, features, as_of=datetime.fromisoformat(context.request.as_of))
+    frame = engine.join(main_table, features, window_columns(spec), as_of=datetime.fromisoformat(context.request.as_of))
     if frame.num_rows < num_rows:
         logger.info("%s of %s rows left out: when their label is known is null", f"{num_rows - frame.num_rows:,}", f"{num_rows:,}")
     return frame

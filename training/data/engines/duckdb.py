@@ -17,11 +17,13 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from training.data.derived import Derived
+from training.data.engines.duckdb_windows import NUMBERED, WindowFile, write_windows
 from training.data.engines.engine import BATCH_ROWS, Frame, Progress
 from training.data.engines.scratch_frame import ScratchFrame, fit_by_column
 from training.data.engines.spill import SpilledBytes
 from training.data.joins import LABEL, MAX_ROWS_SHOWN, FeatureTable, MainTable, RowChecks
 from training.data.transforms import FeaturePlan, FittedTransforms
+from training.data.windows import WindowColumn
 from training.errors import DataError, shown
 from training.runtime.stage_memory import ENGINE_SHARE, STAGE_MEMORY, engine_memory_bytes
 from training.sql.expressions import SPILL_FOLDER, columns_of, hardened, literal, quoted
@@ -45,13 +47,15 @@ class DuckDBEngine:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Nothing is open between the calls."""
 
-    def join(self, main: MainTable, features: Sequence[FeatureTable], *, as_of: datetime) -> ScratchFrame:
+    def join(
+        self, main: MainTable, features: Sequence[FeatureTable], windows: Sequence[WindowColumn] = (), *, as_of: datetime
+    ) -> ScratchFrame:
         path = self._folder / FRAME_FILE
         checks = RowChecks(main, features)
         try:
             # Closed when the rows are there: DuckDB keeps what it has allocated.
             with hardened([self._folder], memory_limit=f"{engine_memory_bytes()}B") as connection:
-                frame = self._joined(connection, path, checks, main, features, as_of)
+                frame = self._joined(connection, path, checks, main, features, windows, as_of)
         except (duckdb.Error, pa.ArrowException) as err:
             raise _join_failed([main.name, *(table.name for table in features)], err) from err
         checks.finish()
@@ -69,15 +73,22 @@ class DuckDBEngine:
         checks: RowChecks,
         main: MainTable,
         features: Sequence[FeatureTable],
+        windows: Sequence[WindowColumn],
         as_of: datetime,
     ) -> ScratchFrame:
-        _create_views(connection, main, features)
+        _create_views(connection, main, features, windows)
         for table in features:
             _check_unique(connection, table)
         num_rows = sum(pq.read_metadata(file).num_rows for file in main.paths)
         spill = SpilledBytes(self._folder / SPILL_FOLDER)
+
+        def on_rows(done: int) -> None:
+            spill.look()
+            self._progress(min(done, num_rows), num_rows, "rows of windows")
+
+        found = write_windows(connection, self._folder, main, features, windows, on_rows)
         with self._watched(connection, num_rows, spill):
-            reader = connection.sql(_query(main, features, as_of)).to_arrow_reader(BATCH_ROWS)
+            reader = connection.sql(_query(main, features, found, windows, as_of)).to_arrow_reader(BATCH_ROWS)
             facts = [table.fact_time for table in features if table.event_time]
             schema = pa.schema([field for field in reader.schema if field.name not in facts])
             batches = (checks.checked(pa.Table.from_batches([batch])) for batch in spill.watched(reader))
@@ -117,9 +128,12 @@ def _join_failed(tables: list[str], err: Exception) -> DataError:
     return DataError("data.format", f"could not join {names}: {reason}")
 
 
-def _create_views(connection: duckdb.DuckDBPyConnection, main: MainTable, features: Sequence[FeatureTable]) -> None:
+def _create_views(
+    connection: duckdb.DuckDBPyConnection, main: MainTable, features: Sequence[FeatureTable], windows: Sequence[WindowColumn]
+) -> None:
     names = [LABEL] if main.label_column != LABEL else []
-    _create_view(connection, "main_rows", main.name, main.paths, main.columns)
+    names += [window.name for window in windows]
+    _create_view(connection, "main_rows", main.name, main.paths, main.columns, numbered=bool(windows))
     names += main.columns.values()
     for table in features:
         needed = {name: name for name in (*table.on.values(), *([table.event_time] if table.event_time else []))}
@@ -139,6 +153,8 @@ def _create_view(
     paths: Sequence[Path],
     columns: Mapping[str, str],
     added: Mapping[str, str] | None = None,
+    *,
+    numbered: bool = False,
 ) -> None:
     """Name a table's files, its columns renamed; `added` ones (new name to old) begin with a + so that they clash with no key."""
     files = ", ".join(literal(str(path)) for path in paths)
@@ -148,7 +164,7 @@ def _create_view(
     missing = sorted({old for old, _new in wanted} - present)
     if missing:
         raise DataError("schema.missing", f"table {shown(table)} lacks {', '.join(shown(name) for name in missing)}")
-    selected = ", ".join(f"{quoted(old)} AS {quoted(new)}" for old, new in wanted)
+    selected = ", ".join([f"{quoted(old)} AS {quoted(new)}" for old, new in wanted] + ([NUMBERED] if numbered else []))
     connection.execute(f"CREATE VIEW {quoted(view)} AS SELECT {selected} FROM {source}")  # noqa: S608
 
 
@@ -172,7 +188,9 @@ def _key(table: FeatureTable) -> list[str]:
     return [*table.on.values(), *([table.event_time] if table.event_time else [])]
 
 
-def _query(main: MainTable, features: Sequence[FeatureTable], as_of: datetime) -> str:
+def _query(
+    main: MainTable, features: Sequence[FeatureTable], files: Sequence[WindowFile], windows: Sequence[WindowColumn], as_of: datetime
+) -> str:
     kept = [name for name in main.columns.values() if name != LABEL]
     selected = [f"m.{quoted(name)}" for name in kept]
     joins = []
@@ -182,6 +200,9 @@ def _query(main: MainTable, features: Sequence[FeatureTable], as_of: datetime) -
         selected += [f"{_seen(main, table, alias, '+' + name)} AS {quoted(name)}" for name in table.columns.values()]
         if table.event_time:
             selected.append(f"{_seen(main, table, alias, table.event_time)} AS {quoted(table.fact_time)}")
+    selected_of = {window.name: file.selected(f"w{number}", window) for number, file in enumerate(files) for window in file.windows}
+    selected += [selected_of[window.name] for window in windows]
+    joins += [file.joined(f"w{number}") for number, file in enumerate(files)]
     selected.append(f"CAST({_label(main)} AS {'VARCHAR' if main.label_is_text else 'FLOAT'}) AS {quoted(LABEL)}")
     known = "true"
     if main.label_known_at is not None:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from training.data.derived import Derived
 from training.data.joins import FeatureTable, MainTable
 from training.data.transforms import FeaturePlan, FittedTransforms
+from training.data.windows import WindowColumn
 
 BATCH_ROWS: Final = 65_536
 """Rows of a batch, and of a row group of the files that are written from it."""
@@ -58,12 +59,13 @@ class Frame(Protocol):
 class Engine(Protocol):
     """Where the tables of a snapshot become one frame."""
 
-    def join(self, main: MainTable, features: Sequence[FeatureTable], *, as_of: datetime) -> Frame:
+    def join(self, main: MainTable, features: Sequence[FeatureTable], windows: Sequence[WindowColumn] = (), *, as_of: datetime) -> Frame:
         """Return the joined rows with a `label` (float32, or text: the name of a class).
 
         Args:
             main: rows whose label is not known at `as_of` are left out.
             features: in the order of their columns in the frame.
+            windows: the columns after those, in their order; `training.data.windows` computes them of rows that the engine has sorted.
             as_of: the instant whose past may be seen.
 
         Raises:

@@ -43,6 +43,7 @@ from training.spec.rules.training import (
     task_fits,
 )
 from training.spec.rules.tuning import conditions_fit, grid_is_finite, objective_exists, parameters_fit, study_fits_its_gpus
+from training.spec.rules.windows import windows_are_known_in_time, windows_can_be_computed
 from training.spec.schedule import schedule_faults
 from training.spec.sections.data import Data, Derived, FeatureTable, Prepare, Validate
 from training.spec.sections.evaluation import Evaluate
@@ -295,6 +296,8 @@ RULES: Final[tuple[tuple[tuple[str, ...], Rule], ...]] = (
     (("data",), feature_tables_fit),
     (("data",), windows_fit),
     (("data",), derived_columns_fit),
+    (("data",), windows_can_be_computed),
+    (("data", "prepare"), windows_are_known_in_time),
     (("data", "evaluate"), label_type_fits),
     (("data", "validate"), label_delays_fit),
     (("data", "prepare"), prepared_columns_fit),

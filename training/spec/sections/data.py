@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, ValidationInfo, WithJsonSchema, field_validator
 
 from training.errors import SpecError
 from training.spec.problems import nearest
+from training.spec.sections.windows import Window
 from training.spec.source_kinds import DESCRIPTORS, Days, descriptor_of_source, known_sources, with_source_defaults
 from training.spec.types import (
     FROZEN,
@@ -200,6 +202,8 @@ class Split(Section):
 class Data(Section):
     source: Source
     features: Annotated[tuple[FeatureTable, ...], Field(strict=False)] = ()
+    windows: Annotated[dict[ColumnName, Window], Field(max_length=MAX_COLUMNS)] = Field(default_factory=dict)
+    """Columns of the joined frame that are made of earlier rows: lags, rolling functions, the time since the last row."""
     label: Label
     group: ColumnName | None = None
     """Rows of one group are ranked against one another and never split."""
@@ -215,7 +219,24 @@ class Data(Section):
         types = dict(self.source.types)
         for table in self.features:
             types.update({name: column.type for name, column in table.joined.items()})
-        return types
+        return types | {name: window.type_of(self._column_type(window)) for name, window in self.windows.items()}
+
+    def table_of(self, window: Window) -> FeatureTable | None:
+        """Return the feature table whose rows a window looks at; None: the main table, or one that no window can look at."""
+        return next((table for table in self.features if table.table == window.table and table.event_time is not None), None)
+
+    def reach_of(self, table: FeatureTable) -> timedelta | None:
+        """Return how long before a decision a row of the table can still matter; None: always."""
+        reaches = [table.max_age, *(window.reach for window in self.windows.values() if window.table == table.table)]
+        known = [reach for reach in reaches if reach is not None]
+        return max(known) if len(known) == len(reaches) else None
+
+    def _column_type(self, window: Window) -> str | None:
+        table = self.table_of(window)
+        if table is None:
+            return self.source.types.get(window.column or "")
+        column = table.columns.get(window.column or "")
+        return None if column is None else column.type
 
 
 class Validate(Section):

@@ -25,6 +25,7 @@ from training.data.engines.scratch_frame import ScratchFrame, fit_by_column, wri
 from training.data.frames import nullable_columns, pandas_rows
 from training.data.joins import LABEL, FeatureTable, MainTable, RowChecks
 from training.data.transforms import FeaturePlan, FittedTransforms
+from training.data.windows import WindowColumn
 from training.errors import DataError
 
 
@@ -42,7 +43,7 @@ class PandasEngine:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         pass
 
-    def join(self, main: MainTable, features: Sequence[FeatureTable], *, as_of: datetime) -> Frame:
+    def join(self, main: MainTable, features: Sequence[FeatureTable], windows: Sequence[WindowColumn] = (), *, as_of: datetime) -> Frame:
         type(self).joins += 1
         rows = pa.concat_tables(pq.ParquetFile(path).read() for path in main.paths).select(list(main.columns))
         frame = rows.to_pandas()
