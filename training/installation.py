@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,6 +111,12 @@ STOP_NOTICE: Final = Seconds(
     meaning="the time between SIGTERM and SIGKILL. A last checkpoint that does not fit into it is left out",
     set_by="Nightshift",
 )
+NODE: Final = Variable(
+    name="NIGHTSHIFT_NODE",
+    default="the machine's name",
+    set_by="Nightshift",
+    meaning="name of the node that a process runs on, for messages that name a rank's node; set in the cluster's pods",
+)
 HOME: Final = Variable(
     name="NIGHTSHIFT_HOME", kind="path", default="`<checkout>/.local`", meaning="folder for all files of a laptop installation"
 )
@@ -188,3 +195,8 @@ PYTHON_PATH: Final = Variable(
 def home_folder(environ: Mapping[str, str] = os.environ) -> Path:
     """Return `NIGHTSHIFT_HOME`, by default .local/ of the checkout."""
     return Path(HOME.text(environ) or CHECKOUT / ".local")
+
+
+def node_name() -> str:
+    """Return the name of this process's node: the cluster's, or the machine's own."""
+    return NODE.text() or socket.gethostname()

@@ -28,8 +28,9 @@ from training.engine.checkpoint.plan import GlobalPlan, Listing, plan_for
 from training.engine.checkpoint.savers import Exchange, Savers
 from training.engine.checkpoint.shard_buffer import Copied, Layout, Layouts, ShardBuffer
 from training.engine.checkpoint.tensors import State
-from training.engine.checkpoint.writer import Commits, Interval, Saves, Written
+from training.engine.checkpoint.writer import Commits, Interval, Saves, Written, place_of
 from training.errors import LeaseLostError, NightshiftError, UnavailableError
+from training.installation import node_name
 from training.runtime.context import StageContext
 from training.store import Manifest
 from training.store.manifests import FileEntry
@@ -51,7 +52,7 @@ class ShardedWriter:
         self._objects = context.store.objects
         self._savers = savers
         self._commits = Commits(context, identity=identity, keep=keep)
-        self._saves = Saves(interval)
+        self._saves = Saves(interval, place=place_of(context))
         self._given_up = threading.Event()
         self._close_seconds = CLOSE_SECONDS
         self._exchange = Exchange(savers, self._given_up)
@@ -152,7 +153,7 @@ class ShardedWriter:
             blocks, written = self._put(copied, assigned)
         except BaseException as err:
             with suppress(NightshiftError):
-                self._exchange.tell(f"{number}/written/{self._savers.rank}", {"error": str(err)})
+                self._exchange.tell(f"{number}/written/{self._savers.rank}", {"error": str(err), "node": node_name()})
                 if not self._savers.is_first:
                     # It does not ask what comes of the save.
                     self._exchange.tell(f"{number}/done/heard/{self._savers.rank}", True)
@@ -263,7 +264,9 @@ def _collected(by_rank: dict[int, JsonValue]) -> tuple[dict[str, FileEntry], Wri
     for rank, told in sorted(by_rank.items()):
         values = cast(JsonObject, told)
         if "error" in values:
-            raise UnavailableError("checkpoint.incomplete", f"rank {rank} did not write its part: {values['error']}")
+            raise UnavailableError(
+                "checkpoint.incomplete", f"rank {rank} (node {values['node']}) did not write its part: {values['error']}"
+            )
         for number, (digest, size_bytes) in enumerate(cast(list[tuple[str, int]], values["blocks"])):
             files[block_name(rank, number)] = FileEntry(digest=digest, size_bytes=size_bytes)
         new, unchanged = cast(list[int], values["bytes"])

@@ -7,6 +7,7 @@ Here is what all writers share, and the one of a single process; `training.engin
 from __future__ import annotations
 
 import copy
+import errno
 import functools
 import logging
 import math
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from training import liveness
 from training.engine.checkpoint.format import BLOCK_BYTES, Entry, Identity, Index, Position, padded
 from training.errors import LeaseLostError, NightshiftError, UnavailableError
+from training.installation import node_name
 from training.runtime.context import StageContext
 from training.store import Manifest, set_run_ref
 from training.store.manifests import FileEntry
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_FAILED_SAVES: Final = 3
+FREE_SPACE: Final = "free space in the store, or raise its quota; the next attempt resumes from the checkpoint before"
 NUM_MEASURED: Final = 5
 """Of the last saves: the slowest one is what the next one is expected to take."""
 BEST: Final = "best"
@@ -122,8 +125,13 @@ class UnderWay:
 class Saves:
     """The saves that are under way, oldest first, and how many have failed in a row."""
 
-    def __init__(self, interval: Interval) -> None:
-        self._interval = interval
+    def __init__(self, interval: Interval, *, place: str) -> None:
+        """Begin with none.
+
+        Args:
+            place: the rank and its node, for messages.
+        """
+        self._interval, self._place = interval, place
         self._begun_step: int | None = None
         self._begun_at = time.monotonic()
         self._in_flight: deque[UnderWay] = deque()
@@ -203,12 +211,31 @@ class Saves:
             raise
         except (NightshiftError, OSError) as err:
             self.num_failed += 1
-            logger.warning("checkpoint was not saved (%d consecutive failures): %s; the previous one stays", self.num_failed, err)
+            what = f"{self._place}: the checkpoint of step {save.step} was not saved"
+            logger.warning("%s (%d consecutive failures): %s; the previous one stays", what, self.num_failed, err)
             if self.num_failed >= MAX_FAILED_SAVES:
-                raise UnavailableError("checkpoint.unsaved", f"{self.num_failed} checkpoints in a row were not saved: {err}") from err
+                message = f"{what}, as {self.num_failed - 1} before it: {err}"
+                if is_full(err):
+                    raise UnavailableError("storage.full", message, hint=FREE_SPACE) from err
+                raise UnavailableError("checkpoint.unsaved", message) from err
         else:
             self.num_failed = 0
             self.committed_step = save.step
+
+
+def place_of(context: StageContext) -> str:
+    """Return this process's rank and node, for messages."""
+    return f"rank {context.rank} (node {node_name()})"
+
+
+def is_full(err: BaseException) -> bool:
+    """Return whether an error, or one that it was raised from, says that a disk or a quota has no space left."""
+    found: BaseException | None = err
+    while found is not None:
+        if isinstance(found, OSError) and found.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        found = found.__cause__
+    return False
 
 
 class CheckpointWriter:
@@ -218,7 +245,7 @@ class CheckpointWriter:
         self._by_name = by_name
         self._store = context.store
         self._commits = Commits(context, identity=identity, keep=keep)
-        self._saves = Saves(interval)
+        self._saves = Saves(interval, place=place_of(context))
         self._given_up = threading.Event()
         self._buffer: TensorBuffer | None = None
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import operator
 import os
-import socket
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -27,7 +26,7 @@ from training import liveness
 from training.engine.devices import Place, backend_of
 from training.engine.parallel.roll_call import ANSWER_SECONDS, Absent, RollCall
 from training.errors import PeerLostError
-from training.installation import RANK, WORLD_SIZE, Seconds, Variable
+from training.installation import RANK, WORLD_SIZE, Seconds, node_name
 
 COLLECTIVE_LIMIT: Final = Seconds(
     name="NIGHTSHIFT_COLLECTIVE_TIMEOUT_SECONDS",
@@ -40,12 +39,6 @@ SLOW_WORK_LIMIT: Final = Seconds(
     seconds=3600.0,
     default="3600",
     meaning="the same at the start and between steps, for a rank that downloads data, validates, reads a checkpoint or waits for an upload",
-)
-NODE: Final = Variable(
-    name="NIGHTSHIFT_NODE",
-    default="the machine's name",
-    set_by="Nightshift",
-    meaning="name of the node that a process runs on, for messages that name a rank's node; set in the cluster's pods",
 )
 COMPILER_OPTIONS: Final = "torch._inductor.config"
 COMPILER_VARIABLE: Final = "TORCHINDUCTOR_DETERMINISTIC"
@@ -60,11 +53,6 @@ BROKEN_COLLECTIVE: Final = (
     "wait timeout",
     "broken pipe",
 )
-
-
-def node_name() -> str:
-    """Return the name of this process's node: the cluster's, or the machine's own."""
-    return NODE.text() or socket.gethostname()
 
 
 def collective_timeout() -> timedelta:

@@ -150,7 +150,7 @@ def disk_is_full_on_one_rank(bench: Bench) -> None:
         try:
             bench.checkpoints.wait()
         except NightshiftError as err:
-            bench.seen["ends"], bench.seen["names the rank"] = err.code, "rank 1 did not write its part: [Errno 28]" in err.message
+            bench.seen["ends"], bench.seen["names the rank"] = err.code, "rank 1 (node " in err.message and "[Errno 28]" in err.message
         counts.append(bench.writer._saves.num_failed)
     bench.seen["counts"] = counts
     bench.checkpoints.close()

@@ -266,21 +266,26 @@ def test_trial_saves_by_time_alone_and_under_no_name(bench: LoopBench, clock: Cl
     assert bench.named == {}
 
 
-@pytest.mark.parametrize("error", [away(), OSError(28, "No space left on device")], ids=["storage away", "disk full"])
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(away(), "checkpoint.unsaved"), (OSError(28, "No space left on device"), "storage.full")],
+    ids=["storage away", "disk full"],
+)
 def test_third_failed_save_in_a_row_ends_the_training(
-    bench: LoopBench, failing: Failing, caplog: pytest.LogCaptureFixture, error: Exception
+    bench: LoopBench, failing: Failing, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, error: Exception, code: str
 ) -> None:
+    monkeypatch.setenv("NIGHTSHIFT_NODE", "node-7")
     checkpoints = bench.checkpoints(bench.context())
     failing.errors = [error] * 3
     for step in (1, 2):
         checkpoints.save(state(), meta(step))
         checkpoints.wait()
-    assert "checkpoint was not saved (2 consecutive failures)" in caplog.text
+    assert "rank 0 (node node-7): the checkpoint of step 2 was not saved (2 consecutive failures)" in caplog.text
     checkpoints.save(state(), meta(3))
     with pytest.raises(UnavailableError) as caught:
         checkpoints.wait()
-    assert caught.value.code == "checkpoint.unsaved"
-    assert caught.value.message == f"3 checkpoints in a row were not saved: {error}"
+    assert caught.value.code == code
+    assert caught.value.message == f"rank 0 (node node-7): the checkpoint of step 3 was not saved, as 2 before it: {error}"
     checkpoints.close()
     assert bench.saved == []
 
