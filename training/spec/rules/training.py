@@ -11,7 +11,7 @@ from training.spec.metrics import is_lower_better, is_metric, metrics_of
 from training.spec.rules.findings import Finding
 from training.spec.sections.data import Data
 from training.spec.sections.evaluation import Evaluate
-from training.spec.sections.train import DEFAULT_BATCH_SIZE, Parallel, Placement, Train
+from training.spec.sections.train import DEFAULT_BATCH_SIZE, Parallel, Train
 from training.spec.types import AUTO, told
 from training.spec.yaml_reader import Path
 
@@ -194,18 +194,35 @@ def elastic_fits(train: Train) -> Iterator[Finding]:
         yield Finding(
             path, "resources.elastic", f"min_nodes ({fewest}) must be below nodes ({placement.nodes})", "leave it out for a fixed size"
         )
-    elif train.batch_size is not None and not smaller_sizes(placement, train.batch_size):
-        message = f"no number of nodes from {fewest} to {placement.nodes - 1} divides batch_size ({train.batch_size}) evenly"
-        yield Finding(path, "resources.elastic", message, "batch_size must be divisible by nodes * processes_per_node of some smaller size")
+    elif not _sizes_that_hold_the_layout(train):
+        dividing = _dividing(train.parallel) if isinstance(train.parallel, Parallel) else {}
+        message = f"no number of nodes from {fewest} to {placement.nodes - 1} has processes for whole replicas of the model"
+        hint = f"nodes * processes_per_node of some smaller size must be divisible by {_multiplied(dividing)}; or remove min_nodes"
+        yield Finding(path, "resources.elastic", message, hint)
+    elif not smaller_sizes(train):
+        message = f"no number of nodes from {fewest} to {placement.nodes - 1} divides batch_size ({_batch_size(train)}) evenly"
+        alike = _multiplied({key: size for key, size in _alike(train).items() if size > 1})
+        shares = "nodes * processes_per_node" + (f" / {alike}" if math.prod(_alike(train).values()) > 1 else "")
+        yield Finding(path, "resources.elastic", message, f"batch_size must be divisible by {shares} of some smaller size")
 
 
-def smaller_sizes(placement: Placement, batch_size: int | None) -> list[int]:
-    """Return the numbers of nodes below all of them that an elastic training may continue with, largest first."""
-    fewest = placement.min_nodes
-    if fewest is None:
+def smaller_sizes(train: Train) -> list[int]:
+    """Return the numbers of nodes below all of them that an elastic training may continue with, largest first.
+
+    With these, each process has no more of the model than planned, and each share of a batch as many rows as any other.
+    """
+    batch_size, per_node, alike = _batch_size(train), train.placement.processes_per_node, math.prod(_alike(train).values())
+    return [nodes for nodes in _sizes_that_hold_the_layout(train) if not batch_size or batch_size % (nodes * per_node // alike) == 0]
+
+
+def _sizes_that_hold_the_layout(train: Train) -> list[int]:
+    """Return the numbers of nodes below all of them whose processes make up replicas of the model; `auto` finds its layout for any."""
+    placement = train.placement
+    if placement.min_nodes is None:
         return []
-    sizes = range(placement.nodes - 1, fewest - 1, -1)
-    return [nodes for nodes in sizes if not batch_size or batch_size % (nodes * placement.processes_per_node) == 0]
+    replica = math.prod(_dividing(train.parallel).values()) if isinstance(train.parallel, Parallel) else 1
+    sizes = range(placement.nodes - 1, placement.min_nodes - 1, -1)
+    return [nodes for nodes in sizes if nodes * placement.processes_per_node % replica == 0]
 
 
 def metrics_exist(evaluate: Evaluate) -> Iterator[Finding]:

@@ -214,8 +214,7 @@ class RemoteWork:
         return self._task.stage in TRAININGS and bool(self._smaller_sizes())
 
     def _smaller_sizes(self) -> list[int]:
-        train = self._spec.train
-        return smaller_sizes(train.placement, train.batch_size)
+        return smaller_sizes(self._spec.train)
 
     def _waiting(self, entry: LaunchEntry) -> Waiting:
         can_shrink = entry.number > 1 and self._task.stage in TRAININGS and any(size < entry.nodes for size in self._smaller_sizes())

@@ -9,6 +9,7 @@ import pytest
 from training.errors import Problem
 from training.spec import PipelineSpec
 from training.spec.layout import Layout, fitted
+from training.spec.rules.training import smaller_sizes
 
 Refuse = Callable[..., tuple[Problem, ...]]
 Accept = Callable[..., PipelineSpec]
@@ -136,6 +137,63 @@ def test_processes_that_compute_the_same_rows_get_one_share_of_the_batch(accept:
     accept("search_ranking", (PLACEMENT, f"{four}\n  parallel: {{tensor: 2}}"), ("batch_size: 4096", "batch_size: 4098"))
     (problem,) = refuse("search_ranking", (PLACEMENT, f"{four}\n  parallel: {{tensor: 2}}"), ("batch_size: 4096", "batch_size: 4097"))
     assert problem.message == "batch_size (4097) must be divisible by nodes * processes_per_node / tensor (1 * 4 / 2 = 2)"
+
+
+def elastic(nodes: int, min_nodes: int, parallel: str = "", *, per_node: int = 1) -> str:
+    return f"placement: {{nodes: {nodes}, min_nodes: {min_nodes}, processes_per_node: {per_node}}}\n  {parallel}"
+
+
+@pytest.mark.parametrize(
+    ("placement", "sizes"),
+    [
+        (elastic(4, 1), [2, 1]),
+        (elastic(4, 2, "parallel: {shard: 2}"), [2]),
+        (elastic(4, 1, "parallel: {shard: 2}"), [2]),
+        (elastic(4, 1, "parallel: {shard: 2}", per_node=2), [2, 1]),
+        (elastic(8, 1, "parallel: {tensor: 2}"), [4, 2]),
+        (elastic(4, 1, "parallel: {tensor: 2}", per_node=2), [2, 1]),
+        (elastic(4, 1, "micro_batch_size: 512\n  parallel: {pipeline: 2}"), [2]),
+        (elastic(4, 1, "parallel: auto"), [2, 1]),
+    ],
+)
+def test_elastic_training_continues_with_whole_replicas_and_equal_shares(accept: Accept, placement: str, sizes: list[int]) -> None:
+    assert smaller_sizes(accept("search_ranking", (PLACEMENT, placement)).train) == sizes
+
+
+@pytest.mark.parametrize(
+    ("placement", "message", "hint"),
+    [
+        (
+            elastic(2, 2),
+            "min_nodes (2) must be below nodes (2)",
+            "leave it out for a fixed size",
+        ),
+        (
+            elastic(2, 1, "parallel: {shard: 2}"),
+            "no number of nodes from 1 to 1 has processes for whole replicas of the model",
+            "nodes * processes_per_node of some smaller size must be divisible by shard (2); or remove min_nodes",
+        ),
+        (
+            elastic(4, 3, "parallel: {shard: 2, tensor: 2}"),
+            "no number of nodes from 3 to 3 has processes for whole replicas of the model",
+            "nodes * processes_per_node of some smaller size must be divisible by shard * tensor (2 * 2 = 4); or remove min_nodes",
+        ),
+        (
+            elastic(4, 3),
+            "no number of nodes from 3 to 3 divides batch_size (4096) evenly",
+            "batch_size must be divisible by nodes * processes_per_node of some smaller size",
+        ),
+        (
+            elastic(8, 6, "parallel: {tensor: 2}"),
+            "no number of nodes from 6 to 7 divides batch_size (4096) evenly",
+            "batch_size must be divisible by nodes * processes_per_node / tensor (2) of some smaller size",
+        ),
+    ],
+)
+def test_elastic_training_that_could_not_continue_is_refused(refuse: Refuse, placement: str, message: str, hint: str) -> None:
+    (problem,) = refuse("search_ranking", (PLACEMENT, placement))
+    assert (problem.field, problem.code) == ("train.placement.min_nodes", "resources.elastic")
+    assert (problem.message, problem.hint) == (message, hint)
 
 
 def test_family_that_trains_in_one_process_refuses_a_layout(refuse: Refuse) -> None:
