@@ -92,8 +92,12 @@ class OwnTime:
         self._clock = ThreadClock()
         self._asleep = self._waiting = 0.0
         self._steps: list[Measured] = []
+        self._num_left_out = 0
+        self._is_measuring = False
         self.num_steps = 0
-        """Of the window so far, those that are left out included."""
+        """Of the window so far, all that were done."""
+        self.every = 1
+        """Of so many steps one is measured: measuring a short one takes a part of it."""
 
     def batches(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Yield an epoch's batches, and note how long each but the first is waited for."""
@@ -106,6 +110,9 @@ class OwnTime:
     @contextmanager
     def without_collectives(self) -> Iterator[None]:
         """A part of a step in which no other process is waited for: all of its time counts."""
+        if not self._is_measuring:
+            yield
+            return
         began_at, (ran, ready) = time.perf_counter(), self._clock.read()
         yield
         seconds, (ran_since, ready_since) = time.perf_counter() - began_at, self._clock.read()
@@ -113,20 +120,26 @@ class OwnTime:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        self._asleep = 0.0
+        self.num_steps += 1
+        if self.num_steps % self.every:
+            yield
+            return
+        self._asleep, self._is_measuring = 0.0, True
         began_at, (ran, ready) = time.perf_counter(), self._clock.read()
         yield
         seconds, (ran_since, ready_since) = time.perf_counter() - began_at, self._clock.read()
-        self.num_steps += 1
-        if not self._is_disturbed():
-            computing = ran_since - ran + self._asleep
-            self._steps.append(Measured(seconds + self._waiting, computing, self._waiting, ready_since - ready))
+        self._is_measuring = False
+        if self._is_disturbed():
+            self._num_left_out += 1
+            return
+        computing = ran_since - ran + self._asleep
+        self._steps.append(Measured(seconds + self._waiting, computing, self._waiting, ready_since - ready))
 
     def window(self) -> Measured:
         """Return the means of the steps since the last call, and begin the next window."""
-        steps, num_steps = self._steps, self.num_steps
-        self._steps, self.num_steps = [], 0
-        if 2 * len(steps) < num_steps:
+        steps, num_left_out = self._steps, self._num_left_out
+        self._steps, self._num_left_out, self.num_steps = [], 0, 0
+        if len(steps) <= num_left_out:
             return UNKNOWN
         means = Measured(*(trimmed_mean(values) for values in zip(*steps, strict=True)))
         return means._replace(computing=probe_seconds(self._device), ready=0.0) if self._device.type == "cuda" else means

@@ -35,6 +35,8 @@ WINDOW_STEPS: Final = 10
 WINDOW_SECONDS: Final = 0.25
 """A window of shorter steps has more of them."""
 MAX_WINDOW_STEPS: Final = 100_000
+MAX_MEASURED_STEPS: Final = 50
+"""Of a window, roughly: the cost of measuring short steps."""
 LONG_WINDOW_SECONDS: Final = 10.0
 """In which waiting for a core is compared."""
 WINDOWS_IN_A_ROW: Final = 3
@@ -247,6 +249,7 @@ class StragglerCheck:
         if longest > 0:
             # From the numbers that all have: the next window ends after the same step everywhere.
             self._window_steps = min(max(WINDOW_STEPS, math.ceil(WINDOW_SECONDS / longest)), MAX_WINDOW_STEPS)
+            self._own.every = max(1, self._window_steps // MAX_MEASURED_STEPS)
         if self._num_windows > 1:
             self._judge(step, as_computed(table) if self._gang.device.type == "cuda" else table, num_steps)
 

@@ -83,6 +83,16 @@ def test_steps_during_a_save_are_left_out_and_a_window_of_them_is_not_known() ->
     assert own.num_steps == 0
 
 
+def test_of_short_steps_some_are_measured_and_all_are_counted() -> None:
+    own = own_time_of()
+    own.every = 3
+    for number in range(1, 8):
+        with own.step():
+            time.sleep(SLEEP_SECONDS if number % 3 == 0 else 0)
+    assert own.num_steps == 7
+    assert own.window().step >= SLEEP_SECONDS, "the third and the sixth"
+
+
 def test_mean_leaves_out_single_slow_and_fast_steps() -> None:
     assert trimmed_mean([1.0] * 8 + [100.0, 0.0]) == 1.0
     assert trimmed_mean([1.0, 2.0, 3.0]) == 2.0
