@@ -24,6 +24,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     "data.duplicates": "remove the duplicates from the source, or add a column to `data.source.key`",
     "data.empty_days": "repair the partition, or allow empty days with `validate.empty_days`",
     "data.format": "clear the task `ingest` so that the snapshot is made again",
+    "data.left_out": "nothing: how many rows `data.source.where` and `data.source.sample` left out",
     "data.misplaced": "put the rows into the partition of their day",
     "data.missing_days": "a warning: the source has no partition for these days",
     "data.nonfinite": "remove or replace NaN and infinity in the column, or declare it `nullable` and use a transform that fills",

@@ -30,6 +30,8 @@ class TableFacts(TypedDict):
     schema_hash: str
     parts: dict[str, PartFacts]
     """By name in the manifest."""
+    left_out: NotRequired[dict[str, int]]
+    """Rows of the window that are not in it, by the key of the YAML that left them out: `where`, `sample`."""
 
 
 class Window(TypedDict):

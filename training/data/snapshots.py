@@ -74,11 +74,13 @@ def take_snapshot(store: Store, plan: SnapshotPlan, folder: Path, *, on_file: Ca
         table_bytes = 0
         parts: dict[str, PartFacts] = {}
         schemas: dict[str, dict[str, str]] = {}
+        left_out: Counter[str] = Counter()
         source, window = source_of(contract), _window(contract, plan)
         for name, listed in _named(contract, plan.listing.get(contract.name, ())):
             check_size(listed.size_bytes, limit_bytes, what=listed.uri)
             files[name], part, parts[name] = _take_part(store, contract, source, listed, window, folder, limit_bytes)
             schemas[name] = part.schema
+            left_out.update(part.left_out)
             times += [part.label_times] if part.label_times is not None else []
             table_bytes += part.decoded_bytes
             num_rows = sum(facts["rows"] for facts in parts.values())
@@ -86,6 +88,8 @@ def take_snapshot(store: Store, plan: SnapshotPlan, folder: Path, *, on_file: Ca
             done += 1
             on_file(done, total)
         tables[contract.name] = _table_facts(parts, schemas)
+        if left_out:
+            tables[contract.name]["left_out"] = dict(left_out)
     meta: SnapshotMeta = {
         "as_of": plan.as_of.isoformat(),
         "window": {"start": plan.start.isoformat(), "end": plan.end.isoformat()},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from training.errors import DataError, NightshiftError, UnavailableError, shown
 from training.masking import masked
 from training.sources.limits import check_size, decoded_bytes
+from training.sources.row_filters import selected
 from training.sources.source import ArrowStream, PartContent, Window
 from training.sources.table_contract import TableContract
-from training.sources.tables import ARROW_TYPES, declared_columns, schema_of, type_name
+from training.sources.tables import ARROW_TYPES, declared_columns, require, schema_of, type_name
 from training.sql.expressions import columns_of, hardened, quoted
 
 ROW_GROUP_ROWS: Final = 128 * 1024
@@ -60,6 +61,8 @@ class Part:
     """In memory: what later stages hold of it, at least once."""
     label_times: LabelTimes | None = None
     """Of the main table's rows, where it says when labels are known."""
+    left_out: dict[str, int] = field(default_factory=dict)
+    """Rows of the window that `where` and `sample` left out."""
 
 
 def part_as_is(contract: TableContract, path: Path, *, source: str, limit_bytes: int) -> Part:
@@ -89,9 +92,11 @@ def part_of_rows(contract: TableContract, rows: pa.Table, window: Window, writte
         source: what to call the part in messages.
 
     Raises:
-        DataError: of `derive` and `keep_visible`.
+        DataError: of `derive`, `of_window`, `selected` and `with_known_label`.
     """
-    table, unknown_us = keep_visible(contract, derive(contract, rows, source=source), window, source=source)
+    table = of_window(contract, derive(contract, rows, source=source), window, source=source)
+    table, left_out = selected(contract, table, source=source)
+    table, unknown_us = with_known_label(contract, table, window, source=source)
     times = None if unknown_us is None else LabelTimes(_microseconds(table, contract), unknown_us)
     order = [name for name in dict.fromkeys((contract.event_time, *contract.key)) if name in table.column_names]
     if order:
@@ -104,7 +109,7 @@ def part_of_rows(contract: TableContract, rows: pa.Table, window: Window, writte
         write_page_checksum=True,
         version="2.6",
     )
-    return Part(written, table.num_rows, schema_of(table.schema, source=source), table.nbytes, times)
+    return Part(written, table.num_rows, schema_of(table.schema, source=source), table.nbytes, times, left_out)
 
 
 def read_rows(contract: TableContract, content: PartContent, *, source: str, limit_bytes: int) -> pa.Table:
@@ -197,10 +202,8 @@ def derive(contract: TableContract, table: pa.Table, *, source: str) -> pa.Table
     return table
 
 
-def keep_visible(contract: TableContract, table: pa.Table, window: Window, *, source: str) -> tuple[pa.Table, Microseconds | None]:
-    """Return the rows of the window, and the event times of the rows that only lack a known label (None without a `known_at`).
-
-    A row whose time is null stays, for validation to report; where `known_at` is declared nullable, null means not known yet.
+def of_window(contract: TableContract, table: pa.Table, window: Window, *, source: str) -> pa.Table:
+    """Return the rows of the window. A row whose time is null stays, for validation to report.
 
     Raises:
         DataError: `schema.missing` or `schema.type` where the times are not there, or are not instants.
@@ -212,6 +215,17 @@ def keep_visible(contract: TableContract, table: pa.Table, window: Window, *, so
         if name is not None and bound is not None:
             column = _instants(table, name, source=source)
             table = table.filter(_with_null(compare(column, _instant(bound)), as_value=True))
+    return table
+
+
+def with_known_label(contract: TableContract, table: pa.Table, window: Window, *, source: str) -> tuple[pa.Table, Microseconds | None]:
+    """Return the rows whose label is known, and the event times of the others (None without a `known_at`).
+
+    Where `known_at` is declared nullable, null means not known yet; else such a row stays, for validation to report.
+
+    Raises:
+        DataError: of `of_window`.
+    """
     if contract.known_at is None:
         return table, None
     declared = contract.columns.get(contract.known_at)
@@ -250,17 +264,6 @@ def _microseconds(table: pa.Table, contract: TableContract) -> Microseconds:
         return np.empty(0, dtype=np.int64)
     # Not by `to_numpy`, which imports pandas.
     return np.array(np.from_dlpack(table.column(contract.event_time).drop_null().cast(pa.int64()).combine_chunks()), dtype=np.int64)
-
-
-def require(names: set[str], table: pa.Table, reason: str, *, source: str) -> None:
-    """Raise DataError `schema.missing` for columns that are not there."""
-    missing = sorted(names - set(table.column_names))
-    if missing:
-        raise DataError(
-            "schema.missing",
-            f"{source}: column {', '.join(shown(name) for name in missing)} is missing, and {reason}",
-            hint="repair the file, or the columns in the YAML",
-        )
 
 
 def _check_result(found: str, wanted: str, sql: str, *, where: str) -> None:

@@ -28,6 +28,17 @@ class Derived:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RowSample:
+    """A part of the rows, by the hash of some columns."""
+
+    share: float
+    """Of the rows, more than 0 and less than 1."""
+    seed: int
+    by: tuple[str, ...]
+    """Rows with equal values here are kept or left out together."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TableContract:
     """One table as the YAML declares it."""
 
@@ -47,6 +58,9 @@ class TableContract:
     event_time: str | None = None
     known_at: str | None = None
     """The column that says when a row's label is known."""
+    where: str | None = None
+    """SQL of the rows that are used; None: all."""
+    sample: RowSample | None = None
     partitioned: bool = False
     """Whether each part is of one day."""
     available_after: timedelta = timedelta()
@@ -61,7 +75,7 @@ class TableContract:
     @property
     def is_kept_as_is(self) -> bool:
         """Whether snapshots hold a source's Parquet files byte for byte: whole days, nothing to compute or leave out by row."""
-        return self.partitioned and not self.derived and self.known_at is None
+        return self.partitioned and not self.derived and self.known_at is None and self.where is None and self.sample is None
 
     @property
     def place(self) -> str:
@@ -88,9 +102,19 @@ def _main(spec: PipelineSpec) -> TableContract:
         key=tuple(source.key),
         event_time=source.event_time,
         known_at=spec.data.label.known_at,
+        where=None if source.where is None else source.where.sql,
+        sample=_sample(spec),
         partitioned=source.is_daily,
         suite=spec.validate_.suite,
     )
+
+
+def _sample(spec: PipelineSpec) -> RowSample | None:
+    """Return how rows are sampled: by their key, or by whole groups where rows of one group are ranked against one another."""
+    sample, group = spec.data.source.sample, spec.data.group
+    if sample is None:
+        return None
+    return RowSample(share=sample.share, seed=sample.seed, by=tuple(spec.data.source.key) if group is None else (group,))
 
 
 def _feature(feature: FeatureTable) -> TableContract:

@@ -81,6 +81,17 @@ def declared_columns(contract: TableContract, names: list[str], *, source: str) 
     return [name for name in contract.columns if name in names]
 
 
+def require(names: set[str], table: pa.Table, reason: str, *, source: str) -> None:
+    """Raise DataError `schema.missing` for columns that are not there."""
+    missing = sorted(names - set(table.column_names))
+    if missing:
+        raise DataError(
+            "schema.missing",
+            f"{source}: column {', '.join(shown(name) for name in missing)} is missing, and {reason}",
+            hint="repair the file, or the columns in the YAML",
+        )
+
+
 def schema_hash(schema: Mapping[str, str]) -> str:
     """Return the SHA-256 over the sorted (name, type) pairs: the order of columns makes no difference."""
     return sha256_hex(canonical_json(sorted([name, kind] for name, kind in schema.items())))

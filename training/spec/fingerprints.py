@@ -40,6 +40,8 @@ _LATER_KEYS: Final[Mapping[str, JsonObject]] = {
     },
 }
 """Keys that came later than the first models, by section, with the value that changes nothing: the work is the same as without them."""
+_LATER_KEYS_OF_TABLES: Final[JsonObject] = {"where": None, "sample": None}
+"""The same for `data.source` and `data.features`."""
 _LATER_KEYS_OF_PARALLEL: Final[JsonObject] = {"tensor": 1, "pipeline": 1}
 """The same for `train.parallel`."""
 _NOT_OF_THE_WEIGHTS_OF_PARALLEL: Final = "schedule"
@@ -151,6 +153,9 @@ def _without(values: JsonObject, neutral: JsonObject) -> dict[str, JsonValue]:
 def _table(table: JsonObject, without: frozenset[str]) -> dict[str, JsonValue]:
     # The key `settings` came later: where it is empty, the work is the same as without it.
     kept = {key: value for key, value in table.items() if key not in without and (key != "settings" or value)}
+    kept = _without(kept, _LATER_KEYS_OF_TABLES)
+    if "where" in kept:
+        kept["where"] = json_object(kept["where"])["sql"]
     return {key: _columns(json_object(value)) if key in ("columns", "derive") else value for key, value in kept.items()}
 
 

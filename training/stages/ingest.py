@@ -58,6 +58,8 @@ def work(context: StageContext) -> Outcome:
     tables = manifest.meta["tables"]
     for name, facts in tables.items():
         logger.info("%s: %s rows in %d files", name, f"{facts['rows']:,}", len(facts["parts"]))
+        for key, count in facts.get("left_out", {}).items():
+            logger.info("%s: %s rows left out by data.source.%s", name, f"{count:,}", key)
     unknown = manifest.meta.get(META_KEY)
     for line in [] if unknown is None else split_lines(unknown):
         logger.info("%s", line)

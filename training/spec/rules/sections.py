@@ -31,6 +31,7 @@ from training.spec.rules.names import (
     derived_features_differ_by_more_than_case,
     name_is_free,
 )
+from training.spec.rules.row_filters import row_filters_are_known, row_filters_fit
 from training.spec.rules.training import (
     compression_fits,
     elastic_fits,
@@ -299,6 +300,8 @@ RULES: Final[tuple[tuple[tuple[str, ...], Rule], ...]] = (
     (("data",), windows_can_be_computed),
     (("data", "prepare"), windows_are_known_in_time),
     (("data", "evaluate"), label_type_fits),
+    (("data",), row_filters_fit),
+    (("data", "prepare"), row_filters_are_known),
     (("data", "validate"), label_delays_fit),
     (("data", "prepare"), prepared_columns_fit),
     (("data", "prepare"), late_columns),

@@ -75,6 +75,24 @@ class Derived(Section):
     """Why it is known before although `sql` mentions a late column."""
 
 
+class Where(Section):
+    """Which rows of the main table are used."""
+
+    sql: Sql
+    """One expression over the row's columns, also derived ones; rows for which it is false or null are left out."""
+    because: Line | None = None
+    """Why rows may be selected by a column that is known only afterwards."""
+
+
+class Sample(Section):
+    """A part of the rows, chosen by the hash of their key; with `data.group`, of their group."""
+
+    share: Annotated[float, Field(gt=0, lt=1)]
+    """Of the rows that `where` selects: 0.1 is about a tenth."""
+    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    """Another seed gives another sample."""
+
+
 class Table(Section):
     """Where a table is, and what reads it."""
 
@@ -136,6 +154,8 @@ class Source(Table):
     ignore: Annotated[tuple[str, ...], Field(strict=False)] = ()
     """Columns of the file that no table reads."""
     derive: dict[ColumnName, Derived] = Field(default_factory=dict)
+    where: Where | None = None
+    sample: Sample | None = None
 
     @property
     def is_daily(self) -> bool:

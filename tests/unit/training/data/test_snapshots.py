@@ -13,11 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from training.data.label_delay import SplitRule
 from training.data.snapshots import SnapshotPlan, take_snapshot
 from training.errors import DataError
 from training.runtime.provenance import CHECKOUT
 from training.sources.listing import list_source
-from training.sources.table_contract import Column, Derived, TableContract
+from training.sources.table_contract import Column, Derived, RowSample, TableContract
 from training.sources.tables import schema_hash
 from training.store import Manifest, Store
 
@@ -272,3 +273,17 @@ def test_parquet_without_partitions_is_cut_to_the_window(tmp_path: Path) -> None
     pq.write_table(table.set_column(1, "sold", table["sold"].cast(pa.timestamp("us"))), tmp_path / "all.parquet")
     error = refusal(tmp_path, contract)
     assert (error.code, "timestamp[us]" in error.message) == ("schema.type", True)
+
+
+def test_rows_that_the_yaml_leaves_out_are_counted_and_are_no_rows_without_a_label(tmp_path: Path) -> None:
+    late = END + timedelta(days=1)
+    rows = [(n, START, late if n >= 98 else START) for n in range(100)]
+    text = "id,sold,known,x,junk\n" + "".join(f"{n},{at.isoformat()},{known.isoformat()},1,\n" for n, at, known in rows)
+    (tmp_path / "sales.csv").write_text(text + f"200,{END.isoformat()},{START.isoformat()},1,\n")
+    rule = SplitRule(validation=timedelta(hours=1), test=timedelta(hours=1), end="window", zone=UTC)
+    sample = RowSample(share=0.5, seed=0, by=("id",))
+    _, manifest = snapshot(tmp_path, sales(tmp_path, where="id <> 99", sample=sample), split_rule=rule)
+    facts = manifest.meta["tables"]["sales"]
+    assert facts["left_out"]["where"] == 1, "the row after the window counts nowhere"
+    assert facts["rows"] + facts["left_out"]["sample"] + manifest.meta["unknown_labels"]["unknown"] == 99
+    assert "left_out" not in snapshot(tmp_path, sales(tmp_path))[1].meta["tables"]["sales"]

@@ -38,6 +38,7 @@ PARSE_TIME_ONLY = {
     "data.source.columns.known",
     "data.source.derive.because",
     "data.source.derive.known",
+    "data.source.where.because",
     "prepare.derive.because",
     "prepare.derive.known",
     "train.parallel.data",
