@@ -97,7 +97,15 @@ def spec_for(text: str, task: str, orders_uri: str, replaced: Mapping[str, str] 
 
 
 def run_stage(
-    store: Store, spec: PipelineSpec, name: str, inputs: dict[str, str], parameters: dict[str, Any], *, fingerprint: str, run_id: str
+    store: Store,
+    spec: PipelineSpec,
+    name: str,
+    inputs: dict[str, str],
+    parameters: dict[str, Any],
+    *,
+    fingerprint: str,
+    run_id: str,
+    as_of: datetime = AS_OF,
 ) -> tuple[ExitCode, StageAddress]:
     """Run a stage in this process, or find it done; return how it ended and where."""
     address = store.address("orders", name, fingerprint)
@@ -108,7 +116,7 @@ def run_stage(
         attempt_id="a1",
         store_uri=store.root_uri,
         spec_uri=store.put_json(freeze(spec)),
-        as_of=AS_OF.isoformat(),
+        as_of=as_of.isoformat(),
         inputs=inputs,
         parameters=parameters,
         run=RunIdentity(dag_id="orders", run_id=run_id, task_id=name),
