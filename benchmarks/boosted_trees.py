@@ -195,7 +195,9 @@ def fit_rows(folder: Path, kind: str) -> None:
     matrices.memory_limit_bytes = lambda: 1 if kind == "disk" else 1 << 50
     text = (CHECKOUT / "dags/pipelines/flight_delay.yaml").read_bytes()
     spec = parse_spec(text)
-    silent: Any = SimpleNamespace(log=lambda *_, **__: None, progress=lambda *_, **__: None, newest_entry=lambda: 0, due=False)
+    silent: Any = SimpleNamespace(
+        log=lambda *_, **__: None, progress=lambda *_, **__: None, newest_entry=lambda: 0, is_due=lambda _round: False
+    )
     silent.folder = folder
     spec = spec.model_copy(update={"train": spec.train.model_copy(update={"epochs": ROUNDS})})
     context = FitContext(

@@ -1,6 +1,8 @@
 """The rows of a dataset as XGBoost's matrices: each process has its share of them, in memory, or on disk where they are too many.
 
-XGBoost makes the same model of both kinds of matrix, bit for bit, so which one is taken is neither a setting nor part of a fingerprint.
+In memory, rows are binned shard by shard, so there is no copy of all of them. A GPU takes a copy of all its rows.
+XGBoost makes the same model of every kind of matrix, bit for bit, so which one is taken is neither a setting nor part of a fingerprint. A
+group must not be divided between blocks: no shard divides one.
 """
 
 from __future__ import annotations
@@ -48,16 +50,22 @@ def matrices_of(context: FitContext, *, max_bin: int) -> Iterator[dict[str, xgbo
     splits = {split: MappedShards(context.dataset_path, context.dataset_meta, split) for split in SPLITS}
     # One rank decides: the two kinds of matrix make other calls of the collective. A GPU takes its rows from memory.
     on_disk = bool(gang.from_first(gang.device.type == "cpu" and too_large(splits.values(), gang.world_size)))
+    made: dict[str, xgboost.DMatrix] = {}
     if not on_disk:
-        yield {split: _in_memory(rows, gang.rank, gang.world_size, threads) for split, rows in splits.items()}
+        for split, rows in splits.items():
+            if gang.device.type != "cpu":
+                made[split] = _whole(rows, gang.rank, gang.world_size, threads)
+                continue
+            blocks = Blocks(rows, gang.rank, gang.world_size)
+            # Bins are those of the training rows.
+            made[split] = xgboost.QuantileDMatrix(blocks, ref=made.get("train"), max_bin=max_bin, nthread=threads)
+        yield made
         return
     folder = context.stage.folder / CACHE
     folder.mkdir(mode=0o700)
-    made: dict[str, xgboost.DMatrix] = {}
     try:
         for split, rows in splits.items():
             blocks = Blocks(rows, gang.rank, gang.world_size, folder / split)
-            # Bins are those of the training rows.
             made[split] = xgboost.ExtMemQuantileDMatrix(blocks, ref=made.get("train"), max_bin=max_bin, nthread=threads)
         logger.info("rows are on disk: %.1f MB in %s", _size_bytes(folder) / 1e6, folder)
         yield made
@@ -83,14 +91,14 @@ def labels_of(context: FitContext) -> NDArray[np.float32]:
 
 
 class Blocks(xgboost.DataIter):  # type: ignore[misc]
-    """A process's share of a split, a shard at a time, for matrices on disk."""
+    """A process's share of a split, a shard at a time: no copy of all its rows is made."""
 
-    def __init__(self, rows: MappedShards, rank: int, world_size: int, cache_path: Path) -> None:
+    def __init__(self, rows: MappedShards, rank: int, world_size: int, cache_path: Path | None = None) -> None:
         self._rows = rows
         # XGBoost needs one block, be it empty.
         self._parts = rows.share(rank, world_size) or [(0, slice(0, 0))]
         self._next = 0
-        super().__init__(cache_prefix=str(cache_path))
+        super().__init__(cache_prefix=None if cache_path is None else str(cache_path))
 
     def next(self, input_data: Any) -> bool:
         if self._next == len(self._parts):
@@ -105,7 +113,7 @@ class Blocks(xgboost.DataIter):  # type: ignore[misc]
         self._next = 0
 
 
-def _in_memory(rows: MappedShards, rank: int, world_size: int, threads: int) -> xgboost.DMatrix:
+def _whole(rows: MappedShards, rank: int, world_size: int, threads: int) -> xgboost.DMatrix:
     features, label, group = rows.columns(rank, world_size)
     matrix = xgboost.DMatrix(features, label=label, nthread=threads)
     if group is not None:

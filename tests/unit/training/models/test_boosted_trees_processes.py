@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import xgboost
 
 from tests.unit.training.engine.parallel.ranks import run_ranks
 from tests.unit.training.models import family_bench, tree_ranks
@@ -39,6 +40,20 @@ def test_two_ranks_have_the_same_model_twice_in_memory_and_from_disk(two_ranks: 
 def test_rows_on_disk_give_the_model_of_rows_in_memory(tmp_path: Path, task: str) -> None:
     in_memory = tree_ranks.fit(Alone(), tmp_path / "memory", task)
     assert tree_ranks.fit(Alone(), tmp_path / "disk", task, on_disk=True) == in_memory
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_rows_binned_by_shard_give_the_model_of_one_matrix_of_all_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str) -> None:
+    by_shard = tree_ranks.fit(Alone(), tmp_path / "shards", task)
+    made = []
+
+    def whole(blocks: Blocks, **_settings: Any) -> xgboost.DMatrix:
+        made.append(matrices._whole(blocks._rows, 0, 1, 2))
+        return made[-1]
+
+    monkeypatch.setattr(matrices.xgboost, "QuantileDMatrix", whole)
+    assert tree_ranks.fit(Alone(), tmp_path / "whole", task) == by_shard
+    assert len(made) == 2
 
 
 def test_log_loss_of_two_ranks_is_that_of_one_process_within_a_thousandth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
