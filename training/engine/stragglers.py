@@ -35,7 +35,7 @@ WINDOW_STEPS: Final = 10
 WINDOW_SECONDS: Final = 0.25
 """A window of shorter steps has more of them."""
 MAX_WINDOW_STEPS: Final = 100_000
-MAX_MEASURED_STEPS: Final = 50
+MAX_MEASURED_STEPS: Final = 20
 """Of a window, roughly: the cost of measuring short steps."""
 LONG_WINDOW_SECONDS: Final = 10.0
 """In which waiting for a core is compared."""

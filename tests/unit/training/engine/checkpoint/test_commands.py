@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,12 @@ from safetensors import safe_open
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from tests.unit.training.engine.checkpoint.test_sharded_resume import Parts
-from tests.unit.training.engine.loop_bench import LoopBench
+from tests.unit.training.engine.loop_bench import LoopBench, stop_after
 from training.contracts import ExitCode
 from training.engine.checkpoint.cli import main
 from training.engine.checkpoint.savers import Savers
 from training.engine.parallel.gang import Gang
+from training.errors import PreemptedError
 from training.store.addresses import StoreUri
 from training.store.checkpoint_entries import WITHDRAWN
 
@@ -133,6 +136,53 @@ def test_existing_file_stays_without_force(saved: LoopBench, tmp_path: Path, cap
     assert "export.exists" in capsys.readouterr().err
     assert run(saved, "export", "r", "best", file, "--force") == 0
     assert read(file)[0]
+
+
+@pytest.mark.parametrize(
+    ("reason", "exit_code", "code"),
+    [
+        (errno.EACCES, ExitCode.DENIED, "export.denied"),
+        (errno.ENOSPC, ExitCode.UNAVAILABLE, "export.unwritten"),
+    ],
+)
+def test_file_that_cannot_be_written_is_named_and_nothing_is_left(
+    saved: LoopBench,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    reason: int,
+    exit_code: ExitCode,
+    code: str,
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(reason, os.strerror(reason))
+
+    monkeypatch.setattr("training.engine.checkpoint.export.os.fsync", refuse)
+    file = tmp_path / "out.safetensors"
+    assert run(saved, "export", "r", "best", file) == exit_code
+    said = capsys.readouterr().err
+    assert code in said
+    assert f"{file}" in said
+    assert not list(tmp_path.glob("*out.safetensors*"))
+
+
+def test_folder_that_is_missing_is_named(saved: LoopBench, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(saved, "export", "r", "best", tmp_path / "missing" / "out.safetensors") == ExitCode.UNAVAILABLE
+    assert "export.unwritten" in capsys.readouterr().err
+
+
+def test_checkpoint_before_the_first_epoch_has_no_best_weights_to_export(
+    bench: LoopBench, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    context = bench.context()
+    bench.address.write_request(context.request)
+    with pytest.raises(PreemptedError):
+        stop_after(bench.loop(stage=context), 2).train()
+    assert run(bench, "export", "r", "newest", tmp_path / "out.safetensors", "--what", "best") == ExitCode.BAD_DATA
+    said = capsys.readouterr().err
+    assert "checkpoint.empty" in said
+    assert "no tensors of best; it has: module, optimizer" in said
+    assert not list(tmp_path.glob("*out.safetensors*"))
 
 
 def test_altered_block_is_refused_and_no_file_is_left(saved: LoopBench, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
