@@ -42,6 +42,9 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "check": Command(module="training.spec.check", help="check pipelines' YAML files"),
     "layout": Command(module="training.models.layout", help="plan how the processes of a training share its model"),
     "checkpoints": Command(module="training.engine.checkpoint", help="list, export, restore and import checkpoints", needs_store=True),
+    "datasets": Command(
+        module="training.registry.datasets", help="list, show and deprecate versions of a pipeline's data", needs_ledger=True
+    ),
     "show": Command(module="training.registry", arguments=("show",), help="show decisions, champion and canary", needs_ledger=True),
     "rollback": Command(
         module="training.registry", arguments=("rollback",), help="make an earlier version champion again", needs_ledger=True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -43,6 +44,19 @@ def _settled(context: Context, settings: Settings) -> Ref:
     return Store(settings.store_uri).run_ref(ti.dag_id, ti.run_id, "settled")
 
 
+@dataclass(frozen=True, slots=True)
+class ChosenSnapshot:
+    """An existing snapshot that a run takes as its input."""
+
+    uri: str
+    """Of its manifest."""
+    digest: str
+
+    @classmethod
+    def from_json(cls, values: JsonObject) -> ChosenSnapshot:
+        return cls(str(values["uri"]), str(values["digest"]))
+
+
 class ResolvedRun:
     """What `resolve` settled, as later tasks read it."""
 
@@ -53,6 +67,9 @@ class ResolvedRun:
         overrides = values.get("overrides")
         self.overrides: JsonObject = overrides if isinstance(overrides, Mapping) else {}
         """Dotted key of the spec to the value that the trigger gave instead."""
+        chosen = values.get("snapshot")
+        self.snapshot: ChosenSnapshot | None = ChosenSnapshot.from_json(chosen) if isinstance(chosen, Mapping) else None
+        """That a trigger names instead of the sources."""
         self.store = Store(Settings.from_environment().store_uri)
         self.spec = PipelineSpec.thaw(self.store.get_json(self.spec_uri))
 

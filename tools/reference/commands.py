@@ -19,6 +19,7 @@ MODULES: Final[tuple[tuple[str, tuple[tuple[str, ...], ...]], ...]] = (
     ("nightshift.console", ((),)),
     ("devstack.__main__", ((), ("run",), ("backfill",), ("start",), ("stop",), ("status",), ("follow",), ("env",), ("supervise",))),
     ("training.registry.cli", ((), ("show",), ("rollback",), ("check",))),
+    ("training.registry.datasets", ((), ("list",), ("show",), ("deprecate",))),
     ("training.spec.check", ((),)),
     ("training.models.layout", ((),)),
     ("training.engine.checkpoint.cli", ((), ("list",), ("export",), ("restore",), ("import",))),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Final
 
 from sqlalchemy import Engine, select
 from sqlalchemy.exc import IntegrityError
@@ -12,9 +11,8 @@ from sqlalchemy.orm import Session
 from training.contracts import canonical_json, sha256_hex
 from training.database import DatasetVersion
 from training.database.connect import database_faults
+from training.database.datasets import VERSION_DIGITS, check_not_deprecated
 from training.store import Manifest
-
-VERSION_DIGITS: Final = 16
 
 
 def register_snapshot(engine: Engine, *, name: str, uri: str, manifest: Manifest, created_by: str) -> str:
@@ -25,6 +23,7 @@ def register_snapshot(engine: Engine, *, name: str, uri: str, manifest: Manifest
         created_by: the task instance that requested it.
 
     Raises:
+        DeniedError: `snapshot.deprecated`, a person has deprecated a snapshot with the same content.
         UnavailableError: `database.unavailable`.
     """
     main = manifest.meta["tables"][manifest.meta["main"]]
@@ -50,4 +49,5 @@ def register_snapshot(engine: Engine, *, name: str, uri: str, manifest: Manifest
             except IntegrityError:
                 # Another run registered the same snapshot in between; its row says the same.
                 session.rollback()
+    check_not_deprecated(engine, name, version)
     return version

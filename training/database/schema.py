@@ -38,6 +38,10 @@ class DatasetVersion(Base):
     created_by: Mapped[str] = mapped_column(String(512))
     """The task instance that made it first."""
     deprecated_at: Mapped[datetime | None] = mapped_column(DateTime(timezone=True))
+    """When a person deprecated it, or retention deleted its files."""
+    deprecated_by: Mapped[str | None] = mapped_column(String(512))
+    """The person; absent where retention deleted it: the next run with the same data makes it again."""
+    deprecated_reason: Mapped[str | None] = mapped_column(String(2000))
 
 
 class LedgerDecision(Base):

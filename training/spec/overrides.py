@@ -1,4 +1,4 @@
-"""A trigger's parameters: `{as_of, force, train: {…}, evaluate: {…}}`, checked by the spec's own models before anything starts.
+"""A trigger's parameters: `{as_of, force, snapshot, train: {…}, evaluate: {…}}`, checked by the spec's own models before anything starts.
 
 Airflow enforces the JSON Schema of its Params, which lets unknown keys, NaN, wrong dates and rules across keys pass.
 """
@@ -27,6 +27,8 @@ from training.spec.yaml_reader import MAX_DEPTH, Document, dotted
 
 MAX_CONF_BYTES: Final = 256 * 1024
 SOURCE: Final = "trigger"
+SNAPSHOT_PATTERN: Final = "^([0-9a-f]{16}|[0-9a-f]{64})$"
+"""The version of a snapshot, or its whole digest."""
 
 
 class TrainOverrides(Section):
@@ -68,6 +70,8 @@ class EvaluateOverrides(Section):
 class Overrides(Section):
     as_of: Annotated[str, Field(max_length=40)] | None = None
     force: bool = False
+    snapshot: Annotated[str, Field(pattern=SNAPSHOT_PATTERN)] | None = None
+    """Version or digest of an existing snapshot of the pipeline, which the run takes instead of its sources."""
     train: TrainOverrides = Field(default_factory=TrainOverrides)
     evaluate: EvaluateOverrides = Field(default_factory=EvaluateOverrides)
     tune: dict[str, object] = Field(default_factory=dict)
@@ -82,6 +86,8 @@ class RunParameters:
     """As given, checked: a day or a date-time with an offset. `settle_as_of` makes the instant of it."""
     force: bool = False
     """Do all work again, also what is done."""
+    snapshot: str | None = None
+    """Version or digest of the snapshot that the run takes instead of its sources."""
     overrides: JsonObject = field(default_factory=dict)
     """Dotted key of the spec to the value that the trigger gave instead; keys with the spec's own value are left out."""
 
@@ -111,7 +117,9 @@ def apply_overrides(spec: PipelineSpec, conf: Mapping[str, object]) -> tuple[Pip
         problems += [_as_conf(problem, spec) for problem in err.problems]
     if problems:
         raise SpecError(SOURCE, problems)
-    return changed, RunParameters(as_of=overrides.as_of, force=overrides.force, overrides=_differences(spec, changed))
+    return changed, RunParameters(
+        as_of=overrides.as_of, force=overrides.force, snapshot=overrides.snapshot, overrides=_differences(spec, changed)
+    )
 
 
 def _as_of_problems(overrides: Overrides, spec: PipelineSpec) -> list[Problem]:

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from training.contracts import JsonObject, JsonValue, json_object
 from training.spec.families import descriptor_of
 from training.spec.models import PipelineSpec
-from training.spec.overrides import EvaluateOverrides, TrainOverrides
+from training.spec.overrides import SNAPSHOT_PATTERN, EvaluateOverrides, TrainOverrides
 from training.spec.schedule import AS_OF_PATTERN
 from training.spec.sections.evaluation import Evaluate
 from training.spec.sections.train import Train
@@ -38,6 +38,7 @@ def params_schema(spec: PipelineSpec) -> dict[str, dict[str, JsonValue]]:
         **_study_schema(spec),
         "as_of": as_of_schema(),
         "force": _FORCE,
+        "snapshot": _SNAPSHOT,
         "train": _train_schema(spec.train),
         "evaluate": _evaluate_schema(spec),
     }
@@ -62,6 +63,16 @@ _FORCE: Final[dict[str, JsonValue]] = {
     "description": "Do the work of every stage again, also where its result is there.",
     "type": "boolean",
     "default": False,
+}
+
+_SNAPSHOT: Final[dict[str, JsonValue]] = {
+    "title": "Snapshot",
+    "description": "Version of an existing snapshot of this pipeline (`nightshift datasets list`), which the run takes instead of its "
+    "sources, with that snapshot's `as_of`; empty: a new snapshot is taken.",
+    "type": ["null", "string"],
+    "pattern": SNAPSHOT_PATTERN,
+    "maxLength": 64,
+    "default": None,
 }
 
 

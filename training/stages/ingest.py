@@ -11,26 +11,29 @@ from datetime import datetime
 from training.data.dataset_versions import register_snapshot
 from training.data.derived import check_baseline
 from training.data.label_delay import META_KEY, SplitRule, split_lines
-from training.data.snapshots import SnapshotPlan, take_snapshot
+from training.data.snapshots import KIND, SnapshotPlan, take_snapshot
 from training.database import connect
 from training.runtime.runner import Outcome, StageContext, main
 from training.sources.listing import windows_of
 from training.sources.table_contract import contracts_of
 from training.spec import PipelineSpec
 from training.spec.schedule import window
-from training.store import set_run_ref
+from training.store import Manifest, set_run_ref
 
 logger = logging.getLogger(__name__)
 
 
 def work(context: StageContext) -> Outcome:
-    """Take the snapshot of `request.parameters["listing"]`.
+    """Take the snapshot of `request.parameters["listing"]`, or the existing one that `request.parameters["snapshot"]` names.
 
     Raises:
         DataError: what the sources hold is not what the spec declares, and validation could not even look at it; `derive.expression`, the
             spec's SQL baseline is not an expression over its columns.
     """
     spec, request = context.spec, context.request
+    if (chosen := request.parameters.get("snapshot")) is not None:
+        check_baseline(spec)
+        return _reused(context, str(chosen))
     as_of = datetime.fromisoformat(request.as_of)
     windows = windows_of(spec, as_of)
     start, end = window(spec, as_of)
@@ -54,7 +57,25 @@ def work(context: StageContext) -> Outcome:
         version = register_snapshot(
             connect(), name=spec.name, uri=uri, manifest=manifest, created_by=f"{request.run.owner}/{request.run.try_number}"
         )
-    set_run_ref(context.store, request, "snapshot", uri)
+    return _outcome(context, uri, manifest, version)
+
+
+def _reused(context: StageContext, uri: str) -> Outcome:
+    """Take an existing snapshot as it is: its rows, window and time, whatever the sources hold now.
+
+    Raises:
+        DataError: it is not there any more, or damaged.
+        DeniedError: `snapshot.deprecated`.
+    """
+    manifest = context.store.manifests.get(uri, kind=KIND)
+    by = f"{context.request.run.owner}/{context.request.run.try_number}"
+    version = register_snapshot(connect(), name=context.spec.name, uri=uri, manifest=manifest, created_by=by)
+    logger.info("snapshot %s as of %s is taken again; the sources are not read", version, manifest.meta["as_of"])
+    return _outcome(context, uri, manifest, version)
+
+
+def _outcome(context: StageContext, uri: str, manifest: Manifest, version: str) -> Outcome:
+    set_run_ref(context.store, context.request, "snapshot", uri)
     tables = manifest.meta["tables"]
     for name, facts in tables.items():
         logger.info("%s: %s rows in %d files", name, f"{facts['rows']:,}", len(facts["parts"]))

@@ -10,6 +10,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from nightshift.execution.backend import Backend, backend_of
+from nightshift.operators.chosen_snapshot import find_snapshot
 from nightshift.resolved_run import settle
 from nightshift.settings import Settings
 from nightshift.sources import with_noted_places
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class ResolveOperator(BaseOperator):
-    """Returns `{spec_uri, as_of, force}`, and `overrides` where the trigger changes keys of the spec."""
+    """Returns `{spec_uri, as_of, force}`, `overrides` where the trigger changes keys of the spec, and `snapshot` where it names one."""
 
     ui_color = "#e8eef7"
 
@@ -45,7 +46,8 @@ class ResolveOperator(BaseOperator):
         try:
             settings = Settings.from_environment()
             spec, parameters = apply_overrides(load_spec(Path(self.spec_path)), run.conf or {})
-            as_of = self.as_of(context, spec, parameters.as_of)
+            chosen = None if parameters.snapshot is None else find_snapshot(spec, parameters, settings)
+            as_of = self.as_of(context, spec, parameters.as_of) if chosen is None else chosen.as_of
             check_not_future(as_of, datetime.now(UTC))
             backend = backend_of(settings)
             backend.check(spec)
@@ -57,9 +59,14 @@ class ResolveOperator(BaseOperator):
         except NightshiftError as err:
             raise AirflowFailException(f"{err}\nexit code {int(err.exit_code)}: it is not retried") from err
         settled: dict[str, JsonValue] = {"spec_uri": spec_uri, "as_of": as_of.astimezone(UTC).isoformat(), "force": parameters.force}
+        if parameters.overrides or chosen is not None:
+            # The decision about the model records them.
+            settled["overrides"] = {**parameters.overrides, **({} if chosen is None else {"snapshot": chosen.version})}
         if parameters.overrides:
-            settled["overrides"] = dict(parameters.overrides)
             self.log.info("overrides of this run: %s", ", ".join(f"{key} {value}" for key, value in parameters.overrides.items()))
+        if chosen is not None:
+            settled["snapshot"] = {"uri": chosen.uri, "digest": chosen.digest}
+            self.log.info("the run takes snapshot %s instead of its sources", chosen.version)
         settle(context, settings, settled)
         self.log.info("as of %s, spec %s%s", as_of.isoformat(), spec_uri, ", everything done again" if parameters.force else "")
         return settled

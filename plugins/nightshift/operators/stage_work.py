@@ -82,10 +82,14 @@ def _looked_up(
 ) -> tuple[dict[str, object], dict[str, object]]:
     """Return (the request's parameters, what the fingerprint covers besides spec and code)."""
     spec = resolved.spec
+    if stage == "ingest" and resolved.snapshot is not None:
+        chosen = resolved.snapshot
+        return {"snapshot": chosen.uri}, {"as_of": resolved.as_of.isoformat(), "snapshot": chosen.digest}
     if stage == "ingest":
         listing = listing_for(spec, resolved.as_of)
         return {"listing": listing}, {"as_of": resolved.as_of.isoformat(), "listing": listing}
     if stage == "validate":
+        _refuse_deprecated(spec, results["snapshot"], settings)
         previous = previous_snapshot(resolved.store, spec.name, resolved.as_of)
         covered: dict[str, object] = {"snapshot": results["snapshot"].digest, "previous": previous, "suites": suites_digest(spec, settings)}
         return {"previous_snapshot": previous, "suites": stored_suites(spec, settings, resolved.store)}, covered
@@ -111,6 +115,14 @@ def _looked_up(
     if stage == "promote":
         return _promotion(resolved, results, settings)
     return {}, {name: result.digest for name, result in results.items()}
+
+
+def _refuse_deprecated(spec: PipelineSpec, snapshot: StageResult, settings: Settings) -> None:
+    """Refuse a deprecated snapshot, also one that an earlier run made: its ingest is not repeated, and could not say so."""
+    from training.database import connect  # SQLAlchemy: a DAG file needs none of it
+    from training.database.datasets import check_not_deprecated
+
+    check_not_deprecated(connect(settings.database_url), spec.name, snapshot.digest)
 
 
 def _promotion(

@@ -65,6 +65,9 @@ class WaitForData(BaseSensorOperator):
         raise AirflowRescheduleException(min(now + timedelta(seconds=self.poke_interval), until))  # type: ignore[no-untyped-call]
 
     def _missing(self, resolved: ResolvedRun) -> str:
+        if resolved.snapshot is not None:
+            self.log.info("the run takes an existing snapshot: nothing is waited for")
+            return ""
         source = resolved.spec.data.source
         days = missing_partitions(resolved.spec, resolved.as_of)
         if not days:

@@ -38,7 +38,8 @@ def test_overrides_are_in_the_spec_and_parameters_beside_it(ranking: PipelineSpe
         *(
             (
                 {key: "x"},
-                f": {key}: [conf.unknown_key] unknown key '{key}' (a trigger takes as_of, force, train, evaluate; all else is the YAML's)",
+                f": {key}: [conf.unknown_key] unknown key '{key}' "
+                f"(a trigger takes as_of, force, snapshot, train, evaluate; all else is the YAML's)",
             )
             for key in ("image", "cmds", "namespace", "volumes", "env_vars", "pod_template_file", "data")
         ),

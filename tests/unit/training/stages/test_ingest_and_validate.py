@@ -18,7 +18,8 @@ from sqlalchemy import text
 from devstack.shop import break_day, day_path, write_day
 from training.contracts import RunIdentity, StageRequest
 from training.database import connect
-from training.errors import DataError, SpecError
+from training.database.datasets import deprecate
+from training.errors import DataError, DeniedError, SpecError
 from training.runtime.context import Outcome, StageContext, StopFlag
 from training.runtime.provenance import CHECKOUT
 from training.sources.listing import listing_for, previous_snapshot
@@ -141,6 +142,18 @@ def test_doing_it_again_gives_equal_digests_and_one_row(night: Night) -> None:
         assert connection.execute(text("SELECT name, version, created_by FROM dataset_version")).fetchall() == [
             ("search_ranking", first.scalars["version"], "search_ranking/r1/ingest/1")
         ]
+
+
+def test_an_existing_snapshot_is_taken_although_the_source_has_changed(night: Night, shop: Path) -> None:
+    first = night.ingest("r1")
+    shutil.rmtree(day_path(shop, LAST).parent)
+    again = night.run(ingest, inputs={}, parameters={"snapshot": first.artifact_uri}, run_id="r2")
+    assert (again.artifact_uri, again.digest, again.scalars) == (first.artifact_uri, first.digest, first.scalars)
+    assert night.store.run_ref("search_ranking", "r2", "snapshot").read().value == first.artifact_uri  # type: ignore[union-attr]
+    assert night.validate(again).scalars["rows"] == first.scalars["rows"]
+    deprecate(connect(), "search_ranking", first.digest, by="ann", reason="wrong")
+    with pytest.raises(DeniedError, match="is deprecated by ann"):
+        night.run(ingest, inputs={}, parameters={"snapshot": first.artifact_uri}, run_id="r3")
 
 
 def test_the_next_night_shares_all_partitions_but_one(night: Night) -> None:

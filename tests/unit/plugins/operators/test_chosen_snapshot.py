@@ -1,0 +1,163 @@
+"""A run on an existing snapshot: found, refused, not waited for, and work of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException
+
+from nightshift.operators.resolve import ResolveOperator
+from nightshift.operators.stage_work import work_of
+from nightshift.operators.wait import WaitForData
+from nightshift.resolved_run import ResolvedRun
+from nightshift.settings import Settings
+from training.contracts import RunIdentity, StageResult
+from training.data.dataset_versions import register_snapshot
+from training.database import connect
+from training.database.datasets import deprecate
+from training.errors import DeniedError
+from training.runtime.provenance import CHECKOUT
+from training.sources.table_contract import contracts_of
+from training.spec import load_spec
+from training.store import Manifest, Store
+
+SPEC_PATH = CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml"
+AS_OF = "2026-01-20T02:00:00+00:00"
+Context = Callable[..., Any]
+Execute = Callable[[BaseOperator, Any], Any]
+
+
+def taken(store: Store, settings: Settings, *, name: str = "search_ranking", main: str = "clicks", **types: str | None) -> Manifest:
+    """Store and register a snapshot without rows; `types` replaces types of columns of the main table."""
+    schemas = {contract.name: dict(contract.types) for contract in contracts_of(load_spec(SPEC_PATH))}
+    for column, kind in types.items():
+        schemas["clicks"].pop(column)
+        if kind is not None:
+            schemas["clicks"][column] = kind
+    tables = {table: {"rows": 0, "schema": schema, "schema_hash": "a" * 64, "parts": {}} for table, schema in schemas.items()}
+    meta = {"as_of": AS_OF, "window": {"start": AS_OF, "end": AS_OF}, "main": main, "split": {}, "tables": tables}
+    manifest = Manifest(kind="snapshot", files={}, meta=meta)
+    uri = store.manifests.put(manifest)
+    if main in tables:
+        register_snapshot(connect(settings.database_url), name=name, uri=uri, manifest=manifest, created_by="r0")
+    return manifest
+
+
+@pytest.fixture
+def resolve() -> ResolveOperator:
+    return ResolveOperator(task_id="resolve", spec_path=str(SPEC_PATH))
+
+
+def ask(snapshot: str, **more: Any) -> dict[str, Any]:
+    return {"snapshot": snapshot, **more}
+
+
+@pytest.mark.parametrize("digits", [16, 64])
+def test_a_run_on_a_snapshot_has_its_as_of_and_says_so_in_what_the_decision_records(
+    digits: int, resolve: ResolveOperator, shop: Path, store: Store, settings: Settings, context_of: Context, execute: Execute
+) -> None:
+    manifest = taken(store, settings)
+    run = {"conf": ask(manifest.digest[:digits]), "logical_date": datetime(2026, 1, 25, tzinfo=UTC)}
+    values = execute(resolve, context_of("resolve", **run))
+    assert values["as_of"] == AS_OF
+    assert values["snapshot"]["digest"] == manifest.digest
+    assert values["overrides"] == {"snapshot": manifest.digest[:16]}
+    resolved = ResolvedRun(values)
+    assert resolved.snapshot is not None
+    assert store.manifests.get(resolved.snapshot.uri, kind="snapshot") == manifest
+
+
+def test_nothing_is_listed_or_waited_for_and_the_work_is_the_snapshots(
+    resolve: ResolveOperator, shop: Path, store: Store, settings: Settings, context_of: Context, execute: Execute
+) -> None:
+    values = execute(resolve, context_of("resolve", conf=ask(taken(store, settings).digest)))
+    for path in shop.rglob("*.parquet"):
+        os.remove(path)
+    wait = WaitForData(task_id="wait", wait=timedelta(hours=2))
+    assert execute(wait, context_of("wait", results={"resolve": values})) is None
+    work = work_of("ingest", ResolvedRun(values), {}, nonce="", settings=settings)
+    assert work.parameters == {"snapshot": values["snapshot"]["uri"]}
+    assert work_of("ingest", ResolvedRun(values), {}, nonce="", settings=settings).fingerprint == work.fingerprint
+
+
+def refused(resolve: ResolveOperator, execute: Execute, context: Any) -> str:
+    with pytest.raises(AirflowFailException) as caught:
+        execute(resolve, context)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"name": "other"}, "[snapshot.unknown] pipeline search_ranking has no snapshot"),
+        ({"price": "double"}, "[snapshot.schema] the snapshot {version} is of another schema than the YAML: clicks.price: double → float"),
+        ({"price": None}, "clicks.price: nothing → float"),
+    ],
+)
+def test_a_snapshot_that_does_not_fit_is_refused_before_anything_starts(
+    change: dict[str, Any],
+    message: str,
+    resolve: ResolveOperator,
+    shop: Path,
+    store: Store,
+    settings: Settings,
+    context_of: Context,
+    execute: Execute,
+) -> None:
+    manifest = taken(store, settings, **change)
+    found = refused(resolve, execute, context_of("resolve", conf=ask(manifest.digest)))
+    assert message.format(version=manifest.digest[:16]) in found
+    assert store.run_ref("search_ranking", "r1", "settled").read() is None
+
+
+def test_an_unknown_a_misspelt_and_a_deleted_snapshot_are_refused(
+    resolve: ResolveOperator, shop: Path, store: Store, settings: Settings, context_of: Context, execute: Execute
+) -> None:
+    assert "[snapshot.unknown]" in refused(resolve, execute, context_of("resolve", conf=ask("0" * 16)))
+    assert "snapshot: [field.pattern]" in refused(resolve, execute, context_of("resolve", conf=ask("newest")))
+    manifest = taken(store, settings)
+    for entry in [entry for entry in store.bucket.list("manifests") if manifest.digest in entry.key]:
+        store.bucket.delete(entry.key)
+    assert manifest.digest in refused(resolve, execute, context_of("resolve", conf=ask(manifest.digest)))
+
+
+def test_another_as_of_than_the_snapshots_is_refused(
+    resolve: ResolveOperator, shop: Path, store: Store, settings: Settings, context_of: Context, execute: Execute
+) -> None:
+    manifest = taken(store, settings)
+    found = refused(resolve, execute, context_of("resolve", conf=ask(manifest.digest, as_of="2026-01-21")))
+    assert "as_of: [snapshot.as_of]" in found
+    assert execute(resolve, context_of("resolve", conf=ask(manifest.digest, as_of="2026-01-20T03:00:00+01:00")))["as_of"] == AS_OF
+
+
+def test_a_deprecated_snapshot_is_refused_by_name_and_as_the_result_of_an_earlier_ingest(
+    resolve: ResolveOperator, shop: Path, store: Store, settings: Settings, context_of: Context, execute: Execute
+) -> None:
+    manifest = taken(store, settings)
+    values = execute(resolve, context_of("resolve", conf=ask(manifest.digest)))
+    run = RunIdentity(dag_id="search_ranking", run_id="r1", task_id="ingest")
+    result = StageResult(
+        pipeline="search_ranking",
+        stage="ingest",
+        fingerprint="f" * 64,
+        artifact_uri=values["snapshot"]["uri"],
+        digest=manifest.digest,
+        run=run,
+        attempt_id="a",
+        attempts=1,
+        committed_at=AS_OF,
+        scalars={},
+    )
+    resolved = ResolvedRun(values)
+    assert work_of("validate", resolved, {"snapshot": result}, nonce="", settings=settings).inputs == {"snapshot": result.artifact_uri}
+    deprecate(connect(settings.database_url), "search_ranking", manifest.digest, by="ann", reason="prices were in cents")
+    assert "is deprecated by ann since" in refused(resolve, execute, context_of("resolve", conf=ask(manifest.digest)))
+    with pytest.raises(DeniedError) as caught:
+        work_of("validate", resolved, {"snapshot": result}, nonce="", settings=settings)
+    assert caught.value.code == "snapshot.deprecated"

@@ -1,0 +1,149 @@
+"""The versions of data sets (snapshots) that runs made: looked up, and deprecated by a person. Nothing here deletes one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from sqlalchemy import Engine, Select, select
+from sqlalchemy.orm import Session
+
+from training.database.connect import database_faults
+from training.database.schema import DatasetVersion
+from training.errors import DeniedError, shown
+
+VERSION_DIGITS: Final = 16
+"""Of a snapshot's digest: its version. A whole digest is accepted, too."""
+MAX_REASON_CHARS: Final = 2000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dataset:
+    """One version of a pipeline's data."""
+
+    pipeline: str
+    version: str
+    uri: str
+    """Of the snapshot's manifest."""
+    rows: int
+    """Of the main table."""
+    size_bytes: int
+    schema_hash: str
+    created_at: datetime
+    created_by: str
+    deleted_at: datetime | None
+    """When retention deleted its files, or a person deprecated it, whichever came first."""
+    deprecated_by: str | None
+    """None: not deprecated by a person."""
+    reason: str | None
+
+    @property
+    def is_deprecated(self) -> bool:
+        return self.deprecated_by is not None
+
+
+def datasets(engine: Engine, pipeline: str | None = None) -> list[Dataset]:
+    """Return the versions of one pipeline, or of all, the newest first.
+
+    Raises:
+        UnavailableError: `database.unavailable`.
+    """
+    wanted = select(DatasetVersion).order_by(DatasetVersion.name, DatasetVersion.id.desc())
+    if pipeline is not None:
+        wanted = wanted.where(DatasetVersion.name == pipeline)
+    with database_faults(), Session(engine) as session:
+        return [_dataset(row) for row in session.scalars(wanted)]
+
+
+def find_dataset(engine: Engine, pipeline: str, version: str) -> Dataset:
+    """Return one version.
+
+    Args:
+        version: as `datasets` lists it, or the whole digest.
+
+    Raises:
+        DeniedError: `snapshot.unknown`, the pipeline has no such version; the message says whose it is.
+        UnavailableError: `database.unavailable`.
+    """
+    with database_faults(), Session(engine) as session:
+        row = session.scalar(_wanted(pipeline, version))
+        if row is not None:
+            return _dataset(row)
+        others = session.scalars(select(DatasetVersion.name).where(DatasetVersion.version == version[:VERSION_DIGITS])).all()
+    message = f"pipeline {pipeline} has no snapshot {shown(version)}"
+    if others:
+        message += f": it is of {', '.join(sorted(others))}"
+    raise DeniedError("snapshot.unknown", message, hint=f"`nightshift datasets list {pipeline}` shows its versions")
+
+
+def check_not_deprecated(engine: Engine, pipeline: str, digest: str) -> None:
+    """Refuse the use of a snapshot that a person has deprecated; one that is not registered passes.
+
+    Raises:
+        DeniedError: `snapshot.deprecated`.
+        UnavailableError: `database.unavailable`.
+    """
+    with database_faults(), Session(engine) as session:
+        row = session.scalar(_wanted(pipeline, digest))
+    if row is not None:
+        refuse_deprecated(_dataset(row))
+
+
+def refuse_deprecated(dataset: Dataset) -> None:
+    """Raise DeniedError `snapshot.deprecated` for a version that a person has deprecated."""
+    if dataset.is_deprecated and dataset.deleted_at is not None:
+        when = dataset.deleted_at.isoformat(timespec="seconds")
+        message = (
+            f"snapshot {dataset.version} of {dataset.pipeline} is deprecated by {dataset.deprecated_by} since {when}: {dataset.reason}"
+        )
+        hint = "correct the source and trigger the run again, or name another snapshot"
+        raise DeniedError("snapshot.deprecated", message, hint=hint)
+
+
+def deprecate(engine: Engine, pipeline: str, version: str, *, by: str, reason: str) -> Dataset:
+    """Mark a version as deprecated, once: new runs refuse it; its files, and what was made of it, stay.
+
+    Args:
+        by: the user who orders it.
+        reason: for those who read it a year later; not empty, at most 2,000 characters.
+
+    Raises:
+        DeniedError: `snapshot.unknown`; `snapshot.deprecated`, it is deprecated already; `snapshot.reason`.
+        UnavailableError: `database.unavailable`.
+    """
+    if not reason.strip() or len(reason) > MAX_REASON_CHARS:
+        raise DeniedError("snapshot.reason", "the reason is empty or too long", hint=f"say why, in at most {MAX_REASON_CHARS:,} characters")
+    known = find_dataset(engine, pipeline, version)
+    with database_faults(), Session(engine) as session, session.begin():
+        row = session.scalar(_wanted(pipeline, known.version).with_for_update())
+        if row is None:
+            raise DeniedError("snapshot.unknown", f"pipeline {pipeline} has no snapshot {shown(version)}", hint="list its versions")
+        refuse_deprecated(_dataset(row))
+        row.deprecated_at, row.deprecated_by, row.deprecated_reason = datetime.now(UTC), by, reason.strip()
+    return find_dataset(engine, pipeline, known.version)
+
+
+def _wanted(pipeline: str, version: str) -> Select[DatasetVersion]:
+    return select(DatasetVersion).where(DatasetVersion.name == pipeline, DatasetVersion.version == version[:VERSION_DIGITS])
+
+
+def _dataset(row: DatasetVersion) -> Dataset:
+    return Dataset(
+        pipeline=row.name,
+        version=row.version,
+        uri=row.storage_uri,
+        rows=row.row_count,
+        size_bytes=row.size_bytes,
+        schema_hash=row.schema_hash,
+        created_at=_zoned(row.created_at),
+        created_by=row.created_by,
+        deleted_at=None if row.deprecated_at is None else _zoned(row.deprecated_at),
+        deprecated_by=row.deprecated_by,
+        reason=row.deprecated_reason,
+    )
+
+
+def _zoned(instant: datetime) -> datetime:
+    # SQLite returns UTC without a zone.
+    return instant if instant.tzinfo else instant.replace(tzinfo=UTC)

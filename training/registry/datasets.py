@@ -1,0 +1,121 @@
+"""The versions of data sets (snapshots) that runs made, and their deprecation.
+
+    python -m training.registry.datasets list [PIPELINE] [--json]
+    python -m training.registry.datasets show PIPELINE VERSION [--json]
+    python -m training.registry.datasets deprecate PIPELINE VERSION --reason "..." [--by USER]
+
+New runs refuse a deprecated version. Nothing is deleted: models made of it stay, and so do its files, until retention deletes them.
+
+Exit codes: 0 done; 2 the command line is wrong; 74 the database does not answer; 77 refused (unknown version, deprecated already).
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import getpass
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Final
+
+from sqlalchemy import Engine
+
+from training.database import connect
+from training.database.datasets import Dataset, datasets, deprecate, find_dataset
+from training.errors import NightshiftError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; return the exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        _COMMANDS[options.command](connect(), options)
+    except NightshiftError as err:
+        sys.stderr.write(f"error: {err}\n")
+        return int(err.exit_code)
+    except BrokenPipeError:
+        # `| head` has seen enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m training.registry.datasets", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="{list,show,deprecate}")
+    listing = commands.add_parser("list", help="the versions of a pipeline's data, the newest first")
+    listing.add_argument("pipeline", nargs="?", help="name of a pipeline; absent: all")
+    listing.add_argument("--json", action="store_true", help="as JSON")
+    show = commands.add_parser("show", help="one version")
+    mark = commands.add_parser("deprecate", help="mark a version, so that new runs refuse it; nothing is deleted")
+    for command in (show, mark):
+        command.add_argument("pipeline", help="name of a pipeline")
+        command.add_argument("version", help="16 hexadecimal digits, as `list` shows them, or the whole digest")
+    show.add_argument("--json", action="store_true", help="as JSON")
+    mark.add_argument("--reason", required=True, help="for those who read it a year later")
+    mark.add_argument("--by", default=None, help="the user who orders it (default: the user of this process)")
+    return parser
+
+
+def _list(engine: Engine, options: argparse.Namespace) -> None:
+    found = datasets(engine, options.pipeline)
+    if options.json:
+        sys.stdout.write(_json([dataclasses.asdict(each) for each in found]))
+        return
+    if not found:
+        sys.stdout.write("there is no snapshot yet\n")
+    for each in found:
+        state = "  deprecated" if each.is_deprecated else "  deleted by retention" if each.deleted_at else ""
+        created = each.created_at.isoformat(timespec="seconds")
+        sys.stdout.write(f"{each.pipeline}  {each.version}  {created}  {each.rows:,} rows  {each.size_bytes / 2**20:,.1f} MiB{state}\n")
+
+
+def _show(engine: Engine, options: argparse.Namespace) -> None:
+    found = find_dataset(engine, options.pipeline, options.version)
+    if options.json:
+        sys.stdout.write(_json(dataclasses.asdict(found)))
+        return
+    sys.stdout.write(_words(found))
+
+
+def _deprecate(engine: Engine, options: argparse.Namespace) -> None:
+    by = options.by or _user()
+    sys.stdout.write(_words(deprecate(engine, options.pipeline, options.version, by=by, reason=options.reason)))
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return f"uid {os.getuid()}"
+
+
+def _words(found: Dataset) -> str:
+    lines = {
+        "snapshot": f"{found.version} of {found.pipeline}",
+        "manifest": found.uri,
+        "rows": f"{found.rows:,}",
+        "size": f"{found.size_bytes:,} bytes",
+        "schema": found.schema_hash,
+        "created": f"{found.created_at.isoformat(timespec='seconds')} by {found.created_by}",
+    }
+    if found.deleted_at is not None:
+        when = found.deleted_at.isoformat(timespec="seconds")
+        who = f"by {found.deprecated_by}: {found.reason}" if found.is_deprecated else "(its files were deleted by retention)"
+        lines["deprecated" if found.is_deprecated else "deleted"] = f"{when} {who}"
+    return "".join(f"{name + ':':<12}{value}\n" for name, value in lines.items())
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, default=lambda found: found.isoformat() if isinstance(found, datetime) else str(found), indent=1) + "\n"
+
+
+_COMMANDS: Final[Mapping[str, Callable[[Engine, argparse.Namespace], None]]] = {"list": _list, "show": _show, "deprecate": _deprecate}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
