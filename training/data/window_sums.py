@@ -17,10 +17,9 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Values = NDArray[Any]
 
-LIMB_BITS: Final = 32
-LIMB_MASK: Final = 2**32 - 1
 INT_BITS: Final = 62
 """An int64 holds sums of so many bits, with their sign."""
+MAX_LIMB_BITS: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,8 @@ def sums(values: Values, ranges: Ranges) -> Floats:
     scaled = _Scaled.of(values)
     if scaled.num_bits + len(values).bit_length() <= INT_BITS:
         return np.ldexp(ranges.totals(scaled.integers()).astype(np.float64), scaled.exponent)
-    return _rounded([ranges.totals(limb) for limb in scaled.limbs()], scaled.exponent)
+    limb_bits = min(MAX_LIMB_BITS, INT_BITS - len(values).bit_length())
+    return _rounded([ranges.totals(limb) for limb in scaled.limbs(limb_bits)], limb_bits, scaled.exponent)
 
 
 def deviations(values: Values, ranges: Ranges, counts: Ints) -> Floats:
@@ -125,15 +125,17 @@ class _Scaled:
     def integers(self) -> Ints:
         return self.significand << self.shift
 
-    def limbs(self) -> list[Ints]:
-        """Return the digits to the base 2**32, the lowest first, with the value's sign."""
-        size, sign = np.abs(self.significand).astype(np.uint64), np.sign(self.significand)
-        found = []
-        for place in range(0, self.num_bits + 1, LIMB_BITS):
-            down, up = np.clip(place - self.shift, 0, 63), np.clip(self.shift - place, 0, 63)
-            digit = np.where(self.shift <= place, size >> down.astype(np.uint64), size << up.astype(np.uint64)) & np.uint64(LIMB_MASK)
-            digit[self.shift - place >= LIMB_BITS] = 0
-            found.append(sign * digit.astype(np.int64))
+    def limbs(self, limb_bits: int) -> list[Ints]:
+        """Return the digits to the base `2**limb_bits`, the lowest first, with the value's sign."""
+        size, is_negative = np.abs(self.significand).astype(np.uint64), self.significand < 0
+        shift, mask, found = self.shift.astype(np.uint64), np.uint64((1 << limb_bits) - 1), []
+        for place in range(0, self.num_bits + 1, limb_bits):
+            is_up = self.shift >= place
+            # What is shifted out at the top belongs to a higher digit.
+            digit = np.where(is_up, size << np.minimum(shift - place, 63), size >> np.minimum(place - shift, 63))
+            digit &= mask
+            digit[self.shift - place >= limb_bits] = 0
+            found.append(np.where(is_negative, -digit.astype(np.int64), digit.astype(np.int64)))
         return found
 
 
@@ -159,34 +161,34 @@ def _as_float(number: int, exponent: int) -> float:
         return float("inf")
 
 
-def _rounded(limbs: Sequence[Ints], exponent: int) -> Floats:
-    """Return the numbers that digits to the base 2**32, the lowest first, of either sign, make; rounded to nearest, ties to even."""
-    carried = _carried(limbs)
-    negative = carried[-1] < 0
-    carried = _carried([np.where(negative, -limb, limb) for limb in carried])
-    top = carried.pop()
-    digits = np.stack([*carried, top & LIMB_MASK, top >> LIMB_BITS][::-1] + [np.zeros_like(top)] * 2).astype(np.uint64)
-    first = (digits[:-2] != 0).argmax(axis=0)
-    lead, second, third = (np.take_along_axis(digits, (first + more)[None], axis=0)[0] for more in range(3))
-    rest = np.logical_or.accumulate(digits[::-1] != 0, axis=0)[::-1]
-    below = np.take_along_axis(np.concatenate([rest, np.zeros_like(rest[:1])]), (first + 3)[None], axis=0)[0]
-    bits = np.frexp(lead.astype(np.float64))[1].astype(np.uint64)
-    bits[lead == 0] = 1
-    head = (lead << (np.uint64(64) - bits)) | (second << (np.uint64(32) - bits)) | (third >> bits)
-    # Far below the last bit of a float64, so it only breaks ties.
-    head |= (below | ((third & ((np.uint64(1) << bits) - np.uint64(1))) != 0)).astype(np.uint64)
-    place = (len(digits) - 3 - first) * LIMB_BITS + bits.astype(np.int64) - 64
-    found = np.ldexp(head.astype(np.float64), (place + exponent).astype(np.int32))
-    return np.where(negative, -found, np.where(lead == 0, 0.0, found))
+def _rounded(limbs: Sequence[Ints], limb_bits: int, exponent: int) -> Floats:
+    """Return the numbers that digits to the base `2**limb_bits`, the lowest first, make; rounded to nearest, ties to even.
+
+    Digits are of either sign, and larger than the base. From the highest on, as many bits are moved up as fit an integer of 62 bits; the
+    last bit then stands for whatever is not zero below it: far below the last bit of a float64, it only breaks ties.
+    """
+    digits = _carried(limbs, limb_bits)
+    head = digits.pop()
+    place = np.full(len(head), limb_bits * len(digits) + exponent, dtype=np.int64)
+    is_open, below = np.ones(len(head), dtype=bool), np.zeros(len(head), dtype=bool)
+    for digit in reversed(digits):
+        bits = np.frexp(np.abs(head.astype(np.float64)))[1]
+        up = np.where(is_open, np.clip(INT_BITS - bits, 0, limb_bits), 0).astype(np.int64)
+        rest = limb_bits - up
+        head = (head << up) | (digit >> rest)
+        below |= (digit & ((np.int64(1) << rest) - 1)) != 0
+        place -= up
+        is_open &= rest == 0
+    return np.ldexp((head | below).astype(np.float64), place.astype(np.int32))
 
 
-def _carried(limbs: Sequence[Ints]) -> list[Ints]:
-    """Return the same numbers with all digits but the last from 0 to 2**32 - 1."""
+def _carried(limbs: Sequence[Ints], limb_bits: int) -> list[Ints]:
+    """Return the same numbers with all digits but the last from 0 to the base - 1."""
     carry, found = np.zeros_like(limbs[0]), []
     for limb in limbs[:-1]:
         whole = limb + carry
-        found.append(whole & LIMB_MASK)
-        carry = whole >> LIMB_BITS
+        found.append(whole & ((1 << limb_bits) - 1))
+        carry = whole >> limb_bits
     return [*found, limbs[-1] + carry]
 
 

@@ -129,7 +129,7 @@ def _blocks(reader: pa.RecordBatchReader, num_keys: int) -> Iterator[tuple[pa.Ta
 def _block(rows: pa.Table, starts: NDArray[np.int64]) -> tuple[pa.Table, NDArray[np.int64]]:
     code = np.zeros(rows.num_rows, dtype=np.int64)
     code[starts] = 1
-    return rows.combine_chunks(), np.cumsum(code)
+    return rows, np.cumsum(code)
 
 
 def _starts(rows: pa.Table, num_keys: int) -> NDArray[np.int64]:
