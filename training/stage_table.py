@@ -98,7 +98,7 @@ _ROWS: Final = (
         services=_STORE_AND_MLFLOW,
         imports=frozenset({Named.FAMILY}),
         pool="train",
-        summary=("steps", "best_epoch", "validation_loss"),
+        summary=("steps", "best_epoch", "validation_loss", "stragglers"),
     ),
     Stage(
         name="evaluate",

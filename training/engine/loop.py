@@ -38,6 +38,8 @@ from training.runtime.context import StageContext, StopFlag
 logger = logging.getLogger(__name__)
 
 TRACK_EVERY_STEPS: Final = 10
+MAX_TOLD: Final = 5
+"""Stragglers in a stage's result, whose size is limited."""
 OPTIMIZER: Final = "optimizer/"
 """What the names of the optimizer's tensors begin with in a checkpoint."""
 
@@ -287,10 +289,9 @@ class Loop:
 
     def scalars(self) -> dict[str, Scalar]:
         """Return what the stage's result says of the training besides its model; only where there is something to say."""
-        named = self._stragglers.named
-        if not named:
-            return {}
-        return {"stragglers": "; ".join(f"{named[rank].short_words()}" for rank in sorted(named))}
+        named = [straggler.short_words() for _, straggler in sorted(self._stragglers.named.items())]
+        rest = [f"and {len(named) - MAX_TOLD} others"] if len(named) > MAX_TOLD else []
+        return {"stragglers": "; ".join([*named[:MAX_TOLD], *rest])} if named else {}
 
     def _stopped_early(self) -> bool:
         patience = self._parts.early_stopping

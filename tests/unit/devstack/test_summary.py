@@ -67,6 +67,13 @@ def test_each_stage_has_its_time_rows_rate_and_attempts(settings: Settings) -> N
     assert line.split() == ["ingest", "2.5", "s", "600,000", "300,000", "3", "attempts,", "files", "30"]
 
 
+def test_straggler_of_a_training_is_told_beside_its_loss(settings: Settings) -> None:
+    view = [TaskView("train", "success", 1, 3.0)]
+    told = {"steps": 90, "stragglers": "rank 1 (node b): 2.1 times, step 40"}
+    assert text_of(settings, view, result("train", scalars=told)).count("steps 90, stragglers rank 1 (node b): 2.1 times, step 40") == 1
+    assert "stragglers" not in text_of(settings, view, result("train", scalars={"steps": 90}))
+
+
 def test_reused_stage_names_the_run_that_did_the_work(settings: Settings) -> None:
     reused = result("ingest", scalars={"rows": 600_000}, reused_from=EARLIER)
 

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from training.engine import stragglers
 from training.engine.checkpoint.checkpoints import DEFAULT_KEEP
 from training.engine.checkpoint.chunks import OWN_BLOCK_BYTES
 from training.engine.checkpoint.savers import SILENCE_SECONDS
@@ -34,6 +35,13 @@ def guide(name: str) -> str:
         ("checkpoints", "Two saves may be under way", MAX_IN_FLIGHT, 2),
         ("checkpoints", "a tensor from 128 KiB on begins", OWN_BLOCK_BYTES, 128 * 1024),
         ("checkpoints", "`train.replica_check_steps` (default 1,000", Train.model_fields["replica_check_steps"].default, 1000),
+        ("large-models", "`train.straggler_ratio` (default 1.5", Train.model_fields["straggler_ratio"].default, 1.5),
+        ("large-models", "a window of at least ten steps", stragglers.WINDOW_STEPS, 10),
+        ("large-models", "and about 0.25 s", stragglers.WINDOW_SECONDS, 0.25),
+        ("large-models", "slow in three windows in a row", stragglers.WINDOWS_IN_A_ROW, 3),
+        ("large-models", "the difference is a tenth of a step", stragglers.LEAST_COST, 0.1),
+        ("large-models", "in three windows of 10 s", stragglers.LONG_WINDOW_SECONDS, 10),
+        ("large-models", "at most 40 of them in a window", 2 * stragglers.MAX_MEASURED_STEPS, 40),
         ("reference/spec", "| `keep` | integer, >= 1 and <= 1,000 | `3`", Checkpoint.model_fields["keep"].default, DEFAULT_KEEP),
         ("large-models", "members of ModuleLists and Sequentials from 1 MiB on", MIN_BLOCK_BYTES, MIB),
         ("large-models", "layers from 16 MiB on", MIN_ALONE_BYTES, 16 * MIB),

@@ -6,13 +6,25 @@ import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 
 from tests.unit.training.engine.parallel.ranks import run_ranks
 from tests.unit.training.engine.parallel.slow_ranks import NUM_STEPS, Seen, Slow, loaded_cores, trained
 from training.engine.own_time import UNKNOWN, Measured
-from training.engine.stragglers import LONG_WINDOW_SECONDS, Comparison, LongWindow, as_computed, ratios, with_waits_of_nodes
+from training.engine.stragglers import (
+    LONG_WINDOW_SECONDS,
+    Comparison,
+    LongWindow,
+    Straggler,
+    StragglerCheck,
+    as_computed,
+    ratios,
+    with_waits_of_nodes,
+)
 from training.spec.layout import Layout
 
 RATIO = 1.5
@@ -136,6 +148,75 @@ def test_long_window_is_the_mean_of_its_steps_once_it_is_long_enough() -> None:
     assert window.add([*table(1.0), UNKNOWN], 1000) is None, "one rank is not known"
     assert window.add(table(1.0, 4.0, step=rest / 3), 3) == [Measured(LONG_WINDOW_SECONDS / 4, 1.0, 0.0, 0.0), Measured(2.5, 3.5, 0.0, 0.0)]
     assert window.add(table(1.0, 2.0, step=short), 1) is None, "the next one begins"
+
+
+class Measurements:
+    """A gang of two whose processes always measure the same; steps of a second."""
+
+    world_size, is_first, device = 2, True, torch.device("cpu")
+
+    def __init__(self, nodes: Sequence[str], *measured: Measured) -> None:
+        self.nodes = nodes
+        self.measured = measured
+
+    def table(self, *_own: float) -> list[list[float]]:
+        return [list(one) for one in self.measured]
+
+    def node_of(self, rank: int) -> str:
+        return self.nodes[rank]
+
+    def place_of(self, rank: int) -> str:
+        return f"rank {rank} (node {self.nodes[rank]})"
+
+
+def found_by(gang: Measurements, num_steps: int) -> tuple[list[Straggler], list[tuple[int, float]]]:
+    """Return the stragglers, and the step and ratio of each comparison."""
+    strategy: Any = SimpleNamespace(gang=gang, stage_number=lambda rank: 0, is_sharded=False)
+    found: list[Straggler] = []
+    compared: list[tuple[int, float]] = []
+    check = StragglerCheck(
+        strategy, ratio=RATIO, is_disturbed=lambda: False, found=found.append, compared=lambda *now: compared.append(now)
+    )
+    for step in range(1, num_steps + 1):
+        with check.step():
+            pass
+        check.check(step)
+    check.close()
+    return found, compared
+
+
+FAST, SLOW = Measured(1.0, 0.2, 0.0, 0.0), Measured(1.0, 0.3, 0.1, 0.0)
+
+
+def test_straggler_is_named_once_after_the_first_window_and_three_more() -> None:
+    found, compared = found_by(Measurements(["a", "b"], FAST, SLOW), 100)
+    assert [(one.rank, one.node, one.step) for one in found] == [(1, "b", 40)]
+    assert found[0].words() == (
+        "rank 1 (node b) is a straggler: its own part of a step takes 0.4 s, 0.1 s of it waiting for data, "
+        "2.0 times that of the others (0.2 s)"
+    )
+    assert [step for step, _ in compared] == list(range(20, 101, 10)), "every ten steps, but for the first ten"
+
+
+def test_nobody_is_named_where_all_are_alike() -> None:
+    found, compared = found_by(Measurements(["a", "b"], FAST, FAST), 100)
+    assert found == []
+    assert {ratio for _, ratio in compared} == {1.0}
+
+
+@pytest.mark.parametrize(("nodes", "named"), [(["a", "a"], []), (["a", "b"], [1])], ids=["one node", "two nodes"])
+def test_wait_for_a_core_makes_a_straggler_between_nodes_alone(nodes: list[str], named: list[int]) -> None:
+    found, compared = found_by(Measurements(nodes, FAST, FAST._replace(ready=0.4)), 100)
+    assert [one.rank for one in found] == named
+    assert {ratio for _, ratio in compared} == {1.0}, "it is no part of the short windows"
+    if found:
+        assert "0.4 s of it waiting for a core" in found[0].words()
+
+
+def test_windows_of_short_steps_have_more_of_them() -> None:
+    short = [one._replace(step=0.005) for one in (FAST, FAST)]
+    _, compared = found_by(Measurements(["a", "b"], *short), 120)
+    assert [step for step, _ in compared] == [60, 110], "0.25 s each"
 
 
 def test_tests_train_long_enough_to_name_a_rank() -> None:
