@@ -51,6 +51,11 @@ _SYNTAX: Final = frozenset(
     "quarter quarters second seconds similar substring symmetric then timezone timezone_hour timezone_minute to trailing trim true "
     "try_cast unknown using week weekday weeks when with without year years yearweek zone".split()
 )
+_ALSO_FUNCTIONS: Final = frozenset(
+    "century day decade dow doy epoch era hour isodow isoyear julian microsecond millennium millisecond minute month quarter second "
+    "substring timezone timezone_hour timezone_minute trim week weekday year yearweek overlaps".split()
+)
+"""Words of `_SYNTAX` that are functions where they are called."""
 _TYPES: Final = frozenset(
     "array bigint bignum binary bit bitstring blob bool boolean bpchar bytea char character date datetime dec decimal double enum float "
     "float4 float8 geometry guid hugeint int int1 int128 int16 int2 int32 int4 int64 int8 integer integral interval invalid json list "
@@ -78,6 +83,12 @@ def words(sql: str) -> frozenset[str]:
     """Return the lower-case identifiers and keywords of `sql` that may be columns."""
     tokens = _tokens(sql)
     return frozenset(word.lower() for index, word in enumerate(map(_word, tokens)) if word is not None and not _is_syntax(tokens, index))
+
+
+def called(sql: str) -> list[str]:
+    """Return the lower-case names of the functions that `sql` calls, each once, in the order of mention; without syntax and types."""
+    names = (match["word"].lower() for match in _tokens(sql) if match["call"] is not None)
+    return [name for name in dict.fromkeys(names) if name not in (_SYNTAX | {"extract"}) - _ALSO_FUNCTIONS and name not in _TYPES]
 
 
 def unknown_columns(sql: str, known: Iterable[str]) -> list[str]:

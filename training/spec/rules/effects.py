@@ -13,6 +13,7 @@ from typing import Final
 from training.spec.families import descriptor_of
 from training.spec.models import Alerts, Costs
 from training.spec.rules.findings import Finding, Rule
+from training.spec.rules.portability import functions_are_portable
 from training.spec.rules.training import num_shares
 from training.spec.sections.evaluation import Evaluate
 from training.spec.sections.promotion import Promote
@@ -26,7 +27,7 @@ CODE: Final = "key.unused"
 
 
 def unused_keys(sections: Mapping[str, object]) -> list[Finding]:
-    """Return a finding for each key without effect, in sections that are valid, by their keys in the YAML."""
+    """Return a finding for each key without effect, and for SQL that is not portable, in sections that are valid."""
     return [finding for names, rule in _RULES for finding in rule(*(sections[name] for name in names))]
 
 
@@ -116,4 +117,5 @@ _RULES: Final[tuple[tuple[tuple[str, ...], Rule], ...]] = (
     (("timeout", "train"), _limits_are_of_what_is_done),
     (("tune", "train"), _study_is_limited),
     (("costs",), _costs_are_known),
+    (("data", "prepare"), functions_are_portable),
 )
