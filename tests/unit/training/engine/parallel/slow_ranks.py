@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from tests.unit.training.engine.loop_bench import DIGEST, LoopBench, RecordingTracker, squares
 from tests.unit.training.engine.parallel.kill_points import MIN_BLOCK_BYTES, PLAN, Net, stages_of
-from training.data.loader import Loader, ShardSet
+from training.data.loader import Batch, Loader, ShardSet
 from training.engine.checkpoint.savers import Savers
 from training.engine.parallel.choice import strategy_for
 from training.engine.parallel.gang import Gang
@@ -27,16 +28,20 @@ EPOCHS = 2
 NUM_STEPS = 60
 ITEMS = 256
 """Rows and columns of a product of matrices, which takes about half a millisecond."""
+PAUSE_SECONDS = 0.1
+"""A multiple of what a step takes."""
+TIMES = 4
 PRODUCTS = 60
 """Of each step on each process that is not slow; a pipeline's micro-batches share them."""
 
 
 @dataclass(frozen=True)
 class Slow:
-    """One rank whose layers do so many times the work of the others."""
+    """One rank whose steps take longer than those of the others."""
 
     rank: int
-    times: float = 4.0
+    how: Literal["work", "sleep", "data"] = "work"
+    """Its layers do four times the work, or sleep; or its batches come late."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,15 @@ class Seen:
     """In the store; of the first rank."""
 
 
+class LateLoader(Loader):
+    """Whose disk is slow."""
+
+    def batches(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
+        for batch in super().batches(epoch, start_step):
+            time.sleep(PAUSE_SECONDS)
+            yield batch
+
+
 def work(products: int) -> None:
     matrix = torch.ones(ITEMS, ITEMS)
     for _ in range(products):
@@ -60,7 +74,9 @@ def work(products: int) -> None:
 def trained(gang: Gang, folder: str, layout: Layout, slow: Slow | None, ratio: float | None, every_steps: int | None = None) -> Seen:
     """Train for 60 steps in two epochs."""
     bench = LoopBench(Path(folder) / f"rows-{gang.rank}", ROWS)
-    gang = Gang(gang.rank, gang.world_size, gang.device, gang.patient, tuple(f"node-{rank}" for rank in range(gang.world_size)))
+    # All on one node, as they are, where nobody is to be named.
+    nodes = tuple("node" if slow is None else f"node-{rank}" for rank in range(gang.world_size))
+    gang = Gang(gang.rank, gang.world_size, gang.device, gang.patient, nodes)
     context = bench.context(rank=gang.rank)
     strategy = strategy_for(gang, precision="fp32", layout=layout, tensor_plan=lambda _: PLAN, cut=stages_of)
     if strategy.is_sharded:
@@ -68,12 +84,14 @@ def trained(gang: Gang, folder: str, layout: Layout, slow: Slow | None, ratio: f
     torch.manual_seed(11)
     net = Net(16)
     num_micro_batches = 2 if layout.pipeline > 1 else 1
-    times = slow.times if slow is not None and slow.rank == gang.rank else 1.0
+    how = slow.how if slow is not None and slow.rank == gang.rank else ""
     # A stage has one of the two blocks.
-    products = round(times * PRODUCTS / (1 if layout.pipeline > 1 else 2) / num_micro_batches)
+    products = (TIMES if how == "work" else 1) * PRODUCTS // (1 if layout.pipeline > 1 else 2) // num_micro_batches
     for block in net.blocks:
         block.register_forward_pre_hook(lambda *_: work(products) if net.training else None)
-    loader = Loader(
+        if how == "sleep":
+            block.register_forward_pre_hook(lambda *_: time.sleep(PAUSE_SECONDS) if net.training else None)
+    loader = (LateLoader if how == "data" else Loader)(
         ShardSet(bench.folder, bench.meta, "train"),
         dataset_digest=DIGEST,
         seed=3,

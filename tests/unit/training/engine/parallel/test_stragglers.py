@@ -36,28 +36,32 @@ def run(folder: Path, layout: Layout, slow: Slow | None, ratio: float | None = R
 
 
 @pytest.mark.parametrize(
-    ("layout", "rank"),
+    ("layout", "slow"),
     [
-        (Layout(data=2), 1),
-        (Layout(data=3), 0),
-        (Layout(shard=2), 0),
-        (Layout(tensor=2), 1),
-        (Layout(data=2, pipeline=2), 1),
-        (Layout(data=2, pipeline=2), 2),
+        (Layout(data=2), Slow(1)),
+        (Layout(data=2), Slow(0, "sleep")),
+        (Layout(data=3), Slow(0)),
+        (Layout(shard=2), Slow(0)),
+        (Layout(shard=2), Slow(1, "data")),
+        (Layout(tensor=2), Slow(1)),
+        (Layout(data=2, pipeline=2), Slow(1)),
+        (Layout(data=2, pipeline=2), Slow(2)),
     ],
     ids=str,
 )
-def test_rank_that_works_four_times_as_long_is_named_within_50_steps(tmp_path: Path, layout: Layout, rank: int) -> None:
-    found = run(tmp_path, layout, Slow(rank))
+def test_slow_rank_is_named_within_50_steps(tmp_path: Path, layout: Layout, slow: Slow) -> None:
+    rank = slow.rank
+    found = run(tmp_path, layout, slow)
     assert {tuple(seen.named) for seen in found} == {(rank,)}, "on all ranks"
     step, ratio = found[0].named[rank]
     assert step <= LATEST_STEP
-    assert RATIO <= ratio < 10
+    assert ratio >= RATIO
     assert found[0].scalars["stragglers"] == f"rank {rank} (node node-{rank}): {ratio:.1f} times, step {step}"
     assert (step, {"straggler_rank": float(rank), "straggler_ratio": ratio}) in found[0].logged
     (noted,) = found[0].noted
     assert (noted["rank"], noted["node"], noted["step"]) == (rank, f"node-{rank}", step)
     assert noted["words"].startswith(f"rank {rank} (node node-{rank}) is a straggler: its own part of a step takes ")
+    assert ("s of it waiting for data" in noted["words"]) == (slow.how == "data")
 
 
 @pytest.mark.parametrize("is_loaded", [False, True], ids=["idle", "loaded"])
