@@ -136,6 +136,7 @@ EXAMPLES: Final[Mapping[str, str]] = {
     "SearchSpace.step": "2",
     "SearchSpace.when": "{settings.loss: listwise}",
     "Slack.channel": '"#models"',
+    "Source.history": "28d",
     "Source.sample": "{share: 0.1}",
     "Source.settings": "{table: orders}",
     "Source.where": '{sql: "cancelled = 0"}',

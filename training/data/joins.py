@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
@@ -44,6 +44,8 @@ class MainTable:
     """Whether the label is the name of a class."""
     label_known_at: str | None = None
     """Column with the instant from which the label is known."""
+    start: datetime | None = None
+    """Earlier rows are history, which windows look at, and not in the frame; None: there are none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,7 +15,7 @@ from training.contracts import JsonObject
 from training.data.label_delay import SplitRule, UnknownLabels, unknown_labels
 from training.data.snapshot_meta import PartFacts, SnapshotMeta, TableFacts
 from training.errors import DataError, shown
-from training.sources.files import LabelTimes, Part, part_as_is, part_of_rows, read_rows
+from training.sources.files import LabelTimes, Microseconds, Part, part_as_is, part_of_rows, read_rows
 from training.sources.limits import check_size, table_limit_bytes
 from training.sources.registry import source_of
 from training.sources.source import ListedPart, Source, SourcePart, Window
@@ -46,7 +46,8 @@ class SnapshotPlan:
     split: JsonObject
     """How the rows will be divided, as JSON: recorded, not applied here."""
     lookback: Mapping[str, datetime | None]
-    """Earliest event time that matters, by feature table; None: all of its past."""
+    """Earliest event time that matters, by feature table; None: all of its past. Of the main table: where its history begins, if
+    that is before the window."""
     split_rule: SplitRule | None = None
     """By which rows without a known label are counted; None: they are not."""
 
@@ -152,8 +153,13 @@ def _unknown_labels(plan: SnapshotPlan, times: Sequence[LabelTimes]) -> UnknownL
     """Return the manifest's entry about rows whose label is not known yet, None where labels have no `known_at`."""
     if plan.split_rule is None or not times:
         return None
-    both = LabelTimes(np.concatenate([part.known_us for part in times]), np.concatenate([part.unknown_us for part in times]))
+    both = LabelTimes(*(_in_window(plan, np.concatenate(us)) for us in zip(*((t.known_us, t.unknown_us) for t in times), strict=True)))
     return unknown_labels(both, plan.split_rule, plan.start, plan.end)
+
+
+def _in_window(plan: SnapshotPlan, times_us: Microseconds) -> Microseconds:
+    """Return the times that are not of the history before the window."""
+    return times_us[times_us >= round(plan.start.timestamp() * 1_000_000)]
 
 
 def _table_facts(parts: dict[str, PartFacts], schemas: dict[str, dict[str, str]]) -> TableFacts:
@@ -176,5 +182,5 @@ def _table_facts(parts: dict[str, PartFacts], schemas: dict[str, dict[str, str]]
 
 def _window(contract: TableContract, plan: SnapshotPlan) -> Window:
     if contract.name == plan.contracts[0].name:
-        return Window(plan.start, plan.end, plan.as_of)
+        return Window(plan.lookback.get(contract.name, plan.start), plan.end, plan.as_of)
     return Window(plan.lookback.get(contract.name), None, plan.as_of)

@@ -19,7 +19,7 @@ from training.sources.registry import source_of
 from training.sources.source import ListedPart, Window
 from training.sources.table_contract import contracts_of
 from training.spec import PipelineSpec
-from training.spec.schedule import partitions, window
+from training.spec.schedule import partitions, window, with_history
 from training.store import Store
 from training.store.bucket import Bucket, as_uri
 
@@ -115,13 +115,20 @@ def partition_uri(uri: str, partition: str, day: date) -> str:
 
 def windows_of(spec: PipelineSpec, as_of: datetime) -> dict[str, Window]:
     """Return what a run may see of each table, by its name."""
-    source, (start, end) = spec.data.source, window(spec, as_of)
-    windows = {source.table: Window(start, end, as_of, tuple(partitions(spec, as_of)) if source.is_daily else ())}
+    source, (start, end), longer = spec.data.source, window(spec, as_of), with_history(spec)
+    days = tuple(partitions(longer, as_of)) if source.is_daily else ()
+    windows = {source.table: Window(window(longer, as_of)[0], end, as_of, days)}
     for feature in spec.data.features:
         reach = spec.data.reach_of(feature)
         oldest = None if reach is None else start - source.decision_lead - reach
         windows[feature.table] = Window(oldest, None, as_of)
     return windows
+
+
+def lookback_of(spec: PipelineSpec, as_of: datetime) -> dict[str, datetime | None]:
+    """Return the earliest event time that matters of each feature table (None: all of its past), and of the main table's history."""
+    source, windows = spec.data.source, windows_of(spec, as_of)
+    return {name: seen.start for name, seen in windows.items() if name != source.table or source.history is not None}
 
 
 def listing_for(spec: PipelineSpec, as_of: datetime) -> dict[str, list[ListedPart]]:
@@ -138,12 +145,15 @@ def listing_for(spec: PipelineSpec, as_of: datetime) -> dict[str, list[ListedPar
 
 
 def missing_partitions(spec: PipelineSpec, as_of: datetime) -> list[date]:
-    """Return the days of the window of which the main table has no part yet, sorted; empty for sources that are not in daily parts."""
+    """Return the days of the window of which the main table has no part yet, sorted; empty for sources that are not in daily parts.
+
+    A day of the history before the window may be missing: a new source has none.
+    """
     if not spec.data.source.is_daily:
         return []
     main, seen = contracts_of(spec)[0], windows_of(spec, as_of)[spec.data.source.table]
     listed = {part.partition for part in source_of(main).list(seen)}
-    return [day for day in seen.days if day.isoformat() not in listed]
+    return [day for day in partitions(spec, as_of) if day.isoformat() not in listed]
 
 
 def named_day(spec: PipelineSpec, day: date) -> str:

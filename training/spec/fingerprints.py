@@ -40,7 +40,7 @@ _LATER_KEYS: Final[Mapping[str, JsonObject]] = {
     },
 }
 """Keys that came later than the first models, by section, with the value that changes nothing: the work is the same as without them."""
-_LATER_KEYS_OF_TABLES: Final[JsonObject] = {"where": None, "sample": None}
+_LATER_KEYS_OF_TABLES: Final[JsonObject] = {"where": None, "sample": None, "history": None}
 """The same for `data.source` and `data.features`."""
 _LATER_KEYS_OF_PARALLEL: Final[JsonObject] = {"tensor": 1, "pipeline": 1}
 """The same for `train.parallel`."""

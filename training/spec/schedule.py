@@ -160,6 +160,15 @@ def window(spec: PipelineSpec, as_of: datetime) -> tuple[datetime, datetime]:
     return (local - length).astimezone(UTC), as_of.astimezone(UTC)
 
 
+def with_history(spec: PipelineSpec) -> PipelineSpec:
+    """Return the spec with a window that begins where `data.source.history` does; the same spec without one."""
+    source = spec.data.source
+    if source.history is None:
+        return spec
+    longer = source.model_copy(update={"window": source.window + source.history, "history": None})
+    return spec.model_copy(update={"data": spec.data.model_copy(update={"source": longer})})
+
+
 def partitions(spec: PipelineSpec, as_of: datetime) -> list[date]:
     """Return the days of the window, oldest first; the last is the last whole day before `as_of` in the pipeline's time zone.
 

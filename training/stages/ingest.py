@@ -14,7 +14,7 @@ from training.data.label_delay import META_KEY, SplitRule, split_lines
 from training.data.snapshots import KIND, SnapshotPlan, take_snapshot
 from training.database import connect
 from training.runtime.runner import Outcome, StageContext, main
-from training.sources.listing import windows_of
+from training.sources.listing import lookback_of
 from training.sources.table_contract import contracts_of
 from training.spec import PipelineSpec
 from training.spec.schedule import window
@@ -35,7 +35,6 @@ def work(context: StageContext) -> Outcome:
         check_baseline(spec)
         return _reused(context, str(chosen))
     as_of = datetime.fromisoformat(request.as_of)
-    windows = windows_of(spec, as_of)
     start, end = window(spec, as_of)
     # Evaluate computes it from the columns of the spec: nothing has to be read or trained to refuse it.
     check_baseline(spec)
@@ -47,7 +46,7 @@ def work(context: StageContext) -> Outcome:
         end=end,
         split=_split_facts(spec),
         split_rule=SplitRule.of(spec),
-        lookback={feature.table: windows[feature.table].start for feature in spec.data.features},
+        lookback=lookback_of(spec, as_of),
     )
     with context.timed("snapshot"):
         uri, manifest = take_snapshot(

@@ -124,6 +124,7 @@ def _join(context: StageContext, snapshot: Manifest, engine: Engine) -> Frame:
         label_rule=label.rule,
         label_is_text=_is_text(spec),
         label_known_at=label.known_at,
+        start=None if source.history is None else datetime.fromisoformat(snapshot.meta["window"]["start"]),
     )
     features = [
         FeatureTable(
@@ -140,7 +141,8 @@ def _join(context: StageContext, snapshot: Manifest, engine: Engine) -> Frame:
     num_rows = facts[source.table]["rows"]
     frame = engine.join(main_table, features, window_columns(spec), as_of=datetime.fromisoformat(context.request.as_of))
     if frame.num_rows < num_rows:
-        logger.info("%s of %s rows left out: when their label is known is null", f"{num_rows - frame.num_rows:,}", f"{num_rows:,}")
+        why = "when their label is known is null" + (", or they are history before the window" if source.history else "")
+        logger.info("%s of %s rows left out: %s", f"{num_rows - frame.num_rows:,}", f"{num_rows:,}", why)
     return frame
 
 

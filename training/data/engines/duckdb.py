@@ -207,6 +207,8 @@ def _query(
     known = "true"
     if main.label_known_at is not None:
         known = f"m.{quoted(main.label_known_at)} <= {literal(as_of.isoformat())}::TIMESTAMPTZ"
+    if main.start is not None:
+        known += f" AND m.{quoted(main.event_time)} >= {literal(main.start.isoformat())}::TIMESTAMPTZ"
     order = ", ".join(f"m.{quoted(name)} ASC NULLS LAST" for name in (main.event_time, *main.key))
     return f"SELECT {', '.join(selected)} FROM main_rows m {' '.join(joins)} WHERE {known} ORDER BY {order}"  # noqa: S608
 

@@ -150,10 +150,10 @@ def _own_rows(main: MainTable, group: Sequence[WindowColumn]) -> str:
     selected = [*_numbered(keys), f"{at} AS {quoted(AT)}", f"{at} - {lead} AS {quoted(DECIDED)}"]
     selected += [f"{quoted(ROW_NUMBER)} AS {quoted(ROW)}", *(f"{sql} AS {quoted(name)}" for name, sql in extra)]
     # A total order: of rows of one time the source's key decides, and where that is null, the values themselves.
-    order = [*keys, at]
+    order = [f"{key} ASC NULLS LAST" for key in (*keys, at)]
     if any(window.kind == "lag" or window.rows is not None for window in group):
-        order += [f"{quoted(name)} NULLS FIRST" for name in main.key] + [f"{quoted(name)} NULLS FIRST" for name, _sql in extra]
-    known = " AND ".join(f"{key} IS NOT NULL" for key in keys) or "true"
+        order += [f"{quoted(name)} ASC NULLS FIRST" for name in (*main.key, *(name for name, _sql in extra))]
+    known = " AND ".join(f"{key} IS NOT NULL" for key in (*keys, quoted(main.event_time)))
     return f"SELECT {', '.join(selected)} FROM main_rows WHERE {known} ORDER BY {', '.join(order)}"  # noqa: S608
 
 
@@ -170,14 +170,15 @@ def _rows_of_both(connection: duckdb.DuckDBPyConnection, main: MainTable, table:
     decided = f"epoch_us({quoted(main.event_time)}) - {lead}"
     decisions = [*_numbered(ours), f"NULL::BIGINT AS {quoted(AT)}", f"{decided} AS {quoted(DECIDED)}"]
     decisions += [f"{quoted(ROW_NUMBER)} AS {quoted(ROW)}", *(f"NULL AS {quoted(name)}" for name, _sql in extra)]
-    known, found = (" AND ".join(f"{key} IS NOT NULL" for key in keys) for keys in (ours, theirs))
+    times = quoted(main.event_time), quoted(str(table.event_time))
+    known, found = (" AND ".join(f"{key} IS NOT NULL" for key in (*keys, time)) for keys, time in zip((ours, theirs), times, strict=True))
     union = (
-        f"SELECT {', '.join(facts)} FROM {source} WHERE {found} AND {quoted(str(table.event_time))} IS NOT NULL "  # noqa: S608
+        f"SELECT {', '.join(facts)} FROM {source} WHERE {found} "  # noqa: S608
         f"UNION ALL SELECT {', '.join(decisions)} FROM main_rows WHERE {known}"
     )
     order = [quoted(f"key {number}") for number in range(len(ours))]
     time = f"coalesce({quoted(AT)}, {quoted(DECIDED)})"
-    return f"SELECT * FROM ({union}) ORDER BY {', '.join([*order, time])}"  # noqa: S608
+    return f"SELECT * FROM ({union}) ORDER BY {', '.join(f'{column} ASC NULLS LAST' for column in (*order, time))}"  # noqa: S608
 
 
 def _numbered(keys: Sequence[str]) -> list[str]:

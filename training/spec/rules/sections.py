@@ -44,7 +44,7 @@ from training.spec.rules.training import (
     task_fits,
 )
 from training.spec.rules.tuning import conditions_fit, grid_is_finite, objective_exists, parameters_fit, study_fits_its_gpus
-from training.spec.rules.windows import windows_are_known_in_time, windows_can_be_computed
+from training.spec.rules.windows import rows_of_windows_are_read, windows_are_known_in_time, windows_can_be_computed
 from training.spec.schedule import schedule_faults
 from training.spec.sections.data import Data, Derived, FeatureTable, Prepare, Validate
 from training.spec.sections.evaluation import Evaluate
@@ -160,6 +160,9 @@ def windows_fit(data: Data) -> Iterator[Finding]:
     if source.window % timedelta(days=1):
         message = f"{duration_text(source.window)} is not a whole number of days, and the partitions are days"
         yield Finding(("data", "source", "window"), "partition.window", message, "")
+    if source.history is not None and source.history % timedelta(days=1):
+        message = f"{duration_text(source.history)} is not a whole number of days, and the partitions are days"
+        yield Finding(("data", "source", "history"), "partition.window", message, "")
 
 
 def label_type_fits(data: Data, evaluate: Evaluate) -> Iterator[Finding]:
@@ -298,6 +301,7 @@ RULES: Final[tuple[tuple[tuple[str, ...], Rule], ...]] = (
     (("data",), windows_fit),
     (("data",), derived_columns_fit),
     (("data",), windows_can_be_computed),
+    (("data",), rows_of_windows_are_read),
     (("data", "prepare"), windows_are_known_in_time),
     (("data", "evaluate"), label_type_fits),
     (("data",), row_filters_fit),

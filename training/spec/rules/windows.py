@@ -48,6 +48,18 @@ def windows_can_be_computed(data: Data) -> Iterator[Finding]:
         yield from _has_values(path, window, data, table)
 
 
+def rows_of_windows_are_read(data: Data) -> Iterator[Finding]:
+    """Yield a finding for a history that no window looks at, and for a sample of the rows that windows look at."""
+    source = data.source
+    has_own = any(window.table in (None, source.table) for window in data.windows.values())
+    if source.history is not None and not has_own:
+        message = "history has no effect: no window looks at the main table"
+        yield Finding(("data", "source", "history"), "field.conflict", message, "add data.windows, or remove it")
+    if source.sample is not None and has_own:
+        message = "sample leaves out rows that the windows of the main table would look at: counts and lags would be wrong"
+        yield Finding(("data", "source", "sample"), "field.conflict", message, "choose rows by where, or remove one of the two")
+
+
 def windows_are_known_in_time(data: Data, prepare: Prepare) -> Iterator[Finding]:
     """Yield a finding for each window that would show what is known only after the decision."""
     lateness = Lateness(data, prepare)

@@ -147,6 +147,8 @@ class Source(Table):
     decision_lead: Duration = Field(default="0s", validate_default=True)
     """The prediction is made this long before the event; joins see nothing later."""
     window: PositiveDuration
+    history: PositiveDuration | None = None
+    """Rows this long before the window are read too. `data.windows` look at them; they are in no split."""
     wait: Duration = Field(default="0s", validate_default=True)
     """A late partition is waited for this long, then the run fails."""
     key: Annotated[Columns, Field(min_length=1)]

@@ -25,7 +25,7 @@ from training.data.transforms import FittedTransforms
 from training.errors import DataError
 from training.runtime.context import Outcome, StageContext, StopFlag
 from training.runtime.provenance import CHECKOUT
-from training.sources.listing import listing_for
+from training.sources.listing import listing_for, lookback_of
 from training.sources.table_contract import contracts_of
 from training.spec import PipelineSpec, parse_spec, resolve_uris, window
 from training.stages import prepare
@@ -73,7 +73,13 @@ def snapshot(store: Store, spec: PipelineSpec, as_of: datetime, folder: Path) ->
     start, end = window(spec, as_of)
     folder.mkdir(exist_ok=True)
     plan = SnapshotPlan(
-        contracts=contracts_of(spec), listing=listing_for(spec, as_of), as_of=as_of, start=start, end=end, split={}, lookback={}
+        contracts=contracts_of(spec),
+        listing=listing_for(spec, as_of),
+        as_of=as_of,
+        start=start,
+        end=end,
+        split={},
+        lookback=lookback_of(spec, as_of),
     )
     return take_snapshot(store, plan, folder, on_file=lambda _done, _total: None)[0]
 

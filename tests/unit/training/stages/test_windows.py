@@ -11,10 +11,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from devstack.shop import write_day
 from tests.golden.synthetic_flights import write_flights
 from tests.unit.training.stages.test_prepare import Prepared, load, run
 from training.data.engines import duckdb as duckdb_engine
 from training.data.engines import duckdb_windows, scratch_frame
+from training.sources.listing import missing_partitions
+from training.spec import window
 from training.sql import expressions
 
 AS_OF = datetime(2013, 5, 1, 6, tzinfo=UTC)
@@ -33,6 +36,13 @@ FEATURES = "".join(
 CHANGES = {
     "  label: {column: arr_delay": WINDOWS + "  label: {column: arr_delay",
     "    carrier: {transform: category}\n": "    carrier: {transform: category}\n" + FEATURES,
+}
+
+SHOWN = {
+    "window: 30d": "window: 4d\n    history: 3d",
+    "  label: {column: clicked}": (
+        "  windows:\n    shown: {kind: rolling, function: count, by: [category_id], time: 3d}\n  label: {column: clicked}"
+    ),
 }
 
 
@@ -109,3 +119,36 @@ def test_blocks_threads_and_a_frame_on_disk_make_the_same_bytes(
     )
     again = run(tmp_path, prepared.spec, AS_OF)
     assert again.outcome.digest == prepared.outcome.digest
+
+
+def test_history_before_the_window_fills_its_first_rows_and_is_in_no_split(prepared: Prepared, flights: Path, tmp_path: Path) -> None:
+    change = {**CHANGES, "    window: 60d\n": "    window: 30d\n    history: 30d\n"}
+    shorter = run(tmp_path, load("flight_delay", {"FLIGHTS_URI": flights.as_uri()}, change), AS_OF)
+    start = window(shorter.spec, AS_OF)[0]
+    expected = prepared.frame[prepared.frame["scheduled_departure"] >= start].reset_index(drop=True)
+    # Where the first row has a value too, whole numbers are integers.
+    pd.testing.assert_frame_equal(shorter.frame, expected, check_dtype=False)
+    assert len(prepared.frame) > len(shorter.frame) == shorter.outcome.scalars["rows"] > 0
+    assert shorter.manifest.meta["bounds"]["train"][0] == start.isoformat()
+    assert shorter.frame["late_share"].notna().all()
+
+
+def test_days_of_the_history_are_read_and_none_of_them_is_waited_for(tmp_path: Path) -> None:
+    last, as_of = date(2026, 1, 31), datetime(2026, 2, 1, 2, tzinfo=UTC)
+    for back in (0, 1, 2, 3, 5):
+        write_day(tmp_path / "shop", last - timedelta(days=back), searches=30)
+    spec = load("search_ranking", {"SHOP_URI": (tmp_path / "shop").as_uri()}, SHOWN)
+    assert missing_partitions(spec, as_of) == []
+    prepared = run(tmp_path, spec, as_of)
+    frame, days = prepared.frame, prepared.frame["shown_at"].dt.date
+    assert sorted(set(days)) == [last - timedelta(days=back) for back in (3, 2, 1, 0)]
+    # The day before the window is missing; of the one before that, the first rows see the last hours.
+    first = frame[days == last - timedelta(days=3)]
+    assert first["shown"].iloc[0] > 0
+
+
+def test_a_day_of_the_window_is_waited_for_although_there_is_a_history(tmp_path: Path) -> None:
+    last, as_of = date(2026, 1, 31), datetime(2026, 2, 1, 2, tzinfo=UTC)
+    write_day(tmp_path / "shop", last, searches=3)
+    spec = load("search_ranking", {"SHOP_URI": (tmp_path / "shop").as_uri()}, SHOWN)
+    assert missing_partitions(spec, as_of) == [last - timedelta(days=back) for back in (3, 2, 1)]

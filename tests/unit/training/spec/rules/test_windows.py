@@ -132,3 +132,23 @@ def test_history_of_a_feature_table_reaches_as_far_as_its_windows(accept: Accept
     assert days(f"kind: lag, {weather}, time: 7d") is None
     assert days(f"kind: rolling, function: mean, {weather}, rows: 3") is None
     assert days("kind: since_last, table: weather") is None
+
+
+def test_history_and_sample_are_refused_where_windows_make_them_wrong(refuse: Refuse, accept: Accept) -> None:
+    history = ("    window: 60d\n", "    window: 60d\n    history: 12h\n")
+    (problem,) = refuse(F, history)
+    assert (problem.code, problem.field) == ("field.conflict", "data.source.history")
+    (problem,) = refuse(F, history, change("kind: rolling, function: mean, table: weather, column: temp, time: 3d"))
+    assert problem.field == "data.source.history"
+    accept(F, history, change(DEPARTURES))
+    sample = ("    window: 60d\n", "    window: 60d\n    sample: {share: 0.5}\n")
+    accept(F, sample)
+    (problem,) = refuse(F, sample, change(DEPARTURES))
+    assert (problem.code, problem.field) == ("field.conflict", "data.source.sample")
+
+
+def test_history_of_daily_partitions_is_whole_days(refuse: Refuse) -> None:
+    windows = "  windows:\n    shown: {kind: since_last, by: [item_id]}\n  label: {column: clicked}"
+    changes = ("    window: 30d\n", "    window: 30d\n    history: 12h\n"), ("  label: {column: clicked}", windows)
+    (problem,) = refuse("search_ranking", *changes)
+    assert (problem.code, problem.field) == ("partition.window", "data.source.history")
