@@ -243,7 +243,7 @@ class StragglerCheck:
         if self._own is None or self._own.num_steps < self._window_steps:
             return
         num_steps = self._own.num_steps
-        table = [Measured(*row) for row in self._gang.table(*self._own.window())]
+        table = [Measured(*row) for row in self._gang.gather_row(*self._own.window())]
         self._num_windows += 1
         longest = max((one.step for one in table if not math.isnan(one.step)), default=math.nan)
         if longest > 0:

@@ -8,8 +8,6 @@ that ends breaks a collective of either group at once; only a process that hangs
 
 from __future__ import annotations
 
-import functools
-import operator
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -172,17 +170,16 @@ class Gang:
 
         Any rank may be late by the limit of slow work.
         """
-        return [functools.reduce(operator.add, column) for column in zip(*self.table(*numbers), strict=True)]
-
-    def table(self, *numbers: float) -> list[list[float]]:
-        """Return the numbers of each rank, by rank, in float64. Any rank may be late by the limit of slow work."""
         if self.world_size == 1:
-            return [[float(number) for number in numbers]]
+            return [float(number) for number in numbers]
         cells = torch.tensor(numbers, dtype=torch.float64, device=self._numbers_device)
         with self._meeting():
             by_rank = [torch.empty_like(cells) for _ in range(dist.get_world_size(self.patient))]
             dist.all_gather(by_rank, cells, group=self.patient)
-        return torch.stack(by_rank).tolist()
+        total = by_rank[0]
+        for others in by_rank[1:]:
+            total = total + others
+        return [float(cell) for cell in total.tolist()]
 
     def gather(self, number: int) -> list[int]:
         """Return the number of each rank, by rank; of 63 bits. The ranks meet within a step: with the limit of its collectives."""
@@ -193,6 +190,16 @@ class Gang:
             by_rank = [torch.empty_like(cell) for _ in range(self.world_size)]
             dist.all_gather(by_rank, cell)
             return [int(found.item()) for found in by_rank]
+
+    def gather_row(self, *numbers: float) -> list[list[float]]:
+        """Return the numbers of each rank, by rank; in float64. As `gather`: a rank that is lost here is found as in any step."""
+        if self.world_size == 1:
+            return [[float(number) for number in numbers]]
+        cells = torch.tensor(numbers, dtype=torch.float64, device=self.device)
+        with self.collectives():
+            by_rank = [torch.empty_like(cells) for _ in range(self.world_size)]
+            dist.all_gather(by_rank, cells)
+            return [[float(cell) for cell in row.tolist()] for row in by_rank]
 
     def node_of(self, rank: int) -> str:
         """Return the name of a rank's node, empty where it is not known."""

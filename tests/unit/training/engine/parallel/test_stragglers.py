@@ -163,7 +163,7 @@ class Measurements:
         self.nodes = nodes
         self.measured = measured
 
-    def table(self, *_own: float) -> list[list[float]]:
+    def gather_row(self, *_own: float) -> list[list[float]]:
         return [list(one) for one in self.measured]
 
     def node_of(self, rank: int) -> str:
