@@ -24,7 +24,7 @@ from training.data.snapshots import SnapshotPlan, take_snapshot
 from training.runtime.context import StageContext, StopFlag
 from training.runtime.provenance import CHECKOUT
 from training.sources.listing import listing_for
-from training.sources.tables import contracts_of
+from training.sources.table_contract import contracts_of
 from training.spec import PipelineSpec, parse_spec, resolve_uris, window
 from training.store import Store
 
