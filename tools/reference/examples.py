@@ -113,6 +113,7 @@ EXAMPLES: Final[Mapping[str, str]] = {
     "Feature.buckets": "1000",
     "Feature.fill": "mean",
     "Feature.max_categories": "5000",
+    "FeatureTable.partition": '"dt={date}"',
     "FeatureTable.settings": "{country: nl}",
     "Label.positive": "fraud",
     "LatencyLimits.p50": "5",

@@ -11,22 +11,22 @@ from training.sources.table_contract import TableContract
 
 
 class FileSource:
-    """A file, all files of a folder, or those of a folder for each day."""
+    """A file, all files of a folder, or those of a folder for each hour, day or month."""
 
     def __init__(self, contract: TableContract) -> None:
         self.contract = contract
         self._uri = contract.place
 
     def list(self, window: Window) -> Sequence[SourcePart]:
-        """Return the data files, sorted by day and URI.
+        """Return the data files, sorted by partition and URI.
 
         Raises:
             DataError, UnavailableError, DeniedError: of `list_source`.
         """
         if self.contract.partition is None:
             return [_part(found, None) for found in list_source(self._uri)]
-        listed = list_partitions(self._uri, self.contract.partition, window.days)
-        return [_part(found, day.isoformat()) for day, sources in sorted(listed.items()) for found in sources]
+        listed = list_partitions(self._uri, self.contract.partition, window.partitions)
+        return [_part(found, name) for name, sources in sorted(listed.items()) for found in sources]
 
     def copied(self, part: SourcePart, folder: Path) -> Path:
         """Copy a file of the listed version into `folder`.
@@ -37,5 +37,5 @@ class FileSource:
         return read_source(part.uri, part.version, folder / "source", root=self._uri)
 
 
-def _part(found: SourceObject, day: str | None) -> SourcePart:
-    return SourcePart(found.uri, found.size_bytes, found.version, day)
+def _part(found: SourceObject, partition: str | None) -> SourcePart:
+    return SourcePart(found.uri, found.size_bytes, found.version, partition)

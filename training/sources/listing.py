@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
+from zoneinfo import ZoneInfo
 
 import obstore
 from obstore import exceptions as obstore_errors
@@ -17,16 +18,16 @@ from training.errors import DataError
 from training.sources.local import check_local_source
 from training.sources.registry import source_of
 from training.sources.source import ListedPart, Window
-from training.sources.table_contract import contracts_of
+from training.sources.table_contract import TableContract, contracts_of
 from training.spec import PipelineSpec
-from training.spec.schedule import partitions, window, with_history
+from training.spec.partitions import folder_of, grain_of, partitions_between
+from training.spec.schedule import main_partitions, partitions, window, with_history
 from training.store import Store
 from training.store.bucket import Bucket, as_uri
 
 logger = logging.getLogger(__name__)
 
 READ_ATTEMPTS: Final = 2
-PLACEHOLDER: Final = "{date}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,29 +100,38 @@ def list_source(uri: str, root: str | None = None) -> list[SourceObject]:
     return sorted(found, key=lambda source: source.uri)
 
 
-def list_partitions(uri: str, partition: str, dates: Iterable[date]) -> dict[date, list[SourceObject]]:
-    """List the data files of each day's partition; a day without one has an empty list.
+def list_partitions(uri: str, partition: str, names: Iterable[str]) -> dict[str, list[SourceObject]]:
+    """List the data files of each partition; one without files has an empty list.
 
     Args:
         uri: the table's folder.
-        partition: a partition's path below it, with `{date}` for the day as YYYY-MM-DD.
+        partition: a partition's path below it, with placeholders for its time (`training.spec.partitions`).
+        names: of the partitions: 2026-01-31.
     """
-    return {day: list_source(partition_uri(uri, partition, day), uri) for day in dates}
+    return {name: list_source(partition_uri(uri, partition, name), uri) for name in names}
 
 
-def partition_uri(uri: str, partition: str, day: date) -> str:
-    return f"{uri}/{partition.replace(PLACEHOLDER, day.isoformat())}"
+def partition_uri(uri: str, partition: str, name: str) -> str:
+    return f"{uri}/{folder_of(partition, name)}"
 
 
 def windows_of(spec: PipelineSpec, as_of: datetime) -> dict[str, Window]:
     """Return what a run may see of each table, by its name."""
     source, (start, end), longer = spec.data.source, window(spec, as_of), with_history(spec)
     days = tuple(partitions(longer, as_of)) if source.is_daily else ()
-    windows = {source.table: Window(window(longer, as_of)[0], end, as_of, days)}
+    names = tuple(part.name for part in main_partitions(longer, as_of)) if source.is_daily or source.grain is not None else ()
+    windows = {source.table: Window(window(longer, as_of)[0], end, as_of, days, names)}
     for feature in spec.data.features:
         reach = spec.data.reach_of(feature)
         oldest = None if reach is None else start - source.decision_lead - reach
-        windows[feature.table] = Window(oldest, None, as_of)
+        needed: tuple[str, ...] = ()
+        grain = None if feature.partition is None else grain_of(feature.partition)
+        if grain is not None and oldest is not None:
+            # No later row can be seen by a prediction of the window; of what could be seen, the partition may not be written yet.
+            last, until = end - source.decision_lead - feature.available_after, as_of - feature.available_after
+            found = partitions_between(grain, ZoneInfo(spec.timezone), oldest, last, until)
+            needed = tuple(part.name for part in found)
+        windows[feature.table] = Window(oldest, None, as_of, partitions=needed)
     return windows
 
 
@@ -144,22 +154,39 @@ def listing_for(spec: PipelineSpec, as_of: datetime) -> dict[str, list[ListedPar
     return {c.name: [part.as_json() for part in source_of(c).list(windows[c.name])] for c in contracts_of(spec)}
 
 
-def missing_partitions(spec: PipelineSpec, as_of: datetime) -> list[date]:
-    """Return the days of the window of which the main table has no part yet, sorted; empty for sources that are not in daily parts.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MissingPartitions:
+    """Partitions of one table that are needed, and are not there yet."""
 
-    A day of the history before the window may be missing: a new source has none.
+    table: str
+    names: list[str]
+    """Sorted."""
+    expected: int
+    """How many are needed."""
+    places: list[str]
+    """What messages call each of `names`."""
+
+
+def missing_partitions(spec: PipelineSpec, as_of: datetime) -> list[MissingPartitions]:
+    """Return what each table in partitions lacks; nothing for one that is complete.
+
+    A partition of the history before the window may be missing: a new source has none.
     """
-    if not spec.data.source.is_daily:
-        return []
-    main, seen = contracts_of(spec)[0], windows_of(spec, as_of)[spec.data.source.table]
-    listed = {part.partition for part in source_of(main).list(seen)}
-    return [day for day in partitions(spec, as_of) if day.isoformat() not in listed]
+    windows, missing = windows_of(spec, as_of), []
+    for contract in contracts_of(spec):
+        seen = windows[contract.name]
+        is_main = contract.name == spec.data.source.table
+        needed = [part.name for part in main_partitions(spec, as_of)] if seen.partitions and is_main else list(seen.partitions)
+        listed = {part.partition for part in source_of(contract).list(seen)} if needed else set()
+        names = [name for name in needed if name not in listed]
+        if names:
+            places = [_place_of(contract, name) for name in names]
+            missing.append(MissingPartitions(table=contract.name, names=names, expected=len(needed), places=places))
+    return missing
 
 
-def named_day(spec: PipelineSpec, day: date) -> str:
-    """Return what messages call the part of a day of the main table."""
-    source = spec.data.source
-    return day.isoformat() if source.uri is None or source.partition is None else partition_uri(source.uri, source.partition, day)
+def _place_of(contract: TableContract, name: str) -> str:
+    return name if contract.uri is None or contract.partition is None else partition_uri(contract.uri, contract.partition, name)
 
 
 def read_source(uri: str, version: str | None, path: Path, *, root: str | None = None) -> Path:

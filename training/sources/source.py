@@ -33,7 +33,7 @@ class SourcePart:
     version: str
     """Another one whenever the content is another one."""
     partition: str | None = None
-    """Its day, YYYY-MM-DD, of a source in daily parts."""
+    """Its day, YYYY-MM-DD, of a source in daily parts; of files also an hour (2026-01-31T06) or a month (2026-01)."""
 
     @classmethod
     def of(cls, listed: ListedPart) -> SourcePart:
@@ -53,6 +53,8 @@ class Window:
     as_of: datetime
     days: tuple[date, ...] = ()
     """Of a source in daily parts, in order: those of the window, in the pipeline's time zone."""
+    partitions: tuple[str, ...] = ()
+    """Of files in partitions, in order: the names of those that are needed, by the clock of the pipeline's time zone."""
 
 
 class ArrowStream(Protocol):

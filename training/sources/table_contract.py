@@ -47,7 +47,7 @@ class TableContract:
     """Of the source that reads it."""
     uri: str | None = None
     partition: str | None = None
-    """Of files: the folder of a day below `uri`, with `{date}`."""
+    """Of files: the folder of an hour, a day or a month below `uri`, with placeholders."""
     settings: Mapping[str, Setting] = field(default_factory=dict)
     """The kind's own."""
     columns: Mapping[str, Column]
@@ -62,7 +62,7 @@ class TableContract:
     """SQL of the rows that are used; None: all."""
     sample: RowSample | None = None
     partitioned: bool = False
-    """Whether each part is of one day."""
+    """Whether each part of the main table is of one day, none of which is cut."""
     available_after: timedelta = timedelta()
     max_age: timedelta | None = None
     suite: str | None = None
@@ -122,6 +122,7 @@ def _feature(feature: FeatureTable) -> TableContract:
         name=feature.table,
         kind=feature.kind,
         uri=feature.uri,
+        partition=feature.partition,
         settings=feature.settings,
         columns={name: Column(type=c.type, nullable=c.nullable) for name, c in feature.columns.items()},
         ignore=tuple(feature.ignore),

@@ -42,6 +42,8 @@ _LATER_KEYS: Final[Mapping[str, JsonObject]] = {
 """Keys that came later than the first models, by section, with the value that changes nothing: the work is the same as without them."""
 _LATER_KEYS_OF_TABLES: Final[JsonObject] = {"where": None, "sample": None, "history": None}
 """The same for `data.source` and `data.features`."""
+_LATER_KEYS_OF_FEATURES: Final[JsonObject] = {"partition": None}
+"""The same for `data.features` alone."""
 _LATER_KEYS_OF_PARALLEL: Final[JsonObject] = {"tensor": 1, "pipeline": 1}
 """The same for `train.parallel`."""
 _NOT_OF_THE_WEIGHTS_OF_PARALLEL: Final = "schedule"
@@ -136,7 +138,7 @@ def _data(values: JsonObject, *, without: frozenset[str]) -> dict[str, JsonValue
     features = data["features"]
     if not isinstance(features, list):
         raise TypeError(f"features are a list, got {type(features).__name__}")
-    tables = [_table(json_object(table), without) for table in features]
+    tables = [_without(_table(json_object(table), without), _LATER_KEYS_OF_FEATURES) for table in features]
     sections = {"label": _as_before(data, "label"), "split": _as_before(data, "split")}
     return {**_as_before(values, "data"), **sections, "source": _table(json_object(data["source"]), without), "features": tables}
 

@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo
 
 from training.contracts import MAX_CLOCK_SKEW
 from training.errors import Problem, SpecError
+from training.spec.partitions import Partition, partitions_until
 from training.spec.rules.findings import Finding
 from training.spec.types import told
 
@@ -145,7 +146,8 @@ def parse_as_of(text: str, timezone: str) -> datetime:
 def window(spec: PipelineSpec, as_of: datetime) -> tuple[datetime, datetime]:
     """Return [start, end) of the rows' event times, in UTC.
 
-    The window ends at `as_of`; for a source in daily parts at the end of its last day, so that it is whole days.
+    The window ends at `as_of`; for a source in partitions at the end of the last one that is over, so that it is whole hours, days or
+    months.
     Whole days are counted by the calendar of the pipeline's time zone: a day on which the clock changes is one day.
     """
     zone = ZoneInfo(spec.timezone)
@@ -153,6 +155,9 @@ def window(spec: PipelineSpec, as_of: datetime) -> tuple[datetime, datetime]:
     if spec.data.source.is_daily:
         days = partitions(spec, as_of)
         return _midnight(days[0], zone), _midnight(days[-1] + timedelta(days=1), zone)
+    if spec.data.source.grain is not None:
+        parts = main_partitions(spec, as_of)
+        return parts[0].start, parts[-1].end
     if length % timedelta(days=1):
         return as_of.astimezone(UTC) - length, as_of.astimezone(UTC)
     local = as_of.astimezone(zone)
@@ -180,6 +185,21 @@ def partitions(spec: PipelineSpec, as_of: datetime) -> list[date]:
         raise ValueError(f"table {source.table} has no daily parts")
     last = as_of.astimezone(ZoneInfo(spec.timezone)).date() - timedelta(days=1)
     return [last - timedelta(days=back) for back in reversed(range(source.window.days))]
+
+
+def main_partitions(spec: PipelineSpec, as_of: datetime) -> list[Partition]:
+    """Return the partitions of the main table's window, oldest first; of months as many as have the window's length, or more.
+
+    Raises:
+        ValueError: the source has no partitions.
+    """
+    source, zone = spec.data.source, ZoneInfo(spec.timezone)
+    if source.is_daily:
+        days = partitions(spec, as_of)
+        return [Partition(day.isoformat(), _midnight(day, zone), _midnight(day + timedelta(days=1), zone)) for day in days]
+    if source.grain is None:
+        raise ValueError(f"table {source.table} has no partitions")
+    return partitions_until(source.grain, zone, as_of, length=source.window)
 
 
 def next_slot(schedule: str, zone: tzinfo, instant: datetime) -> datetime:

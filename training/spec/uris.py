@@ -27,7 +27,6 @@ PLACES: Final = Variable(
     meaning="the places that YAML files name as `${…_URI}`, filled in when a run starts: where a source is, or `alerts.webhook`",
 )
 """A row of the reference: the names are those of the YAML files."""
-DATE: Final = "{date}"
 PLACEHOLDER_RULE: Final = "[A-Z][A-Z0-9_]*_URI"
 MAX_DECODINGS: Final = 8
 MAX_PATH_CHARS: Final = 4096
@@ -158,13 +157,3 @@ def unset_webhook(alerts: Alerts, environ: Mapping[str, str] = os.environ) -> st
     """Return the environment variable that `alerts.webhook` names and that is not set; empty where there is none."""
     placeholder = _PLACEHOLDER.match(alerts.webhook or "")
     return "" if placeholder is None or environ.get(placeholder[1], "").strip() else placeholder[1]
-
-
-def partition_fault(partition: str) -> str:
-    """Return what is wrong with the folder of one day, or nothing."""
-    if partition.count(DATE) != 1:
-        return f"has {DATE} {partition.count(DATE)} times, it needs it once"
-    rest = partition.replace(DATE, "")
-    if partition.startswith("/") or "//" in partition or ".." in partition.split("/") or not re.fullmatch(r"[A-Za-z0-9_.=/-]*", rest):
-        return "is not a folder below uri"
-    return ""

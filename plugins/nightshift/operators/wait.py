@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleExcept
 from nightshift.resolved_run import ResolvedRun
 from training.contracts import ContractError
 from training.errors import NightshiftError, UnavailableError
-from training.sources.listing import missing_partitions, named_day
+from training.sources.listing import MissingPartitions, missing_partitions
 from training.spec.types import duration_text
 from training.waiting import waiting_for_database
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
 WAIT: Final = "wait"
-MAX_NAMED_DAYS: Final = 10
+MAX_NAMED: Final = 10
 LOOKS: Final = 60
 SHORTEST_POKE: Final = timedelta(seconds=2)
 LONGEST_POKE: Final = timedelta(minutes=1)
@@ -38,7 +38,7 @@ class WaitForData(BaseSensorOperator):
 
     @waiting_for_database()
     def execute(self, context: Context) -> None:
-        """Return once every partition of the window is there.
+        """Return once every partition that is needed is there.
 
         Raises:
             AirflowRescheduleException: not yet; look again at its date.
@@ -68,10 +68,11 @@ class WaitForData(BaseSensorOperator):
         if resolved.snapshot is not None:
             self.log.info("the run takes an existing snapshot: nothing is waited for")
             return ""
-        source = resolved.spec.data.source
-        days = missing_partitions(resolved.spec, resolved.as_of)
-        if not days:
-            return ""
-        named = ", ".join(named_day(resolved.spec, day) for day in days[:MAX_NAMED_DAYS])
-        more = f" and {len(days) - MAX_NAMED_DAYS} more" if len(days) > MAX_NAMED_DAYS else ""
-        return f"{len(days)} of {source.window.days} partitions of {source.table} are not there: {named}{more}"
+        return "; ".join(_words(found) for found in missing_partitions(resolved.spec, resolved.as_of))
+
+
+def _words(missing: MissingPartitions) -> str:
+    count = len(missing.places)
+    named = ", ".join(missing.places[:MAX_NAMED])
+    more = f" and {count - MAX_NAMED} more" if count > MAX_NAMED else ""
+    return f"{count} of {missing.expected} partitions of {missing.table} are not there: {named}{more}"

@@ -27,7 +27,7 @@ def first_tasks(
         operator: of `resolve`, with its further `arguments`.
     """
     last: BaseOperator = operator(task_id=RESOLVE, spec_path=str(spec_path), pool=CPU.name, **arguments, **common)
-    if spec.data.source.is_daily:
+    if spec.data.has_partitions:
         wait = WaitForData(task_id=WAIT, wait=spec.data.source.wait, pool=CPU.name, **common)
         last >> wait
         last = wait

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from datetime import date as Date
-from datetime import datetime, time, timedelta
+from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
@@ -13,6 +12,7 @@ import pyarrow as pa
 from training.data.snapshot_meta import SnapshotMeta
 from training.data.validation.results import CheckResult, ColumnStatistics, listed, verdict
 from training.data.validation.snapshot_view import PART_COLUMN, TableView
+from training.spec.partitions import Grain, bounds_of, grain_of
 from training.sql.expressions import quoted
 
 NOTHING = "none"
@@ -160,12 +160,15 @@ def check_unique(view: TableView) -> list[CheckResult]:
 
 
 def check_partition_days(view: TableView, zone: ZoneInfo) -> list[CheckResult]:
-    """`data.misplaced`: each row's event time is within the day of its partition."""
+    """`data.misplaced`: each row's event time is within the hour, day or month of its partition."""
     event_time = view.contract.event_time
-    if not view.contract.partitioned or not event_time or event_time not in view.sound_columns():
+    if view.contract.partition is None and not view.contract.partitioned:
+        return []
+    if not event_time or event_time not in view.sound_columns():
         return []
     days = [facts["partition"] or "" for facts in view.facts["parts"].values()]
-    bounds = [_day_bounds(day, zone) for day in days]
+    grain = grain_of(view.contract.partition or "") or Grain.DAY
+    bounds = [tuple(round(moment.timestamp() * 1e6) for moment in bounds_of(day, zone)) for day in days]
     begin, finish = ([bound[side] for bound in bounds] for side in (0, 1))
     view.connection.register("partition_days", pa.table({"part": list(range(len(days))), "begin": begin, "finish": finish, "day": days}))
     moment = f"epoch_us(t.{quoted(event_time)})"
@@ -178,7 +181,7 @@ def check_partition_days(view: TableView, zone: ZoneInfo) -> list[CheckResult]:
     return [
         CheckResult(
             code="data.misplaced",
-            check="event times within the partition's day",
+            check=f"event times within the partition's {grain}",
             table=view.name,
             column=event_time,
             status=verdict(not misplaced),
@@ -264,10 +267,3 @@ def check_schema_change(view: TableView, previous: SnapshotMeta | None) -> list[
 
 def hours(span: timedelta) -> str:
     return f"{span.total_seconds() / 3600:.1f} h"
-
-
-def _day_bounds(day: str, zone: ZoneInfo) -> tuple[int, int]:
-    """Return the day's begin and end as microseconds since 1970; some days have 23 or 25 hours."""
-    first = Date.fromisoformat(day)
-    begin, end = (datetime.combine(d, time(), tzinfo=zone).timestamp() for d in (first, first + timedelta(days=1)))
-    return round(begin * 1e6), round(end * 1e6)

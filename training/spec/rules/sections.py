@@ -31,6 +31,7 @@ from training.spec.rules.names import (
     derived_features_differ_by_more_than_case,
     name_is_free,
 )
+from training.spec.rules.partitions import partitions_fit
 from training.spec.rules.row_filters import row_filters_are_known, row_filters_fit
 from training.spec.rules.training import (
     compression_fits,
@@ -50,9 +51,8 @@ from training.spec.sections.data import Data, Derived, FeatureTable, Prepare, Va
 from training.spec.sections.evaluation import Evaluate
 from training.spec.sections.promotion import Promote
 from training.spec.sections.resources import resources_fit
-from training.spec.source_kinds import Days, descriptor_of_source
 from training.spec.types import duration_text, told
-from training.spec.uris import forbidden_uris, forbidden_webhook, partition_fault
+from training.spec.uris import forbidden_uris, forbidden_webhook
 from training.spec.yaml_reader import Path
 from training.sql.analysis import cycle, objection, unknown_columns, words
 
@@ -131,7 +131,7 @@ def _feature_table(path: Path, table: FeatureTable) -> Iterator[Finding]:
 
 
 def windows_fit(data: Data) -> Iterator[Finding]:
-    """Yield a finding where the window, its partitions and the split do not go together."""
+    """Yield a finding where the window and the split do not go together."""
     source, split = data.source, data.split
     after = split.end if isinstance(split.end, timedelta) else timedelta()
     held_out = split.validation + split.test + after
@@ -142,27 +142,6 @@ def windows_fit(data: Data) -> Iterator[Finding]:
             f"leave nothing of the window ({duration_text(source.window)}) to train on"
         )
         yield Finding(("data", "split"), "split.window", message, f"make data.source.window longer than {duration_text(held_out)}")
-    if not source.is_daily:
-        if source.wait:
-            yield Finding(
-                ("data", "source", "wait"), "field.conflict", "wait needs a partition", "only a day's partition can be seen to be missing"
-            )
-        return
-    descriptor = descriptor_of_source(source.kind)
-    if source.partition is not None and descriptor is not None and descriptor.days is not Days.PARTITIONED:
-        message = f"a source of kind {source.kind} has no partition"
-        yield Finding(("data", "source", "partition"), "field.conflict", message, "remove it")
-    fault = "" if source.partition is None else partition_fault(source.partition)
-    if fault:
-        yield Finding(
-            ("data", "source", "partition"), "partition.invalid", f"{told(source.partition)} {fault}", 'one folder a day: "dt={date}"'
-        )
-    if source.window % timedelta(days=1):
-        message = f"{duration_text(source.window)} is not a whole number of days, and the partitions are days"
-        yield Finding(("data", "source", "window"), "partition.window", message, "")
-    if source.history is not None and source.history % timedelta(days=1):
-        message = f"{duration_text(source.history)} is not a whole number of days, and the partitions are days"
-        yield Finding(("data", "source", "history"), "partition.window", message, "")
 
 
 def label_type_fits(data: Data, evaluate: Evaluate) -> Iterator[Finding]:
@@ -299,6 +278,7 @@ RULES: Final[tuple[tuple[tuple[str, ...], Rule], ...]] = (
     (("prepare",), derived_features_differ_by_more_than_case),
     (("data",), feature_tables_fit),
     (("data",), windows_fit),
+    (("data",), partitions_fit),
     (("data",), derived_columns_fit),
     (("data",), windows_can_be_computed),
     (("data",), rows_of_windows_are_read),

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, ValidationInfo, WithJsonSchema, field_validator
 
 from training.errors import SpecError
+from training.spec.partitions import Grain, grain_of
 from training.spec.problems import nearest
 from training.spec.sections.windows import Window
 from training.spec.source_kinds import DESCRIPTORS, Days, descriptor_of_source, known_sources, with_source_defaults
@@ -142,7 +143,8 @@ class Source(Table):
     """The main table: one row per prediction."""
 
     partition: Annotated[str, Field(max_length=200)] | None = None
-    """Folder of one day below `uri`, `dt={date}`; complete when the day is over."""
+    """Folder of one day below `uri`, `dt={date}`; of one hour, `dt={date}/hour={hour}`; or of one month, `month={month}`. `%Y`, `%m`, `%d`
+    and `%H` name parts of a time. Complete when its time is over."""
     event_time: ColumnName
     decision_lead: Duration = Field(default="0s", validate_default=True)
     """The prediction is made this long before the event; joins see nothing later."""
@@ -150,7 +152,7 @@ class Source(Table):
     history: PositiveDuration | None = None
     """Rows this long before the window are read too. `data.windows` look at them; they are in no split."""
     wait: Duration = Field(default="0s", validate_default=True)
-    """A late partition is waited for this long, then the run fails."""
+    """A late partition of any table is waited for this long, then the run fails."""
     key: Annotated[Columns, Field(min_length=1)]
     columns: Annotated[dict[ColumnName, Column], Field(min_length=1, max_length=MAX_COLUMNS)]
     ignore: Annotated[tuple[str, ...], Field(strict=False)] = ()
@@ -163,9 +165,14 @@ class Source(Table):
     def is_daily(self) -> bool:
         """Whether each part of it is of one day, which can be seen to be missing."""
         if self.partition is not None:
-            return True
+            return self.grain in (None, Grain.DAY)  # Without a placeholder it is refused.
         descriptor = descriptor_of_source(self.kind)
         return descriptor is not None and descriptor.days is Days.ALWAYS
+
+    @property
+    def grain(self) -> Grain | None:
+        """The time that one of its folders is of; None without `partition`."""
+        return None if self.partition is None else grain_of(self.partition)
 
     @property
     def types(self) -> dict[str, str]:
@@ -183,8 +190,10 @@ class FeatureTable(Table):
     on: Annotated[dict[ColumnName, ColumnName], Field(min_length=1)]
     """Ours to theirs: the main table's column to this file's column."""
     event_time: ColumnName | None = None
+    partition: Annotated[str, Field(max_length=200)] | None = None
+    """Folder of one hour, day or month below `uri`, as of the main table; needs `max_age`, which says how far back they are needed."""
     available_after: Duration = Field(default="0s", validate_default=True)
-    """A row can be seen this long after its event time."""
+    """A row can be seen this long after its event time; of a partition, so long after its end."""
     max_age: PositiveDuration | None = None
     """An older row than this is not a match."""
     suite: Suite | None = None
@@ -235,6 +244,12 @@ class Data(Section):
         """Return (path in the YAML, table) of each table, the main one first."""
         features: list[tuple[Path, Table]] = [(("data", "features", index), table) for index, table in enumerate(self.features)]
         return [(("data", "source"), self.source), *features]
+
+    @property
+    def has_partitions(self) -> bool:
+        """Whether a part of some table can be seen to be missing."""
+        source = self.source
+        return source.is_daily or source.partition is not None or any(table.partition is not None for table in self.features)
 
     def frame_types(self) -> dict[str, str]:
         """Name to type of every column of the joined frame, in its order."""

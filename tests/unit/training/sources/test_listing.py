@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -63,7 +63,7 @@ def test_a_day_is_missing_until_its_partition_holds_data(tmp_path: Path, shop: P
     for day in days[:-2]:
         put(tmp_path / f"clicks/dt={day}/part.parquet")
     put(tmp_path / "clicks/dt=2026-01-30/_SUCCESS")
-    assert missing_partitions(shop, AS_OF) == [date(2026, 1, 30), date(2026, 1, 31)]
+    assert [missing.names for missing in missing_partitions(shop, AS_OF)] == [["2026-01-30", "2026-01-31"]]
     for day in days[-2:]:
         put(tmp_path / f"clicks/dt={day}/part.parquet")
     assert missing_partitions(shop, AS_OF) == []
@@ -92,8 +92,8 @@ def test_tables_without_partitions_are_listed_whole(tmp_path: Path) -> None:
 def test_partitions_are_listed_by_day(tmp_path: Path) -> None:
     put(tmp_path / "t/y=2026-01-02/a")
     put(tmp_path / "t/y=2026-01-02/b")
-    found = list_partitions((tmp_path / "t").as_uri(), "y={date}", [date(2026, 1, 1), date(2026, 1, 2)])
-    assert {day: len(sources) for day, sources in found.items()} == {date(2026, 1, 1): 0, date(2026, 1, 2): 2}
+    found = list_partitions((tmp_path / "t").as_uri(), "y={date}", ["2026-01-01", "2026-01-02"])
+    assert {day: len(sources) for day, sources in found.items()} == {"2026-01-01": 0, "2026-01-02": 2}
 
 
 def test_reading_copies_the_listed_version(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_link_that_leaves_the_source_is_refused_and_one_within_it_is_read(tmp_pa
     for look in (
         lambda: list_source((tmp_path / "t").as_uri()),
         lambda: list_source((tmp_path / "t/stolen.csv").as_uri()),
-        lambda: list_partitions((tmp_path / "u").as_uri(), "dt={date}", [date(2026, 1, 31)]),
+        lambda: list_partitions((tmp_path / "u").as_uri(), "dt={date}", ["2026-01-31"]),
         lambda: read_source((tmp_path / "u/dt=2026-01-31/secret.csv").as_uri(), None, tmp_path / "copy", root=(tmp_path / "u").as_uri()),
     ):
         with pytest.raises(DataError, match="outside of the source's folder") as caught:

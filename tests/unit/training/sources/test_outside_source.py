@@ -268,8 +268,8 @@ def test_a_changed_day_is_other_work_and_is_refused_by_its_listed_version(shop: 
 def test_a_day_without_rows_is_waited_for_and_named(shop: Shop) -> None:
     shop.change("DELETE FROM sales WHERE day = '2026-01-04'")
     spec = shop.spec()
-    assert missing_partitions(spec, AS_OF) == [date(2026, 1, 4)]
-    frozen = type("Frozen", (), {"spec": spec, "as_of": AS_OF})
+    assert [missing.names for missing in missing_partitions(spec, AS_OF)] == [["2026-01-04"]]
+    frozen = type("Frozen", (), {"spec": spec, "as_of": AS_OF, "snapshot": None})
     wait = WaitForData(task_id="wait", wait=timedelta(hours=2))
     assert wait._missing(cast("Any", frozen)) == "1 of 4 partitions of orders are not there: 2026-01-04"
 

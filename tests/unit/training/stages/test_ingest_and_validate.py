@@ -163,6 +163,40 @@ def test_the_next_night_shares_all_partitions_but_one(night: Night) -> None:
     assert len(files[0] & files[1]) == 4
 
 
+def hourly_night(folder: Path, shop: Path) -> Night:
+    """Divide the last two days of the shop into folders of hours; a night on six of them."""
+    for day in (LAST - timedelta(days=1), LAST):
+        table = pq.ParquetFile(day_path(shop, day)).read()
+        for hour in range(24):
+            path = folder / f"hours/clicks/{day}/{hour:02d}/part.parquet"
+            path.parent.mkdir(parents=True)
+            pq.write_table(table.filter(pc.equal(pc.hour(table["shown_at"]), hour)), path)
+    spec = load("search_ranking", {"SHOP_URI": (folder / "hours").as_uri()}, '"dt={date}"', '"{date}/%H"')
+    source = spec.data.source.model_copy(update={"window": timedelta(hours=6)})
+    changed = spec.model_copy(update={"data": spec.data.model_copy(update={"source": source})})
+    return Night(folder, changed, datetime(2026, 1, 31, 3, 20, tzinfo=UTC))
+
+
+def test_a_window_of_hours_holds_their_rows_across_midnight_and_rows_of_another_hour_are_found(
+    tmp_path: Path, shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path}/nightshift.db")
+    night = hourly_night(tmp_path, shop)
+    manifest = night.store.manifests.get(night.ingest().artifact_uri)
+    names = [f"clicks/2026-01-{hour}-00000.parquet" for hour in ("30T21", "30T22", "30T23", "31T00", "31T01", "31T02")]
+    assert sorted(manifest.files) == names
+    assert manifest.meta["window"] == {"start": "2026-01-30T21:00:00+00:00", "end": "2026-01-31T03:00:00+00:00"}
+    first, second = (tmp_path / f"hours/clicks/2026-01-31/{hour}/part.parquet" for hour in ("01", "02"))
+    rows = [pq.ParquetFile(path).read() for path in (first, second)]
+    assert manifest.meta["tables"]["clicks"]["parts"][names[-1]]["rows"] == rows[1].num_rows
+    pq.write_table(rows[0], second)
+    pq.write_table(rows[1], first)
+    with pytest.raises(DataError) as caught:
+        night.validate(night.ingest())
+    assert "event times within the partition's hour: observed" in caught.value.message
+    assert "rows outside, allowed 0 (in the partitions of '2026-01-31T0" in caught.value.message
+
+
 FAULTS: dict[str, tuple[Any, str, str]] = {
     "missing_column": (
         lambda shop: break_day(shop, LAST, "missing_column"),

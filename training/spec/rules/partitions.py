@@ -1,0 +1,51 @@
+"""Rules of the key `partition`, of the main table and of feature tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+from training.spec.partitions import Grain, partition_fault
+from training.spec.rules.findings import Finding
+from training.spec.sections.data import Data, Table
+from training.spec.source_kinds import Days, descriptor_of_source
+from training.spec.types import duration_text, told
+from training.spec.yaml_reader import Path
+
+
+def partitions_fit(data: Data) -> Iterator[Finding]:
+    """Yield a finding where partitions are no folders of a time, or do not go with the window or the kind of source."""
+    source = data.source
+    if not data.has_partitions and source.wait:
+        message = "wait needs a partition"
+        yield Finding(("data", "source", "wait"), "field.conflict", message, "only a day's partition can be seen to be missing")
+    if source.partition is not None:
+        yield from _folder(("data", "source", "partition"), source, source.partition)
+    unit = timedelta(hours=1) if source.grain is Grain.HOUR else timedelta(days=1)
+    for key, length in (("window", source.window), ("history", source.history)):
+        if length is None or not length % unit or not (source.is_daily or source.grain is not None):
+            continue
+        words = f"{_plural(Grain.HOUR if source.grain is Grain.HOUR else Grain.DAY)}, and the partitions are {_plural(source.grain)}"
+        message = f"{duration_text(length)} is not a whole number of {words}"
+        yield Finding(("data", "source", key), "partition.window", message, "")
+    for index, table in enumerate(data.features):
+        if table.partition is None:
+            continue
+        path: Path = ("data", "features", index, "partition")
+        yield from _folder(path, table, table.partition)
+        if table.event_time is None or data.reach_of(table) is None:
+            message = f"partition needs an event_time and a max_age: they say which partitions of {table.table} are needed"
+            yield Finding(path, "field.conflict", message, "set max_age, or leave partition out: all files below uri are read then")
+
+
+def _folder(path: Path, table: Table, partition: str) -> Iterator[Finding]:
+    descriptor = descriptor_of_source(table.kind)
+    if descriptor is not None and descriptor.days is not Days.PARTITIONED:
+        yield Finding(path, "field.conflict", f"a source of kind {table.kind} has no partition", "remove it")
+    fault = partition_fault(partition)
+    if fault:
+        yield Finding(path, "partition.invalid", f"{told(partition)} {fault}", 'one folder a day: "dt={date}"')
+
+
+def _plural(grain: Grain | None) -> str:
+    return f"{grain or Grain.DAY}s"
