@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from tests.golden.synthetic_flights import write_flights
 from tests.unit.training.stages.test_prepare import load, run
+from tests.unit.training.stages.test_windows import CHANGES as WINDOWS
 from training.data.derived import Derived
 from training.data.encoders import EncoderSettings
 from training.data.engines import registry
@@ -25,7 +26,18 @@ from training.data.engines.scratch_frame import ScratchFrame, fit_by_column, wri
 from training.data.frames import nullable_columns, pandas_rows
 from training.data.joins import LABEL, FeatureTable, MainTable, RowChecks
 from training.data.transforms import FeaturePlan, FittedTransforms
-from training.data.windows import WindowColumn
+from training.data.windows import (
+    AT,
+    DECIDED,
+    MICROSECOND,
+    ROW,
+    Block,
+    WindowColumn,
+    known_name,
+    value_name,
+    where_name,
+    window_values,
+)
 from training.errors import DataError
 
 
@@ -59,6 +71,8 @@ class PandasEngine:
                 rows = rows.append_column(new, facts[name].take(found))
             if table.event_time is not None:
                 rows = rows.append_column(table.fact_time, facts[table.event_time].take(found))
+        for window in windows:
+            rows = rows.append_column(window.name, self._window(frame, main, window, features))
         label = frame.eval(f"{main.label_column} {main.label_rule}").to_numpy().astype(np.float32)
         rows = rows.append_column(LABEL, pa.array(label))
         checks = RowChecks(main, features)
@@ -71,6 +85,33 @@ class PandasEngine:
         self, frame: Frame, training: NDArray[np.bool_], *, derived: Sequence[Derived], features: Sequence[FeaturePlan]
     ) -> FittedTransforms:
         return fit_by_column(frame, training, self._folder / "derived", derived=derived, features=features)
+
+    @staticmethod
+    def _window(frame: pd.DataFrame, main: MainTable, window: WindowColumn, features: Sequence[FeatureTable]) -> pa.ChunkedArray:
+        """Sort rows by key and time, as any engine can; the values are `window_values`'s."""
+        table = next((table for table in features if table.name == window.table), None)
+        decisions = pd.DataFrame({ROW: np.arange(len(frame)), DECIDED: _us(frame[main.event_time]) - main.decision_lead // MICROSECOND})
+        ours, theirs = list(window.by), list(window.by.values())
+        if table is None:
+            both = decisions.assign(**{AT: _us(frame[main.event_time])}, **frame[ours])
+            source = frame
+        else:
+            source = pa.concat_tables(pq.ParquetFile(path).read() for path in table.paths).to_pandas()
+            facts = pd.DataFrame({AT: _us(source[table.event_time])}).assign(**source[theirs].set_axis(ours, axis=1))
+            both = pd.concat([facts, decisions.assign(**frame[ours])], ignore_index=True)
+        columns = {value_name(window.column): source[window.column]} if window.column else {}
+        columns |= {known_name(name): _us(source[name]) for name in window.known_at}
+        columns |= {where_name(window.where): source.eval(window.where)} if window.where else {}
+        both = both.assign(**{name: pd.Series(values).reindex(both.index) for name, values in columns.items()})
+        both = both.dropna(subset=ours).assign(time=lambda rows: rows[AT].fillna(rows[DECIDED]) if table else rows[AT])
+        both = both.sort_values([*ours, "time"], kind="stable")
+        integers = {name: pd.array(both[name], dtype="Int64") for name in (ROW, AT, DECIDED) if name in both}
+        cells = pa.Table.from_pandas(both.drop(columns=[*ours, "time"]).assign(**integers), preserve_index=False)
+        code = both.groupby(ours, sort=True).ngroup().to_numpy().astype(np.int64)
+        found = window_values(Block(rows=cells, code=code, lead=main.decision_lead, is_own=table is None), [window])
+        values = dict(zip(found[ROW].to_pylist(), found[window.name].to_pylist(), strict=True))
+        kind = found.schema.field(window.name).type
+        return pa.chunked_array([pa.array([values.get(row, 0 if window.is_count else None) for row in range(len(frame))], kind)])
 
     @staticmethod
     def _fact_of_each_row(frame: pd.DataFrame, main: MainTable, table: FeatureTable, facts: pd.DataFrame) -> NDArray[np.float64]:
@@ -96,6 +137,10 @@ class PandasEngine:
         return found["fact"].to_numpy()
 
 
+def _us(times: pd.Series) -> NDArray[np.int64]:
+    return times.dt.tz_convert(None).to_numpy().astype("datetime64[us]").astype(np.int64)
+
+
 @pytest.fixture(scope="module")
 def flights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("flights") / "source"
@@ -103,8 +148,12 @@ def flights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_another_engine_makes_the_same_dataset(flights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec, as_of = load("flight_delay", {"FLIGHTS_URI": flights.as_uri()}), datetime(2013, 5, 1, 6, tzinfo=UTC)
+@pytest.mark.parametrize("changes", [{}, WINDOWS], ids=["joins", "joins and windows"])
+def test_another_engine_makes_the_same_dataset(
+    flights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, str]
+) -> None:
+    spec, as_of = load("flight_delay", {"FLIGHTS_URI": flights.as_uri()}, changes), datetime(2013, 5, 1, 6, tzinfo=UTC)
+    monkeypatch.setattr(PandasEngine, "joins", 0)
     (tmp_path / "a").mkdir()
     expected = run(tmp_path / "a", spec, as_of)
 
