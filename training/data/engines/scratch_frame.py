@@ -27,7 +27,9 @@ MEMORY_BYTES: Final = 64 * 2**20
 def write_rows(path: Path, schema: pa.Schema, batches: Iterator[pa.Table]) -> int:
     """Write batches to a scratch file; return the number of rows."""
     num_rows = 0
-    with pq.ParquetWriter(path, schema, compression="lz4") as writer:
+    # Numbers seldom repeat: looking for repeats takes five times as long as writing them, and nothing reads statistics here.
+    texts = [field.name for field in schema if pa.types.is_string(field.type)]
+    with pq.ParquetWriter(path, schema, compression="lz4", use_dictionary=texts, write_statistics=False) as writer:
         for batch in batches:
             writer.write_table(batch)
             num_rows += batch.num_rows
