@@ -28,6 +28,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     "data.misplaced": "put the rows into the partition of their day",
     "data.missing_days": "a warning: the source has no partition for these days",
     "data.nonfinite": "remove or replace NaN and infinity in the column, or declare it `nullable` and use a transform that fills",
+    "data.union": "see whether the table without rows was written, or remove it from `data.source.union`",
     "database.url": "write `sqlite:////path/file.db` or `postgresql+psycopg2://user:password@host:port/name`",
     "dataset.damaged": "trigger the run that made the dataset with `force`, or restore it from a backup",
     "demo.data": "the message has the last lines of the generator's output; repair what it names and repeat `make run`",

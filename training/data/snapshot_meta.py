@@ -19,6 +19,8 @@ class PartFacts(TypedDict):
     source_version: str
     schema: NotRequired[dict[str, str]]
     """Column to type, where it is not the table's."""
+    table: NotRequired[str]
+    """Of which table of `data.source.union` it is."""
 
 
 class TableFacts(TypedDict):
@@ -56,3 +58,12 @@ class SnapshotMeta(TypedDict):
 def snapshot_meta(snapshot: Manifest) -> SnapshotMeta:
     """Return the meta of a snapshot; ingest wrote it, and the digest of the manifest was checked."""
     return cast("SnapshotMeta", snapshot.meta)
+
+
+def rows_per_table(facts: TableFacts) -> dict[str, int]:
+    """Return the rows of each table of a union, by name; empty where there is none."""
+    counts: dict[str, int] = {}
+    for part in facts["parts"].values():
+        if "table" in part:
+            counts[part["table"]] = counts.get(part["table"], 0) + part["rows"]
+    return dict(sorted(counts.items()))

@@ -76,10 +76,11 @@ def take_snapshot(store: Store, plan: SnapshotPlan, folder: Path, *, on_file: Ca
         parts: dict[str, PartFacts] = {}
         schemas: dict[str, dict[str, str]] = {}
         left_out: Counter[str] = Counter()
-        source, window = source_of(contract), _window(contract, plan)
+        members = {member.name: (member, source_of(member)) for member in contract.members}
+        window = _window(contract, plan)
         for name, listed in _named(contract, plan.listing.get(contract.name, ())):
             check_size(listed.size_bytes, limit_bytes, what=listed.uri)
-            files[name], part, parts[name] = _take_part(store, contract, source, listed, window, folder, limit_bytes)
+            files[name], part, parts[name] = _take_part(store, *members[listed.table or contract.name], listed, window, folder, limit_bytes)
             schemas[name] = part.schema
             left_out.update(part.left_out)
             times += [part.label_times] if part.label_times is not None else []
@@ -111,9 +112,14 @@ def _named(contract: TableContract, entries: Sequence[ListedPart]) -> list[tuple
         raise DataError(
             "data.empty", f"table {shown(contract.name)} has no data files at {contract.place}", hint="see whether the source was written"
         )
+    parts = [SourcePart.of(entry) for entry in entries]
+    for member in contract.union and contract.members:
+        if not any(part.table == member.name for part in parts):
+            message = f"table {shown(member.name)} of data.source.union has no data files at {member.place}"
+            raise DataError("data.empty", message, hint="see whether the source was written")
     numbers: Counter[str] = Counter()
     named = []
-    for part in sorted(map(SourcePart.of, entries), key=lambda part: (part.partition or "", part.uri)):
+    for part in sorted(parts, key=lambda part: (part.partition or "", part.table or "", part.uri)):
         partition = part.partition or "all"
         named.append((f"{contract.name}/{partition}-{numbers[partition]:05d}.parquet", part))
         numbers[partition] += 1
@@ -146,6 +152,8 @@ def _take_part(
         "source_key": listed.uri if contract.uri is None else listed.uri.removeprefix(contract.uri.rsplit("/", 1)[0] + "/"),
         "source_version": version,
     }
+    if listed.table is not None:
+        facts["table"] = listed.table
     return FileEntry(digest=digest, size_bytes=size_bytes), part, facts
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -17,7 +17,7 @@ from obstore import exceptions as obstore_errors
 from training.errors import DataError
 from training.sources.local import check_local_source
 from training.sources.registry import source_of
-from training.sources.source import ListedPart, Window
+from training.sources.source import ListedPart, SourcePart, Window
 from training.sources.table_contract import TableContract, contracts_of
 from training.spec import PipelineSpec
 from training.spec.partitions import folder_of, grain_of, partitions_between
@@ -151,7 +151,14 @@ def listing_for(spec: PipelineSpec, as_of: datetime) -> dict[str, list[ListedPar
         Table name to its parts, sorted.
     """
     windows = windows_of(spec, as_of)
-    return {c.name: [part.as_json() for part in source_of(c).list(windows[c.name])] for c in contracts_of(spec)}
+    return {c.name: [part.as_json() for part in _listed(c, windows[c.name])] for c in contracts_of(spec)}
+
+
+def _listed(contract: TableContract, seen: Window) -> list[SourcePart]:
+    """List the parts of a table; those of a union say of which of its tables they are."""
+    if not contract.union:
+        return list(source_of(contract).list(seen))
+    return [replace(part, table=member.name) for member in contract.members for part in source_of(member).list(seen)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -177,11 +184,12 @@ def missing_partitions(spec: PipelineSpec, as_of: datetime) -> list[MissingParti
         seen = windows[contract.name]
         is_main = contract.name == spec.data.source.table
         needed = [part.name for part in main_partitions(spec, as_of)] if seen.partitions and is_main else list(seen.partitions)
-        listed = {part.partition for part in source_of(contract).list(seen)} if needed else set()
-        names = [name for name in needed if name not in listed]
-        if names:
-            places = [_place_of(contract, name) for name in names]
-            missing.append(MissingPartitions(table=contract.name, names=names, expected=len(needed), places=places))
+        for member in contract.members if needed else ():
+            listed = {part.partition for part in source_of(member).list(seen)}
+            names = [name for name in needed if name not in listed]
+            if names:
+                places = [_place_of(member, name) for name in names]
+                missing.append(MissingPartitions(table=member.name, names=names, expected=len(needed), places=places))
     return missing
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import Path
-from typing import Protocol, TypedDict
+from typing import NotRequired, Protocol, TypedDict
 
 
 class ListedPart(TypedDict):
@@ -20,6 +20,7 @@ class ListedPart(TypedDict):
     size_bytes: int
     version: str
     partition: str | None
+    table: NotRequired[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +36,16 @@ class SourcePart:
     partition: str | None = None
     """Its day, YYYY-MM-DD, of a source in daily parts; of files also an hour (2026-01-31T06) or a month (2026-01)."""
 
+    table: str | None = None
+    """Of which table of a union it is; None without `data.source.union`. A source leaves it out."""
+
     @classmethod
     def of(cls, listed: ListedPart) -> SourcePart:
-        return cls(listed["uri"], listed["size_bytes"], listed["version"], listed["partition"])
+        return cls(listed["uri"], listed["size_bytes"], listed["version"], listed["partition"], listed.get("table"))
 
     def as_json(self) -> ListedPart:
-        return {"uri": self.uri, "size_bytes": self.size_bytes, "version": self.version, "partition": self.partition}
+        found: ListedPart = {"uri": self.uri, "size_bytes": self.size_bytes, "version": self.version, "partition": self.partition}
+        return found if self.table is None else {**found, "table": self.table}
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from training.spec import PipelineSpec
@@ -66,6 +66,13 @@ class TableContract:
     available_after: timedelta = timedelta()
     max_age: timedelta | None = None
     suite: str | None = None
+    union: tuple[TableContract, ...] = ()
+    """Further tables whose rows are rows of this one."""
+
+    @property
+    def members(self) -> tuple[TableContract, ...]:
+        """The tables that are read for it, by their own names and places: itself first."""
+        return (replace(self, union=()), *self.union) if self.union else (self,)
 
     @property
     def types(self) -> dict[str, str]:
@@ -90,7 +97,7 @@ def contracts_of(spec: PipelineSpec) -> list[TableContract]:
 
 def _main(spec: PipelineSpec) -> TableContract:
     source: Source = spec.data.source
-    return TableContract(
+    main = TableContract(
         name=source.table,
         kind=source.kind,
         uri=source.uri,
@@ -107,6 +114,11 @@ def _main(spec: PipelineSpec) -> TableContract:
         partitioned=source.is_daily,
         suite=spec.validate_.suite,
     )
+    further = [
+        replace(main, name=table.table, kind=table.kind, uri=table.uri, partition=table.partition, settings=table.settings)
+        for table in source.union
+    ]
+    return replace(main, union=tuple(further))
 
 
 def _sample(spec: PipelineSpec) -> RowSample | None:

@@ -40,7 +40,7 @@ _LATER_KEYS: Final[Mapping[str, JsonObject]] = {
     },
 }
 """Keys that came later than the first models, by section, with the value that changes nothing: the work is the same as without them."""
-_LATER_KEYS_OF_TABLES: Final[JsonObject] = {"where": None, "sample": None, "history": None}
+_LATER_KEYS_OF_TABLES: Final[JsonObject] = {"union": [], "where": None, "sample": None, "history": None}
 """The same for `data.source` and `data.features`."""
 _LATER_KEYS_OF_FEATURES: Final[JsonObject] = {"partition": None}
 """The same for `data.features` alone."""
@@ -156,6 +156,8 @@ def _table(table: JsonObject, without: frozenset[str]) -> dict[str, JsonValue]:
     # The key `settings` came later: where it is empty, the work is the same as without it.
     kept = {key: value for key, value in table.items() if key not in without and (key != "settings" or value)}
     kept = _without(kept, _LATER_KEYS_OF_TABLES)
+    if isinstance(further := kept.get("union"), list):
+        kept["union"] = [_table(json_object(each), without) for each in further]
     if "where" in kept:
         kept["where"] = json_object(kept["where"])["sql"]
     return {key: _columns(json_object(value)) if key in ("columns", "derive") else value for key, value in kept.items()}

@@ -67,7 +67,11 @@ def resolve_uris(spec: PipelineSpec, environ: Mapping[str, str] = os.environ) ->
     webhook = _webhook(spec.alerts, environ, problems)
     if problems:
         raise SpecError(spec.name, problems)
-    source = spec.data.source.model_copy(update={"uri": places.get(("data", "source", "uri"))})
+    union = tuple(
+        table.model_copy(update={"uri": places.get(("data", "source", "union", index, "uri"))})
+        for index, table in enumerate(spec.data.source.union)
+    )
+    source = spec.data.source.model_copy(update={"uri": places.get(("data", "source", "uri")), "union": union})
     features = tuple(
         table.model_copy(update={"uri": places.get(("data", "features", index, "uri"))}) for index, table in enumerate(spec.data.features)
     )

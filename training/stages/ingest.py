@@ -11,6 +11,7 @@ from datetime import datetime
 from training.data.dataset_versions import register_snapshot
 from training.data.derived import check_baseline
 from training.data.label_delay import META_KEY, SplitRule, split_lines
+from training.data.snapshot_meta import rows_per_table
 from training.data.snapshots import KIND, SnapshotPlan, take_snapshot
 from training.database import connect
 from training.runtime.runner import Outcome, StageContext, main
@@ -78,6 +79,8 @@ def _outcome(context: StageContext, uri: str, manifest: Manifest, version: str) 
     tables = manifest.meta["tables"]
     for name, facts in tables.items():
         logger.info("%s: %s rows in %d files", name, f"{facts['rows']:,}", len(facts["parts"]))
+        for table, count in rows_per_table(facts).items():
+            logger.info("%s: %s rows of table %s", name, f"{count:,}", table)
         for key, count in facts.get("left_out", {}).items():
             logger.info("%s: %s rows left out by data.source.%s", name, f"{count:,}", key)
     unknown = manifest.meta.get(META_KEY)

@@ -18,7 +18,7 @@ from training.data.validation.column_statistics import profile
 from training.data.validation.day_checks import check_days
 from training.data.validation.label_checks import check_unknown_labels
 from training.data.validation.results import CheckResult, Findings
-from training.data.validation.row_filter_checks import left_out_rows
+from training.data.validation.row_filter_checks import left_out_rows, rows_of_union
 from training.data.validation.snapshot_view import TableView
 from training.data.validation.suites import CODE, Suite, SuiteJudge, load_suite
 from training.sql.expressions import literal, quoted
@@ -107,7 +107,7 @@ def _main_checks(view: TableView, findings: Findings, rules: Rules, previous: Sn
         unknown=rules.unknown,
     )
     found += check_unknown_labels(view, rules.unknown, rules.unknown_labels)
-    found += left_out_rows(view)
+    found += left_out_rows(view) + rows_of_union(view)
     found += checks.check_volume(view, previous, rules.volume_change)
     return found + checks.check_freshness(view, rules.freshness, rules.as_of)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import timedelta
 
-from training.spec.partitions import Grain, partition_fault
+from training.spec.partitions import Grain, grain_of, partition_fault
 from training.spec.rules.findings import Finding
 from training.spec.sections.data import Data, Table
 from training.spec.source_kinds import Days, descriptor_of_source
@@ -21,6 +21,7 @@ def partitions_fit(data: Data) -> Iterator[Finding]:
         yield Finding(("data", "source", "wait"), "field.conflict", message, "only a day's partition can be seen to be missing")
     if source.partition is not None:
         yield from _folder(("data", "source", "partition"), source, source.partition)
+    yield from _union(data)
     unit = timedelta(hours=1) if source.grain is Grain.HOUR else timedelta(days=1)
     for key, length in (("window", source.window), ("history", source.history)):
         if length is None or not length % unit or not (source.is_daily or source.grain is not None):
@@ -36,6 +37,26 @@ def partitions_fit(data: Data) -> Iterator[Finding]:
         if table.event_time is None or data.reach_of(table) is None:
             message = f"partition needs an event_time and a max_age: they say which partitions of {table.table} are needed"
             yield Finding(path, "field.conflict", message, "set max_age, or leave partition out: all files below uri are read then")
+
+
+def _union(data: Data) -> Iterator[Finding]:
+    """Yield a finding for each table of the union whose name is taken, or whose parts are of other times than the main table's."""
+    source, taken = data.source, {data.source.table, *(table.table for table in data.features)}
+    main = Grain.DAY if source.is_daily else source.grain
+    for index, table in enumerate(source.union):
+        path: Path = ("data", "source", "union", index)
+        if table.table in taken:
+            yield Finding((*path, "table"), "table.clash", f"there is a table {table.table} already", "give each table a different name")
+        taken.add(table.table)
+        if table.partition is not None:
+            yield from _folder((*path, "partition"), table, table.partition)
+        descriptor = descriptor_of_source(table.kind)
+        is_always_daily = descriptor is not None and descriptor.days is Days.ALWAYS
+        grain = Grain.DAY if is_always_daily else None if table.partition is None else grain_of(table.partition)
+        if grain is not main:
+            found, wanted = ("no partitions" if each is None else f"partitions of {_plural(each)}" for each in (grain, main))
+            message = f"table {table.table} has {found}, and the main table has {wanted}"
+            yield Finding(path, "union.partition", message, "tables of one union have partitions of the same time")
 
 
 def _folder(path: Path, table: Table, partition: str) -> Iterator[Finding]:

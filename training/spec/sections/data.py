@@ -139,6 +139,13 @@ class Table(Section):
         return value if kind is None or info.context == FROZEN else with_source_defaults(kind, value)
 
 
+class UnionTable(Table):
+    """A further table of the same rows as the main one: the same columns, types, key and derived columns."""
+
+    partition: Annotated[str, Field(max_length=200)] | None = None
+    """As of the main table: of the same time."""
+
+
 class Source(Table):
     """The main table: one row per prediction."""
 
@@ -160,6 +167,8 @@ class Source(Table):
     derive: dict[ColumnName, Derived] = Field(default_factory=dict)
     where: Where | None = None
     sample: Sample | None = None
+    union: Annotated[tuple[UnionTable, ...], Field(strict=False)] = ()
+    """Further tables, whose rows are rows of the main table; keys are unique over all of them."""
 
     @property
     def is_daily(self) -> bool:
@@ -243,7 +252,8 @@ class Data(Section):
     def tables(self) -> list[tuple[Path, Table]]:
         """Return (path in the YAML, table) of each table, the main one first."""
         features: list[tuple[Path, Table]] = [(("data", "features", index), table) for index, table in enumerate(self.features)]
-        return [(("data", "source"), self.source), *features]
+        further: list[tuple[Path, Table]] = [(("data", "source", "union", at), table) for at, table in enumerate(self.source.union)]
+        return [(("data", "source"), self.source), *further, *features]
 
     @property
     def has_partitions(self) -> bool:
