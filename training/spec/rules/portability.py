@@ -17,6 +17,9 @@ def functions_are_portable(data: Data, prepare: Prepare) -> Iterator[Finding]:
     yield from _derived(("data", "source", "derive"), data.source.derive)
     if data.source.where is not None:
         yield from _of_sql(("data", "source", "where", "sql"), data.source.where.sql)
+    for name, window in data.windows.items():
+        if window.where is not None:
+            yield from _of_sql(("data", "windows", name, "where"), window.where)
     yield from _derived(("prepare", "derive"), prepare.derive)
 
 

@@ -35,3 +35,13 @@ def test_listed_functions_operators_and_casts_give_no_warning(tmp_path: Path, ch
     path.write_bytes(changed("flight_delay", (ROUTE, sql)))
 
     assert check_file(path).warnings == ()
+
+
+def test_condition_of_a_window_warns_like_other_sql(tmp_path: Path, changed: Callable[..., bytes]) -> None:
+    path = tmp_path / "flight_delay.yaml"
+    label = "  label: {column: arr_delay"
+    window = """  windows:\n    w: {kind: since_last, by: [origin], where: "md5(dest) = 'x'"}\n"""
+    path.write_bytes(changed("flight_delay", (label, window + label)))
+
+    (warning,) = check_file(path).warnings
+    assert (warning.code, warning.field) == ("derive.portability", "data.windows.w.where")
