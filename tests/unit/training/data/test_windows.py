@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.unit.training.data.window_oracle import Row, oracle
+from training.data import windows as windows_module
 from training.data.engines import duckdb_windows
 from training.data.engines.duckdb import DuckDBEngine
 from training.data.joins import FeatureTable, MainTable
@@ -150,6 +151,8 @@ def test_eight_windows_of_generated_tables_equal_a_plain_loop(tmp_path: Path, se
     # Keys that end a block, and keys that are larger than one.
     monkeypatch.setattr(duckdb_windows, "BLOCK_ROWS", chance.choice((1, 4, 1 << 20)))
     monkeypatch.setattr(duckdb_windows, "BATCH_ROWS", chance.choice((1, 3, 1 << 17)))
+    # So many keys that key and time do not fit one integer.
+    monkeypatch.setattr(windows_module, "PACKED_LIMIT", chance.choice((1, 1 << 62)))
     rows, known = trips(chance), facts(chance)
     main = main_of(tmp_path, rows, decision_lead=chance.choice((timedelta(), HOUR, 26 * HOUR)))
     windows = [any_window(chance, f"w{number}") for number in range(8)]
