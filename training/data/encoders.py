@@ -288,7 +288,8 @@ def _fit_number(settings: EncoderSettings, column: pd.Series[Any], name: str) ->
             raise DataError("transform.negative", message, hint="use the transform standard, or derive a value that is not negative")
         values = logarithms(values)
     mean = _mean(values)
-    deviation = _mean((values - mean) ** 2) ** 0.5
+    values -= mean
+    deviation = _mean(np.square(values, out=values)) ** 0.5
     scaled = Log if settings.kind == "log" else Standard
     return scaled(mean=mean, deviation=deviation if deviation > 1e-12 * max(1.0, abs(mean)) else 1.0, fill=settings.fill or "mean")
 
@@ -327,19 +328,22 @@ def _fit_identity(column: pd.Series[Any], name: str) -> Identity:
 
 
 def _finite(column: pd.Series[Any], name: str) -> NDArray[np.float64]:
+    """Return the values that are there, an array of the caller's own."""
     values = numbers(column, name)
     num_infinite = int(np.isinf(values).sum())
     if num_infinite:
         raise DataError("data.nonfinite", f"feature {shown(name)}: {num_infinite} of {len(values)} training values are infinite")
-    known = values[~np.isnan(values)]
+    missing = np.isnan(values)
+    known = values[~missing] if missing.any() else values
     if not len(known):
         raise DataError("data.all_missing", f"feature {shown(name)}: all {len(values)} training values are missing", hint="drop it")
     return known
 
 
 def _mean(values: NDArray[np.float64]) -> float:
-    """Return the mean, the same for any order of the values: they are summed sorted."""
-    return float(np.sort(values).sum() / len(values))
+    """Return the mean, the same for any order of the values: they are sorted, in place, and summed."""
+    values.sort()
+    return float(values.sum() / len(values))
 
 
 def _exact(column: pd.Series[Any], name: str) -> NDArray[Any]:

@@ -111,8 +111,9 @@ class ShardWriter:
         self._edges = cut(
             len(order), self._num_cells * CELL_BYTES, groups=None if groups is None else groups[order], shard_bytes=shard_bytes
         )
-        self._places = np.argsort(order, kind="stable")
-        self._rows = order[self._places]
+        # Without groups, rows are stored in the order of the frame: two arrays less.
+        self._places = None if groups is None else np.argsort(order, kind="stable")
+        self._rows = order if self._places is None else order[self._places]
         self._paths = [folder / shard_name(split, number) for number in range(len(self._edges) - 1)]
         self._split = split
         for path in self._paths:
@@ -129,8 +130,10 @@ class ShardWriter:
             groups: [n], where the frame has groups.
         """
         start, stop = np.searchsorted(self._rows, [first, first + len(label)])
-        by_place = np.argsort(self._places[start:stop], kind="stable")
-        rows, places = self._rows[start:stop][by_place] - first, self._places[start:stop][by_place]
+        rows, places = self._rows[start:stop] - first, np.arange(start, stop)
+        if self._places is not None:
+            by_place = np.argsort(self._places[start:stop], kind="stable")
+            rows, places = rows[by_place], self._places[start:stop][by_place]
         block = np.empty((len(rows), self._num_cells), dtype="<i4")
         num_features = matrix.cells.shape[1]
         block[:, :num_features] = matrix.cells[rows]

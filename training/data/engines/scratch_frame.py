@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from training.data.derived import Derived
 from training.data.engines.engine import BATCH_ROWS, Frame
-from training.data.frames import nullable_columns, pandas_column, pandas_rows
+from training.data.frames import names_of_changing_types, nullable_columns, pandas_column, pandas_rows
 from training.data.joins import LABEL
 from training.data.transforms import FeaturePlan, FittedTransforms
 
@@ -112,7 +112,8 @@ class ScratchFrame:
         if self.rows is not None:
             yield from (self.rows.slice(start, BATCH_ROWS) for start in range(0, self.rows.num_rows, BATCH_ROWS))
             return
-        with pq.ParquetFile(self.path) as file:
+        # With `pre_buffer`, Arrow's default, every row group that was read stays in memory.
+        with pq.ParquetFile(self.path, pre_buffer=False) as file:
             yield from (pa.Table.from_batches([batch]) for batch in file.iter_batches(BATCH_ROWS))
 
 
@@ -149,11 +150,16 @@ def fit_by_column(
     raw_names = [name for name in frame.schema.names if name != LABEL]
     plan = FittedTransforms.planned(raw_names, derived=derived, features=features)
     made = _write_derived(frame, training, plan, scratch)
+    changing = names_of_changing_types(frame.schema)
 
     def column(name: str) -> pd.Series[Any]:
         if name in made:
             return pandas_column(name, read_column(scratch, name))
-        return pandas_column(name, frame.column(name))[training]
+        values = frame.column(name)
+        # Filtered before it becomes pandas', with the type of the whole column.
+        rows = pa.table({name: values.filter(pa.array(training))})
+        whole: pd.Series[Any] = pandas_rows(rows, [name] if values.null_count and name in changing else [])[name]
+        return whole
 
     return plan.fitted(features, column)
 

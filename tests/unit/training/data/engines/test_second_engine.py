@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -285,6 +286,31 @@ def test_a_frame_has_the_same_rows_in_memory_and_on_disk(limit_bytes: int, tmp_p
     assert pa.concat_tables(frame.batches()).equals(table)
     odd = frame.filtered(np.arange(10) % 2 == 1)
     assert pa.concat_tables(odd.batches())["x"].to_pylist() == odd.column("x").to_pylist() == [1, 3, 5, 7, 9]
+
+
+def test_a_frame_on_disk_is_read_in_the_memory_of_a_few_batches(tmp_path: Path) -> None:
+    rows = 1 << 14
+    table = pa.table({f"x{number}": np.arange(rows) * 1.5 for number in range(16)})
+    path, num_batches = tmp_path / "rows.parquet", 24
+    num_rows = write_rows(path, table.schema, itertools.repeat(table, num_batches))
+    frame = ScratchFrame(path=path, schema=table.schema, num_rows=num_rows)
+    before = pa.total_allocated_bytes()
+
+    most = max(pa.total_allocated_bytes() - before for _batch in frame.batches())
+
+    assert most < num_batches * table.nbytes / 2
+
+
+def test_the_type_of_a_column_is_that_of_all_rows_where_the_training_rows_have_no_null(tmp_path: Path) -> None:
+    large = 2**53 + 1
+    frame = scratch(tmp_path, number=pa.array([1, large, large, None], pa.int64()), flag=pa.array([True, False, True, None]))
+    features = [FeaturePlan(name=name, settings=EncoderSettings(kind="category")) for name in ("number",)]
+    training = np.array([1, 1, 1, 0], dtype=bool)
+
+    found = fit_by_column(frame, training, tmp_path / "derived", derived=[], features=features)
+
+    rows = pd.read_parquet(frame.path).drop(columns=LABEL)[training]
+    assert found.to_json() == FittedTransforms.fit(rows, derived=[], features=features).to_json()
 
 
 def test_a_frame_without_rows_is_empty(tmp_path: Path) -> None:
