@@ -24,7 +24,7 @@ _LATER_KEYS: Final[Mapping[str, JsonObject]] = {
     "data": {"windows": {}},
     "label": {"positive": None},
     "split": {"end": "window"},
-    "validate": {"unknown_labels": None, "empty_days": None},
+    "validate": {"schema_change": "warn", "unknown_labels": None, "empty_days": None},
     "evaluate": {"gates": {}},
     "train": {
         "gradient_compression": "none",

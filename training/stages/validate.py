@@ -87,6 +87,7 @@ def _check(context: StageContext, manifest: Manifest, previous: SnapshotMeta | N
         volume_change=spec.validate_.volume_change,
         freshness=spec.validate_.freshness,
         unknown_labels=spec.validate_.unknown_labels,
+        schema_change=spec.validate_.schema_change,
         empty_days=spec.validate_.empty_days,
         unknown=manifest.meta.get(META_KEY),
     )

@@ -10,12 +10,15 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from nightshift.execution.backend import Backend, backend_of
-from nightshift.operators.chosen_snapshot import find_snapshot
+from nightshift.operators.chosen_snapshot import KIND, find_snapshot
 from nightshift.resolved_run import settle
 from nightshift.settings import Settings
 from nightshift.sources import with_noted_places
-from training.contracts import JsonValue
-from training.errors import NightshiftError, UnavailableError
+from training.contracts import JsonValue, json_object
+from training.errors import DataError, NightshiftError, UnavailableError
+from training.sources.listing import previous_snapshot
+from training.sources.schema_changes import in_words, schema_changes
+from training.sources.table_contract import contracts_of
 from training.spec import PipelineSpec, apply_overrides, check_not_future, freeze, load_spec, resolve_uris, settle_as_of
 from training.spec.uris import unset_webhook
 from training.store import Store
@@ -53,7 +56,10 @@ class ResolveOperator(BaseOperator):
             backend.check(spec)
             self._say_what_has_no_effect_here(settings.backend, backend, spec)
             spec = resolve_uris(spec, with_noted_places(settings.home))
-            spec_uri = Store(settings.store_uri).put_json(freeze(spec))
+            store = Store(settings.store_uri)
+            if chosen is None:
+                self._compare_schema(store, spec, as_of)
+            spec_uri = store.put_json(freeze(spec))
         except UnavailableError:
             raise
         except NightshiftError as err:
@@ -70,6 +76,25 @@ class ResolveOperator(BaseOperator):
         settle(context, settings, settled)
         self.log.info("as of %s, spec %s%s", as_of.isoformat(), spec_uri, ", everything done again" if parameters.force else "")
         return settled
+
+    def _compare_schema(self, store: Store, spec: PipelineSpec, as_of: datetime) -> None:
+        """Compare the declared columns with those of the previous snapshot (R28): nothing has been read or trained yet.
+
+        Raises:
+            DataError: `schema.changed`, they differ, and `validate.schema_change` is `fail`.
+        """
+        previous = previous_snapshot(store, spec.name, as_of)
+        if previous is None:
+            return
+        meta = store.manifests.get(previous, kind=KIND).meta
+        changes = schema_changes(contracts_of(spec), json_object(meta["tables"]))
+        if not changes:
+            return
+        message = f"the YAML declares other columns than the snapshot of {meta['as_of']} has: {in_words(changes)}"
+        if spec.validate_.schema_change == "fail":
+            hint = "correct the YAML; or set validate.schema_change to warn for the run that makes the change"
+            raise DataError("schema.changed", message, hint=hint)
+        self.log.warning("[schema.changed] %s", message)
 
     def _say_what_has_no_effect_here(self, name: str, backend: Backend, spec: PipelineSpec) -> None:
         ignored = backend.ignored_keys(spec)

@@ -243,9 +243,14 @@ def check_freshness(view: TableView, limit: timedelta | None, as_of: datetime) -
     ]
 
 
-def check_schema_change(view: TableView, previous: SnapshotMeta | None) -> list[CheckResult]:
-    """`schema.changed`: the table looks as it did in the previous validated run. Only reported: the YAML's contract is what blocks,
-    so a difference that reaches this far was made in the YAML, on purpose."""
+def check_schema_change(view: TableView, previous: SnapshotMeta | None, *, blocks: bool) -> list[CheckResult]:
+    """`schema.changed`: the table looks as it did in the previous validated run.
+
+    A difference that reaches this far was made in the YAML: the columns that it declares have been checked.
+
+    Args:
+        blocks: `validate.schema_change` is `fail`; otherwise a difference is reported.
+    """
     if not previous or view.name not in previous["tables"]:
         return []
     then, now = previous["tables"][view.name]["schema"], view.facts["schema"]
@@ -257,7 +262,7 @@ def check_schema_change(view: TableView, previous: SnapshotMeta | None) -> list[
             code="schema.changed",
             check="schema of the previous night",
             table=view.name,
-            status=verdict(not changes, blocks=False),
+            status=verdict(not changes, blocks=blocks),
             observed=f"{len(changes)} columns differ",
             allowed="0",
             detail="; ".join(changes[:10]),

@@ -37,6 +37,8 @@ class Rules:
     freshness: timedelta | None
     unknown_labels: float | None = None
     """`validate.unknown_labels`"""
+    schema_change: str = "warn"
+    """`validate.schema_change`"""
     empty_days: Any = None
     """`validate.empty_days`"""
     unknown: UnknownLabels | None = None
@@ -80,7 +82,7 @@ def _table_checks(
         view.hold([view.contract.event_time])
     always = [*checks.check_schema(view), checks.check_rows(view)]
     asked = _main_checks(view, findings, rules, previous) if is_main else []
-    asked += checks.check_schema_change(view, previous)
+    asked += checks.check_schema_change(view, previous, blocks=rules.schema_change == "fail")
     blocker = next((c for c in [*always, *asked] if c.status == "failed" and c.code.startswith(("schema.", "data.empty"))), None)
     judge = None
     if suite and not blocker:

@@ -296,6 +296,8 @@ class Validate(Section):
     """The newest row must not be older than this at `as_of`."""
     unknown_labels: Annotated[float, Field(ge=0, le=1)] | None = None
     """Largest share of a split's rows whose label is not known at `as_of`; absent: above 0.1 it warns."""
+    schema_change: Literal["warn", "fail"] = "warn"
+    """Columns added, removed or of another type since the previous snapshot: a warning, or the run fails before it reads."""
     empty_days: EmptyDays = None
     """Days of the window that may have no rows: `allow`, or days of the week (`[sat, sun]`) in the pipeline's time zone. Absent: an empty
     partition fails, and a day without rows of a source without partitions warns."""

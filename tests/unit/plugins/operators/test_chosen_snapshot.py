@@ -20,9 +20,10 @@ from nightshift.settings import Settings
 from training.contracts import RunIdentity, StageResult
 from training.data.dataset_versions import register_snapshot
 from training.database import connect
-from training.database.datasets import deprecate
+from training.database.datasets import deprecate, find_dataset
 from training.errors import DeniedError
 from training.runtime.provenance import CHECKOUT
+from training.sources.listing import snapshot_ref_name
 from training.sources.table_contract import contracts_of
 from training.spec import load_spec
 from training.store import Manifest, Store
@@ -125,6 +126,45 @@ def test_an_unknown_a_misspelt_and_a_deleted_snapshot_are_refused(
     for entry in [entry for entry in store.bucket.list("manifests") if manifest.digest in entry.key]:
         store.bucket.delete(entry.key)
     assert manifest.digest in refused(resolve, execute, context_of("resolve", conf=ask(manifest.digest)))
+
+
+@pytest.mark.parametrize(
+    ("types", "changes"),
+    [
+        ({"price": "double"}, "clicks.price: double → float"),
+        ({"price": None}, "clicks.price: added, float"),
+        ({}, ""),
+    ],
+)
+@pytest.mark.parametrize("policy", ["warn", "fail"])
+def test_columns_are_compared_with_the_previous_snapshot_when_a_run_is_submitted(
+    types: dict[str, str | None],
+    changes: str,
+    policy: str,
+    tmp_path: Path,
+    shop: Path,
+    store: Store,
+    settings: Settings,
+    context_of: Context,
+    execute: Execute,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    manifest = taken(store, settings, **types)
+    uri = find_dataset(connect(settings.database_url), "search_ranking", manifest.digest).uri
+    store.ref(snapshot_ref_name("search_ranking", datetime.fromisoformat(AS_OF))).move(uri, expected=0)
+    text = SPEC_PATH.read_text(encoding="utf-8").replace("\nvalidate:\n", f"\nvalidate:\n  schema_change: {policy}\n", 1)
+    assert f"schema_change: {policy}" in text
+    (tmp_path / SPEC_PATH.name).write_text(text, encoding="utf-8")
+    resolve = ResolveOperator(task_id="resolve", spec_path=str(tmp_path / SPEC_PATH.name))
+    words = f"[schema.changed] the YAML declares other columns than the snapshot of {AS_OF} has: {changes}"
+    if policy == "fail" and changes:
+        assert words in refused(resolve, execute, context_of("resolve"))
+        assert store.run_ref("search_ranking", "r1", "settled").read() is None
+    else:
+        execute(resolve, context_of("resolve"))
+        assert (words in capsys.readouterr().out) is bool(changes)
+    # A night of before it has nothing to be compared with.
+    execute(resolve, context_of("resolve", conf={"as_of": "2026-01-20"}))
 
 
 def test_another_as_of_than_the_snapshots_is_refused(

@@ -372,6 +372,11 @@ def test_a_changed_contract_is_reported_and_does_not_block(night: Night) -> None
     results = night.results(night.run(validate, inputs={"snapshot": taken.artifact_uri}, parameters=parameters))
     (warned,) = [check for check in results["checks"] if check["status"] == "warned"]
     assert (warned["code"], warned["detail"]) == ("schema.changed", "price: double → float; rating: none → float")
+    strict = night.spec.validate_.model_copy(update={"schema_change": "fail"})
+    night.spec = night.spec.model_copy(update={"validate_": strict})
+    with pytest.raises(DataError, match=r"\[schema\.changed\] clicks: .*price: double → float; rating: none → float") as caught:
+        night.run(validate, inputs={"snapshot": taken.artifact_uri}, parameters=parameters)
+    assert caught.value.code == "schema.changed"
 
 
 @pytest.fixture
