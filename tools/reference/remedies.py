@@ -30,6 +30,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     "data.nonfinite": "remove or replace NaN and infinity in the column, or declare it `nullable` and use a transform that fills",
     "data.union": "see whether the table without rows was written, or remove it from `data.source.union`",
     "database.url": "write `sqlite:////path/file.db` or `postgresql+psycopg2://user:password@host:port/name`",
+    "data.too_small": "raise the shares or durations of `data.split`, or lengthen `data.source.window`",
     "dataset.damaged": "trigger the run that made the dataset with `force`, or restore it from a backup",
     "demo.data": "the message has the last lines of the generator's output; repair what it names and repeat `make run`",
     "derive.cycle": "remove one of the expressions of the circle that the message names",

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NotRequired, Self, TypedDict, cast
 
+from training.contracts import JsonObject
 from training.data.label_delay import UnknownLabels
 from training.data.shards import ShardMeta
 from training.errors import DataError, shown
@@ -56,6 +57,8 @@ class DatasetMeta(ShardMeta):
     """Of a label with names."""
     unseen_classes: NotRequired[dict[str, list[str]]]
     unknown_labels: NotRequired[UnknownLabels]
+    split: NotRequired[JsonObject]
+    """How the rows are divided, where it is not by time; see `training.data.split_kinds.split_meta`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 
-from training.data.splits import SPLITS, SplitBounds, earlier
+from training.data.splits import SplitBounds, earlier
 from training.errors import DataError
 from training.spec import PipelineSpec
 from training.spec.types import duration_text
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 LABELS_COMPLETE: Final = "labels_complete"
 AFTER_TEST: Final = "after the test split"
+IN_A_GAP: Final = "between the splits"
+ALL_SPLITS: Final = "all splits"
+"""Of splits that are not made by time: which one a row is in is not known before `prepare`."""
 META_KEY: Final = "unknown_labels"
 """In the meta of snapshots and datasets."""
 DAY: Final = timedelta(days=1)
@@ -54,11 +57,27 @@ class SplitRule:
     end: timedelta | str
     """Where the test split ends: `window`, `labels_complete`, or this long before the window's end."""
     zone: tzinfo
+    gap: timedelta = timedelta()
+    """Before validation, and before test."""
+    is_by_time: bool = True
+    """False: each split has rows of the whole window; `validation`, `test` and `gap` are 0."""
 
     @classmethod
     def of(cls, spec: PipelineSpec) -> SplitRule:
-        split = spec.data.split
-        return cls(validation=split.validation, test=split.test, end=split.end, zone=ZoneInfo(spec.timezone))
+        split, zone = spec.data.split, ZoneInfo(spec.timezone)
+        if not isinstance(split.validation, timedelta) or not isinstance(split.test, timedelta):
+            return cls(validation=timedelta(), test=timedelta(), end=split.end, zone=zone, is_by_time=False)
+        return cls(validation=split.validation, test=split.test, end=split.end, zone=zone, gap=split.gap or timedelta())
+
+    def bounds(self, start: datetime, end: datetime) -> SplitBounds:
+        """Return the bounds of the splits of [start, end).
+
+        Raises:
+            DataError: `split.window`.
+        """
+        if not self.is_by_time:
+            return SplitBounds.whole(start, end)
+        return SplitBounds.of_window(start, end, validation=self.validation, test=self.test, gap=self.gap, zone=self.zone)
 
 
 def split_bounds(rule: SplitRule, start: datetime, end: datetime, meta: UnknownLabels | None) -> SplitBounds:
@@ -77,22 +96,28 @@ def split_bounds(rule: SplitRule, start: datetime, end: datetime, meta: UnknownL
         end = earlier(end, rule.end, rule.zone)
     first = None if meta is None else meta["first_unknown"]
     if rule.end != LABELS_COMPLETE or first is None:
-        return SplitBounds.of_window(start, end, validation=rule.validation, test=rule.test, zone=rule.zone)
+        return rule.bounds(start, end)
     complete = _complete_until(rule, start, end, datetime.fromisoformat(first))
     try:
-        return SplitBounds.of_window(start, complete, validation=rule.validation, test=rule.test, zone=rule.zone)
+        return rule.bounds(start, complete)
     except DataError as err:
         message = (
             f"labels are complete until {complete.isoformat()} (the label of a row of {first} is not known at as_of): "
-            f"validation {duration_text(rule.validation)} and test {duration_text(rule.test)} leave nothing to train on "
-            f"of the window from {start.isoformat()}"
+            f"{_needed(rule)} nothing to train on of the window from {start.isoformat()}"
         )
         hint = "lengthen data.source.window, or end the test split a fixed time before the window's end: data.split.end: 14d"
         raise DataError("split.labels_incomplete", message, hint=hint) from err
 
 
+def _needed(rule: SplitRule) -> str:
+    if not rule.is_by_time:
+        return "that leaves"
+    gaps = f", with a gap of {duration_text(rule.gap)} before each," if rule.gap else ""
+    return f"validation {duration_text(rule.validation)} and test {duration_text(rule.test)}{gaps} leave"
+
+
 def _complete_until(rule: SplitRule, start: datetime, end: datetime, first_unknown: datetime) -> datetime:
-    if rule.validation % DAY or rule.test % DAY:
+    if rule.validation % DAY or rule.test % DAY or rule.gap % DAY:
         return max(start, first_unknown)
     complete = end
     while complete > first_unknown and complete > start:
@@ -106,7 +131,8 @@ def unknown_labels(times: LabelTimes, rule: SplitRule, start: datetime, end: dat
     Returns:
         `rows` and `unknown` of the window; `first_unknown`, the event time of the first row without a label, or None; `bounds` and
         `splits {split: {rows, unknown}}` by event time (a group whose rows lie on both sides of a border is counted on both), the rows
-        after a test split that ends before the window among them; both empty where the window cannot be divided;
+        after a test split that ends before the window among them, and those in a gap; of splits that are not made by time the rows of
+        all together; both empty where the window cannot be divided;
         `days {YYYY-MM-DD: {rows, unknown}}` of the days with such rows.
     """
     both = np.concatenate([times.known_us, times.unknown_us])
@@ -124,13 +150,31 @@ def unknown_labels(times: LabelTimes, rule: SplitRule, start: datetime, end: dat
     except DataError:
         # Prepare raises it, once the validation report has shown the days.
         return meta
-    edges = [_microseconds(edge) for edge in (bounds.validation, bounds.test, bounds.end)]
-    names = (*SPLITS, AFTER_TEST)
-    counts, unknown = (np.bincount(np.searchsorted(edges, us, side="right"), minlength=len(names)) for us in (both, times.unknown_us))
-    splits: dict[str, Counts] = {name: {"rows": int(counts[number]), "unknown": int(unknown[number])} for number, name in enumerate(names)}
-    if bounds.end == end:
-        del splits[AFTER_TEST]
-    return {**meta, "bounds": bounds.to_json(), "splits": splits}
+    return {**meta, "bounds": bounds.to_json(), "splits": _by_split(both, times.unknown_us, bounds, end)}
+
+
+def _by_split(both_us: Microseconds, unknown_us: Microseconds, bounds: SplitBounds, end: datetime) -> dict[str, Counts]:
+    pieces = list(bounds.of_splits().items()) if bounds.is_by_time else [(ALL_SPLITS, (bounds.start, bounds.end))]
+    known, unknown = np.sort(both_us), np.sort(unknown_us)
+
+    def count(edges: list[int]) -> Counts:
+        rows, late = (int(np.diff(np.searchsorted(us, edges))[0]) for us in (known, unknown))
+        return {"rows": rows, "unknown": late}
+
+    # The first split has what is before the window too: prepare refuses it.
+    first = min(int(known[0]), _microseconds(bounds.start)) if len(known) else _microseconds(bounds.start)
+    starts = [first, *(_microseconds(start) for _, (start, _) in pieces[1:])]
+    splits = {name: count([start, _microseconds(stop)]) for start, (name, (_, stop)) in zip(starts, pieces, strict=True)}
+    inside = count([first, _microseconds(bounds.end)])
+    if bounds.train_end is not None:
+        found = list(splits.values())
+        splits[IN_A_GAP] = {
+            "rows": inside["rows"] - sum(counts["rows"] for counts in found),
+            "unknown": inside["unknown"] - sum(counts["unknown"] for counts in found),
+        }
+    if bounds.end != end:
+        splits[AFTER_TEST] = {"rows": len(known) - inside["rows"], "unknown": len(unknown) - inside["unknown"]}
+    return splits
 
 
 def split_lines(meta: UnknownLabels) -> list[str]:

@@ -1,4 +1,7 @@
-"""Train, validation and test: by time, the newest rows the test's, as row numbers of the frame instead of copies."""
+"""Train, validation and test by time: the newest rows the test's, as row numbers of the frame instead of copies.
+
+The other kinds of splits are `training.data.split_kinds`.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +27,25 @@ class SplitBounds:
     validation: datetime
     test: datetime
     end: datetime
+    train_end: datetime | None = None
+    """Where the gap before validation begins; None: there is no gap."""
+    validation_end: datetime | None = None
+    """Where the gap before test begins; None: there is no gap."""
+    is_by_time: bool = True
+    """False: each split may have rows of the whole time from `start` to `end`."""
 
     @classmethod
-    def of_window(cls, start: datetime, end: datetime, *, validation: timedelta, test: timedelta, zone: tzinfo = UTC) -> SplitBounds:
-        """Cut a window: the last `test` for testing, `validation` before it, the rest for training.
+    def of_window(
+        cls,
+        start: datetime,
+        end: datetime,
+        *,
+        validation: timedelta,
+        test: timedelta,
+        gap: timedelta = timedelta(),
+        zone: tzinfo = UTC,
+    ) -> SplitBounds:
+        """Cut a window: the last `test` for testing, `validation` before it, the rest for training, a `gap` before either.
 
         Whole days are counted by the calendar of `zone`: a day on which the clock changes is one day.
 
@@ -35,16 +53,39 @@ class SplitBounds:
             DataError: `split.window`, nothing is left for training.
         """
         test_start = earlier(end, test, zone)
-        validation_start = earlier(test_start, validation, zone)
-        if start >= validation_start:
-            message = f"validation {validation} and test {test} leave nothing of the window {start.isoformat()} to {end.isoformat()}"
+        validation_end = earlier(test_start, gap, zone) if gap else test_start
+        validation_start = earlier(validation_end, validation, zone)
+        train_end = earlier(validation_start, gap, zone) if gap else validation_start
+        if start >= train_end:
+            gaps = f", with a gap of {gap} before each," if gap else ""
+            message = f"validation {validation} and test {test}{gaps} leave nothing of the window {start.isoformat()} to {end.isoformat()}"
             raise DataError("split.window", message, hint="lengthen data.source.window")
-        return cls(start=start, validation=validation_start, test=test_start, end=end)
+        if not gap:
+            return cls(start=start, validation=validation_start, test=test_start, end=end)
+        return cls(start=start, train_end=train_end, validation=validation_start, validation_end=validation_end, test=test_start, end=end)
+
+    @classmethod
+    def whole(cls, start: datetime, end: datetime) -> SplitBounds:
+        """Return the bounds of splits that are not made by time: each from `start` to `end`.
+
+        Raises:
+            DataError: `split.window`, there is no time between.
+        """
+        if start >= end:
+            message = f"nothing is left of the window: it begins at {start.isoformat()}, the splits end at {end.isoformat()}"
+            raise DataError("split.window", message, hint="lengthen data.source.window, or set an earlier data.split.end")
+        return cls(start=start, validation=start, test=start, end=end, is_by_time=False)
 
     def to_json(self) -> dict[str, list[str]]:
         """Return `{split: [start, end]}`, ISO 8601."""
-        edges = [self.start, self.validation, self.test, self.end]
-        return {name: [edges[number].isoformat(), edges[number + 1].isoformat()] for number, name in enumerate(SPLITS)}
+        return {name: [first.isoformat(), end.isoformat()] for name, (first, end) in self.of_splits().items()}
+
+    def of_splits(self) -> dict[str, tuple[datetime, datetime]]:
+        """Return `{split: (start, end)}`."""
+        if not self.is_by_time:
+            return dict.fromkeys(SPLITS, (self.start, self.end))
+        train_end, validation_end = self.train_end or self.validation, self.validation_end or self.test
+        return {"train": (self.start, train_end), "validation": (self.validation, validation_end), "test": (self.test, self.end)}
 
 
 def group_numbers(values: NDArray[np.generic]) -> NDArray[np.int32]:
@@ -58,7 +99,7 @@ def group_numbers(values: NDArray[np.generic]) -> NDArray[np.int32]:
 def split_rows(
     event_time: NDArray[np.datetime64], bounds: SplitBounds, *, groups: NDArray[np.int32] | None = None
 ) -> dict[str, NDArray[np.int64]]:
-    """Return the row numbers of each split, ascending.
+    """Return the row numbers of each split, ascending; rows in a gap are in none.
 
     Args:
         event_time: [n] UTC; a row outside the window is an error.
@@ -68,22 +109,45 @@ def split_rows(
     Raises:
         DataError: `data.too_small` (a split has too few rows) or `split.outside` (a row is outside of the window).
     """
+    decisive = decisive_times(event_time, bounds, groups)
+    rows = {}
+    for name, (first, end) in bounds.of_splits().items():
+        rows[name] = np.flatnonzero((decisive >= _microseconds(first)) & (decisive < _microseconds(end)))
+    check_sizes(rows, len(decisive), hint="shorten data.split, or lengthen data.source.window")
+    return rows
+
+
+def decisive_times(event_time: NDArray[np.datetime64], bounds: SplitBounds, groups: NDArray[np.int32] | None) -> NDArray[np.int64]:
+    """Return [n]: microseconds since 1970, UTC, of the event that decides where each row goes; arguments as `split_rows`.
+
+    Raises:
+        DataError: `split.outside`, a row is outside of the window.
+    """
     event_us = event_time.astype("datetime64[us]").astype(np.int64)
-    edges = [_microseconds(edge) for edge in (bounds.start, bounds.validation, bounds.test, bounds.end)]
-    outside = (event_us < edges[0]) | (_decisive(event_us, groups) >= edges[3])
-    num_outside = int(outside.sum())
+    decisive = _decisive(event_us, groups)
+    num_outside = int(((event_us < _microseconds(bounds.start)) | (decisive >= _microseconds(bounds.end))).sum())
     if num_outside:
         window = f"{bounds.start.isoformat()} to {bounds.end.isoformat()}"
         raise DataError("split.outside", f"{num_outside} of {len(event_us)} rows lie outside of the window {window}")
-    decisive = _decisive(event_us, groups)
-    part = np.searchsorted(edges[1:3], decisive, side="right")
-    rows = {name: np.flatnonzero(part == number) for number, name in enumerate(SPLITS)}
+    return decisive
+
+
+def check_sizes(rows: Mapping[str, NDArray[np.int64]], num_rows: int, *, hint: str) -> None:
+    """Refuse splits that are too small to train, choose or measure on.
+
+    Args:
+        rows: of each split.
+        num_rows: of all rows that were divided.
+        hint: what to do.
+
+    Raises:
+        DataError: `data.too_small`.
+    """
     counts = ", ".join(f"{name} {len(numbers)}" for name, numbers in rows.items())
     for name, numbers in rows.items():
         if len(numbers) < MIN_ROWS[name]:
-            message = f"split {name!r} has {len(numbers)} rows of {len(event_us)}, at least {MIN_ROWS[name]} are needed ({counts})"
-            raise DataError("data.too_small", message, hint="shorten data.split, or lengthen data.source.window")
-    return rows
+            message = f"split {name!r} has {len(numbers)} rows of {num_rows}, at least {MIN_ROWS[name]} are needed ({counts})"
+            raise DataError("data.too_small", message, hint=hint)
 
 
 def is_before(event_time: NDArray[np.datetime64], end: datetime, *, groups: NDArray[np.int32] | None = None) -> NDArray[np.bool_]:

@@ -7,7 +7,8 @@
 | ranking | positives per showing in the training rows, by the source's key without the group |
 
 and an SQL expression of the spec's own. No baseline sees a label that was not known at the row's decision (`training.evaluation.history`):
-a constant is fitted on the training labels that were known when the first of the scored rows was decided.
+a constant is fitted on the training labels that were known when the first of the scored rows was decided. Where `data.split.by` is not
+`time`, constants are fitted on all training labels, as the model is.
 """
 
 from __future__ import annotations
@@ -159,7 +160,9 @@ def why_none(spec: PipelineSpec) -> str | None:
 
 def naive_scores(spec: PipelineSpec, splits: Splits, history: History, target: Ints) -> list[Naive]:
     """Return the baselines' scores of the rows `target`; none where no training label was known when the first of them was decided."""
-    known = history.known_at_first_decision(splits.training, target)
+    # Splits that are not made by time have training rows after the first of these, for the model too.
+    by_time = spec.data.split.by == "time"
+    known = history.known_at_first_decision(splits.training, target) if by_time else splits.training
     if not len(known):
         return []
     labels = splits.labels[known]

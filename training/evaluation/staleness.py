@@ -40,24 +40,27 @@ def advice_of(
 
     Args:
         frame: [n] raw rows of the window.
-        test: row numbers of the newest ones.
+        test: row numbers of the test split.
         columns: that the model reads.
         champion: what the drift is measured from; None: no drift.
         nights: how champions did on the test rows of later runs.
         process_hours: of one run, summed over its processes.
     """
-    drift = _drift_since(champion, spec.data.source.event_time, frame, test, columns)
+    drift = _drift_since(champion, spec, frame, test, columns)
     return retrain_advice(spec.evaluate.primary, nights, spec.costs, process_hours=process_hours, drift=drift)
 
 
 def _drift_since(
-    champion: Rival | None, event_time: str, frame: Columns, test: NDArray[np.int64], columns: Sequence[str]
+    champion: Rival | None, spec: PipelineSpec, frame: Columns, test: NDArray[np.int64], columns: Sequence[str]
 ) -> dict[str, float] | None:
     """Return each numeric column's stability index: the test rows against the champion's training rows, as far as they are here."""
     if champion is None or "train" not in champion.bounds:
         return None
     learned_until = datetime.fromisoformat(champion.bounds["train"][1]).astimezone(UTC).replace(tzinfo=None)
-    is_old = frame[event_time].to_numpy(dtype="datetime64[us]") < np.datetime64(learned_until, "us")
+    is_old = frame[spec.data.source.event_time].to_numpy(dtype="datetime64[us]") < np.datetime64(learned_until, "us")
+    if spec.data.split.by != "time":
+        # Such a test split has old rows too.
+        test = test[~is_old[test]]
     found = {}
     for name in columns:
         if not pd.api.types.is_numeric_dtype(frame[name]) or pd.api.types.is_bool_dtype(frame[name]):

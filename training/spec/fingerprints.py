@@ -23,7 +23,7 @@ _NOT_OF_THE_WEIGHTS: Final = frozenset({"placement", "checkpoint", "activation_c
 _LATER_KEYS: Final[Mapping[str, JsonObject]] = {
     "data": {"windows": {}},
     "label": {"positive": None},
-    "split": {"end": "window"},
+    "split": {"end": "window", "gap": None, "column": None, "values": None, "seed": 0},
     "validate": {"schema_change": "warn", "unknown_labels": None, "empty_days": None},
     "evaluate": {"gates": {}},
     "train": {

@@ -230,6 +230,24 @@ SplitEnd = Annotated[
         }
     ),
 ]
+
+
+def _share_or_duration(value: Any) -> timedelta | float:
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1:
+        return float(value)
+    if isinstance(value, str | timedelta):
+        return _longer_than_nothing(parse_duration(value))
+    hint = "write a duration such as 1d where data.split.by is time, and else a share such as 0.1"
+    raise refusal("duration.invalid", f"expected a duration or a share between 0 and 1, got {told(value)}", hint=hint)
+
+
+ShareOrDuration = Annotated[
+    Any,
+    BeforeValidator(_share_or_duration),
+    PlainSerializer(lambda value: duration_text(value) if isinstance(value, timedelta) else value),
+    WithJsonSchema({"anyOf": [_DURATION_SCHEMA, {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}]}),
+]
+"""A duration, or a share of the rows."""
 WEEKDAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 

@@ -22,6 +22,7 @@ from training.data.dataset import meta_of
 from training.data.dataset_reader import DatasetReader
 from training.data.joins import LABEL
 from training.data.label_delay import META_KEY
+from training.data.split_kinds import is_same_division
 from training.data.splits import SPLITS
 from training.engine.tracking_journal import tracked_run
 from training.evaluation import checks, latency
@@ -254,11 +255,17 @@ def _register(context: StageContext, model: Manifest, predictor: Predictor, rows
 
 
 def _baseline(context: StageContext, champion: Rival | None, dataset: Manifest) -> str:
-    """Return whether the champion can be compared on these rows: it must be older, and not made with any of them."""
+    """Return whether the champion can be compared on these rows: it must be older, and not made with any of them.
+
+    Where rows are divided by what they are and not by time, its test rows and these are the same ones, or new.
+    """
     if champion is None:
         return NO_CHAMPION
     if datetime.fromisoformat(champion.as_of) > datetime.fromisoformat(context.request.as_of):
         return f"it is later (as of {champion.as_of})"
+    division = dataset.meta.get("split")
+    if division is not None and is_same_division(division, context.store.manifests.get(champion.model_uri, kind="model").meta.get("split")):
+        return IS_BASELINE
     test_start = datetime.fromisoformat(dataset.meta["bounds"]["test"][0])
     for split in ("train", "validation"):
         end = datetime.fromisoformat(champion.bounds[split][1])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from datetime import datetime
 
+from training.contracts import JsonObject
 from training.data.dataset_versions import register_snapshot
 from training.data.derived import check_baseline
 from training.data.label_delay import META_KEY, SplitRule, split_lines
@@ -99,10 +100,10 @@ def _outcome(context: StageContext, uri: str, manifest: Manifest, version: str) 
     )
 
 
-def _split_facts(spec: PipelineSpec) -> dict[str, str]:
-    """Return the split as the snapshot records it; `end` only where it is set, so that other snapshots stay what they were."""
-    split: dict[str, str] = spec.data.split.model_dump(mode="json", exclude_none=True)
-    return {key: value for key, value in split.items() if (key, value) != ("end", "window")}
+def _split_facts(spec: PipelineSpec) -> JsonObject:
+    """Return the split as the snapshot records it; later keys only where they are set, so that other snapshots stay what they were."""
+    split: JsonObject = spec.data.split.model_dump(mode="json")
+    return {key: value for key, value in split.items() if key == "by" or value != type(spec.data.split).model_fields[key].default}
 
 
 if __name__ == "__main__":

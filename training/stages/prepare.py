@@ -28,11 +28,13 @@ from training.data.frames import nullable_columns, pandas_rows
 from training.data.joins import LABEL, FeatureTable, MainTable
 from training.data.label_delay import META_KEY, SplitRule, split_bounds, split_lines
 from training.data.shards import SHARDED_SPLITS, ShardWriter, describe_layout, shard_order
+from training.data.split_kinds import divide, split_meta
 from training.data.splits import SPLITS, SplitBounds, check_labels, group_numbers, is_before, split_rows
 from training.data.transforms import FeaturePlan, FittedTransforms
 from training.data.window_plan import window_columns
 from training.runtime.runner import Outcome, StageContext, main
 from training.spec import PipelineSpec
+from training.spec.types import duration_text
 from training.store import Manifest, set_run_ref
 
 logger = logging.getLogger(__name__)
@@ -79,6 +81,9 @@ def work(context: StageContext) -> Outcome:
     if classes is not None:
         named = classes.meta()
         meta["classes"], meta["unseen_classes"] = named["classes"], named["unseen_classes"]
+    division = split_meta(context.spec)
+    if division is not None:
+        meta["split"] = division
     if META_KEY in snapshot.meta:
         meta["unknown_labels"] = snapshot.meta[META_KEY]
     with context.timed("store"):
@@ -157,10 +162,31 @@ def _divide(spec: PipelineSpec, frame: Frame, bounds: SplitBounds) -> Divided:
         frame, times = frame.filtered(kept), times[kept]
         # Counted again: numbers are dense.
         groups = None if groups is None else group_numbers(groups[kept])
-    rows = split_rows(times, bounds, groups=groups)
+    if bounds.is_by_time:
+        frame, groups, rows = _without_gaps(spec, frame, groups, split_rows(times, bounds, groups=groups))
+    else:
+        rows = divide(spec, frame, bounds, groups)
     label, classes = _labels(spec, frame, rows)
     check_labels(label, rows, task=spec.evaluate.task, names=() if classes is None else classes.names)
     return Divided(frame=frame if classes is None else frame.with_label(label), label=label, groups=groups, rows=rows, classes=classes)
+
+
+def _without_gaps(
+    spec: PipelineSpec, frame: Frame, groups: NDArray[np.int32] | None, rows: Rows
+) -> tuple[Frame, NDArray[np.int32] | None, Rows]:
+    """Return the frame, the groups and the rows of each split without the rows of the gaps, which are in none."""
+    gap = spec.data.split.gap
+    if gap is None:
+        return frame, groups, rows
+    kept = np.zeros(frame.num_rows, dtype=bool)
+    kept[np.concatenate(list(rows.values()))] = True
+    logger.info("%s rows in the gaps of %s before validation and test left out", f"{int((~kept).sum()):,}", duration_text(gap))
+    numbers = np.cumsum(kept) - 1
+    return (
+        frame.filtered(kept),
+        None if groups is None else group_numbers(groups[kept]),
+        {name: numbers[part] for name, part in rows.items()},
+    )
 
 
 def _is_text(spec: PipelineSpec) -> bool:

@@ -225,6 +225,7 @@ def _store(
         "world_size": world_size,
         "best_epoch": result.best_epoch,
         "bounds": dataset.meta["bounds"],
+        **({"split": dataset.meta["split"]} if "split" in dataset.meta else {}),
         # What a later study begins with, as this model's successor.
         "settings": parameters_as_made(context.spec),
         **_classes(dataset),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from training.data.label_delay import AFTER_TEST, Counts, UnknownLabels, share_text
+from training.data.label_delay import AFTER_TEST, ALL_SPLITS, IN_A_GAP, Counts, UnknownLabels, share_text
 from training.data.validation.results import CheckResult, Status
 from training.data.validation.snapshot_view import TableView
 
@@ -24,7 +24,11 @@ def check_unknown_labels(view: TableView, meta: UnknownLabels | None, limit: flo
     """
     if meta is None:
         return []
-    found = [_check(view, name, counts, limit) for name, counts in meta["splits"].items() if name != AFTER_TEST and counts["rows"]]
+    found = [
+        _check(view, name, counts, limit)
+        for name, counts in meta["splits"].items()
+        if name not in (AFTER_TEST, IN_A_GAP) and counts["rows"]
+    ]
     left_out = meta["splits"].get(AFTER_TEST)
     if left_out is not None:
         found.append(
@@ -51,7 +55,7 @@ def _check(view: TableView, split: str, counts: Counts, limit: float | None) -> 
         status = "warned"
     return CheckResult(
         code="label.unknown",
-        check=f"rows of the {split} split without a known label",
+        check=f"rows of {split if split == ALL_SPLITS else f'the {split} split'} without a known label",
         table=view.name,
         column=view.contract.known_at or "",
         status=status,

@@ -33,6 +33,7 @@ from training.spec.rules.names import (
 )
 from training.spec.rules.partitions import partitions_fit
 from training.spec.rules.row_filters import row_filters_are_known, row_filters_fit
+from training.spec.rules.splits import split_columns_fit, split_keys_fit, strata_exist
 from training.spec.rules.training import (
     compression_fits,
     elastic_fits,
@@ -134,13 +135,15 @@ def windows_fit(data: Data) -> Iterator[Finding]:
     """Yield a finding where the window and the split do not go together."""
     source, split = data.source, data.split
     after = split.end if isinstance(split.end, timedelta) else timedelta()
-    held_out = split.validation + split.test + after
+    lengths = [size for size in (split.validation, split.test) if isinstance(size, timedelta)]
+    gap = split.gap or timedelta()
+    held_out = sum(lengths, after) + 2 * gap
     if held_out >= source.window:
         ends = f" before the last {duration_text(after)}" if after else ""
-        message = (
-            f"validation ({duration_text(split.validation)}) and test ({duration_text(split.test)}){ends} "
-            f"leave nothing of the window ({duration_text(source.window)}) to train on"
-        )
+        gaps = f", with a gap of {duration_text(gap)} before each," if gap else ""
+        what = "validation ({}) and test ({})".format(*map(duration_text, lengths)) + gaps if len(lengths) == 2 else "data.split.end"
+        leave = "leave" if len(lengths) == 2 else f"({duration_text(after)}) leaves"
+        message = f"{what}{ends if len(lengths) == 2 else ''} {leave} nothing of the window ({duration_text(source.window)}) to train on"
         yield Finding(("data", "split"), "split.window", message, f"make data.source.window longer than {duration_text(held_out)}")
 
 
@@ -279,6 +282,9 @@ RULES: Final[tuple[tuple[tuple[str, ...], Rule], ...]] = (
     (("data",), feature_tables_fit),
     (("data",), windows_fit),
     (("data",), partitions_fit),
+    (("data",), split_keys_fit),
+    (("data",), split_columns_fit),
+    (("data", "evaluate"), strata_exist),
     (("data",), derived_columns_fit),
     (("data",), windows_can_be_computed),
     (("data",), rows_of_windows_are_read),

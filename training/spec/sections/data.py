@@ -23,6 +23,7 @@ from training.spec.types import (
     Scalar,
     Section,
     Setting,
+    ShareOrDuration,
     SplitEnd,
     Suite,
     refusal,
@@ -229,14 +230,27 @@ class Label(Section):
 
 
 class Split(Section):
-    """Train, validation and test, the newest rows being the test's."""
+    """Train, validation and test: each row is in one of them."""
 
-    by: Literal["time"] = "time"
-    validation: PositiveDuration
-    test: PositiveDuration
+    by: Literal["time", "random", "group", "stratified", "column"] = "time"
+    """`time`: the newest rows are the test's. `random`: by a hash of the row's key. `group`: by a hash of `column` (or of `data.group`),
+    whose values are never divided. `stratified`: at random such that each value of `column` (or each class) has its share in every
+    split. `column`: the values of `column` name the splits."""
+    validation: ShareOrDuration | None = None
+    """A duration for `time`, a share of the rows or groups (`0.1`) for `random`, `group` and `stratified`; not for `column`."""
+    test: ShareOrDuration | None = None
+    """As `validation`."""
+    gap: PositiveDuration | None = None
+    """Of `time`: rows this long before validation, and this long before test, are in no split (an embargo)."""
+    column: ColumnName | None = None
+    """Of the main table, for `group`, `stratified` and `column`."""
+    values: dict[Literal["train", "validation", "test"], Annotated[tuple[Scalar, ...], Field(strict=False, min_length=1)]] | None = None
+    """Of `column`: the values of each split's rows, `{test: [2025]}`; absent: train, validation, test."""
+    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    """Of `random`, `group` and `stratified`: another seed makes another division."""
     end: SplitEnd = "window"
-    """Where the test split ends: at the window's end, where labels are complete (`labels_complete`), or this long before the window's
-    end (`14d`). Rows after it are left out."""
+    """Where the test split (every split, where `by` is not `time`) ends: at the window's end, where labels are complete
+    (`labels_complete`), or this long before the window's end (`14d`). Rows after it are left out."""
 
 
 class Data(Section):

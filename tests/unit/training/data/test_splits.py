@@ -96,3 +96,22 @@ def test_numbers_to_estimate_may_be_all_zero_in_a_split() -> None:
     check_labels(label, rows, task="regression")
     with pytest.raises(DataError, match="validation"):
         check_labels(label, rows, task="binary")
+
+
+def test_rows_of_the_gaps_are_in_no_split_and_validation_keeps_its_length() -> None:
+    bounds = SplitBounds.of_window(START, START + 10 * DAY, validation=DAY, test=2 * DAY, gap=DAY)
+    rows = split_rows(times(0, 4.99, 5, 5.99, 6, 6.99, 7, 7.99, 8, 9.99), bounds)
+    assert {name: numbers.tolist() for name, numbers in rows.items()} == {"train": [0, 1], "validation": [4, 5], "test": [8, 9]}
+    assert [edge[8:10] for split in bounds.to_json().values() for edge in split] == ["01", "06", "07", "08", "09", "11"]
+
+
+def test_group_whose_first_event_is_in_a_gap_is_left_out_as_a_whole() -> None:
+    bounds = SplitBounds.of_window(START, START + 10 * DAY, validation=DAY, test=2 * DAY, gap=DAY)
+    groups = group_numbers(np.array(["x", "x", "y", "y", "z", "w", "w"]))
+    rows = split_rows(times(1, 5.5, 5.5, 6.5, 6.5, 8, 9), bounds, groups=groups)
+    assert {name: numbers.tolist() for name, numbers in rows.items()} == {"train": [0, 1], "validation": [4], "test": [5, 6]}
+
+
+def test_window_without_room_for_its_gaps_is_refused() -> None:
+    with pytest.raises(DataError, match=r"split\.window.*with a gap of 4 days"):
+        SplitBounds.of_window(START, START + 10 * DAY, validation=DAY, test=2 * DAY, gap=4 * DAY)

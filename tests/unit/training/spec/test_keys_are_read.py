@@ -46,9 +46,7 @@ PARSE_TIME_ONLY = {
 }
 """Keys that decide only whether a spec is accepted: when a column is known, and why; and what follows from the number of processes."""
 
-WITHOUT_READER = {
-    "data.split.by": "one value; it says in the file how rows are split",
-}
+WITHOUT_READER: dict[str, str] = {}
 """Keys that nothing reads, with the reason why they are still there. One that is read must leave this list."""
 
 

@@ -1,0 +1,160 @@
+"""Splits that are not made by time: random by row, by group, stratified, or named by a column.
+
+Where a row goes at random is decided by a hash of the row's own key (or of its group) and `data.split.seed`, not by its place among the
+others: the order of the rows, new rows and the engine change nothing. A hash is the first 64 bits of BLAKE2b (RFC 7693) as a number
+below 2**64; a row is in test where it is below `test` * 2**64, in validation where it is below (`test` + `validation`) * 2**64, and
+otherwise in train.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from training.contracts import JsonObject
+from training.data.engines.engine import Frame
+from training.data.joins import LABEL
+from training.data.split_hash import row_hashes
+from training.data.splits import SPLITS, SplitBounds, check_sizes, decisive_times
+from training.errors import DataError, shown
+from training.spec import PipelineSpec
+
+MAX_SHOWN: Final = 5
+TRAIN, VALIDATION, TEST = range(len(SPLITS))
+STABLE: Final = ("random", "group", "column")
+"""Kinds that give a row the same split in every run, whatever other rows there are."""
+
+Parts = NDArray[np.int8]
+"""[n] number of each row's split in `SPLITS`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shares:
+    """How much validation and test have, exactly as written."""
+
+    validation: Fraction
+    test: Fraction
+
+    @classmethod
+    def of(cls, validation: object, test: object) -> Shares:
+        """Read shares as a spec has them."""
+        return cls(validation=Fraction(repr(validation)), test=Fraction(repr(test)))
+
+
+def divide(spec: PipelineSpec, frame: Frame, bounds: SplitBounds, groups: NDArray[np.int32] | None) -> dict[str, NDArray[np.int64]]:
+    """Return the row numbers of each split, ascending, as `data.split.by` says; each row is in exactly one.
+
+    Args:
+        frame: joined rows, none of them after `bounds.end`.
+        groups: [n] dense numbers of `data.group`, or None.
+
+    Raises:
+        DataError: `data.too_small`, `split.outside`; `split.value`, the split's column has a value that names no split;
+            `split.group_divided`, rows of one `data.group` are in two splits.
+    """
+    split, source = spec.data.split, spec.data.source
+    decisive_times(frame.column(source.event_time).to_numpy(), bounds, groups)
+    if split.by == "column":
+        parts = named_parts(frame.column(str(split.column)), split.values, column_name=str(split.column))
+    else:
+        unit = split.column or spec.data.group if split.by == "group" else spec.data.group
+        hashes = row_hashes([frame.column(name) for name in ([unit] if unit else source.key)], split.seed)
+        shares = Shares.of(split.validation, split.test)
+        strata = frame.column(split.column or LABEL) if split.by == "stratified" else None
+        parts = hashed_parts(hashes, shares) if strata is None else stratified_parts(hashes, strata, shares)
+    if groups is not None:
+        _check_groups(parts, groups, by=split.by, group=str(spec.data.group))
+    rows = {name: np.flatnonzero(parts == number) for number, name in enumerate(SPLITS)}
+    check_sizes(rows, len(parts), hint="raise the shares of data.split, or lengthen data.source.window")
+    return rows
+
+
+def split_meta(spec: PipelineSpec) -> JsonObject | None:
+    """Return what decides where a row goes, for the meta of datasets and models; None for splits by time, which the bounds describe."""
+    split = spec.data.split
+    if split.by == "time":
+        return None
+    values: JsonObject = split.model_dump(mode="json", exclude_none=True, exclude={"end", "gap"})
+    # What is hashed: another key sends rows to other splits.
+    return {**values, "key": list(spec.data.source.key), "group": spec.data.group}
+
+
+def is_same_division(one: JsonObject | None, other: JsonObject | None) -> bool:
+    """Return whether two divisions, each what `split_meta` returned, send every row to the same split, whatever other rows there are."""
+    return one is not None and one == other and one["by"] in STABLE
+
+
+def hashed_parts(hashes: NDArray[np.uint64], shares: Shares) -> Parts:
+    """Return where each row goes by its hash, [n]."""
+    test, both = (math.floor(share * 2**64) for share in (shares.test, shares.test + shares.validation))
+    parts = np.full(len(hashes), TRAIN, dtype=np.int8)
+    parts[hashes < np.uint64(both)] = VALIDATION
+    parts[hashes < np.uint64(test)] = TEST
+    return parts
+
+
+def stratified_parts(hashes: NDArray[np.uint64], strata: pa.ChunkedArray, shares: Shares) -> Parts:
+    """Return where each row goes such that each value of `strata`, [n], has its share in every split, to less than one row.
+
+    Of each stratum the rows with the smallest hashes are test, the next ones validation; of equal hashes the earlier row comes first.
+    Missing values are a stratum.
+    """
+    encoded = pc.dictionary_encode(strata.combine_chunks(), null_encoding="encode")
+    codes = np.asarray(encoded.indices, dtype=np.int64)
+    order = np.lexsort((hashes, codes))
+    sizes = np.bincount(codes, minlength=len(encoded.dictionary))
+    firsts = np.cumsum(sizes) - sizes
+    place = np.empty(len(codes), dtype=np.int64)
+    place[order] = np.arange(len(codes)) - firsts[codes[order]]
+    test, both = (np.array([_rounded(size * share) for size in sizes.tolist()]) for share in (shares.test, shares.test + shares.validation))
+    parts = np.full(len(codes), TRAIN, dtype=np.int8)
+    parts[place < both[codes]] = VALIDATION
+    parts[place < test[codes]] = TEST
+    return parts
+
+
+def named_parts(column: pa.ChunkedArray, values: Mapping[Any, Sequence[object]] | None, *, column_name: str) -> Parts:
+    """Return where each row goes by the value of a column, [n].
+
+    Args:
+        column: [n] texts, integers or booleans.
+        values: split to the values of its rows; None: the values are the splits' names.
+        column_name: for messages.
+
+    Raises:
+        DataError: `split.value`, a value that names no split, or a missing one.
+    """
+    named = {name: (name,) for name in SPLITS} if values is None else values
+    part_of = {value: SPLITS.index(name) for name, listed in named.items() for value in listed}
+    encoded = pc.dictionary_encode(column.combine_chunks(), null_encoding="encode")
+    codes, found = np.asarray(encoded.indices, dtype=np.int64), encoded.dictionary.to_pylist()
+    unknown = [number for number, value in enumerate(found) if value not in part_of]
+    if unknown:
+        counts = {number: int((codes == number).sum()) for number in unknown[:MAX_SHOWN]}
+        listed = ", ".join(f"{'null' if found[number] is None else shown(found[number])} ({rows} rows)" for number, rows in counts.items())
+        message = f"column {column_name} has {len(unknown)} values that name no split: {listed}"
+        raise DataError("split.value", message, hint="list every value in data.split.values, or filter these rows")
+    return np.array([part_of[value] for value in found], dtype=np.int8)[codes]
+
+
+def _check_groups(parts: Parts, groups: NDArray[np.int32], *, by: str, group: str) -> None:
+    num_groups = int(groups.max(initial=-1)) + 1
+    lowest, highest = np.full(num_groups, len(SPLITS), dtype=np.int8), np.full(num_groups, -1, dtype=np.int8)
+    np.minimum.at(lowest, groups, parts)
+    np.maximum.at(highest, groups, parts)
+    divided = int((lowest != highest).sum())
+    if divided:
+        message = f"{divided} of {num_groups} groups of {group} have rows in more than one split (data.split.by: {by})"
+        raise DataError("split.group_divided", message, hint=f"divide by a column that has one value per {group}")
+
+
+def _rounded(share: Fraction) -> int:
+    return math.floor(share + Fraction(1, 2))
