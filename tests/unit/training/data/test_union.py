@@ -12,10 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from training.data.snapshot_meta import rows_per_table
-from training.data.snapshots import SnapshotPlan, take_snapshot
+from training.data.snapshots import SnapshotPlan, _named, take_snapshot
 from training.errors import DataError, SpecError
 from training.runtime.provenance import CHECKOUT
 from training.sources.listing import list_source, listing_for, missing_partitions
+from training.sources.source import ListedPart
 from training.sources.table_contract import Column, TableContract, contracts_of
 from training.spec import PipelineSpec, load_spec, resolve_uris, spec_part
 from training.store import Manifest, Store
@@ -101,6 +102,14 @@ def test_rows_of_all_tables_are_in_one_and_counted_by_table(two: Path) -> None:
     assert ids == [[1, 2], [3, 4, 5]]
     assert [part["source_key"] for _, part in sorted(facts["parts"].items())] == ["eu.csv", "us.jsonl"]
     assert snapshot(two, turned=True)[1].digest == manifest.digest
+
+
+def test_the_place_of_a_table_does_not_decide_the_order_of_its_files(two: Path) -> None:
+    entries: list[ListedPart] = [
+        {"uri": "file:///z/eu.csv", "size_bytes": 1, "version": "1", "partition": None, "table": "eu"},
+        {"uri": "file:///a/us.jsonl", "size_bytes": 1, "version": "1", "partition": None, "table": "us"},
+    ]
+    assert [part.table for _, part in _named(contract(two), entries)] == ["eu", "us"]
 
 
 def test_a_table_without_files_is_named(two: Path) -> None:
