@@ -20,7 +20,7 @@ Missing values are the caller's business: leave them out before.
 from __future__ import annotations
 
 import math
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,13 +62,13 @@ class ExactSum:
         self._special = 0.0
         """Sum of the NaN and infinite values."""
 
-    def add(self, values: Floats) -> None:
-        """Add values, any shape, as float64."""
-        flat = np.ascontiguousarray(values, dtype=np.float64).reshape(-1)
+    def add(self, values: NDArray[np.floating[Any]]) -> None:
+        """Add values, any shape, each as float64."""
+        flat = np.ascontiguousarray(values).reshape(-1)
         self.count += len(flat)
         work = np.empty((2, min(len(flat), CHUNK_ROWS)))
         for start in range(0, len(flat), CHUNK_ROWS):
-            self._add_chunk(flat[start : start + CHUNK_ROWS], work)
+            self._add_chunk(flat[start : start + CHUNK_ROWS].astype(np.float64, copy=False), work)
 
     def merge(self, other: ExactSum) -> Self:
         """Add what another has summed; return self."""
@@ -317,7 +317,7 @@ def exact_sum(values: Floats) -> float:
     return total.value
 
 
-def exact_mean(values: Floats) -> float:
+def exact_mean(values: NDArray[np.floating[Any]]) -> float:
     """Return the mean of values, see `ExactSum.mean`."""
     total = ExactSum()
     total.add(values)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from training.contracts import Scalar
@@ -23,6 +22,7 @@ from training.data.derived import Derived, check_baseline
 from training.data.encoders import EncoderSettings
 from training.data.engines.engine import Engine, Frame
 from training.data.engines.registry import open_engine
+from training.data.exact_sums import exact_mean
 from training.data.frame_writer import FrameWriter
 from training.data.frames import nullable_columns, pandas_rows
 from training.data.joins import LABEL, FeatureTable, MainTable
@@ -283,7 +283,7 @@ def _scalars(divided: Divided, transforms: FittedTransforms) -> dict[str, Scalar
         "features": len(transforms.layout),
         # Of several classes with names, a mean would be one of arbitrary numbers.
         **({"classes": len(classes.names)} if classes else {}),
-        **({} if classes and len(classes.names) > 2 else {"label_mean": round(float(pd.Series(divided.label).mean()), 6)}),
+        **({} if classes and len(classes.names) > 2 else {"label_mean": round(exact_mean(divided.label), 6)}),
     }
 
 
