@@ -300,6 +300,7 @@ def test_the_form_shows_what_the_spec_says(ranking: DAG) -> None:
     assert ranking.params.dump() == {
         "as_of": None,
         "force": False,
+        "snapshot": None,
         "train": {
             "epochs": 3,
             "batch_size": 4096,
