@@ -6,6 +6,7 @@
 | `standard` | float32, (value - mean) / deviation | mean, deviation | 0, the mean; NaN with `fill: keep` |
 | `log` | float32, log(1 + value), then standard | mean, deviation | as `standard`; a negative value counts as missing |
 | `category` | int32, 1 for the most frequent value (ties: the smaller), and so on | values | 0, as for a value never seen |
+| `target_encode` | float32, smoothed mean of the label: `training.data.target_encoding` | mean of each value | the mean of all |
 | `hash` | int32, 1 + BLAKE2b of the value modulo `buckets` | | 0 |
 | `bucket` | int32, 1 + number of inner quantiles at or below the value | quantiles | 0 |
 | `identity` | int32, the value | largest value | 0, as for a value outside 0 … largest |
@@ -47,6 +48,9 @@ class EncoderSettings:
     max_categories: int | None = None
     buckets: int | None = None
     """For `hash` and `bucket`."""
+    smoothing: float | None = None
+    """For `target_encode` (`training.data.target_encoding`), as the one below; None: its own."""
+    folds: int | None = None
 
 
 class Encoder(Protocol):
@@ -239,7 +243,7 @@ def fit_encoder(settings: EncoderSettings, column: pd.Series[Any], name: str) ->
     if settings.kind in ("number", "standard", "log"):
         return _fit_number(settings, column, name)
     if settings.kind == "category":
-        return _fit_category(settings, column, name)
+        return fit_category(settings, column, name)
     if settings.kind == "hash":
         return Hash(buckets=settings.buckets or DEFAULT_HASH_BUCKETS)
     if settings.kind == "bucket":
@@ -294,7 +298,12 @@ def _fit_number(settings: EncoderSettings, column: pd.Series[Any], name: str) ->
     return scaled(mean=mean, deviation=deviation if deviation > 1e-12 * max(1.0, abs(mean)) else 1.0, fill=settings.fill or "mean")
 
 
-def _fit_category(settings: EncoderSettings, column: pd.Series[Any], name: str) -> Category:
+def fit_category(settings: EncoderSettings, column: pd.Series[Any], name: str) -> Category:
+    """Return ids by frequency.
+
+    Raises:
+        DataError: `cardinality` or `schema.type`.
+    """
     raw = column.dropna()
     counts = (raw if is_text(raw) else pd.Series(_exact(raw, name))).value_counts(sort=False)
     limit = settings.max_categories or DEFAULT_MAX_CATEGORIES

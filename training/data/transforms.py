@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Self
 
 import duckdb
@@ -20,11 +20,14 @@ from numpy.typing import NDArray
 from training.contracts import canonical_json
 from training.data.derived import Derived, check_derived, derive
 from training.data.encoders import ENCODERS, CellType, Encoder, EncoderSettings, ScaledNumber, fit_encoder
-from training.data.transforms_file import FORMAT_VERSION, malformed, raw_columns, read_transforms
+from training.data.target_encoding import TargetEncode, TargetRows, fit_target
+from training.data.transforms_file import format_version, malformed, raw_columns, read_transforms
 from training.errors import DataError, shown
 from training.sql.expressions import hardened
 
 CELL_BYTES: Final = 4
+KINDS: Final[Mapping[str, Callable[..., Encoder]]] = {**ENCODERS, "target_encode": TargetEncode}
+"""All transforms as `transforms.json` names them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,6 +39,8 @@ class FeaturePlan:
     settings: EncoderSettings
     serve_as: float | str | None = None
     """Value that stands for the column's own when scoring (so that a shown position does not decide a rank); None: its own."""
+    target: TargetRows | None = field(default=None, compare=False)
+    """For `target_encode`: the labels of the training rows."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -155,7 +160,7 @@ class FittedTransforms:
         Raises:
             DataError: what `fit_encoder` raises.
         """
-        found = [_Feature(plan.name, fit_encoder(plan.settings, column(plan.name), plan.name), plan.serve_as) for plan in features]
+        found = [_Feature(plan.name, _fit_cell(plan, column(plan.name)), plan.serve_as) for plan in features]
         return type(self)(derived=self.derived, derive_from=self._derive_from, features=found)
 
     @property
@@ -175,13 +180,14 @@ class FittedTransforms:
         raw = pa.table({name: _arrow(frame[name]) for name in sorted(self._derive_from)})
         return derive(self._database, raw, self.derived)
 
-    def apply(self, frame: pd.DataFrame, *, serving: bool) -> Matrix:
+    def apply(self, frame: pd.DataFrame, *, serving: bool, fold_numbers: NDArray[np.int32] | None = None) -> Matrix:
         """Return the model's input for `frame`, row for row.
 
         Args:
             frame: raw rows as `frame.parquet` has them, the columns `inputs` in any order among any others; a timestamp
                 without zone counts as UTC.
             serving: True when scoring (evaluation and serving): a feature with `serve_as` has that value in every row.
+            fold_numbers: [n], of `target_encoding.fold_numbers`: training rows do not see their own label; None: no row is one.
 
         Raises:
             DataError: `schema.missing` or `schema.type`.
@@ -192,6 +198,8 @@ class FittedTransforms:
         for position, (name, encoder, serve_as) in enumerate(self._features):
             if serving and serve_as is not None:
                 cells[:, position] = encoder.encode(pd.Series([serve_as]), name).view(np.int32)[0]
+            elif fold_numbers is not None and isinstance(encoder, TargetEncode):
+                cells[:, position] = encoder.encode_training(columns[name], name, fold_numbers).view(np.int32)
             else:
                 cells[:, position] = encoder.encode(columns[name], name).view(np.int32)
             if encoder.dtype == "int32":
@@ -205,8 +213,9 @@ class FittedTransforms:
             for f in self._features
         ]
         derived = [dataclasses.asdict(column) for column in self.derived]
+        version = max(format_version(f.encoder.kind) for f in self._features)
         return canonical_json(
-            {"format_version": FORMAT_VERSION, "derive": derived, "derive_from": sorted(self._derive_from), "features": features}
+            {"format_version": version, "derive": derived, "derive_from": sorted(self._derive_from), "features": features}
         )
 
     @classmethod
@@ -219,7 +228,7 @@ class FittedTransforms:
         values = read_transforms(data)
         try:
             derived = [Derived(**column) for column in values["derive"]]
-            features = [_Feature(e["name"], ENCODERS[e["transform"]](**e["parameters"]), e["serve_as"]) for e in values["features"]]
+            features = [_Feature(e["name"], KINDS[e["transform"]](**e["parameters"]), e["serve_as"]) for e in values["features"]]
             derive_from = check_derived(derived, values["derive_from"])
         except (KeyError, TypeError, ValueError) as err:
             raise malformed(err) from err
@@ -240,6 +249,12 @@ class FittedTransforms:
         missing = [name for name in names if name not in frame.columns]
         if missing:
             raise DataError("schema.missing", f"the frame lacks {', '.join(shown(name) for name in missing)}", hint="features need it")
+
+
+def _fit_cell(plan: FeaturePlan, column: pd.Series[Any]) -> Encoder:
+    if plan.target is not None:
+        return fit_target(plan.settings, column, plan.target, plan.name)
+    return fit_encoder(plan.settings, column, plan.name)
 
 
 def _arrow(column: pd.Series[Any]) -> pa.Array:

@@ -9,7 +9,9 @@ from typing import Final, TypedDict
 from training.contracts import JsonObject
 from training.errors import DataError
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
+"""Format 2 has transforms that format 1 does not know; a file without one of them is written in format 1, as it was."""
+_OF_FORMAT_1: Final = frozenset({"number", "standard", "log", "category", "hash", "bucket", "identity"})
 
 
 class DerivedEntry(TypedDict):
@@ -55,6 +57,11 @@ def read_transforms(data: bytes) -> TransformsFile:
         message = f"transforms.json has format {version}, this version reads up to {FORMAT_VERSION}"
         raise DataError("transforms.newer", message, hint="upgrade Nightshift")
     return values
+
+
+def format_version(transform: str) -> int:
+    """Return the oldest format that can say a transform."""
+    return 1 if transform in _OF_FORMAT_1 else FORMAT_VERSION
 
 
 def malformed(err: Exception) -> DataError:

@@ -27,7 +27,7 @@ from training.spec.types import AUTO
 
 logger = logging.getLogger(__name__)
 
-FLOATS: Final = frozenset({"number", "standard", "log"})
+FLOATS: Final = frozenset({"number", "standard", "log", "target_encode"})
 CGROUP_LIMITS: Final = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 

@@ -44,6 +44,8 @@ _LATER_KEYS_OF_TABLES: Final[JsonObject] = {"union": [], "where": None, "sample"
 """The same for `data.source` and `data.features`."""
 _LATER_KEYS_OF_FEATURES: Final[JsonObject] = {"partition": None}
 """The same for `data.features` alone."""
+_LATER_KEYS_OF_PREPARED: Final[JsonObject] = {"smoothing": None, "folds": None}
+"""The same for each of `prepare.features`."""
 _LATER_KEYS_OF_PARALLEL: Final[JsonObject] = {"tensor": 1, "pipeline": 1}
 """The same for `train.parallel`."""
 _NOT_OF_THE_WEIGHTS_OF_PARALLEL: Final = "schedule"
@@ -77,6 +79,8 @@ def _prepare(values: JsonObject) -> dict[str, JsonValue]:
     data = _data(values, without=_NOT_OF_THE_ROWS | _PLACES)
     prepare = json_object(values["prepare"])
     prepare["derive"] = _columns(json_object(prepare["derive"]))
+    features = json_object(prepare["features"])
+    prepare["features"] = {name: _without(json_object(feature), _LATER_KEYS_OF_PREPARED) for name, feature in features.items()}
     return {"data": data, "prepare": prepare, "task": json_object(values["evaluate"])["task"], "timezone": values["timezone"]}
 
 

@@ -30,6 +30,7 @@ from training.data.label_delay import META_KEY, SplitRule, split_bounds, split_l
 from training.data.shards import SHARDED_SPLITS, ShardWriter, describe_layout, shard_order
 from training.data.split_kinds import divide, split_meta
 from training.data.splits import SPLITS, SplitBounds, check_labels, group_numbers, is_before, split_rows
+from training.data.target_encoding import TargetRows, fold_numbers
 from training.data.transforms import FeaturePlan, FittedTransforms
 from training.data.window_plan import window_columns
 from training.runtime.runner import Outcome, StageContext, main
@@ -62,9 +63,10 @@ def work(context: StageContext) -> Outcome:
             bounds = _bounds(context.spec, snapshot)
             divided = _divide(context.spec, frame, bounds)
         with context.timed("transform"):
-            transforms = _fit(context.spec, engine, divided)
+            numbers = _target_rows(context.spec, divided)
+            transforms = _fit(context.spec, engine, divided, numbers)
         with context.timed("store"):
-            files, shards, described = _write(context, divided, transforms)
+            files, shards, described = _write(context, divided, transforms, numbers)
     groups, classes = divided.groups, divided.classes
     meta: DatasetMeta = {
         "rows": {name: len(divided.rows[name]) for name in SPLITS},
@@ -226,25 +228,45 @@ def _bounds(spec: PipelineSpec, snapshot: Manifest) -> SplitBounds:
     return split_bounds(SplitRule.of(spec), start, end, unknown)
 
 
-def _fit(spec: PipelineSpec, engine: Engine, divided: Divided) -> FittedTransforms:
+def _fit(spec: PipelineSpec, engine: Engine, divided: Divided, numbers: NDArray[np.int32] | None) -> FittedTransforms:
+    training = _training(divided)
+    target = None if numbers is None else TargetRows(label=divided.label[training], numbers=numbers[training])
     plans = [
         FeaturePlan(
             name=name,
             settings=EncoderSettings(
-                kind=feature.transform, fill=feature.fill, max_categories=feature.max_categories, buckets=feature.buckets
+                kind=feature.transform,
+                fill=feature.fill,
+                max_categories=feature.max_categories,
+                buckets=feature.buckets,
+                smoothing=feature.smoothing,
+                folds=feature.folds,
             ),
             serve_as=feature.serve_as,
+            target=target if feature.transform == "target_encode" else None,
         )
         for name, feature in spec.prepare.features.items()
     ]
     derived = [Derived(name=name, type=column.type, sql=column.sql) for name, column in spec.prepare.derive_in_order()]
-    training = np.zeros(divided.frame.num_rows, dtype=bool)
-    training[divided.rows["train"]] = True
     return engine.fit(divided.frame, training, derived=derived, features=plans)
 
 
+def _target_rows(spec: PipelineSpec, divided: Divided) -> NDArray[np.int32] | None:
+    """Return the numbers that give training rows their fold, [n]; None: no feature is made of labels."""
+    if not any(feature.transform == "target_encode" for feature in spec.prepare.features.values()):
+        return None
+    key = (spec.data.group,) if spec.data.group else spec.data.source.key
+    return fold_numbers([divided.frame.column(name) for name in key], _training(divided))
+
+
+def _training(divided: Divided) -> NDArray[np.bool_]:
+    training = np.zeros(divided.frame.num_rows, dtype=bool)
+    training[divided.rows["train"]] = True
+    return training
+
+
 def _write(
-    context: StageContext, divided: Divided, transforms: FittedTransforms
+    context: StageContext, divided: Divided, transforms: FittedTransforms, numbers: NDArray[np.int32] | None
 ) -> tuple[dict[str, Path | bytes], dict[str, list[int]], DescribedFrame]:
     """Write the dataset's files in one pass over the rows.
 
@@ -261,8 +283,8 @@ def _write(
     frame_writer = FrameWriter(context.folder, frame.schema, divided.rows)
     for batch in frame.batches():
         frame_writer.write(batch)
-        matrix = transforms.apply(pandas_rows(batch, nullable), serving=False)
         rows = slice(first, first + batch.num_rows)
+        matrix = transforms.apply(pandas_rows(batch, nullable), serving=False, fold_numbers=None if numbers is None else numbers[rows])
         for shard_writer in writers.values():
             done += shard_writer.write(first, matrix, divided.label[rows], None if groups is None else groups[rows])
         first += batch.num_rows

@@ -34,6 +34,7 @@ from training.spec.rules.names import (
 from training.spec.rules.partitions import partitions_fit
 from training.spec.rules.row_filters import row_filters_are_known, row_filters_fit
 from training.spec.rules.splits import split_columns_fit, split_keys_fit, strata_exist
+from training.spec.rules.target_encoding import label_has_a_mean, target_encoding_fits
 from training.spec.rules.training import (
     compression_fits,
     elastic_fits,
@@ -207,11 +208,12 @@ def prepared_columns_fit(data: Data, prepare: Prepare) -> Iterator[Finding]:
             yield _unknown(path, name, "the joined frame, nor of prepare.derive", [*frame, *prepare.derive])
         if feature.buckets is not None and feature.transform not in ("hash", "bucket"):
             yield Finding((*path, "buckets"), "field.conflict", f"the transform {feature.transform} has no buckets", "hash and bucket have")
-        if feature.max_categories is not None and feature.transform != "category":
+        if feature.max_categories is not None and feature.transform not in ("category", "target_encode"):
             message = f"max_categories has no effect on the transform {feature.transform}"
             yield Finding((*path, "max_categories"), "field.conflict", message, "only category counts its values; leave it out")
         if feature.fill is not None and feature.transform in ("category", "hash", "bucket"):
             yield Finding((*path, "fill"), "field.conflict", f"the transform {feature.transform} gives missing values a separate id", "")
+        yield from target_encoding_fits(path, feature)
 
 
 def _derived(path: Path, derive: Mapping[str, Derived], taken: Mapping[str, Taken], known: Iterable[str], owner: str) -> Iterator[Finding]:
@@ -296,6 +298,7 @@ RULES: Final[tuple[tuple[tuple[str, ...], Rule], ...]] = (
     (("data", "prepare"), prepared_columns_fit),
     (("data", "prepare"), late_columns),
     (("data", "prepare", "evaluate"), slices_exist),
+    (("prepare", "evaluate"), label_has_a_mean),
     (("promote",), canary_schedule_fits),
     (("resources", "tune", "promote"), resources_fit),
     (("train",), family_fits),

@@ -39,7 +39,7 @@ ColumnType = Literal["boolean", "int8", "int16", "int32", "int64", "float", "dou
 Known = Literal["before", "after"]
 """Whether a value is there when the prediction is made, or only afterwards."""
 
-Transform = Literal["category", "number", "standard", "log", "hash", "bucket", "identity"]
+Transform = Literal["category", "number", "standard", "log", "hash", "bucket", "identity", "target_encode"]
 
 Kind = Annotated[Name, WithJsonSchema({"enum": sorted(DESCRIPTORS)})]
 """A kind of source: of training/sources/kinds/, or of an entry point of the group `nightshift.sources`."""
@@ -329,6 +329,10 @@ class Feature(Section):
     """More different values than this are refused; absent: the transform's own limit."""
     buckets: Annotated[int, Field(ge=2, le=10_000_000)] | None = None
     """Of `hash` and `bucket`."""
+    smoothing: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    """Of `target_encode`: the mean of all training rows counts as much as this many rows of the value; absent: 10."""
+    folds: Annotated[int, Field(ge=2, le=100)] | None = None
+    """Of `target_encode`: a training row sees the labels of all folds but its own, by a hash of its key or group; absent: 5."""
 
 
 class Prepare(Section):

@@ -266,7 +266,7 @@ def test_feature_without_a_column_is_refused() -> None:
 @pytest.mark.parametrize(
     ("change", "code"),
     [
-        ({"format_version": 2}, "transforms.newer"),
+        ({"format_version": 3}, "transforms.newer"),
         ({"features": [{"name": "x"}]}, "transforms.malformed"),
         ({"derive": [{"name": "d", "type": "double", "sql": "(SELECT 1)"}]}, "derive.expression"),
     ],

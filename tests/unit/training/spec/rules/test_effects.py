@@ -59,6 +59,9 @@ REFUSALS: list[tuple[str, str, str, str]] = [
     (R, PLACEMENT, "gpus: 4, processes_per_node: 2", "train.placement.gpus: [resources.gpus] gpus (4) must be at most processes_per_node (2): a process uses one GPU (set processes_per_node to 4, or gpus to fewer)"),
     (R, PLACEMENT, PLACEMENT + ", accelerator: a100", "train.placement.accelerator: [resources.accelerator] accelerator ('a100') without gpus: the node would have a GPU that the training is not given (set gpus, or remove accelerator)"),
     (F, "distance: {transform: number}", "distance: {transform: number, max_categories: 9}", "prepare.features.distance.max_categories: [field.conflict] max_categories has no effect on the transform number (only category counts its values; leave it out)"),
+    (F, "distance: {transform: number}", "distance: {transform: number, smoothing: 9}", "prepare.features.distance.smoothing: [field.conflict] smoothing has no effect on the transform number (only target_encode has it; leave it out)"),
+    (F, "distance: {transform: number}", "distance: {transform: number, folds: 9}", "prepare.features.distance.folds: [field.conflict] folds has no effect on the transform number (only target_encode has it; leave it out)"),
+    (F, "distance: {transform: number}", "distance: {transform: target_encode, fill: keep}", "prepare.features.distance.fill: [field.conflict] the transform target_encode gives missing values the mean of all training rows (leave it out)"),
     (F, "task: binary\n  primary: auc\n  minimum: {auc: 0.55}", "task: language\n  primary: loss", "evaluate.task: [model.task] boosted_trees does not train for the task language (no family of Nightshift does; train.model can be a class of your own: see NIGHTSHIFT_MODEL_PACKAGES)"),
     (R, "task: ranking\n  primary: ndcg@10\n  minimum: {ndcg@10: 0.3}", "task: binary\n  primary: auc", "evaluate.task: [model.task] ranker does not train for the task binary (train.model: boosted_trees)"),
 ]  # fmt: skip

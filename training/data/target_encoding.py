@@ -1,0 +1,172 @@
+"""The transform `target_encode`: the mean label of a value's training rows, smoothed towards the mean of all.
+
+    cell = (sum + smoothing * prior) / (count + smoothing)
+
+`sum` and `count` are those of the labels of the training rows with the value, `prior` is the mean label of all training rows. A missing
+value and one never seen have the prior.
+
+A training row must not see its own label. The training rows are divided into folds by a hash of their key, or of their group, and the
+cell of a training row is made of the rows of the other folds alone: a value with one row has the prior there, whatever its label is.
+Rows of other splits, and those that a served model scores, have the cell made of all training rows. Only that one is in
+`transforms.json`.
+
+Sums are exact within a fold and added over folds in the order of their numbers, so that no order of rows changes a bit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from training.contracts import JsonObject
+from training.data.encoders import Category, CellType, EncoderSettings, fit_category
+from training.data.exact_sums import GroupSums, exact_mean
+from training.errors import DataError, shown
+
+DEFAULT_SMOOTHING: Final = 10.0
+"""Rows."""
+DEFAULT_FOLDS: Final = 5
+NOT_TRAINING: Final = -1
+"""Number of a row that is not a training row."""
+HASH_PURPOSE: Final = b"fold"
+"""Makes other numbers of a key than anything else that hashes it."""
+MAX_EXACT: Final = 2.0**53
+"""Sums of whole numbers below this are exact in float64."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class TargetRows:
+    """What is known of the training rows beside their columns, in their order."""
+
+    label: NDArray[np.float32]
+    """[n]"""
+    numbers: NDArray[np.int32]
+    """[n], of `fold_numbers`: the fold is the rest of the division by the number of folds."""
+
+
+def fold_numbers(key: Sequence[pa.ChunkedArray], training: NDArray[np.bool_]) -> NDArray[np.int32]:
+    """Return a number for each row, [n]: a hash from 0 for training rows, `NOT_TRAINING` for others.
+
+    Args:
+        key: columns of the row's key, or of its group, each [n].
+        training: [n].
+    """
+    of_training = pa.array(training)
+    found = np.full(len(training), NOT_TRAINING, dtype=np.int32)
+    written = [_as_text(column.filter(of_training)) for column in key]
+    # Keys that are written alike share a fold, which harms nothing.
+    texts = pc.binary_join_element_wise(*written, "\x1f", null_handling="replace", null_replacement="\0")
+    digests = b"".join(hashlib.blake2b(text.encode(), digest_size=4, person=HASH_PURPOSE).digest() for text in texts.to_pylist())
+    found[training] = np.frombuffer(digests, dtype=">u4") >> 1
+    return found
+
+
+def _as_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return the values as text, the same for every width of integers, unit of instants and sign of 0."""
+    kind = column.type
+    if pa.types.is_timestamp(kind):
+        column = pc.cast(pc.cast(column, pa.timestamp("us", tz=kind.tz)), pa.int64())
+    elif pa.types.is_floating(kind):
+        column = pc.add(column, pa.scalar(0.0, kind))
+    return pc.cast(column, pa.string())
+
+
+class TargetEncode:
+    """One float cell."""
+
+    kind: ClassVar[str] = "target_encode"
+    dtype: ClassVar[CellType] = "float32"
+
+    def __init__(self, *, values: list[Any], cells: list[float], prior: float, by_fold: NDArray[np.float32] | None = None) -> None:
+        """Take what `fit_target` made.
+
+        Args:
+            values: by frequency, as `category` has them.
+            cells: of each value, made of all training rows.
+            prior: cell of a missing value and of one never seen.
+            by_fold: [folds, 1 + values], made of the rows of the other folds; None: this was read from a file, which has none.
+        """
+        if len(values) != len(cells):
+            raise ValueError(f"{len(values)} values and {len(cells)} cells")
+        self._ids = Category(values=values)
+        self._values, self._listed, self._prior = values, cells, prior
+        self._cells = np.array([prior, *cells], dtype=np.float32)
+        self._by_fold = by_fold
+
+    @property
+    def cardinality(self) -> int:
+        return 0
+
+    def encode(self, column: pd.Series[Any], name: str) -> NDArray[np.float32]:
+        cells: NDArray[np.float32] = self._cells[self._ids.encode(column, name)]
+        return cells
+
+    def encode_training(self, column: pd.Series[Any], name: str, numbers: NDArray[np.int32]) -> NDArray[np.float32]:
+        """Return [n]: the cells of training rows made without the rows of their fold, those of other rows as `encode`.
+
+        Args:
+            numbers: [n], of `fold_numbers`.
+
+        Raises:
+            ValueError: this was read from a file.
+        """
+        if self._by_fold is None:
+            raise ValueError(f"feature {name}: only what was fitted in this process has cells by fold")
+        ids = self._ids.encode(column, name)
+        return np.where(numbers == NOT_TRAINING, self._cells[ids], self._by_fold[numbers % len(self._by_fold), ids])
+
+    def parameters(self) -> JsonObject:
+        return {"values": self._values, "cells": list(self._listed), "prior": self._prior}
+
+
+def fit_target(settings: EncoderSettings, column: pd.Series[Any], target: TargetRows, name: str) -> TargetEncode:
+    """Return the transform of one column, fitted on these (training) rows.
+
+    Raises:
+        DataError: `data.all_missing`, `data.nonfinite` (a label), `cardinality` or `schema.type`.
+    """
+    if column.isna().all():
+        raise DataError("data.all_missing", f"feature {shown(name)}: all {len(column)} training values are missing", hint="drop it")
+    smoothing, num_folds = settings.smoothing or DEFAULT_SMOOTHING, settings.folds or DEFAULT_FOLDS
+    label = target.label.astype(np.float64)
+    prior = exact_mean(label)
+    if not np.isfinite(prior):
+        raise DataError("data.nonfinite", f"feature {shown(name)}: labels of the training rows are infinite, so they have no mean")
+    known = fit_category(EncoderSettings(kind="category", max_categories=settings.max_categories), column, name)
+    ids = known.encode(column, name).astype(np.int64)
+    groups, num_groups = ids * num_folds + target.numbers % num_folds, known.cardinality * num_folds
+    counts = np.bincount(groups, minlength=num_groups).reshape(-1, num_folds)
+    sums = _exact_sums(groups, label, num_groups).reshape(-1, num_folds)
+
+    def cells_of(folds: Sequence[int]) -> NDArray[np.float64]:
+        total, count = np.zeros(len(sums)), np.zeros(len(sums))
+        for fold in folds:
+            total += sums[:, fold]
+            count += counts[:, fold]
+        cells: NDArray[np.float64] = (total + smoothing * prior) / (count + smoothing)
+        # A missing value is no value.
+        cells[0] = prior
+        cells[count == 0] = prior
+        return cells
+
+    everything = range(num_folds)
+    by_fold = np.stack([cells_of([other for other in everything if other != fold]) for fold in everything]).astype(np.float32)
+    return TargetEncode(values=known.values, cells=cells_of(everything)[1:].tolist(), prior=prior, by_fold=by_fold)
+
+
+def _exact_sums(groups: NDArray[np.int64], label: NDArray[np.float64], num_groups: int) -> NDArray[np.float64]:
+    """Return the sum of each group's labels, [groups], rounded once."""
+    if np.abs(label).max() * len(label) < MAX_EXACT and (label == np.floor(label)).all():
+        found: NDArray[np.float64] = np.bincount(groups, weights=label, minlength=num_groups).astype(np.float64)
+        return found
+    sums = GroupSums(num_groups)
+    sums.add(groups, label)
+    return sums.sums()
