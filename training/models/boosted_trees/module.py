@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.data.transforms import Matrix
-from training.errors import DivergedError, PreemptedError, Problem, SpecError
+from training.errors import DataError, DivergedError, PreemptedError, Problem, SpecError
 from training.models.base import Family, FitContext, FitResult, Scorer
 from training.runtime.lazy_imports import lean_imports
 
@@ -35,6 +35,8 @@ OBJECTIVES: Final = {
     "regression": ("reg:squarederror", "rmse"),
 }
 """Task to the objective and the loss that early stopping goes by."""
+OF_SETTINGS: Final = {"quantile": ("reg:quantileerror", "quantile"), "poisson": ("count:poisson", "poisson-nloglik")}
+"""The same for `settings.objective`."""
 
 
 class BoostedTrees(Family):
@@ -194,7 +196,10 @@ def _parameters(context: FitContext) -> dict[str, JsonValue]:
     if task not in OBJECTIVES:
         message = f"boosted_trees has no objective for the task {task}"
         raise SpecError("train.model", [Problem(code="model.task", message=message, hint=f"it has one for {', '.join(OBJECTIVES)}")])
-    objective, metric = OBJECTIVES[task]
+    named = settings.pop("objective", None)
+    objective, metric = OBJECTIVES[task] if named is None else OF_SETTINGS[named]
+    if named == "poisson":
+        _check_counts(context)
     return {
         "objective": objective,
         "eval_metric": metric,
@@ -226,6 +231,22 @@ def _device(context: FitContext) -> dict[str, JsonValue]:
         hint = "install xgboost in place of xgboost-cpu in the image of the training, or remove train.placement.gpus"
         raise SpecError("train.placement", [Problem(code="device.missing", field="train.placement.gpus", message=message, hint=hint)])
     return {"device": f"{device.type}:{device.index or 0}"}
+
+
+def _check_counts(context: FitContext) -> None:
+    """Check that no label is negative.
+
+    Raises:
+        DataError: `label.negative`.
+    """
+    from training.models.boosted_trees.matrices import labels_of
+
+    labels = labels_of(context)
+    if (labels < 0).any():
+        message = (
+            f"{int((labels < 0).sum())} of {len(labels)} labels are negative, the smallest is {labels.min():g}: poisson needs labels >= 0"
+        )
+        raise DataError("label.negative", message, hint="set train.settings.objective: quantile, or remove it")
 
 
 def _num_classes(context: FitContext) -> int:

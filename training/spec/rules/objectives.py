@@ -1,0 +1,29 @@
+"""Rules about the objective of a family: what it needs, and which task it is for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from training.spec.rules.findings import Finding
+from training.spec.sections.evaluation import Evaluate
+from training.spec.sections.train import Train
+from training.spec.yaml_reader import Path
+
+TREES = "boosted_trees"
+
+
+def tree_objective_fits(train: Train, evaluate: Evaluate) -> Iterator[Finding]:
+    """Yield a finding where an objective of the trees lacks its key, has one without effect, or is not for the task."""
+    if train.model != TREES:
+        return
+    path: Path = ("train", "settings")
+    objective, alpha = train.settings.get("objective"), train.settings.get("quantile_alpha")
+    if objective is not None and evaluate.task != "regression":
+        message = f"the objective {objective} is for the task regression, evaluate.task is {evaluate.task}"
+        yield Finding((*path, "objective"), "field.conflict", message, "remove it")
+    if objective == "quantile" and alpha is None:
+        message = "the key quantile_alpha is missing: the objective quantile needs it"
+        yield Finding((*path, "quantile_alpha"), "field.missing", message, "write the quantile to predict: quantile_alpha: 0.9")
+    if objective != "quantile" and alpha is not None:
+        message = "quantile_alpha has no effect without the objective quantile"
+        yield Finding((*path, "quantile_alpha"), "field.conflict", message, "set objective: quantile, or remove it")
