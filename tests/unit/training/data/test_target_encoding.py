@@ -44,11 +44,17 @@ def test_training_row_has_the_cell_of_the_other_folds() -> None:
     assert found.tolist() == pytest.approx([0.6 / 3, 2.6 / 4, 0.6 / 3, 0.6, 2.6 / 4], rel=1e-6)
 
 
+def test_training_row_without_a_value_has_the_prior_whatever_other_such_rows_have() -> None:
+    values, label = [None, "a"] * 10, [1, 0] * 10
+    found = cells(fit(values, label), values, np.arange(20, dtype=np.int32))
+    assert set(found[::2].tolist()) == {0.5}
+
+
 def test_rows_beside_the_training_rows_have_what_a_served_model_has() -> None:
-    values, label = ["a", "b", "a", "b"], [1, 0, 0, 0]
+    values, label = ["a", "b"] * 10, [1, 0, 0, 0] * 5
     transforms = fit(values, label)
     again = FittedTransforms.from_json(transforms.to_json())
-    validation = cells(transforms, values, np.full(4, NOT_TRAINING, dtype=np.int32))
+    validation = cells(transforms, values, np.full(20, NOT_TRAINING, dtype=np.int32))
     assert validation.tobytes() == cells(transforms, values).tobytes() == cells(again, values).tobytes()
     assert again.to_json() == transforms.to_json()
 
