@@ -105,7 +105,7 @@ def run_stage(
     *,
     fingerprint: str,
     run_id: str,
-    as_of: datetime = AS_OF,
+    as_of: datetime,
 ) -> tuple[ExitCode, StageAddress]:
     """Run a stage in this process, or find it done; return how it ended and where."""
     address = store.address("orders", name, fingerprint)
@@ -152,7 +152,7 @@ class EvaluateBench:
     def attempt(self, name: str, inputs: dict[str, str], parameters: dict[str, Any], work: str) -> tuple[ExitCode, StageAddress]:
         """Run a stage, or find it done; return how it ended and where."""
         fingerprint = work.encode().hex().rjust(64, "0")
-        return run_stage(self.store, self.spec, name, inputs, parameters, fingerprint=fingerprint, run_id="r")
+        return run_stage(self.store, self.spec, name, inputs, parameters, fingerprint=fingerprint, run_id="r", as_of=AS_OF)
 
     def stage(self, name: str, inputs: dict[str, str], parameters: dict[str, Any], *, work: str = "only") -> StageResult:
         """Run a stage to its good end, or find it done."""
