@@ -6,7 +6,9 @@
 | `standard` | float32, (value - mean) / deviation | mean, deviation | 0, the mean; NaN with `fill: keep` |
 | `log` | float32, log(1 + value), then standard | mean, deviation | as `standard`; a negative value counts as missing |
 | `category` | int32, 1 for the most frequent value (ties: the smaller), and so on | values | 0, as for a value never seen |
+| `category` with `top: n` | the same for the n most frequent values; the next id for all others, those never seen too | values | 0 |
 | `target_encode` | float32, smoothed mean of the label: `training.data.target_encoding` | mean of each value | the mean of all |
+| `datetime` | one or two cells for each part of an instant: `training.data.datetimes` | mean | mean, or 0 for ids |
 | `hash` | int32, 1 + BLAKE2b of the value modulo `buckets` | | 0 |
 | `bucket` | int32, 1 + number of inner quantiles at or below the value | quantiles | 0 |
 | `identity` | int32, the value | largest value | 0, as for a value outside 0 … largest |
@@ -48,6 +50,12 @@ class EncoderSettings:
     max_categories: int | None = None
     buckets: int | None = None
     """For `hash` and `bucket`."""
+    top: int | None = None
+    """For `category`: how many of the most frequent values have an id of their own, the others one together; None: all have."""
+    parts: tuple[str, ...] = ()
+    """For `datetime` (`training.data.datetimes`), as the two below."""
+    form: Literal["number", "id", "cyclic"] = "number"
+    zone: str = "UTC"
     smoothing: float | None = None
     """For `target_encode` (`training.data.target_encoding`), as the one below; None: its own."""
     folds: int | None = None
@@ -128,13 +136,13 @@ class Log(Standard):
 
 
 class Category:
-    """Values by frequency; id 0 is everything else."""
+    """Values by frequency; id 0 is everything else, or where the rest is pooled, what is missing."""
 
     kind: ClassVar[str] = "category"
     dtype: ClassVar[CellType] = "int32"
 
-    def __init__(self, *, values: list[Any]) -> None:
-        self.values = values
+    def __init__(self, *, values: list[Any], pooled: bool = False) -> None:
+        self.values, self.pooled = values, pooled
         self._is_text = bool(values) and isinstance(values[0], str)
         self._index = (
             pd.Index(values, dtype=object) if self._is_text else pd.Index(np.asarray(values, dtype=None if values else np.float64))
@@ -142,7 +150,7 @@ class Category:
 
     @property
     def cardinality(self) -> int:
-        return len(self.values) + 1
+        return len(self.values) + 1 + self.pooled
 
     def encode(self, column: pd.Series[Any], name: str) -> NDArray[np.int32]:
         if self._is_text != is_text(column) and len(column) and not column.isna().all():
@@ -151,10 +159,12 @@ class Category:
         # get_indexer says -1 for what is not there, a missing value included.
         looked_up = pd.Index(column.astype(object)) if self._is_text else pd.Index(_exact(column, name))
         ids: NDArray[np.int32] = (self._index.get_indexer(looked_up) + 1).astype(np.int32)
+        if self.pooled:
+            ids[(ids == 0) & column.notna().to_numpy()] = len(self.values) + 1
         return ids
 
     def parameters(self) -> JsonObject:
-        return {"values": self.values}
+        return {"values": self.values, **({"pooled": True} if self.pooled else {})}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -307,15 +317,15 @@ def fit_category(settings: EncoderSettings, column: pd.Series[Any], name: str) -
     raw = column.dropna()
     counts = (raw if is_text(raw) else pd.Series(_exact(raw, name))).value_counts(sort=False)
     limit = settings.max_categories or DEFAULT_MAX_CATEGORIES
-    if len(counts) > limit:
+    if settings.top is None and len(counts) > limit:
         raise DataError(
             "cardinality",
             f"feature {shown(name)}: {len(counts)} different values, at most {limit} are allowed",
-            hint="use the transform hash, or raise max_categories",
+            hint="keep the most frequent ones (top), use the transform hash, or raise max_categories",
         )
     values = counts.index.tolist()
     ordered = sorted(zip(counts.tolist(), values, strict=True), key=lambda entry: (-entry[0], entry[1]))
-    return Category(values=[_plain(value) for _count, value in ordered])
+    return Category(values=[_plain(value) for _count, value in ordered[: settings.top]], pooled=settings.top is not None)
 
 
 def _fit_bucket(settings: EncoderSettings, column: pd.Series[Any], name: str) -> Bucket:

@@ -18,15 +18,21 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from training.contracts import canonical_json
+from training.data.datetimes import DatetimeId, DatetimeNumber, fit_datetime
 from training.data.derived import Derived, check_derived, derive
 from training.data.encoders import ENCODERS, CellType, Encoder, EncoderSettings, ScaledNumber, fit_encoder
 from training.data.target_encoding import TargetEncode, TargetRows, fit_target
-from training.data.transforms_file import format_version, malformed, raw_columns, read_transforms
+from training.data.transforms_file import column_of, format_version, malformed, raw_columns, read_transforms
 from training.errors import DataError, shown
 from training.sql.expressions import hardened
 
 CELL_BYTES: Final = 4
-KINDS: Final[Mapping[str, Callable[..., Encoder]]] = {**ENCODERS, "target_encode": TargetEncode}
+KINDS: Final[Mapping[str, Callable[..., Encoder]]] = {
+    **ENCODERS,
+    "datetime": DatetimeNumber,
+    "datetime_id": DatetimeId,
+    "target_encode": TargetEncode,
+}
 """All transforms as `transforms.json` names them."""
 
 
@@ -83,9 +89,13 @@ class Matrix:
 
 
 class _Feature(NamedTuple):
+    """One cell of the model's input."""
+
     name: str
     encoder: Encoder
     serve_as: float | str | None
+    column: str
+    """That it is made of; the name itself, unless several cells are made of one column."""
 
 
 class FittedTransforms:
@@ -112,7 +122,7 @@ class FittedTransforms:
 
     def inputs(self, *, serving: bool) -> tuple[str, ...]:
         """Return the raw columns that `apply` reads, sorted; when serving, not those that a constant stands for."""
-        used = {feature.name for feature in self._features if not (serving and feature.serve_as is not None)}
+        used = {feature.column for feature in self._features if not (serving and feature.serve_as is not None)}
         return raw_columns(used, [column.name for column in self.derived], self._derive_from)
 
     @classmethod
@@ -147,7 +157,7 @@ class FittedTransforms:
         missing = [plan.name for plan in features if plan.name not in known]
         if missing:
             raise DataError("schema.missing", f"no column {', '.join(shown(name) for name in missing)} for the feature of that name")
-        plain = [_Feature(plan.name, ScaledNumber(mean=0.0, fill="keep"), None) for plan in features]
+        plain = [_Feature(plan.name, ScaledNumber(mean=0.0, fill="keep"), None, plan.name) for plan in features]
         return cls(derived=derived, derive_from=derive_from, features=plain)
 
     def fitted(self, features: Sequence[FeaturePlan], column: Callable[[str], pd.Series[Any]]) -> Self:
@@ -160,13 +170,15 @@ class FittedTransforms:
         Raises:
             DataError: what `fit_encoder` raises.
         """
-        found = [_Feature(plan.name, _fit_cell(plan, column(plan.name)), plan.serve_as) for plan in features]
+        found = [
+            _Feature(name, encoder, plan.serve_as, plan.name) for plan in features for name, encoder in _fit_cells(plan, column(plan.name))
+        ]
         return type(self)(derived=self.derived, derive_from=self._derive_from, features=found)
 
     @property
     def derived_features(self) -> tuple[str, ...]:
         """The derived columns that are features, sorted."""
-        return tuple(sorted({feature.name for feature in self._features} & {column.name for column in self.derived}))
+        return tuple(sorted({feature.column for feature in self._features} & {column.name for column in self.derived}))
 
     def derive(self, frame: pd.DataFrame) -> pa.Table:
         """Return all derived columns of raw rows.
@@ -195,13 +207,13 @@ class FittedTransforms:
         columns = self._columns(frame, serving=serving)
         cells = np.empty((len(frame), len(self._features)), dtype=np.int32)
         num_unseen = {}
-        for position, (name, encoder, serve_as) in enumerate(self._features):
+        for position, (name, encoder, serve_as, column) in enumerate(self._features):
             if serving and serve_as is not None:
-                cells[:, position] = encoder.encode(pd.Series([serve_as]), name).view(np.int32)[0]
+                cells[:, position] = encoder.encode(pd.Series([serve_as]), column).view(np.int32)[0]
             elif fold_numbers is not None and isinstance(encoder, TargetEncode):
-                cells[:, position] = encoder.encode_training(columns[name], name, fold_numbers).view(np.int32)
+                cells[:, position] = encoder.encode_training(columns[column], column, fold_numbers).view(np.int32)
             else:
-                cells[:, position] = encoder.encode(columns[name], name).view(np.int32)
+                cells[:, position] = encoder.encode(columns[column], column).view(np.int32)
             if encoder.dtype == "int32":
                 num_unseen[name] = int((cells[:, position] == 0).sum())
         return Matrix(cells=cells, layout=self.layout, num_unseen=num_unseen)
@@ -209,11 +221,17 @@ class FittedTransforms:
     def to_json(self) -> bytes:
         """Return canonical JSON: equal transforms, equal bytes."""
         features = [
-            {"name": f.name, "transform": f.encoder.kind, "parameters": f.encoder.parameters(), "serve_as": f.serve_as}
+            {
+                "name": f.name,
+                "transform": f.encoder.kind,
+                "parameters": f.encoder.parameters(),
+                "serve_as": f.serve_as,
+                **({} if f.column == f.name else {"column": f.column}),
+            }
             for f in self._features
         ]
         derived = [dataclasses.asdict(column) for column in self.derived]
-        version = max(format_version(f.encoder.kind) for f in self._features)
+        version = max(format_version(f.encoder.kind, f.encoder.parameters()) for f in self._features)
         return canonical_json(
             {"format_version": version, "derive": derived, "derive_from": sorted(self._derive_from), "features": features}
         )
@@ -228,7 +246,9 @@ class FittedTransforms:
         values = read_transforms(data)
         try:
             derived = [Derived(**column) for column in values["derive"]]
-            features = [_Feature(e["name"], KINDS[e["transform"]](**e["parameters"]), e["serve_as"]) for e in values["features"]]
+            features = [
+                _Feature(e["name"], KINDS[e["transform"]](**e["parameters"]), e["serve_as"], column_of(e)) for e in values["features"]
+            ]
             derive_from = check_derived(derived, values["derive_from"])
         except (KeyError, TypeError, ValueError) as err:
             raise malformed(err) from err
@@ -251,10 +271,13 @@ class FittedTransforms:
             raise DataError("schema.missing", f"the frame lacks {', '.join(shown(name) for name in missing)}", hint="features need it")
 
 
-def _fit_cell(plan: FeaturePlan, column: pd.Series[Any]) -> Encoder:
+def _fit_cells(plan: FeaturePlan, column: pd.Series[Any]) -> list[tuple[str, Encoder]]:
+    """Return (name, transform) of each cell that a feature has."""
+    if plan.settings.kind == "datetime":
+        return fit_datetime(plan.settings, column, plan.name)
     if plan.target is not None:
-        return fit_target(plan.settings, column, plan.target, plan.name)
-    return fit_encoder(plan.settings, column, plan.name)
+        return [(plan.name, fit_target(plan.settings, column, plan.target, plan.name))]
+    return [(plan.name, fit_encoder(plan.settings, column, plan.name))]
 
 
 def _arrow(column: pd.Series[Any]) -> pa.Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from typing import Final, TypedDict
+from typing import Final, NotRequired, TypedDict
 
 from training.contracts import JsonObject
 from training.errors import DataError
@@ -30,6 +30,8 @@ class FeatureEntry(TypedDict):
     parameters: JsonObject
     """Of the transform's class."""
     serve_as: float | str | None
+    column: NotRequired[str]
+    """That it is made of, where that is not its name (format 2)."""
 
 
 class TransformsFile(TypedDict):
@@ -59,9 +61,14 @@ def read_transforms(data: bytes) -> TransformsFile:
     return values
 
 
-def format_version(transform: str) -> int:
+def format_version(transform: str, parameters: JsonObject) -> int:
     """Return the oldest format that can say a transform."""
-    return 1 if transform in _OF_FORMAT_1 else FORMAT_VERSION
+    return 1 if transform in _OF_FORMAT_1 and "pooled" not in parameters else FORMAT_VERSION
+
+
+def column_of(entry: FeatureEntry) -> str:
+    """Return the raw or derived column that a feature is made of."""
+    return entry.get("column", entry["name"])
 
 
 def malformed(err: Exception) -> DataError:
@@ -91,7 +98,7 @@ def serving_inputs(data: bytes) -> tuple[str, ...]:
     """
     values = read_transforms(data)
     try:
-        used = [feature["name"] for feature in values["features"] if feature["serve_as"] is None]
+        used = [column_of(feature) for feature in values["features"] if feature["serve_as"] is None]
         return raw_columns(used, [column["name"] for column in values["derive"]], values["derive_from"])
     except (KeyError, TypeError) as err:
         raise malformed(err) from err

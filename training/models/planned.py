@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
+from training.data.datetimes import PERIODS
 from training.data.encoders import DEFAULT_BUCKETS, DEFAULT_HASH_BUCKETS, DEFAULT_MAX_CATEGORIES
 from training.data.shards import FeatureEntry
 from training.engine.parallel.gang import Gang
@@ -22,6 +23,7 @@ from training.models.base import load_family
 from training.models.torch_family import TorchFamily, architecture_of
 from training.spec import PipelineSpec
 from training.spec.layout import Layout
+from training.spec.sections.data import Feature
 from training.spec.sections.train import DEFAULT_BATCH_SIZE
 from training.spec.types import AUTO
 
@@ -76,15 +78,18 @@ def planned_features(spec: PipelineSpec, cardinalities: Mapping[str, int]) -> tu
     Raises:
         SpecError: `layout.cardinality`: one is of no feature with ids; or the spec does not limit a feature's ids.
     """
-    ids = {name for name, feature in spec.prepare.features.items() if feature.transform not in FLOATS}
+    ids = {name for name, feature in spec.prepare.features.items() if feature.transform not in FLOATS and not feature.parts}
     found, missing = [], []
     at_most: dict[tuple[str, int], list[str]] = {}
     for name, feature in spec.prepare.features.items():
+        if feature.parts:
+            found += _parts(name, feature)
+            continue
         if name not in ids:
             found.append(FeatureEntry(name=name, dtype="float32", cardinality=0))
             continue
         limits = {
-            "category": (feature.max_categories or DEFAULT_MAX_CATEGORIES) + 1,
+            "category": (feature.max_categories or DEFAULT_MAX_CATEGORIES) + 1 if feature.top is None else feature.top + 2,
             "hash": (feature.buckets or DEFAULT_HASH_BUCKETS) + 1,
             "bucket": (feature.buckets or DEFAULT_BUCKETS) + 1,
         }
@@ -106,6 +111,14 @@ def planned_features(spec: PipelineSpec, cardinalities: Mapping[str, int]) -> tu
         for (transform, size), names in at_most.items()
     ]
     return sorted(found, key=lambda entry: entry["dtype"] != "float32"), assumed
+
+
+def _parts(name: str, feature: Feature) -> list[FeatureEntry]:
+    """Return the inputs that a `datetime` becomes."""
+    if feature.form == "id":
+        return [FeatureEntry(name=f"{name}.{part}", dtype="int32", cardinality=PERIODS[part] + 1) for part in feature.parts]
+    ends = (".sin", ".cos") if feature.form == "cyclic" else ("",)
+    return [FeatureEntry(name=f"{name}.{part}{end}", dtype="float32", cardinality=0) for part in feature.parts for end in ends]
 
 
 def _listed(names: Sequence[str], most: int = 5) -> str:

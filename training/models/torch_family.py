@@ -53,7 +53,7 @@ def architecture_of(spec: PipelineSpec, features: Sequence[FeatureEntry]) -> Arc
     plans = spec.prepare.features
     return {
         "features": list(features),
-        "bias_features": [entry["name"] for entry in features if plans[entry["name"]].serve_as is not None],
+        "bias_features": [e["name"] for e in features if (plan := plans.get(e["name"])) is not None and plan.serve_as is not None],
         "settings": dict(spec.train.settings),
     }
 

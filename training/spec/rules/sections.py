@@ -22,6 +22,7 @@ from training.spec.rules.evaluation import (
     slice_keys_have_slices,
     threshold_has_a_task,
 )
+from training.spec.rules.features import cells_are_distinct, transform_fits
 from training.spec.rules.findings import Finding, Rule
 from training.spec.rules.leakage import late_columns
 from training.spec.rules.names import (
@@ -35,7 +36,7 @@ from training.spec.rules.objectives import tree_objective_fits
 from training.spec.rules.partitions import partitions_fit
 from training.spec.rules.row_filters import row_filters_are_known, row_filters_fit
 from training.spec.rules.splits import split_columns_fit, split_keys_fit, strata_exist
-from training.spec.rules.target_encoding import label_has_a_mean, target_encoding_fits
+from training.spec.rules.target_encoding import label_has_a_mean
 from training.spec.rules.training import (
     compression_fits,
     elastic_fits,
@@ -207,14 +208,13 @@ def prepared_columns_fit(data: Data, prepare: Prepare) -> Iterator[Finding]:
         path: Path = ("prepare", "features", name)
         if name not in frame and name not in prepare.derive:
             yield _unknown(path, name, "the joined frame, nor of prepare.derive", [*frame, *prepare.derive])
-        if feature.buckets is not None and feature.transform not in ("hash", "bucket"):
-            yield Finding((*path, "buckets"), "field.conflict", f"the transform {feature.transform} has no buckets", "hash and bucket have")
-        if feature.max_categories is not None and feature.transform not in ("category", "target_encode"):
-            message = f"max_categories has no effect on the transform {feature.transform}"
-            yield Finding((*path, "max_categories"), "field.conflict", message, "only category counts its values; leave it out")
-        if feature.fill is not None and feature.transform in ("category", "hash", "bucket"):
-            yield Finding((*path, "fill"), "field.conflict", f"the transform {feature.transform} gives missing values a separate id", "")
-        yield from target_encoding_fits(path, feature)
+        yield from transform_fits(path, feature, _type_of(name, frame, prepare.derive))
+    yield from cells_are_distinct(prepare)
+
+
+def _type_of(name: str, frame: Mapping[str, str], derive: Mapping[str, Derived]) -> str | None:
+    """Return the type of a column of the frame or of `prepare.derive`, None where there is no such column."""
+    return derive[name].type if name in derive else frame.get(name)
 
 
 def _derived(path: Path, derive: Mapping[str, Derived], taken: Mapping[str, Taken], known: Iterable[str], owner: str) -> Iterator[Finding]:

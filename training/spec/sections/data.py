@@ -39,7 +39,9 @@ ColumnType = Literal["boolean", "int8", "int16", "int32", "int64", "float", "dou
 Known = Literal["before", "after"]
 """Whether a value is there when the prediction is made, or only afterwards."""
 
-Transform = Literal["category", "number", "standard", "log", "hash", "bucket", "identity", "target_encode"]
+Transform = Literal["category", "number", "standard", "log", "hash", "bucket", "identity", "datetime", "target_encode"]
+
+DatetimePart = Literal["hour", "minute_of_day", "day_of_week", "day_of_month", "month", "day_of_year", "week", "is_weekend"]
 
 Kind = Annotated[Name, WithJsonSchema({"enum": sorted(DESCRIPTORS)})]
 """A kind of source: of training/sources/kinds/, or of an entry point of the group `nightshift.sources`."""
@@ -329,6 +331,14 @@ class Feature(Section):
     """More different values than this are refused; absent: the transform's own limit."""
     buckets: Annotated[int, Field(ge=2, le=10_000_000)] | None = None
     """Of `hash` and `bucket`."""
+    top: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
+    """Of `category`: only so many of the most frequent values have an id of their own; all others, also those never seen, have one
+    together. Absent: each value has its own, up to `max_categories`."""
+    parts: Annotated[tuple[DatetimePart, ...], Field(strict=False)] = ()
+    """Of `datetime`: what the model sees of the instant, on the clock of the pipeline's `timezone`; each part is an input of its own."""
+    form: Literal["number", "id", "cyclic"] | None = None
+    """Of `datetime`: each part as a number (`number`, when absent), as an id (`id`), or as sine and cosine of its place in the period
+    (`cyclic`)."""
     smoothing: Annotated[float, Field(gt=0, le=1e9)] | None = None
     """Of `target_encode`: the mean of all training rows counts as much as this many rows of the value; absent: 10."""
     folds: Annotated[int, Field(ge=2, le=100)] | None = None

@@ -41,6 +41,19 @@ def test_categories_are_numbered_by_frequency_then_value_and_zero_is_the_rest() 
     assert transforms.layout[0].cardinality == 4
 
 
+def test_pooled_category_has_one_id_for_all_but_the_most_frequent_values_and_another_for_a_missing_one() -> None:
+    transforms = fit_one(["b", "a", "c", "c", "a", "d", None], "category", top=2)
+    assert apply_one(transforms, ["a", "c", "b", "d", "zz", None]) == [1, 2, 3, 3, 3, 0]
+    assert transforms.layout[0].cardinality == 4
+    assert FittedTransforms.from_json(transforms.to_json()).to_json() == transforms.to_json()
+
+
+def test_pooled_category_of_numbers_takes_what_max_categories_would_refuse() -> None:
+    values = list(range(1000)) * 2 + [7]
+    transforms = fit_one(values, "category", top=1)
+    assert apply_one(transforms, [7, 8, -1, 2.5]) == [1, 2, 2, 2]
+
+
 @pytest.mark.parametrize("dtype", ["int32", "int64", "float64", "Int64", "float32"])
 def test_category_of_numbers_does_not_depend_on_the_type_that_carries_them(dtype: str) -> None:
     assert apply_one(fit_one([7, 7, 3, 9], "category", "int64"), [7, 3, 9, 4], dtype) == [1, 2, 3, 0]

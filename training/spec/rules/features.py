@@ -1,0 +1,76 @@
+"""Rules of `prepare.features`: which keys a transform has, and which columns it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from training.spec.rules.findings import Finding
+from training.spec.rules.target_encoding import target_encoding_fits
+from training.spec.sections.data import Feature, Prepare
+from training.spec.yaml_reader import Path
+
+
+def transform_fits(path: Path, feature: Feature, kind: str | None) -> Iterator[Finding]:
+    """Yield a finding for each key that the feature's transform does not have, and for a column of a type that it does not take.
+
+    Args:
+        kind: type of the feature's column; None: there is no such column, which another rule reports.
+    """
+    if feature.buckets is not None and feature.transform not in ("hash", "bucket"):
+        yield Finding((*path, "buckets"), "field.conflict", f"the transform {feature.transform} has no buckets", "hash and bucket have")
+    if feature.max_categories is not None and feature.transform not in ("category", "target_encode"):
+        message = f"max_categories has no effect on the transform {feature.transform}"
+        yield Finding((*path, "max_categories"), "field.conflict", message, "only category counts its values; leave it out")
+    gives_ids = feature.transform in ("category", "hash", "bucket") or feature.form == "id"
+    if feature.fill is not None and gives_ids:
+        yield Finding((*path, "fill"), "field.conflict", f"the transform {feature.transform} gives missing values a separate id", "")
+    yield from _top_fits(path, feature)
+    yield from _parts_fit(path, feature, kind)
+    yield from target_encoding_fits(path, feature)
+
+
+def _top_fits(path: Path, feature: Feature) -> Iterator[Finding]:
+    if feature.top is None:
+        return
+    if feature.transform != "category":
+        message = f"top has no effect on the transform {feature.transform}"
+        yield Finding((*path, "top"), "field.conflict", message, "only category pools its rare values; leave it out")
+    elif feature.max_categories is not None:
+        yield Finding((*path, "top"), "field.conflict", "top pools the rare values, max_categories refuses them", "keep one of the two")
+
+
+def _parts_fit(path: Path, feature: Feature, kind: str | None) -> Iterator[Finding]:
+    """Yield a finding for each key of the transform `datetime` that does not fit; `kind` is the column's type."""
+    if feature.transform != "datetime":
+        for key in ("parts", "form"):
+            if getattr(feature, key):
+                message = f"{key} has no effect on the transform {feature.transform}"
+                yield Finding((*path, key), "field.conflict", message, "only datetime has parts; leave it out")
+        return
+    parts: Path = (*path, "parts")
+    if not feature.parts:
+        yield Finding(parts, "field.missing", "the transform datetime needs parts", "such as [hour, day_of_week]")
+    twice = sorted({part for part in feature.parts if feature.parts.count(part) > 1})
+    if twice:
+        yield Finding(parts, "field.conflict", f"{twice[0]} occurs twice", "remove one")
+    if kind is not None and kind not in ("timestamp", "date"):
+        message = f"the transform datetime takes a timestamp or a date, the column has the type {kind}"
+        yield Finding(path, "field.conflict", message, "correct its type, or derive a timestamp")
+    of_the_clock = [part for part in feature.parts if part in ("hour", "minute_of_day")]
+    if kind == "date" and of_the_clock:
+        yield Finding(parts, "field.conflict", f"a date has no {of_the_clock[0]}", "leave it out, or use a timestamp")
+    if feature.form == "cyclic" and "is_weekend" in feature.parts:
+        yield Finding(parts, "field.conflict", "is_weekend has no place in a period", "leave it out, or use the form number")
+    if feature.serve_as is not None:
+        message = "serve_as cannot stand for an instant"
+        yield Finding((*path, "serve_as"), "field.conflict", message, "derive the part as a number, and give that feature a serve_as")
+
+
+def cells_are_distinct(prepare: Prepare) -> Iterator[Finding]:
+    """Yield a finding for each part of a `datetime` whose name another feature has."""
+    for name, feature in prepare.features.items():
+        for part in feature.parts:
+            cell = f"{name}.{part}"
+            if cell in prepare.features:
+                message = f"the part {part} of {name} is called {cell}, as another feature is"
+                yield Finding(("prepare", "features", cell), "column.clash", message, "give the column another name")
