@@ -220,7 +220,7 @@ def test_lines_of_the_manual_run_in_order_in_a_clean_shell(shell: CleanShell) ->
     def output(start: str) -> str:
         return next(text for line, (_exit, text) in outputs.items() if line.startswith(start))
 
-    for run in ("make run", "make run PIPELINE=flight_delay", "make run PIPELINE=cancelled_orders"):
+    for run in ("make run", "make run PIPELINE=flight_delay", "make run PIPELINE=cancelled_orders", "make run PIPELINE=airport_demand"):
         assert "decision  " in output(run), output(run)
     assert re.search(r"2026-02-10 .*(accepted|rejected)", output("make backfill"))
     assert re.search(r"2026-02-11 .*(accepted|rejected)", output("make backfill"))

@@ -33,7 +33,9 @@ def test_command_dies_when_its_parent_is_killed() -> None:
     handle = os.pidfd_open(pid)
     parent.send_signal(signal.SIGKILL)
     parent.wait()
-    signalled = select.select([handle], [], [], 10)[0]
+    ended = select.poll()
+    ended.register(handle, select.POLLIN)
+    signalled = ended.poll(10_000)
     os.close(handle)
     parent.stdout.close()
     assert signalled, "the child outlived its parent"
