@@ -4,16 +4,31 @@ from __future__ import annotations
 
 import os
 import sys
+import weakref
 from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
+from sqlalchemy import Connection, Engine, event
 
 from tests.integration.installation import ROOT, Installation
 from tests.side_by_side import in_order, scope_of
 
 STARTED: pytest.StashKey[Installation] = pytest.StashKey()
 STOPPED: pytest.StashKey[bool] = pytest.StashKey()
+ENGINES: weakref.WeakSet[Engine] = weakref.WeakSet()
+"""Those that opened a connection since the last file of tests ended."""
+
+
+@event.listens_for(Engine, "engine_connect")
+def _note_engine(connection: Connection) -> None:
+    ENGINES.add(connection.engine)
+
+
+def close_databases() -> None:
+    """Close the connections that wait in pools: each test has a database of its own, and an engine is kept for each URL."""
+    while ENGINES:
+        ENGINES.pop().dispose()
 
 
 @pytest.fixture(scope="session")
@@ -39,6 +54,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
     """Stop the installation's services once the files that share it are done: idle, they still take time from all other tests."""
     yield
+    if nextitem is None or nextitem.path != item.path:
+        close_databases()
     stash = item.session.stash
     if STARTED in stash and STOPPED not in stash and nextitem is not None and scope_of(nextitem.path) != scope_of(item.path):
         stash[STOPPED] = True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine, select
@@ -25,8 +24,8 @@ def manifest(rows: int) -> Manifest:
 
 
 @pytest.fixture
-def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
-    monkeypatch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path}/n.db")
+def engine(empty_database: str, monkeypatch: pytest.MonkeyPatch) -> Engine:
+    monkeypatch.setenv("NIGHTSHIFT_DATABASE", empty_database)
     return connect()
 
 
