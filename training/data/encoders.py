@@ -7,6 +7,7 @@
 | `log` | float32, log(1 + value), then standard | mean, deviation | as `standard`; a negative value counts as missing |
 | `category` | int32, 1 for the most frequent value (ties: the smaller), and so on | values | 0, as for a value never seen |
 | `category` with `top: n` | the same for the n most frequent values; the next id for all others, those never seen too | values | 0 |
+| `text` | float32 for each bucket, n-grams of the text: `training.data.text_grams` | | 0 |
 | `target_encode` | float32, smoothed mean of the label: `training.data.target_encoding` | mean of each value | the mean of all |
 | `datetime` | one or two cells for each part of an instant: `training.data.datetimes` | mean | mean, or 0 for ids |
 | `hash` | int32, 1 + BLAKE2b of the value modulo `buckets` | | 0 |
@@ -49,13 +50,18 @@ class EncoderSettings:
     """What stands for a missing value, for float kinds; None: the kind's own way, see the module."""
     max_categories: int | None = None
     buckets: int | None = None
-    """For `hash` and `bucket`."""
+    """For `hash`, `bucket` and `text`."""
     top: int | None = None
     """For `category`: how many of the most frequent values have an id of their own, the others one together; None: all have."""
     parts: tuple[str, ...] = ()
     """For `datetime` (`training.data.datetimes`), as the two below."""
     form: Literal["number", "id", "cyclic"] = "number"
     zone: str = "UTC"
+    tokens: Literal["words", "characters"] = "words"
+    """For `text` (`training.data.text_grams`), as the three below."""
+    ngrams: tuple[int, int] | None = None
+    lowercase: bool = True
+    scale: Literal["count", "share"] = "count"
     smoothing: float | None = None
     """For `target_encode` (`training.data.target_encoding`), as the one below; None: its own."""
     folds: int | None = None

@@ -22,6 +22,7 @@ from training.data.datetimes import DatetimeId, DatetimeNumber, fit_datetime
 from training.data.derived import Derived, check_derived, derive
 from training.data.encoders import ENCODERS, CellType, Encoder, EncoderSettings, ScaledNumber, fit_encoder
 from training.data.target_encoding import TargetEncode, TargetRows, fit_target
+from training.data.text_grams import TextGrams, fit_text
 from training.data.transforms_file import column_of, format_version, malformed, raw_columns, read_transforms
 from training.errors import DataError, shown
 from training.sql.expressions import hardened
@@ -32,6 +33,7 @@ KINDS: Final[Mapping[str, Callable[..., Encoder]]] = {
     "datetime": DatetimeNumber,
     "datetime_id": DatetimeId,
     "target_encode": TargetEncode,
+    "text": TextGrams,
 }
 """All transforms as `transforms.json` names them."""
 
@@ -89,13 +91,17 @@ class Matrix:
 
 
 class _Feature(NamedTuple):
-    """One cell of the model's input."""
+    """One cell of the model's input, or those of a text."""
 
     name: str
     encoder: Encoder
     serve_as: float | str | None
     column: str
-    """That it is made of; the name itself, unless several cells are made of one column."""
+    """That it is made of; the name itself, unless each of several cells has a transform."""
+
+    @property
+    def cells(self) -> list[str]:
+        return self.encoder.cell_names(self.name) if isinstance(self.encoder, TextGrams) else [self.name]
 
 
 class FittedTransforms:
@@ -113,12 +119,11 @@ class FittedTransforms:
         self._derive_from = frozenset(derive_from)
         # Floats first: the float part and the id part of a gathered batch are plain slices then.
         self._features = tuple(sorted(features, key=lambda feature: feature.encoder.dtype != "float32"))
-        self._database: duckdb.DuckDBPyConnection | None = None
-
-    @property
-    def layout(self) -> tuple[LayoutEntry, ...]:
+        self.layout = tuple(
+            LayoutEntry(name=name, dtype=f.encoder.dtype, cardinality=f.encoder.cardinality) for f in self._features for name in f.cells
+        )
         """Columns of the model's input, floats first."""
-        return tuple(LayoutEntry(name=f.name, dtype=f.encoder.dtype, cardinality=f.encoder.cardinality) for f in self._features)
+        self._database: duckdb.DuckDBPyConnection | None = None
 
     def inputs(self, *, serving: bool) -> tuple[str, ...]:
         """Return the raw columns that `apply` reads, sorted; when serving, not those that a constant stands for."""
@@ -205,9 +210,15 @@ class FittedTransforms:
             DataError: `schema.missing` or `schema.type`.
         """
         columns = self._columns(frame, serving=serving)
-        cells = np.empty((len(frame), len(self._features)), dtype=np.int32)
-        num_unseen = {}
-        for position, (name, encoder, serve_as, column) in enumerate(self._features):
+        cells = np.empty((len(frame), len(self.layout)), dtype=np.int32)
+        num_unseen, position = {}, 0
+        for feature in self._features:
+            name, encoder, serve_as, column = feature
+            if isinstance(encoder, TextGrams):
+                width = encoder.width
+                cells[:, position : position + width] = encoder.encode(columns[column], column).view(np.int32)
+                position += width
+                continue
             if serving and serve_as is not None:
                 cells[:, position] = encoder.encode(pd.Series([serve_as]), column).view(np.int32)[0]
             elif fold_numbers is not None and isinstance(encoder, TargetEncode):
@@ -216,6 +227,7 @@ class FittedTransforms:
                 cells[:, position] = encoder.encode(columns[column], column).view(np.int32)
             if encoder.dtype == "int32":
                 num_unseen[name] = int((cells[:, position] == 0).sum())
+            position += 1
         return Matrix(cells=cells, layout=self.layout, num_unseen=num_unseen)
 
     def to_json(self) -> bytes:
@@ -275,6 +287,8 @@ def _fit_cells(plan: FeaturePlan, column: pd.Series[Any]) -> list[tuple[str, Enc
     """Return (name, transform) of each cell that a feature has."""
     if plan.settings.kind == "datetime":
         return fit_datetime(plan.settings, column, plan.name)
+    if plan.settings.kind == "text":
+        return [(plan.name, fit_text(plan.settings, column, plan.name))]
     if plan.target is not None:
         return [(plan.name, fit_target(plan.settings, column, plan.target, plan.name))]
     return [(plan.name, fit_encoder(plan.settings, column, plan.name))]

@@ -13,6 +13,7 @@ from typing import Final
 from training.data.datetimes import PERIODS
 from training.data.encoders import DEFAULT_BUCKETS, DEFAULT_HASH_BUCKETS, DEFAULT_MAX_CATEGORIES
 from training.data.shards import FeatureEntry
+from training.data.text_grams import DEFAULT_TEXT_BUCKETS, text_cells
 from training.engine.parallel.gang import Gang
 from training.engine.planning.costs import Work
 from training.engine.planning.devices import KINDS, Device, Devices
@@ -29,7 +30,7 @@ from training.spec.types import AUTO
 
 logger = logging.getLogger(__name__)
 
-FLOATS: Final = frozenset({"number", "standard", "log", "target_encode"})
+FLOATS: Final = frozenset({"number", "standard", "log", "target_encode", "text"})
 CGROUP_LIMITS: Final = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
@@ -84,6 +85,10 @@ def planned_features(spec: PipelineSpec, cardinalities: Mapping[str, int]) -> tu
     for name, feature in spec.prepare.features.items():
         if feature.parts:
             found += _parts(name, feature)
+            continue
+        if feature.transform == "text":
+            cells = text_cells(name, feature.buckets or DEFAULT_TEXT_BUCKETS)
+            found += [FeatureEntry(name=cell, dtype="float32", cardinality=0) for cell in cells]
             continue
         if name not in ids:
             found.append(FeatureEntry(name=name, dtype="float32", cardinality=0))

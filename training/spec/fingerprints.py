@@ -44,7 +44,10 @@ _LATER_KEYS_OF_TABLES: Final[JsonObject] = {"union": [], "where": None, "sample"
 """The same for `data.source` and `data.features`."""
 _LATER_KEYS_OF_FEATURES: Final[JsonObject] = {"partition": None}
 """The same for `data.features` alone."""
-_LATER_KEYS_OF_PREPARED: Final[JsonObject] = {"top": None, "parts": [], "form": None, "smoothing": None, "folds": None}
+_LATER_KEYS_OF_PREPARED: Final[JsonObject] = {
+    **{"top": None, "parts": [], "form": None, "smoothing": None, "folds": None},
+    **{"tokens": None, "ngrams": None, "lowercase": None, "scale": None},
+}
 """The same for each of `prepare.features`."""
 _LATER_KEYS_OF_PARALLEL: Final[JsonObject] = {"tensor": 1, "pipeline": 1}
 """The same for `train.parallel`."""

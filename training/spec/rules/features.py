@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from training.spec.rules.findings import Finding
 from training.spec.rules.target_encoding import target_encoding_fits
 from training.spec.sections.data import Feature, Prepare
 from training.spec.yaml_reader import Path
+
+MAX_TEXT_BUCKETS: Final = 1024
+"""Each is a column of every shard: 4 bytes a row."""
 
 
 def transform_fits(path: Path, feature: Feature, kind: str | None) -> Iterator[Finding]:
@@ -16,8 +20,9 @@ def transform_fits(path: Path, feature: Feature, kind: str | None) -> Iterator[F
     Args:
         kind: type of the feature's column; None: there is no such column, which another rule reports.
     """
-    if feature.buckets is not None and feature.transform not in ("hash", "bucket"):
-        yield Finding((*path, "buckets"), "field.conflict", f"the transform {feature.transform} has no buckets", "hash and bucket have")
+    if feature.buckets is not None and feature.transform not in ("hash", "bucket", "text"):
+        message = f"the transform {feature.transform} has no buckets"
+        yield Finding((*path, "buckets"), "field.conflict", message, "hash, bucket and text have")
     if feature.max_categories is not None and feature.transform not in ("category", "target_encode"):
         message = f"max_categories has no effect on the transform {feature.transform}"
         yield Finding((*path, "max_categories"), "field.conflict", message, "only category counts its values; leave it out")
@@ -26,6 +31,7 @@ def transform_fits(path: Path, feature: Feature, kind: str | None) -> Iterator[F
         yield Finding((*path, "fill"), "field.conflict", f"the transform {feature.transform} gives missing values a separate id", "")
     yield from _top_fits(path, feature)
     yield from _parts_fit(path, feature, kind)
+    yield from _text_fits(path, feature, kind)
     yield from target_encoding_fits(path, feature)
 
 
@@ -64,6 +70,29 @@ def _parts_fit(path: Path, feature: Feature, kind: str | None) -> Iterator[Findi
     if feature.serve_as is not None:
         message = "serve_as cannot stand for an instant"
         yield Finding((*path, "serve_as"), "field.conflict", message, "derive the part as a number, and give that feature a serve_as")
+
+
+def _text_fits(path: Path, feature: Feature, kind: str | None) -> Iterator[Finding]:
+    """Yield a finding for each key of the transform `text` that does not fit; `kind` is the column's type."""
+    if feature.transform != "text":
+        for key in ("tokens", "ngrams", "lowercase", "scale"):
+            if getattr(feature, key) is not None:
+                message = f"{key} has no effect on the transform {feature.transform}"
+                yield Finding((*path, key), "field.conflict", message, "only text has it; leave it out")
+        return
+    if kind is not None and kind != "string":
+        message = f"the transform text takes a string, the column has the type {kind}"
+        yield Finding(path, "field.conflict", message, "correct its type, or derive a string")
+    if feature.buckets is not None and feature.buckets > MAX_TEXT_BUCKETS:
+        message = f"must be at most {MAX_TEXT_BUCKETS:,} for text, whose buckets are inputs of the model; got {feature.buckets:,}"
+        yield Finding((*path, "buckets"), "field.range", message, "use fewer")
+    if feature.ngrams is not None and feature.ngrams[0] > feature.ngrams[1]:
+        least, most = feature.ngrams
+        yield Finding((*path, "ngrams"), "field.range", f"the smallest n ({least}) is above the largest ({most})", f"[{most}, {least}]")
+    if feature.fill is not None:
+        yield Finding((*path, "fill"), "field.conflict", "a missing text has no n-grams: its cells are 0", "leave it out")
+    if feature.serve_as is not None:
+        yield Finding((*path, "serve_as"), "field.conflict", "serve_as cannot stand for a text", "derive what the model may see of it")
 
 
 def cells_are_distinct(prepare: Prepare) -> Iterator[Finding]:

@@ -39,7 +39,9 @@ ColumnType = Literal["boolean", "int8", "int16", "int32", "int64", "float", "dou
 Known = Literal["before", "after"]
 """Whether a value is there when the prediction is made, or only afterwards."""
 
-Transform = Literal["category", "number", "standard", "log", "hash", "bucket", "identity", "datetime", "target_encode"]
+Transform = Literal["category", "number", "standard", "log", "hash", "bucket", "identity", "datetime", "target_encode", "text"]
+
+NgramSize = Annotated[int, Field(ge=1, le=10)]
 
 DatetimePart = Literal["hour", "minute_of_day", "day_of_week", "day_of_month", "month", "day_of_year", "week", "is_weekend"]
 
@@ -330,7 +332,7 @@ class Feature(Section):
     max_categories: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
     """More different values than this are refused; absent: the transform's own limit."""
     buckets: Annotated[int, Field(ge=2, le=10_000_000)] | None = None
-    """Of `hash` and `bucket`."""
+    """Of `hash`, `bucket` and `text`; of `text` each is an input of the model, at most 1,024."""
     top: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
     """Of `category`: only so many of the most frequent values have an id of their own; all others, also those never seen, have one
     together. Absent: each value has its own, up to `max_categories`."""
@@ -339,6 +341,14 @@ class Feature(Section):
     form: Literal["number", "id", "cyclic"] | None = None
     """Of `datetime`: each part as a number (`number`, when absent), as an id (`id`), or as sine and cosine of its place in the period
     (`cyclic`)."""
+    tokens: Literal["words", "characters"] | None = None
+    """Of `text`: what n-grams are made of; absent: words."""
+    ngrams: Annotated[tuple[NgramSize, NgramSize], Field(strict=False)] | None = None
+    """Of `text`: the smallest and the largest n; absent: `[1, 1]`."""
+    lowercase: bool | None = None
+    """Of `text`: whether capital letters count as small ones; absent: true."""
+    scale: Literal["count", "share"] | None = None
+    """Of `text`: a bucket's number of n-grams (`count`, when absent), or their share of all n-grams of the text (`share`)."""
     smoothing: Annotated[float, Field(gt=0, le=1e9)] | None = None
     """Of `target_encode`: the mean of all training rows counts as much as this many rows of the value; absent: 10."""
     folds: Annotated[int, Field(ge=2, le=100)] | None = None

@@ -203,6 +203,14 @@ def test_wrong_argument_is_refused_with_its_code(capsys: pytest.CaptureFixture[s
     assert f"[{code}]" in capsys.readouterr().err
 
 
+def test_planned_inputs_of_a_text_are_its_buckets() -> None:
+    text = (PIPELINES / "flight_delay.yaml").read_text(encoding="utf-8")
+    changed = text.replace("origin: {transform: category}", "origin: {transform: text, buckets: 3}")
+    features, _ = planned_features(parse_spec(changed.encode()), {})
+    planned_texts = [(entry["name"], entry["dtype"]) for entry in features if entry["name"].startswith("origin")]
+    assert planned_texts == [(f"origin.{bucket}", "float32") for bucket in range(3)]
+
+
 @pytest.mark.parametrize(("memory", "expected"), [(8 << 30, Layout(data=2)), (40 << 20, Layout(shard=2))])
 def test_auto_divides_the_model_only_where_a_process_has_too_little_memory(
     monkeypatch: pytest.MonkeyPatch, memory: int, expected: Layout

@@ -1,0 +1,159 @@
+"""The transform `text`: n-grams of a text counted by hash, one float cell of the model's input per bucket.
+
+    cell[BLAKE2b(n-gram) modulo buckets] = how often its n-grams occur, or their share of all n-grams of the text (`scale: share`)
+
+The text is normalised first (NFC) and lower-cased unless `lowercase` is false. A word is a run of letters, marks and digits; all else
+divides words. An n-gram is n words that follow one another, or n characters of the text with each run of white space as one space. A
+missing text has no n-grams, as an empty one: its cells are 0. N-grams of one bucket are counted together. Nothing is fitted.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import unicodedata
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Final, Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from training.contracts import JsonObject
+from training.data.encoders import CellType, EncoderSettings, is_text
+from training.errors import DataError, shown
+
+DEFAULT_TEXT_BUCKETS: Final = 128
+DEFAULT_NGRAMS: Final = (1, 1)
+CHUNK_CELLS: Final = 1 << 20
+"""Counts in memory at a time beside the result."""
+REMEMBERED: Final = 1 << 16
+"""N-grams whose hash is kept: those of one language repeat."""
+
+Tokens = Literal["words", "characters"]
+Scale = Literal["count", "share"]
+
+
+class TextGrams:
+    """`buckets` float cells."""
+
+    kind: ClassVar[str] = "text"
+    dtype: ClassVar[CellType] = "float32"
+
+    def __init__(self, *, buckets: int, tokens: Tokens, ngrams: Sequence[int], lowercase: bool, scale: Scale) -> None:
+        """Take the settings.
+
+        Args:
+            buckets: cells.
+            ngrams: smallest and largest n.
+            scale: whether a cell is a number of n-grams or a share of the text's.
+        """
+        self._buckets, self._tokens, self._lowercase, self._scale = buckets, tokens, lowercase, scale
+        self._least, self._most = ngrams
+
+    @property
+    def cardinality(self) -> int:
+        return 0
+
+    @property
+    def width(self) -> int:
+        """Number of cells."""
+        return self._buckets
+
+    def cell_names(self, name: str) -> list[str]:
+        return text_cells(name, self._buckets)
+
+    def encode(self, column: pd.Series[Any], name: str) -> NDArray[np.float32]:
+        """Return [n, buckets]."""
+        texts = _texts(column, name)
+        cells = np.empty((len(texts), self._buckets), dtype=np.float32)
+        step = max(1, CHUNK_CELLS // self._buckets)
+        for first in range(0, len(texts), step):
+            cells[first : first + step] = self._counted(texts[first : first + step])
+        return cells
+
+    def parameters(self) -> JsonObject:
+        return {
+            "buckets": self._buckets,
+            "tokens": self._tokens,
+            "ngrams": [self._least, self._most],
+            "lowercase": self._lowercase,
+            "scale": self._scale,
+        }
+
+    def _counted(self, texts: Sequence[str]) -> NDArray[np.float64]:
+        places: list[int] = []
+        for row, text in enumerate(texts):
+            first = row * self._buckets
+            places += [first + _hash_of(gram) % self._buckets for gram in self._grams(text)]
+        counts = np.bincount(np.array(places, dtype=np.int64), minlength=len(texts) * self._buckets).reshape(len(texts), self._buckets)
+        divisors = 1 if self._scale == "count" else np.maximum(counts.sum(axis=1, keepdims=True), 1)
+        found: NDArray[np.float64] = counts / divisors
+        return found
+
+    def _grams(self, text: str) -> Iterator[str]:
+        clean = unicodedata.normalize("NFC", text)
+        if self._lowercase:
+            # J with a caron is two characters, its lower case is one.
+            clean = unicodedata.normalize("NFC", clean.lower())
+        units: Sequence[str] = clean.translate(_DIVIDED).split() if self._tokens == "words" else " ".join(clean.split())
+        between = " " if self._tokens == "words" else ""
+        for size in range(self._least, self._most + 1):
+            for start in range(len(units) - size + 1):
+                yield units[start] if size == 1 else between.join(units[start : start + size])
+
+
+class _Divided(dict[int, int]):
+    """A table for `str.translate`: what is no letter, mark or digit becomes a space."""
+
+    def __missing__(self, point: int) -> int:
+        self[point] = point if unicodedata.category(chr(point))[0] in "LMN" else ord(" ")
+        return self[point]
+
+
+_DIVIDED: Final = _Divided()
+
+
+def text_cells(name: str, buckets: int) -> list[str]:
+    """Return the names of the cells that a feature becomes."""
+    return [f"{name}.{bucket}" for bucket in range(buckets)]
+
+
+def fit_text(settings: EncoderSettings, column: pd.Series[Any], name: str) -> TextGrams:
+    """Return the transform of one column.
+
+    Raises:
+        DataError: `schema.type`, the column holds no text; `data.all_missing`.
+    """
+    if column.isna().all():
+        raise DataError("data.all_missing", f"feature {shown(name)}: all {len(column)} training values are missing", hint="drop it")
+    found = TextGrams(
+        buckets=settings.buckets or DEFAULT_TEXT_BUCKETS,
+        tokens=settings.tokens,
+        ngrams=settings.ngrams or DEFAULT_NGRAMS,
+        lowercase=settings.lowercase,
+        scale=settings.scale,
+    )
+    _texts(column, name)
+    return found
+
+
+def _texts(column: pd.Series[Any], name: str) -> list[str]:
+    """Return the texts, a missing one as an empty one.
+
+    Raises:
+        DataError: `schema.type`.
+    """
+    missing = column.isna()
+    if missing.all():
+        return [""] * len(column)
+    texts: list[str] = column.astype(object).where(~missing, "").tolist()
+    if not is_text(column) or not all(isinstance(text, str) for text in texts):
+        message = f"column {shown(name)} holds {column.dtype}, the transform text takes texts"
+        raise DataError("schema.type", message, hint="derive a text in prepare.derive")
+    return texts
+
+
+@functools.lru_cache(maxsize=REMEMBERED)
+def _hash_of(gram: str) -> int:
+    return int.from_bytes(hashlib.blake2b(gram.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
