@@ -404,6 +404,6 @@ CASES: list[tuple[str, str, str, str]] = [
         R,
         "price: {transform: log}",
         "price: {transform: log, buckets: 3}",
-        "prepare.features.price.buckets: [field.conflict] the transform log has no buckets (hash and bucket have)",
+        "prepare.features.price.buckets: [field.conflict] the transform log has no buckets (hash, bucket and text have)",
     ),
 ]
