@@ -47,6 +47,8 @@ PLACES: Final = frozenset(
     }
 )
 """Keys of the YAML, which look like codes."""
+METRICS: Final = frozenset({"training/data/validation/suite_batches.py", "training/data/validation/suite_profile.py"})
+"""Files with names of Great Expectations' metrics, which look like codes."""
 ALONE: Final = frozenset({"expectation.failed", "key.unused"})
 """Codes that are constants, with a first part that no other code has."""
 IN_A_MESSAGE: Final = re.compile(r"\[([a-z_]+\.[a-z_]+)\] ")
@@ -83,7 +85,7 @@ def collect(root: Path) -> dict[str, Found]:
     # Codes in tables and conditions, beside those that stand where they are raised.
     prefixes = {value.split(".")[0] for value in found}
     for value, name in loose:
-        if (value.split(".")[0] in prefixes or value in ALONE) and value not in PLACES:
+        if (value.split(".")[0] in prefixes or value in ALONE) and value not in PLACES and name not in METRICS:
             found.setdefault(value, Found()).files.add(name)
     return dict(sorted(found.items()))
 

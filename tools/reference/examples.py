@@ -194,6 +194,7 @@ EXAMPLES: Final[Mapping[str, str]] = {
     "UnionTable.table": "orders_us",
     "UnionTable.uri": '"${SHOP_URI}/orders_us.csv"',
     "Validate.empty_days": "[sat, sun]",
+    "Validate.memory": "4GiB",
     "Validate.schema_change": "fail",
     "Validate.unknown_labels": "0.2",
     "Data.windows": "{delay_last_7d: {kind: rolling, function: mean, column: arr_delay, by: [dest], time: 7d}}",

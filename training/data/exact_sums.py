@@ -20,6 +20,7 @@ Missing values are the caller's business: leave them out before.
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from typing import Any, Final, Self
 
 import numpy as np
@@ -150,11 +151,18 @@ class ExactMoments:
     def count(self) -> int:
         return self.sum.count
 
-    def add(self, values: Floats) -> None:
-        """Add values, any shape, as float64."""
-        flat = np.ascontiguousarray(values, dtype=np.float64).reshape(-1)
+    def add(self, values: NDArray[np.floating[Any]]) -> None:
+        """Add values, any shape, as float64; float32 takes half of the time."""
+        flat = np.ascontiguousarray(values).reshape(-1)
+        # The square of 24 bits has 48, and its exponent is far from float64's ends: nothing is rounded.
+        is_narrow = flat.dtype == np.float32
         for start in range(0, len(flat), CHUNK_ROWS):
-            self._add_chunk(flat[start : start + CHUNK_ROWS])
+            chunk = flat[start : start + CHUNK_ROWS].astype(np.float64, copy=False)
+            if is_narrow:
+                self.sum.add(chunk)
+                self._squares[0].add(chunk * chunk)
+            else:
+                self._add_chunk(chunk)
 
     def merge(self, other: ExactMoments) -> Self:
         """Add what another has summed; return self."""
@@ -169,6 +177,11 @@ class ExactMoments:
         return self.sum.mean
 
     @property
+    def exact_mean(self) -> Fraction:
+        """The mean of finite values, of which there is one at least, without rounding."""
+        return Fraction(self.sum.units, self.count << -LEAST_EXPONENT)
+
+    @property
     def variance(self) -> float:
         """The population's variance, the exact value rounded once; NaN without values, or if one is not finite."""
         numerator, denominator = self._exact_variance()
@@ -178,7 +191,7 @@ class ExactMoments:
     def deviation(self) -> float:
         """The population's standard deviation: the root of the exact variance, rounded once; NaN as `variance`."""
         numerator, denominator = self._exact_variance()
-        return _rounded_root(numerator, denominator) if denominator else math.nan
+        return rounded_root(numerator, denominator) if denominator else math.nan
 
     def _add_chunk(self, values: Floats) -> None:
         self.sum.add(values)
@@ -340,7 +353,7 @@ def rounded_quotient(numerator: int, denominator: int) -> float:
         return math.inf if numerator > 0 else -math.inf
 
 
-def _rounded_root(numerator: int, denominator: int) -> float:
+def rounded_root(numerator: int, denominator: int) -> float:
     """Return the root of a fraction as the nearest float."""
     if not numerator:
         return 0.0

@@ -19,6 +19,7 @@ from training.stage_table import TABLE, TRIAL
 _NOT_OF_THE_ROWS: Final = frozenset({"wait", "suite"})
 _NOT_OF_THE_CELLS: Final = frozenset({"known", "because"})
 _PLACES: Final = frozenset({"uri", "kind", "settings"})
+_NOT_OF_THE_CHECKS: Final = frozenset({"memory"})
 _NOT_OF_THE_WEIGHTS: Final = frozenset({"placement", "checkpoint", "activation_checkpointing", "replica_check_steps", "straggler_ratio"})
 _LATER_KEYS: Final[Mapping[str, JsonObject]] = {
     "data": {"windows": {}},
@@ -75,7 +76,8 @@ def _ingest(values: JsonObject) -> dict[str, JsonValue]:
 
 
 def _validate(values: JsonObject) -> dict[str, JsonValue]:
-    return {"data": _data(values, without=_PLACES | {"wait"}), "validate": _as_before(values, "validate"), "timezone": values["timezone"]}
+    checks = {key: value for key, value in _as_before(values, "validate").items() if key not in _NOT_OF_THE_CHECKS}
+    return {"data": _data(values, without=_PLACES | {"wait"}), "validate": checks, "timezone": values["timezone"]}
 
 
 def _prepare(values: JsonObject) -> dict[str, JsonValue]:

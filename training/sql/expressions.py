@@ -42,9 +42,18 @@ _NOT_IN_THE_TEXT: Final = 2**64 - 1
 """Location of the node of parameters that DuckDB makes of `lambda x, y: …`."""
 
 
-def hardened(folders: list[Path] | None = None, *, memory_limit: str = MEMORY_LIMIT, threads: int = THREADS) -> duckdb.DuckDBPyConnection:
-    """Open DuckDB in memory, in UTC, unable to reach files (but those below `folders`), the network or its own settings."""
+def hardened(
+    folders: list[Path] | None = None, *, memory_limit: str = MEMORY_LIMIT, threads: int = THREADS, trusts_statistics: bool = True
+) -> duckdb.DuckDBPyConnection:
+    """Open DuckDB in memory, in UTC, unable to reach files (but those below `folders`), the network or its own settings.
+
+    Args:
+        trusts_statistics: False: expressions are evaluated by the rows alone. The statistics of Parquet files leave NaN out, so that
+            `isnan` would be replaced by false.
+    """
     connection = duckdb.connect()
+    if not trusts_statistics:
+        connection.execute("SET disabled_optimizers = 'statistics_propagation'")
     connection.execute("SET TimeZone = 'UTC'")
     connection.execute(f"SET threads = {threads}")
     connection.execute(f"SET memory_limit = '{memory_limit}'")

@@ -14,7 +14,7 @@ from training.contracts import canonical_json
 from training.data.label_delay import META_KEY
 from training.data.snapshot_meta import SnapshotMeta, snapshot_meta
 from training.data.validation.results import Findings
-from training.data.validation.snapshot_checks import Rules, validate_snapshot
+from training.data.validation.snapshot_checks import DEFAULT_MEMORY, Rules, validate_snapshot
 from training.data.validation.snapshot_view import open_snapshot
 from training.pages.validation import render_report
 from training.runtime.runner import Outcome, StageContext, main
@@ -33,7 +33,7 @@ def work(context: StageContext) -> Outcome:
 
     Raises:
         DataError: code of the first check that failed; the message lists up to ten of them, and the report.
-        SpecError: `suite.missing`, `suite.invalid`.
+        SpecError: `suite.missing`, `suite.invalid`, `suite.memory`.
     """
     request, store = context.request, context.store
     uri = request.inputs["snapshot"]
@@ -89,6 +89,7 @@ def _check(context: StageContext, manifest: Manifest, previous: SnapshotMeta | N
         unknown_labels=spec.validate_.unknown_labels,
         schema_change=spec.validate_.schema_change,
         empty_days=spec.validate_.empty_days,
+        memory=spec.validate_.memory or DEFAULT_MEMORY,
         unknown=manifest.meta.get(META_KEY),
     )
     views = open_snapshot(manifest, context.folder, contracts_of(spec))

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from training.data.snapshot_meta import SnapshotMeta
 from training.data.validation.results import CheckResult, ColumnStatistics, listed, verdict
-from training.data.validation.snapshot_view import PART_COLUMN, TableView
+from training.data.validation.snapshot_view import FILE_COLUMN, TableView
 from training.spec.partitions import Grain, bounds_of, grain_of
 from training.sql.expressions import quoted
 
@@ -143,7 +143,7 @@ def check_unique(view: TableView) -> list[CheckResult]:
         WITH repeated AS (SELECT {columns}, count(*) AS n FROM {{table}} WHERE {complete} GROUP BY {columns} HAVING count(*) > 1)
         SELECT coalesce(sum(n - 1), 0), (SELECT min({example}) FROM repeated) FROM repeated
     """  # noqa: S608 - quoted column names
-    extra, first = view.rows(query, key)[0]
+    extra, first = view.rows(query)[0]
     rows = view.facts["rows"]
     results.append(
         CheckResult(
@@ -161,22 +161,21 @@ def check_unique(view: TableView) -> list[CheckResult]:
 
 def check_partition_days(view: TableView, zone: ZoneInfo) -> list[CheckResult]:
     """`data.misplaced`: each row's event time is within the hour, day or month of its partition."""
-    event_time = view.contract.event_time
-    if view.contract.partition is None and not view.contract.partitioned:
-        return []
-    if not event_time or event_time not in view.sound_columns():
+    event_time = view.sound_event_time
+    if event_time is None or (view.contract.partition is None and not view.contract.partitioned):
         return []
     days = [facts["partition"] or "" for facts in view.facts["parts"].values()]
     grain = grain_of(view.contract.partition or "") or Grain.DAY
     bounds = [tuple(round(moment.timestamp() * 1e6) for moment in bounds_of(day, zone)) for day in days]
     begin, finish = ([bound[side] for bound in bounds] for side in (0, 1))
-    view.connection.register("partition_days", pa.table({"part": list(range(len(days))), "begin": begin, "finish": finish, "day": days}))
+    files = [str(path) for path in view.source.paths()]
+    view.connection.register("partition_days", pa.table({"file": files, "begin": begin, "finish": finish, "day": days}))
     moment = f"epoch_us(t.{quoted(event_time)})"
     query = f"""
-        SELECT p.day, count(*) FROM {{table}} t JOIN partition_days p ON p.part = t.{PART_COLUMN}
+        SELECT p.day, count(*) FROM {{table}} t JOIN partition_days p ON p.file = t.{FILE_COLUMN}
         WHERE {moment} < p.begin OR {moment} >= p.finish GROUP BY p.day ORDER BY p.day
     """  # noqa: S608 - quoted column names
-    misplaced = view.rows(query, [event_time])
+    misplaced = view.rows(query)
     view.connection.unregister("partition_days")
     return [
         CheckResult(
@@ -225,10 +224,10 @@ def check_volume(view: TableView, previous: SnapshotMeta | None, limit: float | 
 
 def check_freshness(view: TableView, limit: timedelta | None, as_of: datetime) -> list[CheckResult]:
     """`freshness.late`: the newest event is not older than `limit` at `as_of`."""
-    event_time = view.contract.event_time
-    if limit is None or not event_time or event_time not in view.sound_columns():
+    event_time = view.sound_event_time
+    if limit is None or event_time is None:
         return []
-    newest_us = view.rows(f"SELECT epoch_us(max({quoted(event_time)})) FROM {{table}}", [event_time])[0][0]  # noqa: S608 - quoted column name
+    newest_us = view.rows(f"SELECT epoch_us(max({quoted(event_time)})) FROM {{table}}")[0][0]  # noqa: S608 - quoted column name
     age = None if newest_us is None else as_of - datetime.fromtimestamp(newest_us / 1e6, tz=as_of.tzinfo)
     return [
         CheckResult(

@@ -1,89 +1,150 @@
-"""The numbers of a report's columns, each column in memory once: for drift, for the checks of completeness, and for a suite."""
+"""The numbers of a report's columns, in one pass of the rows: for drift, for the checks of completeness, and for a suite."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from training.data.validation.drift import Sides, can_drift, number_drift, sides_of, value_drift
+from training.data.validation.drift import FREQUENT_VALUES, cut_of, number_drift, value_drift
+from training.data.validation.number_columns import NEITHER, NumberColumn, Sides
 from training.data.validation.results import ColumnStatistics
-from training.data.validation.snapshot_view import NUMBERS, TableView, numpy_of, valid_of
-from training.data.validation.suites import SuiteJudge
+from training.data.validation.snapshot_view import NUMBERS, TableView, groups_of, numpy_of, valid_of
+from training.data.validation.value_columns import ValueColumn, count_values
+
+TIMES: Final = frozenset({"date", "timestamp"})
 
 
-def profile(view: TableView, span_us: tuple[int, int], judge: SuiteJudge | None = None) -> dict[str, ColumnStatistics]:
-    """Read each sound column once; return its statistics, and pass it to `judge`.
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What a suite needs beyond the statistics."""
 
-    The event time, the keys and what a suite compares with other columns stay in memory (`TableView.release`).
+    cuts: Mapping[str, Collection[float]] = field(default_factory=dict)
+    """Column to the numbers that its values are compared with."""
+    values: Collection[str] = ()
+    """Columns whose different values are judged."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnProfile:
+    """What one pass found of a column."""
+
+    statistics: ColumnStatistics
+    numbers: NumberColumn | None = None
+    values: ValueColumn | None = None
+    """Of texts and truth values."""
+
+
+def profile(view: TableView, span_us: tuple[int, int], wanted: Wanted | None = None) -> dict[str, ColumnProfile]:
+    """Return the profile of each sound column, in their order; in memory are a chunk of rows, and what DuckDB's limit allows.
+
+    The statistics are rows, nulls (NaN is one), infinite, minimum, maximum, for numbers mean and deviation, for what can drift `psi`
+    and, of numbers, `mean_shift`.
 
     Args:
         span_us: begin and end of the window, in microseconds since 1970.
-
-    Returns:
-        By column: rows, nulls (NaN is one), infinite, minimum, maximum, for numbers mean and deviation, for what can drift `psi`
-        and, of numbers, `mean_shift`.
     """
-    sound = view.sound_columns()
-    held = {view.contract.event_time, *view.contract.key, *(judge.compared if judge else ())}
-    view.hold(name for name in sound if name in held)
-    event_time = view.contract.event_time
-    sides = sides_of(view.column(event_time), span_us) if event_time in sound and event_time else None
-    statistics: dict[str, ColumnStatistics] = {}
-    for names in view.groups():
-        statistics |= _profile_group(view, names, sides, judge)
-    return statistics
+    wanted = wanted or Wanted()
+    cut_us = None if view.sound_event_time is None else cut_of(span_us)
+    kinds = {name: view.contract.types[name] for name in view.sound_columns()}
+    found: dict[str, ColumnProfile] = {}
+    for names in groups_of([name for name, kind in kinds.items() if kind in NUMBERS]):
+        found |= _profile_numbers(view, names, cut_us, wanted)
+    for names in groups_of([name for name, kind in kinds.items() if kind in TIMES]):
+        found |= _profile_times(view, names)
+    for name in kinds.keys() - found.keys():
+        found[name] = _profile_values(view, name, cut_us, hold=name in wanted.values)
+    return {name: found[name] for name in kinds}
 
 
-def _profile_group(view: TableView, names: list[str], sides: Sides | None, judge: SuiteJudge | None) -> dict[str, ColumnStatistics]:
-    """Return the statistics of some columns, which are in memory only until it returns."""
-    columns = {name: view.column(name) for name in names}
-    statistics = {name: _describe(view, name, values, sides) for name, values in columns.items()}
-    if judge:
-        judge.judge(columns)
-    return statistics
+def can_drift(view: TableView, column: str, statistics: ColumnStatistics) -> bool:
+    """Return whether a column is anything but a key, a time or a constant."""
+    if column in view.contract.key or view.contract.types[column] in TIMES:
+        return False
+    return bool(statistics["minimum"] != statistics["maximum"])
 
 
-def _describe(view: TableView, column: str, values: pa.ChunkedArray, sides: Sides | None) -> ColumnStatistics:
-    if view.contract.types[column] in NUMBERS:
-        return _describe_numbers(view, column, values, sides)
-    query = "SELECT CAST(min(bin) AS VARCHAR), CAST(max(bin) AS VARCHAR) FROM {table}"
-    minimum, maximum = view.query(query, {"bin": values})[0]
-    found: ColumnStatistics = {"rows": len(values), "nulls": values.null_count, "infinite": 0, "minimum": minimum, "maximum": maximum}
-    if sides is None or not can_drift(view, column, found):
-        return found
-    return {**found, **value_drift(view, values, sides)}
+def _profile_numbers(view: TableView, names: list[str], cut_us: int | None, wanted: Wanted) -> dict[str, ColumnProfile]:
+    columns = {name: NumberColumn(view.contract.types[name], tuple(wanted.cuts.get(name, ()))) for name in names}
+    event_time = view.sound_event_time if cut_us is not None else None
+    for chunk in view.chunks(dict.fromkeys([*names, *([event_time] if event_time else [])])):
+        sides = None if event_time is None or cut_us is None else _sides(chunk.column(event_time), cut_us)
+        for name, column in columns.items():
+            column.add(chunk.column(name), sides)
+    return {name: ColumnProfile(statistics=_of_numbers(view, name, column), numbers=column) for name, column in columns.items()}
 
 
-def _describe_numbers(view: TableView, column: str, values: pa.ChunkedArray, sides: Sides | None) -> ColumnStatistics:
-    stored = numpy_of(values.drop_null())
-    numbers = stored.astype(np.float64, copy=False)
-    is_finite = np.isfinite(numbers)
-    is_whole = bool(is_finite.all())
-    finite, exact = (numbers, stored) if is_whole else (numbers[is_finite], stored[is_finite])
-    num_nan = 0 if is_whole else int(np.count_nonzero(np.isnan(numbers)))
-    with np.errstate(over="ignore", invalid="ignore"):
-        mean, deviation = _moments(finite)
-        found: ColumnStatistics = {
-            "rows": len(values),
-            "nulls": values.null_count + num_nan,
-            "infinite": len(numbers) - len(finite) - num_nan,
-            # Of the stored values: an integer of 64 bits may be no double.
-            "minimum": exact.min().item() if len(exact) else None,
-            "maximum": exact.max().item() if len(exact) else None,
-            "mean": mean,
-            "deviation": deviation,
-        }
-        if sides is None or not can_drift(view, column, found):
-            return found
-        return {**found, **number_drift(numbers, sides[valid_of(values)] if values.null_count else sides)}
+def _sides(event_time: pa.ChunkedArray, cut_us: int) -> Sides:
+    """Return for each row whether it is older or newer, or neither where the event time is null."""
+    if not event_time.null_count:
+        return (numpy_of(event_time.cast(pa.int64())) >= cut_us).astype(np.int8)
+    sides = np.full(len(event_time), NEITHER, dtype=np.int8)
+    sides[valid_of(event_time)] = numpy_of(event_time.drop_null().cast(pa.int64())) >= cut_us
+    return sides
 
 
-def _moments(values: npt.NDArray[np.float64]) -> tuple[float | None, float | None]:
-    """Return mean and deviation; None without values."""
-    if not len(values):
+def _of_numbers(view: TableView, name: str, column: NumberColumn) -> ColumnStatistics:
+    whole = column.total
+    has_values = whole.moments.count > 0
+    found: ColumnStatistics = {
+        "rows": column.num_rows,
+        "nulls": column.num_null + whole.num_nan,
+        "infinite": whole.num_below + whole.num_above,
+        "minimum": column.minimum,
+        "maximum": column.maximum,
+        "mean": whole.moments.mean if has_values else None,
+        "deviation": whole.moments.deviation if has_values else None,
+    }
+    return {**found, **number_drift(column)} if can_drift(view, name, found) else found
+
+
+def _profile_times(view: TableView, names: list[str]) -> dict[str, ColumnProfile]:
+    rows = 0
+    nulls = dict.fromkeys(names, 0)
+    bounds: dict[str, list[pa.Scalar]] = {name: [] for name in names}
+    for chunk in view.chunks(names):
+        rows += chunk.num_rows
+        for name in names:
+            values = chunk.column(name)
+            nulls[name] += values.null_count
+            extremes = pc.min_max(values)
+            bounds[name] = _extremes([*bounds[name], extremes["min"], extremes["max"]])
+    return {
+        name: ColumnProfile(
+            statistics={"rows": rows, "nulls": nulls[name], "infinite": 0, "minimum": minimum, "maximum": maximum},
+        )
+        for name in names
+        for minimum, maximum in [_texts(view, bounds[name])]
+    }
+
+
+def _extremes(values: list[pa.Scalar]) -> list[pa.Scalar]:
+    known = [value for value in values if value.is_valid]
+    return sorted(known, key=lambda value: value.value)[:: max(1, len(known) - 1)]
+
+
+def _texts(view: TableView, bounds: list[pa.Scalar]) -> tuple[str | None, str | None]:
+    """Return the least and the greatest time as DuckDB writes them."""
+    if not bounds:
         return None, None
-    # Differences to any of the values are exact, or nearly so, where all are large and close to each other: identifiers, epochs.
-    base = values[0]
-    differences = values - base
-    return float(base + np.mean(differences)), float(np.std(differences))
+    # As numbers: `pa.array` would import pandas.
+    times = [f"DATE '1970-01-01' + {b.value}" if pa.types.is_date(b.type) else f"make_timestamptz({b.value})" for b in bounds]
+    found = view.connection.execute(f"SELECT {', '.join(f'CAST({time} AS VARCHAR)' for time in times)}").fetchall()[0]
+    return found[0], found[-1]
+
+
+def _profile_values(view: TableView, name: str, cut_us: int | None, *, hold: bool) -> ColumnProfile:
+    column = count_values(view, name, cut_us=cut_us, num_by_older=FREQUENT_VALUES, hold=hold)
+    found: ColumnStatistics = {
+        "rows": column.num_rows,
+        "nulls": column.num_null,
+        "infinite": 0,
+        "minimum": column.minimum,
+        "maximum": column.maximum,
+    }
+    statistics: ColumnStatistics = {**found, **value_drift(column)} if can_drift(view, name, found) else found
+    return ColumnProfile(statistics=statistics, values=column)

@@ -6,22 +6,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from zoneinfo import ZoneInfo
-
-import pyarrow as pa
 
 from training.data.label_delay import UnknownLabels
 from training.data.snapshot_meta import SnapshotMeta
 from training.data.validation import checks
-from training.data.validation.column_statistics import profile
+from training.data.validation.column_statistics import ColumnProfile, profile
 from training.data.validation.day_checks import check_days
 from training.data.validation.label_checks import check_unknown_labels
 from training.data.validation.results import CheckResult, Findings
 from training.data.validation.row_filter_checks import left_out_rows, rows_of_union
 from training.data.validation.snapshot_view import TableView
-from training.data.validation.suites import CODE, Suite, SuiteJudge, load_suite
+from training.data.validation.suite_words import CODE
+from training.data.validation.suites import Suite, SuiteJudge, load_suite
 from training.sql.expressions import literal, quoted
+
+DEFAULT_MEMORY: Final = 2**30
+"""Of `validate.memory`: 1 GiB."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,6 +43,8 @@ class Rules:
     """`validate.schema_change`"""
     empty_days: Any = None
     """`validate.empty_days`"""
+    memory: int = DEFAULT_MEMORY
+    """`validate.memory`, bytes."""
     unknown: UnknownLabels | None = None
     """`unknown_labels` of the snapshot's meta."""
 
@@ -62,14 +66,13 @@ def validate_snapshot(
         suites_path: folder of the suites; None: the installation's.
 
     Raises:
-        SpecError: `suite.missing`, `suite.invalid`.
+        SpecError: `suite.missing`, `suite.invalid`, `suite.memory`.
     """
     findings = Findings()
     # Before anything slow: a suite that cannot be read is an error for any data.
     suites = {view.name: load_suite(view.contract.suite, suites_path) for view in views if view.contract.suite}
     for number, view in enumerate(views):
         findings.checks += _table_checks(view, suites.get(view.name), findings, rules, previous, is_main=number == 0)
-        view.release()
         on_table(number + 1, len(views))
     return findings
 
@@ -78,23 +81,25 @@ def _table_checks(
     view: TableView, suite: Suite | None, findings: Findings, rules: Rules, previous: SnapshotMeta | None, *, is_main: bool
 ) -> list[CheckResult]:
     """Return the checks of a table; add its statistics to `findings`, and what is known of the main table's days."""
-    if view.contract.event_time in (sound := view.sound_columns()):
-        view.hold([view.contract.event_time])
     always = [*checks.check_schema(view), checks.check_rows(view)]
     asked = _main_checks(view, findings, rules, previous) if is_main else []
     asked += checks.check_schema_change(view, previous, blocks=rules.schema_change == "fail")
     blocker = next((c for c in [*always, *asked] if c.status == "failed" and c.code.startswith(("schema.", "data.empty"))), None)
     judge = None
     if suite and not blocker:
-        judge = SuiteJudge(suite, name=view.contract.suite or "", table=view.name, columns=sound)
+        types = {name: view.contract.types[name] for name in view.sound_columns()}
+        judge = SuiteJudge(suite, name=view.contract.suite or "", table=view.name, types=types)
+        judge.refuse_too_large(view, rules.memory)
+    profiles: dict[str, ColumnProfile] = {}
     if view.facts["rows"]:
         span_us = (round(rules.start.timestamp() * 1e6), round(rules.end.timestamp() * 1e6))
-        statistics = findings.statistics[view.name] = profile(view, span_us, judge)
+        profiles = profile(view, span_us, judge.wanted if judge else None)
+        statistics = findings.statistics[view.name] = {name: column.statistics for name, column in profiles.items()}
         always += checks.check_complete(view, statistics, label=rules.label if is_main else None)
         always += checks.check_unique(view)
         always += checks.check_finite(view, statistics)
         always += checks.check_partition_days(view, rules.zone)
-    return always + asked + (_suite_checks(view, judge, blocker) if suite else [])
+    return always + asked + (_suite_checks(view, judge, blocker, profiles, rules) if suite else [])
 
 
 def _main_checks(view: TableView, findings: Findings, rules: Rules, previous: SnapshotMeta | None) -> list[CheckResult]:
@@ -114,9 +119,11 @@ def _main_checks(view: TableView, findings: Findings, rules: Rules, previous: Sn
     return found + checks.check_freshness(view, rules.freshness, rules.as_of)
 
 
-def _suite_checks(view: TableView, judge: SuiteJudge | None, blocker: CheckResult | None) -> list[CheckResult]:
+def _suite_checks(
+    view: TableView, judge: SuiteJudge | None, blocker: CheckResult | None, profiles: dict[str, ColumnProfile], rules: Rules
+) -> list[CheckResult]:
     if judge:
-        return judge.results(view.facts["rows"], lambda names: pa.table({name: view.column(name) for name in names}).to_pandas())
+        return judge.judge(view, profiles, rules.memory)
     return [
         CheckResult(
             code=CODE,
@@ -136,9 +143,8 @@ def _rows_per_day(view: TableView, zone: ZoneInfo) -> dict[str, int]:
         for facts in view.facts["parts"].values():
             day = facts["partition"] or ""
             days[day] = days.get(day, 0) + facts["rows"]
-    elif view.contract.event_time in view.sound_columns():
-        event_time = view.contract.event_time or ""
+    elif (event_time := view.sound_event_time) is not None:
         local = f"CAST(timezone({literal(zone.key)}, {quoted(event_time)}) AS DATE)"
         query = f"SELECT {local} AS day, count(*) FROM {{table}} WHERE {quoted(event_time)} IS NOT NULL GROUP BY 1"  # noqa: S608
-        days = {day.isoformat(): count for day, count in view.rows(query, [event_time])}
+        days = {day.isoformat(): count for day, count in view.rows(query)}
     return dict(sorted(days.items()))

@@ -1,9 +1,9 @@
-"""A snapshot as validation sees it: the columns of each table, read from its parts one at a time, and SQL over columns in memory."""
+"""A snapshot as validation sees it: chunks of rows of some columns of a table, and SQL over all of its rows; never all rows in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -15,31 +15,39 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from training.data.snapshot_meta import TableFacts, snapshot_meta
+from training.runtime.stage_memory import engine_memory_bytes
 from training.sources.table_contract import TableContract
 from training.sources.tables import ARROW_TYPES
-from training.sql.expressions import hardened
+from training.sql.expressions import hardened, literal, quoted
 from training.store import Manifest
 
-PART_COLUMN: Final = "nightshift_part"
-RELATION: Final = "columns_in_memory"
+FILE_COLUMN: Final = "nightshift_file"
+ROW_COLUMN: Final = "file_row_number"
 NUMBERS: Final = frozenset({"int8", "int16", "int32", "int64", "float", "double"})
+CHUNK_ROWS: Final = 2**16
+"""Rows that are in memory at a time: enough for the processor's arithmetic, few enough for its caches."""
 GROUP_BYTES: Final = 64 * 2**20
-"""Columns are read in groups of about this size, or one by one where a column is larger."""
+"""So many columns are read at a time that a chunk of them is about this large."""
+VALUE_BYTES: Final = 8
 
 
 class ColumnSource(Protocol):
     """Where the columns of a table come from."""
 
-    def read(self, column: str, kind: str) -> pa.ChunkedArray:
-        """Return a column over all parts, in their order, as the type that the YAML calls `kind`."""
+    def chunks(self, types: Mapping[str, str]) -> Iterator[pa.Table]:
+        """Yield all rows of some columns, in the order of the parts, `CHUNK_ROWS` at a time, fewer only in the last chunk.
+
+        Args:
+            types: column to the type that the YAML names.
+        """
         ...
 
-    def part_rows(self) -> list[int]:
-        """Return the number of rows of each part."""
+    def relation(self) -> str:
+        """Return SQL of all parts' rows; `FILE_COLUMN` is the path of a row's part, `ROW_COLUMN` its number there."""
         ...
 
-    def size_bytes(self, column: str) -> int:
-        """Return about how much memory a column takes."""
+    def paths(self) -> list[Path]:
+        """Return the file of each part."""
         ...
 
 
@@ -53,25 +61,33 @@ class ParquetParts:
     def _metadata(self) -> list[pq.FileMetaData]:
         return [pq.read_metadata(path) for path in self._paths]
 
-    def read(self, column: str, kind: str) -> pa.ChunkedArray:
-        parts = (
-            pq.ParquetFile(path, metadata=metadata).read(columns=[column]).column(column)
-            for path, metadata in zip(self._paths, self._metadata, strict=True)
-        )
-        wanted = ARROW_TYPES[kind]
-        return pa.chunked_array([chunk for part in parts for chunk in part.cast(wanted).chunks], wanted)
+    def chunks(self, types: Mapping[str, str]) -> Iterator[pa.Table]:
+        schema = pa.schema([(name, ARROW_TYPES[kind]) for name, kind in types.items()])
+        waiting: list[pa.Table] = []
+        num_waiting = 0
+        for batch in self._batches(list(types)):
+            waiting.append(pa.Table.from_batches([batch]).cast(schema))
+            num_waiting += batch.num_rows
+            while num_waiting >= CHUNK_ROWS:
+                rows = pa.concat_tables(waiting)
+                yield rows.slice(0, CHUNK_ROWS)
+                waiting, num_waiting = [rows.slice(CHUNK_ROWS)], num_waiting - CHUNK_ROWS
+        if num_waiting:
+            yield pa.concat_tables(waiting)
 
-    def part_rows(self) -> list[int]:
-        return [metadata.num_rows for metadata in self._metadata]
+    def relation(self) -> str:
+        files = ", ".join(literal(str(path)) for path in self._paths)
+        return f"read_parquet([{files}], hive_partitioning = false, filename = {literal(FILE_COLUMN)}, file_row_number = true)"
 
-    def size_bytes(self, column: str) -> int:
-        stored = 0
-        for metadata in self._metadata:
-            place = metadata.schema.names.index(column)
-            groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
-            stored += sum(group.column(place).total_uncompressed_size for group in groups)
-        # Great Expectations judges 64-bit numbers, independent of the width in the file.
-        return max(stored, 8 * sum(self.part_rows()))
+    def paths(self) -> list[Path]:
+        return self._paths
+
+    def _batches(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
+        for path, metadata in zip(self._paths, self._metadata, strict=True):
+            # With `pre_buffer`, Arrow's default, every row group that was read stays in memory.
+            with pq.ParquetFile(path, metadata=metadata, pre_buffer=False) as file:
+                for batch in file.iter_batches(CHUNK_ROWS, columns=columns, use_threads=False):
+                    yield batch.select(columns)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +101,6 @@ class TableView:
     """Part name to digest."""
     source: ColumnSource
     connection: duckdb.DuckDBPyConnection
-    _held: dict[str, pa.ChunkedArray] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -101,49 +116,41 @@ class TableView:
         schemas = [self.part_schema(part) for part in self.facts["parts"]]
         return [name for name, kind in self.contract.types.items() if all(schema.get(name) == kind for schema in schemas)]
 
-    def hold(self, columns: Iterable[str]) -> None:
-        """Read columns, and keep them in memory until `release`."""
-        for column in columns:
-            self._held[column] = self.column(column)
+    @property
+    def sound_event_time(self) -> str | None:
+        """The column of the event time, None where the table has none that can be read."""
+        event_time = self.contract.event_time
+        return event_time if event_time in self.sound_columns() else None
 
-    def release(self) -> None:
-        """Free the columns that are held."""
-        self._held.clear()
+    def chunks(self, columns: Iterable[str]) -> Iterator[pa.Table]:
+        """Yield all rows of some sound columns, see `ColumnSource.chunks`."""
+        return self.source.chunks({name: self.contract.types[name] for name in columns})
 
-    def column(self, name: str) -> pa.ChunkedArray:
-        """Return a sound column; one that is not held is read from the files."""
-        return self._held[name] if name in self._held else self.source.read(name, self.contract.types[name])
-
-    def groups(self) -> Iterator[list[str]]:
-        """Yield the names of all sound columns, as many at a time as `GROUP_BYTES` holds."""
-        group: list[str] = []
-        size_bytes = 0
-        for name in self.sound_columns():
-            column_bytes = self.source.size_bytes(name)
-            if group and size_bytes + column_bytes > GROUP_BYTES:
-                yield group
-                group, size_bytes = [], 0
-            group.append(name)
-            size_bytes += column_bytes
-        if group:
-            yield group
-
-    def rows(self, query: str, columns: Sequence[str]) -> list[tuple[Any, ...]]:
-        """Run a query over columns, which should be held; `{table}` stands for them, and `PART_COLUMN` is the number of the part.
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        """Run a query over all parts; `{table}` stands for them, see `ColumnSource.relation`.
 
         Instants must be converted: the driver cannot return them.
         """
-        part_rows = self.source.part_rows()
-        part = np.repeat(np.arange(len(part_rows), dtype=np.int32), part_rows)
-        return self.query(query, {**{name: self.column(name) for name in columns}, PART_COLUMN: arrow_of(part, pa.int32())})
+        return self.connection.execute(self.sql(query)).fetchall()
 
-    def query(self, query: str, columns: Mapping[str, pa.Array | pa.ChunkedArray]) -> list[tuple[Any, ...]]:
-        """Run a query over arrays of one length; `{table}` stands for them."""
-        self.connection.register(RELATION, pa.table(dict(columns)))
-        try:
-            return self.connection.execute(query.replace("{table}", RELATION)).fetchall()
-        finally:
-            self.connection.unregister(RELATION)
+    def sql(self, query: str) -> str:
+        """Return a query with `{table}` replaced."""
+        return query.replace("{table}", self.source.relation())
+
+
+def groups_of(columns: Sequence[str]) -> Iterator[list[str]]:
+    """Yield the columns in groups that are read at a time."""
+    size = max(1, GROUP_BYTES // (CHUNK_ROWS * VALUE_BYTES))
+    for start in range(0, len(columns), size):
+        yield list(columns[start : start + size])
+
+
+def rows_bytes(view: TableView, columns: Collection[str]) -> int:
+    """Return how much memory all rows of some columns take: 8 bytes for a value, and the bytes of texts."""
+    texts = [name for name in columns if view.contract.types[name] == "string"]
+    lengths = [f"coalesce(sum(strlen({quoted(name)})), 0)" for name in texts]
+    text_bytes = sum(int(length) for length in view.rows(f"SELECT {', '.join(lengths)} FROM {{table}}")[0]) if texts else 0  # noqa: S608
+    return VALUE_BYTES * view.facts["rows"] * len(columns) + text_bytes
 
 
 def numpy_of(values: pa.ChunkedArray) -> npt.NDArray[Any]:
@@ -156,17 +163,12 @@ def valid_of(values: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
     return numpy_of(values.is_valid().cast(pa.uint8())).astype(np.bool_)
 
 
-def arrow_of(values: npt.NDArray[Any], arrow_type: pa.DataType) -> pa.Array:
-    """Return numbers as Arrow's, without a copy; `pa.array` would import pandas."""
-    return pa.Array.from_buffers(arrow_type, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
-
-
 def open_snapshot(manifest: Manifest, folder: Path, contracts: list[TableContract]) -> list[TableView]:
     """Open the tables of a snapshot whose files lie in `folder`, in the order of the contracts.
 
-    One thread: equal data give equal sums on every machine.
+    One thread: rows come in the order of the files.
     """
-    connection = hardened([folder], threads=1)
+    connection = hardened([folder], threads=1, memory_limit=f"{engine_memory_bytes()}B", trusts_statistics=False)
     views = []
     for contract in contracts:
         facts = snapshot_meta(manifest)["tables"][contract.name]

@@ -1,8 +1,9 @@
-"""Great Expectations suites of the repository, run on the rows themselves: all rows, never a sample, a few columns at a time.
+"""Great Expectations suites of the repository, judged by all rows of a table, never by a sample, and never by all of them in memory.
 
-The validator is used below `ValidationDefinition.run`: that one stores its result, and cannot store one of an expectation on
-quantiles (numpy's booleans are not JSON); and `Batch.validate` hashes the whole frame twice. Numbers are widened to 64 bits
-first: Great Expectations compares narrower ones value by value in Python.
+Great Expectations' own expectations judge numbers that one pass of the rows found (`suite_profile`), or the sum of what they find in
+batches of rows (`suite_batches`). Some need all rows at a time; those are held to `validate.memory`. Their validator is used below
+`ValidationDefinition.run`: that one stores its result, and cannot store one of an expectation on quantiles (numpy's booleans are not
+JSON); and `Batch.validate` hashes the whole frame twice.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NotRequired, TypedDict
 
@@ -18,9 +19,25 @@ import numpy as np
 import pyarrow as pa
 
 from training.contracts import JsonObject
-from training.data.validation.results import CheckResult, Status
+from training.data.validation.column_statistics import ColumnProfile, Wanted
+from training.data.validation.results import CheckResult
+from training.data.validation.snapshot_view import TableView, rows_bytes
+from training.data.validation.suite_batches import EXAMPLES, judge_batches, metrics_of, result_of_metrics
+from training.data.validation.suite_frames import judged_as, widened
+from training.data.validation.suite_kinds import (
+    ADDITIVE,
+    BETWEEN,
+    OF_A_BATCH,
+    QUANTILES,
+    REPEATED,
+    SHIPPED_EXPECTATIONS,
+    WITHOUT_VALUES,
+    nearest_supported,
+    needs_all_rows,
+)
+from training.data.validation.suite_profile import ProfileMetrics, Unknown
+from training.data.validation.suite_words import columns_named, result_of
 from training.errors import Problem, SpecError, shown
-from training.format import figure
 from training.installation import EXPECTATIONS
 from training.runtime.lazy_imports import lean_imports
 
@@ -30,27 +47,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CHECKOUT: Final = Path(__file__).resolve().parent.parent.parent.parent
-CODE: Final = "expectation.failed"
-BLOCKING_SEVERITIES: Final = frozenset({"critical", "error"})
-COLUMN_ARGUMENTS: Final = ("column", "column_A", "column_B", "column_list")
-MAX_VALUES_SHOWN: Final = 3
 DEFERRED: Final = ("altair", "scipy.spatial", "scipy.stats")
 """Great Expectations needs them for distributions and for the charts of its own pages."""
 ABSENT: Final = ("boto3", "botocore", "cryptography", "google.cloud", "psycopg2", "sqlalchemy")
 """What it can do without: it judges data frames here, no databases and clouds."""
-SHIPPED_EXPECTATIONS: Final = "great_expectations.expectations.core."
-WITHOUT_VALUES: Final = frozenset(
-    {
-        "expect_column_to_exist",
-        "expect_table_column_count_to_be_between",
-        "expect_table_column_count_to_equal",
-        "expect_table_columns_to_match_ordered_list",
-        "expect_table_columns_to_match_set",
-        "expect_table_row_count_to_be_between",
-        "expect_table_row_count_to_equal",
-    }
-)
-"""Types that read the names of columns or the number of rows, and no value; unless they have a row condition."""
+MIB: Final = 2**20
 
 
 def suites_folder(environ: Mapping[str, str] = os.environ) -> Path:
@@ -96,88 +97,178 @@ def run_suite(suite: Suite, frame: pd.DataFrame, *, name: str, table: str) -> li
     Raises:
         SpecError: `suite.invalid`, as `SuiteJudge`.
     """
-    judge = SuiteJudge(suite, name=name, table=table, columns=list(frame.columns))
-    judge.judge_frame(frame)
-    return judge.results(len(frame), lambda columns: frame[columns])
+    types = {str(column): "float" if dtype == "float32" else None for column, dtype in frame.dtypes.items()}
+    return SuiteJudge(suite, name=name, table=table, types=types).judge_frame(frame)
 
 
 class SuiteJudge:
-    """Judges a table by a suite, a few columns at a time: each expectation once all that it reads is there.
+    """Judges a table by a suite.
 
     An expectation that could not be evaluated has failed, at every severity. One that was evaluated and not met has failed
     where its severity is critical (the default), and is a warning else.
 
+    Args:
+        name: of the suite, for messages.
+        types: column that can be read to the type that the YAML names, None if that is not known.
+
     Raises:
-        SpecError: `suite.invalid`, Great Expectations does not know an expectation, or refuses its arguments.
+        SpecError: `suite.invalid`: Great Expectations does not know an expectation or an argument.
     """
 
-    def __init__(self, suite: Suite, *, name: str, table: str, columns: Sequence[str]) -> None:
+    def __init__(self, suite: Suite, *, name: str, table: str, types: Mapping[str, str | None]) -> None:
         with lean_imports(deferred=DEFERRED, absent=ABSENT):
             # A second of CPU even so, which a pipeline without suites does not pay.
             import great_expectations as gx
             from great_expectations.data_context.types.base import ProgressBarsConfig
 
         self._given = suite["expectations"]
-        self._name, self._table, self._columns = name, table, list(columns)
+        self._name, self._table, self._columns = name, table, list(types)
         context = gx.get_context(mode="ephemeral")
         context.variables.progress_bars = ProgressBarsConfig(globally=False)
         asset = context.data_sources.add_pandas("snapshot").add_dataframe_asset(table)
         self._definition = asset.add_batch_definition_whole_dataframe("rows")
+        judged = judged_as(self._given, [column for column, kind in types.items() if kind == "float"])
+        prepared = self._prepared(judged).expectations
+        self._expectations: dict[int, Any] = {expectation.meta["position"]: expectation for expectation in prepared}
+        # Great Expectations logs what it does not know, and leaves it out.
+        lost = [self._type(number) for number in range(len(self._given)) if number not in self._expectations]
+        if lost:
+            raise _refused("suite.invalid", name, f"no result for {', '.join(lost)}", "an expectation without a result cannot pass")
+        self._reads = {number: _reads(expectation, self._columns) for number, expectation in self._expectations.items()}
         self._results: dict[int, CheckResult] = {}
-        prepared = self._prepared([*enumerate(self._given)]).expectations
-        reads = {expectation.meta["position"]: _reads(expectation, self._columns) for expectation in prepared}
-        self._without_values = [number for number in sorted(reads) if not reads[number]]
-        self._waiting = {number: columns for number, columns in sorted(reads.items()) if columns}
 
     @property
-    def compared(self) -> frozenset[str]:
-        """Columns that some expectation reads together with others: they must be in memory together."""
-        return frozenset(column for columns in self._waiting.values() if len(columns) > 1 for column in columns)
+    def wanted(self) -> Wanted:
+        """What the profile of the columns must hold."""
+        cuts: dict[str, list[float]] = {}
+        values: set[str] = set()
+        for expectation in self._expectations.values():
+            arguments = expectation.configuration.kwargs
+            column = arguments.get("column")
+            if column in self._columns:
+                values.add(column)
+            if column in self._columns and expectation.configuration.type == BETWEEN:
+                bounds = (arguments.get("min_value"), arguments.get("max_value"))
+                cuts.setdefault(column, []).extend(float(bound) for bound in bounds if isinstance(bound, int | float))
+        return Wanted(cuts=cuts, values=frozenset(values))
 
-    def judge(self, columns: Mapping[str, pa.ChunkedArray]) -> None:
-        """Judge what reads none but these columns, and has not been judged."""
-        ready = [number for number, reads in self._waiting.items() if reads <= columns.keys()]
-        if read := {column for number in ready for column in self._waiting[number]}:
-            self._run(ready, pa.table({name: values for name, values in columns.items() if name in read}).to_pandas())
+    def refuse_too_large(self, view: TableView, limit_bytes: int) -> None:
+        """Refuse expectations that need all rows in memory, where that is more than the limit; before anything is read.
 
-    def judge_frame(self, frame: pd.DataFrame) -> None:
-        """Judge all that reads a value, by a frame with all columns."""
-        self._run(list(self._waiting), frame)
+        Raises:
+            SpecError: `suite.memory`.
+        """
+        for number, expectation in self._expectations.items():
+            if self._reads[number] and needs_all_rows(expectation):
+                self._check_size(view, number, limit_bytes)
 
-    def results(self, num_rows: int, frame_of: Callable[[list[str]], pd.DataFrame]) -> list[CheckResult]:
-        """Judge the rest; return one result per expectation, in the suite's order.
+    def judge_frame(self, frame: pd.DataFrame) -> list[CheckResult]:
+        """Judge all by a frame with all columns and rows; return one result per expectation, in the suite's order."""
+        self._run([number for number, reads in self._reads.items() if reads], widened(frame))
+        self._run([number for number, reads in self._reads.items() if not reads], _without_values(self._columns, len(frame)))
+        return self._in_order()
+
+    def judge(self, view: TableView, profiles: Mapping[str, ColumnProfile], limit_bytes: int) -> list[CheckResult]:
+        """Judge all by the profile of a table with rows; what it does not say by batches of rows, the rest by all rows.
 
         Args:
-            frame_of: returns the rows of some columns, all of them in `compared`.
+            limit_bytes: of all rows of the columns that an expectation reads.
+
+        Returns:
+            One result per expectation, in the suite's order.
+
+        Raises:
+            SpecError: `suite.memory`: an expectation needs more.
         """
-        for reads in sorted(set(self._waiting.values()), key=sorted):
-            numbers = [number for number, columns in self._waiting.items() if columns == reads]
-            self._run(numbers, frame_of([column for column in self._columns if column in reads]))
-        self._run(self._without_values, _without_values(self._columns, num_rows))
-        lost = [expectation["type"] for number, expectation in enumerate(self._given) if number not in self._results]
-        if lost:
-            raise _refused("suite.invalid", self._name, f"no result for {', '.join(lost)}", "an expectation without a result cannot pass")
-        return [self._results[number] for number in sorted(self._results)]
+        metrics = ProfileMetrics(view, profiles)
+        for number in self._missing():
+            self._by_profile(number, metrics)
+        # Of columns that are not there: an error for any rows.
+        self._run([number for number in self._missing() if not self._reads[number]], _without_values(self._columns, view.facts["rows"]))
+        for numbers in self._of_equal_columns([number for number in self._missing() if self._type(number) in ADDITIVE]):
+            self._by_batches(numbers, view, metrics)
+        for numbers in self._of_equal_columns(self._missing()):
+            self._check_size(view, numbers[0], limit_bytes)
+            self._run(numbers, metrics.frame(pa.concat_tables(view.chunks(self._columns_of(numbers)))))
+        return self._in_order()
+
+    def _by_profile(self, number: int, metrics: ProfileMetrics) -> None:
+        """Judge an expectation if the profile says enough; of one that is not met, only if no examples of rows are needed."""
+        expectation = self._expectations[number]
+        if needs_all_rows(expectation) or self._type(number) in OF_A_BATCH:
+            return
+        try:
+            values = {metric.id: metrics.value(metric) for metric in metrics_of(expectation, None)}
+        except Unknown:
+            return
+        result = result_of_metrics(expectation, values, None)
+        if self._type(number) in ADDITIVE and self._reads[number] and not result.success:
+            return
+        if result.success or self._type(number) not in REPEATED:
+            self._add(number, result)
+        else:
+            examples = {
+                metric: metrics.repeated(expectation) if metric[0].endswith(EXAMPLES) else value for metric, value in values.items()
+            }
+            self._add(number, result_of_metrics(expectation, examples, None))
+
+    def _by_batches(self, numbers: list[int], view: TableView, metrics: ProfileMetrics) -> None:
+        batches = (metrics.frame(chunk) for chunk in view.chunks(self._columns_of(numbers)))
+        for number, result in zip(numbers, judge_batches([self._expectations[number] for number in numbers], batches), strict=True):
+            self._add(number, result)
 
     def _run(self, numbers: Sequence[int], frame: pd.DataFrame) -> None:
         from great_expectations.validator.v1_validator import Validator
 
-        if not numbers:
-            return
-        frame, judged = _widened(frame, [self._given[number] for number in numbers])
-        suite = self._prepared([*zip(numbers, judged, strict=True)])
-        validator = Validator(self._definition, batch_parameters={"dataframe": frame}, result_format="SUMMARY")
-        for result in validator.validate_expectation_suite(suite).results:
-            number = result.expectation_config.meta["position"]
-            self._results[number] = _judge(result, self._given[number]["kwargs"], table=self._table)
-        for number in numbers:
-            self._waiting.pop(number, None)
+        # Two expectations on quantiles of a column would both be judged by the quantiles of the first.
+        alone = [[number] for number in numbers if self._type(number) == QUANTILES]
+        for some in [[number for number in numbers if [number] not in alone], *alone]:
+            if some:
+                validator = Validator(self._definition, batch_parameters={"dataframe": frame}, result_format="SUMMARY")
+                for result in validator.validate_expectation_suite(self._suite_of(some)).results:
+                    self._add(result.expectation_config.meta["position"], result)
 
-    def _prepared(self, expectations: Sequence[tuple[int, Expectation]]) -> Any:
+    def _add(self, number: int, result: Any) -> None:
+        self._results[number] = result_of(result, self._given[number]["kwargs"], table=self._table)
+
+    def _in_order(self) -> list[CheckResult]:
+        return [self._results[number] for number in sorted(self._expectations)]
+
+    def _missing(self) -> list[int]:
+        return [number for number in sorted(self._expectations) if number not in self._results]
+
+    def _type(self, number: int) -> str:
+        return str(self._given[number]["type"])
+
+    def _columns_of(self, numbers: Sequence[int]) -> list[str]:
+        """Return the columns that some expectations read, in the table's order."""
+        reads = frozenset[str]().union(*(self._reads[number] for number in numbers))
+        return [column for column in self._columns if column in reads]
+
+    def _of_equal_columns(self, numbers: Sequence[int]) -> list[list[int]]:
+        """Return the expectations in lists of those that read the same columns."""
+        sets = {self._reads[number]: None for number in numbers}
+        return [[number for number in numbers if self._reads[number] == reads] for reads in sets]
+
+    def _check_size(self, view: TableView, number: int, limit_bytes: int) -> None:
+        size_bytes = rows_bytes(view, self._columns_of([number]))
+        if size_bytes <= limit_bytes:
+            return
+        kind, columns = self._type(number), columns_named(self._given[number]["kwargs"])
+        what = f"{kind} of {', '.join(columns) or 'all columns'} needs all rows in memory, {size_bytes / MIB:,.0f} MiB"
+        message = f"table {shown(self._table)}: {what}, and validate.memory is {limit_bytes / MIB:,.0f} MiB"
+        raise _refused("suite.memory", self._name, message, f"use {nearest_supported(kind)}, or raise validate.memory")
+
+    def _suite_of(self, numbers: Sequence[int]) -> Any:
+        import great_expectations as gx
+
+        return gx.ExpectationSuite(name=self._name, expectations=[self._expectations[number] for number in numbers])
+
+    def _prepared(self, expectations: Sequence[Expectation]) -> Any:
         """Return a suite of Great Expectations; each expectation's meta holds its position in the file."""
         import great_expectations as gx
 
-        placed = [{**given, "meta": {**(given.get("meta") or {}), "position": number}} for number, given in expectations]
+        placed = [{**given, "meta": {**(given.get("meta") or {}), "position": number}} for number, given in enumerate(expectations)]
         try:
             return gx.ExpectationSuite(name=self._name, expectations=placed)
         except Exception as err:  # Great Expectations and its pydantic raise a dozen classes here, each about the file
@@ -188,7 +279,7 @@ def _reads(expectation: Any, columns: Sequence[str]) -> frozenset[str]:
     """Return the columns whose values an expectation reads, empty for one that reads names and the number of rows only."""
     from great_expectations.expectations import expectation as kinds
 
-    named = _named(expectation.configuration.kwargs)
+    named = columns_named(expectation.configuration.kwargs)
     of_its_columns = (
         kinds.ColumnMapExpectation,
         kinds.ColumnAggregateExpectation,
@@ -208,93 +299,6 @@ def _without_values(columns: Sequence[str], num_rows: int) -> pd.DataFrame:
 
     zeros = np.broadcast_to(np.int8(0), num_rows)
     return pd.DataFrame(dict.fromkeys(columns, zeros), index=pd.RangeIndex(num_rows), copy=False)
-
-
-def _widened(frame: pd.DataFrame, expectations: Sequence[Expectation]) -> tuple[pd.DataFrame, list[Expectation]]:
-    """Return the frame with 64-bit numbers, and expectations that judge it as they would have judged the narrow ones.
-
-    A bound of a 32-bit column is compared as the 32-bit number that it is nearest to: 0.01 is met by a stored 0.01.
-    """
-    narrow = {name for name, dtype in frame.dtypes.items() if dtype == "float32"}
-    wide = {
-        name: "float64" if name in narrow else "int64"
-        for name, dtype in frame.dtypes.items()
-        if dtype in ("float32", "int8", "int16", "int32")
-    }
-    judged: list[Expectation] = []
-    for expectation in expectations:
-        arguments = dict(expectation.get("kwargs", {}))
-        if arguments.get("column") in narrow:
-            bounds = {name: arguments.get(name) for name in ("min_value", "max_value")}
-            arguments |= {name: float(np.float32(bound)) for name, bound in bounds.items() if isinstance(bound, int | float)}
-        judged.append({**expectation, "kwargs": arguments})
-    return frame.astype(wide), judged
-
-
-def _judge(result: Any, given: Mapping[str, Any], *, table: str) -> CheckResult:
-    """Return the result in words; `given` are the arguments as they stand in the file."""
-    config = result.expectation_config
-    severity = str(getattr(config.severity, "value", config.severity) or "critical")
-    broken = _exception(result.exception_info)
-    values = result.result or {}
-    status: Status = "passed"
-    if broken or not bool(result.success):
-        status = "failed" if broken or severity in BLOCKING_SEVERITIES else "warned"
-    arguments = {name: value for name, value in given.items() if name not in COLUMN_ARGUMENTS and value is not None}
-    return CheckResult(
-        code=CODE,
-        check=config.type,
-        table=table,
-        column=", ".join(_named(given)),
-        status=status,
-        observed=f"not evaluated: {broken}" if broken else _observed(values),
-        allowed=_told(arguments) or "as named",
-        detail=_examples(values) if status != "passed" else "",
-    )
-
-
-def _exception(info: Mapping[str, object] | None) -> str:
-    """Return the first exception's message, or an empty text: Great Expectations puts them into the result instead of raising."""
-    if not info:
-        return ""
-    for entry in (info, *info.values()):
-        if isinstance(entry, Mapping) and entry.get("raised_exception"):
-            return str(entry.get("exception_message") or "unknown exception").splitlines()[0][:200]
-    return ""
-
-
-def _observed(values: Mapping[str, Any]) -> str:
-    if "observed_value" in values:
-        return _told(values["observed_value"])
-    if "unexpected_count" in values:
-        percent = values.get("unexpected_percent_total", values.get("unexpected_percent"))
-        share = f" ({percent:.3g} %)" if percent else ""
-        return f"{values['unexpected_count']:,} unexpected of {values.get('element_count', 0):,} rows{share}"
-    return "met" if not values else _told(dict(values))
-
-
-def _examples(values: Mapping[str, Any]) -> str:
-    examples = values.get("partial_unexpected_list") or []
-    return f"for example {', '.join(shown(_plain(value)) for value in examples[:MAX_VALUES_SHOWN])}" if examples else ""
-
-
-def _named(arguments: Mapping[str, Any]) -> list[str]:
-    named = [arguments[name] for name in COLUMN_ARGUMENTS if arguments.get(name)]
-    return [name for value in named for name in (value if isinstance(value, list) else [value])]
-
-
-def _told(value: Any) -> str:
-    value = _plain(value)
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_told(inner)}" for name, inner in value.items())[:300]
-    if isinstance(value, float):
-        return figure(value)
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)[:300]
-
-
-def _plain(value: Any) -> Any:
-    """Return a numpy scalar as Python's own."""
-    return value.item() if hasattr(value, "item") and getattr(value, "ndim", 1) == 0 else value
 
 
 def _refused(code: str, name: str, message: str, hint: str) -> SpecError:

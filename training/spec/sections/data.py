@@ -14,6 +14,7 @@ from training.spec.sections.windows import Window
 from training.spec.source_kinds import DESCRIPTORS, Days, descriptor_of_source, known_sources, with_source_defaults
 from training.spec.types import (
     FROZEN,
+    Bytes,
     ColumnName,
     Duration,
     EmptyDays,
@@ -319,6 +320,8 @@ class Validate(Section):
     empty_days: EmptyDays = None
     """Days of the window that may have no rows: `allow`, or days of the week (`[sat, sun]`) in the pipeline's time zone. Absent: an empty
     partition fails, and a day without rows of a source without partitions warns."""
+    memory: Bytes | None = None
+    """What all rows of the columns of one expectation may take, for expectations that need them all in memory; absent: 1 GiB."""
 
 
 class Feature(Section):

@@ -39,6 +39,7 @@ CHANGES: list[tuple[str, str, str, set[str]]] = [
     (R, "suite: search_ranking/clicks", "suite: search_ranking/other", {"validate"}),
     (F, "suite: flight_delay/weather", "suite: flight_delay/other", {"validate"}),
     (R, "freshness: 36h", "freshness: 35h", {"validate"}),
+    (R, "freshness: 36h", "freshness: 36h\n  memory: 2GiB", set()),
     (R, "freshness: 36h", "freshness: 36h\n  empty_days: [sat, sun]", {"validate"}),
     (F, "freshness: 36h", "freshness: 36h\n  unknown_labels: 0.2", {"validate"}),
     (F, "test: 7d}", "test: 7d, end: window}", set()),

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from training.data.validation.column_statistics import profile
+from training.data.validation import column_statistics
+from training.data.validation.results import ColumnStatistics
 from training.data.validation.snapshot_view import TableView, open_snapshot
 from training.sources.table_contract import Column, TableContract
 from training.sources.tables import schema_of
@@ -35,6 +36,10 @@ def view(tmp_path: Path, columns: dict[str, pa.Array]) -> TableView:
     return open_snapshot(
         Manifest(kind="snapshot", files={"t/all.parquet": FileEntry(digest="a", size_bytes=1)}, meta=meta), tmp_path, [contract]
     )[0]
+
+
+def profile(opened: TableView, span_us: tuple[int, int]) -> dict[str, ColumnStatistics]:
+    return {name: found.statistics for name, found in column_statistics.profile(opened, span_us).items()}
 
 
 def test_statistics_keep_nan_and_infinity_out_of_the_numbers(tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ import pyarrow as pa
 import pytest
 
 from devstack.shop import make_day
+from tests.unit.training.data.validation.test_suite_verdicts import judged, view_of
 from training.data.validation.results import CheckResult
-from training.data.validation.suites import SuiteJudge, load_suite, run_suite, suites_folder
+from training.data.validation.suites import load_suite, run_suite, suites_folder
 from training.errors import SpecError
 
 Frame = pd.DataFrame
@@ -244,13 +245,20 @@ def test_an_expectation_that_is_unknown_is_refused(expectation: dict[str, Any]) 
 
 
 @pytest.mark.parametrize(("most", "status"), [(3, "failed"), (4, "passed")])
-def test_rows_of_a_condition_are_counted_by_their_values(most: int, status: str) -> None:
+def test_rows_of_a_condition_are_counted_by_their_values(tmp_path: Path, most: int, status: str) -> None:
     """Without its columns, the condition would be met by no row, and no number of rows would be too large."""
     condition = {"row_condition": "a > 5", "condition_parser": "pandas"}
     counted = {"type": "expect_table_row_count_to_be_between", "kwargs": {"min_value": 0, "max_value": most, **condition}}
-    rows = pa.table({"a": range(10), "b": range(10)})
-    judge = SuiteJudge({"expectations": [counted]}, name="s", table="t", columns=rows.column_names)
-    for name in rows.column_names:
-        judge.judge({name: rows.column(name)})
-    (found,) = judge.results(rows.num_rows, lambda names: rows.select(names).to_pandas())
+    rows = pa.table({"a": pa.array(range(10), pa.int64()), "b": pa.array(range(10), pa.int64())})
+    (found,) = judged(view_of(tmp_path, rows, {"a": "int64", "b": "int64"}), [counted])
     assert (found.status, found.observed) == (status, "4")
+
+
+def test_two_expectations_on_quantiles_of_a_column_are_judged_by_their_own() -> None:
+    def quantile(share: float, value: float) -> dict[str, Any]:
+        ranges = {"quantiles": [share], "value_ranges": [[value, value]]}
+        return {"type": "expect_column_quantile_values_to_be_between", "kwargs": {"column": "x", "quantile_ranges": ranges}}
+
+    frame = pd.DataFrame({"x": np.arange(11)})
+    found = run_suite(suite(quantile(0.1, 1), quantile(0.9, 9), not_null("x")), frame, name="s", table="t")
+    assert [check.status for check in found] == ["passed"] * 3

@@ -1,0 +1,138 @@
+"""Histograms, moments and ranks of numbers: exact, and the same for any order and division of the rows."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tests.unit.training.data.validation.test_suite_verdicts import view_of
+from training.data.exact_sums import ExactMoments
+from training.data.validation import order_statistics, snapshot_view
+from training.data.validation.column_statistics import profile
+from training.data.validation.integer_moments import IntegerMoments
+from training.data.validation.key_histogram import MAX_BINS, KeyHistogram, aligned, keys_of, values_of
+from training.data.validation.order_statistics import between, quantile, values_at
+
+RNG = np.random.default_rng(7)
+SAMPLES = {
+    "normal": RNG.normal(size=20_000),
+    "years": RNG.integers(2013, 2027, 5_000).astype(float),
+    "close": 1e9 + RNG.normal(size=5_000),
+    "heavy": np.exp(RNG.normal(0, 40, 5_000)) * RNG.choice([-1, 1], 5_000),
+    "ends": np.array([-1.7e308, -5e-324, 0.0, 5e-324, 1.7e308]),
+    "one": np.array([3.0]),
+}
+
+
+def histogram(values: np.ndarray, parts: int = 1) -> KeyHistogram:
+    found = KeyHistogram()
+    for part in np.array_split(values, parts):
+        found.add_sorted(np.sort(part))
+    return found
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_histogram_is_the_same_for_any_order_and_division(name: str) -> None:
+    values = SAMPLES[name]
+    whole = histogram(values)
+    assert whole.total == len(values)
+    assert len(whole.keys) <= MAX_BINS
+    for parts in (2, 7):
+        shuffled = histogram(np.random.default_rng(parts).permutation(values), parts)
+        merged = KeyHistogram()
+        for part in np.array_split(values, parts):
+            merged.merge(histogram(part))
+        for found in (shuffled, merged, KeyHistogram.from_json(whole.to_json())):
+            assert found.to_json() == whole.to_json()
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_bins_hold_the_numbers_between_their_ends(name: str) -> None:
+    values = np.sort(SAMPLES[name])
+    found = histogram(values)
+    lows, highs = found.lows(), found.highs()
+    counts = np.searchsorted(values, highs, side="right") - np.searchsorted(values, lows, side="left")
+    assert counts.tolist() == found.counts.tolist()
+
+
+def test_few_numbers_are_kept_apart_and_many_as_finely_as_the_bins_allow() -> None:
+    assert (histogram(SAMPLES["years"]).shift, len(histogram(SAMPLES["years"]).keys)) == (0, 14)
+    found = histogram(SAMPLES["normal"])
+    assert MAX_BINS / 2 < len(found.keys)
+    assert found.counts.max() / found.total < 1 / 100
+
+
+def test_histograms_of_two_shifts_are_compared_in_the_coarser_bins() -> None:
+    fine, coarse = histogram(np.array([1.0, 1.5, 2.0])), histogram(SAMPLES["normal"])
+    keys, mine, theirs = aligned(fine, coarse)
+    assert (mine.sum(), theirs.sum(), len(np.unique(keys))) == (3, 20_000, len(keys))
+    assert mine.max() == 1
+
+
+def test_keys_order_as_the_numbers_and_lead_back_to_them() -> None:
+    values = np.array([-np.inf, -1e308, -1.0, -5e-324, 0.0, 5e-324, 1.0, 1e308, np.inf])
+    assert (np.diff(keys_of(values)) > 0).all()
+    assert values_of(keys_of(values)).tolist() == values.tolist()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [-(2**63), 2**63 - 1, 0, -1],
+        [2**60 + number for number in range(1000)],
+        [5],
+        [-128, 127, 0],
+        list(range(70_000)),
+    ],
+)
+def test_moments_of_integers_are_those_of_exact_arithmetic(values: list[int]) -> None:
+    found = IntegerMoments()
+    for part in np.array_split(np.array(values, np.int64), 3):
+        found.merge(_moments(part))
+    assert (found.count, found.sum, found.squares) == (len(values), sum(values), sum(value * value for value in values))
+    assert found.mean == float(statistics.fmean(map(float, values))) or found.mean == sum(values) / len(values)
+    assert found.deviation == pytest.approx(math.sqrt(max(0, found.squares * len(values) - found.sum**2)) / len(values))
+
+
+def _moments(values: np.ndarray) -> IntegerMoments:
+    found = IntegerMoments()
+    found.add(values)
+    return found
+
+
+def test_moments_of_narrow_numbers_are_those_of_the_same_wide_ones() -> None:
+    special = np.array([1e-45, -1e-45, 3.4e38, -3.4e38, 0.1, 1e-20], np.float32)
+    values = np.concatenate([special, RNG.normal(size=20_000).astype(np.float32)])
+    narrow, wide = ExactMoments(), ExactMoments()
+    narrow.add(values)
+    wide.add(values.astype(np.float64))
+    assert (narrow.mean, narrow.deviation) == (wide.mean, wide.deviation)
+
+
+@pytest.mark.parametrize("method", ["linear", "lower", "higher", "midpoint", "nearest"])
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.25, 0.5, 0.77, 1.0])
+def test_quantiles_are_those_of_numpy(method: str, share: float) -> None:
+    values = np.sort(RNG.normal(size=38))
+    ranks, weight = quantile(len(values), share, method)
+    found = values[ranks[0]] if len(ranks) == 1 else between(values[ranks[0]], values[ranks[1]], weight)
+    assert found == np.quantile(values, share, method=method)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_values_by_rank_are_exact_with_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(snapshot_view, "CHUNK_ROWS", 1000)
+    monkeypatch.setattr(order_statistics, "MAX_COLLECTED", 50)
+    values = SAMPLES[name]
+    # Most rows in few bins: a range that must be divided.
+    values = np.concatenate([values, values[0] + np.abs(values[0]) * 1e-12 * np.arange(3000)])
+    with_special = pa.array([None, math.inf, -math.inf, math.nan, *np.random.default_rng(1).permutation(values)], pa.float64())
+    view = view_of(tmp_path, pa.table({"x": with_special}), {"x": "double"}, files=3)
+    numbers = profile(view, (0, 1))["x"].numbers
+    assert numbers is not None
+    ranks = [0, 1, len(values) // 10, len(values) // 2, len(values) - 1]
+    assert values_at(view, "x", list(dict.fromkeys(ranks)), numbers.total.histogram) == np.sort(values)[list(dict.fromkeys(ranks))].tolist()

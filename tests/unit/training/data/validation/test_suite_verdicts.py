@@ -1,0 +1,132 @@
+"""Verdicts on a profile and on batches of rows are those of Great Expectations on a frame of all rows."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.unit.training.data.validation.generated_suites import expectations, table
+from training.data.validation import order_statistics, snapshot_view, value_columns
+from training.data.validation.column_statistics import profile
+from training.data.validation.results import CheckResult
+from training.data.validation.snapshot_view import TableView, open_snapshot
+from training.data.validation.suites import SuiteJudge, run_suite
+from training.errors import SpecError
+from training.sources.table_contract import Column, TableContract
+from training.store import Manifest
+from training.store.manifests import FileEntry
+
+LIMIT = 2**30
+
+
+def view_of(folder: Path, rows: pa.Table, kinds: dict[str, str], *, files: int = 1) -> TableView:
+    """Write rows as files of a table."""
+    (folder / "t").mkdir(parents=True)
+    cuts = np.linspace(0, rows.num_rows, files + 1).astype(int)
+    parts: dict[str, dict[str, Any]] = {}
+    for number, (start, stop) in enumerate(itertools.pairwise(cuts)):
+        pq.write_table(rows.slice(start, stop - start), folder / f"t/{number:03}.parquet")
+        parts[f"t/{number:03}.parquet"] = {"rows": int(stop - start), "partition": None}
+    meta = {"tables": {"t": {"rows": rows.num_rows, "schema": kinds, "parts": parts}}}
+    contract = TableContract(name="t", kind="parquet", uri="file:///t", columns={name: Column(type=kind) for name, kind in kinds.items()})
+    manifest = Manifest(kind="snapshot", files={part: FileEntry(digest=part, size_bytes=1) for part in parts}, meta=meta)
+    return open_snapshot(manifest, folder, [contract])[0]
+
+
+def judged(view: TableView, suite: list[dict[str, Any]], *, limit: int = LIMIT) -> list[CheckResult]:
+    judge = SuiteJudge({"expectations": suite}, name="s", table="t", types=view.contract.types)  # type: ignore[typeddict-item]
+    judge.refuse_too_large(view, limit)
+    return judge.judge(view, profile(view, (0, 1), judge.wanted), limit)
+
+
+def by_all_rows(rows: pa.Table, suite: list[dict[str, Any]]) -> list[CheckResult]:
+    return run_suite({"expectations": suite}, rows.to_pandas(), name="s", table="t")  # type: ignore[typeddict-item]
+
+
+def assert_equal(found: list[CheckResult], expected: list[CheckResult], suite: list[dict[str, Any]]) -> None:
+    for mine, theirs, expectation in zip(found, expected, suite, strict=True):
+        assert mine.status == theirs.status, (mine, theirs, expectation)
+        if not theirs.observed.startswith("not evaluated"):
+            # Which of -0.0 and 0.0 stands for both depends on the order of the rows.
+            assert mine.observed.replace("-0.0", "0.0") == theirs.observed.replace("-0.0", "0.0"), (mine, theirs, expectation)
+            assert mine.detail.replace("-0.0", "0.0") == theirs.detail.replace("-0.0", "0.0"), (mine, theirs, expectation)
+
+
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a few rows be many: chunks, histograms and ranges that must be divided."""
+    monkeypatch.setattr(snapshot_view, "CHUNK_ROWS", 7)
+    monkeypatch.setattr(order_statistics, "MAX_COLLECTED", 3)
+    monkeypatch.setattr("training.data.validation.key_histogram.MAX_BINS", 8)
+    monkeypatch.setattr(value_columns, "MAX_HELD", 12)
+
+
+def compare(folder: Path, seeds: range) -> int:
+    """Compare generated tables; return the number of expectations judged."""
+    count = 0
+    for seed in seeds:
+        rng = np.random.default_rng(seed)
+        rows, kinds = table(rng)
+        suite = expectations(rng, rows, kinds)
+        found = judged(view_of(folder / str(seed), rows, kinds, files=int(rng.integers(1, 4))), suite)
+        assert_equal(found, by_all_rows(rows, suite), suite)
+        count += len(found)
+    return count
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_verdicts_of_a_hundred_tables_are_those_on_all_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_chunks(monkeypatch)
+    assert compare(tmp_path, range(100)) > 1000
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")
+def test_verdicts_of_a_thousand_tables_are_those_on_all_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_chunks(monkeypatch)
+    assert compare(tmp_path, range(100, 1100)) > 10_000
+
+
+def test_an_expectation_that_needs_all_rows_is_refused_above_the_limit_before_anything_is_read(tmp_path: Path) -> None:
+    rows = pa.table({"x": pa.array(range(1000), pa.int64()), "word": pa.array(["abcd"] * 1000)})
+    view = view_of(tmp_path, rows, {"x": "int64", "word": "string"})
+    rising = {"type": "expect_column_values_to_be_increasing", "kwargs": {"column": "x"}}
+    outliers = {"type": "expect_column_values_to_not_be_outliers", "kwargs": {"column": "word"}}
+    assert [check.status for check in judged(view, [rising], limit=8000)] == ["passed"]
+    with pytest.raises(SpecError) as caught:
+        judged(view, [rising], limit=7999)
+    assert caught.value.code == "suite.memory"
+    assert "expect_column_values_to_be_increasing of x needs all rows in memory" in str(caught.value)
+    assert "use expect_column_values_to_be_between, or raise validate.memory" in str(caught.value)
+    # 8 bytes a row, and the bytes of its text.
+    with pytest.raises(SpecError, match="expect_column_quantile_values_to_be_between"):
+        judged(view, [outliers], limit=11_999)
+
+
+def test_too_many_different_texts_are_held_to_the_limit_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(value_columns, "MAX_HELD", 10)
+    view = view_of(tmp_path, pa.table({"word": pa.array([f"w{number:03}" for number in range(100)])}), {"word": "string"})
+    most_common = {
+        "type": "expect_column_most_common_value_to_be_in_set",
+        "kwargs": {"column": "word", "value_set": ["w001"], "ties_okay": True},
+    }
+    count = {"type": "expect_column_unique_value_count_to_be_between", "kwargs": {"column": "word", "max_value": 100}}
+    assert [check.observed for check in judged(view, [count], limit=1)] == ["100"]
+    with pytest.raises(SpecError, match="on a number column or one with fewer different values"):
+        judged(view, [most_common], limit=1199)
+    assert [check.status for check in judged(view, [most_common], limit=1200)] == ["passed"]
+
+
+def test_nan_of_files_whose_statistics_leave_it_out_is_no_value(tmp_path: Path) -> None:
+    rows = pa.table({"x": pa.array([math.nan, 1.0, 2.0, 3.0], pa.float32())})
+    unique = {"type": "expect_column_proportion_of_unique_values_to_be_between", "kwargs": {"column": "x", "max_value": 1}}
+    repeated = {"type": "expect_column_values_to_be_unique", "kwargs": {"column": "x"}}
+    found = judged(view_of(tmp_path, rows, {"x": "float"}), [unique, repeated])
+    assert [(check.status, check.observed) for check in found] == [("passed", "1"), ("passed", "0 unexpected of 4 rows")]
