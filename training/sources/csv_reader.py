@@ -46,7 +46,7 @@ def read_header(path: Path, *, source: str) -> list[str]:
     with path.open("rb") as stream:
         line = stream.readline(MAX_HEADER_BYTES + 1)
     if not line.strip():
-        raise DataError("data.empty", f"{source} is empty: it has no header line")
+        raise DataError("data.empty", f"{source} is empty: it has no header line", hint="write the header line; in a partition, rows may be missing")
     if b"\r" in line.removesuffix(b"\n").removesuffix(b"\r"):
         raise _lone_return(source, 1)
     if len(line) > MAX_HEADER_BYTES:
@@ -67,12 +67,13 @@ def read_header(path: Path, *, source: str) -> list[str]:
     return names
 
 
-def read_csv(path: Path, types: Mapping[str, pa.DataType], *, source: str) -> pa.Table:
+def read_csv(path: Path, types: Mapping[str, pa.DataType], *, source: str, may_be_empty: bool = False) -> pa.Table:
     """Return the named columns of a CSV file, in the order of `types`. An empty cell is null, `""` is an empty text.
 
     Args:
         types: column name to type; every one of them is in the header.
         source: what to call the file in messages.
+        may_be_empty: whether a header line without rows is accepted.
 
     Raises:
         DataError: `format.csv` (rows of unequal length, quotes that are not closed, NUL, not UTF-8), `schema.type` (a value that is
@@ -88,7 +89,7 @@ def read_csv(path: Path, types: Mapping[str, pa.DataType], *, source: str) -> pa
             table = _parse(path, header, types, use_threads=False)
         except pa.ArrowInvalid as err:
             raise _explained(str(err), path, header, types, source=source) from err
-    if table.num_rows == 0:
+    if table.num_rows == 0 and not may_be_empty:
         raise DataError("data.empty", f"{source} has a header line and no rows")
     return table
 

@@ -35,20 +35,20 @@ Line = tuple[int, bytes]
 """Number, from 1, and content with its line end."""
 
 
-def first_keys(path: Path, *, source: str) -> list[str]:
-    """Return the keys of a file's first object, in its order.
+def first_keys(path: Path, *, source: str) -> list[str] | None:
+    """Return the keys of a file's first object, in its order; None, no line has an object.
 
     Args:
         source: what to call the file in messages.
 
     Raises:
-        DataError: `data.empty`, no line has an object; `format.jsonl`; `schema.names`, a key is empty.
+        DataError: `format.jsonl`; `schema.names`, a key is empty.
     """
     for number, line in _lines(path, source=source):
         keys = list(_parsed(number, line, source=source))
         check_names(keys, source=source)
         return keys
-    raise DataError("data.empty", f"{source} has no rows")
+    return None
 
 
 def read_jsonl(path: Path, keys: Sequence[str], types: Mapping[str, pa.DataType], *, source: str) -> pa.RecordBatchReader:

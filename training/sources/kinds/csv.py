@@ -29,7 +29,8 @@ class CsvSource(FileSource):
         path = plain_file(copied, folder, source=part.uri, limit_bytes=limit_bytes)
         check_size(path.stat().st_size, limit_bytes, what=part.uri)
         present = declared_columns(contract, read_header(path, source=part.uri), source=part.uri)
-        table = read_csv(path, {name: ARROW_TYPES[contract.columns[name].type] for name in present}, source=part.uri)
+        types = {name: ARROW_TYPES[contract.columns[name].type] for name in present}
+        table = read_csv(path, types, source=part.uri, may_be_empty=contract.partition is not None)
         return PartContent(table, f"sha256:{file_digest(copied)}")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from training.errors import DataError
 from training.sources.file_source import FileSource
 from training.sources.source import PartContent, SourcePart
 
@@ -15,8 +16,8 @@ class JsonLinesSource(FileSource):
         """Read one file, as a stream of its rows.
 
         Raises:
-            DataError: `schema.unexpected`, keys neither declared nor ignored; of `plain_file` and `first_keys`; while the rows are read,
-                those of `read_jsonl`.
+            DataError: `data.empty`, a file without rows that is not in a partition; `schema.unexpected`, keys neither declared nor
+                ignored; of `plain_file` and `first_keys`; while the rows are read, those of `read_jsonl`.
         """
         # Imported here: operators list files, and need no Arrow for it.
         from training.sources.compression import plain_file
@@ -27,6 +28,11 @@ class JsonLinesSource(FileSource):
         copied, contract = self.copied(part, folder), self.contract
         path = plain_file(copied, folder, source=part.uri, limit_bytes=limit_bytes)
         keys = first_keys(path, source=part.uri)
+        if keys is None:
+            if contract.partition is None:
+                raise DataError("data.empty", f"{part.uri} has no rows", hint="see whether the source was written")
+            # A file without rows names no columns.
+            keys = list(contract.columns)
         present = declared_columns(contract, keys, source=part.uri)
         types = {name: ARROW_TYPES[contract.columns[name].type] for name in present}
         return PartContent(read_jsonl(path, keys, types, source=part.uri), f"sha256:{file_digest(copied)}")
