@@ -8,6 +8,7 @@ otherwise in train.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -77,19 +78,33 @@ def divide(spec: PipelineSpec, frame: Frame, bounds: SplitBounds, groups: NDArra
     return rows
 
 
-def split_meta(spec: PipelineSpec) -> JsonObject | None:
-    """Return what decides where a row goes, for the meta of datasets and models; None for splits by time, which the bounds describe."""
+def split_meta(spec: PipelineSpec, frame: Frame, test_rows: NDArray[np.int64]) -> JsonObject | None:
+    """Return what decides where a row goes, for the meta of datasets and models; None for splits by time, which the bounds describe.
+
+    Args:
+        frame: the dataset's rows.
+        test_rows: numbers of the rows in test. Of `stratified` they are described too, by a hash of their keys, because other rows change
+            them.
+    """
     split = spec.data.split
     if split.by == "time":
         return None
     values: JsonObject = split.model_dump(mode="json", exclude_none=True, exclude={"end", "gap"})
     # What is hashed: another key sends rows to other splits.
-    return {**values, "key": list(spec.data.source.key), "group": spec.data.group}
+    key = list(spec.data.source.key)
+    found: JsonObject = {**values, "key": key, "group": spec.data.group}
+    if split.by != "stratified":
+        return found
+    hashes = row_hashes([frame.column(name).take(pa.array(test_rows)) for name in key], split.seed)
+    return {**found, "test_rows": hashlib.blake2b(np.sort(hashes).astype(">u8").tobytes(), digest_size=16).hexdigest()}
 
 
 def is_same_division(one: JsonObject | None, other: JsonObject | None) -> bool:
-    """Return whether two divisions, each what `split_meta` returned, send every row to the same split, whatever other rows there are."""
-    return one is not None and one == other and one["by"] in STABLE
+    """Return whether no test row of one division is a row of train or validation of the other; each is what `split_meta` returned.
+
+    The kinds in `STABLE` send every row to the same split, whatever other rows there are. Of `stratified` the test rows must be the same.
+    """
+    return one is not None and one == other and (one["by"] in STABLE or "test_rows" in one)
 
 
 def hashed_parts(hashes: NDArray[np.uint64], shares: Shares) -> Parts:

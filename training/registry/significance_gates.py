@@ -31,11 +31,7 @@ def significance(record: EvaluationRecord, comparison: Comparison | None, gate: 
         return missing(gate, f"the interval by blocks of the gain over {rival}")
     share = f"{100 * rules.confidence:.4g} %"
     if blocks is not None and blocks.bounded is False:
-        hint = (
-            "a longer data.split.test, evaluate.entities, or a shorter evaluate.block"
-            if _may_be_cut(blocks)
-            else "a longer data.split.test"
-        )
+        hint = _remedy(blocks)
         words = f"the {share} interval of the gain over {rival} is unbounded, {_too_few(blocks)}: what helps is {hint}"
         return Reason(gate=gate, passed=False, severity=rules.severity_of(gate), words=words, numbers=_numbers(comparison, rules))
     low, high = finite(comparison.low), finite(comparison.high)
@@ -110,6 +106,14 @@ def _may_be_cut(blocks: Blocks) -> bool:
     """Return whether another key would help: not where the dependence that was measured is too long by itself."""
     automatic, length = finite(blocks.automatic_seconds), finite(blocks.block_seconds)
     return automatic is not None and length is not None and automatic < 0.75 * length
+
+
+def _remedy(blocks: Blocks) -> str:
+    if finite(blocks.block_seconds) == 0:
+        return "event times that differ, since all test rows have the same one, or evaluate.entities"
+    if _may_be_cut(blocks):
+        return "a longer data.split.test, evaluate.entities, or a shorter evaluate.block"
+    return "a longer data.split.test"
 
 
 def _duration(seconds: float | None) -> str:

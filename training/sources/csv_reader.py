@@ -46,7 +46,9 @@ def read_header(path: Path, *, source: str) -> list[str]:
     with path.open("rb") as stream:
         line = stream.readline(MAX_HEADER_BYTES + 1)
     if not line.strip():
-        raise DataError("data.empty", f"{source} is empty: it has no header line", hint="write the header line; in a partition, rows may be missing")
+        raise DataError(
+            "data.empty", f"{source} is empty: it has no header line", hint="write the header line; in a partition, rows may be missing"
+        )
     if b"\r" in line.removesuffix(b"\n").removesuffix(b"\r"):
         raise _lone_return(source, 1)
     if len(line) > MAX_HEADER_BYTES:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from training.contracts import Scalar
+from training.contracts import JsonObject, Scalar
 from training.data.classes import Classes, align_scores
 from training.data.dataset import meta_of
 from training.data.dataset_reader import DatasetReader
@@ -270,8 +270,17 @@ def _baseline(context: StageContext, champion: Rival | None, dataset: Manifest) 
     for split in ("train", "validation"):
         end = datetime.fromisoformat(champion.bounds[split][1])
         if end > test_start:
-            return f"its {split} rows end at {end.isoformat()}, after the test rows begin"
+            return f"its {split} rows end at {end.isoformat()}, after the test rows begin{_divided_otherwise(context.spec, division)}"
     return IS_BASELINE
+
+
+def _divided_otherwise(spec: PipelineSpec, division: JsonObject | None) -> str:
+    """Say why rows of the window may be in the champion's train split, and what to do; nothing for splits by time, which move on."""
+    if division is None:
+        return ""
+    if spec.data.split.by == "stratified":
+        return ", and stratified splits of other rows are others: divide by random or group, and give promote.model another name"
+    return ", and its rows were divided otherwise (data.split, data.source.key, data.group): give promote.model another name"
 
 
 def _other_scores(context: StageContext, name: str, other: Rival, rows: Rows, classes: Classes | None) -> Floats:

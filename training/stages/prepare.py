@@ -83,7 +83,7 @@ def work(context: StageContext) -> Outcome:
     if classes is not None:
         named = classes.meta()
         meta["classes"], meta["unseen_classes"] = named["classes"], named["unseen_classes"]
-    division = split_meta(context.spec)
+    division = split_meta(context.spec, divided.frame, divided.rows["test"])
     if division is not None:
         meta["split"] = division
     if META_KEY in snapshot.meta:
@@ -148,7 +148,11 @@ def _join(context: StageContext, snapshot: Manifest, engine: Engine) -> Frame:
     num_rows = facts[source.table]["rows"]
     frame = engine.join(main_table, features, window_columns(spec), as_of=datetime.fromisoformat(context.request.as_of))
     if frame.num_rows < num_rows:
-        why = "when their label is known is null" + (", or they are history before the window" if source.history else "")
+        reasons = {
+            f"{label.known_at} (when the label is known) is null": label.known_at is not None,
+            "they are history before the window": source.history is not None,
+        }
+        why = ", or ".join(reason for reason, is_possible in reasons.items() if is_possible)
         logger.info("%s of %s rows left out: %s", f"{num_rows - frame.num_rows:,}", f"{num_rows:,}", why)
     return frame
 

@@ -142,6 +142,9 @@ def test_only_equal_divisions_by_what_a_row_is_are_the_same() -> None:
     random = {"by": "random", "seed": 0, "test": 0.1, "validation": 0.1, "key": ["id"], "group": None}
     assert is_same_division(random, dict(random))
     assert not is_same_division(random, {**random, "seed": 1})
+    stratified = {**random, "by": "stratified", "test_rows": "a1"}
+    assert is_same_division(stratified, dict(stratified))
+    assert not is_same_division(stratified, {**stratified, "test_rows": "b2"})
     assert not is_same_division({**random, "by": "stratified"}, {**random, "by": "stratified"})
     assert not is_same_division(None, None)
 

@@ -72,6 +72,14 @@ def test_an_unbounded_interval_fails_by_its_severity_and_says_what_helps(automat
     assert judged(**unbounded, rules=asking).severity == "approve"
 
 
+def test_test_rows_of_one_instant_are_named_as_the_reason_of_an_unbounded_interval() -> None:
+    none = {**BLOCKS, "clusters": "none", "num_clusters": 0, "num_blocks": 1, "block_seconds": 0.0, "too_few_blocks": True}
+    blocks = {**none, "bounded": False, "low": "-inf", "high": "inf", "automatic_seconds": 0.0}
+    reason = judged(blocks=blocks, low="-inf", high="inf")
+    assert not reason.passed
+    assert "what helps is event times that differ, since all test rows have the same one, or evaluate.entities" in reason.words
+
+
 @pytest.mark.parametrize("blocks", [None, {}])
 def test_a_new_evaluation_without_an_interval_by_blocks_is_rejected_and_an_older_one_is_judged(blocks: dict[str, Any] | None) -> None:
     lenient = RULES.model_copy(update={"severity": {"significance": "warn"}})

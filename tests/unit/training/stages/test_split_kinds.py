@@ -108,4 +108,22 @@ def test_champion_is_compared_where_rows_are_divided_alike_and_only_there(bench:
     assert records[0]["comparison"] is not None
     assert records[1]["comparison"] is None
     assert "after the test rows begin" in records[1]["baseline"]
+    assert "divided otherwise" in records[1]["baseline"]
     assert records[0]["baselines"]["found"]
+
+
+def test_champion_of_a_stratified_split_is_compared_on_the_same_test_rows_and_only_there(bench: EvaluateBench) -> None:
+    split = f"by: stratified, {SHARES}"
+    champion = bench.train({TIME: split}, work="stratified")
+    foreign = bench.train({TIME: f"{split}, end: 1d"}, work="without-the-last-day")
+    uri = bench.prepare({TIME: split}, work="stratified")
+    bench.dataset_uri, before = uri, bench.dataset_uri
+    records = []
+    for name, model in (("same", champion), ("fewer", foreign)):
+        seat = bench.seat(model, "3")
+        seat["bounds"] = bench.store.manifests.get(model.artifact_uri).meta["bounds"]
+        records.append(bench.evaluate(champion, {TIME: split}, work=f"stratified-{name}", champion=seat)[1])
+    bench.dataset_uri = before
+    assert records[0]["comparison"] is not None
+    assert records[1]["comparison"] is None
+    assert "stratified splits of other rows are others" in records[1]["baseline"]
