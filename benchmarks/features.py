@@ -70,7 +70,8 @@ def floor(folder: Path, threads: int) -> float:
 
 
 def nightshift(folder: Path, threads: int) -> float:
-    expressions.THREADS = threads  # type: ignore[misc]
+    # The default of a parameter is bound when the function is made.
+    expressions.hardened.__kwdefaults__["threads"] = threads
     main = MainTable(
         name="orders",
         paths=[folder / "orders.parquet"],

@@ -6,6 +6,7 @@ equals `math.fsum` of the values that are active there, in any order of them and
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -20,6 +21,15 @@ Values = NDArray[Any]
 INT_BITS: Final = 62
 """An int64 holds sums of so many bits, with their sign."""
 MAX_LIMB_BITS: Final = 40
+HALF_BITS: Final = 40
+"""Of a value's lower half. The upper half has as many at most."""
+FLOAT_BITS: Final = 53
+MAX_SQUARED_BITS: Final = 24
+"""Of a digit that is squared."""
+MAX_DIGITS: Final = 10
+"""Of a value that is squared: of more, Python's integers take less time."""
+MAX_EXPONENT: Final = 900
+"""Between 2**-900 and 2**900 no step over- or underflows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +81,12 @@ def sums(values: Values, ranges: Ranges) -> Floats:
     Args:
         values: [n] int64, or finite float64.
     """
+    halves = _halves(values) if values.dtype == np.float64 else None
+    if halves is not None:
+        high, low, exponent = halves
+        found = _sum_of_halves(ranges.totals(high), ranges.totals(low), exponent)
+        if found is not None:
+            return found
     scaled = _Scaled.of(values)
     if scaled.num_bits + len(values).bit_length() <= INT_BITS:
         return np.ldexp(ranges.totals(scaled.integers()).astype(np.float64), scaled.exponent)
@@ -89,8 +105,34 @@ def deviations(values: Values, ranges: Ranges, counts: Ints) -> Floats:
         total, squares = ranges.totals(integers), ranges.totals(integers * integers)
         spread = np.ldexp((counts * squares - total * total).astype(np.float64), 2 * scaled.exponent)
     else:
-        spread = _large_spread(scaled, ranges, counts)
+        spread = _spread_of_digits(scaled, ranges, counts)
     return np.sqrt(spread / (counts.astype(np.float64) * (counts - 1)))
+
+
+def _halves(values: Floats) -> tuple[Ints, Ints, int] | None:
+    """Return (high, low, exponent): values are `(high * 2**HALF_BITS + low) * 2**exponent`, low from 0. None: not all are so."""
+    if not len(values) or len(values).bit_length() + HALF_BITS > INT_BITS:
+        return None
+    size = np.abs(values)
+    largest = float(size.max())
+    smallest = float(size.min(where=size > 0, initial=largest))
+    exponent = math.frexp(smallest)[1] - FLOAT_BITS
+    top = math.frexp(largest)[1]
+    if not largest or top - exponent > 2 * HALF_BITS or exponent < -MAX_EXPONENT or top > MAX_EXPONENT:
+        return None
+    # Scaling by a power of two is exact here, and so is the difference: both are multiples of 2**exponent.
+    high = np.floor(values * 2.0 ** -(exponent + HALF_BITS))
+    low = (values - high * 2.0 ** (exponent + HALF_BITS)) * 2.0**-exponent
+    return high.astype(np.int64), low.astype(np.int64), exponent
+
+
+def _sum_of_halves(high: Ints, low: Ints, exponent: int) -> Floats | None:
+    """Return the numbers rounded once; None: one is so large that the sum of two floats would round twice."""
+    high = high + (low >> HALF_BITS)
+    if len(high) and max(int(high.max()), -int(high.min())) >= 1 << FLOAT_BITS:
+        return None
+    found: Floats = (high * 2.0**HALF_BITS + (low & ((1 << HALF_BITS) - 1))) * 2.0**exponent
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +179,38 @@ class _Scaled:
             digit[self.shift - place >= limb_bits] = 0
             found.append(np.where(is_negative, -digit.astype(np.int64), digit.astype(np.int64)))
         return found
+
+
+def _spread_of_digits(scaled: _Scaled, ranges: Ranges, counts: Ints) -> Floats:
+    """Return n * sum of squares - square of the sum, all as digits of one base, rounded once."""
+    rows_bits = len(scaled.significand).bit_length()
+    for base_bits in range(MAX_SQUARED_BITS, 0, -1):
+        num_digits = scaled.num_bits // base_bits + 1
+        # Digits that the largest sum has beyond those of a value.
+        spare = rows_bits // base_bits + 2
+        if 2 * base_bits + (num_digits + spare).bit_length() + rows_bits <= INT_BITS:
+            break
+    if num_digits > MAX_DIGITS or scaled.exponent < -MAX_EXPONENT // 2:
+        return _large_spread(scaled, ranges, counts)
+    zeros = [np.zeros(ranges.num, dtype=np.int64)] * (spare + 2)
+    digits = scaled.limbs(base_bits)
+    total = _carried([*(ranges.totals(digit) for digit in digits), *zeros], base_bits)
+    squares = _carried([*(ranges.totals(digit) for digit in _squared(digits)), *zeros], base_bits)
+    spread = [-digit for digit in _squared(total)]
+    for place, digit in enumerate(squares):
+        spread[place] += counts * digit
+    return _rounded(spread, base_bits, 2 * scaled.exponent)
+
+
+def _squared(digits: Sequence[Ints]) -> list[Ints]:
+    """Return the digits of the squares, larger than the base."""
+    found = [np.zeros_like(digits[0]) for _ in range(2 * len(digits) - 1)]
+    for place, digit in enumerate(digits):
+        found[2 * place] += digit * digit
+        twice = 2 * digit
+        for other in range(place + 1, len(digits)):
+            found[place + other] += twice * digits[other]
+    return found
 
 
 def _large_spread(scaled: _Scaled, ranges: Ranges, counts: Ints) -> Floats:

@@ -112,7 +112,7 @@ class _Queries:
         self._base = int(times.min()) - 1 if self.num else 0
         self._span = int(times.max()) - self._base + 2 if self.num else 2
         self.code, self.decided = code, decided
-        self.packed = self.packed_of(code, decided)
+        self.packed = code * self._span + (times - self._base)
 
     def packed_of(self, code: Ints, time: Ints) -> Ints:
         """Return numbers that are ordered as (key, time): of times beyond the decisions the nearest number that is beyond them too."""
@@ -188,7 +188,8 @@ def _active(queries: _Queries, window: WindowColumn, lead_us: int, code: Ints, a
             aged = at + time_us - lead_us
             begin = np.maximum(known, aged)
             over = np.full(len(at), FOREVER) if window.tolerance is None else aged + window.tolerance // MICROSECOND + 1
-        first, end = queries.first_not_before(code, begin), np.minimum(queries.first_not_before(code, over), queries.end_of(code))
+        # A time beyond the key's last decision is before the next key's first one.
+        first, end = queries.first_not_before(code, begin), queries.first_not_before(code, over)
     kept = np.flatnonzero(first < end)
     return Ranges(first[kept], end[kept], queries.num), kept
 

@@ -92,6 +92,9 @@ def _write(
     num_rows = 0
     try:
         for rows, code in _blocks(connection.sql(query).to_arrow_reader(BATCH_ROWS), len(group[0].by)):
+            if is_own:
+                # Sorted without it: each row is decided by its own time.
+                rows = rows.append_column(DECIDED, pc.subtract(rows[AT], main.decision_lead // MICROSECOND))
             found = window_values(Block(rows=rows, code=code, lead=main.decision_lead, is_own=is_own), group)
             writer = writer or pq.ParquetWriter(path, found.schema, compression="lz4", use_dictionary=False, write_statistics=False)
             writer.write_table(found)
@@ -145,10 +148,9 @@ def _own_rows(main: MainTable, group: Sequence[WindowColumn]) -> str:
     """Rows of the main table, each of which is both a decision and history."""
     keys = [quoted(name) for name in group[0].by]
     at = f"epoch_us({quoted(main.event_time)})"
-    lead = main.decision_lead // MICROSECOND
     extra = _extra(group, list(main.columns.values()), lambda name: quoted(name))
-    selected = [*_numbered(keys), f"{at} AS {quoted(AT)}", f"{at} - {lead} AS {quoted(DECIDED)}"]
-    selected += [f"{quoted(ROW_NUMBER)} AS {quoted(ROW)}", *(f"{sql} AS {quoted(name)}" for name, sql in extra)]
+    selected = [*_numbered(keys), f"{at} AS {quoted(AT)}", f"{quoted(ROW_NUMBER)} AS {quoted(ROW)}"]
+    selected += [f"{sql} AS {quoted(name)}" for name, sql in extra]
     # A total order: of rows of one time the source's key decides, and where that is null, the values themselves.
     order = [f"{key} ASC NULLS LAST" for key in (*keys, at)]
     if any(window.kind == "lag" or window.rows is not None for window in group):

@@ -85,6 +85,45 @@ def test_deviation_does_not_suffer_from_cancellation(kind: str) -> None:
         assert found[place] == pytest.approx(expected, rel=1e-15)
 
 
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_deviation_is_that_of_the_exact_spread_rounded_once(kind: str) -> None:
+    chance = random.Random(kind)  # noqa: S311 - repeatable cases
+    for num_values in (2, 3, 60, 300):
+        values = [KINDS[kind](chance) for _ in range(num_values)]
+        ranges = ranges_of(chance, num_values, 40)
+        counts = ranges.counts()
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            found = deviations(np.array(values), ranges, counts)
+        for place in np.flatnonzero(counts > 1):
+            exact, count = active(values, ranges, int(place)), int(counts[place])
+            spread = count * sum(value * value for value in exact) - sum(exact) ** 2
+            try:
+                rounded = float(spread)
+            except OverflowError:
+                rounded = math.inf
+            assert found[place] == math.sqrt(rounded / (count * (count - 1)))
+
+
+@pytest.mark.parametrize("scale", [2.0**-1000, 2.0**-500, 2.0**-200, 1.0, 2.0**880, 2.0**940])
+@pytest.mark.parametrize("sizes", [1.0, 2.0**20, 2.0**60])
+def test_sum_of_values_of_any_scale_and_ratio_is_the_nearest_float(scale: float, sizes: float) -> None:
+    chance = random.Random(7)  # noqa: S311 - repeatable cases
+    values = [chance.uniform(-1, 1) * scale * chance.choice((1.0, sizes)) for _ in range(60)]
+    ranges = ranges_of(chance, 60, 40)
+    found = sums(np.array(values), ranges)
+    assert found.tolist() == [float(sum(active(values, ranges, place), Fraction())) for place in range(40)]
+
+
+def test_sum_of_many_values_is_rounded_once() -> None:
+    chance = random.Random(8)  # noqa: S311 - repeatable cases
+    num = 1 << 14
+    for _ in range(10):
+        values = [2.0**-27, *(1 + chance.random() for _ in range(num - 1))]
+        found = sums(np.array(values), Ranges(np.zeros(num, dtype=np.int64), np.ones(num, dtype=np.int64), 1))
+        units = sum(int(math.ldexp(value, 80)) for value in values)
+        assert found.tolist() == [units / (1 << 80)]
+
+
 @pytest.mark.parametrize(("choose", "python", "none"), [(np.minimum, min, 1000), (np.maximum, max, -1)])
 def test_extreme_is_of_the_active_values_alone(choose: np.ufunc, python: Callable[..., Fraction], none: int) -> None:
     chance = random.Random(2)  # noqa: S311 - repeatable cases
