@@ -52,7 +52,9 @@ def run_night(settings: Settings, pipeline: str, *, night: date | None, force: b
     try:
         with stopped_services_named(settings.home, f"the night of {spec.name}", hint):
             wait_parsed(client, spec.name, say)
-            chosen = next_night(spec, past_runs(client, spec.name), wanted=night, now=datetime.now(UTC))
+            on_snapshot = conf.get("snapshot") is not None
+            runs = past_runs(client, spec.name)
+            chosen = next_night(spec, runs, wanted=night, now=datetime.now(UTC), has_own_instant=on_snapshot)
             with switched_on(client, settings.home, spec.name, say), keeper:
                 require_noted_places(settings, spec)
                 return 0 if run_one(settings, client, spec, chosen, force=force, say=say, overrides=conf) == "success" else 1
@@ -175,7 +177,8 @@ def run_one(
     as_of = datetime.fromisoformat(night.as_of) if night.as_of else now
     # `resolve` refuses it too, but the demo would first make the data of years.
     check_not_future(as_of, now)
-    make_data(settings, spec, as_of, say)
+    if not (overrides or {}).get("snapshot"):
+        make_data(settings, spec, as_of, say)
     if night.running_already:
         say(f"{night.run_id} of {spec.name} still runs; following it" + (", without the overrides in CONF" if overrides else ""))
     else:

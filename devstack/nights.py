@@ -48,23 +48,24 @@ class Night:
 
     run_id: str
     as_of: str | None
-    """ISO 8601 with offset; None: the schedule's last slot before the present."""
+    """ISO 8601 with offset; None: the schedule's last slot before the present, or the snapshot's that the run is for."""
     running_already: bool = False
 
 
-def next_night(spec: PipelineSpec, runs: Sequence[PastRun], *, wanted: date | None, now: datetime) -> Night:
+def next_night(spec: PipelineSpec, runs: Sequence[PastRun], *, wanted: date | None, now: datetime, has_own_instant: bool = False) -> Night:
     """Choose the night.
 
     Args:
         runs: of this pipeline, newest first.
         wanted: a night requested by its date.
         now: names the run of a pipeline that has no simulated nights.
+        has_own_instant: the run's input, a snapshot, says what it is as of: unless a night is wanted, it is none.
 
     Raises:
         BadDayError: `night.no_slot`, the schedule leaves the wanted day out.
     """
     past = [(run, match) for run in runs if (match := _RUN_ID.fullmatch(run.run_id))]
-    following = None if wanted else _next_day(spec.name, past)
+    following = None if wanted or has_own_instant else _next_day(spec.name, past)
     day = wanted or (following and _first_with_slot(spec, following))
     if day is None:
         return Night(f"by-hand-{now:%Y-%m-%dT%H%M%S}", None)

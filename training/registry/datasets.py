@@ -67,7 +67,7 @@ def _list(engine: Engine, options: argparse.Namespace) -> None:
         sys.stdout.write(_json([dataclasses.asdict(each) for each in found]))
         return
     if not found:
-        sys.stdout.write("there is no snapshot yet\n")
+        sys.stdout.write(f"pipeline {options.pipeline} has no snapshot\n" if options.pipeline else "there is no snapshot yet\n")
     for each in found:
         state = "  deprecated" if each.is_deprecated else "  deleted by retention" if each.deleted_at else ""
         created = each.created_at.isoformat(timespec="seconds")

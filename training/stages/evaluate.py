@@ -279,7 +279,7 @@ def _divided_otherwise(spec: PipelineSpec, division: JsonObject | None) -> str:
     if division is None:
         return ""
     if spec.data.split.by == "stratified":
-        return ", and stratified splits of other rows are others: divide by random or group, and give promote.model another name"
+        return ", and a stratified division changes with the rows: divide by random or group, and give promote.model another name"
     return ", and its rows were divided otherwise (data.split, data.source.key, data.group): give promote.model another name"
 
 

@@ -75,6 +75,13 @@ def test_pipeline_without_simulated_nights_runs_for_the_present(ranking: Pipelin
     assert next_night(own, [], wanted=date(2026, 1, 5), now=NOW).run_id == "night-2026-01-05"
 
 
+def test_run_on_a_snapshot_is_no_night_unless_one_is_wanted(ranking: PipelineSpec) -> None:
+    runs = [PastRun("night-2026-02-01", "success")]
+
+    assert next_night(ranking, runs, wanted=None, now=NOW, has_own_instant=True) == Night("by-hand-2026-11-20T150405", None)
+    assert next_night(ranking, runs, wanted=date(2026, 2, 1), now=NOW, has_own_instant=True).run_id == "night-2026-02-01.2"
+
+
 def test_pipeline_without_a_schedule_has_its_nights_at_midnight(ranking: PipelineSpec) -> None:
     by_hand = ranking.model_copy(update={"schedule": None})
 

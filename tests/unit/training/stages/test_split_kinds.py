@@ -126,4 +126,4 @@ def test_champion_of_a_stratified_split_is_compared_on_the_same_test_rows_and_on
     bench.dataset_uri = before
     assert records[0]["comparison"] is not None
     assert records[1]["comparison"] is None
-    assert "stratified splits of other rows are others" in records[1]["baseline"]
+    assert "a stratified division changes with the rows" in records[1]["baseline"]
