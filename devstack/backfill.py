@@ -16,7 +16,7 @@ from devstack.airflow_api import AirflowApi
 from devstack.environment import require_noted_places
 from devstack.keeping import Keeper
 from devstack.lifecycle import api, start
-from devstack.night import Say, checked_spec, past_runs, run_one, wait_parsed
+from devstack.night import Say, checked_spec, past_runs, run_one, wait_parsed, written_at
 from devstack.nights import BadDayError, next_night
 from devstack.stopping import stopped_services_named
 from devstack.summary import number, stage_result
@@ -74,7 +74,7 @@ def run_backfill(settings: Settings, pipeline: str, order: Order, *, say: Say) -
     try:
         hint = "the same command starts them again and continues with the remaining nights"
         with stopped_services_named(settings.home, f"the backfill of {spec.name}", hint):
-            wait_parsed(client, spec.name, say)
+            wait_parsed(client, spec.name, say, written_at=written_at(settings, spec.name))
             with switched_on(client, settings.home, spec.name, say), keeper:
                 require_noted_places(settings, spec)
                 for row in _run(settings, client, spec, days, order, say):

@@ -11,7 +11,7 @@ from typing import Final
 from devstack.airflow_api import AirflowApi
 from devstack.announcing import Awaited
 from devstack.demo import make_data
-from devstack.environment import environment, require_noted_places
+from devstack.environment import dags_path, environment, require_noted_places
 from devstack.keeping import Keeper
 from devstack.lifecycle import api, start
 from devstack.nights import RUN_ID_PREFIX, Night, PastRun, next_night
@@ -51,7 +51,7 @@ def run_night(settings: Settings, pipeline: str, *, night: date | None, force: b
     hint = f"make run PIPELINE={spec.name} starts them again and continues the run: finished stages are reused"
     try:
         with stopped_services_named(settings.home, f"the night of {spec.name}", hint):
-            wait_parsed(client, spec.name, say)
+            wait_parsed(client, spec.name, say, written_at=written_at(settings, spec.name))
             on_snapshot = conf.get("snapshot") is not None
             runs = past_runs(client, spec.name)
             chosen = next_night(spec, runs, wanted=night, now=datetime.now(UTC), has_own_instant=on_snapshot)
@@ -120,23 +120,37 @@ def find_spec(settings: Settings, pipeline: str) -> PipelineSpec:
     return load_spec(path)
 
 
-def wait_parsed(client: AirflowApi, dag_id: str, say: Say) -> None:
+def written_at(settings: Settings, pipeline: str) -> datetime | None:
+    """Return when a pipeline's YAML or DAG file was last written; None if neither can be looked at."""
+    times = []
+    for path in (settings.pipelines_path / f"{pipeline}.yaml", dags_path(settings) / f"{pipeline}.py"):
+        with contextlib.suppress(OSError):
+            times.append(path.stat().st_mtime)
+    return datetime.fromtimestamp(max(times), UTC) if times else None
+
+
+def wait_parsed(client: AirflowApi, dag_id: str, say: Say, *, written_at: datetime | None = None) -> None:
     """Return once Airflow has a DAG from its present file.
 
     A DAG whose file did not load is stale: Airflow still shows it and starts no run. An error from before the file was corrected
-    stays until the file is read again, so that is asked for, and earlier errors do not count.
+    stays until the file is read again, so that is asked for, and earlier errors do not count. Airflow cannot be asked for a DAG that
+    never loaded; it reads the file again by itself.
+
+    Args:
+        written_at: when the files were last written: errors from before do not count.
 
     Raises:
         NightshiftError: `night.dag`.
     """
     limit, awaited = ParseLimit(client), Awaited(say)
     asked_at: datetime | None = None
+    since = written_at
     while (dag := client.find(f"/dags/{dag_id}")) is None or dag["is_stale"]:
         if dag is not None and asked_at is None:
-            asked_at = datetime.now(UTC)
+            since = asked_at = datetime.now(UTC)
             with contextlib.suppress(NightshiftError):
                 client.put(f"/parseDagFile/{dag['file_token']}")
-        if error := _load_error(client, dag_id, asked_at):
+        if error := _load_error(client, dag_id, since):
             raise NightshiftError("night.dag", f"the DAG of {dag_id} does not load:\n{error[-3000:]}")
         if limit.is_spent():
             raise NightshiftError(

@@ -24,6 +24,8 @@ class AirflowServer:
         self.due: str | None = None
         """Of the DAG's next run by schedule."""
         self.is_stale = False
+        self.unknown_for = 0
+        """Questions for the DAG until Airflow has read its file for the first time."""
         self.import_errors: list[dict[str, str]] = []
         self.error_of_parsing: dict[str, str] | None = None
         """What the next parsing finds; None: the file loads."""
@@ -54,10 +56,7 @@ class AirflowServer:
     def answer(self, method: str, path: str, body: Any) -> tuple[int, Any]:
         path = path.split("?")[0].removeprefix("/api/v2")
         if path == "/dags/search_ranking":
-            if method == "PATCH":
-                self.is_paused = body["is_paused"]
-                self.on_pause.append(self.is_paused)
-            return 200, {"is_paused": self.is_paused, "next_dagrun_run_after": self.due, "file_token": "token", "is_stale": self.is_stale}
+            return self._dag(method, body)
         if path == "/parseDagFile/token" and method == "PUT":
             self.due = None
             self.import_errors = [self.error_of_parsing] if self.error_of_parsing else []
@@ -77,6 +76,15 @@ class AirflowServer:
             if run_id in self.runs:
                 return 200, {"task_instances": []} if rest == "taskInstances" else {"dag_run_id": run_id, "state": self.run_state}
         return 404, {"detail": "not found"}
+
+    def _dag(self, method: str, body: Any) -> tuple[int, Any]:
+        if self.unknown_for:
+            self.unknown_for -= 1
+            return 404, {"detail": "not found"}
+        if method == "PATCH":
+            self.is_paused = body["is_paused"]
+            self.on_pause.append(self.is_paused)
+        return 200, {"is_paused": self.is_paused, "next_dagrun_run_after": self.due, "file_token": "token", "is_stale": self.is_stale}
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         server = self

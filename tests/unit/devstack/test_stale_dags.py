@@ -39,3 +39,12 @@ def test_a_dag_that_still_does_not_load_is_named_with_its_new_error(server: Airf
     with pytest.raises(NightshiftError, match="the error of now") as caught:
         wait_parsed(client_of(server), "search_ranking", lambda _text: None)
     assert caught.value.code == "night.dag"
+
+
+def test_an_error_of_a_dag_that_never_loaded_counts_only_if_it_is_newer_than_the_file(server: AirflowServer) -> None:
+    server.is_stale, server.unknown_for = False, 2
+    wait_parsed(client_of(server), "search_ranking", lambda _text: None, written_at=datetime.now(UTC))
+    assert server.unknown_for == 0
+    server.unknown_for = 2
+    with pytest.raises(NightshiftError, match="the error before the correction"):
+        wait_parsed(client_of(server), "search_ranking", lambda _text: None, written_at=datetime.now(UTC) - timedelta(minutes=2))
