@@ -20,20 +20,21 @@ import torch
 from numpy.typing import NDArray
 
 from training.data.mapped_shards import MappedShards
+from training.data.row_weights import ClassWeights
 from training.data.shards import ShardMeta
 
 PREFETCHED_BATCHES: Final = 4
 
 Batch = dict[str, torch.Tensor]
 """`features_float` [n, floats] float32, `features_int` [n, ids] int32, `label` [n] float32 and, where the dataset has groups,
-`group` [n] int32, each group's rows next to one another."""
+`group` [n] int32, each group's rows next to one another; where rows have weights, `weight` [n] float32."""
 
 
 class ShardSet(MappedShards):
     """One split's shards, mapped into memory, from which batches are gathered."""
 
-    def __init__(self, folder: Path, meta: ShardMeta, split: str) -> None:
-        super().__init__(folder, meta, split)
+    def __init__(self, folder: Path, meta: ShardMeta, split: str, *, class_weights: ClassWeights | None = None) -> None:
+        super().__init__(folder, meta, split, class_weights=class_weights)
         self._tensors = [torch.from_numpy(cells) for cells in self.cells]
 
     def gather(self, pieces: Sequence[tuple[int, NDArray[np.int64]]]) -> Batch:
@@ -54,7 +55,9 @@ class ShardSet(MappedShards):
             "label": rows[:, num_features].view(torch.float32),
         }
         if self.has_group:
-            batch["group"] = rows[:, num_features + 1]
+            batch["group"] = rows[:, -1]
+        if self.is_weighted:
+            batch["weight"] = torch.from_numpy(self.weights_of_cells(rows.numpy()))
         return batch
 
 
@@ -154,6 +157,9 @@ class Loader:
         self._world_size = world_size
         self._shuffle = shuffle
         self.num_units = sum(shards.shard_units)
+        self.total_weight = shards.total_weight()
+        """What the mean over all rows divides by: the sum of their weights, or else their units."""
+        self._weighed: tuple[int, GlobalOrder] | None = None
         self.units_per_batch = max(1, batch_size * self.num_units // max(1, shards.num_rows))
         self.steps_per_epoch = -(-self.num_units // self.units_per_batch)
         rows = batch_size if micro_batch_size is None else micro_batch_size
@@ -163,6 +169,23 @@ class Loader:
         """Return how many units (groups, or else rows) the global batch `step` has over all ranks: what a mean divides by."""
         return max(0, min(self.units_per_batch, self.num_units - step * self.units_per_batch))
 
+    def batch_weight(self, epoch: int, step: int) -> float:
+        """Return what the mean of the global batch `step` divides by: the sum of its rows' weights over all ranks, or else its units.
+
+        Of a batch whose weights are all 0 it is 1: its loss and its gradients are 0.
+        """
+        if not self._shards.is_weighted:
+            return self.num_global_units(step)
+        if self._weighed is None or self._weighed[0] != epoch:
+            # Not the order of the batches: their thread unpacks it meanwhile.
+            self._weighed = (epoch, self._order(epoch))
+        start = step * self.units_per_batch
+        pieces = self._weighed[1].pieces(start, start + self.num_global_units(step))
+        # Every rank adds up the same numbers in the same order.
+        weights = [self._shards.weights(shard, self._shards.rows_of(shard, units)) for shard, units in pieces]
+        total = sum(float(part.sum(dtype=np.float64)) for part in weights if part is not None)
+        return total or 1.0
+
     def num_micro_batches(self, step: int) -> int:
         """Return into how many parts each rank's share of the global batch `step` is cut: the same number on every rank."""
         largest_share = -(-self.num_global_units(step) // self._world_size)
@@ -170,9 +193,7 @@ class Loader:
 
     def batches(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
         """Yield this rank's share of the epoch's global batches from `start_step` on, a few ahead gathered in a thread."""
-        order = GlobalOrder(
-            dataset_digest=self._dataset_digest, seed=self._seed, epoch=epoch, shard_units=self._shards.shard_units, shuffle=self._shuffle
-        )
+        order = self._order(epoch)
         steps = iter(range(start_step, self.steps_per_epoch))
         ahead: deque[Future[Batch]] = deque()
         pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="loader")
@@ -186,6 +207,11 @@ class Loader:
                 yield batch
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+    def _order(self, epoch: int) -> GlobalOrder:
+        return GlobalOrder(
+            dataset_digest=self._dataset_digest, seed=self._seed, epoch=epoch, shard_units=self._shards.shard_units, shuffle=self._shuffle
+        )
 
     def _load(self, order: GlobalOrder, step: int) -> Batch:
         first, units = step * self.units_per_batch, self.num_global_units(step)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from training.data.row_weights import ClassWeights
 from training.data.shards import ShardMeta, shard_names
 from training.data.transforms import CELL_BYTES
 from training.errors import DataError
@@ -15,13 +16,14 @@ from training.errors import DataError
 class MappedShards:
     """One split's shards; a row's cells are those of `training.data.shards`."""
 
-    def __init__(self, folder: Path, meta: ShardMeta, split: str) -> None:
+    def __init__(self, folder: Path, meta: ShardMeta, split: str, *, class_weights: ClassWeights | None = None) -> None:
         """Map the shards that were fetched to `folder` (digests checked by then).
 
         Args:
             folder: where `Store.manifests.fetch` put the dataset's files.
             meta: the dataset manifest's.
             split: `train` or `validation`.
+            class_weights: of the training, where it has some.
 
         Raises:
             DataError: `shard.size`, a file is not as long as the manifest says.
@@ -29,6 +31,8 @@ class MappedShards:
         self.features = list(meta["layout"]["features"])
         self.num_floats = sum(entry["dtype"] == "float32" for entry in self.features)
         self.has_group = meta.get("group") is not None
+        self.has_weight = "weight" in meta
+        self.class_weights = class_weights
         self.num_cells = meta["layout"]["row_bytes"] // CELL_BYTES
         self.shard_rows = list(meta["shards"][split])
         self.num_rows = sum(self.shard_rows)
@@ -74,8 +78,35 @@ class MappedShards:
         features = np.empty((len(cells), num_features), dtype=np.float32)
         features[:, : self.num_floats] = cells[:, : self.num_floats].view(np.float32)
         features[:, self.num_floats :] = cells[:, self.num_floats : num_features]
-        label = np.ascontiguousarray(cells[:, num_features]).view(np.float32)
-        return features, label, np.ascontiguousarray(cells[:, num_features + 1]) if self.has_group else None
+        return features, self.labels(cells), np.ascontiguousarray(cells[:, -1]) if self.has_group else None
+
+    def labels(self, cells: NDArray[np.int32]) -> NDArray[np.float32]:
+        """Return the labels of rows from their cells, [n]."""
+        return np.ascontiguousarray(cells[:, len(self.features)]).view(np.float32)
+
+    def weights(self, shard: int, rows: slice | NDArray[np.int64]) -> NDArray[np.float32] | None:
+        """Return how much each row of a shard counts in the loss, [n]; None: each as much as any other."""
+        if not self.is_weighted:
+            return None
+        return self.weights_of_cells(self.cells[shard][rows])
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether rows count differently, by a column or by their classes."""
+        return self.has_weight or self.class_weights is not None
+
+    def weights_of_cells(self, cells: NDArray[np.int32]) -> NDArray[np.float32]:
+        """Return how much each row counts, from its cells, [n]."""
+        found = np.ones(len(cells), dtype=np.float32)
+        if self.has_weight:
+            found = np.ascontiguousarray(cells[:, len(self.features) + 1]).view(np.float32)
+        return found if self.class_weights is None else found * self.class_weights.of_labels(self.labels(cells))
+
+    def total_weight(self) -> float:
+        """Return the sum of the weights of all rows; without weights, the number of units."""
+        if not self.is_weighted:
+            return sum(self.shard_units)
+        return float(sum(self.weights_of_cells(cells).sum(dtype=np.float64) for cells in self.cells))
 
     def columns(self, rank: int = 0, world_size: int = 1) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.int32] | None]:
         """Return a process's share of the rows as stored; without arguments all rows.

@@ -1,7 +1,7 @@
 """Shards: a split's rows as row-major matrices of 4-byte cells, which the loader maps into memory and gathers from.
 
-A row is the features in the order of the layout (floats, then ids), then `label` (float32), then, where there is a
-group, `group` (int32). A shard file is nothing but its rows, little-endian.
+A row is the features in the order of the layout (floats, then ids), then `label` (float32), then, where rows have weights, `weight`
+(float32), then, where there is a group, `group` (int32). A shard file is nothing but its rows, little-endian.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, TypedDict
+from typing import Final, NotRequired, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,8 @@ class ShardMeta(TypedDict):
     shards: Mapping[str, Sequence[int]]
     """Rows of each shard, by split."""
     group: str | None
+    weight: NotRequired[str]
+    """Column of the rows' weights, where they have some."""
 
 
 def shard_name(split: str, number: int) -> str:
@@ -55,10 +57,10 @@ def shard_names(meta: ShardMeta, split: str) -> list[str]:
     return [shard_name(split, number) for number in range(len(meta["shards"][split]))]
 
 
-def describe_layout(layout: Sequence[LayoutEntry], *, has_group: bool) -> Layout:
+def describe_layout(layout: Sequence[LayoutEntry], *, has_group: bool, has_weight: bool = False) -> Layout:
     """Return the manifest's `layout`."""
     features: list[FeatureEntry] = [{"name": entry.name, "dtype": entry.dtype, "cardinality": entry.cardinality} for entry in layout]
-    return {"features": features, "row_bytes": CELL_BYTES * (len(features) + 1 + has_group)}
+    return {"features": features, "row_bytes": CELL_BYTES * (len(features) + 1 + has_weight + has_group)}
 
 
 def shard_order(rows: NDArray[np.int64], groups: NDArray[np.int32] | None) -> NDArray[np.int64]:
@@ -95,6 +97,7 @@ class ShardWriter:
         groups: NDArray[np.int32] | None,
         *,
         num_features: int,
+        weights: NDArray[np.float32] | None = None,
         shard_bytes: int = SHARD_BYTES,
     ) -> None:
         """Decide where each row goes.
@@ -105,9 +108,11 @@ class ShardWriter:
             order: the split's rows of the frame, as `shard_order` gives them.
             groups: [n] of the whole frame, or None.
             num_features: of a row.
+            weights: [n] of the whole frame, or None.
             shard_bytes: see `cut`.
         """
-        self._num_cells = num_features + 1 + (groups is not None)
+        self._num_cells = num_features + 1 + (weights is not None) + (groups is not None)
+        self._weights = weights
         self._edges = cut(
             len(order), self._num_cells * CELL_BYTES, groups=None if groups is None else groups[order], shard_bytes=shard_bytes
         )
@@ -138,6 +143,8 @@ class ShardWriter:
         num_features = matrix.cells.shape[1]
         block[:, :num_features] = matrix.cells[rows]
         block[:, num_features] = label[rows].view(np.int32)
+        if self._weights is not None:
+            block[:, num_features + 1] = self._weights[first + rows].view(np.int32)
         if groups is not None:
             block[:, -1] = groups[rows]
         # A piece ends where the next row's place is not the next one, or in another shard.

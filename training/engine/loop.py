@@ -59,7 +59,7 @@ class Progress:
     best_loss: float = math.inf
     history: list[dict[str, float]] = field(default_factory=list)
     epoch_loss: float = 0.0
-    """Sum of this rank-0 epoch's losses so far, over all ranks' units."""
+    """Sum of this rank-0 epoch's losses so far, over all ranks' units, each times its weight."""
     loss_scale: LossScale | None = None
     """Only of a training in fp16."""
 
@@ -182,7 +182,7 @@ class Loop:
         self._gang.wait_for_all()
         first = progress.step - progress.epoch * parts.loader.steps_per_epoch
         for number, batch in enumerate(self._stragglers.batches(parts.loader.batches(progress.epoch, first)), start=first):
-            self._step(cut(batch, parts.loader.num_micro_batches(number)), parts.loader.num_global_units(number))
+            self._step(cut(batch, parts.loader.num_micro_batches(number)), parts.loader.batch_weight(progress.epoch, number))
             self._stragglers.check(progress.step)
             self._between_steps()
         self._finish_epoch()
@@ -205,22 +205,22 @@ class Loop:
         if is_due:
             self._save()
 
-    def _step(self, batches: Sequence[Batch], num_units: int) -> None:
+    def _step(self, batches: Sequence[Batch], weight: float) -> None:
         parts, progress, strategy = self._parts, self.progress, self._strategy
         _seed((parts.seed * 1_000_003 + progress.step) * 4099 + strategy.data_rank, self._gang.device)
         with self._stragglers.step():
             self._optimizer.clear_gradients()
             scale = 1.0 if progress.loss_scale is None else progress.loss_scale.factor
-            total = strategy.backward(batches, _scaled(self._loss, scale), num_units)
+            total = strategy.backward(batches, _scaled(self._loss, scale), weight)
             if scale != 1.0:
                 self._optimizer.divide_gradients(scale)
             norm = strategy.clip(MAX_GRAD_NORM)
-            loss = float(total) / scale * strategy.num_data_ranks / num_units
+            loss = float(total) / scale * strategy.num_data_ranks / weight
             metrics = self._update(loss, norm)
         progress.step += 1
         # In fp16 a single batch may overflow: its step is skipped, and its loss left out.
         known = {"loss": loss} if math.isfinite(loss) else {}
-        progress.epoch_loss += sum(known.values()) * num_units
+        progress.epoch_loss += sum(known.values()) * weight
         if progress.step % TRACK_EVERY_STEPS == 0:
             parts.tracker.log(progress.step, **metrics)
         parts.stage.progress(progress.step, self._total_steps, "steps", epoch=progress.epoch + 1, **known)
@@ -244,7 +244,7 @@ class Loop:
     def _finish_epoch(self) -> None:
         parts, progress = self._parts, self.progress
         self._compare_replicas()
-        train_loss = progress.epoch_loss / parts.loader.num_units
+        train_loss = progress.epoch_loss / parts.loader.total_weight
         with liveness.phase("validation", f"epoch {progress.epoch + 1}"):
             validation_loss = self._validate()
         with liveness.phase("part", "judge"):
@@ -266,11 +266,11 @@ class Loop:
             self._save(name=f"epoch_{progress.epoch}")
 
     def _validate(self) -> float:
-        """Return the loss per unit over all validation rows, the same on every rank; the training loss where there are none."""
+        """Return the mean loss over all validation rows, the same on every rank; the training loss where there are none."""
         parts = self._parts
         if parts.validation is None or parts.validation.num_units == 0:
-            return self.progress.epoch_loss / parts.loader.num_units
-        return self._strategy.summed_loss(parts.validation.batches(0), parts.loss) / parts.validation.num_units
+            return self.progress.epoch_loss / parts.loader.total_weight
+        return self._strategy.summed_loss(parts.validation.batches(0), parts.loss) / parts.validation.total_weight
 
     def _compare_replicas(self) -> None:
         """Raise where one replica has other weights than another: before they are saved, or kept as the best."""

@@ -64,13 +64,16 @@ class TorchFamily(Family):
     link: Literal["identity", "sigmoid"] = "identity"
     """What turns the module's output into a score."""
 
+    counts_weights: bool = False
+    """Whether `loss` multiplies each row's loss by `batch["weight"]`, where the batch has it. Without, weights are refused."""
+
     @abstractmethod
     def build(self, architecture: Architecture) -> nn.Module:
         """Return a fresh module. It is called with a batch and returns [n] float32."""
 
     @abstractmethod
     def loss(self, module: nn.Module, batch: Batch) -> torch.Tensor:
-        """Return the loss summed over the batch's units: rows, or groups where the dataset has groups."""
+        """Return the loss summed over the batch's units: rows, each times its weight where there are weights, or groups."""
 
     def muon_parameters(self, module: nn.Module) -> Collection[str]:
         """Return the names of the 2-D parameters that `train.optimizer: muon` updates; AdamW updates the others.
@@ -121,6 +124,7 @@ class TorchFamily(Family):
 
         train = context.spec.train
         self._check_task(train.model, context.spec.evaluate.task)
+        self._check_weights(context.spec)
         layout = context.layout or train.layout_for(context.gang.world_size)
         strategy = strategy_for(
             context.gang,
@@ -225,6 +229,15 @@ class TorchFamily(Family):
             hint = "set train.model: boosted_trees; or override `load` in the class so that its scorer returns [rows, classes]"
             raise SpecError("train.model", [Problem(code="model.task", message=message, hint=hint)])
 
+    def _check_weights(self, spec: PipelineSpec) -> None:
+        """Refuse weights that the loss would not count."""
+        keys = [("data.weight", spec.data.weight), ("train.class_weight", spec.train.class_weight)]
+        given = [key for key, value in keys if value is not None]
+        if given and not self.counts_weights:
+            message = f"{given[0]} is set, and the loss of {spec.train.model} does not count weights"
+            hint = f'multiply by batch["weight"] in `loss` and set counts_weights = True in the class; or remove {" and ".join(given)}'
+            raise SpecError("train.model", [Problem(code="model.weight", message=message, hint=hint)])
+
     def _asked_tensor_plan(self, model: str, module: nn.Module) -> TensorPlan:
         plan = self.tensor_plan(module)
         if plan is None:
@@ -244,10 +257,11 @@ class TorchFamily(Family):
     @staticmethod
     def _loader(context: FitContext, split: str, strategy: Strategy) -> Loader:
         """Return the loader of this data rank's share; a group's rows are never divided between ranks."""
+        from training.models.weighting import class_weights_of
         from training.spec.sections.train import DEFAULT_BATCH_SIZE
 
         return Loader(
-            ShardSet(context.dataset_path, context.dataset_meta, split),
+            ShardSet(context.dataset_path, context.dataset_meta, split, class_weights=class_weights_of(context)),
             dataset_digest=context.dataset_digest,
             seed=context.spec.train.seed,
             batch_size=context.spec.train.batch_size or DEFAULT_BATCH_SIZE,

@@ -36,6 +36,8 @@ class FamilyDescriptor:
     """Whether it uses GPUs only where `placement.gpus` is set; else wherever there are some."""
     uses_torch: bool
     """Whether training it needs torch. Without, one process that trains it on a CPU does not import torch; several meet by torch's gloo."""
+    weighted_tasks: tuple[str, ...] = ()
+    """Tasks of which its loss counts rows by their weights (`data.weight`, `train.class_weight`)."""
     threads: int = 1
     """Of each process, unless `placement.cpus` says otherwise. Fixed: another number of threads can round otherwise."""
 

@@ -22,7 +22,7 @@ _PLACES: Final = frozenset({"uri", "kind", "settings"})
 _NOT_OF_THE_CHECKS: Final = frozenset({"memory"})
 _NOT_OF_THE_WEIGHTS: Final = frozenset({"placement", "checkpoint", "activation_checkpointing", "replica_check_steps", "straggler_ratio"})
 _LATER_KEYS: Final[Mapping[str, JsonObject]] = {
-    "data": {"windows": {}},
+    "data": {"windows": {}, "weight": None},
     "label": {"positive": None},
     "split": {"end": "window", "gap": None, "column": None, "values": None, "seed": 0},
     "validate": {"schema_change": "warn", "unknown_labels": None, "empty_days": None},
@@ -38,6 +38,7 @@ _LATER_KEYS: Final[Mapping[str, JsonObject]] = {
         "optimizer": "adamw",
         "momentum": None,
         "from_checkpoint": None,
+        "class_weight": None,
     },
 }
 """Keys that came later than the first models, by section, with the value that changes nothing: the work is the same as without them."""

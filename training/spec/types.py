@@ -248,6 +248,43 @@ ShareOrDuration = Annotated[
     WithJsonSchema({"anyOf": [_DURATION_SCHEMA, {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}]}),
 ]
 """A duration, or a share of the rows."""
+
+
+def _class_weight(value: Any) -> str | dict[str, float] | None:
+    if value is None or value == BALANCED:
+        return None if value is None else BALANCED
+    hint = "write balanced, or a weight for each class: {'0': 1, '1': 5}"
+    if not isinstance(value, dict) or not value:
+        raise refusal("field.choice", f"must be balanced or a mapping of classes to weights, got {told(value)}", hint=hint)
+    for name, weight in value.items():
+        if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight <= MAX_CLASS_WEIGHT:
+            message = f"the weight of class {told(name)} must be a number from 0 to {MAX_CLASS_WEIGHT:g}, got {told(weight)}"
+            raise refusal("field.range", message, hint=hint)
+    if not any(value.values()):
+        raise refusal("field.range", "all weights are 0: nothing could be learned", hint=hint)
+    return {name: float(weight) for name, weight in value.items()}
+
+
+BALANCED: Final = "balanced"
+MAX_CLASS_WEIGHT: Final = 1e6
+ClassWeight = Annotated[
+    Any,
+    BeforeValidator(_class_weight),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"enum": [BALANCED]},
+                {
+                    "type": "object",
+                    "minProperties": 1,
+                    "additionalProperties": {"type": "number", "minimum": 0, "maximum": MAX_CLASS_WEIGHT},
+                },
+                {"type": "null"},
+            ]
+        }
+    ),
+]
+"""`balanced`, or the weight of each class by its name or number."""
 WEEKDAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 

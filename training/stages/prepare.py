@@ -27,6 +27,7 @@ from training.data.frame_writer import FrameWriter
 from training.data.frames import nullable_columns, pandas_rows
 from training.data.joins import LABEL, FeatureTable, MainTable
 from training.data.label_delay import META_KEY, SplitRule, split_bounds, split_lines
+from training.data.row_weights import weight_column
 from training.data.shards import SHARDED_SPLITS, ShardWriter, describe_layout, shard_order
 from training.data.split_kinds import divide, split_meta
 from training.data.splits import SPLITS, SplitBounds, check_labels, group_numbers, is_before, split_rows
@@ -70,7 +71,7 @@ def work(context: StageContext) -> Outcome:
     groups, classes = divided.groups, divided.classes
     meta: DatasetMeta = {
         "rows": {name: len(divided.rows[name]) for name in SPLITS},
-        "layout": describe_layout(transforms.layout, has_group=groups is not None),
+        "layout": describe_layout(transforms.layout, has_group=groups is not None, has_weight=divided.weights is not None),
         "format": described["format"],
         "parts": described["parts"],
         "schema": described["schema"],
@@ -86,6 +87,8 @@ def work(context: StageContext) -> Outcome:
     division = split_meta(context.spec, divided.frame, divided.rows["test"])
     if division is not None:
         meta["split"] = division
+    if context.spec.data.weight is not None:
+        meta["weight"] = context.spec.data.weight
     if META_KEY in snapshot.meta:
         meta["unknown_labels"] = snapshot.meta[META_KEY]
     with context.timed("store"):
@@ -105,6 +108,8 @@ class Divided:
     """[n] dense numbers."""
     rows: Rows
     classes: Classes | None
+    weights: NDArray[np.float32] | None
+    """[n]; None: each row counts as much as any other."""
 
 
 def _fetch(context: StageContext, snapshot: Manifest) -> None:
@@ -174,7 +179,10 @@ def _divide(spec: PipelineSpec, frame: Frame, bounds: SplitBounds) -> Divided:
         rows = divide(spec, frame, bounds, groups)
     label, classes = _labels(spec, frame, rows)
     check_labels(label, rows, task=spec.evaluate.task, names=() if classes is None else classes.names)
-    return Divided(frame=frame if classes is None else frame.with_label(label), label=label, groups=groups, rows=rows, classes=classes)
+    weight = spec.data.weight
+    weights = None if weight is None else weight_column(frame.column(weight), rows, column=weight)
+    frame = frame if classes is None else frame.with_label(label)
+    return Divided(frame=frame, label=label, groups=groups, rows=rows, classes=classes, weights=weights)
 
 
 def _without_gaps(
@@ -287,7 +295,9 @@ def _write(
     """
     frame, groups, num_features = divided.frame, divided.groups, len(transforms.layout)
     writers = {
-        split: ShardWriter(context.folder, split, shard_order(divided.rows[split], groups), groups, num_features=num_features)
+        split: ShardWriter(
+            context.folder, split, shard_order(divided.rows[split], groups), groups, num_features=num_features, weights=divided.weights
+        )
         for split in SHARDED_SPLITS
     }
     nullable = nullable_columns(frame)

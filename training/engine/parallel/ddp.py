@@ -120,7 +120,7 @@ class ReplicatedModel:
                 compress_gradients(wrapped, self._compression)
         return self._parameters
 
-    def backward(self, batches: Sequence[Batch], loss: SumLoss, num_units: int) -> torch.Tensor:
+    def backward(self, batches: Sequence[Batch], loss: SumLoss, weight: float) -> torch.Tensor:
         totals = []
         with self._gang.collectives():
             for number, batch in enumerate(batches, start=1):
@@ -128,7 +128,7 @@ class ReplicatedModel:
                     with autocast(self._precision, self._gang.device):
                         total = loss(self._wrapped, self._on_device(batch))
                     # DDP averages over ranks; shares differ by a unit, so the mean over units is the sum of sums over all units.
-                    (total * (self.num_data_ranks / num_units)).backward()  # type: ignore[no-untyped-call]
+                    (total * (self.num_data_ranks / weight)).backward()  # type: ignore[no-untyped-call]
                 totals.append(total.detach())
             self._check_reduced()
         return totals[0] if len(totals) == 1 else torch.stack(totals).sum()

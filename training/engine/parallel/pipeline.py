@@ -128,12 +128,12 @@ class PipelinedModel:
             self._copy_from_first_replica([*stage.parameters(), *stage.buffers()])
         return self._parameters
 
-    def backward(self, batches: Sequence[Batch], loss: SumLoss, num_units: int) -> torch.Tensor:
+    def backward(self, batches: Sequence[Batch], loss: SumLoss, weight: float) -> torch.Tensor:
         with self._gang.collectives():
             take_from_first(self._buffers, self._replicas)
             self._learn(batches[0], loss)
             self._draw_own_numbers()
-            totals = self._stage.set_work(batches, loss, num_units)
+            totals = self._stage.set_work(batches, loss, weight)
             numbers = torch.arange(len(batches))
             self._run(numbers, max(len(batch["label"]) for batch in batches))
             if self._layout.data > 1:

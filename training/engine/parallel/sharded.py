@@ -251,7 +251,7 @@ class ShardedModel:
         self._parameters = dict(module.named_parameters())
         return self._parameters
 
-    def backward(self, batches: Sequence[Batch], loss: SumLoss, num_units: int) -> torch.Tensor:
+    def backward(self, batches: Sequence[Batch], loss: SumLoss, weight: float) -> torch.Tensor:
         totals = []
         with self._gang.collectives():
             take_from_first(self._buffers)
@@ -261,7 +261,7 @@ class ShardedModel:
                 with _explained(has_plan=self._layout.tensor > 1):
                     total = loss(self._module, self._on_device(batch))
                 # FSDP averages over ranks, as DDP does.
-                (total * (self.num_data_ranks / num_units)).backward()  # type: ignore[no-untyped-call]
+                (total * (self.num_data_ranks / weight)).backward()  # type: ignore[no-untyped-call]
                 totals.append(total.detach())
             if len(batches) > 1 and self._layout.data > 1:
                 _check_averaged(self._module)

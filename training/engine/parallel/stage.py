@@ -67,9 +67,9 @@ class StageOfBatch(nn.Module):
         self._batches: Sequence[Batch] = ()
         self._totals: list[torch.Tensor] = []
 
-    def set_work(self, batches: Sequence[Batch], loss: SumLoss, num_units: int) -> list[torch.Tensor]:
+    def set_work(self, batches: Sequence[Batch], loss: SumLoss, weight: float) -> list[torch.Tensor]:
         """Set the micro-batches of a step; return the list that gets the last stage's losses, summed over units."""
-        self._batches, self._loss, self._num_units, self._totals = batches, loss, num_units, []
+        self._batches, self._loss, self._weight, self._totals = batches, loss, weight, []
         return self._totals
 
     def forward(self, *states: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
@@ -83,7 +83,7 @@ class StageOfBatch(nn.Module):
                 total = self._loss(Given(output, batch), batch)
         if self.is_last:
             self._totals.append(total.detach())
-            return total * (1 / self._num_units)
+            return total * (1 / self._weight)
         return self._padded(output)
 
     def on_device(self, batch: Batch) -> Batch:

@@ -73,13 +73,13 @@ class Strategy(Protocol):
             PeerLostError: another process is lost.
         """
 
-    def backward(self, batches: Sequence[Batch], loss: SumLoss, num_units: int) -> torch.Tensor:
+    def backward(self, batches: Sequence[Batch], loss: SumLoss, weight: float) -> torch.Tensor:
         """Add to the parameters' gradients those of the mean loss over a global batch.
 
         Args:
             batches: this data rank's share, on the CPU, cut into micro-batches: one or more, as many on every rank; one may be empty.
             loss: of a module and a batch, summed over its units.
-            num_units: of the global batch, over all data ranks.
+            weight: of the global batch, over all data ranks.
 
         Returns:
             The loss summed over the share's units, without a graph.

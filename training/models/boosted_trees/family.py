@@ -46,5 +46,6 @@ DESCRIPTOR: Final = FamilyDescriptor(
     uses_gpus=True,
     gpus_on_request=True,
     uses_torch=False,
+    weighted_tasks=("binary", "multiclass", "regression"),
     threads=2,
 )

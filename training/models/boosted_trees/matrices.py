@@ -22,6 +22,7 @@ from training import liveness
 from training.data.mapped_shards import MappedShards
 from training.data.transforms import CELL_BYTES
 from training.engine.devices import LOCAL_WORLD_SIZE
+from training.models.weighting import class_weights_of
 from training.runtime.memory import memory_limit_bytes
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def matrices_of(context: FitContext, *, max_bin: int) -> Iterator[dict[str, xgbo
         DataError: `shard.size`, a file is not as long as the manifest says.
     """
     gang, threads = context.gang, context.spec.train.threads_per_process
-    splits = {split: MappedShards(context.dataset_path, context.dataset_meta, split) for split in SPLITS}
+    splits = shards_of(context)
     # One rank decides: the two kinds of matrix make other calls of the collective. A GPU takes its rows from memory.
     on_disk = bool(gang.from_first(gang.device.type == "cpu" and too_large(splits.values(), gang.world_size)))
     made: dict[str, xgboost.DMatrix] = {}
@@ -72,6 +73,13 @@ def matrices_of(context: FitContext, *, max_bin: int) -> Iterator[dict[str, xgbo
     finally:
         made.clear()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def shards_of(context: FitContext) -> dict[str, MappedShards]:
+    """Return the rows of each split, with the weights that the training gives them."""
+    folder, meta = context.dataset_path, context.dataset_meta
+    weights = class_weights_of(context)
+    return {split: MappedShards(folder, meta, split, class_weights=weights) for split in SPLITS}
 
 
 def too_large(splits: Iterable[MappedShards], world_size: int) -> bool:
@@ -103,10 +111,14 @@ class Blocks(xgboost.DataIter):  # type: ignore[misc]
     def next(self, input_data: Any) -> bool:
         if self._next == len(self._parts):
             return False
-        features, label, group = self._rows.block(*self._parts[self._next])
+        part = self._parts[self._next]
+        features, label, group = self._rows.block(*part)
+        weight = self._rows.weights(*part)
         self._next += 1
         liveness.moved()
-        input_data(data=features, label=label, **({} if group is None else {"qid": group}))
+        input_data(
+            data=features, label=label, **({} if group is None else {"qid": group}), **({} if weight is None else {"weight": weight})
+        )
         return True
 
     def reset(self) -> None:
@@ -118,6 +130,9 @@ def _whole(rows: MappedShards, rank: int, world_size: int, threads: int) -> xgbo
     matrix = xgboost.DMatrix(features, label=label, nthread=threads)
     if group is not None:
         matrix.set_info(qid=group)
+    if rows.is_weighted:
+        parts = [rows.weights(*part) for part in rows.share(rank, world_size)]
+        matrix.set_info(weight=np.concatenate([part for part in parts if part is not None] or [np.empty(0, dtype=np.float32)]))
     return matrix
 
 

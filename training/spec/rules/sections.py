@@ -49,6 +49,7 @@ from training.spec.rules.training import (
     task_fits,
 )
 from training.spec.rules.tuning import conditions_fit, grid_is_finite, objective_exists, parameters_fit, study_fits_its_gpus
+from training.spec.rules.weights import class_weights_name_classes, weight_is_a_number, weights_are_counted
 from training.spec.rules.windows import rows_of_windows_are_read, windows_are_known_in_time, windows_can_be_computed
 from training.spec.schedule import schedule_faults
 from training.spec.sections.data import Data, Derived, FeatureTable, Prepare, Validate
@@ -325,4 +326,7 @@ RULES: Final[tuple[tuple[tuple[str, ...], Rule], ...]] = (
     (("data", "evaluate"), season_fits_the_window),
     (("data", "prepare", "evaluate"), baseline_is_known_in_time),
     (("data", "train", "evaluate"), task_fits),
+    (("data",), weight_is_a_number),
+    (("data", "train", "evaluate"), weights_are_counted),
+    (("data", "train", "evaluate"), class_weights_name_classes),
 )

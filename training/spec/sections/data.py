@@ -266,6 +266,9 @@ class Data(Section):
     label: Label
     group: ColumnName | None = None
     """Rows of one group are ranked against one another and never split."""
+    weight: ColumnName | None = None
+    """Column of the main table: how much each row counts in the training and validation loss. Never negative, null or NaN. Metrics and
+    gates count each row once."""
     split: Split
 
     def tables(self) -> list[tuple[Path, Table]]:

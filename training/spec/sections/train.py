@@ -9,7 +9,20 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from training.contracts import JsonValue
 from training.spec.families import descriptor_of, with_defaults
 from training.spec.layout import Layout, fitted
-from training.spec.types import AUTO, Bytes, Digest, Line, Name, OrAuto, OrDuration, PositiveDuration, Section, Setting, refusal
+from training.spec.types import (
+    AUTO,
+    Bytes,
+    ClassWeight,
+    Digest,
+    Line,
+    Name,
+    OrAuto,
+    OrDuration,
+    PositiveDuration,
+    Section,
+    Setting,
+    refusal,
+)
 
 DEFAULT_BATCH_SIZE: Final = 1024
 """Of a class of one's own."""
@@ -112,6 +125,9 @@ class Train(Section):
     """AdamW and muon shrink the weights by it; `sgd` adds it times the weights to the gradient. Absent: 0."""
     early_stopping: Annotated[int, Field(ge=1, le=100_000)] | None = None
     """Epochs without a better validation metric after which training ends."""
+    class_weight: ClassWeight = None
+    """How much the rows of each class count in the training and validation loss, times `data.weight`: `balanced` (each class as much as any
+    other), or the weight of each class by its name or quoted number, `{'1': 5}`; other classes have the weight 1."""
     settings: dict[str, Setting] = Field(default_factory=dict, validate_default=True)
     """The family's own; defaults are filled in."""
     placement: Placement = Field(default_factory=Placement)
