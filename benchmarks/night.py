@@ -108,6 +108,16 @@ def repetition(
 @contextmanager
 def driver(checkout: Path, home: Path, sources: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
     """Start an installation's MLflow and the process that starts its stages."""
+    with tracking(checkout, home, sources) as environment:
+        command = [sys.executable, str(Path(__file__).resolve()), "--stages"]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        with subprocess.Popen(command, env=environment, cwd=checkout, text=True, **pipes) as process:
+            yield process
+
+
+@contextmanager
+def tracking(checkout: Path, home: Path, sources: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """Start an installation's MLflow; yield the environment of what uses it."""
     home.mkdir(parents=True)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -126,10 +136,7 @@ def driver(checkout: Path, home: Path, sources: Mapping[str, str]) -> Iterator[s
     with (home / "mlflow.log").open("w") as log, subprocess.Popen(server, env=own, cwd=home, stdout=log, stderr=log) as mlflow:
         try:
             await_server(port, mlflow)
-            command = [sys.executable, str(Path(__file__).resolve()), "--stages"]
-            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-            with subprocess.Popen(command, env=environment, cwd=checkout, text=True, **pipes) as process:
-                yield process
+            yield environment
         finally:
             mlflow.terminate()
 
