@@ -7,6 +7,7 @@ from typing import Final
 from training.data.label_delay import MAX_DAYS_SHOWN
 from training.data.validation.results import Findings
 from training.format import brief
+from training.pages.drift_charts import HEIGHT, WIDTH, compared_tables
 from training.pages.templates import template_environment
 
 STATUS_ORDER: Final = {"failed": 0, "warned": 1, "passed": 2}
@@ -15,7 +16,7 @@ MAX_CHARS: Final = 40
 
 
 def render_report(findings: Findings, *, pipeline: str, as_of: str, window: tuple[str, str], snapshot_digest: str) -> bytes:
-    """Return the page: verdict, every check with observed, allowed and status, rows per day, column statistics."""
+    """Return the page: verdict, every check with observed, allowed and status, rows per day, drift, column statistics."""
     environment = template_environment()
     environment.filters["number"] = lambda value: brief(value)[:MAX_CHARS]
     most = max(findings.rows_per_day.values(), default=0)
@@ -28,6 +29,8 @@ def render_report(findings: Findings, *, pipeline: str, as_of: str, window: tupl
         checks=sorted(findings.checks, key=lambda check: STATUS_ORDER[check.status]),
         days=[(day, rows, round(100 * rows / most, 1) if most else 0) for day, rows in findings.rows_per_day.items()],
         statistics=findings.statistics,
+        compared=compared_tables(findings.comparisons),
+        chart=(WIDTH, HEIGHT),
         unknown=findings.unknown_labels,
         unknown_days=[] if findings.unknown_labels is None else list(findings.unknown_labels["days"].items())[-MAX_DAYS_SHOWN:],
     )

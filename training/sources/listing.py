@@ -235,6 +235,11 @@ def snapshot_ref_name(pipeline: str, as_of: datetime) -> str:
     return f"snapshots/{pipeline}/{_instant(as_of)}"
 
 
+def profile_ref_name(pipeline: str, snapshot_digest: str) -> str:
+    """Return the name of the ref of the column profiles of a validated snapshot."""
+    return f"profiles/{pipeline}/{snapshot_digest}"
+
+
 def previous_snapshot(store: Store, pipeline: str, as_of: datetime) -> str | None:
     """Return the URI of the newest validated snapshot of a pipeline with an earlier `as_of`, or None."""
     prefix = f"refs/snapshots/{pipeline}"

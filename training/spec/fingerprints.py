@@ -13,6 +13,7 @@ from typing import Final
 from training.contracts import JsonObject, JsonValue, json_object
 from training.spec.models import PipelineSpec
 from training.spec.rules.tuning import VALIDATION_LOSS
+from training.spec.sections.drift import Drift
 from training.spec.sections.train import Placement
 from training.stage_table import TABLE, TRIAL
 
@@ -21,11 +22,12 @@ _NOT_OF_THE_CELLS: Final = frozenset({"known", "because"})
 _PLACES: Final = frozenset({"uri", "kind", "settings"})
 _NOT_OF_THE_CHECKS: Final = frozenset({"memory"})
 _NOT_OF_THE_WEIGHTS: Final = frozenset({"placement", "checkpoint", "activation_checkpointing", "replica_check_steps", "straggler_ratio"})
+_NO_DRIFT_KEYS: Final[JsonObject] = Drift().model_dump(mode="json")
 _LATER_KEYS: Final[Mapping[str, JsonObject]] = {
     "data": {"windows": {}, "weight": None},
     "label": {"positive": None},
     "split": {"end": "window", "gap": None, "column": None, "values": None, "seed": 0},
-    "validate": {"schema_change": "warn", "unknown_labels": None, "empty_days": None},
+    "validate": {"schema_change": "warn", "unknown_labels": None, "empty_days": None, "drift": _NO_DRIFT_KEYS},
     "evaluate": {"gates": {}},
     "train": {
         "gradient_compression": "none",

@@ -13,14 +13,16 @@ from zoneinfo import ZoneInfo
 from training.contracts import canonical_json
 from training.data.label_delay import META_KEY
 from training.data.snapshot_meta import SnapshotMeta, snapshot_meta
+from training.data.validation.column_profiles import tables_of, to_json
+from training.data.validation.drift_checks import Earlier
 from training.data.validation.results import Findings
 from training.data.validation.snapshot_checks import DEFAULT_MEMORY, Rules, validate_snapshot
 from training.data.validation.snapshot_view import open_snapshot
 from training.pages.validation import render_report
 from training.runtime.runner import Outcome, StageContext, main
-from training.sources.listing import snapshot_ref_name
+from training.sources.listing import profile_ref_name, snapshot_ref_name
 from training.sources.table_contract import contracts_of
-from training.store import Manifest, Store
+from training.store import Manifest, point_at
 from training.store.addresses import StoreUri
 
 logger = logging.getLogger(__name__)
@@ -61,7 +63,9 @@ def work(context: StageContext) -> Outcome:
     artifact_uri, artifact = store.manifests.put_files(
         "validation", {"report.html": page, "results.json": canonical_json(findings.to_json())}, meta
     )
-    _move_night(store, snapshot_ref_name(request.pipeline, datetime.fromisoformat(request.as_of)), uri)
+    profiles = to_json(findings.profiles, snapshot=manifest.digest, as_of=request.as_of)
+    point_at(store.ref(profile_ref_name(request.pipeline, manifest.digest)), store.put_json(profiles))
+    point_at(store.ref(snapshot_ref_name(request.pipeline, datetime.fromisoformat(request.as_of))), uri)
     counts = findings.counts
     logger.info("%d checks passed, %d warned", counts["passed"], counts["warned"])
     return Outcome(
@@ -89,6 +93,7 @@ def _check(context: StageContext, manifest: Manifest, previous: SnapshotMeta | N
         unknown_labels=spec.validate_.unknown_labels,
         schema_change=spec.validate_.schema_change,
         empty_days=spec.validate_.empty_days,
+        drift=spec.validate_.drift,
         memory=spec.validate_.memory or DEFAULT_MEMORY,
         unknown=manifest.meta.get(META_KEY),
     )
@@ -99,7 +104,23 @@ def _check(context: StageContext, manifest: Manifest, previous: SnapshotMeta | N
         previous,
         on_table=lambda done, total: context.progress(done, total, "tables"),
         suites_path=_fetched_suites(context),
+        earlier=_earlier(context),
     )
+
+
+def _earlier(context: StageContext) -> list[Earlier]:
+    """Return the profiles that `parameters["earlier"]` names; one that a later version wrote is left out, and told."""
+    found = []
+    for given in context.request.parameters.get("earlier") or []:
+        stored = context.store.get_json(given["profile"])
+        tables = tables_of(stored)
+        if tables is None:
+            logger.warning(
+                "the profile %s has format %s, which this version does not read: not compared", given["profile"], stored["format"]
+            )
+        else:
+            found.append(Earlier(names=tuple(given["names"]), as_of=str(stored["as_of"]), tables=tables))
+    return found
 
 
 def _fetched_suites(context: StageContext) -> Path | None:
@@ -113,14 +134,6 @@ def _fetched_suites(context: StageContext) -> Path | None:
     for name, uri in suites.items():
         context.store.objects.fetch(StoreUri(uri).digest, folder / f"{name}.json")
     return folder
-
-
-def _move_night(store: Store, name: str, uri: str) -> None:
-    """Set the run's ref to its validated snapshot; a no-op if it has that value already."""
-    ref = store.ref(name)
-    while (head := ref.read()) is None or head.value != uri:
-        if ref.move(uri, expected=head.number if head else 0):
-            return
 
 
 if __name__ == "__main__":

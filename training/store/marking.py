@@ -165,12 +165,13 @@ class Marking:
             elif name == "evaluations":
                 for unit in found:
                     self._refs_of(unit, is_kept=unit.newest >= self._oldest)
-            elif name == "studies":
+            elif name in ("studies", "profiles"):
                 pass
             else:
                 for unit in found:
                     self._refs_of(unit, is_kept=True)
         self._studies(groups.get("studies", []))
+        self._profiles(groups.get("profiles", []))
 
     def _snapshots(self, found: list[Unit]) -> None:
         """The newest snapshot of each pipeline stays: the next run is compared with it."""
@@ -179,6 +180,13 @@ class Marking:
             newest[unit.key.rsplit("/", 1)[0]] = unit.key
         for unit in found:
             self._refs_of(unit, is_kept=unit.newest >= self._oldest or unit.key in newest.values())
+
+    def _profiles(self, found: list[Unit]) -> None:
+        """Profiles of a snapshot's columns stay as long as the snapshot: after the others, which say what stays."""
+        for unit in found:
+            digest = unit.key.rsplit("/", 1)[-1]
+            is_kept = unit.newest >= self._oldest or f"manifests/sha256/{digest[:2]}/{digest}.json" in self._found.reached
+            self._refs_of(unit, is_kept=is_kept)
 
     def _studies(self, refs: list[Unit]) -> None:
         """A study is one unit: its refs and the records of its trials."""

@@ -13,13 +13,14 @@ from nightshift.settings import Settings
 from nightshift.work import Work
 from training.code.closure import Code
 from training.code.stages import stage_code
-from training.contracts import StageResult, canonical_json, fingerprint, sha256_hex
+from training.contracts import JsonObject, JsonValue, StageResult, canonical_json, fingerprint, sha256_hex
 from training.errors import DataError, DeniedError
 from training.runtime.provenance import given_code_version
-from training.sources.listing import listing_for, previous_snapshot
+from training.sources.listing import listing_for, previous_snapshot, profile_ref_name
 from training.spec import PipelineSpec, spec_part
 from training.stage_table import TABLE
 from training.store import Store
+from training.store.addresses import StoreUri
 
 if TYPE_CHECKING:
     from training.registry.ledger import AliasHolder
@@ -89,10 +90,7 @@ def _looked_up(
         listing = listing_for(spec, resolved.as_of)
         return {"listing": listing}, {"as_of": resolved.as_of.isoformat(), "listing": listing}
     if stage == "validate":
-        _refuse_deprecated(spec, results["snapshot"], settings)
-        previous = previous_snapshot(resolved.store, spec.name, resolved.as_of)
-        covered: dict[str, object] = {"snapshot": results["snapshot"].digest, "previous": previous, "suites": suites_digest(spec, settings)}
-        return {"previous_snapshot": previous, "suites": stored_suites(spec, settings, resolved.store)}, covered
+        return _validation(resolved, results["snapshot"], settings)
     if stage == "prepare":
         return {}, {"snapshot": results["snapshot"].digest}
     if stage == "train":
@@ -115,6 +113,40 @@ def _looked_up(
     if stage == "promote":
         return _promotion(resolved, results, settings)
     return {}, {name: result.digest for name, result in results.items()}
+
+
+def _validation(resolved: ResolvedRun, snapshot: StageResult, settings: Settings) -> tuple[dict[str, object], dict[str, object]]:
+    spec = resolved.spec
+    _refuse_deprecated(spec, snapshot, settings)
+    previous = previous_snapshot(resolved.store, spec.name, resolved.as_of)
+    covered: dict[str, object] = {"snapshot": snapshot.digest, "previous": previous, "suites": suites_digest(spec, settings)}
+    parameters: dict[str, object] = {"previous_snapshot": previous, "suites": stored_suites(spec, settings, resolved.store)}
+    # Without a profile to compare with, what is done stays done.
+    if earlier := _earlier_profiles(resolved, previous, settings):
+        parameters["earlier"] = covered["earlier"] = earlier
+    return parameters, covered
+
+
+def _earlier_profiles(resolved: ResolvedRun, previous: str | None, settings: Settings) -> list[JsonObject]:
+    """Return what `validate.drift` compares with: `names`, what a snapshot is, and `profile`, the URI of its columns' profiles."""
+    from training.registry.champion_data import champions_snapshot  # SQLAlchemy: a DAG file needs none of it
+    from training.registry.ledger import Ledger
+
+    spec = resolved.spec
+    names: dict[str, list[JsonValue]] = {}
+    for name in spec.validate_.drift.against:
+        if name == "previous":
+            digest = None if previous is None else StoreUri(previous).digest
+        else:
+            digest = champions_snapshot(Ledger(settings.database_url), spec.promote.model, resolved.as_of)
+        if digest is not None:
+            names.setdefault(digest, []).append(name)
+    found: list[JsonObject] = []
+    for digest, of in names.items():
+        head = resolved.store.ref(profile_ref_name(spec.name, digest)).read()
+        if head is not None:
+            found.append({"names": of, "profile": str(head.value)})
+    return found
 
 
 def _refuse_deprecated(spec: PipelineSpec, snapshot: StageResult, settings: Settings) -> None:

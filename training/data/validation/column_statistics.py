@@ -27,6 +27,8 @@ class Wanted:
     """Column to the numbers that its values are compared with."""
     values: Collection[str] = ()
     """Columns whose different values are judged."""
+    named: Mapping[str, Collection[str]] = field(default_factory=dict)
+    """Column to values whose rows are wanted, however few they are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +59,7 @@ def profile(view: TableView, span_us: tuple[int, int], wanted: Wanted | None = N
     for names in groups_of([name for name, kind in kinds.items() if kind in TIMES]):
         found |= _profile_times(view, names)
     for name in kinds.keys() - found.keys():
-        found[name] = _profile_values(view, name, cut_us, hold=name in wanted.values)
+        found[name] = _profile_values(view, name, cut_us, hold=name in wanted.values, named=wanted.named.get(name, ()))
     return {name: found[name] for name in kinds}
 
 
@@ -137,8 +139,8 @@ def _texts(view: TableView, bounds: list[pa.Scalar]) -> tuple[str | None, str | 
     return found[0], found[-1]
 
 
-def _profile_values(view: TableView, name: str, cut_us: int | None, *, hold: bool) -> ColumnProfile:
-    column = count_values(view, name, cut_us=cut_us, num_by_older=FREQUENT_VALUES, hold=hold)
+def _profile_values(view: TableView, name: str, cut_us: int | None, *, hold: bool, named: Collection[str]) -> ColumnProfile:
+    column = count_values(view, name, cut_us=cut_us, num_by_older=FREQUENT_VALUES, hold=hold, named=named)
     found: ColumnStatistics = {
         "rows": column.num_rows,
         "nulls": column.num_null,

@@ -8,7 +8,7 @@ import numpy as np
 
 from training.data.stability_index import NUM_BINS, stability_index
 from training.data.validation.key_histogram import aligned
-from training.data.validation.number_columns import NEWER, OLDER, NumberColumn, NumberSide
+from training.data.validation.number_columns import NEWER, OLDER, NumberColumn, NumberCounts
 from training.data.validation.results import Drift
 from training.data.validation.value_columns import ValueColumn
 
@@ -35,7 +35,7 @@ def number_drift(column: NumberColumn) -> Drift:
     older, newer = column.sides[OLDER], column.sides[NEWER]
     if not older.num_values or not newer.num_values:
         return {}
-    found: Drift = {"psi": stability_index(*binned(older, newer))}
+    found: Drift = {"psi": stability_index(*binned(older.counts(), newer.counts()))}
     if older.moments.count and newer.moments.count:
         deviation = older.moments.deviation
         if deviation and np.isfinite(deviation):
@@ -51,19 +51,22 @@ def value_drift(column: ValueColumn) -> Drift:
     return {"psi": stability_index([*older, column.num_older - sum(older)], [*newer, column.num_newer - sum(newer)])}
 
 
-def binned(older: NumberSide, newer: NumberSide) -> tuple[list[int], list[int]]:
-    """Return the values of both sides in bins between the deciles of the older one, NaN's first; without a finite number one bin."""
-    if not older.moments.count:
-        return [older.num_values], [newer.num_values]
+def binned(older: NumberCounts, newer: NumberCounts) -> tuple[list[int], list[int]]:
+    """Return the values of both sides in bins between the deciles of the older one, the missing ones first.
+
+    Without a finite number there is one bin.
+    """
+    if not older.histogram.total:
+        return [older.rows], [newer.rows]
     _, mine, theirs = aligned(older.histogram, newer.histogram)
     up_to = np.cumsum(mine)
     ranks = [max(1, -(-int(up_to[-1]) * number // NUM_BINS)) for number in range(1, NUM_BINS)]
     edges = np.unique(np.searchsorted(up_to, ranks, side="left"))
 
-    def counts(side: NumberSide, up_to: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[int]:
+    def counts(side: NumberCounts, up_to: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[int]:
         inside = np.diff(np.concatenate([[0], up_to[edges], up_to[-1:]])).tolist()
         inside[0] += side.num_below
         inside[-1] += side.num_above
-        return [side.num_nan, *inside]
+        return [side.num_missing, *inside]
 
     return counts(older, up_to), counts(newer, np.cumsum(theirs))

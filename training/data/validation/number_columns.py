@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
@@ -26,6 +27,23 @@ Sides = npt.NDArray[np.int8]
 Values = npt.NDArray[Any]
 
 
+@dataclass(frozen=True, kw_only=True)
+class NumberCounts:
+    """How many numbers are where."""
+
+    histogram: KeyHistogram
+    """Of the finite ones."""
+    num_missing: int
+    """NaN, and nulls where they count."""
+    num_below: int = 0
+    """Minus infinity."""
+    num_above: int = 0
+
+    @property
+    def rows(self) -> int:
+        return self.histogram.total + self.num_missing + self.num_below + self.num_above
+
+
 class NumberSide:
     """The rows of a column that are older, newer or neither."""
 
@@ -42,6 +60,12 @@ class NumberSide:
     def num_values(self) -> int:
         """Rows with a value, NaN included."""
         return self.moments.count + self.num_nan + self.num_below + self.num_above
+
+    def counts(self, num_null: int = 0) -> NumberCounts:
+        """Return the counts; nulls count as missing like NaN."""
+        return NumberCounts(
+            histogram=self.histogram, num_missing=self.num_nan + num_null, num_below=self.num_below, num_above=self.num_above
+        )
 
     def add(self, values: Values) -> None:
         """Add values, [n], rising, NaN last, none of them -0.0."""

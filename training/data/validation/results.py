@@ -6,11 +6,15 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Literal, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Literal, NotRequired, TypedDict
 
 from training.contracts import JsonObject, Scalar
 from training.data.label_delay import UnknownLabels
 from training.errors import DataError, shown
+
+if TYPE_CHECKING:
+    from training.data.validation.column_profiles import Counts
+    from training.data.validation.snapshot_drift import Comparison
 
 MAX_CHECKS_SHOWN: Final = 10
 
@@ -69,6 +73,10 @@ class Findings:
     """Of the main table, by day in the pipeline's time zone."""
     unknown_labels: UnknownLabels | None = None
     """Of the snapshot's meta: rows whose label is not known yet, by split and day."""
+    profiles: dict[str, dict[str, Counts]] = field(default_factory=dict)
+    """Table, column: what later snapshots are compared with; not in the JSON."""
+    comparisons: list[Comparison] = field(default_factory=list)
+    """With earlier snapshots."""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -87,6 +95,7 @@ class Findings:
             "statistics": _rounded(self.statistics),
             "rows_per_day": self.rows_per_day,
             **({} if self.unknown_labels is None else {"unknown_labels": self.unknown_labels}),
+            **({"drift": [_rounded(comparison.to_json()) for comparison in self.comparisons]} if self.comparisons else {}),
         }
 
     def raise_if_failed(self, report_uri: str) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -12,14 +12,18 @@ from zoneinfo import ZoneInfo
 from training.data.label_delay import UnknownLabels
 from training.data.snapshot_meta import SnapshotMeta
 from training.data.validation import checks
-from training.data.validation.column_statistics import ColumnProfile, profile
+from training.data.validation.column_profiles import counts_of
+from training.data.validation.column_statistics import ColumnProfile, Wanted, profile
 from training.data.validation.day_checks import check_days
+from training.data.validation.drift_checks import Earlier, compare
 from training.data.validation.label_checks import check_unknown_labels
 from training.data.validation.results import CheckResult, Findings
 from training.data.validation.row_filter_checks import left_out_rows, rows_of_union
+from training.data.validation.snapshot_drift import Comparison, values_named
 from training.data.validation.snapshot_view import TableView
 from training.data.validation.suite_words import CODE
 from training.data.validation.suites import Suite, SuiteJudge, load_suite
+from training.spec.sections.drift import Drift
 from training.sql.expressions import literal, quoted
 
 DEFAULT_MEMORY: Final = 2**30
@@ -45,6 +49,8 @@ class Rules:
     """`validate.empty_days`"""
     memory: int = DEFAULT_MEMORY
     """`validate.memory`, bytes."""
+    drift: Drift = field(default_factory=Drift)
+    """`validate.drift`"""
     unknown: UnknownLabels | None = None
     """`unknown_labels` of the snapshot's meta."""
 
@@ -56,6 +62,7 @@ def validate_snapshot(
     *,
     on_table: Callable[[int, int], None],
     suites_path: Path | None = None,
+    earlier: Sequence[Earlier] = (),
 ) -> Findings:
     """Run every check on every table.
 
@@ -64,21 +71,29 @@ def validate_snapshot(
         previous: `meta` of the snapshot to compare with, or None on the first run.
         on_table: called with (tables done, tables in all).
         suites_path: folder of the suites; None: the installation's.
+        earlier: snapshots whose columns are compared.
 
     Raises:
         SpecError: `suite.missing`, `suite.invalid`, `suite.memory`.
     """
-    findings = Findings()
+    findings = Findings(comparisons=[Comparison(words=found.words, as_of=found.as_of) for found in earlier])
     # Before anything slow: a suite that cannot be read is an error for any data.
     suites = {view.name: load_suite(view.contract.suite, suites_path) for view in views if view.contract.suite}
     for number, view in enumerate(views):
-        findings.checks += _table_checks(view, suites.get(view.name), findings, rules, previous, is_main=number == 0)
+        findings.checks += _table_checks(view, suites.get(view.name), findings, rules, previous, earlier, is_main=number == 0)
         on_table(number + 1, len(views))
     return findings
 
 
 def _table_checks(
-    view: TableView, suite: Suite | None, findings: Findings, rules: Rules, previous: SnapshotMeta | None, *, is_main: bool
+    view: TableView,
+    suite: Suite | None,
+    findings: Findings,
+    rules: Rules,
+    previous: SnapshotMeta | None,
+    earlier: Sequence[Earlier],
+    *,
+    is_main: bool,
 ) -> list[CheckResult]:
     """Return the checks of a table; add its statistics to `findings`, and what is known of the main table's days."""
     always = [*checks.check_schema(view), checks.check_rows(view)]
@@ -93,13 +108,36 @@ def _table_checks(
     profiles: dict[str, ColumnProfile] = {}
     if view.facts["rows"]:
         span_us = (round(rules.start.timestamp() * 1e6), round(rules.end.timestamp() * 1e6))
-        profiles = profile(view, span_us, judge.wanted if judge else None)
+        named = _named(earlier, view.name)
+        profiles = profile(view, span_us, replace(judge.wanted if judge else Wanted(), named=named))
         statistics = findings.statistics[view.name] = {name: column.statistics for name, column in profiles.items()}
         always += checks.check_complete(view, statistics, label=rules.label if is_main else None)
         always += checks.check_unique(view)
         always += checks.check_finite(view, statistics)
         always += checks.check_partition_days(view, rules.zone)
+        asked += _drift_checks(view, profiles, findings, earlier, rules.drift)
     return always + asked + (_suite_checks(view, judge, blocker, profiles, rules) if suite else [])
+
+
+def _named(earlier: Sequence[Earlier], table: str) -> dict[str, list[str]]:
+    """Return the values of earlier snapshots, by column."""
+    found: dict[str, dict[str, None]] = {}
+    for snapshot in earlier:
+        for column, values in values_named(snapshot.tables.get(table, {})).items():
+            found.setdefault(column, {}).update(dict.fromkeys(values))
+    return {column: list(values) for column, values in found.items()}
+
+
+def _drift_checks(
+    view: TableView, profiles: dict[str, ColumnProfile], findings: Findings, earlier: Sequence[Earlier], rules: Drift
+) -> list[CheckResult]:
+    counts = findings.profiles[view.name] = counts_of(view, profiles)
+    named = {name: column.values.named for name, column in profiles.items() if column.values is not None}
+    return [
+        check
+        for snapshot, comparison in zip(earlier, findings.comparisons, strict=True)
+        for check in compare(snapshot, comparison, view.name, counts, named, rules)
+    ]
 
 
 def _main_checks(view: TableView, findings: Findings, rules: Rules, previous: SnapshotMeta | None) -> list[CheckResult]:

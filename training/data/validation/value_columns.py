@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
@@ -51,20 +51,25 @@ class ValueColumn:
     """Up to `MAX_FREQUENT` values, the most frequent first, then by value; null is none of them."""
     held: pa.Table | None
     """`value` and `rows` of all values, null among them; None where nobody asked or there are too many."""
+    named: Mapping[str, int] = field(default_factory=dict)
+    """Rows of the values that were asked for, 0 for one that is not there."""
 
 
-def count_values(view: TableView, column: str, *, cut_us: int | None, num_by_older: int, hold: bool) -> ValueColumn:
+def count_values(
+    view: TableView, column: str, *, cut_us: int | None, num_by_older: int, hold: bool, named: Collection[str] = ()
+) -> ValueColumn:
     """Count the values of a sound column.
 
     Args:
         cut_us: event times from this on, in microseconds since 1970, are newer; None: no row is older or newer.
         num_by_older: length of `by_older`.
         hold: whether `held` is wanted.
+        named: values whose rows are wanted, however few they are.
     """
     event_time = view.sound_event_time
     moment = None if cut_us is None or event_time is None else f"epoch_us({quoted(event_time)})"
     with _counted(view, column, moment, cut_us):
-        return _summary(view, num_by_older, hold=hold)
+        return _summary(view, num_by_older, hold=hold, named=named)
 
 
 @contextmanager
@@ -79,7 +84,7 @@ def _counted(view: TableView, column: str, moment: str | None, cut_us: int | Non
         view.connection.execute(f"DROP TABLE {COUNTED}")
 
 
-def _summary(view: TableView, num_by_older: int, *, hold: bool) -> ValueColumn:
+def _summary(view: TableView, num_by_older: int, *, hold: bool, named: Collection[str]) -> ValueColumn:
     connection = view.connection
     sums = """
         SELECT coalesce(sum(n), 0), coalesce(sum(n) FILTER (value IS NULL), 0), coalesce(sum(older), 0), coalesce(sum(newer), 0),
@@ -105,9 +110,15 @@ def _summary(view: TableView, num_by_older: int, *, hold: bool) -> ValueColumn:
         by_older=listed("", "older DESC, value NULLS LAST", num_by_older),
         frequent=listed("WHERE value IS NOT NULL", "n DESC, value", MAX_FREQUENT),
         held=_held(connection) if hold and is_small else None,
+        named=_rows_of(connection, named) if named else {},
     )
 
 
 def _held(connection: Any) -> pa.Table:
     found: pa.Table = connection.sql(f'SELECT value, n AS "rows" FROM {COUNTED} ORDER BY value NULLS LAST').to_arrow_table()  # noqa: S608
     return found
+
+
+def _rows_of(connection: Any, values: Collection[str]) -> dict[str, int]:
+    query = f"SELECT CAST(value AS VARCHAR) AS name, n FROM {COUNTED} WHERE name IN (SELECT unnest(?::VARCHAR[]))"  # noqa: S608
+    return dict.fromkeys(values, 0) | dict(connection.execute(query, [list(values)]).fetchall())

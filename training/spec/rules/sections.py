@@ -6,7 +6,7 @@ speak, so that one check reports everything.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Final
 
@@ -188,6 +188,27 @@ def label_delays_fit(data: Data, validate: Validate) -> Iterator[Finding]:
         yield Finding(("validate", "unknown_labels"), "field.conflict", "unknown_labels needs data.label.known_at", hint)
 
 
+def drift_columns_fit(data: Data, validate: Validate) -> Iterator[Finding]:
+    """Yield a finding for each column of `validate.drift.columns` that no table has, or that is not compared."""
+    source = data.source
+    compared = set(_compared(source.types, {*source.key, source.event_time}))
+    known = dict.fromkeys(source.types)
+    for table in data.features:
+        types = {name: column.type for name, column in table.columns.items()}
+        known |= dict.fromkeys(types)
+        compared |= set(_compared(types, {*table.on.values(), table.event_time}))
+    for name in validate.drift.columns:
+        path: Path = ("validate", "drift", "columns", name)
+        if name not in known:
+            yield _unknown(path, name, "any table", known)
+        elif name not in compared:
+            yield Finding(path, "field.conflict", f"{name} is a key or a time: it is new in each snapshot, and not compared", "remove it")
+
+
+def _compared(types: Mapping[str, str], keys: Collection[str | None]) -> Iterator[str]:
+    yield from (name for name, kind in types.items() if name not in keys and kind not in ("date", "timestamp"))
+
+
 def derived_columns_fit(data: Data) -> Iterator[Finding]:
     source = data.source
     taken = {name.lower(): Taken(name, source.table, ("data", "source", "columns", name)) for name in source.columns}
@@ -297,6 +318,7 @@ RULES: Final[tuple[tuple[tuple[str, ...], Rule], ...]] = (
     (("data",), row_filters_fit),
     (("data", "prepare"), row_filters_are_known),
     (("data", "validate"), label_delays_fit),
+    (("data", "validate"), drift_columns_fit),
     (("data", "prepare"), prepared_columns_fit),
     (("data", "prepare"), late_columns),
     (("data", "prepare", "evaluate"), slices_exist),

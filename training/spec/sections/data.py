@@ -10,6 +10,7 @@ from pydantic import Field, ValidationInfo, WithJsonSchema, field_validator
 from training.errors import SpecError
 from training.spec.partitions import Grain, grain_of
 from training.spec.problems import nearest
+from training.spec.sections.drift import Drift
 from training.spec.sections.windows import Window
 from training.spec.source_kinds import DESCRIPTORS, Days, descriptor_of_source, known_sources, with_source_defaults
 from training.spec.types import (
@@ -323,6 +324,7 @@ class Validate(Section):
     empty_days: EmptyDays = None
     """Days of the window that may have no rows: `allow`, or days of the week (`[sat, sun]`) in the pipeline's time zone. Absent: an empty
     partition fails, and a day without rows of a source without partitions warns."""
+    drift: Drift = Field(default_factory=Drift)
     memory: Bytes | None = None
     """What all rows of the columns of one expectation may take, for expectations that need them all in memory; absent: 1 GiB."""
 

@@ -17,7 +17,7 @@ from nightshift.settings import Settings
 from nightshift.work import Work
 from tests.unit.training.registry.scenes import decide_on
 from training.contracts import RunIdentity, StageResult, fingerprint
-from training.registry.decisions import answer_request
+from training.registry.decisions import answer_request, roll_back
 from training.registry.ledger import Entry, Ledger
 from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec, freeze, load_spec, parse_spec, resolve_uris, spec_part
@@ -123,6 +123,46 @@ def test_validate_depends_on_the_night_before_and_on_the_suite(
     stored = store.objects.get_bytes(third.parameters["suites"]["search_ranking/clicks"].rsplit("/", 1)[-1])
     assert json.loads(stored) == {"expectations": []}, "the stage judges by the very file that the operator saw"
     assert len({first.fingerprint, second.fingerprint, third.fingerprint}) == 3
+
+
+def test_validate_compares_with_the_profiles_of_the_previous_snapshot_and_of_the_champions(ask: WorkOf, store: Store) -> None:
+    ledger = Ledger(Settings.from_environment().database_url)
+    plain = ask("validate")
+    # The champion of the night before, and the model that this very run made champion before it was repeated.
+    decide_on(ledger, 1, model="search_ranking", as_of=(AS_OF - timedelta(days=1)).isoformat(), evidence={"snapshot_digest": "1" * 64})
+    assert ask("validate").fingerprint == plain.fingerprint, "without a profile there is nothing to compare with"
+    profiles = {digit: store.put_json({"profile": digit}) for digit in "123"}
+    for digit, uri in profiles.items():
+        assert store.ref(f"profiles/search_ranking/{digit * 64}").move(uri, expected=0)
+    first = ask("validate")
+    assert first.parameters["earlier"] == [{"names": ["champion"], "profile": profiles["1"]}]
+    decide_on(ledger, 2, model="search_ranking", as_of=AS_OF.isoformat(), evidence={"snapshot_digest": "2" * 64})
+    assert ask("validate").fingerprint == first.fingerprint
+    assert store.ref("snapshots/search_ranking/2026-01-31T020000Z").move(f"file:///s/manifests/sha256/33/{'3' * 64}.json", expected=0)
+    both = [{"names": ["previous"], "profile": profiles["3"]}, {"names": ["champion"], "profile": profiles["1"]}]
+    assert ask("validate").parameters["earlier"] == both
+    only = ask("validate", change=("  freshness: 36h", "  freshness: 36h\n  drift: {against: [previous]}"))
+    assert only.parameters["earlier"] == both[:1]
+
+
+def test_after_a_rollback_validate_compares_with_the_data_of_the_version_rolled_back_to(ask: WorkOf, store: Store) -> None:
+    ledger = Ledger(Settings.from_environment().database_url)
+    for number in (1, 2):
+        as_of = (AS_OF - timedelta(days=3 - number)).isoformat()
+        decide_on(ledger, number, model="search_ranking", as_of=as_of, evidence={"snapshot_digest": str(number) * 64})
+        assert store.ref(f"profiles/search_ranking/{str(number) * 64}").move(store.put_json({"of": number}), expected=0)
+    newest = ask("validate").parameters["earlier"]
+    roll_back(ledger, "search_ranking", by="ada", reason="late")
+    assert newest != ask("validate").parameters["earlier"] == [{"names": ["champion"], "profile": store.put_json({"of": 1})}]
+
+
+def test_a_snapshot_that_is_the_previous_one_and_the_champions_is_compared_once(ask: WorkOf, store: Store) -> None:
+    ledger = Ledger(Settings.from_environment().database_url)
+    decide_on(ledger, 1, model="search_ranking", as_of=(AS_OF - timedelta(days=1)).isoformat(), evidence={"snapshot_digest": "1" * 64})
+    assert store.ref("snapshots/search_ranking/2026-01-31T020000Z").move(f"file:///s/manifests/sha256/11/{'1' * 64}.json", expected=0)
+    uri = store.put_json({"profile": 1})
+    assert store.ref(f"profiles/search_ranking/{'1' * 64}").move(uri, expected=0)
+    assert ask("validate").parameters["earlier"] == [{"names": ["previous", "champion"], "profile": uri}]
 
 
 @pytest.mark.slow

@@ -373,6 +373,18 @@ CASES: list[tuple[str, str, str, str]] = [
     (
         R,
         "freshness: 36h",
+        "freshness: 36h\n  drift: {columns: {prices: {action: fail}}}",
+        "validate.drift.columns.prices: [column.unknown] prices is not a column of any table (did you mean price?)",
+    ),
+    (
+        R,
+        "freshness: 36h",
+        "freshness: 36h\n  drift: {columns: {shown_at: {psi: 0.5}}}",
+        "validate.drift.columns.shown_at: [field.conflict] shown_at is a key or a time: it is new in each snapshot, and not compared (remove it)",
+    ),
+    (
+        R,
+        "freshness: 36h",
         "freshness: 36h\n  empty_days: [sat, sunday]",
         "validate.empty_days: [field.choice] must be allow or a list of weekdays, got 'sunday' (write allow, or a list of different days of mon, tue, wed, thu, fri, sat, sun: [sat, sun])",
     ),

@@ -40,6 +40,8 @@ CHANGES: list[tuple[str, str, str, set[str]]] = [
     (F, "suite: flight_delay/weather", "suite: flight_delay/other", {"validate"}),
     (R, "freshness: 36h", "freshness: 35h", {"validate"}),
     (R, "freshness: 36h", "freshness: 36h\n  memory: 2GiB", set()),
+    (R, "freshness: 36h", "freshness: 36h\n  drift: {action: warn, against: [previous, champion], psi: 0.25, new_categories: 0.05}", set()),
+    (R, "freshness: 36h", "freshness: 36h\n  drift: {columns: {price: {action: fail}}}", {"validate"}),
     (R, "freshness: 36h", "freshness: 36h\n  empty_days: [sat, sun]", {"validate"}),
     (F, "freshness: 36h", "freshness: 36h\n  unknown_labels: 0.2", {"validate"}),
     (F, "test: 7d}", "test: 7d, end: window}", set()),

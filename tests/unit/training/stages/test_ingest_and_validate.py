@@ -22,10 +22,11 @@ from training.database.datasets import deprecate
 from training.errors import DataError, DeniedError, SpecError
 from training.runtime.context import Outcome, StageContext, StopFlag
 from training.runtime.provenance import CHECKOUT
-from training.sources.listing import listing_for, previous_snapshot
+from training.sources.listing import listing_for, previous_snapshot, profile_ref_name
 from training.spec import PipelineSpec, parse_spec, resolve_uris
 from training.stages import ingest, validate
 from training.store import Manifest, Store
+from training.store.addresses import StoreUri
 
 PIPELINES = CHECKOUT / "dags" / "pipelines"
 FLIGHTS = CHECKOUT.parent / "shared" / "data" / "nycflights13"
@@ -77,7 +78,12 @@ class Night:
 
     def validate(self, snapshot: Outcome) -> Outcome:
         previous = previous_snapshot(self.store, self.spec.name, self.as_of)
-        return self.run(validate, inputs={"snapshot": snapshot.artifact_uri}, parameters={"previous_snapshot": previous})
+        parameters: dict[str, Any] = {"previous_snapshot": previous}
+        if previous is not None:
+            head = self.store.ref(profile_ref_name(self.spec.name, StoreUri(previous).digest)).read()
+            assert head is not None
+            parameters["earlier"] = [{"names": ["previous"], "profile": head.value}]
+        return self.run(validate, inputs={"snapshot": snapshot.artifact_uri}, parameters=parameters)
 
     def refused(self) -> DataError:
         with pytest.raises(DataError) as caught:
@@ -440,3 +446,51 @@ def test_a_volume_that_halves_against_the_previous_night_is_refused(flights: Nig
     error = flights.refused()
     assert error.code == "volume.change"
     assert "allowed within 50% of the run of 2013-09-01T06:00:00+00:00" in error.message
+
+
+def drifted(night: Night, shop: Path, validate_: str = "") -> None:
+    """Validate a night; then let the next one have other positions."""
+    night.validate(night.ingest())
+    night.as_of += timedelta(days=1)
+    write_day(shop, LAST + timedelta(days=1), searches=SEARCHES)
+    for back in range(5):
+        rewrite(shop, moved, LAST + timedelta(days=1 - back))
+    if validate_:
+        text = (PIPELINES / "search_ranking.yaml").read_text().replace("window: 30d", "window: 5d")
+        assert "validate:\n" in text
+        text = text.replace("validate:\n", f"validate:\n  {validate_}\n")
+        night.spec = resolve_uris(parse_spec(text.encode()), {"SHOP_URI": shop.as_uri()})
+
+
+def moved(table: pa.Table) -> pa.Table:
+    return replace(table, "position", pc.add(table["position"], 5).cast(table.schema.field("position").type))
+
+
+def drift_checks(results: dict[str, Any]) -> dict[str, str]:
+    return {check["column"]: check["status"] for check in results["checks"] if check["code"] == "drift.exceeded" and check["column"]}
+
+
+def test_columns_that_moved_since_the_previous_snapshot_warn_and_are_shown(night: Night, shop: Path) -> None:
+    drifted(night, shop)
+    outcome = night.validate(night.ingest())
+    results = night.results(outcome)
+    assert drift_checks(results) == {"position": "warned"}
+    numbers = results["drift"][0]["tables"]["clicks"]
+    assert numbers["position"]["kolmogorov_smirnov"] > 0.4
+    page = night.store.objects.get_bytes(night.store.manifests.get(outcome.artifact_uri).files["report.html"].digest).decode()
+    assert "Drift of clicks against the previous snapshot" in page
+    assert page.count("<svg ") == sum(len(columns) for columns in results["drift"][0]["tables"].values())
+
+
+def test_drift_of_a_column_that_must_not_move_fails_the_night(night: Night, shop: Path) -> None:
+    drifted(night, shop, "drift: {columns: {position: {action: fail}}}")
+    error = night.refused()
+    assert error.code == "drift.exceeded"
+    assert "clicks.position: drift against the previous snapshot: observed PSI " in error.message
+
+
+def test_drift_that_is_off_is_shown_and_not_judged(night: Night, shop: Path) -> None:
+    drifted(night, shop, "drift: {action: off}")
+    results = night.results(night.validate(night.ingest()))
+    assert [check for check in results["checks"] if check["code"] == "drift.exceeded"] == []
+    assert results["drift"][0]["tables"]["clicks"]["position"]["psi"] > 1

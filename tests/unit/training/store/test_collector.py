@@ -185,14 +185,18 @@ def test_second_collector_at_once_is_refused_and_one_after_a_death_continues(loc
 
 def test_newest_snapshot_of_each_pipeline_stays_for_the_next_night_to_be_compared_with(local: Store) -> None:
     for night in ("2026-01-01T000000Z", "2026-01-02T000000Z"):
-        uri, _ = local.manifests.put_files("snapshot", {"t": night.encode()}, {})
+        uri, made = local.manifests.put_files("snapshot", {"t": night.encode()}, {})
         local.ref(f"snapshots/p/{night}").move(uri, expected=0)
+        local.ref(f"profiles/p/{made.digest}").move(local.put_json({"profile of": night}), expected=0)
     age(local, "refs", "manifests", "objects", days=60)
     for _ in range(3):
         Collector(local, Rules(runs=timedelta(days=30), attempts=timedelta(days=1), grace=timedelta(0))).collect()
     assert keys(local, "refs/snapshots") == ["refs/snapshots/p/2026-01-02T000000Z/0000000001.json"]
     assert local.bucket.folders("refs/snapshots/p") == ["2026-01-02T000000Z"], "an empty folder would be taken for a snapshot"
     assert len(keys(local, "manifests")) == 1
+    # The profile of its columns stays with it, and no other.
+    assert keys(local, "refs/profiles") == [f"refs/profiles/p/{made.digest}/0000000001.json"]
+    assert len(keys(local, "objects")) == 2
 
 
 def test_work_that_is_alive_keeps_its_inputs_and_the_refs_of_its_run_however_old_they_are(local: Store) -> None:

@@ -1,0 +1,58 @@
+"""The validation report's drift, from findings."""
+
+from __future__ import annotations
+
+import re
+
+from training.data.validation.results import Findings
+from training.data.validation.snapshot_drift import Bar, ColumnDrift, Comparison
+from training.pages.drift_charts import HEIGHT, MAX_CHARTS, WIDTH
+from training.pages.validation import render_report
+
+
+def drift(psi: float, *bars: Bar) -> ColumnDrift:
+    return ColumnDrift(
+        psi=psi,
+        psi_of_chance=0.01,
+        jensen_shannon=0.1,
+        kolmogorov_smirnov=None,
+        new_categories=0.125,
+        missing_before=0.0,
+        missing_now=0.5,
+        bars=bars,
+    )
+
+
+def page_of(columns: dict[str, ColumnDrift]) -> str:
+    findings = Findings(comparisons=[Comparison(words="the previous snapshot", as_of="2026-01-01", tables={"orders": columns})])
+    return render_report(findings, pipeline="p", as_of="2026-01-02", window=("a", "b"), snapshot_digest="d").decode()
+
+
+def test_values_of_the_data_are_escaped_in_charts() -> None:
+    page = page_of({"<b>": drift(0.5, Bar(label="</title><script>alert(1)</script>", before=0.5, now=0.25))})
+    assert "<script" not in page
+    assert "&lt;b&gt;" in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;: 50.00% before, 25.00% now" in page
+
+
+def test_bars_are_as_high_as_their_shares_and_inside_the_chart() -> None:
+    page = page_of({"x": drift(0.5, Bar(label="a", before=0.5, now=0.25), Bar(label="b", before=0.0, now=0.5))})
+    boxes = re.findall(r'<rect class="(before|now)" x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="([\d.]+)"', page)
+    heights = [(kind, float(height)) for kind, _, _, _, height in boxes]
+    assert heights == [("before", HEIGHT), ("now", HEIGHT / 2), ("before", 0.0), ("now", HEIGHT)]
+    for _, x, y, width, height in boxes:
+        assert float(x) + float(width) <= WIDTH
+        assert float(y) + float(height) == HEIGHT
+
+
+def test_the_columns_that_moved_most_come_first_and_only_some_have_a_chart() -> None:
+    columns = {f"c{number:03}": drift(number / 100, Bar(label="a", before=1.0, now=1.0)) for number in range(MAX_CHARTS + 5)}
+    page = page_of(columns)
+    assert re.findall(r"<tr><td>(c\d+)</td>", page) == sorted(columns, reverse=True)
+    assert page.count("<svg ") == MAX_CHARTS
+
+
+def test_a_report_without_an_earlier_snapshot_has_no_drift() -> None:
+    page = render_report(Findings(), pipeline="p", as_of="2026-01-02", window=("a", "b"), snapshot_digest="d").decode()
+    assert "Drift of" not in page
+    assert "Siddiqi" not in page

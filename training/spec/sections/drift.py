@@ -1,0 +1,48 @@
+"""The section `validate.drift`: limits on how far the columns may be from those of an earlier snapshot."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from training.spec.types import ColumnName, Section
+
+DriftAction = Literal["fail", "warn", "off"]
+Reference = Literal["previous", "champion"]
+Distance = Annotated[float, Field(gt=0, le=1)]
+Index = Annotated[float, Field(gt=0, le=100)]
+
+
+class DriftLimits(Section):
+    """Limits of one column; a key that is absent has the value of `validate.drift`."""
+
+    action: DriftAction | None = None
+    """`fail`: the run ends, `warn`: the report and the log say it, `off`: the column is not judged."""
+    psi: Index | None = None
+    """Population stability index over the deciles, or the 20 most frequent values, of the earlier snapshot."""
+    jensen_shannon: Distance | None = None
+    """Jensen-Shannon distance (base 2) over the same bins."""
+    kolmogorov_smirnov: Distance | None = None
+    """Largest difference of the two distribution functions; numbers only."""
+    new_categories: Distance | None = None
+    """Share of the rows whose text is not in the earlier snapshot."""
+
+
+class Drift(Section):
+    """How far the columns may be from those of the previous snapshot, and of the one that the champion was trained on."""
+
+    action: DriftAction = "warn"
+    """`fail`: the run ends before a training, `warn`: the report and the log say it, `off`: columns are reported and not judged."""
+    against: Annotated[tuple[Reference, ...], Field(strict=False, min_length=1)] = ("previous", "champion")
+    """`previous`: the newest validated snapshot of an earlier run. `champion`: the one that the champion was trained on."""
+    psi: Index | None = 0.25
+    """Population stability index over the deciles, or the 20 most frequent values, of the earlier snapshot; null: not judged."""
+    jensen_shannon: Distance | None = None
+    """Jensen-Shannon distance (base 2) over the same bins; absent: reported only."""
+    kolmogorov_smirnov: Distance | None = None
+    """Largest difference of the two distribution functions, numbers only; absent: reported only."""
+    new_categories: Distance | None = 0.05
+    """Share of the rows whose text is not in the earlier snapshot; null: not judged."""
+    columns: dict[ColumnName, DriftLimits] = Field(default_factory=dict)
+    """Limits of columns of any table, by name."""
