@@ -62,6 +62,7 @@ REMEDIES: Final[Mapping[str, str]] = {
         "use more devices or devices with more memory, or the keys that the message names; set `train.parallel` to `data` and `shard` "
         "if the estimate is wrong"
     ),
+    "partition.invalid": 'name an hour ("dt={date}/hour={hour}"), a day ("dt={date}") or a month ("month={month}")',
     "partition.missing": "deliver the partition and clear the task `wait`, or raise `data.source.wait`",
     "partition.window": "write a window that is a whole number of days, or leave out `partition`",
     "peer.lost": RETRIED,

@@ -40,6 +40,16 @@ _TABLE_FUNCTIONS: Final = frozenset(
     "over columns getvariable query query_table read_csv read_csv_auto read_parquet read_json read_json_auto read_text read_blob "
     "glob".split()
 )
+_AGGREGATES: Final = frozenset(
+    "any_value approx_count_distinct approx_quantile approx_top_k arbitrary arg_max arg_max_null arg_max_nulls_last arg_min "
+    "arg_min_null arg_min_nulls_last argmax argmin array_agg avg bit_and bit_or bit_xor bitstring_agg bool_and bool_or combine_aggr "
+    "corr count count_if count_star countif covar_pop covar_samp decimal_average entropy favg first fsum group_concat histogram "
+    "histogram_exact kahan_sum kurtosis kurtosis_pop last listagg lttb mad max max_by mean median min min_by mode product quantile "
+    "quantile_cont quantile_disc regr_avgx regr_avgy regr_count regr_intercept regr_r2 regr_slope regr_sxx regr_sxy regr_syy "
+    "reservoir_quantile sem skewness stddev stddev_pop stddev_samp string_agg sum sum_no_overflow sumkahan var_pop var_samp variance "
+    "variant_group_object".split()
+)
+"""Functions of several rows. `list` is not among them: it is a type, too."""
 _UNITS: Final = frozenset(
     "year years month months day days hour hours minute minutes second seconds week weeks quarter quarters decade decades century "
     "centuries millennium millennia millisecond milliseconds microsecond microseconds".split()
@@ -169,7 +179,10 @@ def objection(sql: str) -> str | None:
             continue
         if word in _RESERVED or (is_called and word in _TABLE_FUNCTIONS) or (index == 0 and _begins_a_statement(tokens)):
             return f"uses {word}: it must be one expression over one row"
-    return "has parentheses that do not match" if depth else None
+    if depth:
+        return "has parentheses that do not match"
+    aggregate = next((name for name in called(sql) if name in _AGGREGATES), None)
+    return None if aggregate is None else f"uses {aggregate}, which is of several rows: it must be one expression over one row"
 
 
 def _begins_a_statement(tokens: list[re.Match[str]]) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
+from typing import Final
 
 from training.spec.partitions import Grain, grain_of, partition_fault
 from training.spec.rules.findings import Finding
@@ -11,6 +12,12 @@ from training.spec.sections.data import Data, Table
 from training.spec.source_kinds import Days, descriptor_of_source
 from training.spec.types import duration_text, told
 from training.spec.yaml_reader import Path
+
+EXAMPLES: Final[Mapping[Grain, str]] = {
+    Grain.HOUR: 'one folder an hour: "dt={date}/hour={hour}"',
+    Grain.DAY: 'one folder a day: "dt={date}"',
+    Grain.MONTH: 'one folder a month: "month={month}"',
+}
 
 
 def partitions_fit(data: Data) -> Iterator[Finding]:
@@ -65,7 +72,7 @@ def _folder(path: Path, table: Table, partition: str) -> Iterator[Finding]:
         yield Finding(path, "field.conflict", f"a source of kind {table.kind} has no partition", "remove it")
     fault = partition_fault(partition)
     if fault:
-        yield Finding(path, "partition.invalid", f"{told(partition)} {fault}", 'one folder a day: "dt={date}"')
+        yield Finding(path, "partition.invalid", f"{told(partition)} {fault}", EXAMPLES[grain_of(partition) or Grain.DAY])
 
 
 def _plural(grain: Grain | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import duckdb
 import pytest
 
 from training.sql.analysis import objection, unknown_columns, words
@@ -139,3 +140,12 @@ def test_parameter_of_a_lambda_is_no_column_and_unknown_columns_of_its_body_are_
         columns_of("list_transform(l, lambda x: x + zz)", COLUMNS, where="column 'x'")
     with pytest.raises(Exception, match="function 'random'"):
         columns_of("list_transform(l, lambda x: random())", COLUMNS, where="column 'x'")
+
+
+def test_every_function_of_several_rows_is_refused_and_none_of_one_row() -> None:
+    with duckdb.connect() as connection:
+        found = connection.execute("SELECT lower(function_name), function_type FROM duckdb_functions()").fetchall()
+    aggregates = {name for name, kind in found if kind == "aggregate" and name.isidentifier()} - {"list"}
+    of_a_row = {name for name, kind in found if kind in ("scalar", "macro") and name.isidentifier()}
+    assert {name for name in aggregates if "of several rows" not in str(objection(f"{name}(a)"))} == set()
+    assert {name for name in of_a_row if "of several rows" in str(objection(f"{name}(a)"))} == set()

@@ -134,6 +134,8 @@ def test_mentions_are_identifiers_outside_of_literals(sql: str, mentioned: bool)
         ("current_date - day", "uses current_date, which differs from one run to the next"),
         ("COLUMNS('dep_.*')", "uses columns: it must be one expression over one row"),
         ("sum(a) over ()", "uses over: it must be one expression over one row"),
+        ("a > avg(a)", "uses avg, which is of several rows: it must be one expression over one row"),
+        ("first + last", None),
         ("'; select now()'", None),
     ],
 )
