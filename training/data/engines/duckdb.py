@@ -218,7 +218,10 @@ def _join(main: MainTable, table: FeatureTable, alias: str) -> str:
     view = quoted(f"facts of {table.name}")
     if table.event_time is None:
         return f"LEFT JOIN {view} {alias} ON {keys}"
-    newest = f"m.{quoted(main.event_time)} - {_interval(main.decision_lead + table.available_after)}"
+    newest, delay = f"m.{quoted(main.event_time)}", main.decision_lead + table.available_after
+    if delay:
+        # Not for nothing: it takes DuckDB a third of the time of the join.
+        newest += f" - {_interval(delay)}"
     return f"ASOF LEFT JOIN {view} {alias} ON {keys} AND {newest} >= {alias}.{quoted(table.event_time)}"
 
 
