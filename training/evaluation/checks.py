@@ -23,6 +23,8 @@ NUM_BINS: Final = 50
 """Of a number, so that a feature counts that predicts the label without rising with it."""
 MAX_CLASSES: Final = 10
 """The most frequent ones are looked at."""
+MIN_CORRELATION: Final = 0.3
+"""A column whose ties allow less tells nothing of most rows, for example if it is missing in more than 97 % of them."""
 
 
 def strongest_feature(
@@ -32,7 +34,8 @@ def strongest_feature(
 
     A column is judged by its values, rising or falling, and by the mean label of its values (of bins, for a number) in the training
     rows, which also sees an identifier that stands for the label. The value is the AUC, averaged over classes one against the
-    rest; where labels are not yes or no, the absolute rank correlation (Spearman), as a share of the largest that the ties allow.
+    rest; where labels are not yes or no, the absolute rank correlation (Spearman), as a share of the largest that the ties allow; a
+    column whose ties allow less than `MIN_CORRELATION` is not judged.
 
     Args:
         task: as the spec names it.
@@ -168,6 +171,8 @@ def _strength(ranking: Floats, target: Floats) -> float:
     found = np.corrcoef(*ranks)[0, 1]
     # Sorted, the two agree as far as their ties let them.
     largest = np.corrcoef(np.sort(ranks[0]), np.sort(ranks[1]))[0, 1]
+    if largest < MIN_CORRELATION:
+        return math.nan
     return float(min(1.0, abs(found) / largest))
 
 

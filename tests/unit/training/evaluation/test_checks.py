@@ -70,6 +70,17 @@ def test_honest_column_stays_below_and_an_identifier_of_the_training_rows_says_n
     assert 0.35 < found.value < 0.85
 
 
+@pytest.mark.parametrize(("num_known", "judged"), [(2, False), (400, True)])
+def test_column_that_is_missing_in_almost_all_rows_is_not_judged_where_a_number_is_predicted(num_known: int, judged: bool) -> None:
+    frame, _yes, _kind, number = table(1)
+    lowest = np.argsort(number)[:num_known]
+    frame["rare"] = np.nan
+    frame.loc[lowest, "rare"] = number[lowest]
+    found = strongest_feature("regression", frame, number, frame, number)
+    assert found is not None
+    assert (found.feature == "rare") is judged
+
+
 def test_nothing_is_strongest_where_labels_are_all_the_same() -> None:
     frame = table(0)[0]
     assert strongest_feature("binary", frame, np.ones(NUM_ROWS), frame, np.ones(NUM_ROWS)) is None
