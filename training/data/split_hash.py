@@ -1,4 +1,4 @@
-"""A number for each row by the values of some of its columns: where a random split sends it.
+"""A number for each row by the values of some of its columns: where a random split sends it, and which fold it is in.
 
 What is hashed is written out here, so that every engine and version gives a row the same number: the seed, then each value as a byte for
 its type, the length of what follows, and the value. Integers are written in decimal, so that int32 and int64 agree.

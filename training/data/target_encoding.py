@@ -15,7 +15,6 @@ Sums are exact within a fold and added over folds in the order of their numbers,
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
@@ -23,12 +22,12 @@ from typing import Any, ClassVar, Final
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from training.contracts import JsonObject
 from training.data.encoders import Category, CellType, EncoderSettings, fit_category
 from training.data.exact_sums import GroupSums, exact_mean
+from training.data.split_hash import row_hashes
 from training.errors import DataError, shown
 
 DEFAULT_SMOOTHING: Final = 10.0
@@ -36,8 +35,8 @@ DEFAULT_SMOOTHING: Final = 10.0
 DEFAULT_FOLDS: Final = 5
 NOT_TRAINING: Final = -1
 """Number of a row that is not a training row."""
-HASH_PURPOSE: Final = b"fold"
-"""Makes other numbers of a key than anything else that hashes it."""
+FOLD_SEED: Final = -1
+"""No `data.split.seed`: a row's fold says nothing of its split."""
 MAX_EXACT: Final = 2.0**53
 """Sums of whole numbers below this are exact in float64."""
 
@@ -61,22 +60,8 @@ def fold_numbers(key: Sequence[pa.ChunkedArray], training: NDArray[np.bool_]) ->
     """
     of_training = pa.array(training)
     found = np.full(len(training), NOT_TRAINING, dtype=np.int32)
-    written = [_as_text(column.filter(of_training)) for column in key]
-    # Keys that are written alike share a fold, which harms nothing.
-    texts = pc.binary_join_element_wise(*written, "\x1f", null_handling="replace", null_replacement="\0")
-    digests = b"".join(hashlib.blake2b(text.encode(), digest_size=4, person=HASH_PURPOSE).digest() for text in texts.to_pylist())
-    found[training] = np.frombuffer(digests, dtype=">u4") >> 1
+    found[training] = row_hashes([column.filter(of_training) for column in key], FOLD_SEED) >> np.uint64(33)
     return found
-
-
-def _as_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return the values as text, the same for every width of integers, unit of instants and sign of 0."""
-    kind = column.type
-    if pa.types.is_timestamp(kind):
-        column = pc.cast(pc.cast(column, pa.timestamp("us", tz=kind.tz)), pa.int64())
-    elif pa.types.is_floating(kind):
-        column = pc.add(column, pa.scalar(0.0, kind))
-    return pc.cast(column, pa.string())
 
 
 class TargetEncode:
