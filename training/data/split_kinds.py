@@ -107,6 +107,12 @@ def is_same_division(one: JsonObject | None, other: JsonObject | None) -> bool:
     return one is not None and one == other and (one["by"] in STABLE or "test_rows" in one)
 
 
+def division_words(division: JsonObject) -> str:
+    """Say in a line how the rows were divided, for a report; `division` is what `split_meta` returned."""
+    parts = [f"by {division['by']}", *(f"{name} {division[name]}" for name in ("column", "validation", "test") if name in division)]
+    return ", ".join([*parts, f"seed {division['seed']}"] if division["by"] != "column" else parts)
+
+
 def hashed_parts(hashes: NDArray[np.uint64], shares: Shares) -> Parts:
     """Return where each row goes by its hash, [n]."""
     test, both = (math.floor(share * 2**64) for share in (shares.test, shares.test + shares.validation))

@@ -22,7 +22,7 @@ from training.data.dataset import meta_of
 from training.data.dataset_reader import DatasetReader
 from training.data.joins import LABEL
 from training.data.label_delay import META_KEY
-from training.data.split_kinds import is_same_division
+from training.data.split_kinds import division_words, is_same_division
 from training.data.splits import SPLITS
 from training.engine.tracking_journal import tracked_run
 from training.evaluation import checks, latency
@@ -323,6 +323,7 @@ def _report(context: StageContext, rows: Rows, scored: Scored, record: Evaluatio
         "seed": model.meta["seed"],
         "processes": model.meta["world_size"],
         **{f"{split} rows": " to ".join(map(moment, bounds)) for split, bounds in model.meta["bounds"].items()},
+        **({"rows divided": division_words(model.meta["split"])} if "split" in model.meta else {}),
     }
     return render_report(
         EvaluationPage(

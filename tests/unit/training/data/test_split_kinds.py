@@ -13,8 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from training.contracts import JsonObject
 from training.data.split_hash import row_hashes
-from training.data.split_kinds import Shares, hashed_parts, is_same_division, named_parts, stratified_parts
+from training.data.split_kinds import Shares, division_words, hashed_parts, is_same_division, named_parts, stratified_parts
 from training.errors import DataError
 
 TABLES = 1000
@@ -136,6 +137,13 @@ def test_equal_values_have_equal_hashes_whatever_their_width_unit_or_zone() -> N
     assert len({int(row_hashes([found], 0)[0]) for found in [*kinds, column([None], pa.string())]}) == 5
     apart = [row_hashes([column([one], pa.string()), column([other], pa.string())], 0) for one, other in (("ab", "c"), ("a", "bc"))]
     assert apart[0] != apart[1]
+
+
+def test_a_division_is_told_in_a_line() -> None:
+    random: JsonObject = {"by": "random", "seed": 3, "test": 0.4, "validation": 0.2, "key": ["id"], "group": None}
+    assert division_words(random) == "by random, validation 0.2, test 0.4, seed 3"
+    assert division_words({**random, "by": "group", "column": "user"}) == "by group, column user, validation 0.2, test 0.4, seed 3"
+    assert division_words({"by": "column", "column": "part", "seed": 0, "key": ["id"], "group": None}) == "by column, column part"
 
 
 def test_only_equal_divisions_by_what_a_row_is_are_the_same() -> None:

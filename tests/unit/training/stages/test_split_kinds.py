@@ -122,8 +122,11 @@ def test_champion_of_a_stratified_split_is_compared_on_the_same_test_rows_and_on
     for name, model in (("same", champion), ("fewer", foreign)):
         seat = bench.seat(model, "3")
         seat["bounds"] = bench.store.manifests.get(model.artifact_uri).meta["bounds"]
-        records.append(bench.evaluate(champion, {TIME: split}, work=f"stratified-{name}", champion=seat)[1])
+        result, record = bench.evaluate(champion, {TIME: split}, work=f"stratified-{name}", champion=seat)
+        records.append(record)
     bench.dataset_uri = before
+    page = bench.store.objects.get_bytes(result.reports["evaluation"].rsplit("/", 1)[-1]).decode()
+    assert "by stratified, validation 0.2, test 0.3, seed 0" in page
     assert records[0]["comparison"] is not None
     assert records[1]["comparison"] is None
     assert "a stratified division changes with the rows" in records[1]["baseline"]
