@@ -21,7 +21,7 @@ RUN sed 's/\[.*\]//' /build/requirements.txt > /build/pins.txt \
     && /opt/venv/bin/pip uninstall --quiet --yes pip setuptools
 
 FROM ${BASE}
-# libgomp: OpenMP runtime of xgboost and torch. tini: torchrun must not be process 1 (docs/decisions.md).
+# libgomp: OpenMP runtime of xgboost, LightGBM and torch. tini: torchrun must not be process 1 (docs/decisions.md).
 # /opt/nightshift is owned by root. With some builders, WORKDIR would give it to the user, who could then place modules before ours.
 RUN apt-get update && apt-get install --yes --no-install-recommends tini libgomp1 ca-certificates \
     && (command -v python3 >/dev/null || apt-get install --yes --no-install-recommends python3) \

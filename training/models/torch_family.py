@@ -257,7 +257,7 @@ class TorchFamily(Family):
     @staticmethod
     def _loader(context: FitContext, split: str, strategy: Strategy) -> Loader:
         """Return the loader of this data rank's share; a group's rows are never divided between ranks."""
-        from training.models.weighting import class_weights_of
+        from training.models.shard_rows import class_weights_of
         from training.spec.sections.train import DEFAULT_BATCH_SIZE
 
         return Loader(

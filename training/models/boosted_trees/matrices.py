@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import xgboost
-from numpy.typing import NDArray
 
 from training import liveness
 from training.data.mapped_shards import MappedShards
 from training.data.transforms import CELL_BYTES
 from training.engine.devices import LOCAL_WORLD_SIZE
-from training.models.weighting import class_weights_of
+from training.models.shard_rows import shards_of
 from training.runtime.memory import memory_limit_bytes
 
 if TYPE_CHECKING:
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SPLITS: Final = ("train", "validation")
 BYTES_IN_MEMORY: Final = 4
 """Bytes of memory for a byte of stored rows, at the most: a copy of the features, XGBoost's entries of 8 bytes a cell, and their bins."""
 MEMORY_SHARE: Final = 0.5
@@ -75,27 +73,11 @@ def matrices_of(context: FitContext, *, max_bin: int) -> Iterator[dict[str, xgbo
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def shards_of(context: FitContext) -> dict[str, MappedShards]:
-    """Return the rows of each split, with the weights that the training gives them."""
-    folder, meta = context.dataset_path, context.dataset_meta
-    weights = class_weights_of(context)
-    return {split: MappedShards(folder, meta, split, class_weights=weights) for split in SPLITS}
-
-
 def too_large(splits: Iterable[MappedShards], world_size: int) -> bool:
     """Return whether this node's processes would take more than their share of the memory for matrices of all rows of these splits."""
     rows_bytes = sum(rows.num_rows * rows.num_cells * CELL_BYTES for rows in splits)
     on_this_node = rows_bytes * min(LOCAL_WORLD_SIZE.read(), world_size) / world_size
     return on_this_node * BYTES_IN_MEMORY > memory_limit_bytes() * MEMORY_SHARE
-
-
-def labels_of(context: FitContext) -> NDArray[np.float32]:
-    """Return the labels of all rows, also of those of other processes."""
-    found = []
-    for split in SPLITS:
-        rows = MappedShards(context.dataset_path, context.dataset_meta, split)
-        found += [cells[:, len(rows.features)] for cells in rows.cells]
-    return np.concatenate(found).view(np.float32)
 
 
 class Blocks(xgboost.DataIter):  # type: ignore[misc]

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.data.transforms import Matrix
-from training.errors import DataError, DivergedError, PreemptedError, Problem, SpecError
+from training.errors import PreemptedError, Problem, SpecError
 from training.models.base import Family, FitContext, FitResult, Scorer
+from training.models.rounds import Rounds
 from training.runtime.lazy_imports import lean_imports
 
 if TYPE_CHECKING:
@@ -101,27 +102,12 @@ def _boosted(
     return booster
 
 
-class _Rounds:
-    """Rounds done so far, their history, and the checkpoints of them."""
-
-    def __init__(self, context: FitContext) -> None:
-        self._context = context
-        self.num_rounds = 0
-        self.best_round = 0
-        self.best_loss = float("inf")
-        self.history: list[dict[str, float]] = []
-        self._given_up = False
-        self.is_stopped = False
-        """Whether a process was to stop by the end of the last round."""
-
-    @property
-    def is_over(self) -> bool:
-        patience = self._context.spec.train.early_stopping
-        return self._given_up or (patience is not None and self.num_rounds - self.best_round >= patience)
+class _Rounds(Rounds):
+    """Rounds, and the checkpoints of them."""
 
     def resume(self) -> bytearray | None:
         """Return the model of the newest usable checkpoint, None where there is none."""
-        checkpoints, gang = self._context.checkpoints, self._context.gang
+        checkpoints, gang = self.context.checkpoints, self.context.gang
         entry = gang.from_first(checkpoints.newest_entry() if gang.is_first else 0)
         if entry == 0:
             return None
@@ -133,25 +119,9 @@ class _Rounds:
         logger.info("resuming after round %d", self.num_rounds)
         return restored.bytes_of("booster")
 
-    def record(self, train_loss: float, validation_loss: float) -> None:
-        if not np.isfinite([train_loss, validation_loss]).all():
-            message = f"round {self.num_rounds + 1}: train loss {train_loss}, validation loss {validation_loss}"
-            raise DivergedError("loss.not_finite", message, hint="lower train.learning_rate")
-        self.num_rounds += 1
-        self.history.append({"epoch": self.num_rounds, "train_loss": train_loss, "validation_loss": validation_loss})
-        if validation_loss < self.best_loss:
-            self.best_loss, self.best_round = validation_loss, self.num_rounds
-        context, gang = self._context, self._context.gang
-        given_up = gang.is_first and context.judge is not None and context.judge(self.num_rounds, validation_loss)
-        # One rank judges, and a signal reaches each at another time: all end after the same round.
-        self._given_up, self.is_stopped = (bool(number) for number in gang.sum(given_up, context.stop.requested))
-        if gang.is_first:
-            context.tracker.log(self.num_rounds, train_loss=train_loss, validation_loss=validation_loss)
-        context.stage.progress(self.num_rounds, context.spec.train.epochs, "rounds", validation_loss=validation_loss)
-
     def save(self, booster: xgboost.Booster, *, wait: bool = False) -> None:
         """Save the model, which is the same on all ranks: rank 0 does it."""
-        if not self._context.gang.is_first:
+        if not self.context.gang.is_first:
             return
         meta: Position = {
             "step": self.num_rounds,
@@ -160,13 +130,13 @@ class _Rounds:
             "best_loss": self.best_loss,
             "history": self.history,
         }
-        self._context.checkpoints.save_bytes({"booster": booster.save_raw("ubj")}, meta)
+        self.context.checkpoints.save_bytes({"booster": booster.save_raw("ubj")}, meta)
         if wait:
-            self._context.checkpoints.wait()
+            self.context.checkpoints.wait()
 
     @property
     def checkpoint_due(self) -> bool:
-        return self._context.gang.is_first and self._context.checkpoints.is_due(self.num_rounds)
+        return self.context.gang.is_first and self.context.checkpoints.is_due(self.num_rounds)
 
 
 def _losses(evaluated: str) -> list[float]:
@@ -190,6 +160,8 @@ def _forget_random_numbers(booster: xgboost.Booster) -> None:
 
 
 def _parameters(context: FitContext) -> dict[str, JsonValue]:
+    from training.models.shard_rows import check_counts, labels_of, num_classes
+
     train = context.spec.train
     settings = dict(train.settings)
     task = context.spec.evaluate.task
@@ -199,11 +171,11 @@ def _parameters(context: FitContext) -> dict[str, JsonValue]:
     named = settings.pop("objective", None)
     objective, metric = OBJECTIVES[task] if named is None else OF_SETTINGS[named]
     if named == "poisson":
-        _check_counts(context)
+        check_counts(labels_of(context), named)
     return {
         "objective": objective,
         "eval_metric": metric,
-        **({"num_class": _num_classes(context)} if task == "multiclass" else {}),
+        **({"num_class": num_classes(labels_of(context))} if task == "multiclass" else {}),
         "tree_method": TREE_METHOD,
         "learning_rate": train.learning_rate,
         "colsample_bytree": settings.pop("colsample"),
@@ -231,32 +203,6 @@ def _device(context: FitContext) -> dict[str, JsonValue]:
         hint = "install xgboost in place of xgboost-cpu in the image of the training, or remove train.placement.gpus"
         raise SpecError("train.placement", [Problem(code="device.missing", field="train.placement.gpus", message=message, hint=hint)])
     return {"device": f"{device.type}:{device.index or 0}"}
-
-
-def _check_counts(context: FitContext) -> None:
-    """Check that no label is negative.
-
-    Raises:
-        DataError: `label.negative`.
-    """
-    from training.models.boosted_trees.matrices import labels_of
-
-    labels = labels_of(context)
-    if (labels < 0).any():
-        message = (
-            f"{int((labels < 0).sum())} of {len(labels)} labels are negative, the smallest is {labels.min():g}: poisson needs labels >= 0"
-        )
-        raise DataError("label.negative", message, hint="set train.settings.objective: quantile, or remove it")
-
-
-def _num_classes(context: FitContext) -> int:
-    """Return how many classes the labels name: whole numbers from 0, of which the training rows may lack some."""
-    from training.data.classes import check_class_numbers
-    from training.models.boosted_trees.matrices import labels_of
-
-    labels = labels_of(context)
-    check_class_numbers(labels)
-    return int(labels.max()) + 1
 
 
 FAMILY = BoostedTrees()

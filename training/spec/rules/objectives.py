@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from training.spec.rules.findings import Finding
 from training.spec.sections.evaluation import Evaluate
 from training.spec.sections.train import Train
 from training.spec.yaml_reader import Path
 
-TREES = "boosted_trees"
+TREES: Final = ("boosted_trees", "lightgbm")
 
 
 def tree_objective_fits(train: Train, evaluate: Evaluate) -> Iterator[Finding]:
     """Yield a finding where an objective of the trees lacks its key, has one without effect, or is not for the task."""
-    if train.model != TREES:
+    if train.model not in TREES:
         return
     path: Path = ("train", "settings")
     objective, alpha = train.settings.get("objective"), train.settings.get("quantile_alpha")

@@ -35,7 +35,7 @@ def family_fits(train: Train) -> Iterator[Finding]:
         if getattr(train, key) is None:
             yield Finding(("train", key), "field.missing", f"the key {key} is missing: {train.model} needs it")
     for key in facts.ignored_keys:
-        if getattr(train, key) != Train.model_fields[key].default:
+        if getattr(train, key) != Train.model_fields[key].get_default(call_default_factory=True):
             yield Finding(("train", key), "field.conflict", f"{key} has no effect on {train.model}", "leave it out")
 
 

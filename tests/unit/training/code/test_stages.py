@@ -12,6 +12,7 @@ from training.code.stages import LOADERS, code_roots, stage_code
 from training.errors import SpecError
 from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec, load_spec
+from training.spec.families import built_in_families
 from training.spec.metrics import DESCRIPTORS
 from training.stage_table import ALL_STAGES
 
@@ -88,7 +89,7 @@ def test_each_family_has_its_own_code(ranking: PipelineSpec, trees: PipelineSpec
 def test_an_evaluation_has_the_code_of_the_models_that_it_loads(ranking: PipelineSpec, cache: Path) -> None:
     files = stage_code("evaluate", ranking, families=["boosted_trees", "of_before", "gone.models:Model"], cache=cache).files
     assert {"training/models/ranker/module.py", "training/models/boosted_trees/module.py"} <= set(files)
-    descriptors = ("training.models.boosted_trees.family", "training.models.ranker.family")
+    descriptors = [f"training.models.{family}.family" for family in built_in_families()]
     metrics = {f"training.evaluation.metrics.{descriptor.module}" for descriptor in DESCRIPTORS}
     expected = sorted([*descriptors, *metrics, "training.models.boosted_trees.module", "training.stages.canary"])
     assert code_roots("canary", ranking, ["boosted_trees"]) == tuple(expected)

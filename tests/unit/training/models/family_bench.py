@@ -73,10 +73,10 @@ def write_dataset(folder: Path, task: str) -> dict[str, Any]:
 
 def spec_of(model: str, task: str, **train: Any) -> PipelineSpec:
     """Return a shipped pipeline's spec with other keys of `train` and another task."""
-    file = {"ranker": "search_ranking", "boosted_trees": "flight_delay"}[model]
+    file = "search_ranking" if model == "ranker" else "flight_delay"
     spec = parse_spec((CHECKOUT / f"dags/pipelines/{file}.yaml").read_bytes())
     evaluate = spec.evaluate.model_copy(update={"task": task})
-    return spec.model_copy(update={"train": spec.train.model_copy(update=train), "evaluate": evaluate})
+    return spec.model_copy(update={"train": spec.train.model_copy(update={"model": model, **train}), "evaluate": evaluate})
 
 
 class FamilyBench(LoopBench):

@@ -106,7 +106,7 @@ def test_finished_or_stopped_boosting_that_is_started_again_adds_no_round(bench:
     scripted(monkeypatch, [2.0, 3.0, 3.0, 3.0, 3.0, 3.0])
 
     def save_each(self: _Rounds) -> bool:
-        self._context.checkpoints.wait()
+        self.context.checkpoints.wait()
         return True
 
     monkeypatch.setattr(_Rounds, "checkpoint_due", property(save_each))

@@ -96,13 +96,13 @@ CASES: list[tuple[str, str, str, str]] = [
         R,
         "model: ranker",
         "model: rnker",
-        "train.model: [model.unknown] there is no model 'rnker' (known: boosted_trees, ranker; a class of your own: name its package in NIGHTSHIFT_MODEL_PACKAGES, docs/extending.md)",
+        "train.model: [model.unknown] there is no model 'rnker' (known: boosted_trees, lightgbm, ranker; a class of your own: name its package in NIGHTSHIFT_MODEL_PACKAGES, docs/extending.md)",
     ),
     (
         R,
         "model: ranker",
         "model: os:system",
-        "train.model: [model.unknown] there is no model 'os:system' (known: boosted_trees, ranker; a class of your own: name its package in NIGHTSHIFT_MODEL_PACKAGES, docs/extending.md)",
+        "train.model: [model.unknown] there is no model 'os:system' (known: boosted_trees, lightgbm, ranker; a class of your own: name its package in NIGHTSHIFT_MODEL_PACKAGES, docs/extending.md)",
     ),
     (R, SCHEDULE, "not a cron", f"schedule: [schedule.invalid] 'not a cron' has 3 fields, cron has 5 {CRON}"),
     (

@@ -15,8 +15,7 @@ from training.contracts import ExitCode, StageResult
 from training.data.classes import MAX_CLASSES
 from training.errors import DataError
 from training.evaluation import latency
-from training.models.boosted_trees import matrices
-from training.models.boosted_trees.module import _num_classes
+from training.models.shard_rows import num_classes
 from training.registry.mlflow_versions import Registered
 from training.spec.metrics import metrics_of
 
@@ -187,15 +186,12 @@ def test_other_tasks_train_and_are_judged_to_the_end(tmp_path: Path, task: str, 
 
 
 @pytest.mark.parametrize("wrong", [1.5, -1.0, float(MAX_CLASSES)])
-def test_label_that_is_not_a_class_is_named(monkeypatch: pytest.MonkeyPatch, wrong: float) -> None:
-    labels = [0.0, 1, 2, 0.0, wrong, 3]
-    context: Any = None
-    monkeypatch.setattr(matrices, "labels_of", lambda _context: np.array(labels, dtype=np.float32))
+def test_label_that_is_not_a_class_is_named(wrong: float) -> None:
+    labels = np.array([0.0, 1, 2, 0.0, wrong, 3], dtype=np.float32)
     with pytest.raises(DataError, match=rf"1 of 6 labels are not a class, the first is {wrong:g}") as caught:
-        _num_classes(context)
+        num_classes(labels)
     assert caught.value.code == "label.not_a_class"
-    del labels[3:]
-    assert _num_classes(context) == 3
+    assert num_classes(labels[:3]) == 3
 
 
 def test_labels_that_are_not_classes_end_in_prepare_before_anything_is_trained(tmp_path: Path) -> None:

@@ -1,0 +1,49 @@
+"""The descriptor of `lightgbm`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+from pydantic import Field
+
+from training.spec.family import NEURAL_ONLY, FamilyDescriptor
+from training.spec.types import Section
+
+_Share = Annotated[float, Field(gt=0, le=1)]
+_Penalty = Annotated[float, Field(ge=0, le=1e6)]
+
+
+class LightgbmSettings(Section):
+    """Of `lightgbm`: LightGBM's parameters by their own names."""
+
+    num_leaves: Annotated[int, Field(ge=2, le=131072)] = 31
+    max_depth: Annotated[int, Field(ge=1, le=1000)] | None = None
+    """Absent: limited by `num_leaves` alone."""
+    min_data_in_leaf: Annotated[int, Field(ge=1, le=10**9)] = 20
+    feature_fraction: _Share = 1.0
+    """Of the features, for each tree."""
+    bagging_fraction: _Share = 1.0
+    """Of the rows, for each tree."""
+    lambda_l1: _Penalty = 0.0
+    lambda_l2: _Penalty = 0.0
+    min_gain_to_split: _Penalty = 0.0
+    max_bin: Annotated[int, Field(ge=2, le=65535)] = 255
+    categorical: bool = True
+    """Whether ids (`category`, `hash`, `bucket`, `identity`) are split as categories; false: as numbers, as `boosted_trees` does."""
+    objective: Literal["quantile", "poisson"] | None = None
+    """Of the task regression, as for `boosted_trees`. Absent: the squared error."""
+    quantile_alpha: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Of `quantile`: the share of labels that should be below the prediction."""
+
+
+DESCRIPTOR: Final = FamilyDescriptor(
+    settings=LightgbmSettings,
+    tasks=("binary", "ranking", "multiclass", "regression"),
+    libraries=("lightgbm",),
+    distributed=False,
+    ignored_keys=(*NEURAL_ONLY, "checkpoint", "from_checkpoint"),
+    weighted_tasks=("binary", "multiclass", "regression"),
+    uses_gpus=False,
+    uses_torch=False,
+    threads=2,
+)

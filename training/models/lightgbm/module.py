@@ -1,0 +1,55 @@
+"""Gradient-boosted trees by LightGBM: trees grow leaf by leaf, and ids are split as categories.
+
+The model is LightGBM's text, `weights.txt`: nothing is unpickled. A training that is stopped begins again: LightGBM does not continue one
+with the bits that it would have had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.data.transforms import Matrix
+from training.models.base import Family, FitContext, FitResult, Scorer
+from training.runtime.lazy_imports import lean_imports
+
+with lean_imports(absent=["sklearn"]):
+    # A second of CPU, for classes that look like scikit-learn's.
+    import lightgbm
+
+WEIGHTS: Final = "weights.txt"
+
+
+class LightGBM(Family):
+    """One boosting round is one epoch."""
+
+    def fit(self, context: FitContext) -> FitResult:
+        # Imported here: a registered model carries what this file imports above, and serves no training.
+        from training.models.lightgbm.boosting import boost
+
+        booster, architecture, run = boost(context)
+        return FitResult(
+            weights_name=WEIGHTS,
+            weights=booster.model_to_string(num_iteration=run.best_round).encode(),
+            architecture=architecture,
+            best_epoch=run.best_round,
+            validation_loss=run.best_loss,
+            history=run.history,
+            num_steps=run.num_rounds,
+        )
+
+    def load(self, folder: Path, architecture: Mapping[str, object]) -> Scorer:
+        booster = lightgbm.Booster(model_str=(folder / WEIGHTS).read_text())
+
+        def score(matrix: Matrix) -> NDArray[np.float64]:
+            # One thread: a served model must not take more; the number changes no score.
+            return np.asarray(booster.predict(matrix.as_floats(), num_threads=1), dtype=np.float64)
+
+        return score
+
+
+FAMILY = LightGBM()

@@ -1,0 +1,76 @@
+"""The rows that families without torch train on: the shards of both splits, with the weights that the training gives them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.data.classes import Classes, check_class_numbers
+from training.data.mapped_shards import MappedShards
+from training.data.row_weights import ClassWeights
+from training.errors import DataError
+
+if TYPE_CHECKING:
+    from training.models.base import FitContext
+
+SPLITS: Final = ("train", "validation")
+
+
+def shards_of(context: FitContext) -> dict[str, MappedShards]:
+    """Return the rows of each split.
+
+    Raises:
+        DataError: `shard.size`, a file is not as long as the manifest says; `class_weight.unknown`, `weight.zero`.
+    """
+    folder, meta = context.dataset_path, context.dataset_meta
+    weights = class_weights_of(context)
+    return {split: MappedShards(folder, meta, split, class_weights=weights) for split in SPLITS}
+
+
+def class_weights_of(context: FitContext) -> ClassWeights | None:
+    """Return the class weights of a training; None where `train.class_weight` is not set.
+
+    Raises:
+        DataError: `class_weight.unknown`, `weight.zero`.
+    """
+    setting, meta = context.spec.train.class_weight, context.dataset_meta
+    if setting is None:
+        return None
+    classes = Classes.of(meta)
+    rows = MappedShards(context.dataset_path, meta, "train")
+    return ClassWeights.of(setting, rows, None if classes is None else classes.learned)
+
+
+def labels_of(context: FitContext) -> NDArray[np.float32]:
+    """Return the labels of all rows, also of those of other processes."""
+    found = []
+    for split in SPLITS:
+        rows = MappedShards(context.dataset_path, context.dataset_meta, split)
+        found += [rows.labels(cells) for cells in rows.cells]
+    return np.concatenate(found)
+
+
+def num_classes(labels: NDArray[np.float32]) -> int:
+    """Return how many classes the labels name: whole numbers from 0, of which the training rows may lack some.
+
+    Raises:
+        DataError: `label.not_a_class`.
+    """
+    check_class_numbers(labels)
+    return int(labels.max()) + 1
+
+
+def check_counts(labels: NDArray[np.float32], objective: str) -> None:
+    """Check that no label is negative.
+
+    Raises:
+        DataError: `label.negative`.
+    """
+    if (labels < 0).any():
+        message = (
+            f"{int((labels < 0).sum())} of {len(labels)} labels are negative, the smallest is {labels.min():g}: "
+            f"{objective} needs labels >= 0"
+        )
+        raise DataError("label.negative", message, hint="set train.settings.objective: quantile, or remove it")
