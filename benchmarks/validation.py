@@ -6,8 +6,13 @@ The same Parquet file and the same suite of 24 expectations, each case in a proc
 after its imports; its memory is the peak beyond what the imports took.
 
 floor   reads each column once, and takes its minimum, maximum and sum of valid rows (Arrow)
+duckdb  the 24 expectations as one query by hand
+polars  the 24 expectations as one lazy query by hand, where polars is installed
+pandera the 24 expectations as checks of a schema, on pandas, where pandera is installed
 gx      reads the table into a data frame, and runs the suite as a `ValidationDefinition`
-stage   all of the stage: built-in checks, statistics, drift, the suite, and the report's page
+stage   all of the stage: built-in checks, statistics, profiles for drift, the suite, and the report's page
+
+Each but the floor says how many of the 24 expectations are not met. pandas, polars and DuckDB have one thread.
 """
 
 from __future__ import annotations
@@ -22,6 +27,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -40,7 +46,9 @@ from training.sources.tables import schema_of
 from training.store import Manifest
 from training.store.manifests import FileEntry
 
-CASES = ("floor", "gx", "stage")
+CASES = ("floor", "duckdb", "polars", "pandera", "gx", "stage")
+NEEDS = {"polars": "polars", "pandera": "pandera"}
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"}
 START = datetime(2026, 1, 1, tzinfo=UTC)
 DAYS = 10
 PART = "rows/all.parquet"
@@ -98,6 +106,87 @@ def gx(folder: Path) -> str:
     return f"{len(results)} expectations, {sum(not result.success for result in results)} not met"
 
 
+def _suite(folder: Path) -> list[tuple[str, dict[str, Any]]]:
+    expectations = json.loads((folder / "suite.json").read_bytes())["expectations"]
+    return [(entry["type"], entry["kwargs"]) for entry in expectations]
+
+
+def _verdicts(counts: list[Any], suite: list[tuple[str, dict[str, Any]]]) -> str:
+    """Say how many are not met: counts of rows that do not meet one, or the number that has bounds."""
+    missed = 0
+    for (kind, arguments), value in zip(suite, counts, strict=True):
+        low, high = arguments.get("min_value"), arguments.get("max_value")
+        if kind in ("expect_column_mean_to_be_between", "expect_table_row_count_to_be_between"):
+            missed += (low is not None and value < low) or (high is not None and value > high)
+        else:
+            missed += value > 0
+    return f"{len(suite)} expectations, {missed} not met"
+
+
+def duckdb(folder: Path) -> str:
+    import duckdb as engine
+
+    terms = {
+        "expect_table_row_count_to_be_between": lambda _: "count(*)",
+        "expect_column_values_to_be_between": lambda k: (
+            f"count(*) FILTER (NOT ({k['column']} BETWEEN {k['min_value']} AND {k['max_value']}))"
+        ),
+        "expect_column_values_to_not_be_null": lambda k: f"count(*) - count({k['column']})",
+        "expect_column_values_to_be_in_set": lambda k: f"count(*) FILTER ({k['column']} NOT IN {tuple(k['value_set'])})",
+        "expect_column_values_to_match_regex": lambda k: f"count(*) FILTER (NOT regexp_matches({k['column']}, '{k['regex']}'))",
+        "expect_column_mean_to_be_between": lambda k: f"avg({k['column']})",
+    }
+    suite = _suite(folder)
+    connection = engine.connect(config={"threads": 1})
+    query = f"SELECT {', '.join(terms[kind](arguments) for kind, arguments in suite)} FROM read_parquet('{folder / PART}')"  # noqa: S608
+    return _verdicts(list(connection.execute(query).fetchall()[0]), suite)
+
+
+def polars(folder: Path) -> str:
+    import polars as pl
+
+    terms = {
+        "expect_table_row_count_to_be_between": lambda _: pl.len(),
+        "expect_column_values_to_be_between": lambda k: (~pl.col(k["column"]).is_between(k["min_value"], k["max_value"])).sum(),
+        "expect_column_values_to_not_be_null": lambda k: pl.col(k["column"]).null_count(),
+        "expect_column_values_to_be_in_set": lambda k: (~pl.col(k["column"]).is_in(k["value_set"])).sum(),
+        "expect_column_values_to_match_regex": lambda k: (~pl.col(k["column"]).str.contains(k["regex"])).sum(),
+        "expect_column_mean_to_be_between": lambda k: pl.col(k["column"]).mean(),
+    }
+    suite = _suite(folder)
+    columns = [terms[kind](arguments).alias(str(number)) for number, (kind, arguments) in enumerate(suite)]
+    return _verdicts(list(pl.scan_parquet(folder / PART).select(columns).collect().row(0)), suite)
+
+
+def pandera(folder: Path) -> str:
+    import pandera.pandas as pr
+
+    checks: dict[str, list[Any]] = {}
+    not_null, tables = set(), []
+    suite = _suite(folder)
+    for kind, k in suite:
+        if kind == "expect_table_row_count_to_be_between":
+            tables.append(pr.Check(lambda frame, least=k["min_value"]: len(frame) >= least))
+        elif kind == "expect_column_values_to_not_be_null":
+            not_null.add(k["column"])
+        else:
+            made = {
+                "expect_column_values_to_be_between": lambda k: pr.Check.in_range(k["min_value"], k["max_value"]),
+                "expect_column_values_to_be_in_set": lambda k: pr.Check.isin(k["value_set"]),
+                "expect_column_values_to_match_regex": lambda k: pr.Check.str_matches(k["regex"]),
+                "expect_column_mean_to_be_between": lambda k: pr.Check(lambda s: k["min_value"] <= s.mean() <= k["max_value"]),
+            }[kind](k)
+            checks.setdefault(k["column"], []).append(made)
+    columns = {name: pr.Column(checks=checks.get(name, []), nullable=name not in not_null) for name in {*checks, *not_null}}
+    frame = pq.read_table(folder / PART, use_threads=False).to_pandas(use_threads=False)
+    missed = 0
+    try:
+        pr.DataFrameSchema(columns, checks=tables).validate(frame, lazy=True)
+    except pr.errors.SchemaErrors as err:
+        missed = len(err.schema_errors)
+    return f"{len(suite)} expectations, {missed} not met"
+
+
 def stage(folder: Path) -> str:
     schema = schema_of(pq.read_schema(folder / PART), source="rows")
     contract = TableContract(
@@ -123,12 +212,17 @@ def stage(folder: Path) -> str:
 
 def measure(case: str, folder: Path) -> None:
     """Run a case in this process; print its CPU seconds, its memory in MB and what it found, as JSON."""
-    if case != "floor":
+    if case in NEEDS or case == "duckdb":
+        __import__({"pandera": "pandera.pandas"}.get(case, case))
+    if case in ("gx", "stage"):
         import pandas as pd
 
         tiny = {"expectations": [{"type": "expect_column_values_to_be_between", "kwargs": {"column": "x", "min_value": 0}}]}
         run_suite(tiny, pd.DataFrame({"x": [1.0]}), name="tiny", table="tiny")
-    work: dict[str, Callable[[Path], str]] = {"floor": floor, "gx": gx, "stage": stage}
+    work: dict[str, Callable[[Path], str]] = {
+        **{"floor": floor, "duckdb": duckdb, "polars": polars, "pandera": pandera},
+        **{"gx": gx, "stage": stage},
+    }
     before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     started_at = time.process_time()
     found = work[case](folder)
@@ -146,19 +240,20 @@ def main() -> None:
     given = parser.parse_args()
     if given.case:
         return measure(given.case, given.folder)
-    runs: dict[str, list[dict[str, Any]]] = {case: [] for case in CASES}
+    cases = [case for case in CASES if case not in NEEDS or find_spec(NEEDS[case])]
+    runs: dict[str, list[dict[str, Any]]] = {case: [] for case in cases}
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder), given.rows)
         for _ in range(given.rounds):
-            for case in CASES:
+            for case in cases:
                 command = [sys.executable, __file__, "--case", case, "--folder", folder]
-                output = subprocess.run(command, stdout=subprocess.PIPE, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}).stdout
+                output = subprocess.run(command, stdout=subprocess.PIPE, check=True, env={**os.environ, **ONE_THREAD}).stdout
                 runs[case].append(json.loads(output.splitlines()[-1]))
     print(f"{given.rows:,} rows of 20 columns, {given.rounds} rounds, load {os.getloadavg()[0]:.0f}; least CPU and memory of the rounds")
     best = {case: min(run["cpu_s"] for run in found) for case, found in runs.items()}
     for case, found in runs.items():
         peak_mb = min(run["peak_mb"] for run in found)
-        ratios = ", ".join(f"{best[case] / best[other]:.2f} of {other}" for other in CASES if other != case)
+        ratios = ", ".join(f"{best[case] / best[other]:.2f} of {other}" for other in ("floor", "gx", "stage") if other != case)
         print(f"{case:6} {best[case]:6.2f} s of CPU ({ratios}), {peak_mb:5.0f} MB: {found[0]['found']}", flush=True)
     return None
 

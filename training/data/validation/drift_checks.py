@@ -89,7 +89,7 @@ def _check(earlier: Earlier, table: str, column: str, exceeded: list[tuple[str, 
         status=status,
         observed="; ".join(observed for observed, _ in exceeded),
         allowed="; ".join(allowed for _, allowed in exceeded),
-        detail=f"{earlier.words}: as of {earlier.as_of}",
+        detail=f"as of {earlier.as_of}",
     )
 
 
@@ -102,5 +102,5 @@ def _passed(earlier: Earlier, table: str, columns: Mapping[str, ColumnDrift]) ->
         status="passed",
         observed=f"{len(columns)} columns within their limits, the largest PSI {figure(drift.psi)} of {name}",
         allowed="validate.drift",
-        detail=f"{earlier.words}: as of {earlier.as_of}",
+        detail=f"as of {earlier.as_of}",
     )
