@@ -76,7 +76,11 @@ def declared_columns(contract: TableContract, names: list[str], *, source: str) 
         raise DataError(
             "schema.unexpected",
             f"{source}: {len(unexpected)} column(s) that table {shown(contract.name)} does not declare: {listed}",
-            hint="declare them under `columns`, or name them under `ignore`",
+            hint=(
+                "declare them under `columns`, or name them under `ignore`"
+                if contract.columns.keys() & set(names)
+                else "it has none of the declared columns: correct them; a CSV file has a header line, and commas between columns"
+            ),
         )
     return [name for name in contract.columns if name in names]
 

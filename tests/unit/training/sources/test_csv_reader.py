@@ -9,7 +9,8 @@ import pytest
 
 from training.errors import DataError
 from training.sources.csv_reader import read_csv, read_header
-from training.sources.tables import ARROW_TYPES
+from training.sources.table_contract import Column, TableContract
+from training.sources.tables import ARROW_TYPES, declared_columns
 
 TYPES = {"n": ARROW_TYPES["int64"], "x": ARROW_TYPES["double"], "t": ARROW_TYPES["timestamp"], "s": ARROW_TYPES["string"]}
 GOOD = b"1,1.5,2026-01-31T06:00:00Z,a\n"
@@ -110,3 +111,14 @@ def test_header_of_many_distinct_columns_is_read(tmp_path: Path) -> None:
     path = tmp_path / "wide.csv"
     path.write_text(",".join(names) + "\n")
     assert read_header(path, source="wide.csv") == names
+
+
+@pytest.mark.parametrize(
+    ("names", "hint"), [(["n", "more"], "name them under `ignore`"), (["n s"], "a CSV file has a header line, and commas")]
+)
+def test_hint_of_unexpected_columns_says_whether_the_file_has_any_declared_one(names: list[str], hint: str) -> None:
+    contract = TableContract(name="t", kind="csv", columns={"n": Column(type="int64"), "s": Column(type="string")})
+    with pytest.raises(DataError) as caught:
+        declared_columns(contract, names, source="f.csv")
+    assert caught.value.code == "schema.unexpected"
+    assert hint in caught.value.hint
