@@ -36,6 +36,9 @@ from training.errors import DataError, shown
 DEFAULT_MAX_CATEGORIES: Final = 1_000_000
 DEFAULT_BUCKETS: Final = 10
 DEFAULT_HASH_BUCKETS: Final = 1 << 16
+MAX_REMEMBERED: Final = 1 << 17
+_HASHES: Final[dict[str | float, int]] = {}
+"""The first values and their hash: most come again in the next batch of rows."""
 
 CellType = Literal["float32", "int32"]
 Fill = Literal["mean", "keep"]
@@ -173,6 +176,22 @@ class Category:
         return {"values": self.values, **({"pooled": True} if self.pooled else {})}
 
 
+def stable_hash(value: str | float) -> int:
+    """Return the first 64 bits of BLAKE2b of a text, or of a number's shortest notation as float64."""
+    text = value if isinstance(value, str) else repr(float(value))
+    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
+
+
+def _remembered_hash(value: str | float) -> int:
+    found = _HASHES.get(value)
+    if found is None:
+        found = stable_hash(value)
+        # Nothing is dropped for it: where no value comes again, that would take longer than the hash.
+        if len(_HASHES) < MAX_REMEMBERED:
+            _HASHES[value] = found
+    return found
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hash:
     buckets: int
@@ -187,16 +206,12 @@ class Hash:
         # Numbers hash as float64, so that 7, 7.0 and a nullable 7 are one value.
         raw = column if is_text(column) else pd.Series(numbers(column, name))
         codes, values = pd.factorize(raw)
-        ids = np.array([0, *(self._bucket_of(value) for value in values)], dtype=np.int32)
+        ids = np.array([0, *(1 + _remembered_hash(value) % self.buckets for value in values.tolist())], dtype=np.int32)
         hashed: NDArray[np.int32] = ids[codes + 1]
         return hashed
 
     def parameters(self) -> JsonObject:
         return {"buckets": self.buckets}
-
-    def _bucket_of(self, value: Any) -> int:
-        text = value if isinstance(value, str) else repr(float(value))
-        return 1 + int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big") % self.buckets
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

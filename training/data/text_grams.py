@@ -10,7 +10,6 @@ missing text has no n-grams, as an empty one: its cells are 0. N-grams of one bu
 from __future__ import annotations
 
 import functools
-import hashlib
 import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Final, Literal
@@ -20,13 +19,14 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from training.contracts import JsonObject
-from training.data.encoders import CellType, EncoderSettings, is_text
+from training.data.encoders import CellType, EncoderSettings, is_text, stable_hash
 from training.errors import DataError, shown
 
 DEFAULT_TEXT_BUCKETS: Final = 128
 DEFAULT_NGRAMS: Final = (1, 1)
 CHUNK_CELLS: Final = 1 << 20
 """Counts in memory at a time beside the result."""
+
 REMEMBERED: Final = 1 << 16
 """N-grams whose hash is kept: those of one language repeat."""
 
@@ -112,6 +112,7 @@ class _Divided(dict[int, int]):
 
 
 _DIVIDED: Final = _Divided()
+_hash_of = functools.lru_cache(maxsize=REMEMBERED)(stable_hash)
 
 
 def text_cells(name: str, buckets: int) -> list[str]:
@@ -152,8 +153,3 @@ def _texts(column: pd.Series[Any], name: str) -> list[str]:
         message = f"column {shown(name)} holds {column.dtype}, the transform text takes texts"
         raise DataError("schema.type", message, hint="derive a text in prepare.derive")
     return texts
-
-
-@functools.lru_cache(maxsize=REMEMBERED)
-def _hash_of(gram: str) -> int:
-    return int.from_bytes(hashlib.blake2b(gram.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
