@@ -263,22 +263,27 @@ def _baseline(context: StageContext, champion: Rival | None, dataset: Manifest) 
         return NO_CHAMPION
     if datetime.fromisoformat(champion.as_of) > datetime.fromisoformat(context.request.as_of):
         return f"it is later (as of {champion.as_of})"
-    division = dataset.meta.get("split")
-    if division is not None and is_same_division(division, context.store.manifests.get(champion.model_uri, kind="model").meta.get("split")):
+    division, theirs = dataset.meta.get("split"), None
+    if division is not None:
+        theirs = context.store.manifests.get(champion.model_uri, kind="model").meta.get("split")
+    if is_same_division(division, theirs):
         return IS_BASELINE
     test_start = datetime.fromisoformat(dataset.meta["bounds"]["test"][0])
     for split in ("train", "validation"):
         end = datetime.fromisoformat(champion.bounds[split][1])
         if end > test_start:
-            return f"its {split} rows end at {end.isoformat()}, after the test rows begin{_divided_otherwise(context.spec, division)}"
+            return f"its {split} rows end at {end.isoformat()}, after the test rows begin{_divided_otherwise(division, theirs)}"
     return IS_BASELINE
 
 
-def _divided_otherwise(spec: PipelineSpec, division: JsonObject | None) -> str:
+def _divided_otherwise(division: JsonObject | None, theirs: JsonObject | None) -> str:
     """Say why rows of the window may be in the champion's train split, and what to do; nothing for splits by time, which move on."""
     if division is None:
         return ""
-    if spec.data.split.by == "stratified":
+    ours, champions = (
+        {} if each is None else {name: value for name, value in each.items() if name != "test_rows"} for each in (division, theirs)
+    )
+    if ours == champions:
         return ", and a stratified division changes with the rows: divide by random or group, and give promote.model another name"
     return ", and its rows were divided otherwise (data.split, data.source.key, data.group): give promote.model another name"
 
