@@ -45,7 +45,7 @@ def work(context: StageContext) -> Outcome:
     with context.timed("fetch"):
         store.manifests.fetch(manifest, context.folder)
     with context.timed("checks"):
-        findings = _check(context, manifest, previous)
+        findings = findings_of(context, manifest, previous)
     window = manifest.meta["window"]
     page = render_report(
         findings,
@@ -80,7 +80,8 @@ def work(context: StageContext) -> Outcome:
     )
 
 
-def _check(context: StageContext, manifest: Manifest, previous: SnapshotMeta | None) -> Findings:
+def findings_of(context: StageContext, manifest: Manifest, previous: SnapshotMeta | None) -> Findings:
+    """Return what all checks find in a snapshot whose files are in the folder of `context`."""
     spec, window = context.spec, manifest.meta["window"]
     rules = Rules(
         as_of=datetime.fromisoformat(context.request.as_of),

@@ -1,0 +1,130 @@
+"""`nightshift check --data` says before a night what would fail in its data."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from devstack.shop import day_path, write_day
+from training.contracts import ExitCode
+from training.runtime.provenance import CHECKOUT
+from training.spec import PipelineSpec, parse_spec, resolve_uris
+from training.stages import check_data
+from training.stages.check_data import MIN_FILES, main
+
+PIPELINES = CHECKOUT / "dags" / "pipelines"
+EXAMPLE = CHECKOUT / "docs" / "examples" / "cancelled_orders"
+AS_OF = datetime(2026, 2, 1, 2, tzinfo=UTC)
+LAST = date(2026, 1, 31)
+DAYS = 12
+
+
+@pytest.fixture(autouse=True)
+def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The check sets it for itself.
+    monkeypatch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path}/n.db")
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("shop")
+    for back in range(DAYS):
+        write_day(root, LAST - timedelta(days=back), searches=150)
+    return root
+
+
+@pytest.fixture
+def shop(tmp_path: Path, pristine: Path) -> Path:
+    return Path(shutil.copytree(pristine, tmp_path / "shop"))
+
+
+def spec_of(shop: Path, *replacement: str) -> PipelineSpec:
+    text = (PIPELINES / "search_ranking.yaml").read_text().replace("window: 30d", f"window: {DAYS}d")
+    if replacement:
+        assert replacement[0] in text
+        text = text.replace(*replacement)
+    return resolve_uris(parse_spec(text.encode()), {"SHOP_URI": shop.as_uri()})
+
+
+def checked(spec: PipelineSpec, *, size_bytes: int = 2**28) -> tuple[str, ExitCode]:
+    found = check_data.check_data(spec, AS_OF, size_bytes=size_bytes)
+    return "\n".join(found.lines), found.exit_code
+
+
+def test_sound_data_is_told_with_its_rows_by_split(shop: Path) -> None:
+    text, exit_code = checked(spec_of(shop))
+    assert exit_code == ExitCode.DONE, text
+    assert f"clicks: {DAYS} files, " in text
+    assert "ok    prepare: rows of train " in text
+    assert "label clicked: mean 0." in text
+
+
+def test_of_a_large_table_some_files_of_the_whole_window_are_read(shop: Path) -> None:
+    text, exit_code = checked(spec_of(shop), size_bytes=1)
+    assert exit_code == ExitCode.DONE, text
+    assert f"clicks: {MIN_FILES} files of {DAYS}, spread over the window" in text
+    # What needs all files is not judged.
+    assert "missing_days" not in text
+    assert "volume.change" not in text
+
+
+def test_days_that_are_not_there_are_told(shop: Path) -> None:
+    day_path(shop, LAST).unlink()
+    text, exit_code = checked(spec_of(shop))
+    assert f"WARN  clicks: 1 of {DAYS} partitions are not there yet: 2026-01-31" in text
+    assert "WARN  validate: [data.missing_days] clicks" in text
+    assert exit_code == ExitCode.DONE
+
+
+def test_a_wrong_type_is_told_and_prepare_is_not_tried(shop: Path) -> None:
+    text, exit_code = checked(spec_of(shop, "rating: {type: float}", "rating: {type: string}"))
+    assert exit_code == ExitCode.BAD_DATA
+    assert "FAIL  validate: [schema.type] clicks.rating: column's type: observed float, allowed string" in text
+    assert "prepare was not tried" in text
+
+
+def test_what_prepare_would_refuse_is_told_with_its_code(shop: Path) -> None:
+    transform = "category_id: {transform: category}"
+    text, exit_code = checked(spec_of(shop, transform, "category_id: {transform: category, max_categories: 3}"))
+    assert exit_code == ExitCode.BAD_DATA, text
+    assert "FAIL  prepare: [" in text
+    assert "category_id" in text.split("FAIL  prepare: ")[1]
+
+
+def test_the_store_and_the_ledger_of_the_installation_are_not_touched(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    command = [sys.executable, "-m", "nightshift.console", "check", "--data", "--as-of", "2026-03-15", "cancelled_orders.yaml"]
+    folder = tmp_path / "suites" / "cancelled_orders"
+    folder.mkdir(parents=True)
+    shutil.copy(EXAMPLE / "orders.json", folder)
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(tmp_path),
+        "PYTHONPATH": f"{CHECKOUT}:{CHECKOUT / 'plugins'}",
+        "NIGHTSHIFT_HOME": str(home),
+        "NIGHTSHIFT_EXPECTATIONS": str(tmp_path / "suites"),
+        "ORDERS_URI": (EXAMPLE / "data").as_uri(),
+        "TMPDIR": str(tmp_path),
+    }
+    before = set(tmp_path.iterdir())
+    done = subprocess.run(command, cwd=EXAMPLE, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "ok    prepare: rows of train " in done.stdout
+    assert not home.exists()
+    assert set(tmp_path.iterdir()) == before, "the scratch folder is removed"
+
+
+def test_without_data_the_files_alone_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check_data, "check_data", lambda *_, **__: pytest.fail("no data was asked for"))
+    assert main([str(EXAMPLE / "cancelled_orders.yaml")]) == 0
+
+
+def test_a_source_without_a_location_is_an_error_of_its_file(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.delenv("ORDERS_URI", raising=False)
+    assert main(["--data", str(EXAMPLE / "cancelled_orders.yaml")]) == 64
+    assert "ORDERS_URI" in capsys.readouterr().err

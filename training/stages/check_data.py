@@ -1,0 +1,238 @@
+"""Checks pipelines' files and, with `--data`, their data, before a night does.
+
+    python -m training.stages.check_data [--data [--as-of 2026-01-31] [--size 256MiB]] FILE...
+
+With `--data`, ingest, validate and prepare run on the data of the next run, in a scratch folder: nothing is registered, and no store or
+ledger is touched. Of a table larger than `--size`, some files are read, spread evenly over the window; a single file is read whole.
+Exit code 0, or the one that the first stage that failed would have.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from training.contracts import ExitCode, RunIdentity, StageRequest
+from training.errors import NightshiftError, SpecError
+from training.installation import DATABASE
+from training.spec import check as spec_check
+from training.spec.schedule import settle_as_of
+from training.spec.types import parse_size
+from training.spec.uris import resolve_uris
+
+if TYPE_CHECKING:
+    from training.data.validation.results import Findings
+    from training.runtime.context import StageContext
+    from training.sources.source import ListedPart
+    from training.spec import PipelineSpec
+    from training.store import Store
+
+SIZE: Final = "256MiB"
+MIB: Final = 2**20
+MIN_FILES: Final = 6
+OF_THE_WHOLE_WINDOW: Final = frozenset({"data.empty_days", "data.missing_days", "volume.change", "freshness.late"})
+"""Codes of checks that need all files."""
+Listing = dict[str, "list[ListedPart]"]
+
+
+@dataclass(kw_only=True)
+class DataCheck:
+    """What is said of one pipeline's data."""
+
+    lines: list[str] = field(default_factory=list)
+    exit_code: ExitCode = ExitCode.DONE
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+
+    def refuse(self, stage: str, err: NightshiftError) -> None:
+        """Note how a stage would fail."""
+        self.say(f"  FAIL  {stage}: {_words(err)}")
+        self.exit_code = err.exit_code
+
+
+def check_data(spec: PipelineSpec, as_of: datetime, *, size_bytes: int) -> DataCheck:
+    """Run the stages up to the training on data of a pipeline.
+
+    Args:
+        as_of: of the run that is imagined.
+        size_bytes: of the files that are read of a table.
+    """
+    check = DataCheck()
+    check.say(f"{spec.name}: as of {as_of.isoformat()}")
+    try:
+        sampled, listing = _listing(spec, as_of, size_bytes, check)
+    except NightshiftError as err:
+        check.refuse("the sources", err)
+        return check
+    with tempfile.TemporaryDirectory(prefix="nightshift-check-") as folder:
+        try:
+            _stages(_Bench(spec, as_of, Path(folder)), listing, check, is_sample=sampled)
+        except _Refused as err:
+            check.refuse(err.stage, err.error)
+    return check
+
+
+def _words(err: NightshiftError) -> str:
+    # A SpecError's text names each problem, its code and what to do.
+    return str(err) if isinstance(err, SpecError) else f"[{err.code}] {err.message}" + (f" ({err.hint})" if err.hint else "")
+
+
+class _Refused(Exception):
+    """A stage refused the data."""
+
+    def __init__(self, stage: str, error: NightshiftError) -> None:
+        super().__init__(stage)
+        self.stage, self.error = stage, error
+
+
+class _Bench:
+    """Runs stages in a scratch folder."""
+
+    def __init__(self, spec: PipelineSpec, as_of: datetime, folder: Path) -> None:
+        from training.store import Store
+
+        self.spec = spec
+        self._as_of, self._folder = as_of, folder
+        self.store: Store = Store(str(folder / "store"))
+        # Ingest registers the snapshot: here in a database of its own.
+        os.environ[DATABASE.name] = f"sqlite:///{folder}/check.db"
+
+    def context(self, stage: str, inputs: Mapping[str, str], parameters: Mapping[str, Any]) -> StageContext:
+        from training.runtime.context import StageContext, StopFlag
+
+        request = StageRequest(
+            pipeline=self.spec.name,
+            stage=stage,
+            fingerprint="0" * 64,
+            attempt_id="check",
+            store_uri=self.store.root_uri,
+            spec_uri="",
+            as_of=self._as_of.isoformat(),
+            inputs=dict(inputs),
+            parameters=dict(parameters),
+            run=RunIdentity(dag_id=self.spec.name, run_id="check", task_id=stage),
+        )
+        folder = self._folder / stage
+        folder.mkdir()
+        return StageContext(store=self.store, request=request, spec=self.spec, folder=folder, stop=StopFlag())
+
+
+def _listing(spec: PipelineSpec, as_of: datetime, size_bytes: int, check: DataCheck) -> tuple[bool, Listing]:
+    """Return whether files are left out, and those that are read."""
+    from training.sources.listing import listing_for, missing_partitions
+
+    for lacking in missing_partitions(spec, as_of):
+        names = ", ".join(lacking.names[:3]) + (" …" if len(lacking.names) > 3 else "")
+        check.say(f"  WARN  {lacking.table}: {len(lacking.names)} of {lacking.expected} partitions are not there yet: {names}")
+    is_sample, listing = False, listing_for(spec, as_of)
+    for table, parts in listing.items():
+        kept = _spread(parts, size_bytes)
+        read = sum(part["size_bytes"] for part in kept)
+        left = "" if len(kept) == len(parts) else f" of {len(parts)}, spread over the window"
+        check.say(f"        {table}: {len(kept)} files{left}, {read / MIB:,.1f} MiB")
+        is_sample, listing[table] = is_sample or len(kept) < len(parts), kept
+    return is_sample, listing
+
+
+def _spread(parts: list[ListedPart], size_bytes: int) -> list[ListedPart]:
+    whole = sum(part["size_bytes"] for part in parts)
+    if whole <= size_bytes or len(parts) <= MIN_FILES:
+        return parts
+    count = max(MIN_FILES, int(len(parts) * size_bytes / whole))
+    # By time, where the parts have one: the first and the last are among them.
+    ordered = sorted(parts, key=lambda part: (part["partition"] or "", part["uri"]))
+    places = sorted({round(number * (len(parts) - 1) / (count - 1)) for number in range(count)})
+    return [ordered[place] for place in places]
+
+
+def _stages(bench: _Bench, listing: Listing, check: DataCheck, *, is_sample: bool) -> None:
+    from training.stages import ingest, prepare
+
+    spec = bench.spec
+    snapshot = _run("ingest", ingest.work, bench.context("ingest", {}, {"listing": listing}))
+    check.say(f"  ok    ingest: {snapshot.scalars['rows']:,} rows")
+    if not _validated(bench, snapshot.artifact_uri, check, is_sample=is_sample):
+        check.say("        prepare was not tried")
+        return
+    dataset = _run("prepare", prepare.work, bench.context("prepare", {"snapshot": snapshot.artifact_uri}, {}))
+    counts = dataset.scalars
+    splits = ", ".join(f"{name} {counts[f'rows_{name}']:,}" for name in ("train", "validation", "test"))
+    check.say(f"  ok    prepare: rows of {splits}; {counts['features']} features")
+    label = spec.data.label.column
+    if "label_mean" in counts:
+        check.say(f"        label {label}: mean {counts['label_mean']}")
+    if "classes" in counts:
+        check.say(f"        label {label}: {counts['classes']} classes")
+
+
+def _validated(bench: _Bench, snapshot_uri: str, check: DataCheck, *, is_sample: bool) -> bool:
+    """Say what validation finds; return whether it would pass."""
+    from training.stages.validate import findings_of
+
+    context = bench.context("validate", {"snapshot": snapshot_uri}, {})
+
+    def work(context: StageContext) -> Findings:
+        manifest = context.store.manifests.get(snapshot_uri, kind="snapshot")
+        context.store.manifests.fetch(manifest, context.folder)
+        return findings_of(context, manifest, None)
+
+    found = _run("validate", work, context)
+    judged = [one for one in found.checks if not (is_sample and one.code in OF_THE_WHOLE_WINDOW)]
+    failed = [one for one in judged if one.status == "failed"]
+    for one in judged:
+        if one.status != "passed":
+            check.say(f"  {'FAIL' if one.status == 'failed' else 'WARN'}  validate: {one.line()}")
+    if failed:
+        check.exit_code = ExitCode.BAD_DATA
+        return False
+    check.say(f"  ok    validate: {len(judged)} checks")
+    return True
+
+
+def _run(stage: str, work: Any, context: StageContext) -> Any:
+    try:
+        return work(context)
+    except NightshiftError as err:
+        raise _Refused(stage, err) from err
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Check the files, and their data; return the exit code."""
+    parser = argparse.ArgumentParser(prog="nightshift check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+", metavar="FILE", help="YAML files of pipelines")
+    parser.add_argument("--data", action="store_true", help="read data, and say what would fail in it")
+    parser.add_argument("--as-of", metavar="TIME", help="with --data: of the run, a day or a time with an offset; default: the last slot")
+    parser.add_argument("--size", default=SIZE, help=f"with --data: of the files that are read of a table; default {SIZE}")
+    options = parser.parse_args(arguments)
+    exit_code = spec_check.main(options.files)
+    if not options.data or exit_code:
+        return exit_code
+    specs, _ = spec_check.check_files(options.files)
+    for path, (spec, _warnings) in specs.items():
+        try:
+            as_of = settle_as_of(spec, parameter=options.as_of, logical_date=None, run_after=datetime.now(UTC))
+            check = check_data(resolve_uris(spec), as_of, size_bytes=parse_size(options.size))
+        except (NightshiftError, ValueError) as err:
+            sys.stderr.write(f"{path}: {err}\n")
+            exit_code = exit_code or int(getattr(err, "exit_code", ExitCode.BAD_SPEC))
+            continue
+        sys.stdout.write("\n".join(check.lines) + "\n")
+        exit_code = exit_code or int(check.exit_code)
+    return exit_code
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    logging.getLogger("training.spec.check").setLevel(logging.INFO)
+    # It tells of each folder that it makes.
+    logging.getLogger("great_expectations").setLevel(logging.ERROR)
+    sys.exit(main())
