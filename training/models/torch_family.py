@@ -275,6 +275,8 @@ class TorchFamily(Family):
 def _schedule(train: Train, total_steps: int) -> Schedule:
     from training.engine.optim import Schedule
 
+    if train.learning_rate is None:
+        raise TypeError("train.learning_rate is None: the spec's rules require it")
     return Schedule(
         learning_rate=train.learning_rate,
         total_steps=total_steps,

@@ -10,12 +10,13 @@ from training.spec.sections.evaluation import Evaluate
 from training.spec.sections.train import Train
 from training.spec.yaml_reader import Path
 
-TREES: Final = ("boosted_trees", "lightgbm")
+FAMILIES: Final = ("boosted_trees", "lightgbm", "linear")
+"""Those whose settings have an objective."""
 
 
 def tree_objective_fits(train: Train, evaluate: Evaluate) -> Iterator[Finding]:
-    """Yield a finding where an objective of the trees lacks its key, has one without effect, or is not for the task."""
-    if train.model not in TREES:
+    """Yield a finding where an objective lacks its key, has one without effect, or is not for the task."""
+    if train.model not in FAMILIES:
         return
     path: Path = ("train", "settings")
     objective, alpha = train.settings.get("objective"), train.settings.get("quantile_alpha")

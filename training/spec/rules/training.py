@@ -29,6 +29,8 @@ def family_fits(train: Train) -> Iterator[Finding]:
         )
         yield Finding(MODEL, "model.unknown", f"there is no model {told(train.model)}", f"known: {', '.join(known_families())}{allowed}")
     facts = descriptor_of(train.model)
+    if train.learning_rate is None and (facts is None or "learning_rate" not in facts.ignored_keys):
+        yield Finding(("train", "learning_rate"), "field.missing", f"the key learning_rate is missing: {train.model} needs it")
     if facts is None:
         return
     for key in facts.needs:

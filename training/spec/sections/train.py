@@ -110,7 +110,8 @@ class Train(Section):
     """Rows of one step over all processes. Absent, for a class of your own: 1,024."""
     micro_batch_size: Annotated[int, Field(ge=1, le=2**27)] | None = None
     """Rows that a process holds in memory at once; it adds up the gradients of its share of a batch. Absent: the whole share."""
-    learning_rate: Annotated[float, Field(gt=0, le=100)]
+    learning_rate: Annotated[float, Field(gt=0, le=100)] | None = None
+    """Required, but for `linear`, which has none."""
     warmup_steps: Annotated[int, Field(ge=0, le=10**9)] | None = None
     """Steps until the learning rate is reached, linearly; absent: a twentieth of all steps."""
     warmup_share: Annotated[float, Field(ge=0, le=1)] | None = None

@@ -116,7 +116,7 @@ def test_class_of_any_other_package_is_refused(
     monkeypatch.setenv("NIGHTSHIFT_MODEL_PACKAGES", "acme")
     (problem,) = refuse(R, ("model: ranker", f'model: "{model}"'))
     assert problem.code == "model.unknown"
-    assert problem.hint == "known: boosted_trees, lightgbm, ranker; or package.module:Class of acme"
+    assert problem.hint == "known: boosted_trees, lightgbm, linear, ranker; or package.module:Class of acme"
 
 
 def test_file_is_named_after_its_pipeline(tmp_path: Path, changed: Changed) -> None:

@@ -81,7 +81,7 @@ REFUSALS: list[tuple[str, str, str, str]] = [
     (F, "distance: {transform: number}", "distance: {transform: number}\n    scheduled_departure: {transform: datetime, parts: [is_weekend], form: cyclic}", "prepare.features.scheduled_departure.parts: [field.conflict] is_weekend has no place in a period (leave it out, or use the form number)"),
     (F, "distance: {transform: number}", "distance: {transform: number}\n    scheduled_departure: {transform: datetime, parts: [hour], serve_as: 3}", "prepare.features.scheduled_departure.serve_as: [field.conflict] serve_as cannot stand for an instant (derive the part as a number, and give that feature a serve_as)"),
     (F, "task: binary\n  primary: auc\n  minimum: {auc: 0.55}", "task: language\n  primary: loss", "evaluate.task: [model.task] boosted_trees does not train for the task language (no family of Nightshift does; train.model can be a class of your own: see NIGHTSHIFT_MODEL_PACKAGES)"),
-    (R, "task: ranking\n  primary: ndcg@10\n  minimum: {ndcg@10: 0.3}", "task: binary\n  primary: auc", "evaluate.task: [model.task] ranker does not train for the task binary (train.model: boosted_trees or lightgbm)"),
+    (R, "task: ranking\n  primary: ndcg@10\n  minimum: {ndcg@10: 0.3}", "task: binary\n  primary: auc", "evaluate.task: [model.task] ranker does not train for the task binary (train.model: boosted_trees or lightgbm or linear)"),
 ]  # fmt: skip
 
 USED: list[tuple[str, tuple[tuple[str, str], ...]]] = [

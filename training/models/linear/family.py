@@ -1,0 +1,34 @@
+"""The descriptor of `linear`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+from pydantic import Field
+
+from training.spec.family import NEURAL_ONLY, FamilyDescriptor
+from training.spec.types import Section
+
+
+class LinearSettings(Section):
+    """Of `linear`: a generalised linear model of the standardised numbers and one weight per id."""
+
+    penalty: Annotated[float, Field(ge=0, le=1e9)] = 1.0
+    """Ridge: times half the sum of the squared weights, added to the sum of the rows' losses. The intercept has none."""
+    tolerance: Annotated[float, Field(gt=0, lt=1)] = 1e-6
+    """Training ends where no component of the mean loss's gradient is larger."""
+    objective: Literal["poisson"] | None = None
+    """Of the task regression. `poisson`: predicts the mean of counts, with a logarithmic link; labels must be >= 0. Absent: the squared
+    error."""
+
+
+DESCRIPTOR: Final = FamilyDescriptor(
+    settings=LinearSettings,
+    tasks=("binary", "multiclass", "regression"),
+    libraries=("scipy", "numpy"),
+    distributed=False,
+    ignored_keys=(*NEURAL_ONLY, "learning_rate", "checkpoint", "from_checkpoint"),
+    weighted_tasks=("binary", "multiclass", "regression"),
+    uses_gpus=False,
+    uses_torch=False,
+)
