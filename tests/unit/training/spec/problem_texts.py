@@ -40,7 +40,7 @@ CASES: list[tuple[str, str, str, str]] = [
     (R, LR, "learning_rate: 1e999", "train.learning_rate: [field.range] must be finite, got inf"),
     (R, LR, 'learning_rate: "0.1"', f"train.learning_rate: [field.type] expected a number, got '0.1' {NUMBER}"),
     (R, LR, "learning_rate: true", "train.learning_rate: [field.type] expected a number, got true"),
-    (R, LR, "learning_rate: null", "train.learning_rate: [field.missing] the key learning_rate is missing: ranker needs it"),
+    (R, f"  {LR}\n", "", "train.learning_rate: [field.missing] the key learning_rate is missing: ranker needs it"),
     (R, LR, "learning_rate: 1_000", f"train.learning_rate: [field.type] expected a number, got '1_000' {NUMBER}"),
     (R, LR, "learning_rate: 12:30:00", f"train.learning_rate: [field.type] expected a number, got '12:30:00' {NUMBER}"),
     (R, EPOCHS, "epochs: 0", "train.epochs: [field.range] must be at least 1, got 0"),
