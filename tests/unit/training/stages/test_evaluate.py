@@ -96,7 +96,7 @@ def test_baselines_are_in_record_scalars_manifest_and_report(binary: EvaluateBen
 
 @pytest.mark.parametrize("stage", ["ingest", "prepare"])
 def test_sql_baseline_that_cannot_be_computed_ends_ingest_and_prepare_before_anything_is_read(binary: EvaluateBench, stage: str) -> None:
-    binary.spec = binary.spec_of({"primary: auc": 'primary: auc, baseline: {sql: "avg(value)"}'})
+    binary.spec = binary.spec_of({"primary: auc": 'primary: auc, baseline: {sql: "no_such_function(value)"}'})
     inputs = {"snapshot": binary.snapshot_uri} if stage == "prepare" else {}
     ended, address = binary.attempt(stage, inputs, {"listing": {}}, f"no row expression {stage}")
     assert ended is ExitCode.BAD_DATA
