@@ -16,16 +16,28 @@ if TYPE_CHECKING:
     from training.models.base import FitContext
 
 SPLITS: Final = ("train", "validation")
+LOG: Final = "log"
+"""Of `train.settings.objective`: the labels are log(1 + label)."""
+
+
+class LogLabels(MappedShards):
+    """Rows with log(1 + label) as their labels, which the objective `log` learns."""
+
+    def labels(self, cells: NDArray[np.int32]) -> NDArray[np.float32]:
+        return np.log1p(super().labels(cells).astype(np.float64)).astype(np.float32)
 
 
 def shards_of(context: FitContext) -> dict[str, MappedShards]:
     """Return the rows of each split.
 
     Raises:
-        DataError: `shard.size`, a file is not as long as the manifest says; `class_weight.unknown`, `weight.zero`.
+        DataError: `shard.size`, a file is not as long as the manifest says; `class_weight.unknown`, `weight.zero`; `label.negative`.
     """
     folder, meta = context.dataset_path, context.dataset_meta
     weights = class_weights_of(context)
+    if context.spec.train.settings.get("objective") == LOG:
+        check_counts(labels_of(context), LOG)
+        return {split: LogLabels(folder, meta, split) for split in SPLITS}
     return {split: MappedShards(folder, meta, split, class_weights=weights) for split in SPLITS}
 
 

@@ -32,7 +32,11 @@ class MetricDescriptor:
     """File of training/evaluation/metrics/ that computes it; empty: the file of its own package."""
     lower_is_better: bool = False
     cut: int | None = None
-    """The first rows of a group that the reported one counts, `ndcg@10`; a spec may name any cut from 1 to 1000. None: it has no cut."""
+    """The first rows of a group that the reported one counts, `ndcg@10`; a spec may name any cut from 1 to `max_cut`. None: it has no cut.
+    Of `pinball_loss@90` it is the quantile in percent."""
+    max_cut: int = 1000
+    on_request: bool = False
+    """Whether evaluations have it only where the spec names it: as `primary`, in `minimum` or `maximum`, or as the objective of a study."""
 
     @property
     def reported(self) -> str:
@@ -60,6 +64,8 @@ DESCRIPTORS: Final = (
     MetricDescriptor(name="median_absolute_error", tasks=_REGRESSION, module="errors", lower_is_better=True),
     MetricDescriptor(name="absolute_error_p90", tasks=_REGRESSION, module="errors", lower_is_better=True),
     MetricDescriptor(name="absolute_error_p99", tasks=_REGRESSION, module="errors", lower_is_better=True),
+    MetricDescriptor(name="pinball_loss", tasks=_REGRESSION, module="deviances", lower_is_better=True, cut=50, max_cut=99, on_request=True),
+    MetricDescriptor(name="poisson_deviance", tasks=_REGRESSION, module="deviances", lower_is_better=True, on_request=True),
     MetricDescriptor(name="perplexity", tasks=_LANGUAGE, module="language", lower_is_better=True),
     MetricDescriptor(name="bits_per_byte", tasks=_LANGUAGE, module="language", lower_is_better=True),
     MetricDescriptor(name="loss", tasks=_LANGUAGE, module="language", lower_is_better=True),
@@ -94,14 +100,14 @@ def descriptor_of_metric(name: str) -> MetricDescriptor | None:
     found = _BY_NAME.get(base)
     if found is None and (package := metric_package(base)) is not None:
         found = installed_descriptor(base, f"{package}.metric", MetricDescriptor, code="metric.descriptor")
-    if found is None or bool(has_cut) != (found.cut is not None) or (has_cut and not _CUT.fullmatch(cut)):
+    if found is None or bool(has_cut) != (found.cut is not None) or (has_cut and not (_CUT.fullmatch(cut) and int(cut) <= found.max_cut)):
         return None
     return found
 
 
 def metrics_of(task: str) -> tuple[str, ...]:
     """Return the names that every evaluation of a task reports."""
-    return tuple(descriptor.reported for descriptor in DESCRIPTORS if task in descriptor.tasks)
+    return tuple(descriptor.reported for descriptor in DESCRIPTORS if task in descriptor.tasks and not descriptor.on_request)
 
 
 def is_metric(task: str, name: str) -> bool:

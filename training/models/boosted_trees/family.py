@@ -24,9 +24,9 @@ class BoostedTreesSettings(Section):
     reg_alpha: _Penalty = 0.0
     gamma: _Penalty = 0.0
     max_bin: Annotated[int, Field(ge=2, le=65536)] = 256
-    objective: Literal["quantile", "poisson"] | None = None
+    objective: Literal["quantile", "poisson", "log"] | None = None
     """Of the task regression. `quantile`: predicts the quantile `quantile_alpha`. `poisson`: predicts the mean of counts, with a
-    logarithmic link; labels must be >= 0. Absent: the squared error."""
+    logarithmic link; labels must be >= 0. `log`: the squared error of log(1 + label), for labels >= 0. Absent: the squared error."""
     quantile_alpha: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Of `quantile`: the share of labels that should be below the prediction."""
 

@@ -36,8 +36,14 @@ OBJECTIVES: Final = {
     "regression": ("reg:squarederror", "rmse"),
 }
 """Task to the objective and the loss that early stopping goes by."""
-OF_SETTINGS: Final = {"quantile": ("reg:quantileerror", "quantile"), "poisson": ("count:poisson", "poisson-nloglik")}
+OF_SETTINGS: Final = {
+    "quantile": ("reg:quantileerror", "quantile"),
+    "poisson": ("count:poisson", "poisson-nloglik"),
+    "log": ("reg:squarederror", "rmse"),
+}
 """The same for `settings.objective`."""
+LOG_LABELS: Final = "log_labels"
+"""Key of a model's architecture: it predicts log(1 + label)."""
 
 
 class BoostedTrees(Family):
@@ -56,7 +62,11 @@ class BoostedTrees(Family):
         return FitResult(
             weights_name="weights.ubj",
             weights=bytes(best.save_raw("ubj")),
-            architecture={name: parameters[name] for name in ("objective", "num_class") if name in parameters},
+            architecture={
+                **{name: parameters[name] for name in ("objective", "num_class") if name in parameters},
+                # Only where it is so: models of other objectives are as before.
+                **({LOG_LABELS: True} if context.spec.train.settings.get("objective") == "log" else {}),
+            },
             best_epoch=run.best_round,
             validation_loss=run.best_loss,
             history=run.history,
@@ -69,7 +79,8 @@ class BoostedTrees(Family):
         booster.set_param({"nthread": SCORING_THREADS})
 
         def score(matrix: Matrix) -> NDArray[np.float64]:
-            return np.asarray(booster.inplace_predict(matrix.as_floats()), dtype=np.float64)
+            scores = np.asarray(booster.inplace_predict(matrix.as_floats()), dtype=np.float64)
+            return np.expm1(scores) if architecture.get(LOG_LABELS) else scores
 
         return score
 

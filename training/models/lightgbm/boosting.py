@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from training import liveness
 from training.data.mapped_shards import MappedShards
 from training.errors import DataError, PreemptedError, Problem, SpecError
+from training.models.lightgbm.module import LOG_LABELS
 from training.models.rounds import Rounds
 from training.models.shard_rows import check_counts, labels_of, num_classes, shards_of
 
@@ -26,7 +27,7 @@ OBJECTIVES: Final = {
     "regression": ("regression", "rmse"),
 }
 """Task to the objective and the loss that early stopping goes by."""
-OF_SETTINGS: Final = {"quantile": ("quantile", "quantile"), "poisson": ("poisson", "poisson")}
+OF_SETTINGS: Final = {"quantile": ("quantile", "quantile"), "poisson": ("poisson", "poisson"), "log": ("regression", "rmse")}
 """The same for `settings.objective`."""
 NDCG_CUT: Final = 10
 MAX_GRADE: Final = 30
@@ -83,7 +84,7 @@ def boost(context: FitContext) -> tuple[lightgbm.Booster, Mapping[str, JsonValue
         if is_finished:
             # No tree has a split with a gain: all further ones would be the same.
             break
-    return booster, {"objective": parameters["objective"]}, run
+    return booster, {"objective": parameters["objective"], LOG_LABELS: context.spec.train.settings["objective"] == "log"}, run
 
 
 def dataset_of(

@@ -22,6 +22,8 @@ with lean_imports(absent=["sklearn"]):
     import lightgbm
 
 WEIGHTS: Final = "weights.txt"
+LOG_LABELS: Final = "log_labels"
+"""Key of a model's architecture: whether it predicts log(1 + label)."""
 
 
 class LightGBM(Family):
@@ -47,7 +49,8 @@ class LightGBM(Family):
 
         def score(matrix: Matrix) -> NDArray[np.float64]:
             # One thread: a served model must not take more; the number changes no score.
-            return np.asarray(booster.predict(matrix.as_floats(), num_threads=1), dtype=np.float64)
+            scores = np.asarray(booster.predict(matrix.as_floats(), num_threads=1), dtype=np.float64)
+            return np.expm1(scores) if architecture.get(LOG_LABELS) else scores
 
         return score
 

@@ -17,9 +17,9 @@ class LinearSettings(Section):
     """Ridge: times half the sum of the squared weights, added to the sum of the rows' losses. The intercept has none."""
     tolerance: Annotated[float, Field(gt=0, lt=1)] = 1e-6
     """Training ends where no component of the mean loss's gradient is larger."""
-    objective: Literal["poisson"] | None = None
-    """Of the task regression. `poisson`: predicts the mean of counts, with a logarithmic link; labels must be >= 0. Absent: the squared
-    error."""
+    objective: Literal["poisson", "log"] | None = None
+    """Of the task regression. `poisson`: predicts the mean of counts, with a logarithmic link. `log`: the squared error of log(1 + label).
+    Both are for labels >= 0. Absent: the squared error."""
 
 
 DESCRIPTOR: Final = FamilyDescriptor(

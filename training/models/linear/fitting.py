@@ -88,7 +88,7 @@ def fitted(context: FitContext) -> tuple[dict[str, Floats], str, Rounds]:
 def _objective(context: FitContext) -> tuple[str, int]:
     """Return the name of the loss, and the number of linear scores of a row."""
     task, named = context.spec.evaluate.task, context.spec.train.settings.get("objective")
-    if named is not None:
+    if named == "poisson":
         check_counts(labels_of(context), str(named))
     return str(named or task), num_classes(labels_of(context)) if task == "multiclass" else 1
 
@@ -253,8 +253,14 @@ def _poisson(scores: Floats, labels: Floats) -> tuple[Floats, Floats]:
     return means - labels * scores[:, 0], (means - labels)[:, None]
 
 
-LOSSES: Final[Mapping[str, Loss]] = {"binary": _binary, "multiclass": _multiclass, "regression": _squares, "poisson": _poisson}
-LINK_OF: Final = {"binary": "sigmoid", "multiclass": "softmax", "regression": "identity", "poisson": "exp"}
+LOSSES: Final[Mapping[str, Loss]] = {
+    "binary": _binary,
+    "multiclass": _multiclass,
+    "regression": _squares,
+    "poisson": _poisson,
+    "log": _squares,
+}
+LINK_OF: Final = {"binary": "sigmoid", "multiclass": "softmax", "regression": "identity", "poisson": "exp", "log": "expm1"}
 """Names of losses to those of `LINKS`."""
 
 

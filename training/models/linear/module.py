@@ -88,6 +88,7 @@ LINKS: Final[Mapping[str, Callable[[Floats], Floats]]] = {
     "identity": lambda scores: scores[:, 0],
     "sigmoid": lambda scores: sigmoid(scores[:, 0]),
     "softmax": softmax,
+    "expm1": lambda scores: np.expm1(np.minimum(scores[:, 0], MAX_LOG)),
     "exp": lambda scores: np.exp(np.minimum(scores[:, 0], MAX_LOG)),
 }
 """The name in a model's architecture to the function from the linear scores, [n, outputs], to what a model predicts."""
