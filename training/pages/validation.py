@@ -8,6 +8,9 @@ from training.data.label_delay import MAX_DAYS_SHOWN
 from training.data.validation.results import Findings
 from training.format import brief
 from training.pages.drift_charts import HEIGHT, WIDTH, compared_tables
+from training.pages.night_charts import HEIGHT as NIGHT_HEIGHT
+from training.pages.night_charts import WIDTH as NIGHT_WIDTH
+from training.pages.night_charts import night_charts
 from training.pages.templates import template_environment
 
 STATUS_ORDER: Final = {"failed": 0, "warned": 1, "passed": 2}
@@ -29,6 +32,9 @@ def render_report(findings: Findings, *, pipeline: str, as_of: str, window: tupl
         checks=sorted(findings.checks, key=lambda check: STATUS_ORDER[check.status]),
         days=[(day, rows, round(100 * rows / most, 1) if most else 0) for day, rows in findings.rows_per_day.items()],
         statistics=findings.statistics,
+        nights=night_charts(findings.nights),
+        night_chart=(NIGHT_WIDTH, NIGHT_HEIGHT),
+        num_nights=len(findings.nights),
         compared=compared_tables(findings.comparisons),
         chart=(WIDTH, HEIGHT),
         unknown=findings.unknown_labels,

@@ -8,9 +8,10 @@ from __future__ import annotations
 import logging
 from datetime import datetime
 from pathlib import Path
+from typing import cast
 from zoneinfo import ZoneInfo
 
-from training.contracts import canonical_json
+from training.contracts import JsonObject, canonical_json
 from training.data.label_delay import META_KEY
 from training.data.snapshot_meta import SnapshotMeta, snapshot_meta
 from training.data.validation.column_profiles import tables_of, to_json
@@ -63,7 +64,7 @@ def work(context: StageContext) -> Outcome:
     artifact_uri, artifact = store.manifests.put_files(
         "validation", {"report.html": page, "results.json": canonical_json(findings.to_json())}, meta
     )
-    profiles = to_json(findings.profiles, snapshot=manifest.digest, as_of=request.as_of)
+    profiles = to_json(findings.profiles, snapshot=manifest.digest, as_of=request.as_of, nights=findings.nights)
     point_at(store.ref(profile_ref_name(request.pipeline, manifest.digest)), store.put_json(profiles))
     point_at(store.ref(snapshot_ref_name(request.pipeline, datetime.fromisoformat(request.as_of))), uri)
     counts = findings.counts
@@ -114,13 +115,13 @@ def _earlier(context: StageContext) -> list[Earlier]:
     found = []
     for given in context.request.parameters.get("earlier") or []:
         stored = context.store.get_json(given["profile"])
-        tables = tables_of(stored)
+        tables, nights = tables_of(stored), cast("list[JsonObject]", stored.get("nights") or [])
         if tables is None:
             logger.warning(
                 "the profile %s has format %s, which this version does not read: not compared", given["profile"], stored["format"]
             )
         else:
-            found.append(Earlier(names=tuple(given["names"]), as_of=str(stored["as_of"]), tables=tables))
+            found.append(Earlier(names=tuple(given["names"]), as_of=str(stored["as_of"]), tables=tables, nights=nights))
     return found
 
 

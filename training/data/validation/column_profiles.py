@@ -6,7 +6,7 @@ frequent values. Keys and times have none: they are new in each snapshot.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -57,15 +57,16 @@ def counts_of(view: TableView, profiles: Mapping[str, ColumnProfile]) -> dict[st
     return found
 
 
-def to_json(tables: Tables, *, snapshot: str, as_of: str) -> JsonObject:
+def to_json(tables: Tables, *, snapshot: str, as_of: str, nights: Sequence[JsonObject] = ()) -> JsonObject:
     """Return what `tables_of` reads.
 
     Args:
         snapshot: digest.
         as_of: ISO 8601, of the run.
+        nights: `nights.night_of` this snapshot and those before, oldest first.
     """
     columns = {table: {name: _stored(counts) for name, counts in found.items()} for table, found in tables.items()}
-    return {"format": FORMAT, "snapshot": snapshot, "as_of": as_of, "tables": columns}
+    return {"format": FORMAT, "snapshot": snapshot, "as_of": as_of, "tables": columns, "nights": list(nights)}
 
 
 def tables_of(stored: Mapping[str, Any]) -> Tables | None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from training.contracts import JsonObject
 from training.data.validation.column_profiles import Counts, Tables
 from training.data.validation.results import CheckResult, Status
 from training.data.validation.snapshot_drift import ColumnDrift, Comparison, column_drift
@@ -24,6 +25,8 @@ class Earlier:
     """What it is: `previous`, `champion`, or both."""
     as_of: str
     tables: Tables
+    nights: Sequence[JsonObject] = ()
+    """Up to that snapshot's, oldest first."""
 
     @property
     def words(self) -> str:

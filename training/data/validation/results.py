@@ -77,6 +77,8 @@ class Findings:
     """Table, column: what later snapshots are compared with; not in the JSON."""
     comparisons: list[Comparison] = field(default_factory=list)
     """With earlier snapshots."""
+    nights: list[JsonObject] = field(default_factory=list)
+    """Of the previous snapshots and this one, oldest first; see `training.data.validation.nights`. Not in the JSON."""
 
     @property
     def counts(self) -> dict[str, int]:

@@ -17,6 +17,7 @@ from training.data.validation.column_statistics import ColumnProfile, Wanted, pr
 from training.data.validation.day_checks import check_days
 from training.data.validation.drift_checks import Earlier, compare
 from training.data.validation.label_checks import check_unknown_labels
+from training.data.validation.nights import night_of, with_night
 from training.data.validation.results import CheckResult, Findings
 from training.data.validation.row_filter_checks import left_out_rows, rows_of_union
 from training.data.validation.snapshot_drift import Comparison, values_named
@@ -82,6 +83,8 @@ def validate_snapshot(
     for number, view in enumerate(views):
         findings.checks += _table_checks(view, suites.get(view.name), findings, rules, previous, earlier, is_main=number == 0)
         on_table(number + 1, len(views))
+    before = next((found.nights for found in earlier if "previous" in found.names), ())
+    findings.nights = with_night(before, night_of(rules.as_of.isoformat(), views, findings.statistics))
     return findings
 
 

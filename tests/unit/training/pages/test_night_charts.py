@@ -1,0 +1,56 @@
+"""Charts of the last nights in the validation report."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from training.data.validation.nights import MAX_NIGHTS, with_night
+from training.data.validation.results import Findings
+from training.pages.night_charts import HEIGHT, MAX_COLUMNS, night_charts
+from training.pages.validation import render_report
+
+
+def night(day: int, rows: int, *, age: float | None = 2.0, missing: dict[str, int] | None = None, table: str = "orders") -> dict[str, Any]:
+    return {"as_of": f"2026-01-{day:02}", "tables": {table: {"rows": rows, "age_hours": age, "missing": missing or {}}}}
+
+
+def test_rows_age_and_completeness_of_each_night_are_bars() -> None:
+    nights = [night(1, 100), night(2, 50, age=8.0, missing={"price": 25})]
+    charts = {chart.name: chart for chart in night_charts(nights)["orders"]}
+    assert [bar.height for bar in charts["rows"].bars] == [HEIGHT, HEIGHT / 2]
+    assert [bar.title for bar in charts["age of the newest row"].bars] == ["2026-01-01: 2.0 h", "2026-01-02: 8.0 h"]
+    complete = charts["price: share that is not missing"]
+    assert (complete.newest, complete.least, complete.most) == ("50.00%", "50.00%", "100.00%")
+
+
+def test_columns_with_the_most_missing_values_have_a_chart() -> None:
+    missing = {f"c{number:02}": number for number in range(1, MAX_COLUMNS + 4)}
+    names = [chart.name for chart in night_charts([night(1, 100), night(2, 100, missing=missing)])["orders"][2:]]
+    assert len(names) == MAX_COLUMNS
+    assert names[0].startswith(f"c{MAX_COLUMNS + 3}")
+
+
+def test_a_table_without_event_times_or_that_is_new_has_the_charts_that_it_can_have() -> None:
+    assert [chart.name for chart in night_charts([night(1, 5, age=None), night(2, 6, age=None)])["orders"]] == ["rows"]
+    assert len(night_charts([night(1, 5, table="old"), night(2, 6)])["orders"][0].bars) == 1
+
+
+def test_one_night_alone_has_no_chart_and_empty_tables_divide_by_nothing() -> None:
+    assert night_charts([night(1, 5)]) == {}
+    assert night_charts([night(1, 0), night(2, 0)])["orders"][0].bars[0].height == 0
+
+
+def test_the_newest_nights_are_kept() -> None:
+    nights: list[Any] = []
+    for day in range(MAX_NIGHTS + 5):
+        nights = with_night(nights, night(day, 1))
+    assert [len(nights), nights[-1]["as_of"]] == [MAX_NIGHTS, f"2026-01-{MAX_NIGHTS + 4}"]
+
+
+def test_names_are_escaped_in_the_page() -> None:
+    nights = [night(1, 5, missing={"<script>": 1}), night(2, 5)]
+    page = render_report(Findings(nights=nights), pipeline="p", as_of="a", window=("a", "b"), snapshot_digest="d").decode()
+    assert "Last 2 nights of orders" in page
+    assert "<script" not in page
+    assert len(re.findall("<svg ", page)) == 3
