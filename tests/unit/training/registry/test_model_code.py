@@ -328,4 +328,4 @@ def test_code_of_a_family_has_no_engine_store_or_spec(family: str) -> None:
     assert rooms.isdisjoint({"engine", "store", "spec", "stages", "evaluation", "tables"})
     assert code == model_code(family), "equal code, equal name"
     names = {requirement.partition("==")[0] for requirement in code.requirements}
-    assert ("torch" in names) == (family != "boosted_trees")
+    assert ("torch" in names) == (family == "ranker")
