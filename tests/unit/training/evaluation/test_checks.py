@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from training.evaluation import checks
 from training.evaluation.checks import is_constant, overlap, prediction_drift, strongest_feature
 from training.evaluation.importance import permutation_importance
 
@@ -90,6 +91,18 @@ def test_overlap_is_the_share_of_entities_and_not_of_rows() -> None:
     frame = pd.DataFrame({"user": [1, 2, 3, 1, 1, 1, 4], "shop": ["a"] * 6 + ["b"]})
     found = overlap(frame, ("user", "shop"), np.array([0, 1, 2]), np.array([3, 4, 5, 6]))
     assert found.to_json() == {"entities": ["user", "shop"], "share": 0.5, "num_test": 2}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_overlap_of_any_division_is_that_of_the_sets(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(seed)
+    monkeypatch.setattr(checks, "CHUNK_ROWS", int(rng.integers(1, 9)))
+    users, order = rng.integers(0, 9, 40), rng.permutation(40)
+    training, test = order[: rng.integers(0, 41)], order[rng.integers(0, 41) :]
+    found = overlap(pd.DataFrame({"user": users}), ("user",), training, test)
+    expected = set(users[test].tolist())
+    share = len(expected & set(users[training].tolist())) / len(expected) if expected else 0.0
+    assert (found.share, found.num_test) == (pytest.approx(share, abs=1e-15), len(expected))
 
 
 def test_the_same_user_of_another_shop_is_another_entity() -> None:
