@@ -17,6 +17,7 @@ import mlflow
 import numpy as np
 import pandas as pd
 import pytest
+from safetensors.numpy import save as save_arrays
 from safetensors.torch import save
 
 from tests.unit.training.evaluation.test_latency import FRAME, model_folder
@@ -112,6 +113,38 @@ def test_model_of_trees_loads_without_the_installation_and_without_torch(registr
     requirements = (fetched / "requirements.txt").read_text(encoding="utf-8")
     assert "xgboost-cpu==" in requirements
     assert "torch" not in requirements
+
+
+def linear_weights() -> tuple[str, bytes, dict[str, Any]]:
+    entries = [{"name": name, "dtype": "float32", "cardinality": 0} for name in FEATURES]
+    arrays = {"intercept": np.array([-1.0]), "floats": np.arange(1.0, 1 + len(FEATURES))[:, None], "ids": np.zeros((0, 1))}
+    return "weights.safetensors", save_arrays(arrays), {"features": entries, "link": "sigmoid"}
+
+
+def lightgbm_weights() -> tuple[str, bytes, dict[str, Any]]:
+    lightgbm = pytest.importorskip("lightgbm")
+    values = np.random.default_rng(1).normal(size=(200, len(FEATURES)))
+    data = lightgbm.Dataset(values, label=values[:, 0] > 0, params={"verbosity": -1})
+    booster = lightgbm.train({"objective": "binary", "verbosity": -1, "num_threads": 1}, data, num_boost_round=3)
+    return "weights.txt", booster.model_to_string().encode(), {"objective": "binary", "log_labels": False}
+
+
+@pytest.mark.parametrize(("family", "make"), [("linear", linear_weights), ("lightgbm", lightgbm_weights)])
+def test_model_of_a_family_without_torch_loads_without_the_installation(
+    registry: Registry, tmp_path: Path, family: str, make: Callable[[], tuple[str, bytes, dict[str, Any]]]
+) -> None:
+    name, weights, architecture = make()
+    facts = {"format_version": 1, "family": family, "architecture": architecture}
+    files = {"model.json": canonical_json(facts), "transforms.json": transforms(), name: weights}
+    _registered, fetched = registry.register(files, f"orders_{family}")
+    (scores,), modules = scores_elsewhere(ROWS, fetched)
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for file, data in files.items():
+        (folder / file).write_bytes(data)
+    assert scores == load_predictor(folder).predict(pd.DataFrame(ROWS)).tolist()
+    assert len(set(scores)) > 1
+    assert {module.partition(".")[0] for module in modules}.isdisjoint({"training", "torch", "obstore"})
 
 
 def test_class_of_a_users_package_loads_without_the_installation(
