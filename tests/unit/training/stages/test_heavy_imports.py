@@ -20,15 +20,15 @@ from tests import training_bench
 from tests.training_bench import Bench
 from tests.unit.training.code.named_work import code_of_request, named
 from tests.unit.training.stages import evaluate_bench
-from tests.unit.training.stages.evaluate_bench import EvaluateBench
+from tests.unit.training.stages.evaluate_bench import SPEC, EvaluateBench
 from training.contracts import ExitCode, StageResult
 from training.runtime.provenance import CHECKOUT
 
 pytestmark = pytest.mark.slow
 
 HEAVY: Final = frozenset(
-    "altair botocore duckdb fastapi great_expectations matplotlib mlflow optuna pandas pyarrow scipy scipy.stats sklearn sqlalchemy torch "
-    "torch._dynamo torch._inductor sympy xgboost".split()
+    "altair botocore duckdb fastapi great_expectations lightgbm matplotlib mlflow optuna pandas pyarrow scipy scipy.stats sklearn "
+    "sqlalchemy torch torch._dynamo torch._inductor sympy xgboost".split()
 )
 TABLES: Final = frozenset({"duckdb", "pyarrow"})
 FRAMES: Final = TABLES | {"pandas"}
@@ -36,6 +36,8 @@ MLFLOW: Final = frozenset({"mlflow"})
 """MLflow without its judges, which bring FastAPI, and without scipy.sparse (`training.runtime.lazy_imports`)."""
 XGBOOST: Final = frozenset({"xgboost", "scipy", "pandas", "pyarrow"})
 """XGBoost's own import, which leaves out its classes for scikit-learn (`training.runtime.lazy_imports`)."""
+LIGHTGBM: Final = frozenset({"lightgbm", "scipy", "pandas", "pyarrow"})
+"""The same for LightGBM."""
 LATENCY: Final = "training.evaluation.latency"
 LAUNCHER: Final = "training.runtime.torchrun"
 """It imports what its ranks do before their work; they are forked from it."""
@@ -63,8 +65,25 @@ ALLOWED: Final = {
         LATENCY: FRAMES | XGBOOST | {"matplotlib"},
         "promote": MLFLOW | {"sqlalchemy"},
     },
+    "lightgbm": {
+        "train": FRAMES | MLFLOW | LIGHTGBM,
+        "evaluate": FRAMES | MLFLOW | LIGHTGBM | {"matplotlib"},
+        LATENCY: FRAMES | LIGHTGBM | {"matplotlib"},
+    },
+    # Scoring is NumPy's.
+    "linear": {
+        "train": FRAMES | MLFLOW | {"scipy"},
+        "evaluate": FRAMES | MLFLOW | {"matplotlib", "scipy"},
+        LATENCY: FRAMES | {"matplotlib", "scipy"},
+    },
 }
 """Family to stage to what its process may have imported when it ends; the orders have no suite of Great Expectations."""
+
+TRAINS: Final = {
+    "boosted_trees": "model: boosted_trees, seed: 3, epochs: 20, learning_rate: 0.3, settings: {max_depth: 3}",
+    "lightgbm": "model: lightgbm, epochs: 20, learning_rate: 0.3, settings: {num_leaves: 7}",
+    "linear": "model: linear, epochs: 50",
+}
 
 NOTES_IMPORTS = """
 import atexit, gc, json, os, sys
@@ -190,13 +209,14 @@ def nights(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Imports]:
         train = shop.stage("train", {"dataset": shop.dataset_uri}, {"world_size": 2})
         night(shop, shop.stage("prepare", {}, {}), ingest.artifact_uri, train)
         by_family["ranker"] = imports
-        imports = Imports(folder / "boosted_trees")
-        patch.setattr(evaluate_bench, "run", imports.run)
-        orders = EvaluateBench(folder / "orders", "binary")
-        orders.stage("validate", {"snapshot": orders.snapshot_uri}, {})
-        train = orders.stage("train", {"dataset": orders.dataset_uri}, {"world_size": 1})
-        night(orders, orders.stage("prepare", {}, {}), orders.snapshot_uri, train)
-        by_family["boosted_trees"] = imports
+        for family, train_keys in TRAINS.items():
+            imports = Imports(folder / family)
+            patch.setattr(evaluate_bench, "run", imports.run)
+            orders = EvaluateBench(folder / f"orders-{family}", "binary", text=SPEC.replace(TRAINS["boosted_trees"], train_keys))
+            orders.stage("validate", {"snapshot": orders.snapshot_uri}, {})
+            train = orders.stage("train", {"dataset": orders.dataset_uri}, {"world_size": 1})
+            night(orders, orders.stage("prepare", {}, {}), orders.snapshot_uri, train)
+            by_family[family] = imports
     return by_family
 
 
