@@ -110,5 +110,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     "train.preempted": RETRIED,
     "transforms.malformed": "clear the task `prepare`, which makes the dataset again; roll a registered model back to another version",
     "tune.unknown_param": "correct the name in `tune.space`; the message suggests the nearest one",
+    "drift.exceeded": "look at the column in the validation report: repair the data, or raise its limit in `validate.drift.columns`",
+    "drift.not_compared": "nothing has to be done: the next run is compared with this one; restore the store from a backup if more is lost",
     "volume.change": "repair the source, or raise `validate.volume_change`",
 }

@@ -15,10 +15,11 @@ from training.contracts import JsonObject, canonical_json
 from training.data.label_delay import META_KEY
 from training.data.snapshot_meta import SnapshotMeta, snapshot_meta
 from training.data.validation.column_profiles import tables_of, to_json
-from training.data.validation.drift_checks import Earlier
-from training.data.validation.results import Findings
+from training.data.validation.drift_checks import Earlier, in_words
+from training.data.validation.results import CheckResult, Findings
 from training.data.validation.snapshot_checks import DEFAULT_MEMORY, Rules, validate_snapshot
 from training.data.validation.snapshot_view import open_snapshot
+from training.errors import DataError
 from training.pages.validation import render_report
 from training.runtime.runner import Outcome, StageContext, main
 from training.sources.listing import profile_ref_name, snapshot_ref_name
@@ -100,29 +101,50 @@ def findings_of(context: StageContext, manifest: Manifest, previous: SnapshotMet
         unknown=manifest.meta.get(META_KEY),
     )
     views = open_snapshot(manifest, context.folder, contracts_of(spec))
-    return validate_snapshot(
+    earlier, lost = _earlier(context)
+    findings = validate_snapshot(
         views,
         rules,
         previous,
         on_table=lambda done, total: context.progress(done, total, "tables"),
         suites_path=_fetched_suites(context),
-        earlier=_earlier(context),
+        earlier=earlier,
     )
+    findings.checks += lost
+    return findings
 
 
-def _earlier(context: StageContext) -> list[Earlier]:
-    """Return the profiles that `parameters["earlier"]` names; one that a later version wrote is left out, and told."""
-    found = []
+def _earlier(context: StageContext) -> tuple[list[Earlier], list[CheckResult]]:
+    """Return the profiles that `parameters["earlier"]` names, and a warning for each that cannot be read.
+
+    A profile that is lost must not stop every later night: nothing can bring it back.
+    """
+    found, lost = [], []
     for given in context.request.parameters.get("earlier") or []:
-        stored = context.store.get_json(given["profile"])
+        names = tuple(given["names"])
+        try:
+            stored = context.store.get_json(given["profile"])
+        except DataError as err:
+            lost.append(_not_compared(context, names, f"[{err.code}] {err.message}"))
+            continue
         tables, nights = tables_of(stored), cast("list[JsonObject]", stored.get("nights") or [])
         if tables is None:
-            logger.warning(
-                "the profile %s has format %s, which this version does not read: not compared", given["profile"], stored["format"]
-            )
+            lost.append(_not_compared(context, names, f"its profile has format {stored['format']}, which this version does not read"))
         else:
-            found.append(Earlier(names=tuple(given["names"]), as_of=str(stored["as_of"]), tables=tables, nights=nights))
-    return found
+            found.append(Earlier(names=names, as_of=str(stored["as_of"]), tables=tables, nights=nights))
+    return found, lost
+
+
+def _not_compared(context: StageContext, names: tuple[str, ...], why: str) -> CheckResult:
+    return CheckResult(
+        code="drift.not_compared",
+        check=f"drift against {in_words(names)}",
+        table=context.spec.data.source.table,
+        status="warned",
+        observed="not compared",
+        allowed="compared",
+        detail=why,
+    )
 
 
 def _fetched_suites(context: StageContext) -> Path | None:

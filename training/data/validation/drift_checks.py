@@ -17,6 +17,11 @@ CODE: Final = "drift.exceeded"
 WORDS: Final[Mapping[str, str]] = {"previous": "the previous snapshot", "champion": "the champion's training data"}
 
 
+def in_words(names: Sequence[str]) -> str:
+    """Say what an earlier snapshot is, by the names of `validate.drift.against`."""
+    return " and ".join(WORDS[name] for name in names)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Earlier:
     """An earlier snapshot to compare with."""
@@ -30,7 +35,7 @@ class Earlier:
 
     @property
     def words(self) -> str:
-        return " and ".join(WORDS[name] for name in self.names)
+        return in_words(self.names)
 
 
 def compare(

@@ -496,3 +496,18 @@ def test_drift_that_is_off_is_shown_and_not_judged(night: Night, shop: Path) -> 
     results = night.results(night.validate(night.ingest()))
     assert [check for check in results["checks"] if check["code"] == "drift.exceeded"] == []
     assert results["drift"][0]["tables"]["clicks"]["position"]["psi"] > 1
+
+
+@pytest.mark.parametrize("damage", ["lost", "newer"])
+def test_a_profile_that_cannot_be_read_warns_and_does_not_stop_the_night(night: Night, damage: str) -> None:
+    night.validate(night.ingest())
+    night.as_of += timedelta(hours=1)
+    snapshot = night.ingest()
+    uri = night.store.put_json({"format": 2})
+    if damage == "lost":
+        uri = uri[:-4] + "0000"
+    parameters = {"previous_snapshot": None, "earlier": [{"names": ["previous", "champion"], "profile": uri}]}
+    outcome = night.run(validate, inputs={"snapshot": snapshot.artifact_uri}, parameters=parameters)
+    (told,) = (check for check in night.results(outcome)["checks"] if check["code"] == "drift.not_compared")
+    assert (told["status"], told["check"]) == ("warned", "drift against the previous snapshot and the champion's training data")
+    assert ("object.missing" if damage == "lost" else "format 2") in told["detail"]
