@@ -24,10 +24,9 @@ def night_of(as_of: str, views: Sequence[TableView], statistics: Mapping[str, Ma
     for view in views:
         columns, event_time = statistics.get(view.name, {}), view.sound_event_time
         newest = None if event_time is None or event_time not in columns else columns[event_time]["maximum"]
-        age = None if newest is None else datetime.fromisoformat(as_of) - datetime.fromisoformat(str(newest))
         tables[view.name] = {
             "rows": view.facts["rows"],
-            "age_hours": None if age is None else round(age.total_seconds() / 3600, 3),
+            "age_hours": None if newest is None else _age_hours(as_of, str(newest)),
             "missing": {name: found["nulls"] for name, found in columns.items() if found["nulls"]},
         }
     return {"as_of": as_of, "tables": tables}
@@ -36,3 +35,12 @@ def night_of(as_of: str, views: Sequence[TableView], statistics: Mapping[str, Ma
 def with_night(earlier: Sequence[Any], night: JsonObject) -> list[JsonObject]:
     """Return the newest nights, oldest first, `night` being the last."""
     return [*earlier, night][-MAX_NIGHTS:]
+
+
+def _age_hours(as_of: str, newest: str) -> float | None:
+    """Return the age of an instant, negative for a later one; None for one before the year 1 or after 9999, which Python does not have."""
+    try:
+        age = datetime.fromisoformat(as_of) - datetime.fromisoformat(newest)
+    except ValueError:
+        return None
+    return round(age.total_seconds() / 3600, 3)

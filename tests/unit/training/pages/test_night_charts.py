@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from training.data.validation.nights import MAX_NIGHTS, with_night
+import pytest
+
+from training.data.validation.nights import MAX_NIGHTS, _age_hours, with_night
 from training.data.validation.results import Findings
 from training.pages.night_charts import HEIGHT, MAX_COLUMNS, night_charts
 from training.pages.validation import render_report
@@ -39,6 +41,20 @@ def test_a_table_without_event_times_or_that_is_new_has_the_charts_that_it_can_h
 def test_one_night_alone_has_no_chart_and_empty_tables_divide_by_nothing() -> None:
     assert night_charts([night(1, 5)]) == {}
     assert night_charts([night(1, 0), night(2, 0)])["orders"][0].bars[0].height == 0
+
+
+@pytest.mark.parametrize(
+    ("newest", "hours"),
+    [
+        ("2026-01-31 23:30:00.25+00", 2.5),
+        ("2026-02-01 03:00:00+00", -1.0),
+        ("10000-01-01 00:00:00+00", None),
+        ("0044-03-15 (BC) 00:00:00+00", None),
+    ],
+)
+def test_age_of_any_instant_that_a_file_can_hold(newest: str, hours: float | None) -> None:
+    age = _age_hours("2026-02-01T02:00:00+00:00", newest)
+    assert age == (None if hours is None else pytest.approx(hours, abs=0.001))
 
 
 def test_the_newest_nights_are_kept() -> None:
