@@ -14,8 +14,8 @@ import logging
 import os
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -41,44 +41,39 @@ MIN_FILES: Final = 6
 OF_THE_WHOLE_WINDOW: Final = frozenset({"data.empty_days", "data.missing_days", "volume.change", "freshness.late"})
 """Codes of checks that need all files."""
 Listing = dict[str, "list[ListedPart]"]
+Say = Callable[[str], None]
 
 
-@dataclass(kw_only=True)
-class DataCheck:
-    """What is said of one pipeline's data."""
-
-    lines: list[str] = field(default_factory=list)
-    exit_code: ExitCode = ExitCode.DONE
-
-    def say(self, line: str) -> None:
-        self.lines.append(line)
-
-    def refuse(self, stage: str, err: NightshiftError) -> None:
-        """Note how a stage would fail."""
-        self.say(f"  FAIL  {stage}: {_words(err)}")
-        self.exit_code = err.exit_code
-
-
-def check_data(spec: PipelineSpec, as_of: datetime, *, size_bytes: int) -> DataCheck:
-    """Run the stages up to the training on data of a pipeline.
+def check_data(spec: PipelineSpec, as_of: datetime, *, size_bytes: int, say: Say) -> ExitCode:
+    """Run the stages up to the training on data of a pipeline; return the exit code of the first that failed, or 0.
 
     Args:
         as_of: of the run that is imagined.
         size_bytes: of the files that are read of a table.
+        say: is given each line as soon as it is known.
     """
-    check = DataCheck()
-    check.say(f"{spec.name}: as of {as_of.isoformat()}")
+    say(f"{spec.name}: as of {as_of.isoformat()}")
     try:
-        sampled, listing = _listing(spec, as_of, size_bytes, check)
-    except NightshiftError as err:
-        check.refuse("the sources", err)
-        return check
+        is_sample, listing = _listing(spec, as_of, size_bytes, say)
+        with _scratch() as folder:
+            return _stages(_Bench(spec, as_of, folder), listing, say, is_sample=is_sample)
+    except _Refused as err:
+        say(f"  FAIL  {err.stage}: {_words(err.error)}")
+        return err.error.exit_code
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """Yield a folder that is removed. Ingest registers its snapshot: for as long, in a database there."""
+    known = os.environ.get(DATABASE.name)
     with tempfile.TemporaryDirectory(prefix="nightshift-check-") as folder:
+        os.environ[DATABASE.name] = f"sqlite:///{folder}/check.db"
         try:
-            _stages(_Bench(spec, as_of, Path(folder)), listing, check, is_sample=sampled)
-        except _Refused as err:
-            check.refuse(err.stage, err.error)
-    return check
+            yield Path(folder)
+        finally:
+            os.environ.pop(DATABASE.name)
+            if known is not None:
+                os.environ[DATABASE.name] = known
 
 
 def _words(err: NightshiftError) -> str:
@@ -103,8 +98,6 @@ class _Bench:
         self.spec = spec
         self._as_of, self._folder = as_of, folder
         self.store: Store = Store(str(folder / "store"))
-        # Ingest registers the snapshot: here in a database of its own.
-        os.environ[DATABASE.name] = f"sqlite:///{folder}/check.db"
 
     def context(self, stage: str, inputs: Mapping[str, str], parameters: Mapping[str, Any]) -> StageContext:
         from training.runtime.context import StageContext, StopFlag
@@ -126,19 +119,23 @@ class _Bench:
         return StageContext(store=self.store, request=request, spec=self.spec, folder=folder, stop=StopFlag())
 
 
-def _listing(spec: PipelineSpec, as_of: datetime, size_bytes: int, check: DataCheck) -> tuple[bool, Listing]:
+def _listing(spec: PipelineSpec, as_of: datetime, size_bytes: int, say: Say) -> tuple[bool, Listing]:
     """Return whether files are left out, and those that are read."""
     from training.sources.listing import listing_for, missing_partitions
 
-    for lacking in missing_partitions(spec, as_of):
+    try:
+        missing, listing = missing_partitions(spec, as_of), listing_for(spec, as_of)
+    except NightshiftError as err:
+        raise _Refused("the sources", err) from err
+    for lacking in missing:
         names = ", ".join(lacking.names[:3]) + (" …" if len(lacking.names) > 3 else "")
-        check.say(f"  WARN  {lacking.table}: {len(lacking.names)} of {lacking.expected} partitions are not there yet: {names}")
-    is_sample, listing = False, listing_for(spec, as_of)
+        say(f"  WARN  {lacking.table}: {len(lacking.names)} of {lacking.expected} partitions are not there yet: {names}")
+    is_sample = False
     for table, parts in listing.items():
         kept = _spread(parts, size_bytes)
         read = sum(part["size_bytes"] for part in kept)
         left = "" if len(kept) == len(parts) else f" of {len(parts)}, spread over the window"
-        check.say(f"        {table}: {len(kept)} files{left}, {read / MIB:,.1f} MiB")
+        say(f"        {table}: {len(kept)} files{left}, {read / MIB:,.1f} MiB")
         is_sample, listing[table] = is_sample or len(kept) < len(parts), kept
     return is_sample, listing
 
@@ -154,47 +151,47 @@ def _spread(parts: list[ListedPart], size_bytes: int) -> list[ListedPart]:
     return [ordered[place] for place in places]
 
 
-def _stages(bench: _Bench, listing: Listing, check: DataCheck, *, is_sample: bool) -> None:
+def _stages(bench: _Bench, listing: Listing, say: Say, *, is_sample: bool) -> ExitCode:
     from training.stages import ingest, prepare
 
     spec = bench.spec
     snapshot = _run("ingest", ingest.work, bench.context("ingest", {}, {"listing": listing}))
-    check.say(f"  ok    ingest: {snapshot.scalars['rows']:,} rows")
-    if not _validated(bench, snapshot.artifact_uri, check, is_sample=is_sample):
-        check.say("        prepare was not tried")
-        return
+    say(f"  ok    ingest: {snapshot.scalars['rows']:,} rows")
+    if not _validated(bench, snapshot.artifact_uri, say, is_sample=is_sample):
+        say("        prepare was not tried")
+        return ExitCode.BAD_DATA
     dataset = _run("prepare", prepare.work, bench.context("prepare", {"snapshot": snapshot.artifact_uri}, {}))
     counts = dataset.scalars
     splits = ", ".join(f"{name} {counts[f'rows_{name}']:,}" for name in ("train", "validation", "test"))
-    check.say(f"  ok    prepare: rows of {splits}; {counts['features']} features")
+    say(f"  ok    prepare: rows of {splits}; {counts['features']} features")
     label = spec.data.label.column
     if "label_mean" in counts:
-        check.say(f"        label {label}: mean {counts['label_mean']}")
+        say(f"        label {label}: mean {counts['label_mean']}")
     if "classes" in counts:
-        check.say(f"        label {label}: {counts['classes']} classes")
+        say(f"        label {label}: {counts['classes']} classes")
+    return ExitCode.DONE
 
 
-def _validated(bench: _Bench, snapshot_uri: str, check: DataCheck, *, is_sample: bool) -> bool:
+def _validated(bench: _Bench, snapshot_uri: str, say: Say, *, is_sample: bool) -> bool:
     """Say what validation finds; return whether it would pass."""
     from training.stages.validate import findings_of
 
     context = bench.context("validate", {"snapshot": snapshot_uri}, {})
 
-    def work(context: StageContext) -> Findings:
+    def findings(context: StageContext) -> Findings:
         manifest = context.store.manifests.get(snapshot_uri, kind="snapshot")
         context.store.manifests.fetch(manifest, context.folder)
         return findings_of(context, manifest, None)
 
-    found = _run("validate", work, context)
+    found = _run("validate", findings, context)
     judged = [one for one in found.checks if not (is_sample and one.code in OF_THE_WHOLE_WINDOW)]
     failed = [one for one in judged if one.status == "failed"]
     for one in judged:
         if one.status != "passed":
-            check.say(f"  {'FAIL' if one.status == 'failed' else 'WARN'}  validate: {one.line()}")
+            say(f"  {'FAIL' if one.status == 'failed' else 'WARN'}  validate: {one.line()}")
     if failed:
-        check.exit_code = ExitCode.BAD_DATA
         return False
-    check.say(f"  ok    validate: {len(judged)} checks")
+    say(f"  ok    validate: {len(judged)} checks")
     return True
 
 
@@ -220,14 +217,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for path, (spec, _warnings) in specs.items():
         try:
             as_of = settle_as_of(spec, parameter=options.as_of, logical_date=None, run_after=datetime.now(UTC))
-            check = check_data(resolve_uris(spec), as_of, size_bytes=parse_size(options.size))
+            found = check_data(resolve_uris(spec), as_of, size_bytes=parse_size(options.size), say=_print)
         except (NightshiftError, ValueError) as err:
             sys.stderr.write(f"{path}: {err}\n")
             exit_code = exit_code or int(getattr(err, "exit_code", ExitCode.BAD_SPEC))
             continue
-        sys.stdout.write("\n".join(check.lines) + "\n")
-        exit_code = exit_code or int(check.exit_code)
+        exit_code = exit_code or int(found)
     return exit_code
+
+
+def _print(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

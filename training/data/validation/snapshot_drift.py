@@ -23,6 +23,7 @@ from training.data.validation.column_profiles import Counts, ValueCounts
 from training.data.validation.drift import FREQUENT_VALUES, binned
 from training.data.validation.key_histogram import aligned
 from training.data.validation.number_columns import NumberCounts
+from training.format import figure
 
 CHANCE_Z: Final = 3.09
 """One of 1,000 columns without drift is above what chance adds to the index."""
@@ -178,7 +179,7 @@ def _number_bars(before: NumberCounts, now: NumberCounts) -> list[Bar]:
     histogram = before.histogram if before.histogram.shift >= now.histogram.shift else now.histogram
     lows = type(histogram)(histogram.shift, keys, then).lows()
     if len(keys) <= MAX_BARS:
-        labels = [f"{low:.6g}" for low in lows]
+        labels = [figure(low) for low in lows]
         return _bars([MISSING, *labels], [*missing[0], *then.tolist()], [*missing[1], *later.tolist()], None)
     up_to = np.cumsum(then + later)
     low, high = (float(lows[np.searchsorted(up_to, share * up_to[-1])]) for share in (TAIL, 1 - TAIL))
@@ -191,7 +192,13 @@ def _number_bars(before: NumberCounts, now: NumberCounts) -> list[Bar]:
 
 
 def _bars(labels: Sequence[str], then: Sequence[int], later: Sequence[int], others: str | None) -> list[Bar]:
-    """Return a bar for each label; what has none is together in `others`. Bars without rows on both sides are left out at `missing`."""
+    """Return a bar for each label.
+
+    Args:
+        others: label of one more bar, for the rows of no label; None where each row has one.
+
+    A bar for missing values, or for others, is left out where neither side has such rows.
+    """
     whole = sum(then), sum(later)
     rows = list(zip(labels, then, later, strict=False))
     if others is not None:

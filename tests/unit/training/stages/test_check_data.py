@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -22,12 +23,6 @@ EXAMPLE = CHECKOUT / "docs" / "examples" / "cancelled_orders"
 AS_OF = datetime(2026, 2, 1, 2, tzinfo=UTC)
 LAST = date(2026, 1, 31)
 DAYS = 12
-
-
-@pytest.fixture(autouse=True)
-def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The check sets it for itself.
-    monkeypatch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path}/n.db")
 
 
 @pytest.fixture(scope="module")
@@ -52,12 +47,16 @@ def spec_of(shop: Path, *replacement: str) -> PipelineSpec:
 
 
 def checked(spec: PipelineSpec, *, size_bytes: int = 2**28) -> tuple[str, ExitCode]:
-    found = check_data.check_data(spec, AS_OF, size_bytes=size_bytes)
-    return "\n".join(found.lines), found.exit_code
+    lines: list[str] = []
+    exit_code = check_data.check_data(spec, AS_OF, size_bytes=size_bytes, say=lines.append)
+    return "\n".join(lines), exit_code
 
 
-def test_sound_data_is_told_with_its_rows_by_split(shop: Path) -> None:
+def test_sound_data_is_reported_with_its_rows_by_split(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NIGHTSHIFT_DATABASE", "sqlite:///nowhere.db")
     text, exit_code = checked(spec_of(shop))
+    assert os.environ["NIGHTSHIFT_DATABASE"] == "sqlite:///nowhere.db"
+    assert not Path("nowhere.db").exists()
     assert exit_code == ExitCode.DONE, text
     assert f"clicks: {DAYS} files, " in text
     assert "ok    prepare: rows of train " in text
@@ -73,7 +72,7 @@ def test_of_a_large_table_some_files_of_the_whole_window_are_read(shop: Path) ->
     assert "volume.change" not in text
 
 
-def test_days_that_are_not_there_are_told(shop: Path) -> None:
+def test_days_that_are_not_there_are_reported(shop: Path) -> None:
     day_path(shop, LAST).unlink()
     text, exit_code = checked(spec_of(shop))
     assert f"WARN  clicks: 1 of {DAYS} partitions are not there yet: 2026-01-31" in text
@@ -81,14 +80,14 @@ def test_days_that_are_not_there_are_told(shop: Path) -> None:
     assert exit_code == ExitCode.DONE
 
 
-def test_a_wrong_type_is_told_and_prepare_is_not_tried(shop: Path) -> None:
+def test_a_wrong_type_is_reported_and_prepare_is_not_tried(shop: Path) -> None:
     text, exit_code = checked(spec_of(shop, "rating: {type: float}", "rating: {type: string}"))
     assert exit_code == ExitCode.BAD_DATA
     assert "FAIL  validate: [schema.type] clicks.rating: column's type: observed float, allowed string" in text
     assert "prepare was not tried" in text
 
 
-def test_what_prepare_would_refuse_is_told_with_its_code(shop: Path) -> None:
+def test_what_prepare_would_refuse_is_reported_with_its_code(shop: Path) -> None:
     transform = "category_id: {transform: category}"
     text, exit_code = checked(spec_of(shop, transform, "category_id: {transform: category, max_categories: 3}"))
     assert exit_code == ExitCode.BAD_DATA, text
