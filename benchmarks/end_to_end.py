@@ -22,8 +22,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -70,110 +71,159 @@ def nightshift(folder: Path, sources: dict[str, str], epochs: int) -> dict[str, 
     return {"parts": parts, "scalars": {name: value for name, value in scalars.items() if "ndcg" in name}}
 
 
-def tutorial(shop: Path, epochs: int, *, by_row: bool = False) -> dict[str, Any]:  # noqa: C901 - one script, as tutorials are
+def tutorial(shop: Path, epochs: int, *, by_row: bool = False) -> dict[str, Any]:
     clock = Clock()
     with clock.part("imports"):
-        import great_expectations as gx
+        import great_expectations  # noqa: F401 - its import is timed
         import mlflow
-        import numpy as np
         import pandas as pd
+        import sklearn.metrics  # noqa: F401 - its import is timed
         import torch
-        from sklearn.metrics import ndcg_score
-        from torch.utils.data import DataLoader, Dataset, TensorDataset
 
         from training.models.ranker.module import Ranker, RankerModule
     with clock.part("read"):
         frame = pd.read_parquet(shop / "clicks").drop(columns="dt")
     with clock.part("validate"):
-        context = gx.get_context(mode="ephemeral")
-        batch_of = context.data_sources.add_pandas("pandas").add_dataframe_asset("clicks").add_batch_definition_whole_dataframe("all")
-        written = json.loads((ROOT / "expectations/search_ranking/clicks.json").read_text(encoding="utf-8"))
-        suite = context.suites.add(gx.ExpectationSuite(**written))
-        checked = gx.ValidationDefinition(name="clicks", data=batch_of, suite=suite).run(batch_parameters={"dataframe": frame})
+        is_valid = _validated(frame)
     with clock.part("features"):
-        frame = frame.sort_values(["shown_at", "search_id"])
-        age = frame["shown_at"].max().ceil("D") - frame["shown_at"]
-        split = np.where(age <= pd.Timedelta("2D"), 2, np.where(age <= pd.Timedelta("3D"), 1, 0))
-        train = frame[split == 0]
-        ids = np.empty((len(frame), len(IDS)), dtype=np.int32)
-        for place, name in enumerate(IDS):
-            numbers = {value: number for number, value in enumerate(train[name].value_counts().index, start=1)}
-            ids[:, place] = frame[name].map(numbers).fillna(0)
-        sizes = ids.max(axis=0) + 1
-        for name in ("price", "popularity"):
-            frame[name] = np.log1p(frame[name])
-        known = frame.loc[split == 0, list(FLOATS)]
-        floats = ((frame[list(FLOATS)] - known.mean()) / known.std()).to_numpy(dtype=np.float32)
-        labels = frame["clicked"].to_numpy(dtype=np.float32)
-
-    class Searches(Dataset[Any]):
-        def __init__(self, part: int) -> None:
-            rows = np.flatnonzero(split == part)
-            search = frame["search_id"].to_numpy()[rows]
-            starts = np.flatnonzero(np.concatenate([[True], search[1:] != search[:-1]]))
-            self.bounds = np.append(rows[starts], rows[-1] + 1)
-            self.floats, self.ids, self.labels = (torch.from_numpy(values) for values in (floats, ids, labels))
-
-        def __len__(self) -> int:
-            return len(self.bounds) - 1
-
-        def __getitem__(self, number: int) -> tuple[Any, Any, Any]:
-            rows = slice(self.bounds[number], self.bounds[number + 1])
-            return self.floats[rows], self.ids[rows], self.labels[rows]
-
-    def collate(searches: list[tuple[Any, Any, Any]]) -> dict[str, Any]:
-        cells, numbers, clicked = (torch.cat(columns) for columns in zip(*searches, strict=True))
-        group = torch.repeat_interleave(torch.arange(len(searches)), torch.tensor([len(search[2]) for search in searches]))
-        return {"features_float": cells, "features_int": numbers, "label": clicked, "group": group}
-
-    def loader(part: int) -> Any:
-        return DataLoader(Searches(part), batch_size=BATCH_ROWS // ROWS_PER_SEARCH, shuffle=part == 0, collate_fn=collate)
-
-    def rows_of(part: int) -> Any:
-        chosen = TensorDataset(*(torch.from_numpy(values[split == part]) for values in (floats, ids, labels)))
-        for cells, numbers, clicked in DataLoader(chosen, batch_size=BATCH_ROWS, shuffle=part == 0):
-            yield {"features_float": cells, "features_int": numbers, "label": clicked}
+        data = _features(frame)
+    batches = data.rows if by_row else data.searches
+    torch.manual_seed(17)
+    family, module = Ranker(), RankerModule(architecture(data.sizes))
+    optimizer = torch.optim.AdamW(module.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
 
     def loss_of(batch: dict[str, Any]) -> Any:
         if by_row:
             return torch.nn.functional.binary_cross_entropy_with_logits(module(batch), batch["label"])
         return family.loss(module, batch) / (batch["group"][-1] + 1)  # type: ignore[arg-type]
 
-    batches = rows_of if by_row else loader
-    torch.manual_seed(17)
-    family, module = Ranker(), RankerModule(architecture(sizes))
-    optimizer = torch.optim.AdamW(module.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
     mlflow.set_experiment("search_ranking")
     with mlflow.start_run():
         with clock.part("train"):
-            step = 0
-            for epoch in range(epochs):
-                module.train()
-                for batch in batches(0):
-                    optimizer.zero_grad()
-                    loss = loss_of(batch)
-                    loss.backward()
-                    optimizer.step()
-                    step += 1
-                    if step % STEPS_PER_LOG == 0:
-                        mlflow.log_metric("train_loss", loss.item(), step=step)
-                module.eval()
-                with torch.no_grad():
-                    losses = [loss_of(batch).item() for batch in batches(1)]
-                mlflow.log_metric("validation_loss", sum(losses), step=epoch)
-                torch.save(module.state_dict(), shop.parent / "tutorial.pt")
+            num_steps = _trained(module, optimizer, batches, loss_of, epochs)
+            torch.save(module.state_dict(), shop.parent / "tutorial.pt")
         with clock.part("evaluate"), torch.no_grad():
-            # A search is shown on whole pages of one length.
-            scored = [(module({**batch, "features_int": at_first(batch["features_int"])}), batch["label"]) for batch in loader(2)]
-            scores, clicked = (torch.cat(column).numpy().reshape(-1, ROWS_PER_SEARCH) for column in zip(*scored, strict=True))
-            shown = clicked.any(axis=1)
-            ndcg = float(ndcg_score(clicked[shown], scores[shown], k=10))
-            mlflow.log_metric("ndcg_at_10", ndcg)
+            ndcg = _evaluated(module, data)
         with clock.part("register"):
             mlflow.pytorch.log_model(
                 module, name="model", serialization_format="pickle", pip_requirements=["torch"], registered_model_name="search_ranking"
             )
-    return {"parts": clock.found, "ndcg": ndcg, "steps": step, "validated": checked.success}
+    return {"parts": clock.found, "ndcg": ndcg, "steps": num_steps, "validated": is_valid}
+
+
+def _validated(frame: Any) -> bool | None:
+    import great_expectations as gx
+
+    context = gx.get_context(mode="ephemeral")
+    batch_of = context.data_sources.add_pandas("pandas").add_dataframe_asset("clicks").add_batch_definition_whole_dataframe("all")
+    written = json.loads((ROOT / "expectations/search_ranking/clicks.json").read_text(encoding="utf-8"))
+    suite = context.suites.add(gx.ExpectationSuite(**written))
+    checked = gx.ValidationDefinition(name="clicks", data=batch_of, suite=suite).run(batch_parameters={"dataframe": frame})
+    return checked.success
+
+
+def _features(frame: Any) -> TutorialData:
+    import numpy as np
+    import pandas as pd
+
+    frame = frame.sort_values(["shown_at", "search_id"])
+    age = frame["shown_at"].max().ceil("D") - frame["shown_at"]
+    split = np.where(age <= pd.Timedelta("2D"), 2, np.where(age <= pd.Timedelta("3D"), 1, 0))
+    train = frame[split == 0]
+    ids = np.empty((len(frame), len(IDS)), dtype=np.int32)
+    for place, name in enumerate(IDS):
+        numbers = {value: number for number, value in enumerate(train[name].value_counts().index, start=1)}
+        ids[:, place] = frame[name].map(numbers).fillna(0)
+    for name in ("price", "popularity"):
+        frame[name] = np.log1p(frame[name])
+    known = frame.loc[split == 0, list(FLOATS)]
+    floats = ((frame[list(FLOATS)] - known.mean()) / known.std()).to_numpy(dtype=np.float32)
+    labels = frame["clicked"].to_numpy(dtype=np.float32)
+    return TutorialData(split=split, search=frame["search_id"].to_numpy(), cells=(floats, ids, labels), sizes=ids.max(axis=0) + 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TutorialData:
+    """Rows by time; split 0 trains, 1 validates, 2 tests."""
+
+    split: Any
+    search: Any
+    cells: tuple[Any, Any, Any]
+    sizes: Any
+
+    def searches(self, part: int) -> Any:
+        """Return a loader of batches of whole searches."""
+        import numpy as np
+        import torch
+        from torch.utils.data import DataLoader, Dataset
+
+        rows = np.flatnonzero(self.split == part)
+        search = self.search[rows]
+        starts = np.flatnonzero(np.concatenate([[True], search[1:] != search[:-1]]))
+        bounds, tensors = np.append(rows[starts], rows[-1] + 1), [torch.from_numpy(values) for values in self.cells]
+
+        class Searches(Dataset[Any]):
+            def __len__(self) -> int:
+                return len(bounds) - 1
+
+            def __getitem__(self, number: int) -> tuple[Any, ...]:
+                return tuple(values[bounds[number] : bounds[number + 1]] for values in tensors)
+
+        return DataLoader(Searches(), batch_size=BATCH_ROWS // ROWS_PER_SEARCH, shuffle=part == 0, collate_fn=_collated)
+
+    def rows(self, part: int) -> Iterator[dict[str, Any]]:
+        """Yield batches of rows."""
+        import torch
+        from torch.utils.data import DataLoader, TensorDataset
+
+        chosen = TensorDataset(*(torch.from_numpy(values[self.split == part]) for values in self.cells))
+        for cells, numbers, clicked in DataLoader(chosen, batch_size=BATCH_ROWS, shuffle=part == 0):
+            yield {"features_float": cells, "features_int": numbers, "label": clicked}
+
+
+def _collated(searches: list[tuple[Any, Any, Any]]) -> dict[str, Any]:
+    import torch
+
+    cells, numbers, clicked = (torch.cat(columns) for columns in zip(*searches, strict=True))
+    group = torch.repeat_interleave(torch.arange(len(searches)), torch.tensor([len(search[2]) for search in searches]))
+    return {"features_float": cells, "features_int": numbers, "label": clicked, "group": group}
+
+
+def _trained(module: Any, optimizer: Any, batches: Callable[[int], Any], loss_of: Callable[[Any], Any], epochs: int) -> int:
+    """Train; return the number of steps."""
+    import mlflow
+    import torch
+
+    step = 0
+    for epoch in range(epochs):
+        module.train()
+        for batch in batches(0):
+            optimizer.zero_grad()
+            loss = loss_of(batch)
+            loss.backward()
+            optimizer.step()
+            step += 1
+            if step % STEPS_PER_LOG == 0:
+                mlflow.log_metric("train_loss", loss.item(), step=step)
+        module.eval()
+        with torch.no_grad():
+            losses = [loss_of(batch).item() for batch in batches(1)]
+        mlflow.log_metric("validation_loss", sum(losses), step=epoch)
+    return step
+
+
+def _evaluated(module: Any, data: TutorialData) -> float:
+    """Return NDCG@10 of the test rows. A search is shown on whole pages of one length."""
+    import mlflow
+    import torch
+    from sklearn.metrics import ndcg_score
+
+    scored = [(module({**batch, "features_int": at_first(batch["features_int"])}), batch["label"]) for batch in data.searches(2)]
+    scores, clicked = (torch.cat(column).numpy().reshape(-1, ROWS_PER_SEARCH) for column in zip(*scored, strict=True))
+    shown = clicked.any(axis=1)
+    ndcg = float(ndcg_score(clicked[shown], scores[shown], k=10))
+    mlflow.log_metric("ndcg_at_10", ndcg)
+    return ndcg
 
 
 def floor(shop: Path, epochs: int) -> dict[str, Any]:

@@ -1,25 +1,24 @@
 """How much each row counts in the loss: the column `data.weight`, times the weight of the row's class.
 
-A dataset with `data.weight` has a cell more in each row of its shards. Class weights are of a training: they are no part of a dataset.
+A dataset with `data.weight` has a cell more in each row of its shards. Class weights belong to a training, not to a dataset.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from training.data.shards import SHARDED_SPLITS
 from training.errors import DataError, shown
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from training.data.mapped_shards import MappedShards
-
-WEIGHED_SPLITS: Final = ("train", "validation")
 
 
 def weight_column(values: pa.ChunkedArray, rows: Mapping[str, NDArray[np.int64]], *, column: str) -> NDArray[np.float32]:
@@ -43,7 +42,7 @@ def weight_column(values: pa.ChunkedArray, rows: Mapping[str, NDArray[np.int64]]
         found = "null or NaN" if np.isnan(first) else f"{first:g}"
         message = f"column {shown(column)}: {int(wrong.sum()):,} of {len(weights):,} weights cannot be used, the first is {found}"
         raise DataError("weight.value", message, hint="weights are numbers >= 0: derive them in data.source.derive, or remove data.weight")
-    for split in WEIGHED_SPLITS:
+    for split in SHARDED_SPLITS:
         if not weights[rows[split]].any():
             message = f"column {shown(column)}: the weights of all {len(rows[split]):,} {split} rows are 0"
             raise DataError("weight.zero", message, hint="check data.weight and data.split")

@@ -66,7 +66,7 @@ class FitResult:
     """What training made; only rank 0's counts."""
 
     weights_name: str
-    """`weights.safetensors` or `weights.ubj`."""
+    """`weights.safetensors`, `weights.ubj` or `weights.txt`."""
     weights: bytes
     architecture: Mapping[str, object]
     """JSON that `Family.load` needs besides the weights."""

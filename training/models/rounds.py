@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import numpy as np
 
 from training.errors import DivergedError
-
-if TYPE_CHECKING:
-    from training.models.base import FitContext
+from training.models.base import FitContext, FitResult
 
 
 class Rounds:
@@ -34,6 +32,18 @@ class Rounds:
     def is_over(self) -> bool:
         patience = self.context.spec.train.early_stopping
         return self._given_up or (patience is not None and self.num_rounds - self.best_round >= patience)
+
+    def result(self, weights_name: str, weights: bytes, architecture: Mapping[str, object]) -> FitResult:
+        """Return what training made; the arguments are of `FitResult`."""
+        return FitResult(
+            weights_name=weights_name,
+            weights=weights,
+            architecture=architecture,
+            best_epoch=self.best_round,
+            validation_loss=self.best_loss,
+            history=self.history,
+            num_steps=self.num_rounds,
+        )
 
     def record(self, train_loss: float, validation_loss: float) -> None:
         """Note a round's losses.

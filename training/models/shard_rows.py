@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from training.data.classes import Classes, check_class_numbers
 from training.data.mapped_shards import MappedShards
 from training.data.row_weights import ClassWeights
+from training.data.shards import SHARDED_SPLITS
 from training.errors import DataError
 
 if TYPE_CHECKING:
     from training.models.base import FitContext
 
-SPLITS: Final = ("train", "validation")
 LOG: Final = "log"
 """Of `train.settings.objective`: the labels are log(1 + label)."""
 
@@ -37,8 +37,8 @@ def shards_of(context: FitContext) -> dict[str, MappedShards]:
     weights = class_weights_of(context)
     if context.spec.train.settings.get("objective") == LOG:
         check_counts(labels_of(context), LOG)
-        return {split: LogLabels(folder, meta, split) for split in SPLITS}
-    return {split: MappedShards(folder, meta, split, class_weights=weights) for split in SPLITS}
+        return {split: LogLabels(folder, meta, split) for split in SHARDED_SPLITS}
+    return {split: MappedShards(folder, meta, split, class_weights=weights) for split in SHARDED_SPLITS}
 
 
 def class_weights_of(context: FitContext) -> ClassWeights | None:
@@ -58,7 +58,7 @@ def class_weights_of(context: FitContext) -> ClassWeights | None:
 def labels_of(context: FitContext) -> NDArray[np.float32]:
     """Return the labels of all rows, also of those of other processes."""
     found = []
-    for split in SPLITS:
+    for split in SHARDED_SPLITS:
         rows = MappedShards(context.dataset_path, context.dataset_meta, split)
         found += [rows.labels(cells) for cells in rows.cells]
     return np.concatenate(found)

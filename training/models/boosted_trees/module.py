@@ -58,20 +58,11 @@ class BoostedTrees(Family):
         run = _Rounds(context)
         with joined(context.gang), matrices_of(context, max_bin=context.spec.train.settings["max_bin"]) as matrices:
             booster = _boosted(context, parameters, matrices, run)
-        best = booster[: run.best_round]
-        return FitResult(
-            weights_name="weights.ubj",
-            weights=bytes(best.save_raw("ubj")),
-            architecture={
-                **{name: parameters[name] for name in ("objective", "num_class") if name in parameters},
-                # Only where it is so: models of other objectives are as before.
-                **({LOG_LABELS: True} if context.spec.train.settings.get("objective") == "log" else {}),
-            },
-            best_epoch=run.best_round,
-            validation_loss=run.best_loss,
-            history=run.history,
-            num_steps=run.num_rounds,
-        )
+        architecture: dict[str, object] = {name: parameters[name] for name in ("objective", "num_class") if name in parameters}
+        if context.spec.train.settings.get("objective") == "log":
+            # Only where it is so: models of other objectives are as before.
+            architecture[LOG_LABELS] = True
+        return run.result("weights.ubj", bytes(booster[: run.best_round].save_raw("ubj")), architecture)
 
     def load(self, folder: Path, architecture: Mapping[str, object]) -> Scorer:
         booster = xgboost.Booster()

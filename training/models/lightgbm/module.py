@@ -34,15 +34,7 @@ class LightGBM(Family):
         from training.models.lightgbm.boosting import boost
 
         booster, architecture, run = boost(context)
-        return FitResult(
-            weights_name=WEIGHTS,
-            weights=booster.model_to_string(num_iteration=run.best_round).encode(),
-            architecture=architecture,
-            best_epoch=run.best_round,
-            validation_loss=run.best_loss,
-            history=run.history,
-            num_steps=run.num_rounds,
-        )
+        return run.result(WEIGHTS, booster.model_to_string(num_iteration=run.best_round).encode(), architecture)
 
     def load(self, folder: Path, architecture: Mapping[str, object]) -> Scorer:
         booster = lightgbm.Booster(model_str=(folder / WEIGHTS).read_text())

