@@ -95,20 +95,25 @@ def number_classes(
     return numbers[codes], Classes(names=tuple(names), unseen=unseen)
 
 
-def check_class_numbers(labels: NDArray[np.floating[Any]]) -> None:
-    """Check that each label, [n], is the number of a class.
+def check_class_numbers(labels: NDArray[np.floating[Any]], *, is_binary: bool = False) -> None:
+    """Check that each label, [n], is the number of a class: an integer from 0 to 999, or 0 or 1 where `is_binary`.
 
     Raises:
-        DataError: `label.not_a_class`, one is not an integer from 0 to 999.
+        DataError: `label.not_a_class`.
     """
-    wrong = labels[~((labels >= 0) & (labels < MAX_CLASSES) & (labels == np.floor(labels)))]
-    if len(wrong):
-        message = f"{len(wrong)} of {len(labels)} labels are not a class, the first is {wrong[0]:.12g}"
-        hint = (
-            f"classes are integers from 0 to {MAX_CLASSES - 1}: number them in data.source.derive, declare the label as string, "
-            "or set evaluate.task: regression"
-        )
+    limit = 2 if is_binary else MAX_CLASSES
+    wrong = labels[~((labels >= 0) & (labels < limit) & (labels == np.floor(labels)))]
+    if not len(wrong):
+        return
+    message = f"{len(wrong)} of {len(labels)} labels are not a class, the first is {wrong[0]:.12g}"
+    if is_binary:
+        hint = "classes are 0 and 1: state data.label.rule, derive them in data.source.derive, or set another evaluate.task"
         raise DataError("label.not_a_class", message, hint=hint)
+    hint = (
+        f"classes are integers from 0 to {MAX_CLASSES - 1}: number them in data.source.derive, declare the label as string, "
+        "or set evaluate.task: regression"
+    )
+    raise DataError("label.not_a_class", message, hint=hint)
 
 
 def _check_binary(names: Sequence[str], column: str, positive: str) -> None:

@@ -213,8 +213,8 @@ def _labels(spec: PipelineSpec, frame: Frame, rows: Rows) -> tuple[NDArray[np.fl
     column = frame.column(LABEL)
     if not _is_text(spec):
         label: NDArray[np.float32] = column.to_numpy()
-        if spec.evaluate.task == "multiclass":
-            check_class_numbers(label)
+        if spec.evaluate.task in ("binary", "multiclass"):
+            check_class_numbers(label, is_binary=spec.evaluate.task == "binary")
         return label, None
     settings = spec.data.label
     numbers, classes = number_classes(column, rows, column=settings.column, positive=settings.positive)

@@ -89,3 +89,13 @@ def test_number_that_is_no_class_is_refused(value: float) -> None:
         check_class_numbers(np.array([0, 1, value]))
     assert caught.value.code == "label.not_a_class"
     assert f"{value:.12g}" in caught.value.message
+
+
+@pytest.mark.parametrize("value", [-1.0, 0.5, 2.0, float("nan")])
+def test_number_that_is_no_class_of_two_is_refused(value: float) -> None:
+    check_class_numbers(np.array([0, 1], dtype=np.float32), is_binary=True)
+    with pytest.raises(DataError, match=rf"1 of 3 labels are not a class, the first is {value:g}") as caught:
+        check_class_numbers(np.array([0, 1, value]), is_binary=True)
+    assert caught.value.code == "label.not_a_class"
+    assert caught.value.hint is not None
+    assert "classes are 0 and 1" in caught.value.hint

@@ -194,9 +194,12 @@ def test_label_that_is_not_a_class_is_named(wrong: float) -> None:
     assert num_classes(labels[:3]) == 3
 
 
-def test_labels_that_are_not_classes_end_in_prepare_before_anything_is_trained(tmp_path: Path) -> None:
-    bench = EvaluateBench(tmp_path, "multiclass")
-    bench.spec = bench.spec_of({"label: {column: size}": "label: {column: days}"})
+@pytest.mark.parametrize(
+    ("task", "label", "wrong"), [("multiclass", "size", "days"), ("binary", "cancelled", "days"), ("binary", "cancelled", "size")]
+)
+def test_labels_that_are_not_classes_end_in_prepare_before_anything_is_trained(tmp_path: Path, task: str, label: str, wrong: str) -> None:
+    bench = EvaluateBench(tmp_path, task)
+    bench.spec = bench.spec_of({f"label: {{column: {label}}}": f"label: {{column: {wrong}}}"})
     ended, address = bench.attempt("prepare", {"snapshot": bench.snapshot_uri}, {}, "numbers")
     assert ended is ExitCode.BAD_DATA
     error = address.error("a1")
