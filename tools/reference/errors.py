@@ -15,6 +15,8 @@ from tools.reference.remedies import REMEDIES
 
 SOURCES: Final = ("training", "plugins", "devstack")
 CODE: Final = re.compile(r"[a-z][a-z_0-9]*\.[a-z_][a-z_0-9]*\Z")
+WORD: Final = re.compile(r"[a-z][a-z_]*\Z")
+"""A code of one word, `cardinality`: only the first argument of an error is taken for one."""
 NOT_CODES: Final = re.compile(r".*\.(json|db|html|css|js|py|toml|yaml|parquet|ini|safetensors|ubj|csv|txt|npy|pid|lock|log|sock|io)\Z")
 CODE_ARGUMENT: Final[Mapping[str, int]] = {
     **dict.fromkeys(("_fatal", "_fits", "_note", "_refuse", "_refused", "refusal", "result", "kind"), 0),
@@ -69,6 +71,7 @@ def collect(root: Path) -> dict[str, Found]:
     """Return code to what the source says of it, sorted."""
     found: dict[str, Found] = {}
     loose: list[tuple[str, str]] = []
+    errors = _exit_codes()
     for folder in SOURCES:
         for path in sorted((root / folder).rglob("*.py")):
             name = path.relative_to(root).as_posix()
@@ -77,6 +80,9 @@ def collect(root: Path) -> dict[str, Found]:
             for value in _in_messages(tree):
                 found.setdefault(value, Found()).files.add(name)
             for value, call in _strings(tree):
+                raised = call is not None and _called(call) in errors and _is_code_of(call, value)
+                if not raised and (NOT_CODES.match(value) or not CODE.match(value)):
+                    continue
                 if call is None or not _is_code_of(call, value):
                     loose.append((value, name))
                     continue
@@ -136,7 +142,7 @@ def _strings(tree: ast.Module) -> Iterator[tuple[str, ast.Call | None]]:
     for node in ast.walk(tree):
         if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
             continue
-        if CODE.match(node.value) and not NOT_CODES.match(node.value) and not node.value.startswith(OTHER_PREFIXES):
+        if (CODE.match(node.value) or WORD.match(node.value)) and not node.value.startswith(OTHER_PREFIXES):
             yield node.value, calls.get(node)
 
 

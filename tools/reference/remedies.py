@@ -36,6 +36,9 @@ REMEDIES: Final[Mapping[str, str]] = {
     "derive.cycle": "remove one of the expressions of the circle that the message names",
     "expectation.failed": "repair the data, or correct the expectation in the suite; the validation report has the numbers",
     "field.pattern": "write a value of the form that the message shows",
+    "format.csv": (
+        "correct the line that the message names: in UTF-8, commas between as many values as the header has, quotes closed on their line"
+    ),
     "format.jsonl": "correct the line that the message names: one JSON object per line, in UTF-8, with the keys of the first line",
     "freshness.late": "wait for newer data, or raise `validate.freshness`",
     "gang.forming": "check why the missing pods cannot be created (quota, admission); raise `schedule_timeout` if it takes longer",

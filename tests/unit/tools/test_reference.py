@@ -88,6 +88,21 @@ def test_code_with_class_hint_and_message_is_collected_from_every_form_of_raise(
     }
 
 
+def test_code_that_looks_like_a_file_or_is_one_word_is_collected_where_an_error_has_it(tmp_path: Path) -> None:
+    (tmp_path / "training").mkdir()
+    (tmp_path / "training" / "a.py").write_text(
+        "raise DataError('format.csv', 'ragged', hint='quote it')\n"
+        "raise DataError('cardinality', 'too many', hint='use hash')\n"
+        "raise KeyError('absent')\n"
+        "open('rows.csv')\n",
+        encoding="utf-8",
+    )
+
+    found = errors.collect(tmp_path)
+
+    assert {name: sorted(entry.hints) for name, entry in found.items()} == {"cardinality": ["use hash"], "format.csv": ["quote it"]}
+
+
 def test_code_without_a_hint_and_a_remedy_is_refused(tmp_path: Path) -> None:
     (tmp_path / "training").mkdir()
     (tmp_path / "training" / "a.py").write_text("raise DataError('rows.few', 'too few')\n", encoding="utf-8")
