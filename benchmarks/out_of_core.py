@@ -1,10 +1,11 @@
 """Peak memory and time of each stage under a memory limit, by the rows of the window.
 
-    python -m benchmarks.out_of_core [--sizes 1 4 16] [--limit 1GiB] [--folder /large/disk]
+    python -m benchmarks.out_of_core [--sizes 1 4 16] [--test-days 2] [--limit 1GiB] [--folder /large/disk]
 
 1 is 1 M rows of 20 columns, in 30 daily Parquet files. Every stage is the process that a run starts. Its memory is that of the process
 and all its children, read five times a second: PSS, and of it what is anonymous, that is without the pages of files that the system
-takes back where memory is short. `evaluate` and `canary` need MLflow and are not measured here.
+takes back where memory is short. `evaluate` and `canary` compare two models on the rows of the last `--test-days` days; the MLflow
+server that they need is not part of their memory.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ import argparse
 import math
 import os
 import re
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -27,6 +31,7 @@ from typing import Any, Final
 import duckdb
 
 from training.contracts import RunIdentity, StageRequest
+from training.evaluation import latency
 from training.runtime.provenance import CHECKOUT
 from training.runtime.stage_memory import STAGE_MEMORY
 from training.sources.limits import TABLE_MEMORY
@@ -45,13 +50,19 @@ CODES: Final = 3
 GOAL_GROWTH: Final = 4.6
 """Time per four times the rows."""
 LOOK_SECONDS: Final = 0.2
-STAGES: Final = ("ingest", "validate", "prepare", "train")
-INPUTS: Final = {
+STAGES: Final = ("ingest", "validate", "prepare", "train", "evaluate", "canary")
+INPUTS: Final[Mapping[str, Sequence[str]]] = {
     "ingest": [],
     "validate": ["snapshot"],
     "prepare": ["snapshot"],
     "train": ["dataset"],
+    "evaluate": ["model", "dataset"],
+    "canary": ["dataset"],
 }
+MADE: Final = {"ingest": "snapshot", "prepare": "dataset", "train": "model"}
+"""Stage to the input that it makes."""
+CHAMPION: Final = ("max_depth: 4", "max_depth: 2")
+"""What differs in the champion's spec."""
 MIB: Final = 2**20
 
 SPEC: Final = f"""
@@ -75,7 +86,7 @@ data:
 {"".join(f"      f{n}: {{type: float}}{chr(10)}" for n in range(FLOATS))}\
 {"".join(f"      c{n}: {{type: int32}}{chr(10)}" for n in range(CODES))}\
   label: {{column: yes}}
-  split: {{by: time, validation: 2d, test: 2d}}
+  split: {{by: time, validation: 2d, test: TEST_DAYSd}}
 prepare:
   features:
     word: {{transform: category}}
@@ -83,7 +94,7 @@ prepare:
 {"".join(f"    f{n}: {{transform: number}}{chr(10)}" for n in range(FLOATS))}\
 {"".join(f"    c{n}: {{transform: category}}{chr(10)}" for n in range(CODES))}\
 train: {{model: boosted_trees, seed: 3, epochs: 2, learning_rate: 0.3, settings: {{max_depth: 4}}}}
-evaluate: {{task: binary, primary: auc}}
+evaluate: {{task: binary, primary: auc, slices: [word, c0]}}
 promote: {{model: rows}}
 """
 
@@ -129,20 +140,48 @@ def write_rows(folder: Path, rows: int) -> None:
 class Stages:
     """The stages of one size, each in a process of its own."""
 
-    def __init__(self, folder: Path, limit: str) -> None:
-        self._folder, self._limit = folder, limit
+    def __init__(self, folder: Path, limit: str, test_days: int, mlflow_url: str) -> None:
+        self._folder, self._limit, self._mlflow_url = folder, limit, mlflow_url
+        self._text = SPEC.replace("TEST_DAYS", str(test_days))
+        self._since = AS_OF.replace(hour=0) - timedelta(days=test_days)
         self.store = Store(str(folder / "store"))
-        self.spec: PipelineSpec = resolve_uris(parse_spec(SPEC.encode()), {"ROWS_URI": (folder / "rows").as_uri()})
+        self.spec = self._spec_of(self._text)
         self._made: dict[str, str] = {}
 
     def measure(self, stage: str) -> Measured:
         """Run a stage; return what it took."""
-        address = self.store.address("rows", stage, stage.encode().hex().rjust(64, "0"))
-        parameters: dict[str, Any] = {}
+        if stage == "evaluate":
+            candidate, self.spec = self._made["model"], self._spec_of(self._text.replace(*CHAMPION))
+            self._run("train", {"world_size": 1}, work="champion")
+            self._made["champion"], self._made["model"], self.spec = self._made["model"], candidate, self._spec_of(self._text)
+        return self._run(stage, self._parameters(stage), work=stage)
+
+    def _spec_of(self, text: str) -> PipelineSpec:
+        return resolve_uris(parse_spec(text.encode()), {"ROWS_URI": (self._folder / "rows").as_uri()})
+
+    def _parameters(self, stage: str) -> dict[str, Any]:
         if stage == "ingest":
-            parameters["listing"] = listing_for(self.spec, AS_OF)
+            return {"listing": listing_for(self.spec, AS_OF)}
         if stage == "train":
-            parameters["world_size"] = 1
+            return {"world_size": 1}
+        if stage == "evaluate":
+            return {"champion": self._seat("champion")}
+        return {"champion": self._seat("champion"), "canary": self._seat("model")} if stage == "canary" else {}
+
+    def _seat(self, name: str) -> dict[str, Any]:
+        """Return a model as a champion or canary that was made before the first of the test rows."""
+        uri, before = self._made[name], self._since.isoformat()
+        return {
+            "version": "1",
+            "model_uri": uri,
+            "weights_digest": self.store.manifests.get(uri, kind="model").meta["weights_digest"],
+            "as_of": before,
+            "bounds": {split: [before, before] for split in ("train", "validation", "test")},
+            "revision": 1,
+        }
+
+    def _run(self, stage: str, parameters: dict[str, Any], *, work: str) -> Measured:
+        address = self.store.address("rows", stage, work.encode().hex().rjust(64, "0"))
         request = StageRequest(
             pipeline="rows",
             stage=stage,
@@ -163,8 +202,10 @@ class Stages:
             "TMPDIR": str(self._folder),
             "OMP_NUM_THREADS": "1",
             # Nobody listens there, and nobody is asked twice.
-            "MLFLOW_TRACKING_URI": "http://127.0.0.1:9",
+            "MLFLOW_TRACKING_URI": self._mlflow_url if stage == "evaluate" else "http://127.0.0.1:9",
             "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+            # As the launch of a stage does: the process that measures the latency is forked with the family's libraries.
+            **({latency.FAMILY.name: self.spec.train.model} if stage == "evaluate" else {}),
         }
         command = [sys.executable, "-m", f"training.stages.{stage}", address.write_request(request)]
         started_at = time.monotonic()
@@ -176,7 +217,7 @@ class Stages:
         result = address.result()
         if result is None:
             sys.exit(f"{stage} ended with {process.returncode}: {text[-2000:]}")
-        self._made[{"ingest": "snapshot", "prepare": "dataset"}.get(stage, stage)] = str(result.artifact_uri)
+        self._made[MADE.get(stage, stage)] = str(result.artifact_uri)
         spilled = re.search(r"(\d+ MiB) spilled", text)
         return Measured(
             seconds=seconds,
@@ -185,6 +226,37 @@ class Stages:
             spilled="" if spilled is None else spilled[1],
             digest=str(result.digest)[:12],
         )
+
+
+@contextmanager
+def mlflow_server(folder: Path) -> Iterator[str]:
+    """Run MLflow; yield its URL."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    command += ["--backend-store-uri", f"sqlite:///{folder / 'mlflow.db'}", "--artifacts-destination", (folder / "artifacts").as_uri()]
+    environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    url = f"http://127.0.0.1:{port}"
+    with (folder / "mlflow.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
+    try:
+        while not _answers(f"{url}/health"):
+            if process.poll() is not None:
+                sys.exit(f"MLflow ended: {(folder / 'mlflow.log').read_text(encoding='utf-8', errors='replace')[-2000:]}")
+            time.sleep(LOOK_SECONDS)
+        yield url
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait()
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2) as answer:  # noqa: S310 - our own server
+            return bool(answer.status == 200)
+    except OSError:
+        return False
 
 
 def _watched(process: subprocess.Popen[bytes]) -> tuple[int, int]:
@@ -214,36 +286,39 @@ def _tree(pid: int) -> Iterator[int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[1, 4, 16])
+    parser.add_argument("--test-days", type=int, default=2, help="of 30, 1 to 27")
     parser.add_argument("--limit", default="1GiB")
     parser.add_argument("--folder", type=Path, help="on a disk with about 1 GB per million rows")
     options = parser.parse_args()
-    limit_bytes = parse_size(options.limit)
     before: dict[str, tuple[int, float]] = {}
     missed: list[str] = []
     print(f"limit {options.limit}; s (growth per 4 times the rows) | MiB of PSS (of it anonymous) | spilled | digest", flush=True)
     for size in options.sizes:
-        with tempfile.TemporaryDirectory(prefix="nightshift-out-of-core-", dir=options.folder) as name:
-            folder = Path(name)
+        with tempfile.TemporaryDirectory(prefix="nightshift-out-of-core-", dir=options.folder) as name, mlflow_server(Path(name)) as url:
             os.environ["NIGHTSHIFT_DATABASE"] = f"sqlite:///{name}/nightshift.db"
             os.environ["NIGHTSHIFT_HOME"] = name
-            write_rows(folder / "rows", size * ROWS)
-            stages = Stages(folder, options.limit)
-            for stage in STAGES:
-                found = stages.measure(stage)
-                growth = ""
-                if stage in before:
-                    earlier, seconds = before[stage]
-                    per_four = (found.seconds / seconds) ** (1 / math.log(size / earlier, 4))
-                    growth = f" ({per_four:.2f})"
-                    missed += [f"{stage} {size}x: time {per_four:.2f}"] if per_four > GOAL_GROWTH else []
-                missed += [f"{stage} {size}x: {found.pss_bytes / MIB:.0f} MiB"] if found.pss_bytes > limit_bytes else []
-                before[stage] = size, found.seconds
-                memory = f"{found.pss_bytes / MIB:>6.0f} ({found.anonymous_bytes / MIB:.0f})"
-                print(
-                    f"{size:>3}x {stage:<9} {found.seconds:>7.1f}{growth:<8} | {memory:<14} | {found.spilled:<9} | {found.digest}",
-                    flush=True,
-                )
+            write_rows(Path(name) / "rows", size * ROWS)
+            stages = Stages(Path(name), options.limit, options.test_days, url)
+            missed += measure_stages(stages, size, before, parse_size(options.limit))
     print("goals missed: " + "; ".join(missed) if missed else "goals met: every stage below the limit, time in proportion")
+
+
+def measure_stages(stages: Stages, size: int, before: dict[str, tuple[int, float]], limit_bytes: int) -> list[str]:
+    """Measure and print every stage of a size, and set its size and seconds in `before`; return the goals that were missed."""
+    missed: list[str] = []
+    for stage in STAGES:
+        found = stages.measure(stage)
+        growth = ""
+        if stage in before:
+            earlier, seconds = before[stage]
+            per_four = (found.seconds / seconds) ** (1 / math.log(size / earlier, 4))
+            growth = f" ({per_four:.2f})"
+            missed += [f"{stage} {size}x: time {per_four:.2f}"] if per_four > GOAL_GROWTH else []
+        missed += [f"{stage} {size}x: {found.pss_bytes / MIB:.0f} MiB"] if found.pss_bytes > limit_bytes else []
+        before[stage] = size, found.seconds
+        memory = f"{found.pss_bytes / MIB:>6.0f} ({found.anonymous_bytes / MIB:.0f})"
+        print(f"{size:>3}x {stage:<9} {found.seconds:>7.1f}{growth:<8} | {memory:<14} | {found.spilled:<9} | {found.digest}", flush=True)
+    return missed
 
 
 if __name__ == "__main__":
