@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -36,6 +37,10 @@ RESULT_TYPES: Final = {
     "timestamp": frozenset({"TIMESTAMP WITH TIME ZONE"}),
 }
 """What an expression may give for each declared type. No text becomes a number here, and no time without zone an instant."""
+FOOTER_END_BYTES: Final = 8
+"""Of a Parquet file: the footer's length, and the magic number."""
+SIGNATURE_BYTES: Final = 28
+"""Nonce and tag of AES-GCM."""
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -282,9 +287,24 @@ def _open_parquet(path: Path, *, source: str) -> pq.ParquetFile:
     if path.stat().st_size == 0:
         raise DataError("data.empty", f"{source} has 0 bytes")
     try:
-        return pq.ParquetFile(path)
+        file = pq.ParquetFile(path)
     except (pa.ArrowException, OSError) as err:
         raise _not_parquet(source, err) from err
+    if _is_signed(path, file.metadata):
+        hint = "write the file without encryption: Nightshift has no keys"
+        raise DataError("format.parquet", f"{source} cannot be read as Parquet: its columns are encrypted", hint=hint)
+    return file
+
+
+def _is_signed(path: Path, metadata: pq.FileMetaData) -> bool:
+    """Return whether the footer is followed by a signature, as that of encrypted columns is where it is readable itself.
+
+    Arrow has no other way to tell, and ends the process where the metadata of such a column is looked at.
+    """
+    with path.open("rb") as stream:
+        stream.seek(-FOOTER_END_BYTES, os.SEEK_END)
+        (length,) = struct.unpack("<i", stream.read(4))
+    return bool(length == metadata.serialized_size + SIGNATURE_BYTES)
 
 
 def _decoded_bytes(file: pq.ParquetFile, columns: list[str], path: Path, limit_bytes: int, *, source: str) -> int:

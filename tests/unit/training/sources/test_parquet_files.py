@@ -1,0 +1,111 @@
+"""Parquet files with what a night may meet in them: encryption, any column names, another order of columns."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyarrow.parquet import encryption
+
+from training.errors import DataError
+from training.sources.files import part_as_is, read_rows
+from training.sources.source import PartContent
+from training.sources.table_contract import Column, TableContract
+from training.sources.tables import schema_hash
+
+CONTRACT = TableContract(name="t", kind="parquet", columns={"id": Column(type="int64"), "s": Column(type="string")})
+LIMIT = 10**6
+ODD_NAMES = ("=cmd()", "__index_level_0__", "🚕", "עברית", "<script>", "a.b", '"', "x" * 1000)
+
+
+class Keys(encryption.KmsClient):  # type: ignore[misc]
+    """Keys that are stored beside the data."""
+
+    def wrap_key(self, key: bytes, _name: str) -> bytes:
+        return base64.b64encode(key)
+
+    def unwrap_key(self, wrapped: bytes, _name: str) -> bytes:
+        return base64.b64decode(wrapped)
+
+
+def write(folder: Path, table: pa.Table, name: str = "a.parquet") -> Path:
+    path = folder / name
+    pq.write_table(table, path)
+    return path
+
+
+def write_encrypted(folder: Path, table: pa.Table, *, readable_footer: bool) -> Path:
+    """Write a file whose column `s` is encrypted."""
+    path = folder / "a.parquet"
+    settings = encryption.EncryptionConfiguration(footer_key="k", column_keys={"k": ["s"]}, plaintext_footer=readable_footer)
+    factory = encryption.CryptoFactory(lambda _connection: Keys())
+    properties = factory.file_encryption_properties(encryption.KmsConnectionConfig(), settings)
+    with pq.ParquetWriter(path, table.schema, encryption_properties=properties) as writer:
+        writer.write_table(table)
+    return path
+
+
+def refusals(path: Path) -> list[DataError]:
+    """Return how a file is refused: one that would be stored as it is, and one that is read."""
+    found = []
+    with pytest.raises(DataError) as caught:
+        part_as_is(CONTRACT, path, source="a.parquet", limit_bytes=LIMIT)
+    found.append(caught.value)
+    with pytest.raises(DataError) as caught:
+        read_rows(CONTRACT, PartContent(path), source="a.parquet", limit_bytes=LIMIT)
+    return [*found, caught.value]
+
+
+@pytest.mark.parametrize("readable_footer", [False, True])
+def test_an_encrypted_file_is_refused_and_does_not_end_the_process(tmp_path: Path, *, readable_footer: bool) -> None:
+    path = write_encrypted(tmp_path, pa.table({"id": [1], "s": ["a"]}), readable_footer=readable_footer)
+    for error in refusals(path):
+        assert error.code == "format.parquet"
+        assert error.message.startswith("a.parquet cannot be read as Parquet: ")
+        assert "encrypted" in error.message
+
+
+def test_columns_in_another_order_are_the_same_schema_and_rows(tmp_path: Path) -> None:
+    columns = {"id": [1, 2], "s": ["a", None]}
+    orders = (("id", "s"), ("s", "id"))
+    written = [write(tmp_path, pa.table({name: columns[name] for name in order}), f"{order[0]}.parquet") for order in orders]
+    hashes = {schema_hash(part_as_is(CONTRACT, path, source="a.parquet", limit_bytes=LIMIT).schema) for path in written}
+    assert len(hashes) == 1
+    assert read_rows(CONTRACT, PartContent(written[1]), source="a.parquet", limit_bytes=LIMIT).to_pydict() == columns
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_a_column_of_any_name_is_told_and_may_be_ignored(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path, pa.table({"id": [1], "s": ["a"], name: [0]}))
+    with pytest.raises(DataError) as caught:
+        read_rows(CONTRACT, PartContent(path), source="a.parquet", limit_bytes=LIMIT)
+    assert caught.value.code == "schema.unexpected"
+    assert name[:20] in caught.value.message
+    ignoring = replace(CONTRACT, ignore=(name,))
+    assert read_rows(ignoring, PartContent(path), source="a.parquet", limit_bytes=LIMIT).column_names == ["id", "s"]
+
+
+@pytest.mark.parametrize(("names", "message"), [(["id", "s", "s"], "column 's' appears twice"), (["id", "s", ""], "column 3 has no name")])
+def test_columns_without_a_name_or_with_the_same_are_refused(tmp_path: Path, names: list[str], message: str) -> None:
+    path = write(tmp_path, pa.Table.from_arrays([pa.array(["a"])] * 3, names=names))
+    for error in refusals(path):
+        assert (error.code, message in error.message) == ("schema.names", True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "found"),
+    [
+        (pa.timestamp("ms", tz="UTC"), "timestamp[ms, tz=UTC]"),
+        (pa.timestamp("ns", tz="UTC"), "timestamp[ns, tz=UTC]"),
+        (pa.timestamp("us", tz="Europe/Amsterdam"), "timestamp[us, tz=Europe/Amsterdam]"),
+        (pa.timestamp("us"), "timestamp[us]"),
+    ],
+    ids=str,
+)
+def test_instants_in_another_unit_or_zone_are_another_type(tmp_path: Path, kind: pa.DataType, found: str) -> None:
+    path = write(tmp_path, pa.table({"id": pa.array([0], pa.int64()), "s": pa.array([0], kind)}))
+    assert part_as_is(CONTRACT, path, source="a.parquet", limit_bytes=LIMIT).schema["s"] == found
