@@ -29,6 +29,10 @@ CHUNK_ROWS: Final = 2**16
 GROUP_BYTES: Final = 64 * 2**20
 """So many columns are read at a time that a chunk of them is about this large."""
 VALUE_BYTES: Final = 8
+KEPT_FOOTERS: Final = 1024
+"""Of more files, a footer (about 20 KB in memory) is read again each time: it is small beside the file, or the file is tiny."""
+MAX_WAITING: Final = 1024
+"""Pieces of a chunk that are in memory as they were read: one of a single row takes some KB."""
 
 
 class ColumnSource(Protocol):
@@ -58,8 +62,9 @@ class ParquetParts:
         self._paths = list(paths)
 
     @cached_property
-    def _metadata(self) -> list[pq.FileMetaData]:
-        return [pq.read_metadata(path) for path in self._paths]
+    def _metadata(self) -> Sequence[pq.FileMetaData | None]:
+        """Footer of each file, which several passes need; None: it is read with the file."""
+        return [pq.read_metadata(path) for path in self._paths] if len(self._paths) <= KEPT_FOOTERS else [None] * len(self._paths)
 
     def chunks(self, types: Mapping[str, str]) -> Iterator[pa.Table]:
         schema = pa.schema([(name, ARROW_TYPES[kind]) for name, kind in types.items()])
@@ -68,6 +73,8 @@ class ParquetParts:
         for batch in self._batches(list(types)):
             waiting.append(pa.Table.from_batches([batch]).cast(schema))
             num_waiting += batch.num_rows
+            if len(waiting) >= MAX_WAITING:
+                waiting = [pa.concat_tables(waiting).combine_chunks()]
             while num_waiting >= CHUNK_ROWS:
                 rows = pa.concat_tables(waiting)
                 yield rows.slice(0, CHUNK_ROWS)
