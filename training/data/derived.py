@@ -30,6 +30,16 @@ SQL_TYPES: Final[Mapping[str, str]] = {
 }
 """The YAML's type names, and DuckDB's."""
 
+ARROW_NUMBERS: Final[Mapping[str, pa.DataType]] = {
+    "int8": pa.int8(),
+    "int16": pa.int16(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+}
+"""The YAML's types of numbers. Pandas has integers as float64 where one is missing, and a caller may give 5 for 5.0."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Derived:
@@ -61,6 +71,32 @@ def check_derived(derived: Sequence[Derived], columns: Collection[str]) -> set[s
         used |= mentioned
         made.append(column.name)
     return used - set(made)
+
+
+def number_types(schema: pa.Schema) -> dict[str, str]:
+    """Return the columns of numbers and their types, by the YAML's names."""
+    names = {type_: name for name, type_ in ARROW_NUMBERS.items()}
+    return {field.name: names[field.type] for field in schema if field.type in names}
+
+
+def as_declared(values: pa.Array | pa.ChunkedArray, type_: str | None, name: str) -> pa.Array | pa.ChunkedArray:
+    """Return a raw column as expressions see it: numbers have the declared type, whether or not one is missing in these rows.
+
+    Args:
+        values: as pandas has them.
+        type_: the YAML's; None: a file of an earlier version has none.
+
+    Raises:
+        DataError: `schema.type`, a value is not of the type.
+    """
+    is_number = pa.types.is_integer(values.type) or pa.types.is_floating(values.type) or pa.types.is_null(values.type)
+    if type_ is None or type_ not in ARROW_NUMBERS or not is_number or values.type == ARROW_NUMBERS[type_]:
+        return values
+    try:
+        return values.cast(ARROW_NUMBERS[type_], safe=not type_.startswith(("float", "double")))
+    except pa.ArrowInvalid as err:
+        message = f"column {shown(name)} is declared as {type_}: {str(err).splitlines()[0]}"
+        raise DataError("schema.type", message, hint="give values of the declared type") from err
 
 
 def check_baseline(spec: PipelineSpec) -> None:

@@ -36,6 +36,8 @@ from training.errors import DataError, shown
 DEFAULT_MAX_CATEGORIES: Final = 1_000_000
 DEFAULT_BUCKETS: Final = 10
 DEFAULT_HASH_BUCKETS: Final = 1 << 16
+FIRST_INEXACT: Final = 1 << 53
+"""Below it float64 has every integer; at it, the next one has become equal."""
 MAX_REMEMBERED: Final = 1 << 17
 _HASHES: Final[dict[str | float, int]] = {}
 """The first values and their hash: most come again in the next batch of rows."""
@@ -269,7 +271,7 @@ def fit_encoder(settings: EncoderSettings, column: pd.Series[Any], name: str) ->
 
     Raises:
         DataError: `transform.unknown`, `schema.type`, `data.nonfinite`, `data.all_missing`, `transform.negative` (`log`),
-            `transform.not_an_id` (`identity`) or `cardinality`.
+            `transform.not_an_id` (`identity`), `transform.precision` or `cardinality`.
     """
     if settings.kind in ("number", "standard", "log"):
         return _fit_number(settings, column, name)
@@ -287,7 +289,12 @@ def fit_encoder(settings: EncoderSettings, column: pd.Series[Any], name: str) ->
 
 
 def is_text(column: pd.Series[Any]) -> bool:
-    return bool(pd.api.types.is_string_dtype(column.dtype) or pd.api.types.is_object_dtype(column.dtype))
+    return bool(pd.api.types.is_string_dtype(column.dtype) or pd.api.types.is_object_dtype(column.dtype)) and not _is_flags(column)
+
+
+def _is_flags(column: pd.Series[Any]) -> bool:
+    """Return whether these are booleans with a missing one among them: pandas has them as objects."""
+    return bool(pd.api.types.is_object_dtype(column.dtype)) and pd.api.types.infer_dtype(column, skipna=True) == "boolean"
 
 
 def numbers(column: pd.Series[Any], name: str) -> NDArray[np.float64]:
@@ -298,6 +305,8 @@ def numbers(column: pd.Series[Any], name: str) -> NDArray[np.float64]:
     """
     if is_text(column) and column.isna().all():
         return np.full(len(column), np.nan)
+    if _is_flags(column):
+        column = column.astype("boolean")
     if not (pd.api.types.is_numeric_dtype(column.dtype) or pd.api.types.is_bool_dtype(column.dtype)):
         raise DataError(
             "schema.type",
@@ -315,16 +324,17 @@ def logarithms(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def _fit_number(settings: EncoderSettings, column: pd.Series[Any], name: str) -> ScaledNumber:
     values = _finite(column, name)
     if settings.kind == "number":
-        return ScaledNumber(mean=_mean(values), fill=settings.fill or "keep")
+        return ScaledNumber(mean=_representable(_mean(values), name), fill=settings.fill or "keep")
     if settings.kind == "log":
         num_negative = int((values < 0).sum())
         if num_negative:
             message = f"feature {shown(name)}: {num_negative} of {len(values)} values are negative, the least {values.min():g}"
             raise DataError("transform.negative", message, hint="use the transform standard, or derive a value that is not negative")
         values = logarithms(values)
-    mean = _mean(values)
+    mean = _representable(_mean(values), name)
     values -= mean
-    deviation = _mean(np.square(values, out=values)) ** 0.5
+    with np.errstate(over="ignore"):
+        deviation = _representable(_mean(np.square(values, out=values)) ** 0.5, name)
     scaled = Log if settings.kind == "log" else Standard
     return scaled(mean=mean, deviation=deviation if deviation > 1e-12 * max(1.0, abs(mean)) else 1.0, fill=settings.fill or "mean")
 
@@ -333,10 +343,10 @@ def fit_category(settings: EncoderSettings, column: pd.Series[Any], name: str) -
     """Return ids by frequency.
 
     Raises:
-        DataError: `cardinality` or `schema.type`.
+        DataError: `cardinality`, `schema.type` or `transform.precision`.
     """
     raw = column.dropna()
-    counts = (raw if is_text(raw) else pd.Series(_exact(raw, name))).value_counts(sort=False)
+    counts = (raw if is_text(raw) else pd.Series(_distinct(raw, name))).value_counts(sort=False)
     limit = settings.max_categories or DEFAULT_MAX_CATEGORIES
     if settings.top is None and len(counts) > limit:
         raise DataError(
@@ -372,7 +382,8 @@ def _finite(column: pd.Series[Any], name: str) -> NDArray[np.float64]:
     values = numbers(column, name)
     num_infinite = int(np.isinf(values).sum())
     if num_infinite:
-        raise DataError("data.nonfinite", f"feature {shown(name)}: {num_infinite} of {len(values)} training values are infinite")
+        message = f"feature {shown(name)}: {num_infinite} of {len(values)} training values are infinite"
+        raise DataError("data.nonfinite", message, hint="remove or replace them at the source, or by NULL in data.source.derive")
     missing = np.isnan(values)
     known = values[~missing] if missing.any() else values
     if not len(known):
@@ -383,7 +394,15 @@ def _finite(column: pd.Series[Any], name: str) -> NDArray[np.float64]:
 def _mean(values: NDArray[np.float64]) -> float:
     """Return the mean, the same for any order of the values: they are sorted, in place, and summed."""
     values.sort()
-    return float(values.sum() / len(values))
+    with np.errstate(over="ignore"):
+        return float(values.sum() / len(values))
+
+
+def _representable(fitted: float, name: str) -> float:
+    if not np.isfinite(fitted):
+        message = f"feature {shown(name)}: the training values are so large that their mean or deviation is infinite"
+        raise DataError("data.nonfinite", message, hint="derive smaller values in prepare.derive")
+    return fitted
 
 
 def _exact(column: pd.Series[Any], name: str) -> NDArray[Any]:
@@ -391,6 +410,23 @@ def _exact(column: pd.Series[Any], name: str) -> NDArray[Any]:
     if pd.api.types.is_integer_dtype(column.dtype) and not column.hasnans:
         return column.to_numpy(dtype=np.int64)
     return numbers(column, name)
+
+
+def _distinct(column: pd.Series[Any], name: str) -> NDArray[Any]:
+    """Return the values, [n], of which no two different ones have become one.
+
+    Raises:
+        DataError: `schema.type`; `transform.precision`, integers from 2**53 that pandas has as float64, since some are missing.
+    """
+    values = _exact(column, name)
+    if values.dtype.kind != "f":
+        return values
+    inexact = values[(np.abs(values) >= FIRST_INEXACT) & np.isfinite(values)]
+    if len(inexact):
+        message = f"feature {shown(name)}: {len(inexact)} values from 2**53, such as {inexact[0]:.0f}: float64 lacks some integers there"
+        hint = "derive a text from the column in data.source.derive; integers of a column without missing values are exact"
+        raise DataError("transform.precision", message, hint=hint)
+    return values
 
 
 def _plain(value: Any) -> Any:

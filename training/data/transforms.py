@@ -19,15 +19,16 @@ from numpy.typing import NDArray
 
 from training.contracts import canonical_json
 from training.data.datetimes import DatetimeId, DatetimeNumber, fit_datetime
-from training.data.derived import Derived, check_derived, derive
+from training.data.derived import ARROW_NUMBERS, Derived, as_declared, check_derived, derive
 from training.data.encoders import ENCODERS, CellType, Encoder, EncoderSettings, ScaledNumber, fit_encoder
 from training.data.target_encoding import TargetEncode, TargetRows, fit_target
 from training.data.text_grams import TextGrams, fit_text
-from training.data.transforms_file import column_of, format_version, malformed, raw_columns, read_transforms
+from training.data.transforms_file import FORMAT_VERSION, column_of, format_version, malformed, raw_columns, read_transforms
 from training.errors import DataError, shown
 from training.sql.expressions import hardened
 
 CELL_BYTES: Final = 4
+NO_TYPES: Final[Mapping[str, str]] = {}
 KINDS: Final[Mapping[str, Callable[..., Encoder]]] = {
     **ENCODERS,
     "datetime": DatetimeNumber,
@@ -107,16 +108,20 @@ class _Feature(NamedTuple):
 class FittedTransforms:
     """Derived columns and fitted transforms."""
 
-    def __init__(self, *, derived: Sequence[Derived], derive_from: Collection[str], features: Sequence[_Feature]) -> None:
+    def __init__(
+        self, *, derived: Sequence[Derived], derive_from: Collection[str], types: Mapping[str, str], features: Sequence[_Feature]
+    ) -> None:
         """Take what `fit` or `from_json` made.
 
         Args:
             derived: columns to compute, checked.
             derive_from: raw columns that their expressions use.
+            types: of `number_types`; other columns than `derive_from` are ignored.
             features: in the order of the spec.
         """
         self.derived = tuple(derived)
         self._derive_from = frozenset(derive_from)
+        self._types = {name: types[name] for name in sorted(self._derive_from & types.keys())}
         # Floats first: the float part and the id part of a gathered batch are plain slices then.
         self._features = tuple(sorted(features, key=lambda feature: feature.encoder.dtype != "float32"))
         self.layout = tuple(
@@ -147,12 +152,15 @@ class FittedTransforms:
         return plan.fitted(features, plan._columns(frame, serving=False).__getitem__)
 
     @classmethod
-    def planned(cls, raw_names: Sequence[str], *, derived: Sequence[Derived], features: Sequence[FeaturePlan]) -> Self:
+    def planned(
+        cls, raw_names: Sequence[str], *, derived: Sequence[Derived], features: Sequence[FeaturePlan], types: Mapping[str, str] = NO_TYPES
+    ) -> Self:
         """Return what `derive` and `fitted` begin with: the features' columns as they are, nothing fitted.
 
         Args:
             raw_names: the raw columns that there are.
             derived, features: as `fit`.
+            types: that expressions see the raw columns with (`number_types`); of others, as pandas has them.
 
         Raises:
             DataError: `derive.*`, `schema.missing`.
@@ -163,7 +171,7 @@ class FittedTransforms:
         if missing:
             raise DataError("schema.missing", f"no column {', '.join(shown(name) for name in missing)} for the feature of that name")
         plain = [_Feature(plan.name, ScaledNumber(mean=0.0, fill="keep"), None, plan.name) for plan in features]
-        return cls(derived=derived, derive_from=derive_from, features=plain)
+        return cls(derived=derived, derive_from=derive_from, types=types, features=plain)
 
     def fitted(self, features: Sequence[FeaturePlan], column: Callable[[str], pd.Series[Any]]) -> Self:
         """Return the transforms fitted on training rows.
@@ -178,7 +186,7 @@ class FittedTransforms:
         found = [
             _Feature(name, encoder, plan.serve_as, plan.name) for plan in features for name, encoder in _fit_cells(plan, column(plan.name))
         ]
-        return type(self)(derived=self.derived, derive_from=self._derive_from, features=found)
+        return type(self)(derived=self.derived, derive_from=self._derive_from, types=self._types, features=found)
 
     @property
     def derived_features(self) -> tuple[str, ...]:
@@ -189,12 +197,12 @@ class FittedTransforms:
         """Return all derived columns of raw rows.
 
         Raises:
-            DataError: `schema.missing`, `derive.failed`.
+            DataError: `schema.missing`, `schema.type`, `derive.failed`.
         """
         if self._database is None:
             self._database = hardened()
         self._check_present(frame, sorted(self._derive_from))
-        raw = pa.table({name: _arrow(frame[name]) for name in sorted(self._derive_from)})
+        raw = pa.table({name: as_declared(_arrow(frame[name]), self._types.get(name), name) for name in sorted(self._derive_from)})
         return derive(self._database, raw, self.derived)
 
     def apply(self, frame: pd.DataFrame, *, serving: bool, fold_numbers: NDArray[np.int32] | None = None) -> Matrix:
@@ -243,9 +251,11 @@ class FittedTransforms:
             for f in self._features
         ]
         derived = [dataclasses.asdict(column) for column in self.derived]
-        version = max(format_version(f.encoder.kind, f.encoder.parameters()) for f in self._features)
+        versions = [format_version(f.encoder.kind, f.encoder.parameters()) for f in self._features]
+        types = {"derive_types": self._types} if self._types else {}
+        version = max([*versions, FORMAT_VERSION if types else 1])
         return canonical_json(
-            {"format_version": version, "derive": derived, "derive_from": sorted(self._derive_from), "features": features}
+            {"format_version": version, "derive": derived, "derive_from": sorted(self._derive_from), **types, "features": features}
         )
 
     @classmethod
@@ -262,9 +272,10 @@ class FittedTransforms:
                 _Feature(e["name"], KINDS[e["transform"]](**e["parameters"]), e["serve_as"], column_of(e)) for e in values["features"]
             ]
             derive_from = check_derived(derived, values["derive_from"])
+            types = {name: type_ for name, type_ in values.get("derive_types", {}).items() if type_ in ARROW_NUMBERS}
         except (KeyError, TypeError, ValueError) as err:
             raise malformed(err) from err
-        return cls(derived=derived, derive_from=derive_from, features=features)
+        return cls(derived=derived, derive_from=derive_from, types=types, features=features)
 
     def _columns(self, frame: pd.DataFrame, *, serving: bool) -> dict[str, pd.Series[Any]]:
         """Return the raw and derived columns that the features need."""

@@ -10,7 +10,7 @@ from training.contracts import JsonObject
 from training.errors import DataError
 
 FORMAT_VERSION: Final = 2
-"""Format 2 has transforms that format 1 does not know; a file without one of them is written in format 1, as it was."""
+"""Format 2 has transforms and types that format 1 does not know; a file without one of them is written in format 1, as it was."""
 _OF_FORMAT_1: Final = frozenset({"number", "standard", "log", "category", "hash", "bucket", "identity"})
 
 
@@ -40,6 +40,8 @@ class TransformsFile(TypedDict):
     format_version: int
     derive: list[DerivedEntry]
     derive_from: list[str]
+    derive_types: NotRequired[dict[str, str]]
+    """Types of the numbers in `derive_from`, by the YAML's names (format 2)."""
     features: list[FeatureEntry]
 
 

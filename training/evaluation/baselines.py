@@ -25,7 +25,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from training.contracts import JsonValue
-from training.data.derived import Derived, derive
+from training.data.derived import Derived, as_declared, derive
 from training.evaluation.history import History, numbers_of
 from training.evaluation.measures import Measures, Rows
 from training.evaluation_record import Baselines, Comparison, NaiveBaseline
@@ -178,7 +178,7 @@ def naive_scores(spec: PipelineSpec, splits: Splits, history: History, target: I
         found.append(_of_showings(spec, splits, known, target))
     if spec.evaluate.baseline.sql is not None:
         mean = float((labels > 0).mean() if spec.evaluate.task == "ranking" else labels.mean())
-        found.append(_of_sql(spec.evaluate.baseline.sql, splits.frame, target, mean=mean))
+        found.append(_of_sql(spec.evaluate.baseline.sql, splits.frame, target, mean=mean, types=spec.data.frame_types()))
     return found
 
 
@@ -292,10 +292,11 @@ def _of_showings(spec: PipelineSpec, splits: Splits, known: Ints, target: Ints) 
     return _filled("positives_per_showing", about, rates[numbers[target]], float(positive.mean()))
 
 
-def _of_sql(sql: str, frame: pd.DataFrame, target: Ints, *, mean: float) -> Naive:
+def _of_sql(sql: str, frame: pd.DataFrame, target: Ints, *, mean: float, types: Mapping[str, str]) -> Naive:
     # A constant needs no column; the rows must be there all the same.
     used = sorted(columns_of(sql, list(frame.columns), where=SQL_WHERE)) or list(frame.columns[:1])
-    table = pa.Table.from_pandas(frame[used].iloc[target], preserve_index=False)
+    rows = pa.Table.from_pandas(frame[used].iloc[target], preserve_index=False)
+    table = pa.table({name: as_declared(rows[name], types.get(name), name) for name in used})
     expression = Derived(name=SQL_WHERE, type="double", sql=sql)
     with hardened() as connection:
         values = derive(connection, table, [expression])[expression.name].to_numpy().astype(np.float64)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from training.data.derived import Derived
+from training.data.derived import Derived, number_types
 from training.data.engines.engine import BATCH_ROWS, Frame
 from training.data.frames import names_of_changing_types, nullable_columns, pandas_column, pandas_rows
 from training.data.joins import LABEL
@@ -148,7 +148,7 @@ def fit_by_column(
         training, derived, features: as `Engine.fit`.
     """
     raw_names = [name for name in frame.schema.names if name != LABEL]
-    plan = FittedTransforms.planned(raw_names, derived=derived, features=features)
+    plan = FittedTransforms.planned(raw_names, derived=derived, features=features, types=number_types(frame.schema))
     made = _write_derived(frame, training, plan, scratch)
     changing = names_of_changing_types(frame.schema)
 

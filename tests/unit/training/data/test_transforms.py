@@ -48,6 +48,30 @@ def test_pooled_category_has_one_id_for_all_but_the_most_frequent_values_and_ano
     assert FittedTransforms.from_json(transforms.to_json()).to_json() == transforms.to_json()
 
 
+@pytest.mark.parametrize("kind", ["number", "standard", "category", "hash", "identity", "bucket"])
+def test_booleans_are_the_same_with_and_without_a_missing_one(kind: str) -> None:
+    values = [True, False, True, True]
+    whole = apply_one(fit_one(values, kind, "bool"), values, "bool")
+    transforms = fit_one([*values, None], kind, object)
+    assert apply_one(transforms, [*values, None], object)[:4] == apply_one(transforms, values, "bool")
+    assert (whole[0] > whole[1]) == (apply_one(transforms, values, object)[0] > apply_one(transforms, values, object)[1])
+
+
+@pytest.mark.parametrize(("kind", "values"), [("standard", [1e308, -1.0]), ("number", [1.7e308, 1.7e308]), ("standard", [1e200, -1e200])])
+def test_values_whose_mean_or_deviation_is_infinite_are_refused_by_name(kind: str, values: list[float]) -> None:
+    with pytest.raises(DataError, match=r"feature 'x'.* infinite") as caught:
+        fit_one(values, kind)
+    assert caught.value.code == "data.nonfinite"
+
+
+def test_integers_that_pandas_cannot_tell_apart_are_no_categories() -> None:
+    large = 2**53
+    assert apply_one(fit_one([large + 1, large, large], "category", "int64"), [large, large + 1], "int64") == [1, 2]
+    with pytest.raises(DataError, match=r"from 2\*\*53") as caught:
+        fit_one([large, 1, None], "category", "float64")
+    assert caught.value.code == "transform.precision"
+
+
 def test_pooled_category_of_numbers_takes_what_max_categories_would_refuse() -> None:
     values = list(range(1000)) * 2 + [7]
     transforms = fit_one(values, "category", top=1)
@@ -179,6 +203,28 @@ def test_derived_columns_may_use_earlier_ones_and_times_are_local_where_asked(fi
     assert matrix.floats[:, 1].tolist() == [23.0, 8.0, 22.0, 7.0]
     assert matrix.ints[:, 2].tolist() == [1, 0, 0, 1]
     assert matrix.as_floats().shape == (4, 5)
+
+
+def test_expressions_see_the_declared_types_of_numbers_whether_or_not_one_is_missing() -> None:
+    derived = [Derived(name="half", type="double", sql="n // 2"), Derived(name="named", type="string", sql="n || '-' || f")]
+    features = [plan("half", "number"), plan("named", "category")]
+    rows = pd.DataFrame({"n": [7, 3], "f": [1.5, 2.0]})
+    planned = FittedTransforms.planned(["n", "f"], derived=derived, features=features, types={"n": "int64", "f": "double", "z": "int8"})
+    fitted = planned.fitted(features, dict(planned.derive(rows).to_pandas()).__getitem__)
+
+    again = FittedTransforms.from_json(fitted.to_json())
+
+    assert again.to_json() == fitted.to_json()
+    assert json.loads(fitted.to_json())["derive_types"] == {"f": "double", "n": "int64"}
+    for types in ({}, {"n": "float64"}, {"n": "int16"}, {"n": object}):
+        assert again.apply(rows.astype(types), serving=True).floats[:, 0].tolist() == [3.0, 1.0]
+    with_null = pd.DataFrame({"n": [7, 3, None], "f": [1.5, 2, None]})
+    assert again.apply(with_null, serving=True).ints[:, 0].tolist() == [2, 1, 0]
+    # JSON has 2.0 as 2.
+    assert again.apply(pd.DataFrame({"n": [3], "f": [2]}), serving=True).ints[:, 0].tolist() == [1]
+    with pytest.raises(DataError, match=r"'n' is declared as int64.*2\.5") as caught:
+        again.apply(pd.DataFrame({"n": [2.5], "f": [2.0]}), serving=True)
+    assert caught.value.code == "schema.type"
 
 
 def test_a_timestamp_without_zone_counts_as_utc(fitted: FittedTransforms) -> None:

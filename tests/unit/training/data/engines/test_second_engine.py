@@ -267,7 +267,10 @@ def test_fitting_by_column_is_fitting_on_the_training_rows(tmp_path: Path) -> No
     found = fit_by_column(frame, training, tmp_path / "derived", derived=derived, features=features)
 
     rows = pd.read_parquet(frame.path).drop(columns=LABEL)[training]
-    assert found.to_json() == FittedTransforms.fit(rows, derived=derived, features=features).to_json()
+    plan = FittedTransforms.planned(["number", "text"], derived=derived, features=features, types={"number": "int32"})
+    halves = plan.derive(rows).to_pandas()
+    assert halves["half"].dropna().tolist() == [2.0, 0.0, 12.0]
+    assert found.to_json() == plan.fitted(features, {**rows, **halves}.__getitem__).to_json()
 
 
 @pytest.mark.usefixtures("small_batches")
@@ -301,16 +304,24 @@ def test_a_frame_on_disk_is_read_in_the_memory_of_a_few_batches(tmp_path: Path) 
     assert most < num_batches * table.nbytes / 2
 
 
-def test_the_type_of_a_column_is_that_of_all_rows_where_the_training_rows_have_no_null(tmp_path: Path) -> None:
+def test_integers_above_2_53_with_a_missing_one_anywhere_are_no_categories(tmp_path: Path) -> None:
     large = 2**53 + 1
     frame = scratch(tmp_path, number=pa.array([1, large, large, None], pa.int64()), flag=pa.array([True, False, True, None]))
-    features = [FeaturePlan(name=name, settings=EncoderSettings(kind="category")) for name in ("number",)]
     training = np.array([1, 1, 1, 0], dtype=bool)
 
-    found = fit_by_column(frame, training, tmp_path / "derived", derived=[], features=features)
-
-    rows = pd.read_parquet(frame.path).drop(columns=LABEL)[training]
-    assert found.to_json() == FittedTransforms.fit(rows, derived=[], features=features).to_json()
+    with pytest.raises(DataError, match=r"'number'.*from 2\*\*53") as caught:
+        fit_by_column(
+            frame,
+            training,
+            tmp_path / "derived",
+            derived=[],
+            features=[FeaturePlan(name="number", settings=EncoderSettings(kind="category"))],
+        )
+    assert caught.value.code == "transform.precision"
+    flags = [FeaturePlan(name="flag", settings=EncoderSettings(kind="category"))]
+    found = fit_by_column(frame, training, tmp_path / "derived", derived=[], features=flags)
+    rows = pd.read_parquet(frame.path).drop(columns=LABEL)
+    assert found.apply(rows, serving=True).ints[:, 0].tolist() == [1, 2, 1, 0]
 
 
 def test_a_frame_without_rows_is_empty(tmp_path: Path) -> None:
