@@ -14,7 +14,7 @@ from nightshift.airflow_ext.deadlines import TimeOfDayDeadline
 from nightshift.airflow_ext.preloading import is_parsing_process, preload
 from nightshift.airflow_ext.single_writer import SingleWriter
 from nightshift.airflow_ext.timetables import CronTimetable
-from nightshift.api.reports import app
+from nightshift.api.application import app
 
 
 class NightshiftPlugin(AirflowPlugin):

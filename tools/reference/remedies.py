@@ -8,6 +8,8 @@ from typing import Final
 RETRIED: Final = "nothing: the stage is started again from its last commit, within `retries.infrastructure`"
 
 REMEDIES: Final[Mapping[str, str]] = {
+    "access.unauthenticated": "get a token by POST /auth/token, and send it as `Authorization: Bearer …`",
+    "airflow.database": "nothing: repeat the request; where it stays, see the api-server's log",
     "airflow.refused": "the message has Airflow's answer; correct what it names",
     "airflow.unclean": "the message has the last lines of `airflow db clean`; the next housekeeping tries again",
     "approval.refused": "the message says why the answer does not count; the question is asked again",
@@ -115,5 +117,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     "tune.unknown_param": "correct the name in `tune.space`; the message suggests the nearest one",
     "drift.exceeded": "look at the column in the validation report: repair the data, or raise its limit in `validate.drift.columns`",
     "drift.not_compared": "nothing has to be done: the next run is compared with this one; restore the store from a backup if more is lost",
+    "request.refused": "the message is that of the api-server",
+    "request.too_large": "send at most 256 KiB",
     "volume.change": "repair the source, or raise `validate.volume_change`",
 }

@@ -126,3 +126,17 @@ class ModelVersion(Base):
     snapshot_digest: Mapped[str] = mapped_column(String(64))
     code_version: Mapped[str] = mapped_column(String(128))
     created_at: Mapped[datetime] = mapped_column(DateTime(timezone=True))
+
+
+class ApiAnswer(Base):
+    """The answer to a request of the REST API that had an `Idempotency-Key`; rows live for a day."""
+
+    __tablename__ = "api_answer"
+
+    name: Mapped[str] = mapped_column(String(64), primary_key=True)
+    """SHA-256 of user and key."""
+    request_digest: Mapped[str] = mapped_column(String(64))
+    """SHA-256 of method, path and body."""
+    status: Mapped[int | None] = mapped_column(Integer)
+    body: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    created_at: Mapped[datetime] = mapped_column(DateTime(timezone=True), index=True)

@@ -168,6 +168,13 @@ class Ledger:
         with database_faults(), Session(self._engine) as session:
             return sorted(session.scalars(select(LedgerDecision.model).distinct()))
 
+    def pipelines_of(self, model: str) -> list[str]:
+        """Return the names of the pipelines that made the model's versions, sorted; none where nothing was decided."""
+        pipeline = LedgerDecision.evidence["pipeline"].as_string()
+        asked = select(pipeline).where(LedgerDecision.model == model, pipeline.is_not(None)).distinct()
+        with database_faults(), Session(self._engine) as session:
+            return sorted(session.scalars(asked))
+
     def decision(self, model: str, key: str) -> Entry | None:
         """Return the decision with this key."""
         with database_faults(), Session(self._engine) as session:

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.core_api.security import get_user, requires_access_dag
-from fastapi import APIRouter, Depends, FastAPI, HTTPException, Path
+from fastapi import APIRouter, Depends, HTTPException, Path
 from fastapi.responses import HTMLResponse
 
 from nightshift.settings import Settings
@@ -67,7 +67,3 @@ def _pipelines_of(dag_id: str) -> list[str]:
     if not _DAG_ID.fullmatch(dag_id):
         return []
     return [dag_id, *(dag_id.removesuffix(suffix) for suffix in HELPER_SUFFIXES if dag_id.endswith(suffix))]
-
-
-app = FastAPI(title="Nightshift", docs_url=None, redoc_url=None, openapi_url=None)
-app.include_router(router)

@@ -25,6 +25,7 @@ from nightshift.wiring.study import study_tasks, tune_dag
 from nightshift.wiring.trigger_params import params_of, set_params
 from training.errors import SpecError
 from training.spec import PipelineSpec, load_spec
+from training.spec.rules.names import PIPELINE_TAG
 
 
 def pipeline_dag(dag_file: str) -> DAG:
@@ -65,7 +66,7 @@ def build_dag(spec: PipelineSpec, spec_path: Path) -> DAG:
         # Missed slots are left to a backfill, which names its dates; only the latest one is run automatically.
         catchup=False,
         max_active_runs=1,
-        tags=list(spec.tags),
+        tags=[*spec.tags, PIPELINE_TAG],
         deadline=_deadline(spec),
         on_success_callback=run_succeeded(alerts) if "success" in alerts.on else None,
     )

@@ -176,7 +176,7 @@ def test_a_broken_yaml_leaves_the_good_ones_loaded(tmp_path: Path) -> None:
 
 
 def test_meta_data_comes_from_the_spec(ranking: DAG) -> None:
-    assert ranking.tags == {"ranking", "torch", "demo"}
+    assert ranking.tags == {"ranking", "torch", "demo", "nightshift-pipeline"}
     assert {task.owner for task in ranking.tasks} == {"search-relevance"}
     assert ranking.description == "Ranks the results of an online shop's search, retrained every night on the last thirty days of clicks."
     assert "```yaml" in str(ranking.doc_md)

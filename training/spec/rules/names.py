@@ -19,6 +19,9 @@ TUNE_SUFFIX: Final = ".tune"
 HELPER_SUFFIXES: Final = (APPROVAL_SUFFIX, CANARY_SUFFIX, TUNE_SUFFIX)
 """A pipeline's helper DAG is named `<pipeline><suffix>`."""
 
+PIPELINE_TAG: Final = "nightshift-pipeline"
+"""Of the DAGs that are pipelines: an Airflow has others, and helper DAGs beside them."""
+
 ROLLBACK: Final = "rollback"
 HOUSEKEEPING: Final = "housekeeping"
 SHARED_DAGS: Final = (HOUSEKEEPING, ROLLBACK)

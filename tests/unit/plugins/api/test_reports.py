@@ -9,7 +9,8 @@ from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 
-from nightshift.api.reports import app
+from nightshift.api.application import app
+from nightshift.api.reports import router
 from nightshift.settings import Settings
 from training.errors import UnavailableError
 from training.store import Store
@@ -59,7 +60,7 @@ def test_the_cookie_of_airflows_page_is_enough(client: TestClient, ada: dict[str
 
 def test_every_route_asks_for_a_login(client: TestClient, store: Store) -> None:
     digest = published(store, PAGE)
-    routes = [route for route in app.routes if isinstance(route, APIRoute)]
+    routes = [route for route in router.routes if isinstance(route, APIRoute)]
     assert [route.path for route in routes] == ["/reports/{dag_id}/{digest}"]
     assert client.get(f"/reports/search_ranking/{digest}").status_code == 401
     assert client.get(f"/reports/search_ranking/{'0' * 64}").status_code == 401

@@ -1,0 +1,89 @@
+"""Who may see and do what: each route asks Airflow's auth manager about the pipeline that a record belongs to.
+
+Airflow's `requires_access_dag` reads only a parameter named `dag_id`, and otherwise asks for a general right. What a user may not read
+answers as what is not there.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
+from airflow.api_fastapi.core_api.security import get_user
+from airflow.models import DagModel
+from fastapi import Depends, HTTPException, Request
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+
+from training.errors import DeniedError
+
+Action = Literal["GET", "POST", "PUT"]
+
+
+class Access:
+    """The rights of one request's user; asked once per pipeline and action."""
+
+    def __init__(self, user: Any) -> None:
+        self.user = user
+        self._known: dict[tuple[str, Action], bool] = {}
+
+    @property
+    def name(self) -> str:
+        return str(self.user.get_name())
+
+    def may_read(self, pipeline: str) -> bool:
+        """Return whether the user may see a pipeline's runs, and with them its models and data."""
+        return self._may(pipeline, "GET")
+
+    def readable(self) -> set[str]:
+        """Return the ids of all DAGs that the user may see."""
+        return set(get_auth_manager().get_authorized_dag_ids(user=self.user, method="GET"))
+
+    def require_read(self, pipeline: str, unknown: DeniedError) -> None:
+        """Raise `unknown`, which an id that does not exist gets too, where the user may not see the pipeline."""
+        if not self.may_read(pipeline):
+            raise unknown
+
+    def require(self, pipeline: str, action: Action, unknown: DeniedError, what: str) -> None:
+        """Refuse what the user may not do.
+
+        Args:
+            action: POST starts runs, PUT changes what belongs to the pipeline.
+            what: in words, `start runs`.
+
+        Raises:
+            DeniedError: `unknown`, the user may not even see the pipeline; `access.denied`.
+        """
+        self.require_read(pipeline, unknown)
+        if not self._may(pipeline, action):
+            message = f"{self.name} may not {what} of pipeline {pipeline}"
+            raise DeniedError("access.denied", message, hint="ask an administrator of Airflow for the right")
+
+    def _may(self, pipeline: str, action: Action) -> bool:
+        key = (pipeline, action)
+        if key not in self._known:
+            details = DagDetails(id=pipeline, team_name=DagModel.get_team_name(pipeline))
+            entity = None if action == "PUT" else DagAccessEntity.RUN
+            self._known[key] = bool(
+                get_auth_manager().is_authorized_dag(method=action, access_entity=entity, details=details, user=self.user)
+            )
+        return self._known[key]
+
+
+async def access(
+    request: Request,
+    bearer: Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False, description="A token of /auth/token."))],
+) -> Access:
+    """Return the rights of the request's user.
+
+    Raises:
+        HTTPException: 401, there is no valid token.
+    """
+    try:
+        return Access(await get_user(request, None, bearer))
+    except HTTPException as err:
+        # A token that is not valid is as good as none.
+        raise HTTPException(401, "the request has no valid token") from err
+
+
+Granted = Annotated[Access, Depends(access)]

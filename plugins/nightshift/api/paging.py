@@ -1,0 +1,62 @@
+"""Lists in pages: an opaque cursor names the last item that the client has."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Sequence
+from typing import Annotated, Final, TypeVar
+
+from fastapi import Query
+
+from nightshift.queries.records import Page
+from training.errors import DeniedError, shown
+
+Item = TypeVar("Item")
+MAX_ITEMS: Final = 200
+MAX_CURSOR_CHARS: Final = 512
+
+Limit = Annotated[int, Query(ge=1, le=MAX_ITEMS, description="Items of a page at most.")]
+Cursor = Annotated[str | None, Query(max_length=MAX_CURSOR_CHARS, description="`next` of the page before.")]
+
+
+def cursor_of(key: str) -> str:
+    """Return the cursor of the item with this key."""
+    return base64.urlsafe_b64encode(key.encode()).decode().rstrip("=")
+
+
+def key_of(cursor: str) -> str:
+    """Return the key in a cursor.
+
+    Raises:
+        DeniedError: `cursor.invalid`.
+    """
+    try:
+        return base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode()
+    except (binascii.Error, ValueError) as err:
+        raise invalid(cursor) from err
+
+
+def invalid(cursor: str) -> DeniedError:
+    """Return the error for a cursor that no page gave."""
+    return DeniedError("cursor.invalid", f"cursor {shown(cursor)} is not one of this list", hint="begin without a cursor")
+
+
+def page_of(items: Sequence[Item], key: Callable[[Item], str], cursor: str | None, limit: int) -> Page[Item]:
+    """Return the page after a cursor.
+
+    Args:
+        key: of an item, unique in the list.
+
+    Raises:
+        DeniedError: `cursor.invalid`, no item has the cursor's key.
+    """
+    first = 0
+    if cursor is not None:
+        wanted = key_of(cursor)
+        first = next((place + 1 for place, item in enumerate(items) if key(item) == wanted), -1)
+        if first < 0:
+            raise invalid(cursor)
+    found = list(items[first : first + limit])
+    more = first + limit < len(items)
+    return Page(items=found, next=cursor_of(key(found[-1])) if more else None)

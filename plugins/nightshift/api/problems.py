@@ -1,0 +1,136 @@
+"""Errors as RFC 9457 `application/problem+json`, with the codes and hints of docs/reference/errors.md."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exception_handlers import http_exception_handler
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+
+from training.errors import DataError, DeniedError, NightshiftError, SpecError, UnavailableError
+
+logger = logging.getLogger("nightshift.api")
+
+MEDIA_TYPE: Final = "application/problem+json"
+RETRY_SECONDS: Final = 5
+API_PREFIX: Final = "/api/v1"
+MAX_ECHO_CHARS: Final = 200
+TITLES: Final[Mapping[int, str]] = {
+    400: "Bad request",
+    401: "Not authenticated",
+    403: "Not allowed",
+    404: "Not found",
+    405: "Method not allowed",
+    409: "Conflict",
+    413: "Body too large",
+    422: "Invalid request",
+    500: "Internal error",
+    503: "Not available",
+}
+
+
+class Detail(BaseModel):
+    """One thing that is wrong with a request."""
+
+    code: str
+    message: str
+    hint: str = ""
+    field: str = Field(default="", description="Dotted path, `body.train.learning_rate`.")
+
+
+class ProblemBody(BaseModel):
+    """An error, as RFC 9457 defines it."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+    code: str = Field(description="Stable; docs/reference/errors.md explains it.")
+    hint: str = Field(default="", description="What to do.")
+    errors: list[Detail] = Field(default_factory=list)
+
+
+def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return the documented errors of a route."""
+    schema = {"$ref": "#/components/schemas/ProblemBody"}
+    return {status: {"description": TITLES[status], "content": {MEDIA_TYPE: {"schema": schema}}} for status in (401, *statuses, 503)}
+
+
+def problem(status: int, code: str, detail: str, *, hint: str = "", errors: list[Detail] | None = None) -> JSONResponse:
+    """Return an error's response."""
+    body = ProblemBody(title=TITLES.get(status, "Error"), status=status, detail=detail, code=code, hint=hint, errors=errors or [])
+    headers = {"Retry-After": str(RETRY_SECONDS)} if status == 503 else {"WWW-Authenticate": "Bearer"} if status == 401 else None
+    return JSONResponse(body.model_dump(), status_code=status, media_type=MEDIA_TYPE, headers=headers)
+
+
+def status_of(err: NightshiftError) -> int:
+    """Return the HTTP status of an error."""
+    if isinstance(err, UnavailableError):
+        return 503
+    if isinstance(err, SpecError):
+        return 422
+    if isinstance(err, DeniedError):
+        if err.code == "access.denied":
+            return 403
+        return 404 if err.code.endswith(".unknown") else 422 if err.code in INVALID else 409
+    # What is lost or damaged in the store or the database: a request cannot repair it.
+    return 409 if isinstance(err, DataError) else 500
+
+
+INVALID: Final = frozenset({"snapshot.reason", "idempotency.mismatch", "cursor.invalid"})
+"""Codes of refusals that are about the request, and not about the state of things."""
+
+
+def add_handlers(app: FastAPI) -> None:
+    """Let an application answer all errors as problems."""
+    app.add_exception_handler(NightshiftError, _known)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(Exception, _unexpected)
+
+
+def of_error(err: NightshiftError) -> JSONResponse:
+    """Return the response to an error of ours."""
+    details = []
+    if isinstance(err, SpecError):
+        details = [Detail(code=each.code, message=each.message, hint=each.hint, field=each.field) for each in err.problems]
+    return problem(status_of(err), err.code, err.message if not details else details[0].message, hint=err.hint, errors=details)
+
+
+async def _known(_request: Request, err: Exception) -> JSONResponse:
+    assert isinstance(err, NightshiftError)  # noqa: S101 - as it was registered
+    if status_of(err) >= 500:
+        logger.warning("%s", err)
+    return of_error(err)
+
+
+async def _invalid(_request: Request, err: Exception) -> JSONResponse:
+    assert isinstance(err, RequestValidationError)  # noqa: S101 - as it was registered
+    details = []
+    for each in err.errors():
+        given = repr(each.get("input"))[:MAX_ECHO_CHARS]
+        field = ".".join(str(part) for part in each["loc"])
+        details.append(Detail(code="request.invalid", message=f"{each['msg']}; given {given}", hint="see openapi.json", field=field))
+    first = f"{details[0].field}: {details[0].message}"
+    return problem(422, "request.invalid", first, hint="correct the request", errors=details)
+
+
+async def _http(request: Request, err: Exception) -> Response:
+    assert isinstance(err, HTTPException)  # noqa: S101 - as it was registered
+    if API_PREFIX not in request.url.path:
+        # A browser's page.
+        return await http_exception_handler(request, err)
+    codes = {401: "access.unauthenticated", 403: "access.denied", 404: "route.unknown", 405: "route.method", 413: "request.too_large"}
+    hint = "send a token of Airflow's /auth/token as `Authorization: Bearer …`" if err.status_code == 401 else ""
+    return problem(err.status_code, codes.get(err.status_code, "request.refused"), str(err.detail), hint=hint)
+
+
+async def _unexpected(request: Request, err: Exception) -> JSONResponse:
+    logger.exception("%s %s", request.method, request.url.path, exc_info=err)
+    return problem(500, "internal.error", "the request failed unexpectedly; the api-server's log has the cause")

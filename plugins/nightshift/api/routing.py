@@ -1,0 +1,123 @@
+"""What all routes share: a limit on bodies, ETags on answers to GET, and answers to repeated POSTs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Annotated, Any, Final
+from urllib.parse import quote
+
+from fastapi import Header, Request, Response
+from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
+
+from nightshift.api.problems import of_error, problem
+from nightshift.settings import Settings
+from training.contracts import canonical_json, sha256_hex
+from training.database import connect
+from training.database.api_answers import Answers
+from training.errors import DeniedError, NightshiftError
+
+MAX_BODY_BYTES: Final = 256 * 1024
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        min_length=1,
+        max_length=200,
+        pattern=r"^[\x21-\x7e]+$",
+        description="The same key, user and request within 24 hours have the same answer, and one effect.",
+    ),
+]
+
+
+class ApiRoute(APIRoute):
+    """A route with bounded bodies and ETags."""
+
+    def get_route_handler(self) -> Handler:
+        inner = super().get_route_handler()
+
+        async def handler(request: Request) -> Response:
+            bounded = await _bounded(request)
+            if bounded is None:
+                return problem(413, "request.too_large", f"the body is above {MAX_BODY_BYTES:,} bytes", hint="send less")
+            response = await inner(bounded)
+            return _tagged(request, response) if request.method == "GET" and response.status_code == 200 else response
+
+        return handler
+
+
+async def _bounded(request: Request) -> Request | None:
+    """Return the request with its body read; None where it is too large."""
+    if request.method == "GET":
+        return request
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_BODY_BYTES:
+            return None
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return Request(request.scope, receive)
+
+
+def _tagged(request: Request, response: Response) -> Response:
+    if not response.headers.get("content-type", "").startswith("application/json"):
+        return response
+    tag = f'"{hashlib.sha256(response.body).hexdigest()[:32]}"'
+    headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
+    wanted = {each.strip().removeprefix("W/") for each in request.headers.get("if-none-match", "").split(",")}
+    if tag in wanted or "*" in wanted:
+        return Response(status_code=304, headers=headers)
+    response.headers.update(headers)
+    return response
+
+
+def answered_once(
+    user: str, key: str | None, request: Mapping[str, Any], status: int, work: Callable[[str], BaseModel], *, location: str = ""
+) -> Response:
+    """Do the work of a POST, or return the answer that the same request had before.
+
+    Args:
+        user: who asks; keys of different users are different.
+        key: the `Idempotency-Key`; None: the work is done.
+        request: what must be equal for the same key.
+        status: of the answer where the work succeeds.
+        work: gets a name for its effect, which is the same for the same user and key, and must not have the effect twice.
+        location: of the header, where `{id}` is replaced by the answer's.
+
+    Raises:
+        DeniedError: `idempotency.mismatch`, the key was used for another request; those of `work`.
+    """
+    if key is None:
+        return _answer(status, work("").model_dump(mode="json"), location)
+    answers = Answers(connect(Settings.from_environment().database_url))
+    digest = sha256_hex(canonical_json(dict(request)))
+    name = sha256_hex(canonical_json([user, key]))
+    known = answers.find(name)
+    if known is None:
+        answers.begin(name, digest)
+        known = answers.find(name)
+    if known is not None and known.request_digest != digest:
+        message = f"the Idempotency-Key {key!r} was used for another request"
+        raise DeniedError("idempotency.mismatch", message, hint="use a new key for a new request")
+    if known is not None and known.status is not None and known.body is not None:
+        return _answer(known.status, known.body, location)
+    try:
+        body = work(name).model_dump(mode="json")
+    except NightshiftError as err:
+        refused = of_error(err)
+        if refused.status_code < 500:
+            answers.forget(name)
+        raise
+    answers.end(name, status, body)
+    return _answer(status, body, location)
+
+
+def _answer(status: int, body: Mapping[str, Any], location: str) -> JSONResponse:
+    headers = {"Location": location.format(id=quote(str(body["id"]), safe=""))} if location else None
+    return JSONResponse(dict(body), status_code=status, headers=headers)

@@ -1,0 +1,82 @@
+"""Versions of data, and their deprecation."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy import Engine
+
+from nightshift.api.access import Granted
+from nightshift.api.names import PipelineName, SnapshotVersion
+from nightshift.api.paging import Cursor, Limit, page_of
+from nightshift.api.problems import responses
+from nightshift.api.routing import ApiRoute, IdempotencyKey, answered_once
+from nightshift.queries import datasets
+from nightshift.queries.records import DatasetVersion, Page
+from nightshift.settings import Settings
+from training.database import connect
+from training.database.datasets import MAX_REASON_CHARS, deprecate
+
+router = APIRouter(route_class=ApiRoute, tags=["datasets"])
+MAX_PAGE = 50
+
+
+class Deprecation(BaseModel):
+    """Why a version must not be used."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    reason: str = Field(
+        min_length=1, max_length=MAX_REASON_CHARS, description="For those who read it a year later.", examples=["wrong labels"]
+    )
+
+
+@router.get("/datasets", responses=responses(422))
+def all_datasets(granted: Granted, limit: Limit = MAX_PAGE, cursor: Cursor = None) -> Page[DatasetVersion]:
+    """List the newest version of each pipeline's data, by the pipeline's name."""
+    return page_of(datasets.newest(_engine(), granted.may_read), lambda found: found.pipeline, cursor, limit)
+
+
+@router.get("/datasets/{pipeline}/versions", responses=responses(404, 422))
+def versions_of(pipeline: PipelineName, granted: Granted, limit: Limit = MAX_PAGE, cursor: Cursor = None) -> Page[DatasetVersion]:
+    """List the versions of a pipeline's data, the newest first."""
+    unknown = datasets.unknown_dataset(pipeline)
+    granted.require_read(pipeline, unknown)
+    found = datasets.versions(_engine(), pipeline)
+    if not found:
+        raise unknown
+    return page_of(found, lambda each: each.version, cursor, limit)
+
+
+@router.get("/datasets/{pipeline}/versions/{version}", responses=responses(404, 422))
+def version_of(pipeline: PipelineName, version: SnapshotVersion, granted: Granted) -> DatasetVersion:
+    """Show one version."""
+    granted.require_read(pipeline, datasets.unknown_version(pipeline, version))
+    return datasets.version(_engine(), pipeline, version)
+
+
+@router.post(
+    "/datasets/{pipeline}/versions/{version}/deprecate",
+    status_code=200,
+    response_model=DatasetVersion,
+    responses=responses(403, 404, 409, 413, 422),
+)
+def deprecate_version(
+    pipeline: PipelineName, version: SnapshotVersion, wanted: Deprecation, granted: Granted, key: IdempotencyKey = None
+) -> Response:
+    """Mark a version: new runs refuse it. Nothing is deleted."""
+    granted.require(pipeline, "PUT", datasets.unknown_version(pipeline, version), "deprecate data")
+    request = {"path": "/datasets/{pipeline}/versions/{version}/deprecate", "pipeline": pipeline, "version": version, **wanted.model_dump()}
+
+    def work(name: str) -> DatasetVersion:
+        known = datasets.version(_engine(), pipeline, version)
+        # The same request after a crash: its effect is there already.
+        if name and known.health == "deprecated" and (known.deprecated_by, known.reason) == (granted.name, wanted.reason.strip()):
+            return known
+        return datasets.record_of(deprecate(_engine(), pipeline, version, by=granted.name, reason=wanted.reason))
+
+    return answered_once(granted.name, key, request, 200, work)
+
+
+def _engine() -> Engine:
+    return connect(Settings.from_environment().database_url)

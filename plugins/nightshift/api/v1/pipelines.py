@@ -1,0 +1,93 @@
+"""Pipelines, and runs that a request starts."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from nightshift.api.access import Access, Granted
+from nightshift.api.names import PipelineName
+from nightshift.api.paging import Cursor, Limit, page_of
+from nightshift.api.problems import API_PREFIX, responses
+from nightshift.api.routing import ApiRoute, IdempotencyKey, answered_once
+from nightshift.queries import runs
+from nightshift.queries.datasets import check_usable
+from nightshift.queries.records import Page, Pipeline, Run
+from nightshift.settings import Settings
+from training.database import connect
+from training.spec.types import NAME_RULE
+
+router = APIRouter(route_class=ApiRoute, tags=["pipelines"])
+MAX_PAGE = 50
+
+
+class StartRun(BaseModel):
+    """What a run may have of its own; all that is left out is as in the pipeline's YAML."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"as_of": "2026-02-01", "train": {"learning_rate": 0.01}}, {"force": True}]}
+    )
+
+    as_of: str | None = Field(default=None, max_length=40, description="A day, or a time with an offset; null: the last slot.")
+    force: bool = Field(default=False, description="Do the work of every stage again, also where its result is there.")
+    snapshot: str | None = Field(
+        default=None, pattern="^[0-9a-f]{16}([0-9a-f]{48})?$", description="Dataset version instead of the sources."
+    )
+    train: dict[str, Any] = Field(default_factory=dict, description="Keys of `train`, resources (`train.placement`) included.")
+    evaluate: dict[str, Any] = Field(default_factory=dict, description="Keys of `evaluate`.")
+    tune: dict[str, Any] = Field(default_factory=dict, description="Keys of `tune`.")
+
+    def conf(self) -> dict[str, Any]:
+        """Return the trigger's conf: only what was given."""
+        return {name: value for name, value in self.model_dump().items() if value not in (None, {}, False)}
+
+
+class StartTraining(StartRun):
+    """A run, and whose."""
+
+    pipeline: str = Field(pattern=f"^{NAME_RULE}$", description="Name of the pipeline.", examples=["search_ranking"])
+
+    def conf(self) -> dict[str, Any]:
+        return {name: value for name, value in super().conf().items() if name != "pipeline"}
+
+
+@router.get("/pipelines", responses=responses(422))
+def pipelines(granted: Granted, limit: Limit = MAX_PAGE, cursor: Cursor = None) -> Page[Pipeline]:
+    """List the pipelines, by name."""
+    return page_of(runs.pipelines(granted.readable()), lambda found: found.name, cursor, limit)
+
+
+@router.get("/pipelines/{pipeline}", responses=responses(404, 422))
+def pipeline_of(pipeline: PipelineName, granted: Granted) -> Pipeline:
+    """Show one pipeline."""
+    granted.require_read(pipeline, runs.unknown_pipeline(pipeline))
+    return runs.pipeline(pipeline)
+
+
+@router.post("/pipelines/{pipeline}/runs", status_code=202, response_model=Run, responses=responses(403, 404, 409, 413, 422))
+def start_run(pipeline: PipelineName, wanted: StartRun, granted: Granted, request: Request, key: IdempotencyKey = None) -> Response:
+    """Queue a run. `Location` is where to look at it."""
+    return _started(request, granted, pipeline, wanted, key, path="/pipelines/{pipeline}/runs")
+
+
+@router.post("/training-runs", status_code=202, response_model=Run, responses=responses(403, 404, 409, 413, 422))
+def start_training(wanted: StartTraining, granted: Granted, request: Request, key: IdempotencyKey = None) -> Response:
+    """Queue a run of the pipeline that the body names."""
+    return _started(request, granted, wanted.pipeline, wanted, key, path="/training-runs")
+
+
+def _started(request: Request, granted: Access, pipeline: str, wanted: StartRun, key: str | None, *, path: str) -> Response:
+    granted.require(pipeline, "POST", runs.unknown_pipeline(pipeline), "start runs")
+    conf = wanted.conf()
+
+    def work(name: str) -> Run:
+        if wanted.snapshot is not None:
+            check_usable(connect(Settings.from_environment().database_url), pipeline, wanted.snapshot)
+        run_id = f"api__{name[:32]}" if name else f"api__{datetime.now(UTC).isoformat()}"
+        return runs.start_run(pipeline, run_id, conf, by=granted.name)
+
+    location = f"{request.scope.get('root_path', '')}{API_PREFIX}/runs/{{id}}"
+    return answered_once(granted.name, key, {"path": path, "pipeline": pipeline, "body": conf}, 202, work, location=location)

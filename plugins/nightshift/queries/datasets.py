@@ -1,0 +1,83 @@
+"""Versions of pipelines' data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from sqlalchemy import Engine
+
+from nightshift.queries.records import DatasetVersion
+from training.database.datasets import Dataset, datasets, find_dataset, refuse_deprecated
+from training.errors import DeniedError, shown
+
+
+def versions(engine: Engine, pipeline: str) -> list[DatasetVersion]:
+    """Return a pipeline's versions, the newest first."""
+    return [record_of(found) for found in datasets(engine, pipeline)]
+
+
+def newest(engine: Engine, may: Callable[[str], bool]) -> list[DatasetVersion]:
+    """Return the newest version of each readable pipeline, by the pipeline's name."""
+    found: dict[str, Dataset] = {}
+    for each in datasets(engine):
+        found.setdefault(each.pipeline, each)
+    return [record_of(each) for name, each in found.items() if may(name)]
+
+
+def version(engine: Engine, pipeline: str, wanted: str) -> DatasetVersion:
+    """Return one version, by 16 digits of its digest or the whole.
+
+    Raises:
+        DeniedError: `snapshot.unknown`; unlike that of the command line, it does not say which pipelines have such a version.
+    """
+    try:
+        return record_of(find_dataset(engine, pipeline, wanted))
+    except DeniedError as err:
+        raise unknown_version(pipeline, wanted) from err
+
+
+def check_usable(engine: Engine, pipeline: str, wanted: str) -> None:
+    """Refuse a version that no run can take.
+
+    Raises:
+        DeniedError: `snapshot.unknown`, `snapshot.deprecated`, `snapshot.deleted`.
+    """
+    found = version(engine, pipeline, wanted)
+    refuse_deprecated(find_dataset(engine, pipeline, wanted))
+    if found.health == "deleted":
+        message = f"the files of snapshot {found.version} of {pipeline} were deleted by retention"
+        raise DeniedError("snapshot.deleted", message, hint="name a newer snapshot, or leave it out to take a new one")
+
+
+def unknown_dataset(pipeline: str) -> DeniedError:
+    """Return the error for a pipeline without data, or one that may not be read."""
+    return DeniedError("dataset.unknown", f"there is no data of a pipeline {shown(pipeline)}", hint="list the datasets")
+
+
+def unknown_version(pipeline: str, wanted: str) -> DeniedError:
+    """Return the error for a version that is not there, or may not be read."""
+    return DeniedError("snapshot.unknown", f"pipeline {pipeline} has no snapshot {shown(wanted)}", hint="list the pipeline's versions")
+
+
+def record_of(found: Dataset) -> DatasetVersion:
+    """Return the record of a row."""
+    health: Literal["available", "deprecated", "deleted"] = "available"
+    if found.is_deprecated:
+        health = "deprecated"
+    elif found.deleted_at is not None:
+        health = "deleted"
+    return DatasetVersion(
+        pipeline=found.pipeline,
+        version=found.version,
+        uri=found.uri,
+        rows=found.rows,
+        size_bytes=found.size_bytes,
+        schema_hash=found.schema_hash,
+        created_at=found.created_at,
+        created_by=found.created_by,
+        health=health,
+        changed_at=found.deleted_at,
+        deprecated_by=found.deprecated_by,
+        reason=found.reason,
+    )

@@ -1,0 +1,117 @@
+"""Models, their versions and the decisions about them, from the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Final
+
+from nightshift.queries.records import Decision, DecisionSummary, Holder, Model, ModelVersion, Reason
+from training.errors import DeniedError, shown
+from training.registry.ledger import AliasHolder, Entry, Ledger
+
+HOLDER_FIELDS: Final = tuple(Holder.model_fields)
+May = Callable[[str], bool]
+"""Whether a pipeline may be read."""
+
+
+def models(ledger: Ledger, may: May) -> list[Model]:
+    """Return the models of readable pipelines, by name."""
+    return [_model(ledger, name, pipelines) for name in ledger.models() if _is_readable(pipelines := ledger.pipelines_of(name), may)]
+
+
+def model(ledger: Ledger, name: str, may: May) -> Model:
+    """Return one model.
+
+    Raises:
+        DeniedError: `model.unknown`, also where one of its pipelines may not be read.
+    """
+    pipelines = ledger.pipelines_of(name)
+    if not _is_readable(pipelines, may):
+        raise unknown_model(name)
+    return _model(ledger, name, pipelines)
+
+
+def decisions(ledger: Ledger, name: str, may: May) -> list[DecisionSummary]:
+    """Return the decisions about a model, the newest first.
+
+    Raises:
+        DeniedError: `model.unknown`.
+    """
+    if not _is_readable(ledger.pipelines_of(name), may):
+        raise unknown_model(name)
+    return [summary_of(entry) for entry in reversed(ledger.outline(name))]
+
+
+def decision(ledger: Ledger, name: str, key: str, may: May) -> Decision:
+    """Return one decision with its evidence.
+
+    Raises:
+        DeniedError: `model.unknown`; `decision.unknown`.
+    """
+    if not _is_readable(ledger.pipelines_of(name), may):
+        raise unknown_model(name)
+    entry = ledger.decision(name, key)
+    if entry is None:
+        raise DeniedError("decision.unknown", f"there is no decision {shown(key)} about model {name}", hint="list the model's decisions")
+    return Decision(**summary_of(entry).model_dump(), evidence=dict(entry.evidence))
+
+
+def version(ledger: Ledger, name: str, wanted: str, may: May) -> ModelVersion:
+    """Return a version, by its number or its semantic version.
+
+    Raises:
+        DeniedError: `model.unknown`; `version.unknown`.
+    """
+    about = [found for found in decisions(ledger, name, may) if wanted in (found.version, found.semantic_version)]
+    if not about:
+        raise DeniedError("version.unknown", f"nothing was decided about version {shown(wanted)} of {name}", hint="list the decisions")
+    standing, number = ledger.standing(name), about[0].version
+    seats = {"champion": standing.champion, "canary": standing.canary}
+    alias = next((alias for alias, holder in seats.items() if holder is not None and holder.version == number), None)
+    semantic = next((found.semantic_version for found in about if found.semantic_version), "")
+    return ModelVersion.model_validate(
+        {"model": name, "version": number, "semantic_version": semantic, "alias": alias, "decisions": about},
+    )
+
+
+def unknown_model(name: str) -> DeniedError:
+    """Return the error for a model that is not there, or may not be read: the two look alike."""
+    return DeniedError("model.unknown", f"there is no model {shown(name)}", hint="list the models")
+
+
+def summary_of(entry: Entry) -> DecisionSummary:
+    """Return a decision without its evidence."""
+    return DecisionSummary(
+        key=entry.key,
+        model=entry.model,
+        version=entry.version,
+        semantic_version=entry.semantic_version,
+        action=entry.action,
+        outcome=entry.outcome,
+        reasons=[Reason.model_validate(reason) for reason in entry.reasons],
+        decided_at=entry.decided_at,
+        decided_by=entry.decided_by,
+        weights_deleted_at=entry.deleted_at,
+    )
+
+
+def _is_readable(pipelines: Sequence[str], may: May) -> bool:
+    # A model of several pipelines is compared across them: its record tells of all of them.
+    return bool(pipelines) and all(may(pipeline) for pipeline in pipelines)
+
+
+def _model(ledger: Ledger, name: str, pipelines: Sequence[str]) -> Model:
+    standing = ledger.standing(name)
+    return Model(
+        name=name,
+        pipelines=list(pipelines),
+        champion=_holder(standing.champion),
+        canary=_holder(standing.canary),
+        revision=standing.revision,
+        awaiting_approval=[entry.version for entry in ledger.open_requests(name)],
+    )
+
+
+def _holder(holder: AliasHolder | None) -> Holder | None:
+    return None if holder is None else Holder(**{name: value for name, value in asdict(holder).items() if name in HOLDER_FIELDS})

@@ -1,0 +1,224 @@
+"""Pipelines and their runs, from Airflow's database: in the api-server only, read-only but for `start_run`.
+
+Airflow's own routes read it by the same classes. What a stage made is its result in XCom.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any, Final
+
+from airflow.api.common.trigger_dag import trigger_dag
+from airflow.exceptions import DagRunAlreadyExists, ParamValidationError
+from airflow.models import DagModel, DagRun, TaskInstance
+from airflow.models.dag import DagTag
+from airflow.models.xcom import XComModel
+from airflow.utils.session import create_session
+from airflow.utils.types import DagRunTriggeredByType
+from sqlalchemy import Select, select
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
+
+from nightshift.queries.records import Artifact, Pipeline, Run, RunState, RunSummary, Stage
+from training.contracts import ContractError, JsonObject, StageResult, require_result
+from training.errors import DeniedError, Problem, SpecError, UnavailableError, shown
+from training.spec.rules.names import PIPELINE_TAG
+from training.stage_table import TABLE
+
+RESOLVE: Final = "resolve"
+FIRST_TASKS: Final = (RESOLVE, "wait")
+RETURN_VALUE: Final = "return_value"
+
+
+def pipelines(names: set[str]) -> list[Pipeline]:
+    """Return the pipelines among DAGs, by name."""
+    with _session() as session:
+        found = session.scalars(_pipelines().where(DagModel.dag_id.in_(names)).order_by(DagModel.dag_id))
+        return [_pipeline(each) for each in found]
+
+
+def pipeline(name: str) -> Pipeline:
+    """Return one pipeline.
+
+    Raises:
+        DeniedError: `pipeline.unknown`.
+    """
+    with _session() as session:
+        found = session.scalar(_pipelines().where(DagModel.dag_id == name))
+        if found is None:
+            raise unknown_pipeline(name)
+        return _pipeline(found)
+
+
+def runs(names: set[str], *, state: str | None, before: int | None, limit: int) -> tuple[list[RunSummary], int | None]:
+    """Return the newest runs of pipelines, and the number to give as `before` for older ones; None: there are none.
+
+    Args:
+        names: of DAGs; those that are no pipelines are left out.
+        state: only runs in this state.
+        before: only runs that were made before the one with this number.
+        limit: how many at most.
+    """
+    tagged = select(DagTag.dag_id).where(DagTag.name == PIPELINE_TAG)
+    asked = select(DagRun).where(DagRun.dag_id.in_(names), DagRun.dag_id.in_(tagged)).order_by(DagRun.id.desc()).limit(limit + 1)
+    if state is not None:
+        asked = asked.where(DagRun.state == state)
+    if before is not None:
+        asked = asked.where(DagRun.id < before)
+    with _session() as session:
+        found = list(session.scalars(asked))
+        more = found[limit - 1].id if len(found) > limit else None
+        return [_summary(each) for each in found[:limit]], more
+
+
+def run(name: str, run_id: str) -> Run:
+    """Return one run with its stages.
+
+    Raises:
+        DeniedError: `run.unknown`.
+    """
+    with _session() as session:
+        tagged = select(DagTag.dag_id).where(DagTag.name == PIPELINE_TAG)
+        found = session.scalar(select(DagRun).where(DagRun.dag_id == name, DagRun.run_id == run_id, DagRun.dag_id.in_(tagged)))
+        if found is None:
+            raise unknown_run(name, run_id)
+        tasks = session.scalars(select(TaskInstance).where(TaskInstance.dag_id == name, TaskInstance.run_id == run_id))
+        returned = session.execute(
+            select(XComModel.task_id, XComModel.value).where(
+                XComModel.dag_id == name, XComModel.run_id == run_id, XComModel.key == RETURN_VALUE, XComModel.map_index == -1
+            )
+        )
+        values = {task_id: _plain(value) for task_id, value in returned}
+        order = {task_id: place for place, task_id in enumerate((*FIRST_TASKS, *TABLE))}
+        stages = sorted(
+            (_stage(task, values.get(task.task_id)) for task in tasks), key=lambda stage: (order.get(stage.name, 99), stage.name)
+        )
+        return _run(found, values.get(RESOLVE), stages)
+
+
+def start_run(name: str, run_id: str, conf: JsonObject, *, by: str) -> Run:
+    """Queue a run, or return the one that has this id.
+
+    Args:
+        conf: of the trigger, as Airflow's own form gives it.
+        by: the user who starts it.
+
+    Raises:
+        DeniedError: `pipeline.unknown`, it has no DAG, or one that does not load.
+        SpecError: `conf.invalid`, a parameter is not as the DAG's schema says.
+    """
+    pipeline(name)
+    try:
+        trigger_dag(name, triggered_by=DagRunTriggeredByType.REST_API, triggering_user_name=by, run_id=run_id, conf=dict(conf))
+    except DagRunAlreadyExists:
+        pass
+    except (ParamValidationError, ValueError) as err:
+        hint = "GET /pipelines/{pipeline} names the pipeline; docs/reference/spec.md has its keys"
+        raise SpecError("request", [Problem(code="conf.invalid", message=str(err), hint=hint)]) from err
+    return run(name, run_id)
+
+
+def unknown_pipeline(name: str) -> DeniedError:
+    """Return the error for a pipeline that is not there, or may not be read."""
+    return DeniedError("pipeline.unknown", f"there is no pipeline {shown(name)}", hint="list the pipelines")
+
+
+def unknown_run(name: str, run_id: str) -> DeniedError:
+    """Return the error for a run that is not there, or may not be read."""
+    return DeniedError("run.unknown", f"there is no run {shown(run_id)} of {shown(name)}", hint="list the runs")
+
+
+@contextmanager
+def _session() -> Iterator[Session]:
+    try:
+        with create_session() as session:
+            yield session
+    except OperationalError as err:
+        raise UnavailableError("airflow.database", f"Airflow's database does not answer: {str(err.orig).splitlines()[0]}") from err
+
+
+def _pipelines() -> Select[DagModel]:
+    tagged = select(DagTag.dag_id).where(DagTag.name == PIPELINE_TAG)
+    return select(DagModel).where(DagModel.dag_id.in_(tagged), DagModel.is_stale.is_(False))
+
+
+def _pipeline(found: DagModel) -> Pipeline:
+    return Pipeline(
+        name=found.dag_id,
+        description=found.description,
+        is_paused=found.is_paused,
+        schedule=found.timetable_summary,
+        next_run_after=found.next_dagrun_create_after,
+        tags=sorted(tag.name for tag in found.tags),
+        owners=sorted(owner.strip() for owner in (found.owners or "").split(",") if owner.strip()),
+    )
+
+
+def _summary(found: DagRun) -> RunSummary:
+    return RunSummary.model_validate(_fields(found))
+
+
+def _fields(found: DagRun) -> dict[str, Any]:
+    state: RunState = found.state.value if hasattr(found.state, "value") else found.state
+    return {
+        "id": f"{found.dag_id}:{found.run_id}",
+        "pipeline": found.dag_id,
+        "run_id": found.run_id,
+        "state": state,
+        "run_type": str(found.run_type),
+        "triggered_by": found.triggering_user_name,
+        "queued_at": found.queued_at,
+        "started_at": found.start_date,
+        "ended_at": found.end_date,
+        "note": found.note,
+    }
+
+
+def _run(found: DagRun, settled: Any, stages: list[Stage]) -> Run:
+    known = settled if isinstance(settled, Mapping) else {}
+    overrides = known.get("overrides")
+    snapshot = overrides.get("snapshot") if isinstance(overrides, Mapping) else None
+    parameters = dict(found.conf or {})
+    return Run.model_validate(
+        {**_fields(found), "as_of": known.get("as_of"), "snapshot": snapshot, "parameters": parameters, "stages": stages}
+    )
+
+
+def _stage(task: TaskInstance, value: Any) -> Stage:
+    result = _result(task.task_id, value)
+    return Stage(
+        name=task.task_id,
+        state=task.state,
+        try_number=task.try_number,
+        started_at=task.start_date,
+        ended_at=task.end_date,
+        seconds=task.duration,
+        attempts=None if result is None else result.attempts,
+        reused_from=None if result is None or result.reused_from is None else result.reused_from.run_id,
+        artifact=None if result is None else Artifact(uri=result.artifact_uri, digest=result.digest),
+        scalars={} if result is None else dict(result.scalars),
+        timings={} if result is None else dict(result.timings),
+        reports={} if result is None else dict(result.reports),
+        usage=None if result is None or result.usage is None else asdict(result.usage),
+    )
+
+
+def _result(stage: str, value: Any) -> StageResult | None:
+    if stage not in TABLE or value is None:
+        return None
+    try:
+        return require_result(value, stage=stage)
+    except ContractError:
+        # Users of Airflow's API may write XCom: what is no result is shown as none.
+        return None
+
+
+def _plain(value: Any) -> Any:
+    # Not by Airflow's decoder: it makes objects of classes that the text names.
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        return None

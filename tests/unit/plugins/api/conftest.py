@@ -1,0 +1,190 @@
+"""An api-server's application over a seeded installation: two pipelines, runs, a model, snapshots; and users with rights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.api_fastapi.app import create_auth_manager, get_auth_manager
+from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+from airflow.models import DagRun, TaskInstance  # noqa: TID251 - what the api-server reads
+from airflow.models.dagbundle import DagBundleModel  # noqa: TID251 - as above
+from airflow.models.serialized_dag import SerializedDagModel  # noqa: TID251 - as above
+from airflow.models.xcom import XComModel  # noqa: TID251 - as above
+from airflow.serialization.definitions.dag import SerializedDAG
+from airflow.serialization.serialized_objects import LazyDeserializedDAG
+from airflow.utils.session import create_session
+from airflow.utils.state import DagRunState
+from airflow.utils.types import DagRunTriggeredByType, DagRunType
+from fastapi.testclient import TestClient
+from sqlalchemy import delete
+from sqlalchemy.orm import Session
+
+from nightshift.api.application import app
+from nightshift.wiring.pipeline import build_dag, decision_dags
+from training.contracts import RunIdentity, StageResult
+from training.database import connect
+from training.database.schema import DatasetVersion
+from training.registry.decisions import record_candidate
+from training.registry.ledger import AliasHolder, Ledger
+from training.runtime.provenance import CHECKOUT
+from training.spec import load_spec
+
+API = "/api/v1"
+PIPELINES = ("search_ranking", "flight_delay")
+DONE = "manual__2026-02-01T02:00:00+00:00"
+BUNDLE = "dags-folder"
+AS_OF = "2026-02-01T02:00:00+00:00"
+BOUNDS = {"test": ["2026-01-30T00:00:00+00:00", "2026-02-01T00:00:00+00:00"]}
+OLD, NEW = "0a1b2c3d4e5f6071", "1" * 16
+
+
+@pytest.fixture(scope="session")
+def airflow_dags(airflow_database: None) -> None:
+    """The shipped pipelines in Airflow's database, as its parser writes them; helper DAGs too."""
+    with create_session() as session:
+        if session.get(DagBundleModel, BUNDLE) is None:
+            session.add(DagBundleModel(name=BUNDLE))
+    for name in PIPELINES:
+        path = CHECKOUT / "dags" / "pipelines" / f"{name}.yaml"
+        spec = load_spec(path)
+        for dag in (build_dag(spec, path), *decision_dags(spec, path)):
+            lazy = LazyDeserializedDAG.from_dag(dag)
+            with create_session() as session:
+                SerializedDAG.bulk_write_to_db(BUNDLE, None, [lazy], session=session)
+                SerializedDagModel.write_dag(lazy, bundle_name=BUNDLE, session=session)
+
+
+@dataclass(frozen=True)
+class Seeded:
+    """The application and its users."""
+
+    client: TestClient
+    headers: Callable[..., dict[str, str]]
+
+    def get(self, path: str, user: str = "ada", role: str | None = "viewer", **options: Any) -> Any:
+        return self.client.get(API + path, headers={**self.headers(user, role), **options.pop("headers", {})}, **options)
+
+    def post(self, path: str, body: Any, user: str = "bob", role: str | None = "user", **options: Any) -> Any:
+        return self.client.post(API + path, json=body, headers={**self.headers(user, role), **options.pop("headers", {})}, **options)
+
+
+@pytest.fixture
+def seeded(airflow_dags: None, installation: Path) -> Iterator[Seeded]:
+    create_auth_manager()
+    _seed_runs()
+    for name in PIPELINES:
+        _seed_model(name)
+        _seed_datasets(name)
+
+    def headers(user: str, role: str | None) -> dict[str, str]:
+        if role is None:
+            return {}
+        token = get_auth_manager().generate_jwt(SimpleAuthManagerUser(username=user, role=role))
+        return {"Authorization": f"Bearer {token}"}
+
+    yield Seeded(TestClient(app, raise_server_exceptions=False), headers)
+    with create_session() as session:
+        session.execute(delete(DagRun))
+
+
+def _seed_runs() -> None:
+    start = datetime(2026, 2, 1, 2, tzinfo=UTC)
+    with create_session() as session:
+        session.execute(delete(DagRun))
+        for name in PIPELINES:
+            dag = SerializedDagModel.get_dag(name, session=session)
+            assert dag is not None
+            for number in range(3):
+                run = dag.create_dagrun(
+                    run_id=DONE if number == 0 else f"manual__2026-02-0{number + 1}T02:00:00+00:00",
+                    run_after=start + timedelta(days=number),
+                    logical_date=None,
+                    data_interval=None,
+                    run_type=DagRunType.MANUAL,
+                    triggered_by=DagRunTriggeredByType.REST_API,
+                    triggering_user_name="ada",
+                    conf={"train": {"learning_rate": 0.01}} if number == 0 else {},
+                    state=DagRunState.SUCCESS if number == 0 else DagRunState.FAILED,
+                    session=session,
+                )
+                session.flush()
+                if number == 0:
+                    _seed_results(session, run)
+
+
+def _seed_results(session: Session, run: DagRun) -> None:
+    settled = {"spec_uri": "store://spec", "as_of": AS_OF, "force": False, "overrides": {"train.learning_rate": 0.01}}
+    values: dict[str, Any] = {"resolve": settled}
+    result = StageResult(
+        pipeline=run.dag_id,
+        stage="train",
+        fingerprint="f" * 64,
+        artifact_uri=f"file:///store/{run.dag_id}",
+        digest="d" * 64,
+        run=RunIdentity(dag_id=run.dag_id, run_id=run.run_id, task_id="train"),
+        attempt_id="a",
+        attempts=2,
+        committed_at=AS_OF,
+        scalars={"rows": 1000, "validation_loss": 0.5},
+        timings={"total": 12.5},
+    )
+    values["train"] = result.to_xcom()
+    values["prepare"] = {"forged": True}
+    for task_id, value in values.items():
+        task = session.get(TaskInstance, _task_id(session, run, task_id))
+        assert task is not None
+        task.state = "success"
+        XComModel.set(key="return_value", value=value, dag_id=run.dag_id, task_id=task_id, run_id=run.run_id, session=session)
+
+
+def _task_id(session: Session, run: DagRun, task_id: str) -> Any:
+    found = run.get_task_instance(task_id, session=session)
+    assert found is not None
+    return found.id
+
+
+def _seed_model(pipeline: str) -> None:
+    ledger = Ledger()
+    for number, outcome in (("1", "accepted"), ("2", "rejected"), ("3", "needs_approval")):
+        revision = ledger.standing(pipeline).revision
+        holder = AliasHolder(
+            version=number,
+            weights_digest=number * 64,
+            model_uri=f"file:///model/{number}",
+            as_of=AS_OF,
+            bounds=BOUNDS,
+            semantic_version=f"1.{number}.0",
+        )
+        record_candidate(
+            ledger,
+            holder,
+            model=pipeline,
+            outcome=outcome,
+            reasons=[{"gate": "gain", "passed": outcome == "accepted", "words": "gain 0.1", "severity": "fail"}],
+            evidence={"pipeline": pipeline, "evaluation_digest": number * 64, "revision": revision, "has_canary": False},
+            decided_by=f"{pipeline}/{DONE}/promote/1",
+        )
+
+
+def _seed_datasets(pipeline: str) -> None:
+    with Session(connect()) as session, session.begin():
+        for number, version in enumerate((OLD, NEW)):
+            session.add(
+                DatasetVersion(
+                    name=pipeline,
+                    version=version,
+                    storage_uri=f"file:///store/{pipeline}/{version}",
+                    row_count=1000 + number,
+                    size_bytes=2000,
+                    schema_hash="s" * 64,
+                    split_config={},
+                    split_config_hash="c" * 64,
+                    created_at=datetime(2026, 2, 1 + number, tzinfo=UTC),
+                    created_by=f"{pipeline}/{DONE}/ingest/1",
+                )
+            )

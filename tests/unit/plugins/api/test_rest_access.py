@@ -1,0 +1,111 @@
+"""Who may see and do what through the REST API: each role on each route."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
+from fastapi.routing import APIRoute
+
+from nightshift.api.access import access
+from nightshift.api.application import api, openapi
+from tests.unit.plugins.api.conftest import DONE, OLD, Seeded
+
+RUN = quote(f"search_ranking:{DONE}", safe="")
+READS = [
+    "/openapi.json",
+    "/pipelines",
+    "/pipelines/search_ranking",
+    "/runs",
+    f"/runs/{RUN}",
+    f"/experiments/search_ranking/runs/{quote(DONE, safe='')}",
+    "/models",
+    "/models/search_ranking",
+    "/models/search_ranking/versions/1",
+    "/models/search_ranking/decisions",
+    "/datasets",
+    "/datasets/search_ranking/versions",
+    f"/datasets/search_ranking/versions/{OLD}",
+]
+WRITES: list[tuple[str, dict[str, Any], int]] = [
+    ("/pipelines/search_ranking/runs", {}, 202),
+    ("/training-runs", {"pipeline": "search_ranking"}, 202),
+    (f"/datasets/search_ranking/versions/{OLD}/deprecate", {"reason": "wrong"}, 200),
+]
+
+
+def test_every_route_asks_for_the_rights_of_its_user() -> None:
+    routes = [route for route in api.routes if isinstance(route, APIRoute)]
+    assert len(routes) == len(READS) + len(WRITES)
+    for route in routes:
+        assert access in [dependency.call for dependency in route.dependant.dependencies], route.path
+
+
+def test_every_operation_documents_its_errors_as_problems() -> None:
+    document = openapi()
+    assert document["openapi"].startswith("3.1")
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            assert {"401", "503"} <= set(operation["responses"]), (method, path)
+            for status, response in operation["responses"].items():
+                expected = "application/json" if status.startswith("2") else "application/problem+json"
+                assert list(response["content"]) == [expected], (method, path, status)
+
+
+@pytest.mark.parametrize("path", READS)
+def test_a_viewer_reads_and_who_has_no_token_does_not(seeded: Seeded, path: str) -> None:
+    assert seeded.get(path).status_code == 200
+    for headers in ({}, {"Authorization": "Bearer forged"}, {"Authorization": "Basic YWRhOmFkYQ=="}):
+        answer = seeded.get(path, role=None, headers=headers)
+        assert (answer.status_code, answer.json()["code"]) == (401, "access.unauthenticated")
+        assert answer.headers["www-authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize(("path", "body", "status"), WRITES)
+def test_a_user_writes_a_viewer_may_not_and_who_has_no_token_gets_nothing(
+    seeded: Seeded, path: str, body: dict[str, Any], status: int
+) -> None:
+    assert seeded.post(path, body, role=None).status_code == 401
+    refused = seeded.post(path, body, user="ada", role="viewer")
+    assert (refused.status_code, refused.json()["code"]) == (403, "access.denied")
+    for user, role in (("bob", "user"), ("olga", "op"), ("root", "admin")):
+        done = seeded.post(path, body, user=user, role=role)
+        assert done.status_code == status or (done.status_code, done.json()["code"]) == (409, "snapshot.deprecated"), done.text
+
+
+@pytest.fixture
+def own_pipelines_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An auth manager with rights by DAG: its users have those of flight_delay alone."""
+    general = SimpleAuthManager.is_authorized_dag
+
+    def by_dag(self: SimpleAuthManager, *, details: Any = None, **options: Any) -> bool:
+        return details is not None and details.id == "flight_delay" and general(self, details=details, **options)
+
+    monkeypatch.setattr(SimpleAuthManager, "is_authorized_dag", by_dag)
+    monkeypatch.setattr(SimpleAuthManager, "get_authorized_dag_ids", lambda self, **options: {"flight_delay"})
+
+
+@pytest.mark.usefixtures("own_pipelines_only")
+@pytest.mark.parametrize("path", [path for path in READS if "search_ranking" in path])
+def test_a_record_of_another_teams_pipeline_looks_like_none(seeded: Seeded, path: str) -> None:
+    hidden = seeded.get(path)
+    unknown = seeded.get(path.replace("search_ranking", "nothing_there"))
+    assert hidden.status_code == unknown.status_code == 404
+    assert hidden.text.replace("search_ranking", "nothing_there") == unknown.text
+    assert seeded.get(path.replace("search_ranking", "flight_delay")).status_code == 200
+
+
+@pytest.mark.usefixtures("own_pipelines_only")
+@pytest.mark.parametrize(("path", "body", "status"), WRITES)
+def test_nobody_writes_to_another_teams_pipeline(seeded: Seeded, path: str, body: dict[str, Any], status: int) -> None:
+    assert seeded.post(path, body, user="root", role="admin").status_code == 404
+    own = {**body, "pipeline": "flight_delay"} if "pipeline" in body else body
+    assert seeded.post(path.replace("search_ranking", "flight_delay"), own).status_code == status
+
+
+@pytest.mark.usefixtures("own_pipelines_only")
+@pytest.mark.parametrize(("path", "name"), [("/pipelines", "name"), ("/runs", "pipeline"), ("/models", "name"), ("/datasets", "pipeline")])
+def test_lists_have_only_what_may_be_read(seeded: Seeded, path: str, name: str) -> None:
+    assert {each[name] for each in seeded.get(path).json()["items"]} == {"flight_delay"}

@@ -1,0 +1,129 @@
+"""What the REST API says of runs, models and data, and how its lists, tags and errors behave."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+import pytest
+
+from tests.unit.plugins.api.conftest import DONE, NEW, OLD, PIPELINES, Seeded
+
+
+def test_pipelines_are_the_dags_of_specs_and_not_their_helpers(seeded: Seeded) -> None:
+    answer = seeded.get("/pipelines")
+    assert answer.status_code == 200, answer.text
+    assert [each["name"] for each in answer.json()["items"]] == sorted(PIPELINES)
+    assert seeded.get("/pipelines/search_ranking").json()["schedule"]
+    helper = seeded.get("/pipelines/search_ranking.canary")
+    assert (helper.status_code, helper.json()["code"]) == (404, "pipeline.unknown")
+
+
+def test_a_run_has_its_stages_in_order_with_results_and_overrides(seeded: Seeded) -> None:
+    answer = seeded.get(f"/runs/{quote(f'search_ranking:{DONE}', safe='')}")
+    assert answer.status_code == 200, answer.text
+    run = answer.json()
+    assert (run["pipeline"], run["state"], run["as_of"]) == ("search_ranking", "success", "2026-02-01T02:00:00Z")
+    assert run["parameters"] == {"train": {"learning_rate": 0.01}}
+    names = [stage["name"] for stage in run["stages"]]
+    assert names == ["resolve", "wait", "ingest", "validate", "prepare", "train", "evaluate", "promote"]
+    train = run["stages"][names.index("train")]
+    assert (train["attempts"], train["scalars"], train["timings"]) == (2, {"rows": 1000, "validation_loss": 0.5}, {"total": 12.5})
+    assert train["artifact"] == {"uri": "file:///store/search_ranking", "digest": "d" * 64}
+    # Somebody wrote to XCom what no stage made.
+    assert run["stages"][names.index("prepare")]["artifact"] is None
+    assert seeded.get(f"/experiments/search_ranking/runs/{quote(DONE, safe='')}").json() == run
+
+
+def test_runs_are_listed_once_each_in_pages_from_the_newest(seeded: Seeded) -> None:
+    found, cursor = [], None
+    for _ in range(4):
+        page = seeded.get("/runs", params={"limit": 2} | ({} if cursor is None else {"cursor": cursor})).json()
+        found += [run["id"] for run in page["items"]]
+        cursor = page["next"]
+        if cursor is None:
+            break
+    assert len(found) == len(set(found)) == 6
+    assert found[-1] == f"search_ranking:{DONE}"
+    failed = seeded.get("/runs", params={"pipeline": "flight_delay", "state": "failed"}).json()["items"]
+    assert [(run["pipeline"], run["state"]) for run in failed] == [("flight_delay", "failed")] * 2
+
+
+def test_models_show_standing_decisions_and_evidence(seeded: Seeded) -> None:
+    assert [each["name"] for each in seeded.get("/models").json()["items"]] == sorted(PIPELINES)
+    model = seeded.get("/models/search_ranking").json()
+    assert (model["champion"]["version"], model["canary"], model["awaiting_approval"]) == ("1", None, ["3"])
+    decisions = seeded.get("/models/search_ranking/decisions").json()["items"]
+    assert [(each["version"], each["outcome"]) for each in decisions] == [("3", "needs_approval"), ("2", "rejected"), ("1", "accepted")]
+    assert "evidence" not in decisions[0]
+    one = seeded.get(f"/models/search_ranking/decisions/{decisions[1]['key']}").json()
+    assert (one["evidence"]["pipeline"], one["reasons"][0]["gate"]) == ("search_ranking", "gain")
+    version = seeded.get("/models/search_ranking/versions/1.1.0").json()
+    assert (version["version"], version["alias"], len(version["decisions"])) == ("1", "champion", 1)
+
+
+def test_datasets_show_the_newest_version_and_all_versions(seeded: Seeded) -> None:
+    assert [(each["pipeline"], each["version"]) for each in seeded.get("/datasets").json()["items"]] == [
+        (name, NEW) for name in sorted(PIPELINES)
+    ]
+    versions = seeded.get("/datasets/search_ranking/versions").json()["items"]
+    assert [(each["version"], each["health"]) for each in versions] == [(NEW, "available"), (OLD, "available")]
+    assert seeded.get(f"/datasets/search_ranking/versions/{OLD}").json() == versions[1]
+
+
+@pytest.mark.parametrize(
+    ("path", "code"),
+    [
+        ("/pipelines/nothing", "pipeline.unknown"),
+        ("/runs/nothing:r1", "run.unknown"),
+        ("/runs/search_ranking:r1", "run.unknown"),
+        ("/experiments/search_ranking/runs/r1", "run.unknown"),
+        ("/runs?pipeline=nothing", "pipeline.unknown"),
+        ("/models/nothing", "model.unknown"),
+        ("/models/nothing/decisions", "model.unknown"),
+        ("/models/search_ranking/versions/99", "version.unknown"),
+        (f"/models/search_ranking/decisions/{'0' * 64}", "decision.unknown"),
+        ("/datasets/nothing/versions", "dataset.unknown"),
+        (f"/datasets/search_ranking/versions/{'e' * 16}", "snapshot.unknown"),
+        ("/nothing", "route.unknown"),
+    ],
+)
+def test_what_is_not_there_is_a_problem_with_its_code(seeded: Seeded, path: str, code: str) -> None:
+    answer = seeded.get(path)
+    assert (answer.status_code, answer.json()["code"], answer.headers["content-type"]) == (404, code, "application/problem+json")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(
+            "/runs/%00:r",
+            "/runs/..%2f..%2fetc",
+            "/runs/search_ranking",
+            f"/models/{'a' * 1000}",
+            "/models/a/versions/1_0",
+            "/models/a/versions/-1",
+        ),
+        *("/runs?limit=0", "/runs?limit=201", "/runs?state=done", "/runs?cursor=%21", "/runs?cursor=YWJj", "/models?cursor=YWJj"),
+        *(f"/models/a/versions/{'9' * 30}", "/datasets/a/versions/zz", "/models/a/decisions/1"),
+    ],
+)
+def test_an_odd_name_number_or_cursor_is_invalid(seeded: Seeded, path: str) -> None:
+    answer = seeded.get(path)
+    assert answer.status_code in (404, 422), answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["code"] in ("request.invalid", "cursor.invalid", "route.unknown")
+
+
+def test_an_answer_that_the_client_has_is_not_sent_again(seeded: Seeded) -> None:
+    first = seeded.get("/models/search_ranking")
+    again = seeded.get("/models/search_ranking", headers={"If-None-Match": f'W/"other", {first.headers["etag"]}'})
+    assert (again.status_code, again.content) == (304, b"")
+    assert seeded.get("/models/search_ranking", headers={"If-None-Match": '"other"'}).status_code == 200
+
+
+def test_a_database_that_does_not_answer_is_503_without_its_password(seeded: Seeded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NIGHTSHIFT_DATABASE", "postgresql+psycopg2://nightshift:secret@127.0.0.1:1/nightshift?connect_timeout=1")
+    monkeypatch.setenv("NIGHTSHIFT_DATABASE_WAIT_SECONDS", "0")
+    answer = seeded.get("/models")
+    assert (answer.status_code, answer.json()["code"], answer.headers["retry-after"]) == (503, "database.unavailable", "5")
+    assert "secret" not in answer.text

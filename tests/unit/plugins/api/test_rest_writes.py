@@ -1,0 +1,112 @@
+"""Runs that requests start, and data that they deprecate: once each, however often the request comes."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from nightshift.api.routing import MAX_BODY_BYTES
+from nightshift.queries import runs
+from tests.unit.plugins.api.conftest import NEW, OLD, Seeded
+from training.database import connect
+from training.database.datasets import deprecate
+
+START = "/pipelines/search_ranking/runs"
+KEY = {"Idempotency-Key": "one"}
+
+
+def number_of_runs(seeded: Seeded) -> int:
+    return len(seeded.get("/runs", params={"pipeline": "search_ranking", "limit": 200}).json()["items"])
+
+
+def test_a_run_is_queued_with_what_the_request_gives_and_can_be_looked_at(seeded: Seeded) -> None:
+    body = {"as_of": "2026-02-01", "train": {"learning_rate": 0.02}, "snapshot": OLD}
+    answer = seeded.post(START, body)
+    assert answer.status_code == 202, answer.text
+    run = answer.json()
+    assert (run["state"], run["triggered_by"], run["parameters"]) == ("queued", "bob", body)
+    assert answer.headers["location"] == f"/api/v1/runs/{quote(run['id'], safe='')}"
+    assert seeded.get(f"/runs/{quote(run['id'], safe='')}").json()["parameters"] == body
+
+
+def test_the_same_request_twice_is_one_run_with_one_answer(seeded: Seeded) -> None:
+    before = number_of_runs(seeded)
+    first, again = (seeded.post(START, {"as_of": "2026-02-01"}, headers=KEY) for _ in range(2))
+    assert first.status_code == again.status_code == 202
+    assert (first.content, first.headers["location"]) == (again.content, again.headers["location"])
+    assert number_of_runs(seeded) == before + 1
+    other = seeded.post(START, {"as_of": "2026-02-02"}, headers=KEY)
+    assert (other.status_code, other.json()["code"]) == (422, "idempotency.mismatch")
+    assert number_of_runs(seeded) == before + 1
+    # Another user's key is another key, and no key is a new run each time.
+    for user, headers in (("olga", KEY), ("bob", {}), ("bob", {})):
+        assert seeded.post(START, {"as_of": "2026-02-01"}, user=user, headers=headers).status_code == 202
+    assert number_of_runs(seeded) == before + 4
+
+
+def test_a_request_whose_process_died_before_the_answer_is_one_run(seeded: Seeded, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, start = number_of_runs(seeded), runs.start_run
+
+    def dies(*arguments: Any, **options: Any) -> Any:
+        start(*arguments, **options)
+        raise SystemError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "start_run", dies)
+        broken = seeded.post(START, {}, headers=KEY)
+        assert (broken.status_code, broken.json()["code"]) == (500, "internal.error")
+        assert "killed" not in broken.text
+    assert seeded.post(START, {}, headers=KEY).status_code == 202
+    assert number_of_runs(seeded) == before + 1
+
+
+def test_a_refused_request_may_be_repeated_once_its_reason_is_gone(seeded: Seeded) -> None:
+    missing = {"snapshot": "e" * 16}
+    for _ in range(2):
+        assert seeded.post(START, missing, headers=KEY).status_code == 404
+    assert seeded.post(START, {}, headers=KEY).status_code == 202
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ({"as_of": "yesterday"}, "conf.invalid"),
+        ({"train": {"learning_rate": "fast"}}, "conf.invalid"),
+        ({"train": {"learning_speed": 1}}, "conf.invalid"),
+        ({"learning_rate": 0.1}, "request.invalid"),
+        ({"force": "perhaps"}, "request.invalid"),
+        ({"snapshot": "../etc"}, "request.invalid"),
+        ([], "request.invalid"),
+    ],
+)
+def test_a_wrong_parameter_is_invalid_and_starts_nothing(seeded: Seeded, body: Any, code: str) -> None:
+    before = number_of_runs(seeded)
+    answer = seeded.post(START, body)
+    assert (answer.status_code, answer.json()["code"]) == (422, code), answer.text
+    assert answer.json()["errors"]
+    assert number_of_runs(seeded) == before
+
+
+def test_a_deprecated_snapshot_starts_no_run(seeded: Seeded) -> None:
+    deprecate(connect(), "search_ranking", OLD, by="ann", reason="wrong labels")
+    answer = seeded.post(START, {"snapshot": OLD})
+    assert (answer.status_code, answer.json()["code"]) == (409, "snapshot.deprecated")
+    assert "wrong labels" in answer.json()["detail"]
+
+
+def test_a_body_that_is_too_large_is_not_read(seeded: Seeded) -> None:
+    answer = seeded.post(START, {"train": {"x": "y" * MAX_BODY_BYTES}})
+    assert (answer.status_code, answer.json()["code"]) == (413, "request.too_large")
+
+
+def test_a_version_is_deprecated_once_and_the_repetition_has_the_same_answer(seeded: Seeded) -> None:
+    path = f"/datasets/search_ranking/versions/{NEW}/deprecate"
+    first, again = (seeded.post(path, {"reason": "wrong labels"}, headers=KEY) for _ in range(2))
+    assert (first.status_code, first.json()["health"], first.json()["deprecated_by"]) == (200, "deprecated", "bob")
+    assert first.content == again.content
+    without_key = seeded.post(path, {"reason": "wrong labels"})
+    assert (without_key.status_code, without_key.json()["code"]) == (409, "snapshot.deprecated")
+    blank = seeded.post(f"/datasets/search_ranking/versions/{OLD}/deprecate", {"reason": "  "})
+    assert (blank.status_code, blank.json()["code"]) == (422, "snapshot.reason")
