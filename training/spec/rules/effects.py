@@ -15,6 +15,8 @@ from training.spec.models import Alerts, Costs
 from training.spec.rules.findings import Finding, Rule
 from training.spec.rules.portability import functions_are_portable
 from training.spec.rules.training import num_shares
+from training.spec.sections.data import Data, Validate
+from training.spec.sections.drift import Drift, DriftLimits
 from training.spec.sections.evaluation import Evaluate
 from training.spec.sections.promotion import Promote
 from training.spec.sections.timeout import Timeout
@@ -24,6 +26,8 @@ from training.spec.types import AUTO
 from training.spec.yaml_reader import Path
 
 CODE: Final = "key.unused"
+LIMITS: Final = ("psi", "jensen_shannon", "kolmogorov_smirnov", "new_categories")
+"""Of `validate.drift`."""
 
 
 def unused_keys(sections: Mapping[str, object]) -> list[Finding]:
@@ -102,6 +106,21 @@ def _costs_are_known(costs: Costs) -> Iterator[Finding]:
         yield _unused(("costs", "currency"), "currency has no effect without an amount", "set costs.run or costs.hour")
 
 
+def _checks_of_data_judge(data: Data, validate: Validate) -> Iterator[Finding]:
+    if validate.memory is not None and validate.suite is None and not any(table.suite for table in data.features):
+        yield _unused(("validate", "memory"), "memory has no effect: no table has a suite", "add a suite, or remove the key")
+    drift = validate.drift
+    sections: list[tuple[Path, DriftLimits | Drift, str]] = [
+        (("validate", "drift", "columns", name), limits, limits.action or drift.action) for name, limits in drift.columns.items()
+    ]
+    if not any(action != "off" for _, _, action in sections):
+        sections.append((("validate", "drift"), drift, drift.action))
+    for path, limits, action in sections:
+        for key in LIMITS if action == "off" else ():
+            if key in limits.model_fields_set and getattr(limits, key) is not None:
+                yield _unused((*path, key), f"{key} judges nothing: the action is off", "remove it, or set action: warn")
+
+
 def _unused(path: Path, message: str, hint: str) -> Finding:
     return Finding(path, CODE, message, hint)
 
@@ -117,5 +136,6 @@ _RULES: Final[tuple[tuple[tuple[str, ...], Rule], ...]] = (
     (("timeout", "train"), _limits_are_of_what_is_done),
     (("tune", "train"), _study_is_limited),
     (("costs",), _costs_are_known),
+    (("data", "validate"), _checks_of_data_judge),
     (("data", "prepare"), functions_are_portable),
 )

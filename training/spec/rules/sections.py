@@ -189,7 +189,7 @@ def label_delays_fit(data: Data, validate: Validate) -> Iterator[Finding]:
 
 
 def drift_columns_fit(data: Data, validate: Validate) -> Iterator[Finding]:
-    """Yield a finding for each column of `validate.drift.columns` that no table has, or that is not compared."""
+    """Yield a finding for each column of `validate.drift.columns` that no table has, that is not compared, or not by one of its limits."""
     source = data.source
     compared = set(_compared(source.types, {*source.key, source.event_time}))
     known = dict.fromkeys(source.types)
@@ -197,16 +197,23 @@ def drift_columns_fit(data: Data, validate: Validate) -> Iterator[Finding]:
         types = {name: column.type for name, column in table.columns.items()}
         known |= dict.fromkeys(types)
         compared |= set(_compared(types, {*table.on.values(), table.event_time}))
-    for name in validate.drift.columns:
+    for name, limits in validate.drift.columns.items():
         path: Path = ("validate", "drift", "columns", name)
+        kinds = {kind for other, kind in compared if other == name}
         if name not in known:
             yield _unknown(path, name, "any table", known)
-        elif name not in compared:
+        elif not kinds:
             yield Finding(path, "field.conflict", f"{name} is a key or a time: it is new in each snapshot, and not compared", "remove it")
+        elif limits.kolmogorov_smirnov is not None and not kinds - VALUES:
+            message = f"kolmogorov_smirnov is of numbers, and {name} is of type {min(kinds)}"
+            yield Finding((*path, "kolmogorov_smirnov"), "field.conflict", message, "set psi, jensen_shannon or new_categories")
+        elif limits.new_categories is not None and not kinds & VALUES:
+            message = f"new_categories is of texts and truth values, and {name} is of type {min(kinds)}"
+            yield Finding((*path, "new_categories"), "field.conflict", message, "set psi, jensen_shannon or kolmogorov_smirnov")
 
 
-def _compared(types: Mapping[str, str], keys: Collection[str | None]) -> Iterator[str]:
-    yield from (name for name, kind in types.items() if name not in keys and kind not in ("date", "timestamp"))
+def _compared(types: Mapping[str, str], keys: Collection[str | None]) -> Iterator[tuple[str, str]]:
+    yield from ((name, kind) for name, kind in types.items() if name not in keys and kind not in ("date", "timestamp"))
 
 
 def derived_columns_fit(data: Data) -> Iterator[Finding]:
@@ -296,6 +303,8 @@ def _unknown(path: Path, name: str, owner: str, known: Iterable[str]) -> Finding
     return Finding(path, "column.unknown", f"{name} is not a column of {owner}", nearest(name, known))
 
 
+VALUES: Final = frozenset({"string", "boolean"})
+"""Types whose different values are compared, not their distribution."""
 RULES: Final[tuple[tuple[tuple[str, ...], Rule], ...]] = (
     (("name",), name_is_free),
     (("schedule",), schedule_faults),

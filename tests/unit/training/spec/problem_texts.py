@@ -383,6 +383,18 @@ CASES: list[tuple[str, str, str, str]] = [
         "validate.drift.columns.shown_at: [field.conflict] shown_at is a key or a time: it is new in each snapshot, and not compared (remove it)",
     ),
     (
+        F,
+        "volume_change: 0.5",
+        "drift: {columns: {dest: {kolmogorov_smirnov: 0.5}}}",
+        "validate.drift.columns.dest.kolmogorov_smirnov: [field.conflict] kolmogorov_smirnov is of numbers, and dest is of type string (set psi, jensen_shannon or new_categories)",
+    ),
+    (
+        R,
+        "freshness: 36h",
+        "freshness: 36h\n  drift: {columns: {price: {new_categories: 0.5}}}",
+        "validate.drift.columns.price.new_categories: [field.conflict] new_categories is of texts and truth values, and price is of type float (set psi, jensen_shannon or kolmogorov_smirnov)",
+    ),
+    (
         R,
         "freshness: 36h",
         "freshness: 36h\n  empty_days: [sat, sunday]",

@@ -36,6 +36,10 @@ WARNINGS: list[tuple[str, str, str, str]] = [
     (F, "train:\n  model", "timeout: {step: 1h, validation: 1h}\ntrain:\n  model", "timeout.validation: [key.unused] validation has no effect on boosted_trees, which validates within a boosting round (set timeout.step, or remove the key)"),
     (R, STUDY, "tune:\n  trials: 2\n  gpus: 4\n  space: {epochs: {int: [1, 3]}}\n\ntrain:\n  model", "tune.gpus: [key.unused] gpus limits nothing: a trial has no GPUs (train.placement.gpus is 0) (remove it; tune.parallel limits trials at a time)"),
     (R, "promote:", "costs: {currency: EUR}\npromote:", "costs.currency: [key.unused] currency has no effect without an amount (set costs.run or costs.hour)"),
+    (R, "suite: search_ranking/clicks", "memory: 1GiB", "validate.memory: [key.unused] memory has no effect: no table has a suite (add a suite, or remove the key)"),
+    (R, "freshness: 36h", "freshness: 36h\n  drift: {action: off, psi: 0.5}", "validate.drift.psi: [key.unused] psi judges nothing: the action is off (remove it, or set action: warn)"),
+    (R, "freshness: 36h", "freshness: 36h\n  drift: {columns: {price: {action: off, psi: 0.5}}}", "validate.drift.columns.price.psi: [key.unused] psi judges nothing: the action is off (remove it, or set action: warn)"),
+    (R, "freshness: 36h", "freshness: 36h\n  drift: {action: off, columns: {price: {psi: 0.5}}}", "validate.drift.columns.price.psi: [key.unused] psi judges nothing: the action is off (remove it, or set action: warn)"),
 ]  # fmt: skip
 
 REFUSALS: list[tuple[str, str, str, str]] = [
@@ -90,6 +94,7 @@ USED: list[tuple[str, tuple[tuple[str, str], ...]]] = [
     (R, (("approval: automatic", "approve_own: true"), ("slice_support: 500", "severity: {drift: approve}"))),
     (R, ((PLACEMENT, "nodes: 2, processes_per_node: 2, topology: zone, shared_memory: 1GiB, gpus: 2, accelerator: a100"),)),
     (R, (("promote:", "costs: {currency: EUR, hour: 2}\npromote:"),)),
+    (R, (("freshness: 36h", "freshness: 36h\n  memory: 1GiB\n  drift: {action: off, psi: 0.5, columns: {price: {action: warn}}}"),)),
     (F, (("early_stopping: 20", "placement: {nodes: 2, min_nodes: 1, processes_per_node: 2, gpus: 2, accelerator: a100}"),)),
     (R, (("timezone: UTC", "timezone: UTC\nstart: 2026-01-01"),)),
     (R, (("timezone: UTC", "timezone: UTC\ntimeout: {validation: 1h, step: 90s}"),)),
