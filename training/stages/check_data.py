@@ -132,12 +132,22 @@ def _listing(spec: PipelineSpec, as_of: datetime, size_bytes: int, say: Say) -> 
         say(f"  WARN  {lacking.table}: {len(lacking.names)} of {lacking.expected} partitions are not there yet: {names}")
     is_sample = False
     for table, parts in listing.items():
-        kept = _spread(parts, size_bytes)
+        kept = sample(parts, size_bytes)
         read = sum(part["size_bytes"] for part in kept)
         left = "" if len(kept) == len(parts) else f" of {len(parts)}, spread over the window"
         say(f"        {table}: {len(kept)} files{left}, {read / MIB:,.1f} MiB")
         is_sample, listing[table] = is_sample or len(kept) < len(parts), kept
     return is_sample, listing
+
+
+def sample(parts: list[ListedPart], size_bytes: int) -> list[ListedPart]:
+    """Return files of about this size; of a union some of each of its tables, without which ingest would refuse it."""
+    whole = sum(part["size_bytes"] for part in parts)
+    by_table: dict[str | None, list[ListedPart]] = {}
+    for part in parts:
+        by_table.setdefault(part.get("table"), []).append(part)
+    sizes = {table: sum(part["size_bytes"] for part in found) for table, found in by_table.items()}
+    return [part for table, found in by_table.items() for part in _spread(found, size_bytes * sizes[table] // max(whole, 1))]
 
 
 def _spread(parts: list[ListedPart], size_bytes: int) -> list[ListedPart]:

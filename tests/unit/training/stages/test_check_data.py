@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 from devstack.shop import day_path, write_day
 from training.contracts import ExitCode
 from training.runtime.provenance import CHECKOUT
+from training.sources.source import ListedPart
 from training.spec import PipelineSpec, parse_spec, resolve_uris
 from training.stages import check_data
 from training.stages.check_data import MIN_FILES, main
@@ -70,6 +72,16 @@ def test_of_a_large_table_some_files_of_the_whole_window_are_read(shop: Path) ->
     # What needs all files is not judged.
     assert "missing_days" not in text
     assert "volume.change" not in text
+
+
+def test_a_sample_of_a_union_has_files_of_each_of_its_tables() -> None:
+    parts: list[ListedPart] = [
+        {"uri": f"file:///eu/{number:03d}", "size_bytes": 1000, "version": "1", "partition": None, "table": "eu"} for number in range(100)
+    ]
+    # The one file is in the middle of all.
+    parts.append({"uri": "file:///eu/0105", "size_bytes": 1000, "version": "1", "partition": None, "table": "archive"})
+    assert Counter(part["table"] for part in check_data.sample(parts, 10_000)) == {"eu": 9, "archive": 1}
+    assert check_data.sample(parts, 101_000) == parts
 
 
 def test_days_that_are_not_there_are_reported(shop: Path) -> None:
