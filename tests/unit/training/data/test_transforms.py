@@ -152,6 +152,7 @@ def test_identity_keeps_ids_and_maps_unknown_ones_to_zero() -> None:
         ([1, 2, 3], {"kind": "category", "max_categories": 2}, "cardinality"),
         (["a"], {"kind": "number"}, "schema.type"),
         ([1.0, np.inf], {"kind": "number"}, "data.nonfinite"),
+        ([1.0, 1e308, 1.7e308], {"kind": "standard"}, "data.nonfinite"),
         ([None, np.nan], {"kind": "standard"}, "data.all_missing"),
         ([1.0, -2.0], {"kind": "log"}, "transform.negative"),
         ([1.5], {"kind": "identity"}, "transform.not_an_id"),

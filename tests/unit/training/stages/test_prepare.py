@@ -283,6 +283,15 @@ def test_data_that_cannot_be_learned_from_is_refused(
     assert caught.value.code == code
 
 
+def test_column_that_divides_a_group_is_refused(shop: tuple[Path, Prepared], tmp_path: Path) -> None:
+    split = "{by: column, column: position, values: {train: [1, 2, 3, 4, 5, 6, 7, 8], validation: [9, 10], test: [11, 12]}}"
+    changes = {"window: 30d": f"window: {DAYS}d", "{by: time, validation: 1d, test: 2d}": split}
+    spec = load("search_ranking", {"SHOP_URI": (shop[0] / "shop").as_uri()}, changes)
+    with pytest.raises(DataError, match=r"groups of search_id have rows in more than one split \(data\.split\.by: column\)") as caught:
+        run(tmp_path, spec, AS_OF)
+    assert caught.value.code == "split.group_divided"
+
+
 def test_scalars_are_plain_numbers(shop: tuple[Path, Prepared]) -> None:
     def is_plain(value: Any) -> bool:
         return type(value) in (int, float, str)
