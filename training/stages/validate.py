@@ -15,6 +15,7 @@ from training.contracts import JsonObject, canonical_json
 from training.data.label_delay import META_KEY
 from training.data.snapshot_meta import SnapshotMeta, snapshot_meta
 from training.data.validation.column_profiles import tables_of, to_json
+from training.data.validation.damaged_parts import naming_damage
 from training.data.validation.drift_checks import Earlier, in_words
 from training.data.validation.results import CheckResult, Findings
 from training.data.validation.snapshot_checks import DEFAULT_MEMORY, Rules, validate_snapshot
@@ -36,7 +37,8 @@ def work(context: StageContext) -> Outcome:
     The report is always published. A snapshot that passes becomes the validated snapshot of its run.
 
     Raises:
-        DataError: code of the first check that failed; the message lists up to ten of them, and the report.
+        DataError: code of the first check that failed; the message lists up to ten of them, and the report. `format.parquet`: a file of
+            the snapshot cannot be decoded.
         SpecError: `suite.missing`, `suite.invalid`, `suite.memory`.
     """
     request, store = context.request, context.store
@@ -102,14 +104,15 @@ def findings_of(context: StageContext, manifest: Manifest, previous: SnapshotMet
     )
     views = open_snapshot(manifest, context.folder, contracts_of(spec))
     earlier, lost = _earlier(context)
-    findings = validate_snapshot(
-        views,
-        rules,
-        previous,
-        on_table=lambda done, total: context.progress(done, total, "tables"),
-        suites_path=_fetched_suites(context),
-        earlier=earlier,
-    )
+    with naming_damage(views):
+        findings = validate_snapshot(
+            views,
+            rules,
+            previous,
+            on_table=lambda done, total: context.progress(done, total, "tables"),
+            suites_path=_fetched_suites(context),
+            earlier=earlier,
+        )
     findings.checks += lost
     return findings
 
