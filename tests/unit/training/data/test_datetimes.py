@@ -88,6 +88,14 @@ def test_each_part_is_an_input_of_its_own_and_the_model_reads_the_column() -> No
     assert transforms.inputs(serving=True) == serving_inputs(transforms.to_json()) == ("at",)
 
 
+@pytest.mark.parametrize("part", PARTS)
+def test_ids_of_a_part_are_one_for_each_of_its_values(part: str) -> None:
+    minutes = pd.date_range("2024-01-01", "2024-01-02", freq="min", tz="UTC", inclusive="left")
+    days = pd.date_range("2020-01-01", "2024-12-31", tz="UTC")
+    transforms, cells = fitted(pd.Series([*minutes, *days]), parts=(part,), form="id")
+    assert set(cells[:, 0].astype(int)) == set(range(1, transforms.layout[0].cardinality))
+
+
 def test_cyclic_parts_put_the_last_value_next_to_the_first() -> None:
     day = pd.Series(pd.date_range("2026-03-01", periods=24, freq="h", tz="UTC"))
     transforms, cells = fitted(day, parts=("hour",), form="cyclic")

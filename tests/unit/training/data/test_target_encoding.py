@@ -37,11 +37,19 @@ def test_cell_is_the_smoothed_mean_of_all_training_rows_and_the_prior_for_values
 
 
 def test_training_row_has_the_cell_of_the_other_folds() -> None:
-    numbers = np.array([0, 1, 0, 1, 2], dtype=np.int32)
+    numbers = np.array([0, 1, 3, 4, 5], dtype=np.int32)
     transforms = fit(["a", "a", "a", "b", "a"], [1, 0, 1, 1, 0], numbers, smoothing=1.0, folds=3)
     found = cells(transforms, ["a", "a", "a", "b", "a"], numbers)
     # Of a: fold 0 has the labels 1 and 1, fold 1 has 0, fold 2 has 0; the prior is 0.6.
     assert found.tolist() == pytest.approx([0.6 / 3, 2.6 / 4, 0.6 / 3, 0.6, 2.6 / 4], rel=1e-6)
+
+
+def test_absent_keys_are_five_folds_and_a_smoothing_of_ten_rows() -> None:
+    values, label = ["a", "b"] * 30, [1, 0, 0, 0] * 15
+    numbers = np.arange(60, dtype=np.int32)
+    found, stated = fit(values, label, numbers), fit(values, label, numbers, folds=5, smoothing=10.0)
+    assert found.to_json() == stated.to_json()
+    assert cells(found, values, numbers).tobytes() == cells(stated, values, numbers).tobytes()
 
 
 def test_training_row_without_a_value_has_the_prior_whatever_other_such_rows_have() -> None:

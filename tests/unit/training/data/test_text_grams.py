@@ -66,6 +66,11 @@ def test_bucket_holds_the_number_of_the_n_grams_with_its_hash(text: str, setting
     assert cells([text], **settings).tolist() == [counted(grams)]
 
 
+def test_absent_keys_are_128_buckets_of_words_in_small_letters() -> None:
+    settings = {"buckets": 128, "tokens": "words", "ngrams": (1, 1), "lowercase": True, "scale": "count"}
+    assert fitted(["a text"], buckets=None).to_json() == fitted(["a text"], **settings).to_json()
+
+
 def test_share_is_that_of_all_n_grams_of_the_text_and_0_for_an_empty_one() -> None:
     found = cells(["a b a b", "a", ""], scale="share")
     assert found.tolist() == [[count / 4 for count in counted(["a", "b", "a", "b"])], counted(["a"]), [0.0] * BUCKETS]

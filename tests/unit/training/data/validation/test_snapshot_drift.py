@@ -126,6 +126,37 @@ def test_limits_of_a_column_replace_those_of_the_section(tmp_path: Path) -> None
     assert [check.observed.split(",")[0] for check in checks if not check.column] == ["1 columns within their limits"]
 
 
+@pytest.mark.parametrize(
+    ("key", "column", "words"),
+    [
+        ("psi", "number", "PSI "),
+        ("jensen_shannon", "number", "Jensen-Shannon distance 0."),
+        ("jensen_shannon", "word", "Jensen-Shannon distance 0."),
+        ("kolmogorov_smirnov", "number", "Kolmogorov-Smirnov 0.3"),
+        ("new_categories", "word", "30.0% of the rows in new categories"),
+    ],
+)
+@pytest.mark.parametrize("of_the_column", [False, True], ids=["section", "column"])
+def test_each_limit_judges_alone_and_that_of_a_column_comes_first(
+    tmp_path: Path, key: str, column: str, words: str, *, of_the_column: bool
+) -> None:
+    before = {"number": pa.array([0.0, 1.0] * 500), "word": pa.array(["a", "b"] * 500)}
+    now = {"number": pa.array([0.0] * 200 + [1.0] * 500 + [2.0] * 300), "word": pa.array(["a"] * 200 + ["b"] * 500 + ["c"] * 300)}
+    nothing: Any = {"psi": None, "new_categories": None}
+    low, high = 0.01, 100 if key == "psi" else 1
+
+    def exceeded(limit: float) -> list[tuple[str, bool]]:
+        # The section's limit would say the opposite.
+        own = {key: high if limit == low else low, "columns": {column: {key: limit}}} if of_the_column else {key: limit}
+        folder = tmp_path / str(limit)
+        folder.mkdir()
+        _, checks = compared(folder, before, now, Drift(**{**nothing, **own}))
+        return [(check.status, check.observed.startswith(words)) for check in checks if check.column == column]
+
+    assert exceeded(low) == [("warned", True)]
+    assert exceeded(high) == []
+
+
 def test_a_column_of_another_kind_or_without_rows_is_not_compared(tmp_path: Path) -> None:
     found, checks = compared(
         tmp_path, {"x": pa.array([1.0, 2.0]), "y": pa.array([1.0, 2.0])}, {"x": pa.array(["a", "b"]), "z": pa.array([1, 2])}
