@@ -90,6 +90,17 @@ def check_not_deprecated(engine: Engine, pipeline: str, digest: str) -> None:
         refuse_deprecated(_dataset(row))
 
 
+def deprecated_versions(engine: Engine, pipeline: str) -> tuple[str, ...]:
+    """Return the versions of a pipeline that a person has deprecated: what is wrong is no reference for what comes later.
+
+    Raises:
+        UnavailableError: `database.unavailable`.
+    """
+    wanted = select(DatasetVersion.version).where(DatasetVersion.name == pipeline, DatasetVersion.deprecated_by.is_not(None))
+    with database_faults(), Session(engine) as session:
+        return tuple(session.scalars(wanted))
+
+
 def refuse_deprecated(dataset: Dataset) -> None:
     """Raise DeniedError `snapshot.deprecated` for a version that a person has deprecated."""
     if dataset.is_deprecated and dataset.deleted_at is not None:

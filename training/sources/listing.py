@@ -23,6 +23,7 @@ from training.spec import PipelineSpec
 from training.spec.partitions import folder_of, grain_of, partitions_between
 from training.spec.schedule import main_partitions, partitions, window, with_history
 from training.store import Store
+from training.store.addresses import StoreUri
 from training.store.bucket import Bucket, as_uri
 
 logger = logging.getLogger(__name__)
@@ -240,14 +241,19 @@ def profile_ref_name(pipeline: str, snapshot_digest: str) -> str:
     return f"profiles/{pipeline}/{snapshot_digest}"
 
 
-def previous_snapshot(store: Store, pipeline: str, as_of: datetime) -> str | None:
-    """Return the URI of the newest validated snapshot of a pipeline with an earlier `as_of`, or None."""
+def previous_snapshot(store: Store, pipeline: str, as_of: datetime, *, deprecated: tuple[str, ...] = ()) -> str | None:
+    """Return the URI of the newest validated snapshot of a pipeline with an earlier `as_of`, or None.
+
+    Args:
+        deprecated: versions (the beginning of the digest) that are passed over: what a person found wrong is no reference.
+    """
     prefix = f"refs/snapshots/{pipeline}"
-    earlier = [name for name in store.bucket.folders(prefix) if name < _instant(as_of)]
-    if not earlier:
-        return None
-    head = store.ref(f"snapshots/{pipeline}/{earlier[-1]}").read()
-    return None if head is None else str(head.value)
+    for name in reversed([name for name in store.bucket.folders(prefix) if name < _instant(as_of)]):
+        head = store.ref(f"snapshots/{pipeline}/{name}").read()
+        uri = None if head is None else str(head.value)
+        if uri is None or not StoreUri(uri).digest.startswith(deprecated):
+            return uri
+    return None
 
 
 def _instant(as_of: datetime) -> str:

@@ -58,7 +58,7 @@ class ResolveOperator(BaseOperator):
             spec = resolve_uris(spec, with_noted_places(settings.home))
             store = Store(settings.store_uri)
             if chosen is None:
-                self._compare_schema(store, spec, as_of)
+                self._compare_schema(store, spec, as_of, settings)
             spec_uri = store.put_json(freeze(spec))
         except UnavailableError:
             raise
@@ -77,13 +77,17 @@ class ResolveOperator(BaseOperator):
         self.log.info("as of %s, spec %s%s", as_of.isoformat(), spec_uri, ", everything done again" if parameters.force else "")
         return settled
 
-    def _compare_schema(self, store: Store, spec: PipelineSpec, as_of: datetime) -> None:
+    def _compare_schema(self, store: Store, spec: PipelineSpec, as_of: datetime, settings: Settings) -> None:
         """Compare the declared columns with those of the previous snapshot (R28): nothing has been read or trained yet.
 
         Raises:
             DataError: `schema.changed`, they differ, and `validate.schema_change` is `fail`.
         """
-        previous = previous_snapshot(store, spec.name, as_of)
+        from training.database import connect  # SQLAlchemy: a DAG file needs none of it
+        from training.database.datasets import deprecated_versions
+
+        deprecated = deprecated_versions(connect(settings.database_url), spec.name)
+        previous = previous_snapshot(store, spec.name, as_of, deprecated=deprecated)
         if previous is None:
             return
         meta = store.manifests.get(previous, kind=KIND).meta

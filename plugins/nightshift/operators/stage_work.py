@@ -118,16 +118,17 @@ def _looked_up(
 def _validation(resolved: ResolvedRun, snapshot: StageResult, settings: Settings) -> tuple[dict[str, object], dict[str, object]]:
     spec = resolved.spec
     _refuse_deprecated(spec, snapshot, settings)
-    previous = previous_snapshot(resolved.store, spec.name, resolved.as_of)
+    deprecated = _deprecated(spec, settings)
+    previous = previous_snapshot(resolved.store, spec.name, resolved.as_of, deprecated=deprecated)
     covered: dict[str, object] = {"snapshot": snapshot.digest, "previous": previous, "suites": suites_digest(spec, settings)}
     parameters: dict[str, object] = {"previous_snapshot": previous, "suites": stored_suites(spec, settings, resolved.store)}
     # Without a profile to compare with, what is done stays done.
-    if earlier := _earlier_profiles(resolved, previous, settings):
+    if earlier := _earlier_profiles(resolved, previous, deprecated, settings):
         parameters["earlier"] = covered["earlier"] = earlier
     return parameters, covered
 
 
-def _earlier_profiles(resolved: ResolvedRun, previous: str | None, settings: Settings) -> list[JsonObject]:
+def _earlier_profiles(resolved: ResolvedRun, previous: str | None, deprecated: tuple[str, ...], settings: Settings) -> list[JsonObject]:
     """Return what `validate.drift` compares with: `names`, what a snapshot is, and `profile`, the URI of its columns' profiles."""
     from training.registry.champion_data import champions_snapshot  # SQLAlchemy: a DAG file needs none of it
     from training.registry.ledger import Ledger
@@ -139,7 +140,7 @@ def _earlier_profiles(resolved: ResolvedRun, previous: str | None, settings: Set
             digest = None if previous is None else StoreUri(previous).digest
         else:
             digest = champions_snapshot(Ledger(settings.database_url), spec.promote.model, resolved.as_of)
-        if digest is not None:
+        if digest is not None and not digest.startswith(deprecated):
             names.setdefault(digest, []).append(name)
     found: list[JsonObject] = []
     for digest, of in names.items():
@@ -147,6 +148,14 @@ def _earlier_profiles(resolved: ResolvedRun, previous: str | None, settings: Set
         if head is not None:
             found.append({"names": of, "profile": str(head.value)})
     return found
+
+
+def _deprecated(spec: PipelineSpec, settings: Settings) -> tuple[str, ...]:
+    """Return the versions of the pipeline's snapshots that are no reference for others."""
+    from training.database import connect  # SQLAlchemy: a DAG file needs none of it
+    from training.database.datasets import deprecated_versions
+
+    return deprecated_versions(connect(settings.database_url), spec.name)
 
 
 def _refuse_deprecated(spec: PipelineSpec, snapshot: StageResult, settings: Settings) -> None:

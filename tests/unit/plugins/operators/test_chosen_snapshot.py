@@ -167,6 +167,35 @@ def test_columns_are_compared_with_the_previous_snapshot_when_a_run_is_submitted
     execute(resolve, context_of("resolve", conf={"as_of": "2026-01-20"}))
 
 
+def test_a_deprecated_snapshot_is_no_reference_for_columns_volume_or_drift(
+    resolve: ResolveOperator,
+    shop: Path,
+    store: Store,
+    settings: Settings,
+    context_of: Context,
+    execute: Execute,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    manifest = taken(store, settings, price=None)
+    database = connect(settings.database_url)
+    uri = find_dataset(database, "search_ranking", manifest.digest).uri
+    store.ref(snapshot_ref_name("search_ranking", datetime.fromisoformat(AS_OF))).move(uri, expected=0)
+    store.ref(f"profiles/search_ranking/{manifest.digest}").move(store.put_json({"profile": 1}), expected=0)
+    night = execute(resolve, context_of("resolve"))
+    result = ingested(uri, "f" * 64)
+    before = work_of("validate", ResolvedRun(night), {"snapshot": result}, nonce="", settings=settings)
+    assert (before.parameters["previous_snapshot"], len(before.parameters["earlier"])) == (uri, 1)
+    assert "[schema.changed]" in capsys.readouterr().out
+
+    deprecate(database, "search_ranking", manifest.digest, by="ann", reason="prices were in cents")
+
+    night = execute(resolve, context_of("resolve", run_id="r2"))
+    after = work_of("validate", ResolvedRun(night), {"snapshot": result}, nonce="", settings=settings)
+    assert after.parameters["previous_snapshot"] is None
+    assert "earlier" not in after.parameters
+    assert "[schema.changed]" not in capsys.readouterr().out
+
+
 def test_another_as_of_than_the_snapshots_is_refused(
     resolve: ResolveOperator, shop: Path, store: Store, settings: Settings, context_of: Context, execute: Execute
 ) -> None:
@@ -176,24 +205,27 @@ def test_another_as_of_than_the_snapshots_is_refused(
     assert execute(resolve, context_of("resolve", conf=ask(manifest.digest, as_of="2026-01-20T03:00:00+01:00")))["as_of"] == AS_OF
 
 
-def test_a_deprecated_snapshot_is_refused_by_name_and_as_the_result_of_an_earlier_ingest(
-    resolve: ResolveOperator, shop: Path, store: Store, settings: Settings, context_of: Context, execute: Execute
-) -> None:
-    manifest = taken(store, settings)
-    values = execute(resolve, context_of("resolve", conf=ask(manifest.digest)))
-    run = RunIdentity(dag_id="search_ranking", run_id="r1", task_id="ingest")
-    result = StageResult(
+def ingested(uri: str, digest: str) -> StageResult:
+    return StageResult(
         pipeline="search_ranking",
         stage="ingest",
         fingerprint="f" * 64,
-        artifact_uri=values["snapshot"]["uri"],
-        digest=manifest.digest,
-        run=run,
+        artifact_uri=uri,
+        digest=digest,
+        run=RunIdentity(dag_id="search_ranking", run_id="r1", task_id="ingest"),
         attempt_id="a",
         attempts=1,
         committed_at=AS_OF,
         scalars={},
     )
+
+
+def test_a_deprecated_snapshot_is_refused_by_name_and_as_the_result_of_an_earlier_ingest(
+    resolve: ResolveOperator, shop: Path, store: Store, settings: Settings, context_of: Context, execute: Execute
+) -> None:
+    manifest = taken(store, settings)
+    values = execute(resolve, context_of("resolve", conf=ask(manifest.digest)))
+    result = ingested(values["snapshot"]["uri"], manifest.digest)
     resolved = ResolvedRun(values)
     assert work_of("validate", resolved, {"snapshot": result}, nonce="", settings=settings).inputs == {"snapshot": result.artifact_uri}
     deprecate(connect(settings.database_url), "search_ranking", manifest.digest, by="ann", reason="prices were in cents")

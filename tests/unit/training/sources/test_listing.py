@@ -162,6 +162,16 @@ def test_the_previous_snapshot_is_the_newest_of_an_earlier_night(tmp_path: Path)
     assert previous_snapshot(store, "p", datetime(2026, 1, 31, 2, tzinfo=UTC)) == "a"
 
 
+def test_a_deprecated_snapshot_is_passed_over_as_the_previous_one(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "store"))
+    uris = [f"file:///s/manifests/sha256/{digit * 2}/{digit * 64}.json" for digit in "123"]
+    for day, uri in zip((29, 30, 31), uris, strict=True):
+        assert store.ref(snapshot_ref_name("p", datetime(2026, 1, day, 2, tzinfo=UTC))).move(uri, expected=0)
+    assert previous_snapshot(store, "p", AS_OF, deprecated=("3" * 16, "2" * 16)) == uris[0]
+    assert previous_snapshot(store, "p", AS_OF, deprecated=("2" * 16,)) == uris[2]
+    assert previous_snapshot(store, "p", AS_OF, deprecated=tuple(digit * 16 for digit in "123")) is None
+
+
 @pytest.mark.parametrize("name", ["f.csv", "t/part.parquet", "t/dt=2026-01-31/part.parquet"])
 def test_fifo_in_a_source_is_refused_without_being_opened(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
