@@ -262,6 +262,25 @@ def test_a_suite_that_is_not_there_is_an_error_of_the_pipeline(night: Night, mon
     assert caught.value.code == "suite.missing"
 
 
+@pytest.mark.parametrize(("limit", "passes"), [(20 * 2**10, False), (2**20, True)])
+def test_an_expectation_that_needs_all_rows_is_held_to_the_yamls_memory(
+    night: Night, monkeypatch: pytest.MonkeyPatch, limit: int, *, passes: bool
+) -> None:
+    condition = {"row_condition": "position == 1", "condition_parser": "pandas"}
+    expectation = {"type": "expect_column_mean_to_be_between", "kwargs": {"column": "price", "min_value": 0, **condition}}
+    folder = night.folder / "expectations" / "search_ranking"
+    folder.mkdir(parents=True)
+    (folder / "clicks.json").write_text(json.dumps({"name": "clicks", "expectations": [expectation]}))
+    monkeypatch.setenv("NIGHTSHIFT_EXPECTATIONS", str(folder.parent))
+    night.spec = night.spec.model_copy(update={"validate_": night.spec.validate_.model_copy(update={"memory": limit})})
+    taken = night.ingest()
+    if passes:
+        assert night.validate(taken).scalars["warnings"] == 0
+        return
+    with pytest.raises(SpecError, match=r"\[suite\.memory\].*validate\.memory"):
+        night.validate(taken)
+
+
 def test_a_changed_contract_is_reported_and_does_not_block(night: Night) -> None:
     taken = night.ingest()
     manifest = night.store.manifests.get(taken.artifact_uri)
