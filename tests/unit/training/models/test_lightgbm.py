@@ -10,6 +10,7 @@ import pytest
 
 lightgbm = pytest.importorskip("lightgbm", exc_type=(ImportError, OSError))  # type: ignore[arg-type]
 
+from tests.unit.training.models import family_bench  # noqa: E402
 from tests.unit.training.models.family_bench import FamilyBench  # noqa: E402
 from tests.unit.training.stages.evaluate_bench import EvaluateBench  # noqa: E402
 from training.data.dataset_reader import DatasetReader  # noqa: E402
@@ -100,6 +101,34 @@ def test_samples_of_rows_and_features_follow_the_seed(tmp_path: Path) -> None:
     assert fitted(bench, seed=1).weights != first.weights
 
 
+def test_every_setting_reaches_the_library(tmp_path: Path) -> None:
+    settings = {
+        "num_leaves": 9,
+        "max_depth": 4,
+        "min_data_in_leaf": 6,
+        "feature_fraction": 0.75,
+        "bagging_fraction": 0.625,
+        "lambda_l1": 0.25,
+        "lambda_l2": 0.5,
+        "min_gain_to_split": 0.125,
+        "max_bin": 63,
+    }
+    assert settings.keys() | {"categorical", "objective", "quantile_alpha"} == LightgbmSettings.model_fields.keys()
+    weights = fitted(FamilyBench(tmp_path, "regression"), settings=settings, learning_rate=0.375, seed=5).weights.decode()
+    written = dict(line[1:-1].split(": ", 1) for line in weights.splitlines() if line.startswith("[") and ": " in line)
+    assert {name: float(written[name]) for name in settings} == settings
+    # Without a frequency, the library takes all rows.
+    assert (written["bagging_freq"], written["learning_rate"], written["seed"]) == ("1", "0.375", "5")
+
+
+@pytest.mark.parametrize("alpha", [0.2, 0.7])
+def test_a_quantile_has_its_share_of_the_labels_below_it(tmp_path: Path, alpha: float) -> None:
+    bench = FamilyBench(tmp_path, "regression")
+    result = fitted(bench, epochs=40, settings={"objective": "quantile", "quantile_alpha": alpha})
+    label = rows_of(bench, "train")[1]
+    assert np.mean(label < scores_of(bench, result, tmp_path / "model", "train")) == pytest.approx(alpha, abs=0.12)
+
+
 def test_training_ends_early_and_keeps_the_best_round(tmp_path: Path) -> None:
     result = fitted(FamilyBench(tmp_path, "binary"), epochs=200, early_stopping=3, learning_rate=0.5)
     assert result.num_steps == result.best_epoch + 3 < 200
@@ -119,10 +148,15 @@ def test_stopped_training_is_preempted_and_the_next_one_begins_again(tmp_path: P
     assert fitted(bench).weights == fitted(FamilyBench(tmp_path / "other", "binary")).weights
 
 
-def test_labels_that_are_no_counts_and_no_grades_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("highest", [-1, 0.5, 31])
+def test_labels_that_are_no_counts_and_no_grades_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, highest: float) -> None:
     with pytest.raises(DataError) as caught:
         fitted(FamilyBench(tmp_path / "counts", "regression"), settings={"objective": "poisson"})
     assert caught.value.code == "label.negative"
+    monkeypatch.setattr(family_bench, "labels", lambda task, signal: np.where(signal > 0, highest, 0).astype(np.float32))
+    with pytest.raises(DataError, match=rf"labels are not a grade from 0 to 30, the first is {highest:g}") as caught:
+        fitted(FamilyBench(tmp_path / "grades", "ranking"))
+    assert caught.value.code == "label.not_a_grade"
 
 
 @pytest.mark.slow
