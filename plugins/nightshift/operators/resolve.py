@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from nightshift.execution.backend import Backend, backend_of
 from nightshift.operators.chosen_snapshot import KIND, find_snapshot
+from nightshift.operators.failures import noted_failure
 from nightshift.resolved_run import settle
 from nightshift.settings import Settings
 from nightshift.sources import with_noted_places
@@ -45,6 +46,10 @@ class ResolveOperator(BaseOperator):
             AirflowFailException: with every problem of the conf, the spec or the environment.
             UnavailableError: the store does not answer; Airflow tries again.
         """
+        with noted_failure(context, AirflowFailException):
+            return self._settled(context)
+
+    def _settled(self, context: Context) -> dict[str, JsonValue]:
         run = context["dag_run"]
         try:
             settings = Settings.from_environment()

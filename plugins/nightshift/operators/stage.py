@@ -13,6 +13,7 @@ from nightshift.airflow_ext.links import AttemptLogLink, ReportLink, ReusedFromL
 from nightshift.execution.backend import Backend, StageTask, backend_of, work_at
 from nightshift.execution.outcomes import Action, StageEndedError, Verdict
 from nightshift.execution.retries import InfrastructureError
+from nightshift.operators.failures import noted_failure
 from nightshift.operators.stage_work import needs_of, work_of
 from nightshift.resolved_run import ResolvedRun
 from nightshift.settings import Settings
@@ -57,7 +58,7 @@ class StageOperator(BaseOperator):
         """
         run = _identity(context)
         self.pipeline = run.dag_id
-        with task_errors():
+        with noted_failure(context, AirflowFailException, StageFailedError, InfrastructureError), task_errors():
             settings = Settings.from_environment()
             resolved = self.resolved(context)
             work = self.work(context, resolved, settings, nonce=run.run_id if resolved.force else "")
@@ -69,7 +70,7 @@ class StageOperator(BaseOperator):
         """Continue with the trigger's event after the task was deferred; as `execute`."""
         run = _identity(context)
         self.pipeline = run.dag_id
-        with task_errors():
+        with noted_failure(context, AirflowFailException, StageFailedError, InfrastructureError), task_errors():
             settings = Settings.from_environment()
             resolved = self.resolved(context)
             work = work_at(resolved.store.address(resolved.spec.name, self.stage, fingerprint))

@@ -23,6 +23,14 @@ NUM_DAYS = 30
 Execute = Callable[[BaseOperator, Any], Any]
 
 
+@pytest.fixture(scope="session")
+def airflow_dags(airflow_database: None) -> None:
+    """The shipped pipelines in Airflow's database."""
+    from tests.unit.plugins.airflow_dags import write_dags
+
+    write_dags()
+
+
 @pytest.fixture
 def shop(installation: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Thirty partitions before the night; SHOP_URI leads to them. Return the folder of the partitions."""

@@ -12,11 +12,8 @@ import pytest
 from airflow.api_fastapi.app import create_auth_manager, get_auth_manager
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from airflow.models import DagRun, TaskInstance  # noqa: TID251 - what the api-server reads
-from airflow.models.dagbundle import DagBundleModel  # noqa: TID251 - as above
 from airflow.models.serialized_dag import SerializedDagModel  # noqa: TID251 - as above
 from airflow.models.xcom import XComModel  # noqa: TID251 - as above
-from airflow.serialization.definitions.dag import SerializedDAG
-from airflow.serialization.serialized_objects import LazyDeserializedDAG
 from airflow.utils.session import create_session
 from airflow.utils.state import DagRunState
 from airflow.utils.types import DagRunTriggeredByType, DagRunType
@@ -25,38 +22,18 @@ from sqlalchemy import delete
 from sqlalchemy.orm import Session
 
 from nightshift.api.application import app
-from nightshift.wiring.pipeline import build_dag, decision_dags
+from tests.unit.plugins.airflow_dags import PIPELINES
 from training.contracts import RunIdentity, StageResult
 from training.database import connect
 from training.database.schema import DatasetVersion
 from training.registry.decisions import record_candidate
 from training.registry.ledger import AliasHolder, Ledger
-from training.runtime.provenance import CHECKOUT
-from training.spec import load_spec
 
 API = "/api/v1"
-PIPELINES = ("search_ranking", "flight_delay")
 DONE = "manual__2026-02-01T02:00:00+00:00"
-BUNDLE = "dags-folder"
 AS_OF = "2026-02-01T02:00:00+00:00"
 BOUNDS = {"test": ["2026-01-30T00:00:00+00:00", "2026-02-01T00:00:00+00:00"]}
 OLD, NEW = "0a1b2c3d4e5f6071", "1" * 16
-
-
-@pytest.fixture(scope="session")
-def airflow_dags(airflow_database: None) -> None:
-    """The shipped pipelines in Airflow's database, as its parser writes them; helper DAGs too."""
-    with create_session() as session:
-        if session.get(DagBundleModel, BUNDLE) is None:
-            session.add(DagBundleModel(name=BUNDLE))
-    for name in PIPELINES:
-        path = CHECKOUT / "dags" / "pipelines" / f"{name}.yaml"
-        spec = load_spec(path)
-        for dag in (build_dag(spec, path), *decision_dags(spec, path)):
-            lazy = LazyDeserializedDAG.from_dag(dag)
-            with create_session() as session:
-                SerializedDAG.bulk_write_to_db(BUNDLE, None, [lazy], session=session)
-                SerializedDagModel.write_dag(lazy, bundle_name=BUNDLE, session=session)
 
 
 @dataclass(frozen=True)

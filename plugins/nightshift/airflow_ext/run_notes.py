@@ -1,0 +1,128 @@
+"""A note on each run of a pipeline with its outcome in one line: the decision with its reasons, or the task that failed and why.
+
+A task cannot write the note of its own run, so a listener does, in the process that ends the run: the scheduler. It writes in the
+scheduler's own transaction: a second one would wait for the row of the run, which the scheduler has locked.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.listeners import hookimpl
+from sqlalchemy import select
+
+from training.masking import masked
+from training.spec.rules.names import HELPER_SUFFIXES, PIPELINE_TAG, ROLLBACK
+
+if TYPE_CHECKING:
+    from airflow.models.dagrun import DagRun
+    from sqlalchemy.orm import Session
+
+logger = logging.getLogger("nightshift.airflow_ext.run_notes")
+
+RETURN_VALUE: Final = "return_value"
+FAILURE: Final = "failure"
+"""Key in XCom of what a failed try said: `operators.failures` writes it."""
+MAX_CHARS: Final = 1000
+"""Airflow's limit of a note."""
+DECIDES: Final = ("promote", ROLLBACK)
+"""Tasks whose result is a decision; the first that is there counts."""
+
+
+@hookimpl
+def on_dag_run_success(dag_run: DagRun, msg: str) -> None:
+    """Note what a run decided."""
+    del msg
+    _note(dag_run, is_failed=False)
+
+
+@hookimpl
+def on_dag_run_failed(dag_run: DagRun, msg: str) -> None:
+    """Note which task failed, and why."""
+    del msg
+    _note(dag_run, is_failed=True)
+
+
+def outcome_line(scalars: Mapping[str, Any]) -> str:
+    """Return a decision in one line.
+
+    Args:
+        scalars: of the result of a task that decides.
+    """
+    version = scalars.get("semantic_version") or scalars.get("version")
+    about = f"version {version} of {scalars.get('model')}" if version else str(scalars.get("model"))
+    decision = str(scalars.get("action") if scalars.get("action") not in (None, "recorded") else scalars.get("decision"))
+    reasons = str(scalars.get("reasons") or "")
+    return f"{decision.replace('_', ' ')}: {about}" + (f"; {reasons}" if reasons else "")
+
+
+def failure_line(failures: Mapping[str, str | None]) -> str:
+    """Return the failed tasks in one line.
+
+    Args:
+        failures: task to what it said; None: it said nothing.
+    """
+    told = [f"{task}: {words}" if words else task for task, words in failures.items()]
+    return f"failed in {'; '.join(told)}" if told else "failed"
+
+
+def _note(dag_run: DagRun, *, is_failed: bool) -> None:
+    from sqlalchemy.orm import object_session
+
+    try:
+        session = object_session(dag_run)
+        if session is None or not _is_ours(session, dag_run.dag_id):
+            return
+        known = dag_run.dag_run_note
+        if known is not None and known.user_id is not None:
+            # A person's words stay.
+            return
+        line = failure_line(_failures(session, dag_run)) if is_failed else _decision(session, dag_run)
+        if line:
+            dag_run.note = masked(" ".join(line.split()))[:MAX_CHARS]
+    except Exception:
+        # The note is for people: nothing that the scheduler does may depend on it.
+        logger.exception("no note for run %s of %s", dag_run.run_id, dag_run.dag_id)
+
+
+def _is_ours(session: Session, dag_id: str) -> bool:
+    from airflow.models.dag import DagTag
+
+    owner = next((dag_id.removesuffix(suffix) for suffix in HELPER_SUFFIXES if dag_id.endswith(suffix)), dag_id)
+    tagged = select(DagTag.dag_id).where(DagTag.dag_id == owner, DagTag.name == PIPELINE_TAG)
+    return dag_id == ROLLBACK or session.scalar(tagged) is not None
+
+
+def _decision(session: Session, dag_run: DagRun) -> str:
+    found = next((value for task_id in DECIDES if isinstance(value := _returned(session, dag_run, task_id, RETURN_VALUE), Mapping)), {})
+    scalars = found.get("scalars")
+    return outcome_line(scalars) if isinstance(scalars, Mapping) else ""
+
+
+def _failures(session: Session, dag_run: DagRun) -> dict[str, str | None]:
+    from airflow.models.taskinstance import TaskInstance
+
+    asked = select(TaskInstance.task_id).where(
+        TaskInstance.dag_id == dag_run.dag_id, TaskInstance.run_id == dag_run.run_id, TaskInstance.state == "failed"
+    )
+    found: dict[str, str | None] = {}
+    for task_id in session.scalars(asked.order_by(TaskInstance.end_date)):
+        words = _returned(session, dag_run, task_id, FAILURE)
+        found[task_id] = words if isinstance(words, str) else None
+    return found
+
+
+def _returned(session: Session, dag_run: DagRun, task_id: str, key: str) -> Any:
+    from airflow.models.xcom import XComModel
+
+    asked = select(XComModel.value).where(
+        XComModel.dag_id == dag_run.dag_id, XComModel.run_id == dag_run.run_id, XComModel.task_id == task_id, XComModel.key == key
+    )
+    value = session.scalar(asked.limit(1))
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        return value

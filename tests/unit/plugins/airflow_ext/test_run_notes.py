@@ -1,0 +1,138 @@
+"""The note of a run: its outcome in one line, written in the transaction that ends the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.models import DagRun  # noqa: TID251 - what the listener is given
+from airflow.models.serialized_dag import SerializedDagModel  # noqa: TID251 - as above
+from airflow.models.xcom import XComModel  # noqa: TID251 - as above
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.utils.session import create_session
+from airflow.utils.state import DagRunState
+from airflow.utils.types import DagRunTriggeredByType, DagRunType
+from sqlalchemy import delete
+from sqlalchemy.orm import Session
+
+from nightshift.airflow_ext import run_notes
+from nightshift.operators import failures
+from nightshift.operators.failures import noted_failure
+
+DECIDED = {
+    "decision": "rejected",
+    "action": "recorded",
+    "model": "search_ranking",
+    "version": "7",
+    "reasons": "NDCG@10 +0.1 %,\nrequired > 0.5 %",
+}
+
+
+@pytest.fixture
+def session(airflow_dags: None) -> Iterator[Session]:
+    with create_session() as session:
+        session.execute(delete(DagRun))
+    with create_session() as session:
+        yield session
+
+
+def ended(session: Session, state: DagRunState, values: dict[str, tuple[str, Any]], *, failed: tuple[str, ...] = (), dag_id: str) -> DagRun:
+    """Make a run with values in XCom (task to key and value), and end it as the scheduler does."""
+    dag = SerializedDagModel.get_dag(dag_id, session=session)
+    assert dag is not None
+    run = dag.create_dagrun(
+        run_id="r1",
+        run_after=datetime(2026, 2, 1, tzinfo=UTC),
+        logical_date=None,
+        data_interval=None,
+        run_type=DagRunType.MANUAL,
+        triggered_by=DagRunTriggeredByType.REST_API,
+        state=DagRunState.RUNNING,
+        session=session,
+    )
+    session.flush()
+    for task_id, (key, value) in values.items():
+        XComModel.set(key=key, value=value, dag_id=dag_id, task_id=task_id, run_id="r1", session=session)
+    for task_id in failed:
+        task = run.get_task_instance(task_id, session=session)
+        assert task is not None
+        task.state = "failed"
+    session.flush()
+    run.set_state(state)
+    (run_notes.on_dag_run_success if state is DagRunState.SUCCESS else run_notes.on_dag_run_failed)(dag_run=run, msg="")
+    session.flush()
+    return run
+
+
+def test_a_run_that_decided_has_the_decision_and_its_reasons_in_one_line(session: Session) -> None:
+    result = {"promote": ("return_value", {"scalars": DECIDED})}
+    run = ended(session, DagRunState.SUCCESS, result, dag_id="search_ranking")
+    assert run.note == "rejected: version 7 of search_ranking; NDCG@10 +0.1 %, required > 0.5 %"
+
+
+def test_what_moved_is_the_outcome() -> None:
+    moved = {**DECIDED, "decision": "accepted", "action": "canary_ended", "semantic_version": "1.2.0", "reasons": ""}
+    assert run_notes.outcome_line(moved) == "canary ended: version 1.2.0 of search_ranking"
+
+
+def test_a_failed_run_names_the_task_what_it_said_and_no_password(session: Session) -> None:
+    said = {"validate": ("failure", "[data.nulls] clicks.item_id: 3 nulls; postgresql://nightshift:hunter2@db/x")}
+    run = ended(session, DagRunState.FAILED, said, failed=("validate",), dag_id="search_ranking")
+    assert run.note is not None
+    assert run.note.startswith("failed in validate: [data.nulls] clicks.item_id: 3 nulls")
+    assert "hunter2" not in run.note
+    assert len(run_notes.failure_line({"train": None})) < run_notes.MAX_CHARS
+
+
+def test_a_long_reason_is_cut_to_what_airflow_keeps(session: Session) -> None:
+    run = ended(session, DagRunState.FAILED, {"train": ("failure", "x" * 5000)}, failed=("train",), dag_id="search_ranking")
+    assert run.note is not None
+    assert len(run.note) == run_notes.MAX_CHARS
+
+
+def test_a_persons_note_stays_and_ours_is_renewed(session: Session) -> None:
+    run = ended(session, DagRunState.FAILED, {}, failed=("train",), dag_id="search_ranking")
+    assert run.note == "failed in train"
+    run_notes.on_dag_run_success(dag_run=run, msg="")
+    assert run.note == "failed in train", "nothing was decided"
+    assert run.dag_run_note is not None
+    run.dag_run_note.content, run.dag_run_note.user_id = "looked at", "ada"
+    session.flush()
+    run_notes.on_dag_run_failed(dag_run=run, msg="")
+    assert run.note == "looked at"
+
+
+def test_values_of_another_form_leave_no_note_and_stop_nothing(session: Session) -> None:
+    forged = {"promote": ("return_value", {"scalars": ["rejected"]})}
+    assert ended(session, DagRunState.SUCCESS, forged, dag_id="search_ranking").note is None
+
+
+def test_runs_of_other_dags_have_no_note(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_notes, "PIPELINE_TAG", "another tag")
+    assert ended(session, DagRunState.FAILED, {}, failed=("train",), dag_id="search_ranking").note is None
+
+
+@pytest.mark.parametrize(("error", "kept"), [(AirflowFailException("[data.nulls] 3"), ["[data.nulls] 3"]), (AirflowSkipException("x"), [])])
+def test_a_task_keeps_the_words_of_its_failure_and_of_nothing_else(error: Exception, kept: list[str]) -> None:
+    pushed: list[str] = []
+
+    def push(*, key: str, value: str) -> None:
+        assert key == run_notes.FAILURE == failures.FAILURE
+        pushed.append(value)
+
+    context: Any = {"ti": SimpleNamespace(xcom_push=push)}
+    with pytest.raises(type(error)), noted_failure(context, AirflowFailException):
+        raise error
+    assert pushed == kept
+
+
+def test_a_note_that_cannot_be_left_does_not_hide_the_error() -> None:
+    def push(*, key: str, value: str) -> None:
+        raise ConnectionError(f"{key} {value}")
+
+    context: Any = {"ti": SimpleNamespace(xcom_push=push)}
+    with pytest.raises(AirflowFailException, match="3 nulls"), noted_failure(context, AirflowFailException):
+        raise AirflowFailException("3 nulls")
