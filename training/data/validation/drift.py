@@ -54,14 +54,17 @@ def value_drift(column: ValueColumn) -> Drift:
 def binned(older: NumberCounts, newer: NumberCounts) -> tuple[list[int], list[int]]:
     """Return the values of both sides in bins between the deciles of the older one, the missing ones first.
 
-    Without a finite number there is one bin.
+    A value that a tenth of the older ones have has a bin of its own: what is below it would be in it, and a share that moves from 1 to 0
+    would not be seen. Without a finite number there are two bins, of the missing ones and of the others.
     """
     if not older.histogram.total:
-        return [older.rows], [newer.rows]
+        return [older.num_missing, older.rows - older.num_missing], [newer.num_missing, newer.rows - newer.num_missing]
     _, mine, theirs = aligned(older.histogram, newer.histogram)
     up_to = np.cumsum(mine)
     ranks = [max(1, -(-int(up_to[-1]) * number // NUM_BINS)) for number in range(1, NUM_BINS)]
-    edges = np.unique(np.searchsorted(up_to, ranks, side="left"))
+    ends = np.unique(np.searchsorted(up_to, ranks, side="left"))
+    piles = ends[(mine[ends] > 1) & (mine[ends] * NUM_BINS >= up_to[-1]) & (ends > 0)]
+    edges = np.unique(np.concatenate([ends, piles - 1]))
 
     def counts(side: NumberCounts, up_to: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[int]:
         inside = np.diff(np.concatenate([[0], up_to[edges], up_to[-1:]])).tolist()

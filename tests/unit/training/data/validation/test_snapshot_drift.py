@@ -84,6 +84,24 @@ def test_equal_rows_have_no_drift_and_are_one_passed_check(tmp_path: Path) -> No
     assert checks[0].observed.startswith("2 columns within their limits")
 
 
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ([3.0] * 600, [2.0] * 600),
+        ([3.0] * 600, [4.0] * 600),
+        ([3.0] * 600, [3.0, -8.0] * 300),
+        ([1.0] * 594 + [0.0] * 6, [1.0, 0.0] * 300),
+        ([0.0] * 594 + [1.0] * 6, [1.0, 0.0] * 300),
+        ([None] * 600, [1.0, 2.0] * 300),
+        ([1.0, 2.0] * 300, [None] * 600),
+    ],
+    ids=["constant falls", "constant rises", "half falls", "ones become rare", "zeros become rare", "appears", "disappears"],
+)
+def test_a_share_that_leaves_a_frequent_value_exceeds_the_limit_in_either_direction(tmp_path: Path, before: Any, now: Any) -> None:
+    _, (check,) = compared(tmp_path, {"x": pa.array(before, pa.float64())}, {"x": pa.array(now, pa.float64())}, Drift(action="fail"))
+    assert (check.code, check.column, check.status) == ("drift.exceeded", "x", "failed")
+
+
 def test_missing_values_that_are_new_show_in_the_index(tmp_path: Path) -> None:
     found, checks = compared(tmp_path, {"x": pa.array([1.0, 2.0] * 500)}, {"x": pa.array([1.0, None] * 500)})
     assert (found["x"].missing_before, found["x"].missing_now) == (0, 0.5)
