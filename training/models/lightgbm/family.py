@@ -29,7 +29,7 @@ class LightgbmSettings(Section):
     min_gain_to_split: _Penalty = 0.0
     max_bin: Annotated[int, Field(ge=2, le=65535)] = 255
     categorical: bool = True
-    """Whether ids (`category`, `hash`, `bucket`, `identity`) are split as categories; false: as numbers, as `boosted_trees` does."""
+    """Whether ids (of `category`, `hash`, `datetime`, …) are split as categories; false: as numbers, as `boosted_trees` does."""
     objective: Literal["quantile", "poisson", "log"] | None = None
     """Of the task regression, as for `boosted_trees`. Absent: the squared error."""
     quantile_alpha: Annotated[float, Field(gt=0, lt=1)] | None = None

@@ -113,6 +113,16 @@ def test_a_larger_penalty_makes_smaller_weights_and_early_stopping_ends_it(tmp_p
     assert stopped.num_steps < 200
 
 
+def test_epochs_are_the_most_iterations_and_the_log_says_that_they_were_too_few(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    bench = FamilyBench(tmp_path, "binary")
+    result = fitted(bench, epochs=3)
+    assert (result.num_steps, result.best_epoch, len(result.history)) == (3, 3, 3)
+    assert "no minimum after 3 iterations" in caplog.text
+    caplog.clear()
+    fitted(bench)
+    assert "no minimum" not in caplog.text
+
+
 def test_missing_number_is_refused_by_its_feature(tmp_path: Path) -> None:
     bench = FamilyBench(tmp_path, "regression")
     path = next((bench.dataset_path / "shards").glob("validation-*"))

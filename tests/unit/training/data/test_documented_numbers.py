@@ -1,0 +1,63 @@
+"""Numbers that the guide on data states are those of the code."""
+
+from __future__ import annotations
+
+import pytest
+
+from training.data.classes import MAX_CLASSES
+from training.data.encoders import DEFAULT_MAX_CATEGORIES
+from training.data.engines.duckdb_windows import BLOCK_ROWS
+from training.data.text_grams import DEFAULT_TEXT_BUCKETS
+from training.data.validation.drift import FREQUENT_VALUES
+from training.data.validation.key_histogram import MAX_BINS
+from training.data.validation.label_checks import WARN_SHARE
+from training.data.validation.nights import MAX_NIGHTS
+from training.data.validation.snapshot_checks import DEFAULT_MEMORY
+from training.data.validation.snapshot_view import CHUNK_ROWS
+from training.data.validation.value_columns import MAX_FREQUENT, MAX_HELD, MAX_TEXT
+from training.runtime import stage_memory
+from training.runtime.provenance import CHECKOUT
+from training.sources import csv_reader, jsonl_reader, limits
+from training.spec.rules.features import MAX_TEXT_BUCKETS
+from training.spec.sections.drift import Drift
+from training.stages import check_data
+
+MIB = 1 << 20
+GUIDE = (CHECKOUT / "docs" / "data.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("words", "found", "expected"),
+    [
+        ("The header line has at most 1 MiB", csv_reader.MAX_HEADER_BYTES, MIB),
+        ("One object per line in UTF-8, at most 16 MiB", jsonl_reader.MAX_LINE_BYTES, 16 * MIB),
+        ("may take a quarter of the memory of the machine", limits.DEFAULT_SHARE, 0.25),
+        ("(default: half of the memory of the machine", stage_memory.DEFAULT_SHARE, 0.5),
+        ("gets 40 % of it, at least 128 MiB", stage_memory.ENGINE_SHARE, 0.4),
+        ("gets 40 % of it, at least 128 MiB", stage_memory.LEAST_ENGINE_BYTES, 128 * MIB),
+        ("One block of whole keys, about a million rows", BLOCK_ROWS, MIB),
+        ("(`max_categories` limits them, 1,000,000 when absent)", DEFAULT_MAX_CATEGORIES, 1_000_000),
+        ("128 buckets when absent, at most 1,024", DEFAULT_TEXT_BUCKETS, 128),
+        ("128 buckets when absent, at most 1,024", MAX_TEXT_BUCKETS, 1024),
+        ("Without the key, a share above 10 % causes a warning", WARN_SHARE, 0.1),
+        ("Of a table with more than `--size` (256MiB)", check_data.SIZE, "256MiB"),
+        ("sorts by chunks of 65,536 rows", CHUNK_ROWS, 65_536),
+        ("texts with more than 100,000 different values", MAX_HELD, 100_000),
+        ("`validate.memory` (default 1 GiB;", DEFAULT_MEMORY, 1024 * MIB),
+        ("up to 512 values of a text column", MAX_FREQUENT, 512),
+        ("more than 512 different texts, or one of more than 200 characters", MAX_TEXT, 200),
+        ("or its 20 most frequent texts", FREQUENT_VALUES, 20),
+        ("the histograms' bins (up to 1,024)", MAX_BINS, 1024),
+        ("shows the last 30 nights of each table", MAX_NIGHTS, 30),
+        ("    action: warn                        # fail, warn, off", Drift().action, "warn"),
+        ("    against: [previous, champion]\n", Drift().against, ("previous", "champion")),
+        ("    psi: 0.25\n    new_categories: 0.05\n", Drift().psi, 0.25),
+        ("    psi: 0.25\n    new_categories: 0.05\n", Drift().new_categories, 0.05),
+        ("0.2             # absent: reported and not judged", Drift().kolmogorov_smirnov, None),
+        ("sorted by name, at most 1,000", MAX_CLASSES, 1000),
+        ("one of several classes an integer from 0 to 999", MAX_CLASSES, 1000),
+    ],
+)
+def test_number_of_the_guide_is_that_of_the_code(words: str, found: object, expected: object) -> None:
+    assert words in GUIDE
+    assert found == expected
