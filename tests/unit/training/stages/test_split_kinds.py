@@ -67,6 +67,19 @@ def test_every_row_is_in_one_split_and_the_rows_order_changes_none(bench: Evalua
     assert {name: entry.digest for name, entry in mine.files.items()} == {name: entry.digest for name, entry in theirs.files.items()}
 
 
+def test_a_column_may_be_the_stratum_and_another_seed_divides_otherwise(bench: EvaluateBench, tmp_path: Path) -> None:
+    found = {}
+    splits = ("by: stratified, column: country", "by: stratified, column: country, seed: 5", "by: random", "by: random, seed: 5")
+    for number, split in enumerate(splits):
+        name = f"seed{number}"
+        frame, rows = divided(bench, bench.prepare({TIME: f"{split}, {SHARES}"}, work=name), tmp_path / name)
+        found[split] = set(frame["order_id"].iloc[rows["test"]])
+        if "stratified" in split:
+            for country, whole in frame["country"].value_counts().items():
+                assert abs((frame["country"].iloc[rows["test"]] == country).sum() - 0.3 * whole) < 1
+    assert len({frozenset(ids) for ids in found.values()}) == 4
+
+
 def test_rows_of_the_gaps_are_left_out_of_the_dataset(bench: EvaluateBench, tmp_path: Path) -> None:
     frame, rows = divided(bench, bench.prepare({TIME: f"{TIME}, gap: 2d"}, work="gap"), tmp_path)
     whole, before = divided(bench, bench.dataset_uri, tmp_path / "whole")
