@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from training.spec.rules.findings import Finding
-from training.spec.sections.data import Data, Prepare
+from training.spec.sections.data import Data, FeatureTable, Prepare, Source
 from training.spec.types import told
 from training.spec.yaml_reader import Path
 
@@ -26,6 +26,9 @@ ROLLBACK: Final = "rollback"
 HOUSEKEEPING: Final = "housekeeping"
 SHARED_DAGS: Final = (HOUSEKEEPING, ROLLBACK)
 """One DAG for all pipelines each."""
+
+ENGINE_COLUMNS: Final = ("file_row_number", "nightshift_file")
+"""The engine adds them to the rows of a file: where a row is."""
 
 
 def name_is_free(name: str) -> Iterator[Finding]:
@@ -57,7 +60,7 @@ def clash(path: Path, name: str, taken: Taken, hint: str) -> Finding:
 
 
 def columns_differ_by_more_than_case(data: Data) -> Iterator[Finding]:
-    """Yield a finding for each column of a table whose name another one of the table has in other case."""
+    """Yield a finding for each column of a table whose name another one of the table has in other case, or the engine has."""
     tables: list[tuple[Path, str, Iterable[str]]] = [
         (("data", "source", "columns"), data.source.table, data.source.columns),
         (("data", "source", "derive"), data.source.table, data.source.derive),
@@ -65,6 +68,18 @@ def columns_differ_by_more_than_case(data: Data) -> Iterator[Finding]:
     tables += [(("data", "features", index, "columns"), table.table, table.columns) for index, table in enumerate(data.features)]
     for path, owner, columns in tables:
         yield from _case_clashes(path, owner, columns)
+        yield from (_reserved((*path, name), name) for name in columns if name.lower() in ENGINE_COLUMNS)
+    sources: list[tuple[Path, Source | FeatureTable]] = [(("data", "source"), data.source)]
+    sources += [(("data", "features", index), table) for index, table in enumerate(data.features)]
+    for path, source in sources:
+        # Partitions in Parquet are stored byte for byte, with the columns that nobody reads.
+        if source.kind == "parquet" and source.partition is not None:
+            yield from (_reserved((*path, "ignore"), name) for name in source.ignore if name.lower() in ENGINE_COLUMNS)
+
+
+def _reserved(path: Path, name: str) -> Finding:
+    message = f"{name} is reserved: the engine calls the place of a row in its file so"
+    return Finding(path, "column.clash", message, "give the column another name where the data is made")
 
 
 def derived_features_differ_by_more_than_case(prepare: Prepare) -> Iterator[Finding]:

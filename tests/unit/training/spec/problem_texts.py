@@ -34,6 +34,18 @@ CASES: list[tuple[str, str, str, str]] = [
         "zzz: 1",
         "train.zzz: [spec.unknown_key] unknown key 'zzz' (known: activation_checkpointing, batch_size, checkpoint, class_weight, early_stopping, epochs, from_checkpoint, gradient_compression, learning_rate, micro_batch_size, model, momentum, optimizer, parallel, placement, powersgd_rank, precision, replica_check_steps, schedule, seed, settings, straggler_ratio, warmup_share, warmup_steps, weight_decay)",
     ),
+    (
+        R,
+        "price: {type: float}",
+        "price: {type: float}\n      file_row_number: {type: int64}",
+        "data.source.columns.file_row_number: [column.clash] file_row_number is reserved: the engine calls the place of a row in its file so (give the column another name where the data is made)",
+    ),
+    (
+        R,
+        "    window: 30d",
+        "    ignore: [File_Row_Number]\n    window: 30d",
+        "data.source.ignore: [column.clash] File_Row_Number is reserved: the engine calls the place of a row in its file so (give the column another name where the data is made)",
+    ),
     (R, LR, "learning_rate: 0", "train.learning_rate: [field.range] must be greater than 0, got 0"),
     (R, LR, "learning_rate: -1", "train.learning_rate: [field.range] must be greater than 0, got -1"),
     (R, LR, "learning_rate: .nan", "train.learning_rate: [field.range] must be finite, got nan"),
