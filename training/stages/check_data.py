@@ -223,11 +223,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     exit_code = spec_check.main(options.files)
     if not options.data or exit_code:
         return exit_code
+    try:
+        size_bytes = parse_size(options.size)
+    except ValueError:
+        sys.stderr.write(f"--size {options.size!r}: write a number and a unit, at least 16MiB: {SIZE}\n")
+        return int(ExitCode.BAD_SPEC)
     specs, _ = spec_check.check_files(options.files)
     for path, (spec, _warnings) in specs.items():
         try:
             as_of = settle_as_of(spec, parameter=options.as_of, logical_date=None, run_after=datetime.now(UTC))
-            found = check_data(resolve_uris(spec), as_of, size_bytes=parse_size(options.size), say=_print)
+            found = check_data(resolve_uris(spec), as_of, size_bytes=size_bytes, say=_print)
         except (NightshiftError, ValueError) as err:
             sys.stderr.write(f"{path}: {err}\n")
             exit_code = exit_code or int(getattr(err, "exit_code", ExitCode.BAD_SPEC))

@@ -340,7 +340,7 @@ class Feature(Section):
     max_categories: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
     """More different values than this are refused; absent: the transform's own limit."""
     buckets: Annotated[int, Field(ge=2, le=10_000_000)] | None = None
-    """Of `hash`, `bucket` and `text`; of `text` each is an input of the model, at most 1,024."""
+    """Of `hash` (absent: 65,536), `bucket` (absent: 10) and `text` (absent: 128; each is an input of the model, at most 1,024)."""
     top: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
     """Of `category`: only so many of the most frequent values have an id of their own; all others, also those never seen, have one
     together. Absent: each value has its own, up to `max_categories`."""

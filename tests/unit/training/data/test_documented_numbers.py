@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from training.data.classes import MAX_CLASSES
-from training.data.encoders import DEFAULT_MAX_CATEGORIES
+from training.data.encoders import DEFAULT_BUCKETS, DEFAULT_HASH_BUCKETS, DEFAULT_MAX_CATEGORIES
 from training.data.engines.duckdb_windows import BLOCK_ROWS
 from training.data.text_grams import DEFAULT_TEXT_BUCKETS
 from training.data.validation.drift import FREQUENT_VALUES
@@ -61,3 +61,10 @@ GUIDE = (CHECKOUT / "docs" / "data.md").read_text(encoding="utf-8")
 def test_number_of_the_guide_is_that_of_the_code(words: str, found: object, expected: object) -> None:
     assert words in GUIDE
     assert found == expected
+
+
+def test_buckets_of_the_reference_are_those_of_the_code() -> None:
+    words = (
+        f"Of `hash` (absent: {DEFAULT_HASH_BUCKETS:,}), `bucket` (absent: {DEFAULT_BUCKETS}) and `text` (absent: {DEFAULT_TEXT_BUCKETS};"
+    )
+    assert words in (CHECKOUT / "docs" / "reference" / "spec.md").read_text(encoding="utf-8")

@@ -130,6 +130,44 @@ def test_the_store_and_the_ledger_of_the_installation_are_not_touched(tmp_path: 
     assert set(tmp_path.iterdir()) == before, "the scratch folder is removed"
 
 
+@pytest.mark.parametrize("found", [ExitCode.DONE, ExitCode.BAD_DATA])
+def test_options_reach_the_check_and_its_exit_code_is_that_of_the_command(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, found: ExitCode
+) -> None:
+    asked: list[tuple[str, datetime, int]] = []
+
+    def check(spec: PipelineSpec, as_of: datetime, *, size_bytes: int, say: object) -> ExitCode:
+        asked.append((spec.name, as_of, size_bytes))
+        return found if spec.name == "cancelled_orders" else ExitCode.DONE
+
+    monkeypatch.setattr(check_data, "check_data", check)
+    monkeypatch.setenv("ORDERS_URI", tmp_path.as_uri())
+    monkeypatch.setenv("SHOP_URI", tmp_path.as_uri())
+    monkeypatch.setenv("ALERTS_URI", "https://example.com")
+    files = [str(EXAMPLE / "cancelled_orders.yaml"), str(PIPELINES / "search_ranking.yaml")]
+    assert main(["--data", "--as-of", "2026-03-15", "--size", "32MiB", *files]) == found
+    # A day begins at midnight in the pipeline's time zone.
+    assert sorted(asked) == [
+        ("cancelled_orders", datetime(2026, 3, 14, 23, tzinfo=UTC), 32 * 2**20),
+        ("search_ranking", datetime(2026, 3, 15, tzinfo=UTC), 32 * 2**20),
+    ]
+
+
+@pytest.mark.parametrize("size", ["3KiB", "much"])
+def test_a_size_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], size: str) -> None:
+    monkeypatch.setattr(check_data, "check_data", lambda *_, **__: pytest.fail("it was read"))
+    assert main(["--data", "--size", size, str(EXAMPLE / "cancelled_orders.yaml")]) == 64
+    assert capsys.readouterr().err == f"--size {size!r}: write a number and a unit, at least 16MiB: 256MiB\n"
+
+
+def test_a_stage_that_fails_gives_the_exit_code_that_it_would_have(shop: Path) -> None:
+    for back in range(DAYS):
+        shutil.rmtree(day_path(shop, LAST - timedelta(days=back)).parent)
+    text, exit_code = checked(spec_of(shop))
+    assert "FAIL  ingest: [data.empty] table 'clicks' has no data files" in text
+    assert exit_code == ExitCode.BAD_DATA
+
+
 def test_without_data_the_files_alone_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check_data, "check_data", lambda *_, **__: pytest.fail("no data was asked for"))
     assert main([str(EXAMPLE / "cancelled_orders.yaml")]) == 0
