@@ -32,6 +32,8 @@ class Command:
     help: str
     needs_checkout: bool = False
     """It starts an installation, which exists in a checkout only."""
+    needs_home: bool = False
+    """It asks the services of the installation, unless variables name a server."""
     needs_ledger: bool = False
     needs_store: bool = False
     """In a checkout, it is that of the installation there, unless a variable names another."""
@@ -39,6 +41,7 @@ class Command:
 
 COMMANDS: Final[Mapping[str, Command]] = {
     "run": Command(module="devstack", arguments=("run",), help="run the next night of a pipeline (in a checkout)", needs_checkout=True),
+    "runs": Command(module="nightshift.client.runs_command", help="list, show and start runs, here or on a server", needs_home=True),
     "check": Command(module="training.stages.check_data", help="check pipelines' YAML files, and with --data their data"),
     "layout": Command(module="training.models.layout", help="plan how the processes of a training share its model"),
     "checkpoints": Command(module="training.engine.checkpoint", help="list, export, restore and import checkpoints", needs_store=True),
@@ -93,6 +96,8 @@ def process_of(name: str, given: Sequence[str], *, folder: Path, environ: Mappin
             raise _refused("command.checkout", f"the checkout {checkout} is not installed", hint=f"make -C {checkout} install")
         folders = [str(checkout), str(checkout / "plugins"), *_python_path(environment)]
         environment["PYTHONPATH"] = os.pathsep.join(folders)
+    elif command.needs_home and checkout is not None and not HOME.text(environment):
+        environment["NIGHTSHIFT_HOME"] = str(checkout / ".local")
     elif command.needs_ledger and not (DATABASE.text(environment) or HOME.text(environment)):
         if checkout is None:
             raise _refused(

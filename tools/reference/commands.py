@@ -18,6 +18,7 @@ TARGET: Final = re.compile(r"^([a-z-]+):.*## (.*)$", re.MULTILINE)
 MODULES: Final[tuple[tuple[str, tuple[tuple[str, ...], ...]], ...]] = (
     ("nightshift.console", ((),)),
     ("devstack.__main__", ((), ("run",), ("backfill",), ("start",), ("stop",), ("status",), ("follow",), ("env",), ("supervise",))),
+    ("nightshift.client.runs_command", ((), ("list",), ("show",), ("start",))),
     ("training.registry.cli", ((), ("show",), ("rollback",), ("check",))),
     ("training.registry.datasets", ((), ("list",), ("show",), ("deprecate",))),
     ("training.spec.check", ((),)),

@@ -1,7 +1,7 @@
 """What operators need around them: an installation, Airflow's context of a task, a shop of empty files, a launcher that is scripted."""
 
 import contextvars
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,6 +29,15 @@ def airflow_dags(airflow_database: None) -> None:
     from tests.unit.plugins.airflow_dags import write_dags
 
     write_dags()
+
+
+@pytest.fixture
+def seeded(airflow_dags: None, installation: Path) -> Iterator[Any]:
+    """The REST API's application over an installation with runs, models and data."""
+    from tests.unit.plugins.seeded_installation import seeded_installation
+
+    with seeded_installation() as found:
+        yield found
 
 
 @pytest.fixture

@@ -56,7 +56,7 @@ def test_store_in_a_checkout_is_the_checkouts_unless_a_variable_names_another(ch
 def test_this_repository_is_a_checkout_that_has_every_module_of_a_subcommand() -> None:
     assert checkout_above(ROOT / "docs") == ROOT
     for command in COMMANDS.values():
-        path = ROOT / command.module.replace(".", "/")
+        path = ROOT / ("plugins" if command.module.startswith("nightshift.") else "") / command.module.replace(".", "/")
         assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file()
 
 

@@ -11,7 +11,7 @@ from fastapi.routing import APIRoute
 
 from nightshift.api.access import access
 from nightshift.api.application import api, openapi
-from tests.unit.plugins.api.conftest import DONE, OLD, Seeded
+from tests.unit.plugins.seeded_installation import DONE, OLD, Seeded
 
 RUN = quote(f"search_ranking:{DONE}", safe="")
 READS = [

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.unit.plugins.api.conftest import DONE, NEW, OLD, PIPELINES, Seeded
+from tests.unit.plugins.seeded_installation import DONE, NEW, OLD, PIPELINES, Seeded
 
 
 def test_pipelines_are_the_dags_of_specs_and_not_their_helpers(seeded: Seeded) -> None:

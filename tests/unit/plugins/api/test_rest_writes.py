@@ -9,7 +9,7 @@ import pytest
 
 from nightshift.api.routing import MAX_BODY_BYTES
 from nightshift.queries import runs
-from tests.unit.plugins.api.conftest import NEW, OLD, Seeded
+from tests.unit.plugins.seeded_installation import NEW, OLD, Seeded
 from training.database import connect
 from training.database.datasets import deprecate
 

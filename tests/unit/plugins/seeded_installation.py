@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
-import pytest
 from airflow.api_fastapi.app import create_auth_manager, get_auth_manager
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from airflow.models import DagRun, TaskInstance  # noqa: TID251 - what the api-server reads
@@ -50,8 +49,9 @@ class Seeded:
         return self.client.post(API + path, json=body, headers={**self.headers(user, role), **options.pop("headers", {})}, **options)
 
 
-@pytest.fixture
-def seeded(airflow_dags: None, installation: Path) -> Iterator[Seeded]:
+@contextmanager
+def seeded_installation() -> Iterator[Seeded]:
+    """Yield the application over an installation with runs, models and data."""
     create_auth_manager()
     _seed_runs()
     for name in PIPELINES:

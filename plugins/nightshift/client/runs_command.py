@@ -1,0 +1,194 @@
+"""Runs of a server's pipelines: listed, shown, started.
+
+    nightshift runs list [PIPELINE] [--state failed] [--limit 20] [--json]
+    nightshift runs show PIPELINE:RUN_ID [--json]
+    nightshift runs start PIPELINE [--as-of 2026-01-31] [--set train.learning_rate=0.01] [--snapshot VERSION] [--force] [--wait] [--json]
+
+The server is that of --server or NIGHTSHIFT_SERVER, with the token in NIGHTSHIFT_TOKEN; without them, the laptop installation.
+
+Exit codes: 0 done; 1 the run that `--wait` waited for failed; 2 the command line is wrong; 64 the request is wrong; 74 the server does
+not answer; 77 refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from itertools import islice
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from nightshift.client.client import Client
+from nightshift.client.login import SERVER, client_of
+from nightshift.queries.records import Run, RunSummary, Stage
+from training.errors import NightshiftError, Problem, SpecError, shown
+from training.format import NOTHING, brief, finite
+
+LIMIT: Final = 20
+SECTIONS: Final = ("train", "evaluate", "tune")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; return the exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        with client_of(options.server) as client:
+            return _COMMANDS[options.command](client, options)
+    except NightshiftError as err:
+        sys.stderr.write(f"error: {err}\n")
+        return int(err.exit_code)
+    except BrokenPipeError:
+        # `| head` has seen enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="nightshift runs", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="{list,show,start}")
+    listing = commands.add_parser("list", help="the newest runs first")
+    listing.add_argument("pipeline", nargs="?", help="name of a pipeline; absent: all")
+    listing.add_argument("--state", choices=("queued", "running", "success", "failed"), help="only runs in this state")
+    listing.add_argument("--limit", type=int, default=LIMIT, help=f"how many at most; default {LIMIT}")
+    show = commands.add_parser("show", help="one run with its stages")
+    show.add_argument("id", metavar="PIPELINE:RUN_ID", help="as `list` shows it")
+    start = commands.add_parser("start", help="queue a run")
+    start.add_argument("pipeline", help="name of a pipeline")
+    start.add_argument("--as-of", metavar="TIME", help="a day, or a time with an offset; default: the last slot")
+    start.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="a key of train, evaluate or tune; the value is JSON"
+    )
+    start.add_argument("--snapshot", metavar="VERSION", help="dataset version instead of the sources")
+    start.add_argument("--force", action="store_true", help="do the work of every stage again")
+    start.add_argument("--key", help="idempotency key: the same key starts one run within 24 hours")
+    start.add_argument("--wait", action="store_true", help="show each stage, and return when the run has ended")
+    for command in (listing, show, start):
+        command.add_argument("--server", metavar="URL", help=f"address of the api-server; default: {SERVER.name}")
+        command.add_argument("--json", action="store_true", help="as JSON")
+    return parser
+
+
+def overrides_of(settings: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return section to keys and values of `train.learning_rate=0.01`.
+
+    Raises:
+        SpecError: `command.set`.
+    """
+    found: dict[str, Any] = {}
+    for setting in settings:
+        key, separator, text = setting.partition("=")
+        *folders, last = key.split(".")
+        if not separator or not folders or folders[0] not in SECTIONS or not all((*folders, last)):
+            hint = f"write --set train.learning_rate=0.01; sections: {', '.join(SECTIONS)}"
+            raise SpecError("--set", [Problem(code="command.set", message=f"{shown(setting)} is not a key with a value", hint=hint)])
+        place = found
+        for folder in folders:
+            place = place.setdefault(folder, {})
+        try:
+            place[last] = json.loads(text)
+        except ValueError:
+            # A word: `--set train.optimizer=adamw`.
+            place[last] = text
+    return found
+
+
+def _list(client: Client, options: argparse.Namespace) -> int:
+    found = list(islice(client.runs(options.pipeline, state=options.state), max(0, options.limit)))
+    if options.json:
+        _print_json(found)
+        return 0
+    width = max((len(run.id) for run in found), default=0)
+    for run in found:
+        line = f"{run.id:<{width}}  {run.state:<8}  {_time(run.started_at)}  {run.note or ''}".rstrip()
+        # A note has a line of its terminal; a program that reads gets it whole.
+        sys.stdout.write((line[: shutil.get_terminal_size().columns] if sys.stdout.isatty() else line) + "\n")
+    if not found:
+        sys.stdout.write("there is no such run\n")
+    return 0
+
+
+def _show(client: Client, options: argparse.Namespace) -> int:
+    run = client.run(options.id)
+    if options.json:
+        _print_json(run)
+    else:
+        sys.stdout.write("".join(f"{line}\n" for line in _words(run)))
+    return 0
+
+
+def _start(client: Client, options: argparse.Namespace) -> int:
+    run = client.start_run(
+        options.pipeline,
+        as_of=options.as_of,
+        snapshot=options.snapshot,
+        force=options.force,
+        overrides=overrides_of(options.set),
+        key=options.key,
+    )
+    if options.wait:
+        if not options.json:
+            sys.stdout.write(f"{run.id}\n")
+        run = client.wait(run.id, each=(lambda _run: None) if options.json else _Progress().show)
+    if options.json:
+        _print_json(run)
+    else:
+        sys.stdout.write("".join(f"{line}\n" for line in _words(run)) if options.wait else f"{run.id}  {run.state}\n")
+    return 1 if run.state == "failed" else 0
+
+
+class _Progress:
+    """Says once of each stage that it ended."""
+
+    def __init__(self) -> None:
+        self._told: set[tuple[str, int, str]] = set()
+
+    def show(self, run: Run) -> None:
+        for stage in run.stages:
+            event = (stage.name, stage.try_number, stage.state or "")
+            if stage.state in ("success", "failed", "up_for_retry", "upstream_failed", "skipped") and event not in self._told:
+                self._told.add(event)
+                sys.stdout.write(f"{_stage_line(stage)}\n")
+                sys.stdout.flush()
+
+
+def _words(run: Run) -> list[str]:
+    lines = {
+        "run": run.id,
+        "state": run.state + (f": {run.note}" if run.note else ""),
+        "as of": NOTHING if run.as_of is None else run.as_of.isoformat(),
+        "started": f"{_time(run.started_at)}" + (f" by {run.triggered_by}" if run.triggered_by else ""),
+        "ended": _time(run.ended_at),
+    }
+    if run.parameters:
+        lines["given"] = json.dumps(run.parameters, sort_keys=True)
+    return [f"{name + ':':<9}{value}" for name, value in lines.items()] + ["", *[_stage_line(stage) for stage in run.stages]]
+
+
+def _stage_line(stage: Stage) -> str:
+    seconds = "" if stage.seconds is None else f"{stage.seconds:,.1f} s"
+    found = [f"{name} {brief(value)}" for name, value in stage.scalars.items() if finite(value) is not None]
+    if stage.reused_from:
+        found.insert(0, f"reused from {stage.reused_from}")
+    return f"{stage.name:<10}{stage.state or 'waits':<16}{seconds:>10}  {', '.join(found[:4])}".rstrip()
+
+
+def _time(instant: datetime | None) -> str:
+    return NOTHING if instant is None else instant.isoformat(timespec="seconds")
+
+
+def _print_json(found: BaseModel | Sequence[RunSummary]) -> None:
+    value = found.model_dump(mode="json") if isinstance(found, BaseModel) else [each.model_dump(mode="json") for each in found]
+    sys.stdout.write(json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+_COMMANDS: Final[Mapping[str, Callable[[Client, argparse.Namespace], int]]] = {"list": _list, "show": _show, "start": _start}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
