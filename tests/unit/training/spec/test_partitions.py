@@ -174,6 +174,17 @@ def test_partitions_of_a_feature_table_reach_as_far_as_its_rows_can_be_used(tmp_
     assert spec_part(spec, "ingest") != spec_part(plain, "ingest")
 
 
+def test_no_partition_of_a_feature_table_is_needed_whose_rows_no_prediction_can_see(tmp_path: Path) -> None:
+    text = (CHECKOUT / "dags" / "pipelines" / "flight_delay.yaml").read_text(encoding="utf-8")
+    at = text.index("table: weather")
+    line = text[text.index("uri:", at) : text.index("\n", text.index("uri:", at))]
+    spec = loaded(tmp_path, FLIGHTS, (line, f'{line}\n      partition: "{{date}}/%H"'))
+    # The last flight is decided two hours before it, and a row is known an hour after its time.
+    newest = window(spec, AS_OF)[1] - timedelta(hours=3)
+    begin, end = bounds_of(windows_of(spec, AS_OF)["weather"].partitions[-1], ZoneInfo(spec.timezone))
+    assert begin <= newest < end
+
+
 def test_partitions_of_a_dimension_are_refused(tmp_path: Path) -> None:
     text = (CHECKOUT / "dags" / "pipelines" / "flight_delay.yaml").read_text(encoding="utf-8")
     at = text.index("table: planes")
