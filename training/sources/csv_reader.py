@@ -31,6 +31,9 @@ CONVERSION: Final = re.compile(
 RAGGED: Final = re.compile(r"Row #(?P<row>\d+): Expected (?P<expected>\d+) columns, got (?P<found>\d+)")
 LONE_RETURN: Final = re.compile(rb"\r(?!\n|\Z)")
 """A carriage return before anything but a line feed; one at the end of a chunk is judged with the chunk that follows."""
+TOO_LONG: Final = "straddling object"
+"""Arrow's words for a line that is longer than its blocks of 1 MiB, or than two of them, as it lies."""
+BLOCK_BYTES: Final = 1024 * 1024
 INVALID_VALUE: Final = re.compile(r"invalid value '(?P<value>.*)'", re.DOTALL)
 
 
@@ -92,7 +95,7 @@ def read_csv(path: Path, types: Mapping[str, pa.DataType], *, source: str, may_b
         except pa.ArrowInvalid as err:
             raise _explained(str(err), path, header, types, source=source) from err
     if table.num_rows == 0 and not may_be_empty:
-        raise DataError("data.empty", f"{source} has a header line and no rows")
+        raise DataError("data.empty", f"{source} has a header line and no rows", hint="see whether the source was written")
     return table
 
 
@@ -169,7 +172,23 @@ def _explained(message: str, path: Path, header: list[str], types: Mapping[str, 
             f"{source}, line {_line_of(path, int(found['row']))}, column {shown(name)}: {what}",
             hint="correct the value, or the column's type in the YAML; timestamps need an offset, 2026-01-31T06:00:00Z",
         )
-    return DataError("format.csv", f"{source}: {message.splitlines()[0]}")
+    if TOO_LONG in message:
+        hint = "shorten its values, or write JSON lines or Parquet"
+        return _malformed(source, _long_line(path), f"longer than {BLOCK_BYTES:,} bytes", hint)
+    return DataError("format.csv", f"{source}: {message.splitlines()[0]}", hint="write the file again")
+
+
+def _long_line(path: Path) -> int:
+    """Return the number of the first line that is longer than a block; of one that has no end, no more than a part is in memory."""
+    number, length = 1, 0
+    with path.open("rb") as stream:
+        while part := stream.readline(BLOCK_BYTES):
+            length += len(part)
+            if length > BLOCK_BYTES:
+                return number
+            if part.endswith(b"\n"):
+                number, length = number + 1, 0
+    return number
 
 
 def _line_of(path: Path, row: int) -> int:

@@ -285,7 +285,7 @@ def _sql_type(name: str) -> str:
 
 def _open_parquet(path: Path, *, source: str) -> pq.ParquetFile:
     if path.stat().st_size == 0:
-        raise DataError("data.empty", f"{source} has 0 bytes")
+        raise DataError("data.empty", f"{source} has 0 bytes", hint="write the file again; a file of Parquet without rows has a footer")
     try:
         file = pq.ParquetFile(path)
     except (pa.ArrowException, OSError) as err:

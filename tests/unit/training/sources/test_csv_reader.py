@@ -54,6 +54,8 @@ def read(tmp_path: Path, data: bytes) -> pa.Table:
         (b"n,x,t,s\n1,1.5,,a\r", "format.csv", "f.csv, line 2: a carriage return (CR) that no line feed (LF) follows"),
         (b"n" * 2_000_000 + b"\n1\n", "format.csv", "f.csv, line 1: the header line is longer than 1,048,576 bytes"),
         (b"n" * 200_000 + b"\n1\n", "format.csv", "f.csv, line 1: the header line cannot be read: field larger than field limit (131072)"),
+        (b"n,x,t,s\n" + GOOD * 3 + b"1,1.5,," + b"a" * 3_000_000 + b"\n", "format.csv", "f.csv, line 5: longer than 1,048,576 bytes"),
+        (b"n,x,t,s\n" + GOOD + b"0" * 3_000_000, "format.csv", "f.csv, line 3: longer than 1,048,576 bytes"),
         (b"", "data.empty", "f.csv is empty: it has no header line"),
         (b"n,x,t,s\n", "data.empty", "f.csv has a header line and no rows"),
     ],
@@ -62,6 +64,7 @@ def test_damage_is_named_with_its_line(tmp_path: Path, data: bytes, code: str, m
     with pytest.raises(DataError) as caught:
         read(tmp_path, data)
     assert (caught.value.code, caught.value.message) == (code, message)
+    assert caught.value.hint
 
 
 @pytest.mark.parametrize("chunk_bytes", [1, 3, 5, 7])
