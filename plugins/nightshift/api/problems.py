@@ -127,8 +127,14 @@ async def _http(request: Request, err: Exception) -> Response:
         # A browser's page.
         return await http_exception_handler(request, err)
     codes = {401: "access.unauthenticated", 403: "access.denied", 404: "route.unknown", 405: "route.method", 413: "request.too_large"}
+    if err.status_code == 400:
+        # FastAPI's answer to a body that is no JSON.
+        return problem(422, "request.invalid", str(err.detail), hint="send JSON in UTF-8")
     hint = "send a token of Airflow's /auth/token as `Authorization: Bearer …`" if err.status_code == 401 else ""
-    return problem(err.status_code, codes.get(err.status_code, "request.refused"), str(err.detail), hint=hint)
+    response = problem(err.status_code, codes.get(err.status_code, "request.refused"), str(err.detail), hint=hint)
+    # 405 names the methods that a path has.
+    response.headers.update(err.headers or {})
+    return response
 
 
 async def _unexpected(request: Request, err: Exception) -> JSONResponse:

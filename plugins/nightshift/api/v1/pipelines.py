@@ -18,10 +18,13 @@ from nightshift.queries.datasets import check_usable
 from nightshift.queries.records import Page, Pipeline, Run
 from nightshift.settings import Settings
 from training.database import connect
+from training.spec.schedule import AS_OF_PATTERN
 from training.spec.types import NAME_RULE
 
 router = APIRouter(route_class=ApiRoute, tags=["pipelines"])
 MAX_PAGE = 50
+AS_OF = AS_OF_PATTERN.removesuffix(r"(?!\n)")
+"""Pydantic's `$` is the end, and it knows no look-ahead."""
 
 
 class StartRun(BaseModel):
@@ -31,7 +34,9 @@ class StartRun(BaseModel):
         extra="forbid", json_schema_extra={"examples": [{"as_of": "2026-02-01", "train": {"learning_rate": 0.01}}, {"force": True}]}
     )
 
-    as_of: str | None = Field(default=None, max_length=40, description="A day, or a time with an offset; null: the last slot.")
+    as_of: str | None = Field(
+        default=None, pattern=AS_OF, max_length=40, description="A day, or a time with an offset; null: the last slot."
+    )
     force: bool = Field(default=False, description="Do the work of every stage again, also where its result is there.")
     snapshot: str | None = Field(
         default=None, pattern="^[0-9a-f]{16}([0-9a-f]{48})?$", description="Dataset version instead of the sources."

@@ -127,3 +127,8 @@ def test_a_database_that_does_not_answer_is_503_without_its_password(seeded: See
     answer = seeded.get("/models")
     assert (answer.status_code, answer.json()["code"], answer.headers["retry-after"]) == (503, "database.unavailable", "5")
     assert "secret" not in answer.text
+
+
+def test_a_method_that_a_path_does_not_have_is_405_with_those_it_has(seeded: Seeded) -> None:
+    answer = seeded.client.request("DELETE", "/api/v1/models", headers=seeded.headers("root", "admin"))
+    assert (answer.status_code, answer.json()["code"], answer.headers["allow"]) == (405, "route.method", "GET")

@@ -72,7 +72,7 @@ def test_a_refused_request_may_be_repeated_once_its_reason_is_gone(seeded: Seede
 @pytest.mark.parametrize(
     ("body", "code"),
     [
-        ({"as_of": "yesterday"}, "conf.invalid"),
+        ({"as_of": "yesterday"}, "request.invalid"),
         ({"train": {"learning_rate": "fast"}}, "conf.invalid"),
         ({"train": {"learning_speed": 1}}, "conf.invalid"),
         ({"learning_rate": 0.1}, "request.invalid"),
@@ -110,3 +110,11 @@ def test_a_version_is_deprecated_once_and_the_repetition_has_the_same_answer(see
     assert (without_key.status_code, without_key.json()["code"]) == (409, "snapshot.deprecated")
     blank = seeded.post(f"/datasets/search_ranking/versions/{OLD}/deprecate", {"reason": "  "})
     assert (blank.status_code, blank.json()["code"]) == (422, "snapshot.reason")
+
+
+@pytest.mark.parametrize("body", [b"{", b"\xff\xfe", b"", b'{"as_of": NaN}'])
+def test_a_body_that_is_no_json_is_invalid(seeded: Seeded, body: bytes) -> None:
+    headers = {**seeded.headers("bob", "user"), "Content-Type": "application/json"}
+    answer = seeded.client.post(f"/api/v1{START}", content=body, headers=headers)
+    assert (answer.status_code, answer.json()["code"]) == (422, "request.invalid")
+    assert answer.headers["content-type"] == "application/problem+json"
