@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import runpy
 from datetime import UTC, datetime
 from typing import Any
@@ -75,3 +76,17 @@ def test_model_beats_the_seasonal_naive_forecast_in_rmse_and_mae(night: tuple[di
     for metric in ("rmse", "mae"):
         assert metrics["metrics"][metric] < 0.9 * naive["seasonal_7d"][metric]
     assert metrics["baselines"]["worse"] == []
+
+
+def test_figures_of_the_tutorial_are_those_of_the_night(night: tuple[dict[str, Any], pd.DataFrame]) -> None:
+    metrics = night[0]
+    naive = {entry["name"]: entry["metrics"] for entry in metrics["baselines"]["found"]}
+    text = (CHECKOUT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    rows = {
+        "value of one week before": naive["seasonal_7d"],
+        "last known value": naive["last_value"],
+        "model with the lags": metrics["metrics"],
+    }
+    for words, found in rows.items():
+        (stated,) = re.findall(rf"^\| {words} \| ([0-9.]+) \| ([0-9.]+) \|$", text, re.MULTILINE)
+        assert [float(number) for number in stated] == pytest.approx([found["rmse"], found["mae"]], abs=0.002)
