@@ -72,8 +72,11 @@ def test_integers_that_pandas_cannot_tell_apart_are_no_categories() -> None:
     assert caught.value.code == "transform.precision"
 
 
-def test_pooled_category_of_numbers_takes_what_max_categories_would_refuse() -> None:
+def test_pooled_category_of_numbers_takes_what_max_categories_would_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("training.data.encoders.DEFAULT_MAX_CATEGORIES", 100)
     values = list(range(1000)) * 2 + [7]
+    with pytest.raises(DataError, match="cardinality"):
+        fit_one(values, "category")
     transforms = fit_one(values, "category", top=1)
     assert apply_one(transforms, [7, 8, -1, 2.5]) == [1, 2, 2, 2]
 
