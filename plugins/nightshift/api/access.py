@@ -35,6 +35,10 @@ class Access:
         """Return whether the user may see a pipeline's runs, and with them its models and data."""
         return self._may(pipeline, "GET")
 
+    def may_start(self, dag_id: str) -> bool:
+        """Return whether the user may start runs of a DAG."""
+        return self._may(dag_id, "POST")
+
     def readable(self) -> set[str]:
         """Return the ids of all DAGs that the user may see."""
         return set(get_auth_manager().get_authorized_dag_ids(user=self.user, method="GET"))

@@ -23,6 +23,7 @@ from nightshift.queries.records import (
     Pipeline,
     Run,
     RunSummary,
+    StageOrder,
 )
 from training.errors import DeniedError, NightshiftError, Problem, SpecError, UnavailableError, shown
 
@@ -141,6 +142,15 @@ class Client:
     def version(self, model: str, version: str) -> ModelVersion:
         """Return a version with the decisions about it, by its number or its semantic version."""
         return self._get(f"/models/{_quoted(model)}/versions/{_quoted(version)}", ModelVersion)
+
+    def change_stage(self, model: str, version: str, stage: str, *, reason: str) -> StageOrder:
+        """Make an earlier champion champion again: the order's run does it.
+
+        Args:
+            stage: `champion`; others only where the version has it already.
+        """
+        path = f"/models/{_quoted(model)}/versions/{_quoted(version)}/stage"
+        return self._checked(self._send("PUT", path, json={"stage": stage, "reason": reason}), StageOrder)
 
     def decisions(self, model: str) -> Iterator[DecisionSummary]:
         """Yield the decisions about a model, the newest first."""

@@ -151,6 +151,17 @@ class ModelVersion(Record):
     decisions: list[DecisionSummary] = Field(description="About this version, the newest first.")
 
 
+class StageOrder(Record):
+    """What came of an order to change a version's stage."""
+
+    model: str
+    version: str
+    stage: Literal["champion", "canary", "archived"] = Field(description="That the order asks for.")
+    is_done: bool = Field(description="The version has this stage.")
+    run: str | None = Field(description="Run of the DAG `rollback` that carries the order out; null: nothing had to be done.")
+    run_state: RunState | None
+
+
 class DatasetVersion(Record):
     """A snapshot of a pipeline's sources."""
 

@@ -45,6 +45,9 @@ class Seeded:
     def get(self, path: str, user: str = "ada", role: str | None = "viewer", **options: Any) -> Any:
         return self.client.get(API + path, headers={**self.headers(user, role), **options.pop("headers", {})}, **options)
 
+    def put(self, path: str, body: Any, user: str = "bob", role: str | None = "user") -> Any:
+        return self.client.put(API + path, json=body, headers=self.headers(user, role))
+
     def post(self, path: str, body: Any, user: str = "bob", role: str | None = "user", **options: Any) -> Any:
         return self.client.post(API + path, json=body, headers={**self.headers(user, role), **options.pop("headers", {})}, **options)
 
@@ -55,7 +58,7 @@ def seeded_installation() -> Iterator[Seeded]:
     create_auth_manager()
     _seed_runs()
     for name in PIPELINES:
-        _seed_model(name)
+        seed_model(name, ("1", "accepted"), ("2", "rejected"), ("3", "needs_approval"))
         _seed_datasets(name)
 
     def headers(user: str, role: str | None) -> dict[str, str]:
@@ -125,9 +128,10 @@ def _task_id(session: Session, run: DagRun, task_id: str) -> Any:
     return found.id
 
 
-def _seed_model(pipeline: str) -> None:
+def seed_model(pipeline: str, *outcomes: tuple[str, str]) -> None:
+    """Record a decision about each version."""
     ledger = Ledger()
-    for number, outcome in (("1", "accepted"), ("2", "rejected"), ("3", "needs_approval")):
+    for number, outcome in outcomes:
         revision = ledger.standing(pipeline).revision
         holder = AliasHolder(
             version=number,

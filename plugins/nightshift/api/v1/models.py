@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from typing import Literal, cast
+
+from fastapi import APIRouter, Response
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
 
 from nightshift.api.access import Granted
 from nightshift.api.names import DecisionKey, ModelName, VersionName
@@ -10,9 +14,12 @@ from nightshift.api.paging import Cursor, Limit, page_of
 from nightshift.api.problems import responses
 from nightshift.api.routing import ApiRoute
 from nightshift.queries import models
-from nightshift.queries.records import Decision, DecisionSummary, Model, ModelVersion, Page
+from nightshift.queries.records import Decision, DecisionSummary, Model, ModelVersion, Page, StageOrder
+from nightshift.queries.stages import SYNONYMS, StageName, order_stage
 from nightshift.settings import Settings
+from training.errors import DeniedError
 from training.registry.ledger import Ledger
+from training.spec.rules.names import ROLLBACK
 
 router = APIRouter(route_class=ApiRoute, tags=["models"])
 MAX_PAGE = 50
@@ -46,6 +53,35 @@ def decisions_of(model: ModelName, granted: Granted, limit: Limit = MAX_PAGE, cu
 def decision_of(model: ModelName, key: DecisionKey, granted: Granted) -> Decision:
     """Show a decision with its evidence."""
     return models.decision(_ledger(), model, key, granted.may_read)
+
+
+class StageChange(BaseModel):
+    """A stage to give to a version, and why."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"stage": "champion", "reason": "complaints since Monday"}]})
+
+    stage: Literal["champion", "canary", "archived", "production", "staging"] = Field(
+        description="`production` is champion, `staging` is canary, as other registries name them."
+    )
+    reason: str = Field(min_length=1, max_length=1000, pattern=r"\S", description="For those who read the ledger a year later.")
+
+
+@router.put(
+    "/models/{model}/versions/{version}/stage",
+    status_code=200,
+    response_model=StageOrder,
+    responses={202: {"model": StageOrder, "description": "A run carries it out."}, **responses(403, 404, 409, 413, 422)},
+)
+def change_stage(model: ModelName, version: VersionName, wanted: StageChange, granted: Granted) -> Response:
+    """Make an earlier champion champion again: 202, and a run of the DAG `rollback` does it. 200: it has this stage. Else 409."""
+    ledger, unknown = _ledger(), models.unknown_model(model)
+    for pipeline in models.model(ledger, model, granted.may_read).pipelines:
+        granted.require(pipeline, "PUT", unknown, "change versions")
+    if not granted.may_start(ROLLBACK):
+        raise DeniedError("access.denied", f"{granted.name} may not start the DAG {ROLLBACK}", hint="ask an administrator of Airflow")
+    stage = SYNONYMS.get(wanted.stage) or cast(StageName, wanted.stage)
+    order = order_stage(ledger, model, version, stage, granted.may_read, by=granted.name, reason=wanted.reason)
+    return JSONResponse(order.model_dump(mode="json"), status_code=200 if order.is_done else 202)
 
 
 def _ledger() -> Ledger:

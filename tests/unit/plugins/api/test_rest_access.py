@@ -34,11 +34,12 @@ WRITES: list[tuple[str, dict[str, Any], int]] = [
     ("/training-runs", {"pipeline": "search_ranking"}, 202),
     (f"/datasets/search_ranking/versions/{OLD}/deprecate", {"reason": "wrong"}, 200),
 ]
+CHANGE: dict[str, Any] = {"stage": "champion", "reason": "complaints"}
 
 
 def test_every_route_asks_for_the_rights_of_its_user() -> None:
     routes = [route for route in api.routes if isinstance(route, APIRoute)]
-    assert len(routes) == len(READS) + len(WRITES)
+    assert len(routes) == len(READS) + len(WRITES) + 1
     for route in routes:
         assert access in [dependency.call for dependency in route.dependant.dependencies], route.path
 
@@ -109,3 +110,23 @@ def test_nobody_writes_to_another_teams_pipeline(seeded: Seeded, path: str, body
 @pytest.mark.parametrize(("path", "name"), [("/pipelines", "name"), ("/runs", "pipeline"), ("/models", "name"), ("/datasets", "pipeline")])
 def test_lists_have_only_what_may_be_read(seeded: Seeded, path: str, name: str) -> None:
     assert {each[name] for each in seeded.get(path).json()["items"]} == {"flight_delay"}
+
+
+def test_a_user_changes_stages_and_a_viewer_or_another_team_does_not(seeded: Seeded, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = "/models/search_ranking/versions/1/stage"
+    assert seeded.put(path, CHANGE, role=None).status_code == 401
+    refused = seeded.put(path, CHANGE, user="ada", role="viewer")
+    assert (refused.status_code, refused.json()["code"]) == (403, "access.denied")
+    assert seeded.put(path, CHANGE).status_code == 200
+    general = SimpleAuthManager.is_authorized_dag
+
+    def without_rollback(self: SimpleAuthManager, *, details: Any = None, **options: Any) -> bool:
+        return details.id != "rollback" and general(self, details=details, **options)
+
+    monkeypatch.setattr(SimpleAuthManager, "is_authorized_dag", without_rollback)
+    assert seeded.put(path, CHANGE).json()["code"] == "access.denied"
+    monkeypatch.setattr(SimpleAuthManager, "is_authorized_dag", lambda self, **options: False)
+    hidden, unknown = (
+        seeded.put(f"/models/{name}/versions/1/stage", CHANGE, user="root", role="admin") for name in ("search_ranking", "none")
+    )
+    assert (hidden.status_code, hidden.text.replace("search_ranking", "none")) == (404, unknown.text)

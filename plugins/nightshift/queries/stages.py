@@ -1,0 +1,51 @@
+"""The stage of a model's version: what an order to change it may do, which goes through gates and ledger and never around them."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from nightshift.queries.models import May, version
+from nightshift.queries.records import ModelVersion, StageOrder
+from nightshift.queries.runs import start_rollback
+from training.contracts import canonical_json, sha256_hex
+from training.errors import DeniedError
+from training.registry.decisions import CHAMPIONS
+from training.registry.ledger import Ledger
+
+StageName = Literal["champion", "canary", "archived"]
+SYNONYMS: Final[dict[str, StageName]] = {"production": "champion", "staging": "canary"}
+"""Names that other registries have."""
+
+
+def order_stage(ledger: Ledger, model: str, wanted: str, stage: StageName, may: May, *, by: str, reason: str) -> StageOrder:
+    """Carry out what can be: an earlier champion becomes champion again, by a run of the DAG `rollback`; what is so already stays.
+
+    Args:
+        wanted: number or semantic version.
+        reason: for those who read the ledger a year later.
+
+    Raises:
+        DeniedError: `model.unknown`, `version.unknown`; `stage.approval`, it waits for a person; `stage.transition`, only gates can do it.
+    """
+    found = version(ledger, model, wanted, may)
+    done = found.alias == stage or (stage == "archived" and found.alias is None)
+    if done:
+        return StageOrder(model=model, version=found.version, stage=stage, is_done=True, run=None, run_state=None)
+    if stage != "champion":
+        raise _refused(found, stage, "a canary is made by the gates, and a version leaves its alias when another one takes it")
+    if any(entry.version == found.version for entry in ledger.open_requests(model)):
+        message = f"version {found.version} of {model} waits for an approval"
+        raise DeniedError("stage.approval", message, hint="answer it in Airflow: Required actions of the pipeline's .approval DAG")
+    if not any(decision.action in CHAMPIONS for decision in found.decisions):
+        raise _refused(found, stage, "it was never champion, and a rollback goes around no gate")
+    # The same order is one run for as long as nothing else moves the model.
+    order = sha256_hex(canonical_json([model, found.version, ledger.standing(model).revision]))
+    run_id = f"api__{order[:32]}"
+    state = start_rollback(run_id, model=model, version=found.version, reason=reason, by=by)
+    return StageOrder(model=model, version=found.version, stage=stage, is_done=False, run=f"rollback:{run_id}", run_state=state)
+
+
+def _refused(found: ModelVersion, stage: str, why: str) -> DeniedError:
+    last = found.decisions[0]
+    message = f"version {found.version} of {found.model} ({last.outcome}) cannot be made {stage}: {why}"
+    return DeniedError("stage.transition", message, hint="train and evaluate it again: a run's gates decide")

@@ -1,0 +1,80 @@
+"""Orders to change a version's stage: through gates, approval and ledger, never around them."""
+
+from __future__ import annotations
+
+import pytest
+from airflow.models import DagRun  # noqa: TID251 - what the order starts
+from airflow.utils.session import create_session
+from sqlalchemy import select
+
+from tests.unit.plugins.seeded_installation import Seeded, seed_model
+from training.registry.decisions import roll_back
+from training.registry.ledger import Ledger
+
+ORDER = {"stage": "champion", "reason": "complaints since Monday"}
+
+
+@pytest.fixture
+def replaced(seeded: Seeded) -> Seeded:
+    """Version 4 has taken the place of version 1."""
+    seed_model("search_ranking", ("4", "accepted"))
+    return seeded
+
+
+def rollback_runs() -> list[DagRun]:
+    with create_session() as session:
+        return list(session.scalars(select(DagRun).where(DagRun.dag_id == "rollback")))
+
+
+def test_an_earlier_champion_is_champion_again_by_one_run_of_the_dag_rollback(replaced: Seeded) -> None:
+    first, again = (replaced.put("/models/search_ranking/versions/1/stage", ORDER) for _ in range(2))
+    assert (first.status_code, first.content) == (202, again.content)
+    (run,) = rollback_runs()
+    assert first.json()["run"] == f"rollback:{run.run_id}"
+    assert (first.json()["is_done"], first.json()["run_state"]) == (False, "queued")
+    assert run.conf == {"model": "search_ranking", "version": "1", "reason": ORDER["reason"]}
+    assert run.triggering_user_name == "bob"
+    # The order alone moves nothing: the run does.
+    assert replaced.get("/models/search_ranking").json()["champion"]["version"] == "4"
+
+
+def test_an_order_after_another_move_is_another_run(replaced: Seeded) -> None:
+    replaced.put("/models/search_ranking/versions/1.1.0/stage", {**ORDER, "stage": "production"})
+    roll_back(Ledger(), "search_ranking", by="bob", reason="x", to="1")
+    assert replaced.put("/models/search_ranking/versions/1/stage", ORDER).json()["is_done"]
+    assert replaced.put("/models/search_ranking/versions/4/stage", ORDER).status_code == 202
+    assert len({run.run_id for run in rollback_runs()}) == 2
+
+
+@pytest.mark.parametrize(("version", "stage"), [("4", "champion"), ("4", "production"), ("1", "archived"), ("2", "archived")])
+def test_a_version_that_has_the_stage_keeps_it_and_nothing_runs(replaced: Seeded, version: str, stage: str) -> None:
+    answer = replaced.put(f"/models/search_ranking/versions/{version}/stage", {**ORDER, "stage": stage})
+    assert (answer.status_code, answer.json()["is_done"], answer.json()["run"]) == (200, True, None)
+    assert rollback_runs() == []
+
+
+@pytest.mark.parametrize(
+    ("version", "stage", "status", "code"),
+    [
+        ("2", "champion", 409, "stage.transition"),
+        ("2", "staging", 409, "stage.transition"),
+        ("4", "archived", 409, "stage.transition"),
+        ("9", "champion", 404, "version.unknown"),
+        ("1", "retired", 422, "request.invalid"),
+    ],
+)
+def test_what_only_gates_can_do_is_a_conflict(replaced: Seeded, version: str, stage: str, status: int, code: str) -> None:
+    answer = replaced.put(f"/models/search_ranking/versions/{version}/stage", {**ORDER, "stage": stage})
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+    assert rollback_runs() == []
+
+
+def test_a_candidate_that_waits_for_a_person_is_sent_there(seeded: Seeded) -> None:
+    answer = seeded.put("/models/search_ranking/versions/3/stage", ORDER)
+    assert (answer.status_code, answer.json()["code"]) == (409, "stage.approval")
+    assert ".approval" in answer.json()["hint"]
+
+
+@pytest.mark.parametrize("reason", ["", "  ", None])
+def test_an_order_without_a_reason_is_invalid(seeded: Seeded, reason: str | None) -> None:
+    assert seeded.put("/models/search_ranking/versions/1/stage", {"stage": "champion", "reason": reason}).status_code == 422
