@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from training.data.dataset import Part, columns_of, parts_of
+from training.data.engines.engine import BATCH_ROWS
 from training.data.frames import names_of_changing_types, nullable_columns, pandas_column, pandas_rows
 from training.store import Manifest, Store
 
@@ -79,21 +80,46 @@ class DatasetReader:
         """Return rows by their numbers, ascending, some columns."""
         return self._frame(self._taken(numbers, columns), columns)
 
-    def rows_since(self, event_time: str, since: datetime) -> pd.DataFrame:
-        """Return the rows whose event time is not before `since`, all columns."""
+    def batches(self, numbers: NDArray[np.int64], columns: Sequence[str], *, batch_rows: int = BATCH_ROWS) -> Iterator[pd.DataFrame]:
+        """Yield rows by their numbers, ascending, some columns: `batch_rows` at a time, fewer only in the last batch.
+
+        Column types do not depend on the batch. In memory are one row group of a part and fewer than two batches.
+        """
+        held: list[pa.Table] = []
+        for taken in self._taken(numbers, columns):
+            held.append(taken)
+            while sum(table.num_rows for table in held) >= batch_rows:
+                rows = pa.concat_tables(held)
+                held = [rows.slice(batch_rows)]
+                yield pandas_rows(rows.slice(0, batch_rows), self.nullable)
+        if any(table.num_rows for table in held):
+            yield pandas_rows(pa.concat_tables(held), self.nullable)
+
+    def numbers_since(self, event_time: str, since: datetime) -> NDArray[np.int64]:
+        """Return the numbers of the rows whose event time is not before `since`, ascending."""
         edge = pa.scalar(since, self.schema.field(event_time).type)
-        late = (pc.greater_equal(self._read(part, [event_time])[event_time], edge) for part in self.parts)
-        return self._frame(
-            (self._read(part, None).filter(mask) for part, mask in zip(self.parts, late, strict=True) if pc.any(mask).as_py()), None
-        )
+        late = pc.greater_equal(self.column(event_time), edge)
+        return np.flatnonzero(late.to_numpy())
 
     def _taken(self, numbers: NDArray[np.int64], columns: Sequence[str]) -> Iterator[pa.Table]:
+        """Yield rows by their numbers, those of one row group at a time."""
         first = 0
         for part in self.parts:
             start, stop = np.searchsorted(numbers, [first, first + part.rows])
             if stop > start:
-                yield self._read(part, columns).take(pa.array(numbers[start:stop] - first))
+                yield from self._taken_of_part(part, numbers[start:stop] - first, columns)
             first += part.rows
+
+    def _taken_of_part(self, part: Part, numbers: NDArray[np.int64], columns: Sequence[str]) -> Iterator[pa.Table]:
+        with pq.ParquetFile(self._folder / part.name) as file:
+            first = 0
+            for group in range(file.num_row_groups):
+                num_rows = file.metadata.row_group(group).num_rows
+                start, stop = np.searchsorted(numbers, [first, first + num_rows])
+                if stop > start:
+                    rows = file.read_row_group(group, columns=list(columns))
+                    yield rows if stop - start == num_rows else rows.take(pa.array(numbers[start:stop] - first))
+                first += num_rows
 
     def _frame(self, tables: Iterator[pa.Table], columns: Sequence[str] | None) -> pd.DataFrame:
         found = list(tables) or [self.schema.empty_table().select(list(columns or self.schema.names))]

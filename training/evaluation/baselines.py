@@ -27,7 +27,9 @@ from numpy.typing import NDArray
 from training.contracts import JsonValue
 from training.data.derived import Derived, as_declared, derive
 from training.evaluation.history import History, numbers_of
-from training.evaluation.measures import Measures, Rows
+from training.evaluation.measures import Measures
+from training.evaluation.raw_rows import Columns
+from training.evaluation.rows import Rows, dense_numbers
 from training.evaluation_record import Baselines, Comparison, NaiveBaseline
 from training.spec import PipelineSpec
 from training.spec.metrics import is_lower_better
@@ -61,8 +63,10 @@ class Naive:
 class Splits:
     """A dataset for baselines."""
 
-    frame: pd.DataFrame
-    """[n] rows of all splits with the columns `columns_needed`."""
+    frame: Columns
+    """[n] rows of all splits."""
+    columns: Sequence[str]
+    """Those that baselines may read (`columns_needed`)."""
     labels: Floats
     """[n]"""
     training: Ints
@@ -71,7 +75,9 @@ class Splits:
     test: Ints
 
     def rows(self, numbers: Ints, group: str | None) -> Rows:
-        return Rows.of(self.frame.iloc[numbers].reset_index(drop=True), self.labels[numbers], group)
+        """Return rows of which only labels and groups are known."""
+        groups = None if group is None else dense_numbers(self.frame[group].iloc[numbers])
+        return Rows(labels=self.labels[numbers], groups=groups)
 
 
 def columns_needed(spec: PipelineSpec, available: Sequence[str]) -> list[str]:
@@ -178,7 +184,7 @@ def naive_scores(spec: PipelineSpec, splits: Splits, history: History, target: I
         found.append(_of_showings(spec, splits, known, target))
     if spec.evaluate.baseline.sql is not None:
         mean = float((labels > 0).mean() if spec.evaluate.task == "ranking" else labels.mean())
-        found.append(_of_sql(spec.evaluate.baseline.sql, splits.frame, target, mean=mean, types=spec.data.frame_types()))
+        found.append(_of_sql(spec.evaluate.baseline.sql, splits, target, mean=mean, types=spec.data.frame_types()))
     return found
 
 
@@ -268,9 +274,10 @@ def _of_series(spec: PipelineSpec, history: History, target: Ints, *, mean: floa
 
 def _season_warnings(spec: PipelineSpec, history: History, found: Sequence[NaiveBaseline]) -> tuple[str, ...]:
     """Return what is wrong with a season that the spec names."""
-    season, step_us = spec.evaluate.baseline.season, history.step_us()
+    season = spec.evaluate.baseline.season
     if season is None:
         return ()
+    step_us = history.step_us()
     season_us, where = season // timedelta(microseconds=1), f"evaluate.baseline.season {duration_text(season)}"
     warnings = []
     if step_us is not None and (season_us <= step_us or season_us % step_us):
@@ -282,7 +289,7 @@ def _season_warnings(spec: PipelineSpec, history: History, found: Sequence[Naive
 
 def _of_showings(spec: PipelineSpec, splits: Splits, known: Ints, target: Ints) -> Naive:
     columns = _shown(spec)
-    numbers = numbers_of(splits.frame[columns], columns)
+    numbers = numbers_of(splits.frame, columns, len(splits.labels))
     positive = (splits.labels[known] > 0).astype(np.float64)
     num = int(numbers.max()) + 1
     showings = np.bincount(numbers[known], minlength=num)
@@ -292,10 +299,10 @@ def _of_showings(spec: PipelineSpec, splits: Splits, known: Ints, target: Ints) 
     return _filled("positives_per_showing", about, rates[numbers[target]], float(positive.mean()))
 
 
-def _of_sql(sql: str, frame: pd.DataFrame, target: Ints, *, mean: float, types: Mapping[str, str]) -> Naive:
+def _of_sql(sql: str, splits: Splits, target: Ints, *, mean: float, types: Mapping[str, str]) -> Naive:
     # A constant needs no column; the rows must be there all the same.
-    used = sorted(columns_of(sql, list(frame.columns), where=SQL_WHERE)) or list(frame.columns[:1])
-    rows = pa.Table.from_pandas(frame[used].iloc[target], preserve_index=False)
+    used = sorted(columns_of(sql, list(splits.columns), where=SQL_WHERE)) or list(splits.columns[:1])
+    rows = pa.Table.from_pandas(pd.DataFrame({name: splits.frame[name].iloc[target] for name in used}), preserve_index=False)
     table = pa.table({name: as_declared(rows[name], types.get(name), name) for name in used})
     expression = Derived(name=SQL_WHERE, type="double", sql=sql)
     with hardened() as connection:

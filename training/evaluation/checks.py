@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from training.data import stability_index
 from training.evaluation.metrics.auc import roc_area
+from training.evaluation.raw_rows import Columns, Hashes
 from training.evaluation_record import Drift, Leakage, Overlap
 
 Floats = NDArray[np.float64]
@@ -19,7 +20,6 @@ Rows = NDArray[np.int64]
 
 MAX_ROWS: Final = 200_000
 """Rows of each split that the search for a leaking feature looks at, evenly chosen."""
-CHUNK_ROWS: Final = 2**18
 NUM_BINS: Final = 50
 """Of a number, so that a feature counts that predicts the label without rising with it."""
 MAX_CLASSES: Final = 10
@@ -29,7 +29,7 @@ MIN_CORRELATION: Final = 0.3
 
 
 def strongest_feature(
-    task: str, training: pd.DataFrame, training_labels: Floats, test: pd.DataFrame, test_labels: Floats
+    task: str, columns: Sequence[str], training: Columns, training_labels: Floats, test: Columns, test_labels: Floats
 ) -> Leakage | None:
     """Return the raw column that alone ranks the test labels best, and its value; None where none can be judged.
 
@@ -40,12 +40,11 @@ def strongest_feature(
 
     Args:
         task: as the spec names it.
-        training, test: the same columns, [training rows] and [test rows].
+        columns: to judge, read one after the other.
+        training, test: [training rows] and [test rows] that have these columns, those of `evenly`.
         training_labels, test_labels: as long.
     """
-    training, training_labels = _some(training, training_labels)
-    test, test_labels = _some(test, test_labels)
-    values = [(str(column), _explained(task, training[column], training_labels, test[column], test_labels)) for column in test.columns]
+    values = [(column, _explained(task, training[column], training_labels, test[column], test_labels)) for column in columns]
     known = [(feature, value) for feature, value in values if math.isfinite(value)]
     if not known:
         return None
@@ -53,20 +52,17 @@ def strongest_feature(
     return Leakage(feature=feature, value=value)
 
 
-def overlap(frame: pd.DataFrame, entities: Sequence[str], training: Rows, test: Rows) -> Overlap:
+def overlap(entities: Sequence[str], training: Iterable[Hashes], test: Iterable[Hashes]) -> Overlap:
     """Return which share of the test rows' entities the training rows have too.
 
     Args:
-        frame: all rows.
         entities: columns that together identify the entity of a row.
-        training, test: numbers of rows.
+        training, test: hashes of these columns' values (`raw_rows.hashes_of`), batch by batch.
     """
-    keys = pd.util.hash_pandas_object(frame[list(entities)], index=False).to_numpy()
-    known = np.unique(keys[test])
+    known = np.unique(np.concatenate([np.empty(0, dtype=np.uint64), *test]))
     is_there = np.zeros(len(known), dtype=np.bool_)
     # The test rows are few: looking each training row up among them is 8 times faster than `isin`, which makes the training rows unique.
-    for start in range(0, len(training) if len(known) else 0, CHUNK_ROWS):
-        theirs = keys[training[start : start + CHUNK_ROWS]]
+    for theirs in training if len(known) else ():
         places = np.minimum(np.searchsorted(known, theirs), len(known) - 1)
         is_there[places[known[places] == theirs]] = True
     return Overlap(entities=tuple(entities), share=float(is_there.mean()) if len(known) else 0.0, num_test=len(known))
@@ -108,13 +104,6 @@ def is_constant(scores: Floats, groups: Rows | None) -> bool:
 def evenly(num_rows: int) -> Rows:
     """Return the numbers of the rows that `strongest_feature` looks at: all, or `MAX_ROWS` of them, evenly chosen."""
     return np.arange(num_rows) if num_rows <= MAX_ROWS else np.linspace(0, num_rows - 1, MAX_ROWS).astype(np.int64)
-
-
-def _some(frame: pd.DataFrame, labels: Floats) -> tuple[pd.DataFrame, Floats]:
-    if len(frame) <= MAX_ROWS:
-        return frame, labels
-    rows = evenly(len(frame))
-    return frame.iloc[rows], labels[rows]
 
 
 def _explained(task: str, known: pd.Series[Any], known_labels: Floats, column: pd.Series[Any], labels: Floats) -> float:

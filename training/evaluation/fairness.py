@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from training.evaluation.metrics.calibration import calibration_error
-from training.evaluation.slices import values_of
+from training.evaluation.slices import Values
 
 Floats = NDArray[np.float64]
 
@@ -38,12 +37,12 @@ class Fairness:
 
 
 def fairness_of(
-    frame: pd.DataFrame, columns: Sequence[str], labels: Floats, scores: Floats, *, task: str, threshold: float, least_support: int
+    known: Mapping[str, Values], columns: Sequence[str], labels: Floats, scores: Floats, *, task: str, threshold: float, least_support: int
 ) -> dict[str, Fairness]:
     """Return how each column's values fare, by column.
 
     Args:
-        frame: [n] rows.
+        known: column to the values of [n] rows.
         columns: the sensitive ones.
         labels: [n].
         scores: [n], or [n, classes].
@@ -53,7 +52,7 @@ def fairness_of(
     """
     found = {}
     for column in columns:
-        values = values_of(frame[column])
+        values = known[column]
         treated = []
         for number, (name, support) in enumerate(zip(values.names, values.support.tolist(), strict=True)):
             rows = values.codes == number

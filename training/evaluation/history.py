@@ -7,15 +7,18 @@ before its event time, and no label that is known later than that is ever used f
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final, Self
+from functools import cached_property
+from typing import Any, Final, Self
 from zoneinfo import ZoneInfo
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from training.evaluation.raw_rows import Columns
 from training.spec import PipelineSpec
 
 Floats = NDArray[np.float64]
@@ -36,6 +39,10 @@ MAX_SEASONS: Final = 1000
 class History:
     """All rows of a dataset, in any order. Instants are microseconds since 1970, UTC."""
 
+    frame: Columns
+    """[n] raw rows."""
+    key: tuple[str, ...]
+    """The source's, without the event time."""
     labels: Floats
     """[n]"""
     event_us: Ints
@@ -44,26 +51,31 @@ class History:
     """[n], never before the event."""
     decision_us: Ints
     """[n], never after the event."""
-    entity: Ints
-    """[n] a number for each value of the source's key without the event time."""
     zone: ZoneInfo
     """Of the calendar in which seasons of whole days are counted."""
 
     @classmethod
-    def of(cls, spec: PipelineSpec, frame: pd.DataFrame, labels: Floats) -> Self:
-        """Read the times and the key of [n] raw rows."""
+    def of(cls, spec: PipelineSpec, frame: Columns, labels: Floats) -> Self:
+        """Read the times of [n] raw rows."""
         source, known_at = spec.data.source, spec.data.label.known_at
         event_us = _instants(frame[source.event_time])
         known_us = event_us if known_at is None else np.maximum(event_us, _instants(frame[known_at]))
-        columns = [name for name in source.key if name != source.event_time]
+        lead_us = source.decision_lead // timedelta(microseconds=1)
         return cls(
+            frame=frame,
+            key=tuple(name for name in source.key if name != source.event_time),
             labels=labels,
             event_us=event_us,
             known_us=known_us,
-            decision_us=event_us - source.decision_lead // timedelta(microseconds=1),
-            entity=numbers_of(frame, columns),
+            # Shared where it is the same: 8 bytes per row of the dataset.
+            decision_us=event_us - lead_us if lead_us else event_us,
             zone=ZoneInfo(spec.timezone),
         )
+
+    @cached_property
+    def entity(self) -> Ints:
+        """[n] a number for each value of the key; read when it is needed, which is for a series alone."""
+        return numbers_of(self.frame, self.key, len(self.labels))
 
     def known_at_first_decision(self, rows: Ints, target: Ints) -> Ints:
         """Return those of `rows` whose label was known when the first of `target` was decided: what a constant may be fitted on."""
@@ -160,15 +172,16 @@ class History:
         return _naive_us(utc.tz_convert(self.zone).tz_localize(None))
 
 
-def numbers_of(frame: pd.DataFrame, columns: list[str]) -> Ints:
+def numbers_of(frame: Columns, columns: Sequence[str], num_rows: int) -> Ints:
     """Return [n] a dense number for each combination of values of `columns`; 0 for all rows where there are no columns."""
     if not columns:
-        return np.zeros(len(frame), dtype=np.int64)
-    found = frame.groupby(columns, sort=False, dropna=False, observed=True).ngroup()
+        return np.zeros(num_rows, dtype=np.int64)
+    table = pd.DataFrame({name: frame[name] for name in columns})
+    found = table.groupby(list(columns), sort=False, dropna=False, observed=True).ngroup()
     return np.asarray(found.to_numpy(), dtype=np.int64)
 
 
-def _instants(column: pd.Series[pd.Timestamp]) -> Ints:
+def _instants(column: pd.Series[Any]) -> Ints:
     return np.asarray(column.to_numpy(dtype="datetime64[us]").view(np.int64))
 
 

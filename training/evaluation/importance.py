@@ -23,7 +23,7 @@ MAX_COLUMNS: Final = 200
 
 def permutation_importance(  # noqa: PLR0913 - one array a role; bundling them would only move the names
     predict: Callable[[pd.DataFrame], Floats],
-    frame: pd.DataFrame,
+    read: Callable[[NDArray[np.int64]], pd.DataFrame],
     columns: Sequence[str],
     labels: Floats,
     groups: NDArray[np.int64] | None,
@@ -41,8 +41,8 @@ def permutation_importance(  # noqa: PLR0913 - one array a role; bundling them w
 
     Args:
         predict: frame to scores.
-        frame: [n] raw rows.
-        columns: of the frame, those that the model reads; the first 200 are measured.
+        read: numbers of rows, ascending and below n, to these raw rows.
+        columns: of the rows, those that the model reads; the first 200 are measured.
         labels: [n].
         groups: [n] for ranking.
         primary: the metric.
@@ -52,8 +52,8 @@ def permutation_importance(  # noqa: PLR0913 - one array a role; bundling them w
         own: the metric itself, where it is one of the spec's own.
     """
     generator = np.random.Generator(np.random.SFC64(seed))
-    rows = _rows(generator, len(frame), groups)
-    some, targets = frame.iloc[rows].reset_index(drop=True), labels[rows]
+    rows = _rows(generator, len(labels), groups)
+    some, targets = read(rows).reset_index(drop=True), labels[rows]
     some_groups = None if groups is None else groups[rows]
     sign = -1.0 if is_lower_better(primary) and own is None else 1.0
 

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from training.errors import DataError
 from training.evaluation import checks
-from training.evaluation.bootstrap.blocks import Origins
 from training.evaluation.bootstrap.paired import Comparison, compare, paired_influence
 from training.evaluation.bootstrap.sequential import alarm_of
 from training.evaluation.custom_metrics import load_own_metrics
@@ -23,66 +19,16 @@ from training.evaluation.importance import permutation_importance
 from training.evaluation.metrics.by_task import metric_value, score_metrics
 from training.evaluation.metrics.metric import OwnMetric
 from training.evaluation.metrics.ranking import num_groups_without_positive
+from training.evaluation.raw_rows import RawRows
+from training.evaluation.rows import Rows
 from training.evaluation.slices import by_slice, worst_and_gap
 from training.evaluation_record import Alarm, Checks, Fairness, Ranking, Slice
 from training.models.predictor import Predictor
-from training.spec import PipelineSpec
 from training.spec.sections.evaluation import Evaluate
 
 logger = logging.getLogger(__name__)
 
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rows:
-    """Rows with labels."""
-
-    frame: pd.DataFrame
-    """[n] raw rows, without the label."""
-    labels: Floats
-    """[n]"""
-    groups: NDArray[np.int64] | None
-    """[n] dense numbers."""
-    origins: Origins | None = None
-
-    @classmethod
-    def of(
-        cls, frame: pd.DataFrame, labels: Floats, group: str | None, *, event_time: str | None = None, entities: Sequence[str] = ()
-    ) -> Self:
-        """Return rows whose units are the values of column `group`, or the rows themselves.
-
-        Args:
-            frame: [n] raw rows.
-            labels: [n].
-            group: a column, or None.
-            event_time: the column that says when a row happened.
-            entities: columns that together identify the entity of a row.
-        """
-        groups = None if group is None else np.unique(frame[group].to_numpy(), return_inverse=True)[1].astype(np.int64)
-        origins = None if event_time is None else _origins(frame, event_time, entities)
-        return cls(frame=frame, labels=labels, groups=groups, origins=origins)
-
-    @property
-    def num_units(self) -> int:
-        """Groups, or else rows."""
-        return len(self.frame) if self.groups is None else len(np.unique(self.groups))
-
-
-def rows_of(spec: PipelineSpec, frame: pd.DataFrame, labels: Floats, group: str | None) -> Rows:
-    """Return rows that know when they happened, and whose they are: `evaluate.entities`, else the source's key without its event time."""
-    event_time = spec.data.source.event_time
-    entities = spec.evaluate.entities or tuple(name for name in spec.data.source.key if name != event_time)
-    return Rows.of(frame, labels, group, event_time=event_time, entities=entities)
-
-
-def _origins(frame: pd.DataFrame, event_time: str, entities: Sequence[str]) -> Origins:
-    known = [name for name in entities if name in frame]
-    codes = {}
-    if known and len(known) == len(entities):
-        numbers = pd.factorize(pd.util.hash_pandas_object(frame[known], index=False))[0].astype(np.int64)
-        codes[", ".join(known)] = numbers
-    return Origins(microseconds=frame[event_time].to_numpy(dtype="datetime64[us]").astype(np.int64), entities=codes)
 
 
 class Slices(NamedTuple):
@@ -192,7 +138,7 @@ class Measures:
         """Return the primary metric by slice."""
         rules, rows = self._rules, self._rows
         found = by_slice(
-            rows.frame,
+            rows.values,
             rules.slices,
             primary=rules.primary,
             labels=rows.labels,
@@ -212,7 +158,7 @@ class Measures:
         """Return what was measured of each sensitive column."""
         rules, rows = self._rules, self._rows
         found = fairness_of(
-            rows.frame,
+            rows.values,
             rules.sensitive,
             rows.labels,
             scores,
@@ -222,12 +168,12 @@ class Measures:
         )
         return {column: Fairness.model_validate(fairness) for column, fairness in found.items()}
 
-    def importance(self, predictor: Predictor) -> dict[str, float] | None:
-        """Return `importance`, by the columns that the model reads."""
+    def importance(self, predictor: Predictor, raw: RawRows) -> dict[str, float] | None:
+        """Return `importance`, by the columns that the model reads; `raw` are the same rows."""
         rules, rows = self._rules, self._rows
         return permutation_importance(
             predictor.predict,
-            rows.frame,
+            lambda numbers: raw.at(numbers).frame(predictor.inputs),
             predictor.inputs,
             rows.labels,
             rows.groups,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -46,7 +46,7 @@ class Values:
     """A column's values as numbers: the largest `MAX_SLICES`, by falling support."""
 
     names: tuple[str, ...]
-    codes: Codes
+    codes: NDArray[np.int16]
     """[n], -1 for rows of rarer values."""
     support: Codes
     """[values] rows of each."""
@@ -61,7 +61,7 @@ def values_of(column: pd.Series[Any]) -> Values:
 
 
 def by_slice(  # noqa: PLR0913 - one array a role; bundling them would only move the names
-    frame: pd.DataFrame,
+    known: Mapping[str, Values],
     columns: tuple[str, ...],
     *,
     primary: str,
@@ -78,7 +78,7 @@ def by_slice(  # noqa: PLR0913 - one array a role; bundling them would only move
     """Return the primary metric by value of each column, then, where `pairs`, by those of each two; largest slices first.
 
     Args:
-        frame: [n] rows; the arrays are as long, in the same order (see `metrics.by_task.score_metrics`).
+        known: column to the values of [n] rows; the arrays are as long, in the same order (see `metrics.by_task.score_metrics`).
         columns: to slice by.
         least_support: rows below which a slice is small.
         pairs: whether to slice by two columns as well.
@@ -91,12 +91,8 @@ def by_slice(  # noqa: PLR0913 - one array a role; bundling them would only move
     def rows_of(scores: Floats) -> Rows:
         return Rows(labels=labels, scores=scores, groups=groups, threshold=threshold, gain=gain)
 
-    known = {column: values_of(frame[column]) for column in columns}
-    cuts: list[tuple[Sequence[str], Values]] = [((column,), values) for column, values in known.items()]
-    if pairs:
-        cuts += [((a, b), _crossed(known[a], known[b])) for a, b in itertools.combinations(known, 2)]
     found = []
-    for names, values in cuts:
+    for names, values in _cuts(known, columns, pairs=pairs):
         new = _by_value(primary, rows_of(candidate), values, measured, is_own=own is not None)
         old = None if champion is None else _by_value(primary, rows_of(champion), values, measured, is_own=own is not None)
         for number, (name, support) in enumerate(zip(values.names, values.support.tolist(), strict=True)):
@@ -125,17 +121,26 @@ _SEPARATOR: Final = "\x00"
 """Between the names of two values: no text of a column has it."""
 
 
+def _cuts(known: Mapping[str, Values], columns: Sequence[str], *, pairs: bool) -> Iterator[tuple[Sequence[str], Values]]:
+    """Yield (columns, values) of each column, then, where `pairs`, of each two: one at a time, an array of all rows each."""
+    for column in columns:
+        yield (column,), known[column]
+    for a, b in itertools.combinations(columns, 2) if pairs else ():
+        yield (a, b), _crossed(known[a], known[b])
+
+
 def _crossed(first: Values, second: Values) -> Values:
     names = [f"{a}{_SEPARATOR}{b}" for a in first.names for b in second.names]
-    both = (first.codes >= 0) & (second.codes >= 0)
-    return _largest(names, np.where(both, first.codes * len(second.names) + second.codes, -1), MAX_PAIRS)
+    codes = first.codes.astype(np.int64) * len(second.names) + second.codes
+    codes[(first.codes < 0) | (second.codes < 0)] = -1
+    return _largest(names, codes, MAX_PAIRS)
 
 
 def _largest(names: Sequence[str], codes: Codes, limit: int) -> Values:
     """Renumber the values by falling support, the first `limit` that have rows; equal support by the order of the names."""
     support = np.bincount(codes[codes >= 0], minlength=len(names))
     kept = [number for number in sorted(range(len(names)), key=lambda n: (-support[n], names[n]))[:limit] if support[number]]
-    renumbered = np.full(len(names) + 1, -1, dtype=np.int64)
+    renumbered = np.full(len(names) + 1, -1, dtype=np.int16)
     renumbered[kept] = np.arange(len(kept))
     # The last place is that of the code -1.
     return Values(names=tuple(names[number] for number in kept), codes=renumbered[codes], support=support[kept])
@@ -147,11 +152,11 @@ def _by_value(
     """Return the metric of each value's rows, [values]: by one pass over all where there is a way, else slice by slice."""
     num = len(values.names)
     labels, scores, groups = rows.labels, rows.scores, rows.groups
-    numbers = np.flatnonzero(values.codes >= 0)
     if not is_own and np.isfinite(scores).all():
-        found = metric_of(primary).part_values(rows, values.codes, values.support)
+        found = metric_of(primary).part_values(rows, values.codes.astype(np.int64), values.support)
         if found is not None:
             return found
+    numbers = np.flatnonzero(values.codes >= 0)
     order = numbers[np.argsort(values.codes[numbers], kind="stable")]
     parts = np.split(order, np.cumsum(values.support)[:-1]) if num else []
     by_part = [measured(labels[part], scores[part], None if groups is None else groups[part]) for part in parts]

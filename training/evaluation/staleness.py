@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol
+from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -12,15 +12,9 @@ from numpy.typing import NDArray
 
 from training.evaluation.cadence import Advice, Night, retrain_advice
 from training.evaluation.checks import prediction_drift
+from training.evaluation.raw_rows import Columns
 from training.evaluation_record import Rival
 from training.spec import PipelineSpec
-
-
-class Columns(Protocol):
-    """Rows whose columns are read one at a time; a pandas frame is one."""
-
-    def __getitem__(self, name: str, /) -> pd.Series[Any]: ...
-
 
 MIN_ROWS: Final = 100
 """Fewer on either side say nothing about a column."""
@@ -63,9 +57,10 @@ def _drift_since(
         test = test[~is_old[test]]
     found = {}
     for name in columns:
-        if not pd.api.types.is_numeric_dtype(frame[name]) or pd.api.types.is_bool_dtype(frame[name]):
+        column = frame[name]
+        if not pd.api.types.is_numeric_dtype(column) or pd.api.types.is_bool_dtype(column):
             continue
-        values = frame[name].to_numpy(dtype=np.float64, na_value=np.nan)
+        values = column.to_numpy(dtype=np.float64, na_value=np.nan)
         old, new = (part[np.isfinite(part)] for part in (values[is_old], values[test]))
         if min(len(old), len(new)) < MIN_ROWS:
             continue

@@ -15,15 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.contracts import Scalar
-from training.data.classes import Classes, align_scores
+from training.data.classes import Classes
 from training.data.dataset import meta_of
 from training.data.dataset_reader import DatasetReader
 from training.data.joins import LABEL
 from training.errors import DeniedError
-from training.evaluation.measures import Measures, Rows, rows_of
+from training.evaluation.measures import Measures
 from training.evaluation.metrics.per_class import by_class
+from training.evaluation.raw_rows import RawRows
+from training.evaluation.rows import Rows
 from training.evaluation_record import FILE, FORMAT_VERSION, META_KEYS, Candidate, Comparison, EvaluationRecord, Rival, figure_json
-from training.models.predictor import load_predictor
+from training.models.predictor import Predictor, load_predictor
 from training.pages.evaluation import EvaluationPage, render_report
 from training.pages.plots import task_plots
 from training.registry.gates import CanaryVerdict, judge_canary
@@ -47,13 +49,13 @@ def work(context: StageContext) -> Outcome:
     # The end of the window that the canary was made, chosen and tested with.
     since = datetime.fromisoformat(rivals.canary.bounds["test"][1])
     with context.timed("fetch"):
-        rows = _arrived(context, dataset, since)
-    logger.info("%s rows with labels since %s", f"{len(rows.frame):,}", since.isoformat())
+        raw, rows = _arrived(context, dataset, since)
+    logger.info("%s rows with labels since %s", f"{rows.num_rows:,}", since.isoformat())
     scores: dict[str, Floats] = {}
     if rows.num_units:
         with context.timed("score"):
             scores = {
-                name: _scores(context, name, rival, rows, Classes.of(meta_of(dataset)))
+                name: raw.scores(_model(context, name, rival), Classes.of(meta_of(dataset)))
                 for name, rival in (("canary", rivals.canary), ("champion", rivals.champion))
             }
     with context.timed("compare"):
@@ -77,18 +79,17 @@ def _rivals(context: StageContext) -> Rivals:
     return Rivals(canary=Rival.model_validate(canary), champion=Rival.model_validate(champion))
 
 
-def _arrived(context: StageContext, dataset: Manifest, since: datetime) -> Rows:
+def _arrived(context: StageContext, dataset: Manifest, since: datetime) -> tuple[RawRows, Rows]:
     reader = DatasetReader(context.store, dataset, context.folder / "dataset")
-    frame = reader.rows_since(context.spec.data.source.event_time, since)
-    labels = frame.pop(LABEL).to_numpy(dtype=np.float64)
-    return rows_of(context.spec, frame, labels, dataset.meta["group"])
+    raw = RawRows(reader, reader.numbers_since(context.spec.data.source.event_time, since))
+    labels = reader.column(LABEL).to_numpy()[raw.numbers].astype(np.float64)
+    return raw, Rows.of(context.spec, raw, labels, dataset.meta["group"])
 
 
-def _scores(context: StageContext, name: str, rival: Rival, rows: Rows, classes: Classes | None) -> Floats:
+def _model(context: StageContext, name: str, rival: Rival) -> Predictor:
     manifest = context.store.manifests.get(rival.model_uri, kind="model")
     folder: Path = context.store.manifests.fetch(manifest, context.folder / name)
-    predictor = load_predictor(folder)
-    return align_scores(predictor.predict(rows.frame), predictor.classes, classes)
+    return load_predictor(folder)
 
 
 def _record(
@@ -103,7 +104,7 @@ def _record(
         dataset=dataset.digest,
         classes=dataset.meta.get("classes"),
         baseline="champion",
-        num_rows=len(rows.frame),
+        num_rows=rows.num_rows,
         num_units=rows.num_units,
         metrics={},
         champion_metrics={},

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.contracts import JsonObject, Scalar
-from training.data.classes import Classes, align_scores
+from training.data.classes import Classes
 from training.data.dataset import meta_of
 from training.data.dataset_reader import DatasetReader
 from training.data.joins import LABEL
@@ -28,8 +28,10 @@ from training.engine.tracking_journal import tracked_run
 from training.evaluation import checks, latency
 from training.evaluation.baselines import Splits, columns_needed, log_record, naive_record, named_entries
 from training.evaluation.cadence import Night
-from training.evaluation.measures import Measures, Rows, rows_of
+from training.evaluation.measures import Measures
 from training.evaluation.metrics.per_class import by_class
+from training.evaluation.raw_rows import RawRows
+from training.evaluation.rows import Rows
 from training.evaluation.staleness import advice_of
 from training.evaluation_record import (
     FILE,
@@ -59,6 +61,8 @@ from training.spec.models import PipelineSpec
 from training.store import Manifest, set_run_ref
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from training.registry.mlflow_versions import Registered
 
 logger = logging.getLogger(__name__)
@@ -90,26 +94,29 @@ def work(context: StageContext) -> Outcome:
     model = store.manifests.get(request.inputs["model"], kind="model")
     with context.timed("fetch"):
         data = read_dataset(context, dataset)
-        rows = data.test_rows(context.spec)
+        raw = RawRows(data.reader, data.test)
+        rows = Rows.of(context.spec, raw, data.labels[data.test], data.group)
+        first_rows = raw.at(np.arange(min(LATENCY_ROWS, len(raw)))).frame()
         measures = Measures(context.spec.evaluate, rows, seed=context.spec.train.seed)
         predictor = load_predictor(store.manifests.fetch(model, context.folder / "candidate"))
     with context.timed("tracking", kind="mlflow"):
         run_id = tracked_run(store.bucket, request.parameters)
     with context.timed("register", kind="mlflow"):
-        registered = _register(context, model, predictor, rows, run_id)
+        registered = _register(context, model, predictor, first_rows, run_id)
     rivals = _rivals(context)
     with context.timed("score"):
-        scored = _score(context, dataset, rows, predictor, rivals)
+        scored = _score(context, dataset, raw, predictor, rivals)
     with context.timed("compare"):
         measured = _measured(measures, rows, scored)
     with context.timed("baselines"):
         baselines = naive_record(context.spec, data.splits(context.spec), scored.candidate, measured.metrics)
     with context.timed("checks"):
-        result_checks, importance = _checks(context, data, rows, predictor, measures, scored), measures.importance(predictor)
+        result_checks = _checks(context, data, raw, predictor, measures, scored)
+        importance = measures.importance(predictor, raw)
     with context.timed("latency"):
         calls = latency.measure(
             context.folder / "candidate",
-            rows.frame.head(LATENCY_ROWS),
+            first_rows,
             context.folder,
             dataset.meta["group"],
             {f"{name}_ms": limit for name, limit in context.spec.evaluate.latency_ms.model_dump().items() if limit is not None},
@@ -138,7 +145,7 @@ def work(context: StageContext) -> Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """A dataset: single columns of all rows, and whole rows of a split."""
+    """A dataset: single columns of all rows, and the numbers of each split's rows."""
 
     reader: DatasetReader
     labels: Floats
@@ -149,12 +156,10 @@ class Dataset:
     group: str | None
 
     def splits(self, spec: PipelineSpec) -> Splits:
-        frame = self.reader.columns(columns_needed(spec, [name for name in self.reader.schema.names if name != LABEL]))
-        return Splits(frame=frame, labels=self.labels, training=self.training, validation=self.validation, test=self.test)
-
-    def test_rows(self, spec: PipelineSpec) -> Rows:
-        frame = self.reader.rows("test").drop(columns=LABEL)
-        return rows_of(spec, frame, self.labels[self.test], self.group)
+        columns = columns_needed(spec, RawRows(self.reader, self.test).names)
+        return Splits(
+            frame=self.reader, columns=columns, labels=self.labels, training=self.training, validation=self.validation, test=self.test
+        )
 
 
 def read_dataset(context: StageContext, dataset: Manifest) -> Dataset:
@@ -189,15 +194,15 @@ def _rivals(context: StageContext) -> Rivals:
     )
 
 
-def _score(context: StageContext, dataset: Manifest, rows: Rows, predictor: Predictor, rivals: Rivals) -> Scored:
+def _score(context: StageContext, dataset: Manifest, raw: RawRows, predictor: Predictor, rivals: Rivals) -> Scored:
     found: dict[str, Floats] = {}
-    num_rows = len(rows.frame)
-    context.progress(0, num_rows, "rows scored")
+    classes = Classes.of(meta_of(dataset))
+    context.progress(0, len(raw), "rows scored")
     for name, other in rivals.named().items():
         if _baseline(context, other, dataset) == IS_BASELINE:
-            found[name] = _other_scores(context, name, other, rows, Classes.of(meta_of(dataset)))
-    candidate = align_scores(predictor.predict(rows.frame), predictor.classes, Classes.of(meta_of(dataset)))
-    context.progress(num_rows, num_rows, "rows scored")
+            found[name] = raw.scores(_other_model(context, name, other), classes)
+    candidate = raw.scores(predictor, classes)
+    context.progress(len(raw), len(raw), "rows scored")
     return Scored(candidate=candidate, champion=found.get("champion"), canary=found.get("canary"))
 
 
@@ -216,32 +221,30 @@ def _measured(measures: Measures, rows: Rows, scored: Scored) -> EvaluationRecor
         worst_slice=sliced.worst_slice,
         slice_gap=sliced.slice_gap,
         fairness=measures.fairness(candidate),
-        num_rows=len(rows.frame),
+        num_rows=rows.num_rows,
         num_units=rows.num_units,
     )
 
 
-def _checks(context: StageContext, data: Dataset, rows: Rows, predictor: Predictor, measures: Measures, scored: Scored) -> Checks:
+def _checks(context: StageContext, data: Dataset, raw: RawRows, predictor: Predictor, measures: Measures, scored: Scored) -> Checks:
     rules = context.spec.evaluate
     entities = rules.entities or tuple(context.spec.data.source.key)
     # The area of a series, the item of a ranking: what a row is about may well order the labels, and is known before them.
     known = [name for name in predictor.inputs if name not in entities] or list(predictor.inputs)
-    # No more rows than it looks at.
-    training = data.training[checks.evenly(len(data.training))]
-    leakage = checks.strongest_feature(
-        rules.task, data.reader.rows_numbered(training, known), data.labels[training], rows.frame[known], rows.labels
-    )
-    overlap = checks.overlap(data.reader.columns(entities), entities, data.training, data.test)
+    training = RawRows(data.reader, data.training)
+    some, some_tests = (part.at(checks.evenly(len(part))) for part in (training, raw))
+    leakage = checks.strongest_feature(rules.task, known, some, data.labels[some.numbers], some_tests, data.labels[some_tests.numbers])
+    overlap = checks.overlap(entities, training.hashes(entities), raw.hashes(entities))
     found = measures.checks(scored.candidate, scored.champion)
     return Checks(leakage=leakage, overlap=overlap, drift=found.drift, constant=found.constant)
 
 
-def _register(context: StageContext, model: Manifest, predictor: Predictor, rows: Rows, run_id: str | None) -> Registered:
+def _register(context: StageContext, model: Manifest, predictor: Predictor, rows: pd.DataFrame, run_id: str | None) -> Registered:
     # Its threads: the process that measures the latency is forked before.
     with lean_imports(deferred=MLFLOW_DEFERRED, absent=MLFLOW_MODELS_OPTIONAL):
         from training.registry.mlflow_versions import register_candidate
 
-    inputs = {name: str(rows.frame[name].dtype) for name in predictor.inputs}
+    inputs = {name: str(rows[name].dtype) for name in predictor.inputs}
     request = context.request
     tags = {"nightshift.pipeline": request.pipeline, "nightshift.as_of": request.as_of, "nightshift.model": model.digest}
     return register_candidate(
@@ -288,11 +291,10 @@ def _divided_otherwise(division: JsonObject | None, theirs: JsonObject | None) -
     return ", and its rows were divided otherwise (data.split, data.source.key, data.group): give promote.model another name"
 
 
-def _other_scores(context: StageContext, name: str, other: Rival, rows: Rows, classes: Classes | None) -> Floats:
+def _other_model(context: StageContext, name: str, other: Rival) -> Predictor:
     manifest = context.store.manifests.get(other.model_uri, kind="model")
     folder: Path = context.store.manifests.fetch(manifest, context.folder / name)
-    predictor = load_predictor(folder)
-    return align_scores(predictor.predict(rows.frame), predictor.classes, classes)
+    return load_predictor(folder)
 
 
 def _facts(context: StageContext, model: Manifest, dataset: Manifest, registered: Registered, rivals: Rivals) -> EvaluationRecord:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -91,10 +92,24 @@ def test_rows_by_number_and_by_time_are_those_of_the_whole_frame(reader: Dataset
     found = reader.rows_numbered(chosen, ["text", "flag"])
     pd.testing.assert_frame_equal(found, WHOLE.iloc[chosen][["text", "flag"]].reset_index(drop=True))
     for since in (AT[0], AT[5], AT[10]):
-        pd.testing.assert_frame_equal(reader.rows_since("at", since), WHOLE[WHOLE["at"] >= since].reset_index(drop=True))
-    later = datetime(2026, 4, 1, tzinfo=UTC)
-    pd.testing.assert_series_equal(reader.rows_since("at", later).dtypes, WHOLE.dtypes)
-    assert len(reader.rows_since("at", later)) == 0
+        assert reader.numbers_since("at", since).tolist() == np.flatnonzero(WHOLE["at"] >= since).tolist()
+    assert reader.numbers_since("at", datetime(2026, 4, 1, tzinfo=UTC)).tolist() == []
+    none = reader.rows_numbered(np.empty(0, dtype=np.int64), reader.schema.names)
+    pd.testing.assert_series_equal(none.dtypes, WHOLE.dtypes)
+
+
+@pytest.mark.parametrize("batch_rows", [1, 2, 3, 4, 7, 20])
+@pytest.mark.parametrize("numbers", [range(11), [0, 3, 4, 10], [8], []], ids=["all", "some", "one", "none"])
+def test_batches_have_the_rows_in_order_and_the_types_of_the_whole_frame(
+    reader: DatasetReader, numbers: Sequence[int], batch_rows: int
+) -> None:
+    chosen = np.array(numbers, dtype=np.int64)
+    columns = ["text", "gaps", "flag", "whole"]
+    found = list(reader.batches(chosen, columns, batch_rows=batch_rows))
+    assert [len(batch) for batch in found] == [min(batch_rows, len(chosen) - first) for first in range(0, len(chosen), batch_rows)]
+    for first, batch in zip(range(0, len(chosen), batch_rows), found, strict=True):
+        expected = WHOLE.iloc[chosen[first : first + batch_rows]][columns].reset_index(drop=True)
+        pd.testing.assert_frame_equal(batch, expected)
 
 
 def test_parts_say_their_rows_and_splits_and_the_manifest_the_columns(

@@ -28,7 +28,8 @@ def with_sql(sql: str) -> tuple[str, str]:
 
 
 def split(frame: pd.DataFrame) -> Splits:
-    return Splits(frame=frame.drop(columns="label"), labels=frame["label"].to_numpy(dtype=np.float64), **splits_of(frame))
+    raw = frame.drop(columns="label")
+    return Splits(frame=raw, columns=list(raw), labels=frame["label"].to_numpy(dtype=np.float64), **splits_of(frame))
 
 
 def scored(spec: PipelineSpec, splits: Splits, rows: Any = None) -> dict[str, Naive]:

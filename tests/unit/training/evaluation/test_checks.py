@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from training.evaluation import checks
 from training.evaluation.checks import is_constant, overlap, prediction_drift, strongest_feature
 from training.evaluation.importance import permutation_importance
+from training.evaluation.raw_rows import hashes_of
 
 NUM_ROWS = 4000
 
@@ -44,7 +44,7 @@ def strongest(task: str, leak: str | None = None) -> dict[str, object]:
         elif leak == "missing":
             frame["leak"] = np.where(labels > 0, np.nan, 1.0)
         parts += [frame, labels]
-    found = strongest_feature(task, parts[0], parts[1], parts[2], parts[3])
+    found = strongest_feature(task, list(parts[0]), parts[0], parts[1], parts[2], parts[3])
     assert found is not None
     return found
 
@@ -77,29 +77,30 @@ def test_column_that_is_missing_in_almost_all_rows_is_not_judged_where_a_number_
     lowest = np.argsort(number)[:num_known]
     frame["rare"] = np.nan
     frame.loc[lowest, "rare"] = number[lowest]
-    found = strongest_feature("regression", frame, number, frame, number)
+    found = strongest_feature("regression", list(frame), frame, number, frame, number)
     assert found is not None
     assert (found.feature == "rare") is judged
 
 
 def test_nothing_is_strongest_where_labels_are_all_the_same() -> None:
     frame = table(0)[0]
-    assert strongest_feature("binary", frame, np.ones(NUM_ROWS), frame, np.ones(NUM_ROWS)) is None
+    assert strongest_feature("binary", list(frame), frame, np.ones(NUM_ROWS), frame, np.ones(NUM_ROWS)) is None
 
 
 def test_overlap_is_the_share_of_entities_and_not_of_rows() -> None:
     frame = pd.DataFrame({"user": [1, 2, 3, 1, 1, 1, 4], "shop": ["a"] * 6 + ["b"]})
-    found = overlap(frame, ("user", "shop"), np.array([0, 1, 2]), np.array([3, 4, 5, 6]))
+    hashes = hashes_of(frame)
+    found = overlap(("user", "shop"), [hashes[:3]], [hashes[3:5], hashes[5:]])
     assert found.to_json() == {"entities": ["user", "shop"], "share": 0.5, "num_test": 2}
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_overlap_of_any_division_is_that_of_the_sets(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overlap_of_any_division_and_batches_is_that_of_the_sets(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    monkeypatch.setattr(checks, "CHUNK_ROWS", int(rng.integers(1, 9)))
     users, order = rng.integers(0, 9, 40), rng.permutation(40)
     training, test = order[: rng.integers(0, 41)], order[rng.integers(0, 41) :]
-    found = overlap(pd.DataFrame({"user": users}), ("user",), training, test)
+    hashes = hashes_of(pd.DataFrame({"user": users}))
+    found = overlap(("user",), np.array_split(hashes[training], rng.integers(1, 9)), np.array_split(hashes[test], rng.integers(1, 9)))
     expected = set(users[test].tolist())
     share = len(expected & set(users[training].tolist())) / len(expected) if expected else 0.0
     assert (found.share, found.num_test) == (pytest.approx(share, abs=1e-15), len(expected))
@@ -107,7 +108,8 @@ def test_overlap_of_any_division_is_that_of_the_sets(seed: int, monkeypatch: pyt
 
 def test_the_same_user_of_another_shop_is_another_entity() -> None:
     frame = pd.DataFrame({"user": [1, 1], "shop": ["a", "b"]})
-    assert overlap(frame, ("user", "shop"), np.array([0]), np.array([1])).share == 0
+    hashes = hashes_of(frame)
+    assert overlap(("user", "shop"), [hashes[:1]], [hashes[1:]]).share == 0
 
 
 def psi(task: str, candidate: np.ndarray, champion: np.ndarray, groups: np.ndarray | None = None) -> float:
@@ -184,7 +186,7 @@ def test_importance_is_what_shuffling_a_column_costs_largest_first() -> None:
         return np.asarray(1 / (1 + np.exp(-(3 * rows["strong"] + rows["weak"] - 1.5))))
 
     def measured(columns: tuple[str, ...], primary: str) -> dict[str, float] | None:
-        return permutation_importance(predict, frame, columns, labels, None, primary=primary, seed=1)
+        return permutation_importance(predict, frame.iloc.__getitem__, columns, labels, None, primary=primary, seed=1)
 
     for primary in ("auc", "log_loss"):
         found = measured(("noise", "weak", "strong"), primary)
@@ -196,5 +198,7 @@ def test_importance_is_what_shuffling_a_column_costs_largest_first() -> None:
 
 def test_importance_of_a_metric_without_a_value_is_unknown() -> None:
     frame = table(0)[0]
-    found = permutation_importance(lambda rows: np.zeros(len(rows)), frame, ("weak",), np.ones(NUM_ROWS), None, primary="auc", seed=1)
+    found = permutation_importance(
+        lambda rows: np.zeros(len(rows)), frame.iloc.__getitem__, ("weak",), np.ones(NUM_ROWS), None, primary="auc", seed=1
+    )
     assert found is None

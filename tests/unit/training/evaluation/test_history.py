@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -89,14 +90,14 @@ def test_changing_what_is_not_known_at_the_decision_changes_no_forecast(season: 
     usual = forecast(history, rows)
     for instant in np.quantile(history.decision_us, [0.3, 0.6, 0.9]):
         unknown = history.known_us > instant
-        other = History(**{**vars(history), "labels": np.where(unknown, 1e9, history.labels)})
+        other = replace(history, labels=np.where(unknown, 1e9, history.labels))
         decided = rows[history.decision_us <= instant]
         np.testing.assert_array_equal(forecast(other, decided), usual[decided])
 
 
 def test_entity_never_gets_another_ones_value() -> None:
     history = series()
-    marked = History(**{**vars(history), "labels": history.entity.astype(np.float64)})
+    marked = replace(history, labels=history.entity.astype(np.float64))
     rows = np.arange(len(history.labels))
     for found in (marked.last_value(rows), marked.seasonal(rows, timedelta(days=1))):
         known = np.isfinite(found)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from training.evaluation.fairness import fairness_of
 from training.evaluation.metrics.by_task import metric_value
 from training.evaluation.metrics.metric import Metric, Rows
-from training.evaluation.slices import MAX_PAIRS, MAX_SLICES, MISSING, Slice, by_slice, worst_and_gap
+from training.evaluation.slices import MAX_PAIRS, MAX_SLICES, MISSING, Slice, Values, by_slice, values_of, worst_and_gap
 
 RNG = np.random.default_rng(4)
 NUM_ROWS = 2000
@@ -31,6 +31,10 @@ LABELS = (RNG.random(NUM_ROWS) < 0.4).astype(float)
 CANDIDATE, CHAMPION = (np.clip(LABELS * 0.3 + RNG.random(NUM_ROWS) * 0.7, 0, 1) for _ in range(2))
 
 
+def values_by_column(rows: pd.DataFrame) -> dict[str, Values]:
+    return {str(name): values_of(rows[name]) for name in rows}
+
+
 def sliced(primary: str = "auc", **more: object) -> list[Slice]:
     values: dict[str, object] = {
         "primary": primary,
@@ -41,7 +45,7 @@ def sliced(primary: str = "auc", **more: object) -> list[Slice]:
         "least_support": 100,
         **more,
     }
-    return by_slice(FRAME, ("carrier", "stops"), **values)  # type: ignore[arg-type]  # by name
+    return by_slice(values_by_column(FRAME), ("carrier", "stops"), **values)  # type: ignore[arg-type]  # by name
 
 
 def rows_of(part: Slice) -> np.ndarray:
@@ -101,7 +105,16 @@ def test_worst_slice_and_gap_leave_small_ones_out_and_know_the_direction() -> No
 def test_columns_of_many_values_keep_the_largest() -> None:
     many = pd.DataFrame({"a": np.arange(5000) % 1000, "b": np.minimum(np.arange(5000) % 777, 300)})
     labels = (np.arange(5000) % 2).astype(float)
-    found = by_slice(many, ("a", "b"), primary="brier", labels=labels, candidate=labels * 0.5, champion=None, groups=None, least_support=3)
+    found = by_slice(
+        values_by_column(many),
+        ("a", "b"),
+        primary="brier",
+        labels=labels,
+        candidate=labels * 0.5,
+        champion=None,
+        groups=None,
+        least_support=3,
+    )
     by_columns = [tuple(part.columns) for part in found]
     assert [by_columns.count(names) for names in (("a",), ("b",), ("a", "b"))] == [MAX_SLICES, MAX_SLICES, MAX_PAIRS]
     assert next(part for part in found if "b" in part.columns).columns == {"b": "300"}
@@ -113,7 +126,16 @@ def test_a_million_rows_are_sliced_by_three_columns_and_their_pairs_in_seconds()
     big = pd.DataFrame({name: RNG.integers(0, 30, num_rows) for name in ("a", "b", "c")})
     labels, scores = (RNG.random(num_rows) < 0.2).astype(float), RNG.random(num_rows)
     started_at = time.monotonic()
-    found = by_slice(big, ("a", "b", "c"), primary="auc", labels=labels, candidate=scores, champion=None, groups=None, least_support=100)
+    found = by_slice(
+        values_by_column(big),
+        ("a", "b", "c"),
+        primary="auc",
+        labels=labels,
+        candidate=scores,
+        champion=None,
+        groups=None,
+        least_support=100,
+    )
     assert len(found) == 3 * 30 + 3 * MAX_PAIRS
     assert time.monotonic() - started_at < 15
 
@@ -124,7 +146,7 @@ def test_gaps_are_between_values_of_enough_rows() -> None:
     scores = np.where(labels > 0, 0.8, 0.2)
     scores[:50] = 0.4
     scores[400:] = 0.0
-    found = fairness_of(people, ("sex",), labels, scores, task="binary", threshold=0.5, least_support=100)["sex"]
+    found = fairness_of(values_by_column(people), ("sex",), labels, scores, task="binary", threshold=0.5, least_support=100)["sex"]
     rates = {one.value: one.true_positive_rate for one in found.values}
     assert rates == {"f": 0.75, "m": 1.0, "x": 0.0}
     assert found.equal_opportunity_gap == 0.25
@@ -136,9 +158,9 @@ def test_gaps_are_between_values_of_enough_rows() -> None:
 def test_one_value_of_enough_rows_has_no_gap_and_regression_neither() -> None:
     people = pd.DataFrame({"sex": ["f"] * 200 + ["m"] * 10})
     labels = np.tile([1.0, 0], 105)
-    alone = fairness_of(people, ("sex",), labels, labels, task="binary", threshold=0.5, least_support=100)["sex"]
+    alone = fairness_of(values_by_column(people), ("sex",), labels, labels, task="binary", threshold=0.5, least_support=100)["sex"]
     assert alone.equal_opportunity_gap is alone.calibration_gap is None
-    other = fairness_of(people, ("sex",), labels, labels, task="regression", threshold=0.5, least_support=5)["sex"]
+    other = fairness_of(values_by_column(people), ("sex",), labels, labels, task="regression", threshold=0.5, least_support=5)["sex"]
     assert other.equal_opportunity_gap is other.calibration_gap is None
 
 
@@ -157,7 +179,7 @@ def test_installed_metric_sees_the_threshold_in_each_slice(monkeypatch: pytest.M
     frame = pd.DataFrame({"side": ["a", "a", "b", "b"]})
     labels, scores = np.array([1.0, 0.0, 1.0, 1.0]), np.array([0.3, 0.1, 0.3, 0.1])
     arguments: dict[str, Any] = {"labels": labels, "candidate": scores, "champion": None, "groups": None, "least_support": 1}
-    found = by_slice(frame, ("side",), primary="share_right", threshold=0.2, **arguments)
+    found = by_slice(values_by_column(frame), ("side",), primary="share_right", threshold=0.2, **arguments)
     assert {part.columns["side"]: part.candidate for part in found} == {"a": 1.0, "b": 0.5}
 
 

@@ -11,7 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from training.evaluation.checks import strongest_feature
-from training.evaluation.measures import Measures, Rows
+from training.evaluation.measures import Measures
+from training.evaluation.rows import Rows
+from training.evaluation.slices import values_of
 from training.evaluation_record import Comparison, EvaluationRecord
 from training.registry.gates import Decision, decide
 from training.spec.sections.evaluation import Evaluate
@@ -70,9 +72,10 @@ def decision(
 ) -> Decision:
     """Evaluate as a night does, and decide."""
     spec = Evaluate.model_validate({"task": "binary", "primary": "auc", **rules})
-    measures = Measures(spec, Rows(frame=table, labels=LABELS, groups=GROUPS if spec.task == "ranking" else None), seed=SEED)
+    values = {name: values_of(table[name]) for name in (*spec.slices, *spec.sensitive)}
+    measures = Measures(spec, Rows(values=values, labels=LABELS, groups=GROUPS if spec.task == "ranking" else None), seed=SEED)
     features = table[["distance"]]
-    leakage = strongest_feature(spec.task, features[:3000], LABELS[:3000], features[3000:], LABELS[3000:])
+    leakage = strongest_feature(spec.task, ["distance"], features[:3000], LABELS[:3000], features[3000:], LABELS[3000:])
     record = EvaluationRecord(
         format_version=2,
         champion=None if champion is None else SEAT,

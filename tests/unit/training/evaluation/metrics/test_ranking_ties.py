@@ -16,7 +16,7 @@ from training.evaluation.metrics.by_task import metric_value
 from training.evaluation.metrics.metric import Rows
 from training.evaluation.metrics.ranking import group_ndcg, group_recall, group_reciprocal_rank, num_groups_without_positive
 from training.evaluation.metrics.registry import metric_of
-from training.evaluation.slices import by_slice
+from training.evaluation.slices import by_slice, values_of
 from training.pages.plots import ranking_plots
 
 RNG = np.random.default_rng(11)
@@ -114,7 +114,7 @@ def test_slices_importance_comparison_and_curves_do_not_depend_on_the_order_of_t
     def measured(order: np.ndarray) -> tuple[list[float], dict[str, str]]:
         some = frame.iloc[order].reset_index(drop=True)
         slices = by_slice(
-            some,
+            {"place": values_of(some["place"])},
             ("place",),
             primary="ndcg@3",
             labels=labels[order],
@@ -134,6 +134,6 @@ def test_slices_importance_comparison_and_curves_do_not_depend_on_the_order_of_t
     assert numbers == pytest.approx(others)
     assert plots == other_plots
     constant = permutation_importance(
-        lambda some: np.zeros(len(some)), frame, ["score"], np.sort(labels)[::-1].copy(), groups, primary="ndcg@3", seed=1
+        lambda some: np.zeros(len(some)), frame.iloc.__getitem__, ["score"], np.sort(labels)[::-1].copy(), groups, primary="ndcg@3", seed=1
     )
     assert constant == {"score": 0.0}
