@@ -44,12 +44,12 @@ def work(context: StageContext) -> Outcome:
     request, store = context.request, context.store
     uri = request.inputs["snapshot"]
     manifest = store.manifests.get(uri, kind="snapshot")
-    previous_uri = request.parameters.get("previous_snapshot")
-    previous = snapshot_meta(store.manifests.get(previous_uri, kind="snapshot")) if previous_uri else None
+    previous, without = _previous(context)
     with context.timed("fetch"):
         store.manifests.fetch(manifest, context.folder)
     with context.timed("checks"):
         findings = findings_of(context, manifest, previous)
+    findings.checks += without
     window = manifest.meta["window"]
     page = render_report(
         findings,
@@ -117,6 +117,17 @@ def findings_of(context: StageContext, manifest: Manifest, previous: SnapshotMet
     return findings
 
 
+def _previous(context: StageContext) -> tuple[SnapshotMeta | None, list[CheckResult]]:
+    """Return what is compared with for volume and columns, and a warning if it cannot be read, for the reason of `_earlier`."""
+    uri = context.request.parameters.get("previous_snapshot")
+    if not uri:
+        return None, []
+    try:
+        return snapshot_meta(context.store.manifests.get(uri, kind="snapshot")), []
+    except DataError as err:
+        return None, [_not_compared(context, "volume and columns against the previous snapshot", f"[{err.code}] {err.message}")]
+
+
 def _earlier(context: StageContext) -> tuple[list[Earlier], list[CheckResult]]:
     """Return the profiles that `parameters["earlier"]` names, and a warning for each that cannot be read.
 
@@ -125,23 +136,24 @@ def _earlier(context: StageContext) -> tuple[list[Earlier], list[CheckResult]]:
     found, lost = [], []
     for given in context.request.parameters.get("earlier") or []:
         names = tuple(given["names"])
+        check = f"drift against {in_words(names)}"
         try:
             stored = context.store.get_json(given["profile"])
         except DataError as err:
-            lost.append(_not_compared(context, names, f"[{err.code}] {err.message}"))
+            lost.append(_not_compared(context, check, f"[{err.code}] {err.message}"))
             continue
         tables, nights = tables_of(stored), cast("list[JsonObject]", stored.get("nights") or [])
         if tables is None:
-            lost.append(_not_compared(context, names, f"its profile has format {stored['format']}, which this version does not read"))
+            lost.append(_not_compared(context, check, f"its profile has format {stored['format']}, which this version does not read"))
         else:
             found.append(Earlier(names=names, as_of=str(stored["as_of"]), tables=tables, nights=nights))
     return found, lost
 
 
-def _not_compared(context: StageContext, names: tuple[str, ...], why: str) -> CheckResult:
+def _not_compared(context: StageContext, check: str, why: str) -> CheckResult:
     return CheckResult(
         code="drift.not_compared",
-        check=f"drift against {in_words(names)}",
+        check=check,
         table=context.spec.data.source.table,
         status="warned",
         observed="not compared",

@@ -95,7 +95,12 @@ class ResolveOperator(BaseOperator):
         previous = previous_snapshot(store, spec.name, as_of, deprecated=deprecated)
         if previous is None:
             return
-        meta = store.manifests.get(previous, kind=KIND).meta
+        try:
+            meta = store.manifests.get(previous, kind=KIND).meta
+        except DataError as err:
+            # Nothing brings it back: it must not stop every later night.
+            self.log.warning("the columns are not compared with those of the previous snapshot: [%s] %s", err.code, err.message)
+            return
         changes = schema_changes(contracts_of(spec), json_object(meta["tables"]))
         if not changes:
             return

@@ -196,6 +196,15 @@ def test_a_deprecated_snapshot_is_no_reference_for_columns_volume_or_drift(
     assert "[schema.changed]" not in capsys.readouterr().out
 
 
+def test_a_previous_snapshot_that_is_lost_stops_no_run(
+    resolve: ResolveOperator, shop: Path, store: Store, context_of: Context, execute: Execute, capsys: pytest.CaptureFixture[str]
+) -> None:
+    uri = f"{store.root_uri}/manifests/sha256/11/{'1' * 64}.json"
+    store.ref(snapshot_ref_name("search_ranking", datetime.fromisoformat(AS_OF))).move(uri, expected=0)
+    execute(resolve, context_of("resolve"))
+    assert "the columns are not compared with those of the previous snapshot: [object.missing]" in capsys.readouterr().out
+
+
 def test_another_as_of_than_the_snapshots_is_refused(
     resolve: ResolveOperator, shop: Path, store: Store, settings: Settings, context_of: Context, execute: Execute
 ) -> None:

@@ -79,3 +79,12 @@ def test_a_profile_that_cannot_be_read_warns_and_does_not_stop_the_night(night: 
     (found,) = (check for check in night.results(outcome)["checks"] if check["code"] == "drift.not_compared")
     assert (found["status"], found["check"]) == ("warned", "drift against the previous snapshot and the champion's training data")
     assert ("object.missing" if damage == "lost" else "format 2") in found["detail"]
+
+
+def test_a_previous_snapshot_that_is_lost_warns_and_does_not_stop_the_night(night: Night) -> None:
+    snapshot = night.ingest()
+    gone = snapshot.artifact_uri.replace(snapshot.digest, "1" * 64)
+    outcome = night.run(validate, inputs={"snapshot": snapshot.artifact_uri}, parameters={"previous_snapshot": gone})
+    (found,) = (check for check in night.results(outcome)["checks"] if check["code"] == "drift.not_compared")
+    assert (found["status"], found["check"]) == ("warned", "volume and columns against the previous snapshot")
+    assert "object.missing" in found["detail"]
