@@ -228,16 +228,17 @@ def check_freshness(view: TableView, limit: timedelta | None, as_of: datetime) -
     if limit is None or event_time is None:
         return []
     newest_us = view.rows(f"SELECT epoch_us(max({quoted(event_time)})) FROM {{table}}")[0][0]  # noqa: S608 - quoted column name
-    age = None if newest_us is None else as_of - datetime.fromtimestamp(newest_us / 1e6, tz=as_of.tzinfo)
+    # In numbers: a file can hold instants of years that Python does not have.
+    age_us, limit_us = None if newest_us is None else round(as_of.timestamp() * 1e6) - newest_us, limit // timedelta(microseconds=1)
     return [
         CheckResult(
             code="freshness.late",
             check="age of the newest row",
             table=view.name,
             column=event_time,
-            status=verdict(age is not None and age <= limit),
-            observed="no event time" if age is None else hours(age),
-            allowed=f"at most {hours(limit)}",
+            status=verdict(age_us is not None and age_us <= limit_us),
+            observed="no event time" if age_us is None else hours(age_us),
+            allowed=f"at most {hours(limit_us)}",
         )
     ]
 
@@ -269,5 +270,5 @@ def check_schema_change(view: TableView, previous: SnapshotMeta | None, *, block
     ]
 
 
-def hours(span: timedelta) -> str:
-    return f"{span.total_seconds() / 3600:.1f} h"
+def hours(microseconds: int) -> str:
+    return f"{microseconds / 3.6e9:.1f} h"

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from training.data.validation.checks import check_complete, check_volume
+from training.data.validation.checks import check_complete, check_freshness, check_volume
 from training.sources.table_contract import Column, TableContract
 
+AS_OF = datetime(2026, 2, 1, 2, tzinfo=UTC)
+AS_OF_US = 1_769_911_200_000_000
 CONTRACT = TableContract(
     name="orders",
     kind="csv",
@@ -43,3 +46,22 @@ def test_key_event_time_and_label_are_complete_although_they_are_declared_nullab
         "label": ("label.nulls", "failed"),
         "strict": ("data.nulls", "failed"),
     }
+
+
+@pytest.mark.parametrize(
+    ("newest_us", "observed", "passes"),
+    [
+        (round((AS_OF - timedelta(hours=6)).timestamp() * 1e6), "6.0 h", True),
+        (round((AS_OF - timedelta(hours=6)).timestamp() * 1e6) - 1, "6.0 h", False),
+        (None, "no event time", False),
+        # Years that Python does not have: 294246 and -290308.
+        (2**63 - 1, f"{(AS_OF_US - 2**63 + 1) / 3.6e9:.1f} h", True),
+        (-(2**63) + 1, f"{(AS_OF_US + 2**63 - 1) / 3.6e9:.1f} h", False),
+    ],
+)
+def test_age_of_the_newest_row_is_held_to_its_limit_for_any_instant(newest_us: int | None, observed: str, *, passes: bool) -> None:
+    timed = view()
+    timed.sound_event_time, timed.rows = "at", lambda _query: [(newest_us,)]
+    (found,) = check_freshness(timed, timedelta(hours=6), AS_OF)
+    assert (found.code, found.status == "passed", found.allowed) == ("freshness.late", passes, "at most 6.0 h")
+    assert found.observed == observed
