@@ -85,4 +85,4 @@ def check_counts(labels: NDArray[np.float32], objective: str) -> None:
             f"{int((labels < 0).sum())} of {len(labels)} labels are negative, the smallest is {labels.min():g}: "
             f"{objective} needs labels >= 0"
         )
-        raise DataError("label.negative", message, hint="set train.settings.objective: quantile, or remove it")
+        raise DataError("label.negative", message, hint="leave such rows out by data.source.where, or set another train.settings.objective")

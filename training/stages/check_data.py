@@ -12,13 +12,14 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from training.contracts import ExitCode, RunIdentity, StageRequest
 from training.errors import NightshiftError, SpecError
@@ -64,16 +65,23 @@ def check_data(spec: PipelineSpec, as_of: datetime, *, size_bytes: int, say: Say
 
 @contextmanager
 def _scratch() -> Iterator[Path]:
-    """Yield a folder that is removed. Ingest registers its snapshot: for as long, in a database there."""
+    """Yield a folder that is removed, also if the process is asked to end. Ingest registers its snapshot in a database there."""
     known = os.environ.get(DATABASE.name)
+    before = signal.signal(signal.SIGTERM, _end)
     with tempfile.TemporaryDirectory(prefix="nightshift-check-") as folder:
         os.environ[DATABASE.name] = f"sqlite:///{folder}/check.db"
         try:
             yield Path(folder)
         finally:
+            signal.signal(signal.SIGTERM, before)
             os.environ.pop(DATABASE.name)
             if known is not None:
                 os.environ[DATABASE.name] = known
+
+
+def _end(number: int, _frame: object) -> NoReturn:
+    # As a shell says of a process that a signal ended; what is open is left, and removed, on the way out.
+    sys.exit(128 + number)
 
 
 def _words(err: NightshiftError) -> str:

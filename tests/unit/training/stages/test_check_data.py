@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -177,3 +178,22 @@ def test_a_source_without_a_location_is_an_error_of_its_file(monkeypatch: pytest
     monkeypatch.delenv("ORDERS_URI", raising=False)
     assert main(["--data", str(EXAMPLE / "cancelled_orders.yaml")]) == 64
     assert "ORDERS_URI" in capsys.readouterr().err
+
+
+def test_a_check_that_is_asked_to_end_leaves_no_copy_of_the_data(shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+    before = signal.getsignal(signal.SIGTERM)
+    seen: list[int] = []
+
+    def say(line: str) -> None:
+        if "ingest:" in line:
+            seen.append(len(list(scratch.iterdir())))
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(SystemExit) as caught:
+        check_data.check_data(spec_of(shop), AS_OF, size_bytes=2**28, say=say)
+    assert (caught.value.code, seen) == (128 + signal.SIGTERM, [1])
+    assert list(scratch.iterdir()) == []
+    assert signal.getsignal(signal.SIGTERM) == before
