@@ -288,7 +288,8 @@ def _open_parquet(path: Path, *, source: str) -> pq.ParquetFile:
         raise DataError("data.empty", f"{source} has 0 bytes", hint="write the file again; a file of Parquet without rows has a footer")
     try:
         file = pq.ParquetFile(path)
-    except (pa.ArrowException, OSError) as err:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as err:
+        # A name in a damaged footer need not be UTF-8.
         raise _not_parquet(source, err) from err
     if _is_signed(path, file.metadata):
         hint = "write the file without encryption: Nightshift has no keys"

@@ -135,8 +135,14 @@ def _texts(view: TableView, bounds: list[pa.Scalar]) -> tuple[str | None, str | 
         return None, None
     # As numbers: `pa.array` would import pandas.
     times = [f"DATE '1970-01-01' + {b.value}" if pa.types.is_date(b.type) else f"make_timestamptz({b.value})" for b in bounds]
-    found = view.connection.execute(f"SELECT {', '.join(f'CAST({time} AS VARCHAR)' for time in times)}").fetchall()[0]
+    texts = [f"coalesce(TRY(CAST({time} AS VARCHAR)), '{b.value} {_unit(b)} since 1970')" for time, b in zip(times, bounds, strict=True)]
+    found = view.connection.execute(f"SELECT {', '.join(texts)}").fetchall()[0]
     return found[0], found[-1]
+
+
+def _unit(bound: pa.Scalar) -> str:
+    """Return the unit of a time beyond those that DuckDB has."""
+    return "days" if pa.types.is_date(bound.type) else "microseconds"
 
 
 def _profile_values(view: TableView, name: str, cut_us: int | None, *, hold: bool, named: Collection[str]) -> ColumnProfile:

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from training.data.validation.snapshot_view import CHUNK_ROWS, TableView
 from training.errors import DataError
+from training.sql.expressions import literal
 
 
 @contextmanager
@@ -39,6 +40,9 @@ def _first_damaged(views: Sequence[TableView]) -> tuple[str, str] | None:
                 with pq.ParquetFile(path, pre_buffer=False) as file:
                     for batch in file.iter_batches(CHUNK_ROWS, use_threads=False):
                         batch.validate(full=True)
-            except (pa.ArrowException, OSError) as err:
+                # Statistics and footers that Arrow does not look at.
+                rows = f"read_parquet({literal(str(path))}, hive_partitioning = false)"
+                view.connection.sql(f"SELECT max(COLUMNS(*)) FROM {rows}").to_arrow_table()  # noqa: S608 - a quoted path
+            except (duckdb.InvalidInputException, duckdb.ConversionException, pa.ArrowException, OSError) as err:
                 return part, str(err).splitlines()[0]
     return None

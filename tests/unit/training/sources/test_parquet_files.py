@@ -109,3 +109,11 @@ def test_columns_without_a_name_or_with_the_same_are_refused(tmp_path: Path, nam
 def test_instants_in_another_unit_or_zone_are_another_type(tmp_path: Path, kind: pa.DataType, found: str) -> None:
     path = write(tmp_path, pa.table({"id": pa.array([0], pa.int64()), "s": pa.array([0], kind)}))
     assert part_as_is(CONTRACT, path, source="a.parquet", limit_bytes=LIMIT).schema["s"] == found
+
+
+def test_a_name_in_the_footer_that_is_not_utf8_is_damage(tmp_path: Path) -> None:
+    path = write(tmp_path, pa.table({"id": [1], "a_long_name": ["a"]}))
+    path.write_bytes(path.read_bytes().replace(b"a_long_name", b"a_l\xd3ng_name"))
+    for error in refusals(path):
+        assert error.code == "format.parquet"
+        assert error.message.startswith("a.parquet cannot be read as Parquet: ")

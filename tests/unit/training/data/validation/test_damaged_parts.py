@@ -41,6 +41,18 @@ def test_a_text_that_is_not_utf8_names_its_file(tmp_path: Path) -> None:
     assert caught.value.code == "format.parquet"
 
 
+def test_damage_that_duckdb_alone_finds_names_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    views, suites = open_views(tmp_path, "sound")
+    pq.write_table(pq.read_table(tmp_path / DAY), tmp_path / DAY, compression="snappy")
+    content = bytearray((tmp_path / DAY).read_bytes())
+    content[60:400] = bytes(byte ^ 0xFF for byte in content[60:400])
+    (tmp_path / DAY).write_bytes(content)
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", lambda *_args, **_named: iter(()))
+    with pytest.raises(DataError, match=rf"{DAY} cannot be read as Parquet: ") as caught, naming_damage(views):
+        validate_snapshot(views, rules(), None, on_table=lambda _done, _total: None, suites_path=suites)
+    assert caught.value.code == "format.parquet"
+
+
 def test_an_error_that_no_file_explains_stays_what_it_is(tmp_path: Path) -> None:
     views, _suites = open_views(tmp_path, "damaged_values")
     full = OSError(28, "No space left on device")

@@ -102,3 +102,16 @@ def test_nan_of_a_narrow_column_has_its_own_bin(tmp_path: Path) -> None:
     p, q = ([max(count / total, 1e-4) for count in counts] for counts, total in shares)
     found = profile(view(tmp_path, {"x": values}), SPAN_US)["x"]["psi"]
     assert found == pytest.approx(sum((b - a) * math.log(b / a) for a, b in zip(p, q, strict=True)))
+
+
+@pytest.mark.parametrize(
+    ("instants", "ends"),
+    [
+        ([2**63 - 1, 0], ("1970-01-01 00:00:00+00", "9223372036854775807 microseconds since 1970")),
+        ([-(2**63) + 1, 0], ("-9223372036854775807 microseconds since 1970", "1970-01-01 00:00:00+00")),
+        ([10**18, 0], ("1970-01-01 00:00:00+00", "33658-09-27 01:46:40+00")),
+    ],
+)
+def test_bounds_of_any_instant_have_a_text(tmp_path: Path, instants: list[int], ends: tuple[str, str]) -> None:
+    found = profile(view(tmp_path, {"seen": pa.array(instants, pa.int64()).cast(pa.timestamp("us", tz="UTC"))}), SPAN_US)["seen"]
+    assert (found["minimum"], found["maximum"]) == ends
