@@ -131,6 +131,8 @@ def _start(client: Client, options: argparse.Namespace) -> int:
         overrides=overrides_of(options.set),
         key=options.key,
     )
+    if client.pipeline(run.pipeline).is_paused and run.state == "queued":
+        sys.stderr.write(f"warning: {run.pipeline} is paused in Airflow: the run starts when it is unpaused\n")
     if options.wait:
         if not options.json:
             sys.stdout.write(f"{run.id}\n")
