@@ -197,12 +197,18 @@ def _rivals(context: StageContext) -> Rivals:
 def _score(context: StageContext, dataset: Manifest, raw: RawRows, predictor: Predictor, rivals: Rivals) -> Scored:
     found: dict[str, Floats] = {}
     classes = Classes.of(meta_of(dataset))
-    context.progress(0, len(raw), "rows scored")
-    for name, other in rivals.named().items():
-        if _baseline(context, other, dataset) == IS_BASELINE:
-            found[name] = raw.scores(_other_model(context, name, other), classes)
-    candidate = raw.scores(predictor, classes)
-    context.progress(len(raw), len(raw), "rows scored")
+    others = {name: other for name, other in rivals.named().items() if _baseline(context, other, dataset) == IS_BASELINE}
+    done, total = 0, len(raw) * (1 + len(others))
+
+    def scored(num_rows: int) -> None:
+        nonlocal done
+        done += num_rows
+        context.progress(done, total, "rows scored")
+
+    scored(0)
+    for name, other in others.items():
+        found[name] = raw.scores(_other_model(context, name, other), classes, scored)
+    candidate = raw.scores(predictor, classes, scored)
     return Scored(candidate=candidate, champion=found.get("champion"), canary=found.get("canary"))
 
 
