@@ -311,7 +311,7 @@ def _is_signed(path: Path, metadata: pq.FileMetaData) -> bool:
 def _decoded_bytes(file: pq.ParquetFile, columns: list[str], path: Path, limit_bytes: int, *, source: str) -> int:
     try:
         return decoded_bytes(file, columns, path=path, limit_bytes=limit_bytes)
-    except (pa.ArrowException, OSError) as err:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as err:
         raise _not_parquet(source, err) from err
 
 

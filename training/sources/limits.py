@@ -99,9 +99,12 @@ def decoded_bytes(file: pq.ParquetFile, columns: Collection[str], *, path: Path,
 def _text_bytes(path: Path, metadata: pq.FileMetaData, name: str, limit_bytes: int) -> int:
     """Return the size of a column without a fixed width, or the first running total above the limit."""
     total = 0
+    numbers = [number for number in range(metadata.num_columns) if metadata.schema.column(number).path.partition(".")[0] == name]
     for group in range(metadata.num_row_groups):
-        chunks = [metadata.row_group(group).column(number) for number in range(metadata.num_columns)]
-        chunks = [chunk for chunk in chunks if chunk.path_in_schema.partition(".")[0] == name]
+        # Reading fails where the metadata of a chunk is damaged; looking at it would end the process.
+        with pq.ParquetFile(path, pre_buffer=False, buffer_size=BATCH_ROWS) as file:
+            next(file.iter_batches(1, row_groups=[group], columns=[name]), None)
+        chunks = [metadata.row_group(group).column(number) for number in numbers]
         stored = sum(chunk.total_uncompressed_size for chunk in chunks)
         encodings = {encoding for chunk in chunks for encoding in chunk.encodings}
         is_text = chunks[0].path_in_schema == name and chunks[0].physical_type == "BYTE_ARRAY"

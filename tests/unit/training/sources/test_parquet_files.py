@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -117,3 +118,18 @@ def test_a_name_in_the_footer_that_is_not_utf8_is_damage(tmp_path: Path) -> None
     for error in refusals(path):
         assert error.code == "format.parquet"
         assert error.message.startswith("a.parquet cannot be read as Parquet: ")
+
+
+def test_files_with_any_damaged_bytes_are_read_or_refused_and_do_not_end_the_process(tmp_path: Path) -> None:
+    whole = write(tmp_path, pa.table({"id": [1, 2, 3], "s": ["a", "b", "c"]})).read_bytes()
+    path, refused, chance = tmp_path / "damaged.parquet", 0, random.Random(13)  # noqa: S311 - test data
+    for _ in range(1000):
+        content = bytearray(whole)
+        content[chance.randrange(4, len(content) - 8)] = chance.randrange(256)
+        path.write_bytes(content)
+        try:
+            part_as_is(CONTRACT, path, source="a.parquet", limit_bytes=LIMIT)
+            read_rows(CONTRACT, PartContent(path), source="a.parquet", limit_bytes=LIMIT)
+        except DataError:
+            refused += 1
+    assert 300 < refused < 1000
