@@ -82,10 +82,15 @@ def _note(dag_run: DagRun, *, is_failed: bool) -> None:
             return
         line = failure_line(_failures(session, dag_run)) if is_failed else _decision(session, dag_run)
         if line:
-            dag_run.note = masked(" ".join(line.split()))[:MAX_CHARS]
+            dag_run.note = _storable(masked(" ".join(line.split())))[:MAX_CHARS]
     except Exception:
         # The note is for people: nothing that the scheduler does may depend on it.
         logger.exception("no note for run %s of %s", dag_run.run_id, dag_run.dag_id)
+
+
+def _storable(text: str) -> str:
+    # PostgreSQL refuses NUL, and no database takes half of a surrogate pair: the scheduler's whole transaction would fail.
+    return "".join(character for character in text if character.isprintable())
 
 
 def _is_ours(session: Session, dag_id: str) -> bool:

@@ -11,6 +11,7 @@ from fastapi.exception_handlers import http_exception_handler
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
+from sqlalchemy.exc import OperationalError
 from starlette.exceptions import HTTPException
 
 from training.errors import DataError, DeniedError, NightshiftError, SpecError, UnavailableError
@@ -91,6 +92,7 @@ def add_handlers(app: FastAPI) -> None:
     """Let an application answer all errors as problems."""
     app.add_exception_handler(NightshiftError, _known)
     app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(OperationalError, _database)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(Exception, _unexpected)
 
@@ -108,6 +110,12 @@ async def _known(_request: Request, err: Exception) -> JSONResponse:
     if status_of(err) >= 500:
         logger.warning("%s", err)
     return of_error(err)
+
+
+async def _database(_request: Request, err: Exception) -> JSONResponse:
+    # Airflow's own database, where rights are looked up; ours raises UnavailableError.
+    logger.warning("%s", type(err).__name__)
+    return problem(503, "airflow.database", "Airflow's database does not answer", hint="repeat the request")
 
 
 async def _invalid(_request: Request, err: Exception) -> JSONResponse:

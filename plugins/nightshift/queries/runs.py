@@ -40,6 +40,12 @@ def pipelines(names: set[str]) -> list[Pipeline]:
         return [_pipeline(each) for each in found]
 
 
+def pipeline_names(names: set[str]) -> set[str]:
+    """Return those DAGs that are pipelines."""
+    with _session() as session:
+        return set(session.scalars(select(DagTag.dag_id).where(DagTag.name == PIPELINE_TAG, DagTag.dag_id.in_(names))))
+
+
 def pipeline(name: str) -> Pipeline:
     """Return one pipeline.
 

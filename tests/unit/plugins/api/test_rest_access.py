@@ -8,6 +8,7 @@ from urllib.parse import quote
 import pytest
 from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
 from fastapi.routing import APIRoute
+from sqlalchemy.exc import OperationalError
 
 from nightshift.api.access import access
 from nightshift.api.application import api, openapi
@@ -130,3 +131,24 @@ def test_a_user_changes_stages_and_a_viewer_or_another_team_does_not(seeded: See
         seeded.put(f"/models/{name}/versions/1/stage", CHANGE, user="root", role="admin") for name in ("search_ranking", "none")
     )
     assert (hidden.status_code, hidden.text.replace("search_ranking", "none")) == (404, unknown.text)
+
+
+def test_runs_of_a_dag_whose_runs_may_not_be_read_are_not_listed(seeded: Seeded, monkeypatch: pytest.MonkeyPatch) -> None:
+    general = SimpleAuthManager.is_authorized_dag
+
+    def without_runs(self: SimpleAuthManager, *, details: Any = None, access_entity: Any = None, **options: Any) -> bool:
+        is_hidden = access_entity is not None and details.id == "search_ranking"
+        return not is_hidden and general(self, details=details, access_entity=access_entity, **options)
+
+    monkeypatch.setattr(SimpleAuthManager, "is_authorized_dag", without_runs)
+    assert {run["pipeline"] for run in seeded.get("/runs").json()["items"]} == {"flight_delay"}
+
+
+def test_rights_that_cannot_be_looked_up_are_503(seeded: Seeded, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_arguments: Any, **_options: Any) -> bool:
+        raise OperationalError("SELECT 1", {}, Exception("connection to db:5432 refused, password=hunter2"))
+
+    monkeypatch.setattr(SimpleAuthManager, "is_authorized_dag", away)
+    answer = seeded.get("/models")
+    assert (answer.status_code, answer.json()["code"]) == (503, "airflow.database")
+    assert "hunter2" not in answer.text
