@@ -25,7 +25,7 @@ from training.contracts import ExitCode, RunIdentity, StageRequest
 from training.errors import NightshiftError, SpecError
 from training.installation import DATABASE
 from training.spec import check as spec_check
-from training.spec.schedule import settle_as_of
+from training.spec.schedule import check_not_future, settle_as_of
 from training.spec.types import parse_size
 from training.spec.uris import resolve_uris
 
@@ -239,7 +239,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     specs, _ = spec_check.check_files(options.files)
     for path, (spec, _warnings) in specs.items():
         try:
-            as_of = settle_as_of(spec, parameter=options.as_of, logical_date=None, run_after=datetime.now(UTC))
+            now = datetime.now(UTC)
+            as_of = settle_as_of(spec, parameter=options.as_of, logical_date=None, run_after=now)
+            check_not_future(as_of, now)
             found = check_data(resolve_uris(spec), as_of, size_bytes=size_bytes, say=_print)
         except (NightshiftError, ValueError) as err:
             sys.stderr.write(f"{path}: {err}\n")

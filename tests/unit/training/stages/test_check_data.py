@@ -197,3 +197,11 @@ def test_a_check_that_is_asked_to_end_leaves_no_copy_of_the_data(shop: Path, tmp
     assert (caught.value.code, seen) == (128 + signal.SIGTERM, [1])
     assert list(scratch.iterdir()) == []
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_an_instant_that_has_not_come_is_refused_as_a_run_refuses_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ORDERS_URI", "file:///nowhere")
+    assert main(["--data", "--as-of", "2999-01-01", str(EXAMPLE / "cancelled_orders.yaml")]) == 64
+    assert "as_of.future" in capsys.readouterr().err
