@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -18,7 +18,7 @@ from nightshift.queries.datasets import check_usable
 from nightshift.queries.records import Page, Pipeline, Run
 from nightshift.settings import Settings
 from training.database import connect
-from training.spec.schedule import AS_OF_PATTERN
+from training.spec.schedule import AS_OF_PATTERN, check_not_future, parse_as_of
 from training.spec.types import NAME_RULE
 
 router = APIRouter(route_class=ApiRoute, tags=["pipelines"])
@@ -87,6 +87,8 @@ def start_training(wanted: StartTraining, granted: Granted, request: Request, ke
 def _started(request: Request, granted: Access, pipeline: str, wanted: StartRun, key: str | None, *, path: str) -> Response:
     granted.require(pipeline, "POST", runs.unknown_pipeline(pipeline), "start runs")
     conf = wanted.conf()
+    if wanted.as_of is not None:
+        _check_instant(wanted.as_of)
 
     def work(name: str) -> Run:
         if wanted.snapshot is not None:
@@ -96,3 +98,10 @@ def _started(request: Request, granted: Access, pipeline: str, wanted: StartRun,
 
     location = f"{request.scope.get('root_path', '')}{API_PREFIX}/runs/{{id}}"
     return answered_once(granted.name, key, {"path": path, "pipeline": pipeline, "body": conf}, 202, work, location=location)
+
+
+def _check_instant(as_of: str) -> None:
+    """Refuse what is in the future in every time zone; a run's first task knows the pipeline's own, and looks closer."""
+    instant, now = parse_as_of(as_of, "UTC"), datetime.now(UTC)
+    if instant > now + timedelta(days=1):
+        check_not_future(instant, now)
