@@ -31,7 +31,7 @@ NUM_SEARCHES = 60
 ANSWER = b"y\n"
 """What the user types when `rollback` asks."""
 
-WORDS = re.compile(r"(make|eval|airflow|mlflow|python|export|ls|sh|docker|kubectl|helm|cp|mkdir|gunzip)\s")
+WORDS = re.compile(r"(make|eval|airflow|mlflow|python|export|ls|sh|curl|docker|kubectl|helm|cp|mkdir|gunzip)\s")
 """First words of a shell line."""
 
 SHELL_FENCES = ("", "sh", "bash", "shell", "console")
@@ -57,6 +57,7 @@ NOT_HERE = {
     "make images": DOCKER,
     "export NIGHTSHIFT_BACKEND=kubernetes": CLUSTER,
     "export NIGHTSHIFT_STORE=s3://": CLUSTER,
+    "curl ": "needs the password that `make status` shows; tests/unit/plugins/api and client send such requests",
     "make start": "follows the settings of a cluster, " + CLUSTER,
 }
 """Beginnings of the lines that one machine cannot run, with the reason."""
