@@ -66,7 +66,7 @@ def check_data(spec: PipelineSpec, as_of: datetime, *, size_bytes: int, say: Say
 @contextmanager
 def _scratch() -> Iterator[Path]:
     """Yield a folder that is removed, also if the process is asked to end. Ingest registers its snapshot in a database there."""
-    known = os.environ.get(DATABASE.name)
+    known = DATABASE.value() if DATABASE.is_set() else None
     before = signal.signal(signal.SIGTERM, _end)
     with tempfile.TemporaryDirectory(prefix="nightshift-check-") as folder:
         os.environ[DATABASE.name] = f"sqlite:///{folder}/check.db"
@@ -74,8 +74,9 @@ def _scratch() -> Iterator[Path]:
             yield Path(folder)
         finally:
             signal.signal(signal.SIGTERM, before)
-            os.environ.pop(DATABASE.name)
-            if known is not None:
+            if known is None:
+                del os.environ[DATABASE.name]
+            else:
                 os.environ[DATABASE.name] = known
 
 
