@@ -120,6 +120,7 @@ def start_run(name: str, run_id: str, conf: JsonObject, *, by: str) -> Run:
     try:
         trigger_dag(name, triggered_by=DagRunTriggeredByType.REST_API, triggering_user_name=by, run_id=run_id, conf=dict(conf))
     except DagRunAlreadyExists:
+        # The same order came before: its run is the answer.
         pass
     except (ParamValidationError, ValueError) as err:
         hint = "GET /pipelines/{pipeline} names the pipeline; docs/reference/spec.md has its keys"
@@ -137,6 +138,7 @@ def start_rollback(run_id: str, *, model: str, version: str, reason: str, by: st
     try:
         trigger_dag(ROLLBACK, triggered_by=DagRunTriggeredByType.REST_API, triggering_user_name=by, run_id=run_id, conf=conf)
     except DagRunAlreadyExists:
+        # The same order came before: its run is the answer.
         pass
     except DagNotFound as err:
         message = f"Airflow has no DAG {ROLLBACK!r}"

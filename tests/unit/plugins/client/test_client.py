@@ -164,10 +164,10 @@ def test_runs_are_listed_and_shown_for_people_and_programs(server: Server, capsy
 def test_a_run_is_started_once_by_its_key_from_the_command_line(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["start", "search_ranking", "--set", "train.learning_rate=0.02", "--key", "k", "--json"]
     assert main(command) == main(command) == 0
-    told = capsys.readouterr()
-    assert "warning: search_ranking is paused in Airflow: the run starts when it is unpaused\n" in told.err
+    output = capsys.readouterr()
+    assert "warning: search_ranking is paused in Airflow: the run starts when it is unpaused\n" in output.err
     # The server of this test logs to the same output.
-    printed = told.out.splitlines()
+    printed = output.out.splitlines()
     starts = [number for number, line in enumerate(printed) if line == "{"]
     ends = [number for number, line in enumerate(printed) if line == "}"]
     first, again = (json.loads("\n".join(printed[start : end + 1])) for start, end in zip(starts, ends, strict=True))
