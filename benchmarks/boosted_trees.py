@@ -134,7 +134,7 @@ def train_rank(notes: Path) -> None:
 
     BoostedTrees.fit = noted_fit  # type: ignore[method-assign]
     if os.environ["ON_DISK"] == "1":
-        matrices.memory_limit_bytes = lambda: 1
+        matrices.stage_memory_bytes = lambda: 1
     runner.main(train.work, polls_stop=True)
 
 
@@ -192,7 +192,7 @@ def write_rows(folder: Path, rows: int) -> dict[str, Any]:
 
 def fit_rows(folder: Path, kind: str) -> None:
     """Train on the rows of a folder, in this process; print its memory by kind before and at the peak."""
-    matrices.memory_limit_bytes = lambda: 1 if kind == "disk" else 1 << 50
+    matrices.stage_memory_bytes = lambda: 1 if kind == "disk" else 1 << 50
     text = (CHECKOUT / "dags/pipelines/flight_delay.yaml").read_bytes()
     spec = parse_spec(text)
     silent: Any = SimpleNamespace(

@@ -1,6 +1,7 @@
 """Peak memory and time of each stage under a memory limit, by the rows of the window.
 
-    python -m benchmarks.out_of_core [--sizes 1 4 16] [--test-days 2] [--limit 1GiB] [--folder /large/disk]
+    python -m benchmarks.out_of_core [--sizes 1 4 16] [--stages ingest prepare] [--split time] [--test-days 2]
+        [--limit 1GiB] [--folder /large/disk]
 
 1 is 1 M rows of 20 columns, in 30 daily Parquet files. Every stage is the process that a run starts. Its memory is that of the process
 and all its children, read five times a second: PSS, and of it what is anonymous, that is without the pages of files that the system
@@ -64,6 +65,12 @@ MADE: Final = {"ingest": "snapshot", "prepare": "dataset", "train": "model"}
 CHAMPION: Final = ("max_depth: 4", "max_depth: 2")
 """What differs in the champion's spec."""
 MIB: Final = 2**20
+SPLITS: Final = {
+    "time": "{by: time, validation: 2d, test: TEST_DAYSd}",
+    "random": "{by: random, validation: 0.1, test: 0.1}",
+    "group": "{by: group, column: c0, validation: 0.1, test: 0.1}",
+    "stratified": "{by: stratified, validation: 0.1, test: 0.1}",
+}
 
 SPEC: Final = f"""
 name: rows
@@ -86,7 +93,7 @@ data:
 {"".join(f"      f{n}: {{type: float}}{chr(10)}" for n in range(FLOATS))}\
 {"".join(f"      c{n}: {{type: int32}}{chr(10)}" for n in range(CODES))}\
   label: {{column: yes}}
-  split: {{by: time, validation: 2d, test: TEST_DAYSd}}
+  split: SPLIT
 prepare:
   features:
     word: {{transform: category}}
@@ -140,9 +147,9 @@ def write_rows(folder: Path, rows: int) -> None:
 class Stages:
     """The stages of one size, each in a process of its own."""
 
-    def __init__(self, folder: Path, limit: str, test_days: int, mlflow_url: str) -> None:
+    def __init__(self, folder: Path, limit: str, split: str, test_days: int, mlflow_url: str) -> None:
         self._folder, self._limit, self._mlflow_url = folder, limit, mlflow_url
-        self._text = SPEC.replace("TEST_DAYS", str(test_days))
+        self._text = SPEC.replace("SPLIT", SPLITS[split]).replace("TEST_DAYS", str(test_days))
         self._since = AS_OF.replace(hour=0) - timedelta(days=test_days)
         self.store = Store(str(folder / "store"))
         self.spec = self._spec_of(self._text)
@@ -286,7 +293,9 @@ def _tree(pid: int) -> Iterator[int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[1, 4, 16])
-    parser.add_argument("--test-days", type=int, default=2, help="of 30, 1 to 27")
+    parser.add_argument("--stages", nargs="+", choices=STAGES, default=STAGES, help="each needs those that make its inputs")
+    parser.add_argument("--split", choices=SPLITS, default="time", help="how rows are divided")
+    parser.add_argument("--test-days", type=int, default=2, help="of 30, 1 to 27, with --split time")
     parser.add_argument("--limit", default="1GiB")
     parser.add_argument("--folder", type=Path, help="on a disk with about 1 GB per million rows")
     options = parser.parse_args()
@@ -298,15 +307,15 @@ def main() -> None:
             os.environ["NIGHTSHIFT_DATABASE"] = f"sqlite:///{name}/nightshift.db"
             os.environ["NIGHTSHIFT_HOME"] = name
             write_rows(Path(name) / "rows", size * ROWS)
-            stages = Stages(Path(name), options.limit, options.test_days, url)
-            missed += measure_stages(stages, size, before, parse_size(options.limit))
+            stages = Stages(Path(name), options.limit, options.split, options.test_days, url)
+            missed += measure_stages(stages, options.stages, size, before, parse_size(options.limit))
     print("goals missed: " + "; ".join(missed) if missed else "goals met: every stage below the limit, time in proportion")
 
 
-def measure_stages(stages: Stages, size: int, before: dict[str, tuple[int, float]], limit_bytes: int) -> list[str]:
-    """Measure and print every stage of a size, and set its size and seconds in `before`; return the goals that were missed."""
+def measure_stages(stages: Stages, names: Sequence[str], size: int, before: dict[str, tuple[int, float]], limit_bytes: int) -> list[str]:
+    """Measure and print these stages of a size, and set its size and seconds in `before`; return the goals that were missed."""
     missed: list[str] = []
-    for stage in STAGES:
+    for stage in names:
         found = stages.measure(stage)
         growth = ""
         if stage in before:

@@ -338,6 +338,8 @@ class EvaluationRecord(Part):
     latency: dict[str, Latency] | None = None
     """By batch size."""
     advice: Advice | None = None
+    data_to_approve: tuple[str, ...] = ()
+    """What `validate` found in the data that a person has to approve, a line for each check."""
     alarm: Alarm | None = None
     """Of a canary."""
     since: str | None = None

@@ -79,3 +79,19 @@ def percent(value: Any, digits: int = 1) -> str:
     """Return a share of one as per cent."""
     known = finite(value)
     return number(value) if known is None else f"{100 * known:.{digits}f} %"
+
+
+def share_change(value: float, *, beside: float | None = None) -> str:
+    """Return a relative change as per cent with its sign: `+0.1 %`; of a change below 0.05 % one significant digit.
+
+    Args:
+        beside: another change that it is compared with: it has as many digits, up to four, as tell the two apart.
+    """
+    digits = 1
+    while digits < 4 and (_same(value, beside, digits) or (value and not float(f"{100 * value:.{digits}f}"))):
+        digits += 1
+    return f"{100 * value:+.{digits}f} %" if value else "0 %"
+
+
+def _same(value: float, beside: float | None, digits: int) -> bool:
+    return beside is not None and value != beside and f"{100 * value:.{digits}f}" == f"{100 * beside:.{digits}f}"

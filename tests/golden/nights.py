@@ -142,7 +142,7 @@ def _stable(value: Any) -> Any:
         return {
             name: _stable(item)
             for name, item in sorted(value.items())
-            if name not in ("words", "uri") and not any(part in name for part in UNSTABLE)
+            if name not in ("words", "uri", "headline") and not any(part in name for part in UNSTABLE)
         }
     return [_stable(item) for item in value] if isinstance(value, list) else value
 

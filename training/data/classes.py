@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from training.data.slices import slices_of
 from training.data.splits import SPLITS
 from training.errors import DataError, shown
 
@@ -102,10 +103,15 @@ def check_class_numbers(labels: NDArray[np.floating[Any]], *, is_binary: bool = 
         DataError: `label.not_a_class`.
     """
     limit = 2 if is_binary else MAX_CLASSES
-    wrong = labels[~((labels >= 0) & (labels < limit) & (labels == np.floor(labels)))]
-    if not len(wrong):
+    num_wrong, first = 0, 0.0
+    for part in slices_of(len(labels)):
+        values = labels[part]
+        wrong = values[~((values >= 0) & (values < limit) & (values == np.floor(values)))]
+        first = float(wrong[0]) if len(wrong) and not num_wrong else first
+        num_wrong += len(wrong)
+    if not num_wrong:
         return
-    message = f"{len(wrong)} of {len(labels)} labels are not a class, the first is {wrong[0]:.12g}"
+    message = f"{num_wrong} of {len(labels)} labels are not a class, the first is {first:.12g}"
     if is_binary:
         hint = "classes are 0 and 1: state data.label.rule, derive them in data.source.derive, or set another evaluate.task"
         raise DataError("label.not_a_class", message, hint=hint)

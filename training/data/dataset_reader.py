@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from training.data.dataset import Part, columns_of, parts_of
 from training.data.engines.engine import BATCH_ROWS
 from training.data.frames import names_of_changing_types, nullable_columns, pandas_column, pandas_rows
+from training.data.scratch_arrays import ScratchArrays
 from training.store import Manifest, Store
 
 
@@ -54,6 +55,13 @@ class DatasetReader:
         """Return one column of all rows."""
         return pa.chunked_array([chunk for part in self.parts for chunk in self._read(part, [name]).column(name).chunks])
 
+    def column_batches(self, name: str) -> Iterator[pa.ChunkedArray]:
+        """Yield one column of all rows, those of one row group at a time."""
+        for part in self.parts:
+            with pq.ParquetFile(self._folder / part.name) as file:
+                for group in range(file.num_row_groups):
+                    yield file.read_row_group(group, columns=[name]).column(name)
+
     def __getitem__(self, name: str) -> pd.Series[float]:
         """Return one column of all rows, as it would be in a frame of them."""
         return pandas_column(name, self.column(name))
@@ -62,13 +70,21 @@ class DatasetReader:
         """Return some columns of all rows."""
         return pd.DataFrame({name: self[name] for name in names})
 
-    def numbers(self, split: str) -> NDArray[np.int64]:
-        """Return the numbers of a split's rows among all rows, ascending."""
-        found, first = [np.empty(0, dtype=np.int64)], 0
+    def numbers(self, split: str, arrays: ScratchArrays | None = None) -> NDArray[np.int64]:
+        """Return the numbers of a split's rows among all rows, ascending.
+
+        Args:
+            arrays: makes the result; None: it is in memory.
+        """
+        num_rows = sum(part.splits.get(split, 0) for part in self.parts)
+        found: NDArray[np.int64] = np.empty(num_rows, dtype=np.int64) if arrays is None else arrays.empty(num_rows, np.int64)
+        done, first = 0, 0
         for part in self.parts:
-            found.append(self._numbers(part, split) + first)
+            numbers = self._numbers(part, split)
+            found[done : done + len(numbers)] = numbers + first
+            done += len(numbers)
             first += part.rows
-        return np.concatenate(found)
+        return found
 
     def rows(self, split: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """Return the rows of a split, all columns or some; parts without such rows are not read."""
@@ -98,8 +114,11 @@ class DatasetReader:
     def numbers_since(self, event_time: str, since: datetime) -> NDArray[np.int64]:
         """Return the numbers of the rows whose event time is not before `since`, ascending."""
         edge = pa.scalar(since, self.schema.field(event_time).type)
-        late = pc.greater_equal(self.column(event_time), edge)
-        return np.flatnonzero(late.to_numpy())
+        found, first = [np.empty(0, dtype=np.int64)], 0
+        for times in self.column_batches(event_time):
+            found.append(np.flatnonzero(pc.greater_equal(times, edge).to_numpy()) + first)
+            first += len(times)
+        return np.concatenate(found)
 
     def _taken(self, numbers: NDArray[np.int64], columns: Sequence[str]) -> Iterator[pa.Table]:
         """Yield rows by their numbers, those of one row group at a time."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Literal, cast
+from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
 import pandas as pd
@@ -28,7 +28,8 @@ from numpy.typing import NDArray
 
 from training.contracts import JsonObject
 from training.data.encoders import CellType, Encoder, EncoderSettings, Fill, is_text
-from training.data.exact_sums import exact_mean
+from training.data.exact_sums import ExactSum
+from training.data.fits import check_known
 from training.errors import DataError, shown
 
 Form = Literal["number", "sin", "cos"]
@@ -44,6 +45,8 @@ PERIODS: Final[Mapping[str, int]] = {
     "is_weekend": 2,
 }
 """Part to its number of different values."""
+FORMS: Final[Mapping[str, tuple[Form, ...]]] = {"number": ("number",), "id": (), "cyclic": ("sin", "cos")}
+"""What a user may set to the forms of the cells that are numbers."""
 FIRST_VALUES: Final[Mapping[str, int]] = {"day_of_month": 1, "month": 1, "day_of_year": 1, "week": 1}
 OF_THE_CLOCK: Final = frozenset({"hour", "minute_of_day"})
 """Parts that a date does not have."""
@@ -105,28 +108,40 @@ class DatetimeId:
         return {"part": self.part, "zone": self.zone}
 
 
-def fit_datetime(settings: EncoderSettings, column: pd.Series[Any], name: str) -> list[tuple[str, Encoder]]:
-    """Return (name of the cell, transform) of each cell, fitted on these (training) rows.
+class DatetimeFit:
+    """`datetime`: a mean for each cell that is a number; raises `data.all_missing`."""
 
-    Raises:
-        DataError: `schema.type`, the column holds no instants or dates, or a date is asked for its hour; `data.all_missing`.
-    """
-    found: list[tuple[str, Encoder]] = []
-    for part in settings.parts:
-        cell, zone = f"{name}.{part}", settings.zone
-        if settings.form == "id":
-            found.append((cell, DatetimeId(part=part, zone=zone)))
-            continue
-        forms = ("sin", "cos") if settings.form == "cyclic" else ("number",)
-        for form in forms:
-            unfitted = DatetimeNumber(part=part, form=cast(Form, form), zone=zone, mean=0.0, fill=settings.fill or "mean")
-            cells = unfitted.cells(column, name)
-            known = cells[~np.isnan(cells)]
-            if not len(known):
-                raise DataError("data.all_missing", f"feature {shown(name)}: all {len(cells)} training values are missing", hint="drop it")
-            fitted = DatetimeNumber(part=part, form=cast(Form, form), zone=zone, mean=exact_mean(known), fill=unfitted.fill)
-            found.append((cell if form == "number" else f"{cell}.{form}", fitted))
-    return found
+    def __init__(self, settings: EncoderSettings, name: str) -> None:
+        self._settings, self._name = settings, name
+        self._num_rows, self._num_known = 0, 0
+        self._numbers = {
+            (part, form): (self._number(part, form, mean=0.0), ExactSum()) for part in settings.parts for form in FORMS[settings.form]
+        }
+
+    def add(self, column: pd.Series[Any]) -> None:
+        self._num_rows += len(column)
+        self._num_known += int(column.notna().sum())
+        if not column.notna().any():
+            # Of text or of instants: nothing says which.
+            return
+        for unfitted, total in self._numbers.values():
+            cells = unfitted.cells(column, self._name)
+            total.add(cells[~np.isnan(cells)])
+
+    def cells(self) -> list[tuple[str, Encoder]]:
+        found: list[tuple[str, Encoder]] = []
+        for part in self._settings.parts:
+            if self._settings.form == "id":
+                found.append((f"{self._name}.{part}", DatetimeId(part=part, zone=self._settings.zone)))
+                continue
+            check_known(self._name, self._num_known, self._num_rows)
+            for form in FORMS[self._settings.form]:
+                cell = f"{self._name}.{part}" if form == "number" else f"{self._name}.{part}.{form}"
+                found.append((cell, self._number(part, form, mean=self._numbers[part, form][1].mean)))
+        return found
+
+    def _number(self, part: str, form: Form, *, mean: float) -> DatetimeNumber:
+        return DatetimeNumber(part=part, form=form, zone=self._settings.zone, mean=mean, fill=self._settings.fill or "mean")
 
 
 def part_of(column: pd.Series[Any], name: str, part: str, zone: str) -> NDArray[np.float64]:

@@ -33,11 +33,6 @@ from numpy.typing import NDArray
 from training.contracts import JsonObject
 from training.errors import DataError, shown
 
-DEFAULT_MAX_CATEGORIES: Final = 1_000_000
-DEFAULT_BUCKETS: Final = 10
-DEFAULT_HASH_BUCKETS: Final = 1 << 16
-FIRST_INEXACT: Final = 1 << 53
-"""Below it float64 has every integer; at it, the next one has become equal."""
 MAX_REMEMBERED: Final = 1 << 17
 _HASHES: Final[dict[str | float, int]] = {}
 """The first values and their hash: most come again in the next batch of rows."""
@@ -168,7 +163,7 @@ class Category:
             wanted = "text" if self._is_text else "numbers"
             raise DataError("schema.type", f"column {shown(name)} holds {column.dtype}, its categories were fitted on {wanted}")
         # get_indexer says -1 for what is not there, a missing value included.
-        looked_up = pd.Index(column.astype(object)) if self._is_text else pd.Index(_exact(column, name))
+        looked_up = pd.Index(column.astype(object)) if self._is_text else pd.Index(exact(column, name))
         ids: NDArray[np.int32] = (self._index.get_indexer(looked_up) + 1).astype(np.int32)
         if self.pooled:
             ids[(ids == 0) & column.notna().to_numpy()] = len(self.values) + 1
@@ -266,28 +261,6 @@ ENCODERS: Final[Mapping[str, Callable[..., Encoder]]] = {
 }
 
 
-def fit_encoder(settings: EncoderSettings, column: pd.Series[Any], name: str) -> Encoder:
-    """Return the transform of one column, fitted on these (training) rows.
-
-    Raises:
-        DataError: `transform.unknown`, `schema.type`, `data.nonfinite`, `data.all_missing`, `transform.negative` (`log`),
-            `transform.not_an_id` (`identity`), `transform.precision` or `cardinality`.
-    """
-    if settings.kind in ("number", "standard", "log"):
-        return _fit_number(settings, column, name)
-    if settings.kind == "category":
-        return fit_category(settings, column, name)
-    if settings.kind == "hash":
-        return Hash(buckets=settings.buckets or DEFAULT_HASH_BUCKETS)
-    if settings.kind == "bucket":
-        return _fit_bucket(settings, column, name)
-    if settings.kind == "identity":
-        return _fit_identity(column, name)
-    raise DataError(
-        "transform.unknown", f"feature {shown(name)}: no transform {shown(settings.kind)}", hint=f"one of {', '.join(ENCODERS)}"
-    )
-
-
 def is_text(column: pd.Series[Any]) -> bool:
     return bool(pd.api.types.is_string_dtype(column.dtype) or pd.api.types.is_object_dtype(column.dtype)) and not _is_flags(column)
 
@@ -321,115 +294,8 @@ def logarithms(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.log1p(np.where(values < 0, np.nan, values))
 
 
-def _fit_number(settings: EncoderSettings, column: pd.Series[Any], name: str) -> ScaledNumber:
-    values = _finite(column, name)
-    if settings.kind == "number":
-        return ScaledNumber(mean=_representable(_mean(values), name), fill=settings.fill or "keep")
-    if settings.kind == "log":
-        num_negative = int((values < 0).sum())
-        if num_negative:
-            message = f"feature {shown(name)}: {num_negative} of {len(values)} values are negative, the least {values.min():g}"
-            raise DataError("transform.negative", message, hint="use the transform standard, or derive a value that is not negative")
-        values = logarithms(values)
-    mean = _representable(_mean(values), name)
-    values -= mean
-    with np.errstate(over="ignore"):
-        deviation = _representable(_mean(np.square(values, out=values)) ** 0.5, name)
-    scaled = Log if settings.kind == "log" else Standard
-    return scaled(mean=mean, deviation=deviation if deviation > 1e-12 * max(1.0, abs(mean)) else 1.0, fill=settings.fill or "mean")
-
-
-def fit_category(settings: EncoderSettings, column: pd.Series[Any], name: str) -> Category:
-    """Return ids by frequency.
-
-    Raises:
-        DataError: `cardinality`, `schema.type` or `transform.precision`.
-    """
-    raw = column.dropna()
-    counts = (raw if is_text(raw) else pd.Series(_distinct(raw, name))).value_counts(sort=False)
-    limit = settings.max_categories or DEFAULT_MAX_CATEGORIES
-    if settings.top is None and len(counts) > limit:
-        raise DataError(
-            "cardinality",
-            f"feature {shown(name)}: {len(counts)} different values, at most {limit} are allowed",
-            hint="keep the most frequent ones (top), use the transform hash, or raise max_categories",
-        )
-    values = counts.index.tolist()
-    ordered = sorted(zip(counts.tolist(), values, strict=True), key=lambda entry: (-entry[0], entry[1]))
-    return Category(values=[_plain(value) for _count, value in ordered[: settings.top]], pooled=settings.top is not None)
-
-
-def _fit_bucket(settings: EncoderSettings, column: pd.Series[Any], name: str) -> Bucket:
-    num_buckets = settings.buckets or DEFAULT_BUCKETS
-    inner = np.linspace(0, 1, num_buckets + 1)[1:-1]
-    return Bucket(bounds=np.unique(np.quantile(_finite(column, name), inner)).tolist())
-
-
-def _fit_identity(column: pd.Series[Any], name: str) -> Identity:
-    values = _finite(column, name)
-    wrong = values[(values < 0) | (values != np.floor(values)) | (values >= 1 << 31)]
-    if len(wrong):
-        raise DataError(
-            "transform.not_an_id",
-            f"feature {shown(name)}: {len(wrong)} values are not whole numbers from 0, such as {wrong[0]:g}",
-            hint="use the transform category",
-        )
-    return Identity(largest=int(values.max()))
-
-
-def _finite(column: pd.Series[Any], name: str) -> NDArray[np.float64]:
-    """Return the values that are there, an array of the caller's own."""
-    values = numbers(column, name)
-    num_infinite = int(np.isinf(values).sum())
-    if num_infinite:
-        message = f"feature {shown(name)}: {num_infinite} of {len(values)} training values are infinite"
-        raise DataError("data.nonfinite", message, hint="remove or replace them at the source, or by NULL in data.source.derive")
-    missing = np.isnan(values)
-    known = values[~missing] if missing.any() else values
-    if not len(known):
-        raise DataError("data.all_missing", f"feature {shown(name)}: all {len(values)} training values are missing", hint="drop it")
-    return known
-
-
-def _mean(values: NDArray[np.float64]) -> float:
-    """Return the mean, the same for any order of the values: they are sorted, in place, and summed."""
-    values.sort()
-    with np.errstate(over="ignore"):
-        return float(values.sum() / len(values))
-
-
-def _representable(fitted: float, name: str) -> float:
-    if not np.isfinite(fitted):
-        message = f"feature {shown(name)}: the training values are so large that their mean or deviation is infinite"
-        raise DataError("data.nonfinite", message, hint="derive smaller values in prepare.derive")
-    return fitted
-
-
-def _exact(column: pd.Series[Any], name: str) -> NDArray[Any]:
+def exact(column: pd.Series[Any], name: str) -> NDArray[Any]:
     """Return [n] int64 where that loses nothing (ids above 2**53 are not float64), float64 otherwise."""
     if pd.api.types.is_integer_dtype(column.dtype) and not column.hasnans:
         return column.to_numpy(dtype=np.int64)
     return numbers(column, name)
-
-
-def _distinct(column: pd.Series[Any], name: str) -> NDArray[Any]:
-    """Return the values, [n], of which no two different ones have become one.
-
-    Raises:
-        DataError: `schema.type`; `transform.precision`, integers from 2**53 that pandas has as float64, since some are missing.
-    """
-    values = _exact(column, name)
-    if values.dtype.kind != "f":
-        return values
-    inexact = values[(np.abs(values) >= FIRST_INEXACT) & np.isfinite(values)]
-    if len(inexact):
-        message = f"feature {shown(name)}: {len(inexact)} values from 2**53, such as {inexact[0]:.0f}: float64 lacks some integers there"
-        hint = "derive a text from the column in data.source.derive; integers of a column without missing values are exact"
-        raise DataError("transform.precision", message, hint=hint)
-    return values
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, str):
-        return value
-    return int(value) if float(value).is_integer() else float(value)

@@ -40,6 +40,8 @@ LIMB_BITS: Final = 30
 """Of one digit of a group's sum."""
 LIMB_CHUNK_ROWS: Final = 1 << 18
 """Of so many values, digits add up to less than 2**53, so that their sum is exact as float64."""
+MAX_EXACT: Final = 1 << 53
+"""Below it every integer is a float64."""
 BATCHES_BETWEEN_CARRIES: Final = 1 << 12
 """An int64 holds the digits' sums of so many chunks."""
 SQUARE_LEAST: Final = 2.0**-450
@@ -252,6 +254,14 @@ class GroupSums:
             rows = slice(start, start + LIMB_CHUNK_ROWS)
             self._add_chunk(np.asarray(groups[rows], dtype=np.intp), np.asarray(values[rows], dtype=np.float64))
 
+    def grow(self, num_groups: int) -> None:
+        """Have groups up to this number; new ones have no values."""
+        added = num_groups - len(self.counts)
+        if added:
+            self.counts = np.append(self.counts, np.zeros(added, dtype=np.int64))
+            self._special = np.append(self._special, np.zeros(added))
+            self._limbs = {place: np.append(limb, np.zeros(added, dtype=np.int64)) for place, limb in self._limbs.items()}
+
     def merge(self, other: GroupSums) -> Self:
         """Add what another has summed of the same groups; return self."""
         self.counts += other.counts
@@ -266,6 +276,10 @@ class GroupSums:
 
     def sums(self) -> Floats:
         """Return the sum of each group, rounded once, [groups]."""
+        if len(self._limbs) == 1 and not self._special.any():
+            [(place, limb)] = self._limbs.items()
+            if np.abs(limb).max() < MAX_EXACT:
+                return np.ldexp(limb.astype(np.float64), LIMB_BITS * place + LEAST_EXPONENT)
         return np.array([self._rounded(group, 1) for group in range(len(self.counts))], dtype=np.float64)
 
     def means(self) -> Floats:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from pathlib import Path
 
 import numpy as np
@@ -79,6 +80,12 @@ class MappedShards:
         features[:, : self.num_floats] = cells[:, : self.num_floats].view(np.float32)
         features[:, self.num_floats :] = cells[:, self.num_floats : num_features]
         return features, self.labels(cells), np.ascontiguousarray(cells[:, -1]) if self.has_group else None
+
+    def forget(self, shard: int) -> None:
+        """Let the system take back the memory of a shard's pages; they are read from the file again when they are needed."""
+        mapped = self.cells[shard]
+        if isinstance(mapped, np.memmap) and mapped._mmap is not None:  # type: ignore[attr-defined]
+            mapped._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
 
     def labels(self, cells: NDArray[np.int32]) -> NDArray[np.float32]:
         """Return the labels of rows from their cells, [n]."""

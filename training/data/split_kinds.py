@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from training.contracts import JsonObject
 from training.data.engines.engine import Frame
 from training.data.joins import LABEL
+from training.data.scratch_arrays import ScratchArrays
 from training.data.split_hash import row_hashes
 from training.data.splits import SPLITS, SplitBounds, check_sizes, decisive_times
 from training.errors import DataError, shown
@@ -50,32 +51,50 @@ class Shares:
         return cls(validation=Fraction(repr(validation)), test=Fraction(repr(test)))
 
 
-def divide(spec: PipelineSpec, frame: Frame, bounds: SplitBounds, groups: NDArray[np.int32] | None) -> dict[str, NDArray[np.int64]]:
+def divide(
+    spec: PipelineSpec,
+    frame: Frame,
+    bounds: SplitBounds,
+    groups: NDArray[np.int32] | None,
+    times: NDArray[np.datetime64],
+    arrays: ScratchArrays,
+) -> dict[str, NDArray[np.int64]]:
     """Return the row numbers of each split, ascending, as `data.split.by` says; each row is in exactly one.
 
     Args:
         frame: joined rows, none of them after `bounds.end`.
         groups: [n] dense numbers of `data.group`, or None.
+        times: [n] of the rows' events, UTC.
+        arrays: makes the arrays.
 
     Raises:
         DataError: `data.too_small`, `split.outside`; `split.value`, the split's column has a value that names no split;
             `split.group_divided`, rows of one `data.group` are in two splits.
     """
-    split, source = spec.data.split, spec.data.source
-    decisive_times(frame.column(source.event_time).to_numpy(), bounds, groups)
-    if split.by == "column":
-        parts = named_parts(frame.column(str(split.column)), split.values, column_name=str(split.column))
-    else:
-        unit = split.column or spec.data.group if split.by == "group" else spec.data.group
-        hashes = row_hashes([frame.column(name) for name in ([unit] if unit else source.key)], split.seed)
-        shares = Shares.of(split.validation, split.test)
-        strata = frame.column(split.column or LABEL) if split.by == "stratified" else None
-        parts = hashed_parts(hashes, shares) if strata is None else stratified_parts(hashes, strata, shares)
+    decisive_times(times, bounds, groups)
+    parts = arrays.filled(_parts(spec, frame, arrays), frame.num_rows, np.int8)
     if groups is not None:
-        _check_groups(parts, groups, by=split.by, group=str(spec.data.group))
-    rows = {name: np.flatnonzero(parts == number) for number, name in enumerate(SPLITS)}
+        _check_groups(parts, groups, by=spec.data.split.by, group=str(spec.data.group))
+    rows = {name: arrays.numbers_of(parts == number) for number, name in enumerate(SPLITS)}
     check_sizes(rows, len(parts), hint="raise the shares of data.split, or lengthen data.source.window")
     return rows
+
+
+def _parts(spec: PipelineSpec, frame: Frame, arrays: ScratchArrays) -> Iterator[Parts]:
+    """Yield where the rows go, some rows at a time."""
+    split = spec.data.split
+    if split.by == "column":
+        yield from named_parts(frame.column_batches(str(split.column)), split.values, column_name=str(split.column))
+        return
+    unit = split.column or spec.data.group if split.by == "group" else spec.data.group
+    columns = [frame.column_batches(name) for name in ([unit] if unit else spec.data.source.key)]
+    hashes = (row_hashes(batch, split.seed) for batch in zip(*columns, strict=True))
+    shares = Shares.of(split.validation, split.test)
+    if split.by != "stratified":
+        yield from (hashed_parts(batch, shares) for batch in hashes)
+        return
+    strata = frame.column(split.column or LABEL)
+    yield stratified_parts(arrays.filled(hashes, frame.num_rows, np.uint64), strata, shares)
 
 
 def split_meta(spec: PipelineSpec, frame: Frame, test_rows: NDArray[np.int64]) -> JsonObject | None:
@@ -142,28 +161,32 @@ def stratified_parts(hashes: NDArray[np.uint64], strata: pa.ChunkedArray, shares
     return parts
 
 
-def named_parts(column: pa.ChunkedArray, values: Mapping[Any, Sequence[object]] | None, *, column_name: str) -> Parts:
-    """Return where each row goes by the value of a column, [n].
+def named_parts(column: Iterable[pa.ChunkedArray], values: Mapping[Any, Sequence[object]] | None, *, column_name: str) -> Iterator[Parts]:
+    """Yield where each row goes by the value of a column.
 
     Args:
-        column: [n] texts, integers or booleans.
+        column: texts, integers or booleans, some rows at a time.
         values: split to the values of its rows; None: the values are the splits' names.
         column_name: for messages.
 
     Raises:
-        DataError: `split.value`, a value that names no split, or a missing one.
+        DataError: `split.value`, a value that names no split, or a missing one; after the last rows.
     """
     named = {name: (name,) for name in SPLITS} if values is None else values
     part_of = {value: SPLITS.index(name) for name, listed in named.items() for value in listed}
-    encoded = pc.dictionary_encode(column.combine_chunks(), null_encoding="encode")
-    codes, found = np.asarray(encoded.indices, dtype=np.int64), encoded.dictionary.to_pylist()
-    unknown = [number for number, value in enumerate(found) if value not in part_of]
+    unknown: dict[Any, int] = {}
+    for rows in column:
+        encoded = pc.dictionary_encode(rows.combine_chunks(), null_encoding="encode")
+        codes, found = np.asarray(encoded.indices, dtype=np.int64), encoded.dictionary.to_pylist()
+        for number, value in enumerate(found):
+            if value not in part_of:
+                unknown[value] = unknown.get(value, 0) + int((codes == number).sum())
+        yield np.array([part_of.get(value, TRAIN) for value in found], dtype=np.int8)[codes]
     if unknown:
-        counts = {number: int((codes == number).sum()) for number in unknown[:MAX_SHOWN]}
-        listed = ", ".join(f"{'null' if found[number] is None else shown(found[number])} ({rows} rows)" for number, rows in counts.items())
+        shown_rows = list(unknown.items())[:MAX_SHOWN]
+        listed = ", ".join(f"{'null' if value is None else shown(value)} ({rows} rows)" for value, rows in shown_rows)
         message = f"column {column_name} has {len(unknown)} values that name no split: {listed}"
         raise DataError("split.value", message, hint="list every value in data.split.values, or filter these rows")
-    return np.array([part_of[value] for value in found], dtype=np.int8)[codes]
 
 
 def _check_groups(parts: Parts, groups: NDArray[np.int32], *, by: str, group: str) -> None:

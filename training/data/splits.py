@@ -5,7 +5,7 @@ The other kinds of splits are `training.data.split_kinds`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final
@@ -13,9 +13,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from training.data.slices import slices_of
 from training.errors import DataError, shown
 
 SPLITS: Final = ("train", "validation", "test")
+NumbersOf = Callable[[NDArray[np.bool_]], NDArray[np.int64]]
+"""The numbers of the rows for which a mask is true, as `numpy.flatnonzero`."""
 MIN_ROWS: Final = {"train": 2, "validation": 1, "test": 1}
 
 
@@ -97,7 +100,11 @@ def group_numbers(values: NDArray[np.generic]) -> NDArray[np.int32]:
 
 
 def split_rows(
-    event_time: NDArray[np.datetime64], bounds: SplitBounds, *, groups: NDArray[np.int32] | None = None
+    event_time: NDArray[np.datetime64],
+    bounds: SplitBounds,
+    *,
+    groups: NDArray[np.int32] | None = None,
+    numbers_of: NumbersOf = np.flatnonzero,
 ) -> dict[str, NDArray[np.int64]]:
     """Return the row numbers of each split, ascending; rows in a gap are in none.
 
@@ -105,6 +112,7 @@ def split_rows(
         event_time: [n] UTC; a row outside the window is an error.
         bounds: see `SplitBounds`.
         groups: [n] dense numbers; a group goes where its first event does, as a whole.
+        numbers_of: makes the arrays.
 
     Raises:
         DataError: `data.too_small` (a split has too few rows) or `split.outside` (a row is outside of the window).
@@ -112,7 +120,7 @@ def split_rows(
     decisive = decisive_times(event_time, bounds, groups)
     rows = {}
     for name, (first, end) in bounds.of_splits().items():
-        rows[name] = np.flatnonzero((decisive >= _microseconds(first)) & (decisive < _microseconds(end)))
+        rows[name] = numbers_of((decisive >= _microseconds(first)) & (decisive < _microseconds(end)))
     check_sizes(rows, len(decisive), hint="shorten data.split, or lengthen data.source.window")
     return rows
 
@@ -123,7 +131,7 @@ def decisive_times(event_time: NDArray[np.datetime64], bounds: SplitBounds, grou
     Raises:
         DataError: `split.outside`, a row is outside of the window.
     """
-    event_us = event_time.astype("datetime64[us]").astype(np.int64)
+    event_us = event_time.astype("datetime64[us]", copy=False).view(np.int64)
     decisive = _decisive(event_us, groups)
     num_outside = int(((event_us < _microseconds(bounds.start)) | (decisive >= _microseconds(bounds.end))).sum())
     if num_outside:
@@ -152,7 +160,7 @@ def check_sizes(rows: Mapping[str, NDArray[np.int64]], num_rows: int, *, hint: s
 
 def is_before(event_time: NDArray[np.datetime64], end: datetime, *, groups: NDArray[np.int32] | None = None) -> NDArray[np.bool_]:
     """Return [n]: whether a row, or its group's first one, is earlier than `end`; arguments as `split_rows`."""
-    return np.asarray(_decisive(event_time.astype("datetime64[us]").astype(np.int64), groups) < _microseconds(end))
+    return np.asarray(_decisive(event_time.astype("datetime64[us]", copy=False).view(np.int64), groups) < _microseconds(end))
 
 
 def _decisive(event_us: NDArray[np.int64], groups: NDArray[np.int32] | None) -> NDArray[np.int64]:
@@ -177,15 +185,15 @@ def check_labels(label: NDArray[np.float32], rows: Mapping[str, NDArray[np.int64
         DataError: `label.single_class`, all rows have one label; `label.missing_in_split`, the labels are 0 and 1, and a
             split has only one of them.
     """
-    values = np.unique(label)
-    if len(values) == 1:
-        raise DataError("label.single_class", f"all {len(label)} rows have the label {_value(values[0], names)}", hint="check data.label")
-    if task == "regression" or not np.isin(values, (0.0, 1.0)).all():
+    least, most = label.min(), label.max()
+    if least == most:
+        raise DataError("label.single_class", f"all {len(label)} rows have the label {_value(least, names)}", hint="check data.label")
+    if task == "regression" or not all(np.isin(label[part], (0.0, 1.0)).all() for part in slices_of(len(label))):
         return
     for name, numbers in rows.items():
-        found = np.unique(label[numbers])
-        if len(found) == 1:
-            message = f"split {shown(name)}: all {len(numbers)} rows have the label {_value(found[0], names)}"
+        first = label[numbers[0]]
+        if all((label[numbers[part]] == first).all() for part in slices_of(len(numbers))):
+            message = f"split {shown(name)}: all {len(numbers)} rows have the label {_value(first, names)}"
             raise DataError("label.missing_in_split", message, hint="lengthen this split, or check the label's source for these days")
 
 

@@ -25,8 +25,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from training.contracts import JsonObject
-from training.data.encoders import Category, CellType, EncoderSettings, fit_category
-from training.data.exact_sums import GroupSums, exact_mean
+from training.data.encoders import Category, CellType, Encoder, EncoderSettings
+from training.data.exact_sums import ExactSum, GroupSums
+from training.data.fits import DEFAULT_MAX_CATEGORIES, ValueNumbers, check_known
 from training.data.split_hash import row_hashes
 from training.errors import DataError, shown
 
@@ -37,8 +38,6 @@ NOT_TRAINING: Final = -1
 """Number of a row that is not a training row."""
 FOLD_SEED: Final = -1
 """No `data.split.seed`: a row's fold says nothing of its split."""
-MAX_EXACT: Final = 2.0**53
-"""Sums of whole numbers below this are exact in float64."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -71,7 +70,7 @@ class TargetEncode:
     dtype: ClassVar[CellType] = "float32"
 
     def __init__(self, *, values: list[Any], cells: list[float], prior: float, by_fold: NDArray[np.float32] | None = None) -> None:
-        """Take what `fit_target` made.
+        """Take what `TargetFit` made.
 
         Args:
             values: by frequency, as `category` has them.
@@ -112,46 +111,54 @@ class TargetEncode:
         return {"values": self._values, "cells": list(self._listed), "prior": self._prior}
 
 
-def fit_target(settings: EncoderSettings, column: pd.Series[Any], target: TargetRows, name: str) -> TargetEncode:
-    """Return the transform of one column, fitted on these (training) rows.
+class TargetFit:
+    """`target_encode`: raises `data.nonfinite` (a label), `cardinality`, `transform.precision`, `data.all_missing`."""
 
-    Raises:
-        DataError: `data.all_missing`, `data.nonfinite` (a label), `cardinality` or `schema.type`.
-    """
-    if column.isna().all():
-        raise DataError("data.all_missing", f"feature {shown(name)}: all {len(column)} training values are missing", hint="drop it")
-    smoothing, num_folds = settings.smoothing or DEFAULT_SMOOTHING, settings.folds or DEFAULT_FOLDS
-    label = target.label.astype(np.float64)
-    prior = exact_mean(label)
-    if not np.isfinite(prior):
-        raise DataError("data.nonfinite", f"feature {shown(name)}: labels of the training rows are infinite, so they have no mean")
-    known = fit_category(EncoderSettings(kind="category", max_categories=settings.max_categories), column, name)
-    ids = known.encode(column, name).astype(np.int64)
-    groups, num_groups = ids * num_folds + target.numbers % num_folds, known.cardinality * num_folds
-    counts = np.bincount(groups, minlength=num_groups).reshape(-1, num_folds)
-    sums = _exact_sums(groups, label, num_groups).reshape(-1, num_folds)
+    def __init__(self, settings: EncoderSettings, target: TargetRows, name: str) -> None:
+        self._smoothing, self._num_folds = settings.smoothing or DEFAULT_SMOOTHING, settings.folds or DEFAULT_FOLDS
+        self._target, self._name = target, name
+        self._values = ValueNumbers(name, settings.max_categories or DEFAULT_MAX_CATEGORIES)
+        self._sums = GroupSums(0)
+        self._labels = ExactSum()
 
-    def cells_of(folds: Sequence[int]) -> NDArray[np.float64]:
-        total, count = np.zeros(len(sums)), np.zeros(len(sums))
-        for fold in folds:
-            total += sums[:, fold]
-            count += counts[:, fold]
-        cells: NDArray[np.float64] = (total + smoothing * prior) / (count + smoothing)
+    def add(self, column: pd.Series[Any]) -> None:
+        rows = slice(self._values.num_rows, self._values.num_rows + len(column))
+        label = self._target.label[rows].astype(np.float64)
+        self._labels.add(label)
+        numbers = self._values.add(column)
+        if self._values.is_above_limit:
+            return
         # A missing value is no value.
-        cells[0] = prior
-        cells[count == 0] = prior
-        return cells
+        known = numbers >= 0
+        self._sums.grow(len(self._values.counts) * self._num_folds)
+        self._sums.add(numbers[known] * self._num_folds + self._target.numbers[rows][known] % self._num_folds, label[known])
 
-    everything = range(num_folds)
-    by_fold = np.stack([cells_of([other for other in everything if other != fold]) for fold in everything]).astype(np.float32)
-    return TargetEncode(values=known.values, cells=cells_of(everything)[1:].tolist(), prior=prior, by_fold=by_fold)
+    def cells(self) -> list[tuple[str, Encoder]]:
+        self._values.check()
+        check_known(self._name, int(self._values.counts.sum()), self._values.num_rows)
+        prior = self._labels.mean
+        if not np.isfinite(prior):
+            message = f"feature {shown(self._name)}: labels of the training rows are infinite, so they have no mean"
+            raise DataError("data.nonfinite", message)
+        order = self._values.by_frequency()
+        counts = self._sums.counts.reshape(-1, self._num_folds)[order]
+        sums = self._sums.sums().reshape(-1, self._num_folds)[order]
 
+        def cells_of(folds: Sequence[int]) -> NDArray[np.float64]:
+            total, count = np.zeros(len(sums)), np.zeros(len(sums))
+            for fold in folds:
+                total += sums[:, fold]
+                count += counts[:, fold]
+            cells: NDArray[np.float64] = (total + self._smoothing * prior) / (count + self._smoothing)
+            cells[count == 0] = prior
+            return cells
 
-def _exact_sums(groups: NDArray[np.int64], label: NDArray[np.float64], num_groups: int) -> NDArray[np.float64]:
-    """Return the sum of each group's labels, [groups], rounded once."""
-    if np.abs(label).max() * len(label) < MAX_EXACT and (label == np.floor(label)).all():
-        found: NDArray[np.float64] = np.bincount(groups, weights=label, minlength=num_groups).astype(np.float64)
-        return found
-    sums = GroupSums(num_groups)
-    sums.add(groups, label)
-    return sums.sums()
+        everything = range(self._num_folds)
+        by_fold = [np.append(prior, cells_of([other for other in everything if other != fold])) for fold in everything]
+        found = TargetEncode(
+            values=self._values.listed(order),
+            cells=cells_of(everything).tolist(),
+            prior=prior,
+            by_fold=np.stack(by_fold).astype(np.float32),
+        )
+        return [(self._name, found)]

@@ -19,7 +19,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from training.contracts import JsonObject
-from training.data.encoders import CellType, EncoderSettings, is_text, stable_hash
+from training.data.encoders import CellType, Encoder, EncoderSettings, is_text, stable_hash
+from training.data.fits import check_known
 from training.errors import DataError, shown
 
 DEFAULT_TEXT_BUCKETS: Final = 128
@@ -120,23 +121,28 @@ def text_cells(name: str, buckets: int) -> list[str]:
     return [f"{name}.{bucket}" for bucket in range(buckets)]
 
 
-def fit_text(settings: EncoderSettings, column: pd.Series[Any], name: str) -> TextGrams:
-    """Return the transform of one column.
+class TextFit:
+    """`text`: raises `data.all_missing`; nothing but that is learned from the rows."""
 
-    Raises:
-        DataError: `schema.type`, the column holds no text; `data.all_missing`.
-    """
-    if column.isna().all():
-        raise DataError("data.all_missing", f"feature {shown(name)}: all {len(column)} training values are missing", hint="drop it")
-    found = TextGrams(
-        buckets=settings.buckets or DEFAULT_TEXT_BUCKETS,
-        tokens=settings.tokens,
-        ngrams=settings.ngrams or DEFAULT_NGRAMS,
-        lowercase=settings.lowercase,
-        scale=settings.scale,
-    )
-    _texts(column, name)
-    return found
+    def __init__(self, settings: EncoderSettings, name: str) -> None:
+        self._name = name
+        self._found = TextGrams(
+            buckets=settings.buckets or DEFAULT_TEXT_BUCKETS,
+            tokens=settings.tokens,
+            ngrams=settings.ngrams or DEFAULT_NGRAMS,
+            lowercase=settings.lowercase,
+            scale=settings.scale,
+        )
+        self._num_rows, self._num_known = 0, 0
+
+    def add(self, column: pd.Series[Any]) -> None:
+        _texts(column, self._name)
+        self._num_rows += len(column)
+        self._num_known += int(column.notna().sum())
+
+    def cells(self) -> list[tuple[str, Encoder]]:
+        check_known(self._name, self._num_known, self._num_rows)
+        return [(self._name, self._found)]
 
 
 def _texts(column: pd.Series[Any], name: str) -> list[str]:

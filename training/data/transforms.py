@@ -7,8 +7,9 @@ A model's input is a row-major matrix of 4-byte cells, floats first, then ids, e
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
 import duckdb
@@ -18,11 +19,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from training.contracts import canonical_json
-from training.data.datetimes import DatetimeId, DatetimeNumber, fit_datetime
+from training.data.datetimes import DatetimeFit, DatetimeId, DatetimeNumber
 from training.data.derived import ARROW_NUMBERS, Derived, as_declared, check_derived, derive
-from training.data.encoders import ENCODERS, CellType, Encoder, EncoderSettings, ScaledNumber, fit_encoder
-from training.data.target_encoding import TargetEncode, TargetRows, fit_target
-from training.data.text_grams import TextGrams, fit_text
+from training.data.encoders import ENCODERS, CellType, Encoder, EncoderSettings, ScaledNumber
+from training.data.fits import BucketFit, CategoryFit, Fit, HashFit, IdentityFit, NumberFit
+from training.data.target_encoding import TargetEncode, TargetFit, TargetRows
+from training.data.text_grams import TextFit, TextGrams
 from training.data.transforms_file import FORMAT_VERSION, column_of, format_version, malformed, raw_columns, read_transforms
 from training.errors import DataError, shown
 from training.sql.expressions import hardened
@@ -146,10 +148,10 @@ class FittedTransforms:
 
         Raises:
             DataError: `derive.*`, an expression is refused; `schema.missing`, a feature's column is not there;
-                or what `fit_encoder` raises.
+                or what the fits raise.
         """
         plan = cls.planned(list(frame.columns), derived=derived, features=features)
-        return plan.fitted(features, plan._columns(frame, serving=False).__getitem__)
+        return plan.fitted(features, [plan._columns(frame, serving=False)])
 
     @classmethod
     def planned(
@@ -173,18 +175,25 @@ class FittedTransforms:
         plain = [_Feature(plan.name, ScaledNumber(mean=0.0, fill="keep"), None, plan.name) for plan in features]
         return cls(derived=derived, derive_from=derive_from, types=types, features=plain)
 
-    def fitted(self, features: Sequence[FeaturePlan], column: Callable[[str], pd.Series[Any]]) -> Self:
+    def fitted(self, features: Sequence[FeaturePlan], batches: Iterable[Mapping[str, pd.Series[Any]]], folder: Path | None = None) -> Self:
         """Return the transforms fitted on training rows.
 
         Args:
             features: those of `planned`.
-            column: called once per feature; returns the raw or derived column of all training rows.
+            batches: of training rows, the raw or derived column of each feature; together all of them, at least one batch.
+            folder: on local disk, for values that a fit has too many of; None: they stay in memory.
 
         Raises:
-            DataError: what `fit_encoder` raises.
+            DataError: what the fits raise.
         """
+        fits = [_fit_of(plan, folder) for plan in features]
+        for columns in batches:
+            for plan, fit in zip(features, fits, strict=True):
+                fit.add(columns[plan.name])
         found = [
-            _Feature(name, encoder, plan.serve_as, plan.name) for plan in features for name, encoder in _fit_cells(plan, column(plan.name))
+            _Feature(name, encoder, plan.serve_as, plan.name)
+            for plan, fit in zip(features, fits, strict=True)
+            for name, encoder in fit.cells()
         ]
         return type(self)(derived=self.derived, derive_from=self._derive_from, types=self._types, features=found)
 
@@ -294,15 +303,28 @@ class FittedTransforms:
             raise DataError("schema.missing", f"the frame lacks {', '.join(shown(name) for name in missing)}", hint="features need it")
 
 
-def _fit_cells(plan: FeaturePlan, column: pd.Series[Any]) -> list[tuple[str, Encoder]]:
-    """Return (name, transform) of each cell that a feature has."""
-    if plan.settings.kind == "datetime":
-        return fit_datetime(plan.settings, column, plan.name)
-    if plan.settings.kind == "text":
-        return [(plan.name, fit_text(plan.settings, column, plan.name))]
+def _fit_of(plan: FeaturePlan, folder: Path | None) -> Fit:
+    """Return what fits a feature.
+
+    Raises:
+        DataError: `transform.unknown`.
+    """
+    settings, name = plan.settings, plan.name
+    fits: Mapping[str, Callable[[], Fit]] = {
+        **dict.fromkeys(("number", "standard", "log"), lambda: NumberFit(settings, name)),
+        "category": lambda: CategoryFit(settings, name),
+        "hash": lambda: HashFit(settings, name),
+        "bucket": lambda: BucketFit(settings, name, folder),
+        "identity": lambda: IdentityFit(name),
+        "datetime": lambda: DatetimeFit(settings, name),
+        "text": lambda: TextFit(settings, name),
+    }
     if plan.target is not None:
-        return [(plan.name, fit_target(plan.settings, column, plan.target, plan.name))]
-    return [(plan.name, fit_encoder(plan.settings, column, plan.name))]
+        return TargetFit(settings, plan.target, name)
+    if settings.kind not in fits:
+        message = f"feature {shown(name)}: no transform {shown(settings.kind)}"
+        raise DataError("transform.unknown", message, hint=f"one of {', '.join([*fits, 'target_encode'])}")
+    return fits[settings.kind]()
 
 
 def _arrow(column: pd.Series[Any]) -> pa.Array:

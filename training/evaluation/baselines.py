@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from training.contracts import JsonValue
 from training.data.derived import Derived, as_declared, derive
+from training.data.slices import slices_of
 from training.evaluation.history import History, numbers_of
 from training.evaluation.measures import Measures
 from training.evaluation.raw_rows import Columns
@@ -69,6 +70,8 @@ class Splits:
     """Those that baselines may read (`columns_needed`)."""
     labels: Floats
     """[n]"""
+    event_us: Ints | None = None
+    """[n] times of the events, microseconds since 1970, UTC; None: they are read from `frame`."""
     training: Ints
     """Row numbers, as are the others."""
     validation: Ints
@@ -110,7 +113,7 @@ def naive_record(spec: PipelineSpec, splits: Splits, candidate: Floats, metrics:
     why = why_none(spec)
     if why is not None:
         return _baselines(why_none=why)
-    history = History.of(spec, splits.frame, splits.labels)
+    history = History.of(spec, splits.frame, splits.labels, splits.event_us)
     numbers = {"validation": splits.validation, "test": splits.test}
     by_split = {name: naive_scores(spec, splits, history, rows) for name, rows in numbers.items()}
     unknown = next((name for name, found in by_split.items() if not found), None)
@@ -171,21 +174,33 @@ def naive_scores(spec: PipelineSpec, splits: Splits, history: History, target: I
     known = history.known_at_first_decision(splits.training, target) if by_time else splits.training
     if not len(known):
         return []
-    labels = splits.labels[known]
     found: list[Naive] = []
     if spec.evaluate.task == "binary":
-        found += _of_classes(np.array([(labels <= 0).mean(), (labels > 0).mean()]), len(target), is_binary=True)
+        num_positive = sum(int((splits.labels[known[part]] > 0).sum()) for part in slices_of(len(known)))
+        found += _of_classes(np.array([len(known) - num_positive, num_positive]) / len(known), len(target), is_binary=True)
     elif spec.evaluate.task == "multiclass":
-        found += _of_classes(np.bincount(labels.astype(np.int64)) / len(labels), len(target), is_binary=False)
+        found += _of_classes(_class_counts(splits.labels, known) / len(known), len(target), is_binary=False)
     elif spec.evaluate.task == "regression":
+        labels = splits.labels[known]
         found += _of_numbers(labels, len(target))
         found += _of_series(spec, history, target, mean=float(labels.mean()))
     elif spec.evaluate.task == "ranking" and _shown(spec):
         found.append(_of_showings(spec, splits, known, target))
     if spec.evaluate.baseline.sql is not None:
+        labels = splits.labels[known]
         mean = float((labels > 0).mean() if spec.evaluate.task == "ranking" else labels.mean())
         found.append(_of_sql(spec.evaluate.baseline.sql, splits, target, mean=mean, types=spec.data.frame_types()))
     return found
+
+
+def _class_counts(labels: Floats, known: Ints) -> Ints:
+    """Return how many of the `known` rows each class has."""
+    counts = np.zeros(1, dtype=np.int64)
+    for part in slices_of(len(known)):
+        more = np.bincount(labels[known[part]].astype(np.int64), minlength=len(counts))
+        more[: len(counts)] += counts
+        counts = more
+    return counts
 
 
 def best_of(found: Sequence[NaiveBaseline], primary: str) -> NaiveBaseline | None:

@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from training.data.slices import slices_of
 from training.evaluation.raw_rows import Columns
 from training.spec import PipelineSpec
 
@@ -55,10 +56,11 @@ class History:
     """Of the calendar in which seasons of whole days are counted."""
 
     @classmethod
-    def of(cls, spec: PipelineSpec, frame: Columns, labels: Floats) -> Self:
-        """Read the times of [n] raw rows."""
+    def of(cls, spec: PipelineSpec, frame: Columns, labels: Floats, event_us: Ints | None = None) -> Self:
+        """Read the times of [n] raw rows; `event_us`, where it is known already."""
         source, known_at = spec.data.source, spec.data.label.known_at
-        event_us = _instants(frame[source.event_time])
+        if event_us is None:
+            event_us = _instants(frame[source.event_time])
         known_us = event_us if known_at is None else np.maximum(event_us, _instants(frame[known_at]))
         lead_us = source.decision_lead // timedelta(microseconds=1)
         return cls(
@@ -79,8 +81,11 @@ class History:
 
     def known_at_first_decision(self, rows: Ints, target: Ints) -> Ints:
         """Return those of `rows` whose label was known when the first of `target` was decided: what a constant may be fitted on."""
-        known: Ints = rows[self.known_us[rows] <= self.decision_us[target].min()]
-        return known
+        first_us = min(self.decision_us[target[part]].min() for part in slices_of(len(target)))
+        known = [self.known_us[rows[part]] <= first_us for part in slices_of(len(rows))]
+        if all(part.all() for part in known):
+            return rows
+        return np.asarray(rows[np.concatenate([np.empty(0, dtype=bool), *known])])
 
     def step_us(self) -> int | None:
         """Return the step of the series, None where the rows are none: each entity must have rows at regular instants, gaps allowed.

@@ -13,6 +13,7 @@ import logging
 import sys
 from collections.abc import Sequence
 
+from training.command_line import example
 from training.contracts import ExitCode
 from training.errors import Problem, SpecError, shown
 from training.spec.loader import load_spec
@@ -22,7 +23,7 @@ from training.spec.types import parse_size
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the plan; return the exit code."""
-    options = _parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     # torch is imported for a plan, not for --help.
     from training.engine.planning.devices import parse_devices
     from training.engine.planning.report import json_of, text_of
@@ -50,19 +51,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(ExitCode.DONE if found.fits else ExitCode.BAD_SPEC)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    found = argparse.ArgumentParser(
         prog="python -m training.models.layout",
         description="Says which layout a pipeline's training needs: memory per process, bytes sent, expected time of a step.",
+        formatter_class=argparse.RawTextHelpFormatter,
+        epilog=example("nightshift layout dags/pipelines/search_ranking.yaml --devices 8xA100-80GB"),
     )
-    parser.add_argument("spec", metavar="SPEC", help="a pipeline's YAML file")
-    parser.add_argument("--devices", required=True, metavar="COUNTxKIND", help="32xA100-80GB; see docs/large-models.md for the kinds")
-    parser.add_argument("--per-node", type=int, default=8, metavar="NUMBER", help="devices of a node (8)")
-    parser.add_argument("--memory", metavar="SIZE", help="memory of a device in place of the table's: 16GiB")
-    parser.add_argument("--cardinality", action="append", default=[], metavar="NAME=NUMBER", help="ids of a feature, in place of its limit")
-    parser.add_argument("--group-rows", type=int, metavar="NUMBER", help="mean rows of a group (16)")
-    parser.add_argument("--json", action="store_true", help="for machines: sizes in bytes, times in seconds")
-    return parser
+    found.add_argument("spec", metavar="SPEC", help="a pipeline's YAML file")
+    found.add_argument("--devices", required=True, metavar="COUNTxKIND", help="32xA100-80GB; see docs/large-models.md for the kinds")
+    found.add_argument("--per-node", type=int, default=8, metavar="NUMBER", help="devices of a node (8)")
+    found.add_argument("--memory", metavar="SIZE", help="memory of a device in place of the table's: 16GiB")
+    found.add_argument("--cardinality", action="append", default=[], metavar="NAME=NUMBER", help="ids of a feature, in place of its limit")
+    found.add_argument("--group-rows", type=int, metavar="NUMBER", help="mean rows of a group (16)")
+    found.add_argument("--json", action="store_true", help="for machines: sizes in bytes, times in seconds")
+    return found
 
 
 def _size(text: str) -> int:

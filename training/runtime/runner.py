@@ -6,7 +6,6 @@ Files first, `_RESULT.json` last by conditional create; nothing but that file me
 from __future__ import annotations
 
 import contextlib
-import errno
 import gc
 import logging
 import math
@@ -29,16 +28,15 @@ from training.contracts import ExitCode, JsonObject, StageRequest, StageResult, 
 from training.errors import (
     LeaseLostError,
     NightshiftError,
-    OutOfMemoryError,
     PreemptedError,
     Problem,
     SpecError,
-    UnavailableError,
     shown,
 )
 from training.installation import RANK, STOP_NOTICE, TORCHRUN_ID, WORLD_SIZE
 from training.masking import masked
 from training.runtime.context import Outcome, StageContext, StopFlag
+from training.runtime.machine_limits import MAX_MESSAGE_CHARS, machine_limit
 from training.runtime.processes import bind_to_parent
 from training.runtime.provenance import given_code_version
 from training.runtime.usage import UsageMeter, usage_text
@@ -58,7 +56,6 @@ Work = Callable[[StageContext], Outcome]
 HEARTBEAT_SECONDS: Final = 2.0
 LOG_UPLOAD_BEATS: Final = 5
 MAX_LOG_LINES: Final = 5000
-MAX_MESSAGE_CHARS: Final = 4000
 MAX_TRACEBACK_CHARS: Final = 8000
 REQUEST_PATTERN: Final = re.compile(r"(?P<root>.+)/stages/([^/]+)/([^/]+)/([0-9a-f]{64})/attempts/([^/]+)/_REQUEST\.json")
 QUIET_LOGGERS: Final = ("alembic", "great_expectations", "matplotlib", "mlflow", "urllib3", "git", "h5py")
@@ -271,10 +268,9 @@ def _classify(caught: BaseException) -> NightshiftError:
     text = masked(f"{type(caught).__name__}: {caught}")
     if isinstance(caught, KeyboardInterrupt):
         return PreemptedError("stage.stopped", "stopped by a signal")
-    if isinstance(caught, MemoryError) or type(caught).__name__ == "OutOfMemoryError" or "can't allocate memory" in text:
-        return OutOfMemoryError("memory.exhausted", text[:MAX_MESSAGE_CHARS])
-    if isinstance(caught, OSError) and caught.errno in (errno.ENOSPC, errno.EDQUOT):
-        return UnavailableError("storage.full", f"no space left: {text}", hint="free space in the scratch folder or the store")
+    found = machine_limit(caught)
+    if found is not None:
+        return found
     return NightshiftError("stage.unexpected", text[:MAX_MESSAGE_CHARS], hint="the traceback is in the attempt's log")
 
 

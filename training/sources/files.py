@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from training.errors import DataError, NightshiftError, UnavailableError, shown
 from training.masking import masked
+from training.runtime.machine_limits import machine_limit
 from training.sources.limits import check_size, decoded_bytes
 from training.sources.row_filters import selected
 from training.sources.source import ArrowStream, PartContent, Window
@@ -315,5 +316,7 @@ def _decoded_bytes(file: pq.ParquetFile, columns: list[str], path: Path, limit_b
         raise _not_parquet(source, err) from err
 
 
-def _not_parquet(source: str, err: Exception) -> DataError:
-    return DataError("format.parquet", f"{source} cannot be read as Parquet: {str(err).splitlines()[0]}", hint="write the file again")
+def _not_parquet(source: str, err: Exception) -> NightshiftError:
+    return machine_limit(err) or DataError(
+        "format.parquet", f"{source} cannot be read as Parquet: {str(err).splitlines()[0]}", hint="write the file again"
+    )

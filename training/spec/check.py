@@ -19,6 +19,7 @@ from training.errors import Problem, SpecError
 from training.spec.carried_code import own_class_problems
 from training.spec.loader import CheckedSpec, check_file
 from training.spec.problems import problem_at
+from training.spec.sql_check import sql_problems
 from training.spec.yaml_reader import read_document
 
 logger = logging.getLogger("training.spec.check")
@@ -48,15 +49,15 @@ def check_files(paths: Iterable[str]) -> tuple[dict[str, CheckedSpec], list[Spec
 
 
 def _checked(path: str) -> CheckedSpec:
-    """Return a valid file's spec. A user's class must be one that registered models can carry.
+    """Return a valid file's spec. A user's class must be one that registered models can carry, and DuckDB must accept its SQL.
 
-    Not a rule of the spec: DAG files are parsed every few seconds, and this reads the text of all that the class imports.
+    Not rules of the spec: DAG files are parsed every few seconds, and this reads the text of all that the class imports.
     """
     found = check_file(path)
-    problems = own_class_problems(found.spec.train.model)
-    if problems:
-        document = read_document(Path(path).read_bytes(), path)
-        placed = [problem_at(document, ("train", "model"), problem.code, problem.message, hint=problem.hint) for problem in problems]
+    document = read_document(Path(path).read_bytes(), path)
+    of_class = own_class_problems(found.spec.train.model)
+    placed = [problem_at(document, ("train", "model"), problem.code, problem.message, hint=problem.hint) for problem in of_class]
+    if placed := [*placed, *sql_problems(found.spec, document)]:
         raise SpecError(path, placed)
     return found
 

@@ -38,6 +38,8 @@ class FamilyDescriptor:
     """Whether training it needs torch. Without, one process that trains it on a CPU does not import torch; several meet by torch's gloo."""
     weighted_tasks: tuple[str, ...] = ()
     """Tasks of which its loss counts rows by their weights (`data.weight`, `train.class_weight`)."""
+    takes_missing_numbers: bool = True
+    """Whether a cell of its input may be NaN; if not, `prepare` refuses one, and the training would too."""
     threads: int = 1
     """Of each process, unless `placement.cpus` says otherwise. Fixed: another number of threads can round otherwise."""
 

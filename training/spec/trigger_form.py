@@ -36,7 +36,7 @@ def params_schema(spec: PipelineSpec) -> dict[str, dict[str, JsonValue]]:
     """Return name to JSON Schema, default included, of each parameter of a trigger's form; sections have the spec's values as defaults."""
     return {
         **_study_schema(spec),
-        "as_of": as_of_schema(),
+        "as_of": as_of_schema(spec),
         "force": _FORCE,
         "snapshot": _SNAPSHOT,
         "train": _train_schema(spec.train),
@@ -44,12 +44,12 @@ def params_schema(spec: PipelineSpec) -> dict[str, dict[str, JsonValue]]:
     }
 
 
-def as_of_schema() -> dict[str, JsonValue]:
+def as_of_schema(spec: PipelineSpec) -> dict[str, JsonValue]:
     """Return the schema of `as_of`: null, a day, or a date-time with an offset."""
     return {
         "title": "As of",
         "description": "The instant whose past the run may see; empty: the logical date, or the last slot of the schedule. "
-        "A day (2026-01-31) or a time with its offset (2026-01-31T02:00:00+00:00).",
+        f"A day (2026-01-31) begins at midnight in {spec.timezone}; a time has its offset (2026-01-31T02:00:00+00:00).",
         # A pattern and no `format`: where a validator of dates happens to be installed, Airflow would refuse a day without a time.
         "type": ["null", "string"],
         "pattern": AS_OF_PATTERN,

@@ -19,18 +19,18 @@ from numpy.typing import NDArray
 from training.data.derived import Derived
 from training.data.engines.duckdb_windows import NUMBERED, WindowFile, write_windows
 from training.data.engines.engine import BATCH_ROWS, Frame, Progress
-from training.data.engines.scratch_frame import ScratchFrame, fit_by_column
+from training.data.engines.scratch_frame import ScratchFrame, fit_by_batch
 from training.data.engines.spill import SpilledBytes
 from training.data.joins import LABEL, MAX_ROWS_SHOWN, FeatureTable, MainTable, RowChecks
 from training.data.transforms import FeaturePlan, FittedTransforms
 from training.data.windows import WindowColumn
-from training.errors import DataError, shown
+from training.errors import DataError, NightshiftError, shown
+from training.runtime.machine_limits import machine_limit
 from training.runtime.stage_memory import ENGINE_SHARE, STAGE_MEMORY, engine_memory_bytes
 from training.sql.expressions import SPILL_FOLDER, columns_of, hardened, literal, quoted
 
 PROGRESS_SECONDS: Final = 1.0
 FRAME_FILE: Final = "joined.parquet"
-DERIVED_FILE: Final = "derived.parquet"
 OUT_OF_MEMORY: Final = "Out of Memory Error"
 """Begins DuckDB's message, also where Arrow passes it on."""
 
@@ -64,7 +64,7 @@ class DuckDBEngine:
     def fit(
         self, frame: Frame, training: NDArray[np.bool_], *, derived: Sequence[Derived], features: Sequence[FeaturePlan]
     ) -> FittedTransforms:
-        return fit_by_column(frame, training, self._folder / DERIVED_FILE, derived=derived, features=features)
+        return fit_by_batch(frame, training, self._folder, derived=derived, features=features)
 
     def _joined(
         self,
@@ -118,14 +118,14 @@ class DuckDBEngine:
         self._progress(num_rows, num_rows, "rows joined")
 
 
-def _join_failed(tables: list[str], err: Exception) -> DataError:
+def _join_failed(tables: list[str], err: Exception) -> NightshiftError:
     reason = str(err).splitlines()[0]
     names = ", ".join(tables)
     if OUT_OF_MEMORY in reason:
         limit = f"{engine_memory_bytes() / 2**20:.0f} MiB"
         message = f"the join of {names} needs more than its memory limit of {limit}, although it spills: {reason}"
         return DataError("engine.memory", message, hint=f"raise {STAGE_MEMORY.name}; the join gets {ENGINE_SHARE:.0%} of it")
-    return DataError("data.format", f"could not join {names}: {reason}")
+    return machine_limit(err) or DataError("data.format", f"could not join {names}: {reason}")
 
 
 def _create_views(

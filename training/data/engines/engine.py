@@ -43,6 +43,15 @@ class Frame(Protocol):
         """Return one column of all rows."""
         ...
 
+    def column_batches(self, name: str) -> Iterator[pa.ChunkedArray]:
+        """Yield one column of all rows, some of them at a time."""
+        ...
+
+    @property
+    def nullable(self) -> frozenset[str]:
+        """The columns of integers and booleans that have a null in any row."""
+        ...
+
     def batches(self) -> Iterator[pa.Table]:
         """Yield all columns of `BATCH_ROWS` rows at a time, fewer only in the last batch, one chunk per column."""
         ...

@@ -1,7 +1,8 @@
-"""A frame in memory or, above a size, in a file on local disk, and fitting on it column by column: for engines of one machine."""
+"""A frame in memory or, above a size, in a file on local disk, and fitting on it batch by batch: for engines of one machine."""
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from training.data.derived import Derived, number_types
 from training.data.engines.engine import BATCH_ROWS, Frame
-from training.data.frames import names_of_changing_types, nullable_columns, pandas_column, pandas_rows
+from training.data.frames import names_of_changing_types, pandas_rows
 from training.data.joins import LABEL
 from training.data.transforms import FeaturePlan, FittedTransforms
 
@@ -79,6 +80,20 @@ class ScratchFrame:
         values = read_column(self.path, name) if self.rows is None else self.rows.column(name)
         return values if self.kept is None else values.filter(pa.array(self.kept))
 
+    def column_batches(self, name: str) -> Iterator[pa.ChunkedArray]:
+        if name == LABEL and self.label is not None:
+            for first in range(0, self.num_rows, BATCH_ROWS):
+                yield pa.chunked_array([self.label[first : first + BATCH_ROWS]])
+            return
+        for rows in self._kept_batches([name]):
+            yield rows.column(name)
+
+    @functools.cached_property
+    def nullable(self) -> frozenset[str]:
+        return frozenset(
+            name for name in names_of_changing_types(self.schema) if any(values.null_count for values in self.column_batches(name))
+        )
+
     def filtered(self, kept: NDArray[np.bool_]) -> ScratchFrame:
         if self.kept is not None:
             all_kept = self.kept.copy()
@@ -94,27 +109,28 @@ class ScratchFrame:
 
     def batches(self) -> Iterator[pa.Table]:
         done = 0
-        for batch in rebatched(self._file_batches()):
+        for batch in rebatched(self._kept_batches(None)):
             if self.label is not None:
                 label = pa.array(self.label[done : done + batch.num_rows])
                 batch = batch.set_column(batch.column_names.index(LABEL), LABEL, label)
             done += batch.num_rows
             yield batch
 
-    def _file_batches(self) -> Iterator[pa.Table]:
+    def _kept_batches(self, names: list[str] | None) -> Iterator[pa.Table]:
         start = 0
-        for rows in self._read():
+        for rows in self._read(names):
             stop = start + rows.num_rows
             yield rows if self.kept is None else rows.filter(pa.array(self.kept[start:stop]))
             start = stop
 
-    def _read(self) -> Iterator[pa.Table]:
+    def _read(self, names: list[str] | None) -> Iterator[pa.Table]:
         if self.rows is not None:
-            yield from (self.rows.slice(start, BATCH_ROWS) for start in range(0, self.rows.num_rows, BATCH_ROWS))
+            rows = self.rows if names is None else self.rows.select(names)
+            yield from (rows.slice(start, BATCH_ROWS) for start in range(0, rows.num_rows, BATCH_ROWS))
             return
         # With `pre_buffer`, Arrow's default, every row group that was read stays in memory.
         with pq.ParquetFile(self.path, pre_buffer=False) as file:
-            yield from (pa.Table.from_batches([batch]) for batch in file.iter_batches(BATCH_ROWS))
+            yield from (pa.Table.from_batches([batch]) for batch in file.iter_batches(BATCH_ROWS, columns=names))
 
 
 def _drained(tables: list[pa.Table]) -> Iterator[pa.Table]:
@@ -138,47 +154,31 @@ def rebatched(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
         yield pa.concat_tables(waiting).combine_chunks()
 
 
-def fit_by_column(
-    frame: Frame, training: NDArray[np.bool_], scratch: Path, *, derived: Sequence[Derived], features: Sequence[FeaturePlan]
+def fit_by_batch(
+    frame: Frame, training: NDArray[np.bool_], folder: Path, *, derived: Sequence[Derived], features: Sequence[FeaturePlan]
 ) -> FittedTransforms:
-    """Return transforms fitted with one column of the frame in memory at a time.
+    """Return transforms fitted in one pass over the frame.
 
     Args:
-        scratch: a file that derived columns are kept in.
+        folder: on local disk; takes values that a fit has too many of for the memory.
         training, derived, features: as `Engine.fit`.
     """
     raw_names = [name for name in frame.schema.names if name != LABEL]
     plan = FittedTransforms.planned(raw_names, derived=derived, features=features, types=number_types(frame.schema))
-    made = _write_derived(frame, training, plan, scratch)
-    changing = names_of_changing_types(frame.schema)
-
-    def column(name: str) -> pd.Series[Any]:
-        if name in made:
-            return pandas_column(name, read_column(scratch, name))
-        values = frame.column(name)
-        # Filtered before it becomes pandas', with the type of the whole column.
-        rows = pa.table({name: values.filter(pa.array(training))})
-        whole: pd.Series[Any] = pandas_rows(rows, [name] if values.null_count and name in changing else [])[name]
-        return whole
-
-    return plan.fitted(features, column)
+    return plan.fitted(features, _training_columns(frame, training, plan), folder)
 
 
-def _write_derived(frame: Frame, training: NDArray[np.bool_], plan: FittedTransforms, scratch: Path) -> frozenset[str]:
-    """Write the derived columns that are features, training rows alone; return their names."""
-    made = frozenset(plan.derived_features)
-    if not made:
-        return made
-    nullable = nullable_columns(frame)
+def _training_columns(frame: Frame, training: NDArray[np.bool_], plan: FittedTransforms) -> Iterator[dict[str, pd.Series[Any]]]:
+    """Yield the raw and derived columns of the training rows."""
+    made = list(plan.derived_features)
     first = 0
-    writer: pq.ParquetWriter | None = None
     for batch in frame.batches():
-        rows = pandas_rows(batch, nullable)[training[first : first + batch.num_rows]]
+        kept = training[first : first + batch.num_rows]
         first += batch.num_rows
-        if len(rows):
-            columns = plan.derive(rows).select(sorted(made))
-            writer = writer or pq.ParquetWriter(scratch, columns.schema, compression="lz4")
-            writer.write_table(columns)
-    if writer is not None:
-        writer.close()
-    return made
+        if not kept.any():
+            continue
+        rows = pandas_rows(batch if kept.all() else batch.filter(pa.array(kept)), frame.nullable)
+        columns: dict[str, pd.Series[Any]] = {str(name): rows[name] for name in rows.columns}
+        if made:
+            columns |= {name: column for name, column in plan.derive(rows).select(made).to_pandas().items()}
+        yield columns

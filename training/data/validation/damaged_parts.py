@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from training.data.validation.snapshot_view import CHUNK_ROWS, TableView
 from training.errors import DataError
+from training.runtime.machine_limits import machine_limit
 from training.sql.expressions import literal
 
 
@@ -24,7 +25,7 @@ def naming_damage(views: Sequence[TableView]) -> Iterator[None]:
     try:
         yield
     except (duckdb.Error, pa.ArrowException, OSError) as err:
-        found = _first_damaged(views)
+        found = None if machine_limit(err) else _first_damaged(views)
         if found is None:
             raise
         part, why = found
@@ -44,5 +45,5 @@ def _first_damaged(views: Sequence[TableView]) -> tuple[str, str] | None:
                 rows = f"read_parquet({literal(str(path))}, hive_partitioning = false)"
                 view.connection.sql(f"SELECT max(COLUMNS(*)) FROM {rows}").to_arrow_table()  # noqa: S608 - a quoted path
             except (duckdb.InvalidInputException, duckdb.ConversionException, pa.ArrowException, OSError) as err:
-                return part, str(err).splitlines()[0]
+                return None if machine_limit(err) else (part, str(err).splitlines()[0])
     return None

@@ -97,7 +97,8 @@ def _check(earlier: Earlier, table: str, column: str, exceeded: list[tuple[str, 
         status=status,
         observed="; ".join(observed for observed, _ in exceeded),
         allowed="; ".join(allowed for _, allowed in exceeded),
-        detail=f"as of {earlier.as_of}",
+        detail=f"as of {earlier.as_of}" + ("; a person has to approve the candidate" if limits.action == "approve" else ""),
+        asks=limits.action == "approve",
     )
 
 

@@ -34,6 +34,8 @@ class CheckResult:
     observed: str
     allowed: str
     detail: str = ""
+    asks: bool = False
+    """Whether a person has to approve a candidate that is trained on the data."""
 
     def line(self) -> str:
         place = f"{self.table}.{self.column}" if self.column else self.table
@@ -93,12 +95,17 @@ class Findings:
     def to_json(self) -> JsonObject:
         """Return what is the same for equal data: no clock, and numbers rounded to what does not depend on the order of adding."""
         return {
-            "checks": [asdict(check) for check in self.checks],
+            "checks": [_json(check) for check in self.checks],
             "statistics": _rounded(self.statistics),
             "rows_per_day": self.rows_per_day,
             **({} if self.unknown_labels is None else {"unknown_labels": self.unknown_labels}),
             **({"drift": [_rounded(comparison.to_json()) for comparison in self.comparisons]} if self.comparisons else {}),
         }
+
+    @property
+    def to_approve(self) -> list[str]:
+        """What a person has to approve, a line for each check."""
+        return [check.line() for check in self.checks if check.asks]
 
     def raise_if_failed(self, report_uri: str) -> None:
         """Raise the DataError of the first failed check; its message lists up to ten of them and the report."""
@@ -126,6 +133,11 @@ def listed(names: Sequence[object], *, limit: int = 3) -> str:
     """Return up to `limit` values, and how many more there are."""
     head = ", ".join(shown(name) if isinstance(name, str) else str(name) for name in names[:limit])
     return head if len(names) <= limit else f"{head} and {len(names) - limit} more"
+
+
+def _json(check: CheckResult) -> JsonObject:
+    # Without `asks` where nobody is asked: the files are as before there was the key.
+    return {name: value for name, value in asdict(check).items() if name != "asks" or value}
 
 
 def _rounded(value: Any) -> Any:

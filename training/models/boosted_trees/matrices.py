@@ -22,7 +22,7 @@ from training.data.mapped_shards import MappedShards
 from training.data.transforms import CELL_BYTES
 from training.engine.devices import LOCAL_WORLD_SIZE
 from training.models.shard_rows import shards_of
-from training.runtime.memory import memory_limit_bytes
+from training.runtime.stage_memory import stage_memory_bytes
 
 if TYPE_CHECKING:
     from training.models.base import FitContext
@@ -31,8 +31,6 @@ logger = logging.getLogger(__name__)
 
 BYTES_IN_MEMORY: Final = 4
 """Bytes of memory for a byte of stored rows, at the most: a copy of the features, XGBoost's entries of 8 bytes a cell, and their bins."""
-MEMORY_SHARE: Final = 0.5
-"""Of the memory, what matrices in memory may take; the rest is for histograms, the system and other work."""
 CACHE: Final = "xgboost"
 
 
@@ -74,10 +72,10 @@ def matrices_of(context: FitContext, *, max_bin: int) -> Iterator[dict[str, xgbo
 
 
 def too_large(splits: Iterable[MappedShards], world_size: int) -> bool:
-    """Return whether this node's processes would take more than their share of the memory for matrices of all rows of these splits."""
+    """Return whether matrices of all rows of these splits would take more memory than this node's processes may plan with."""
     rows_bytes = sum(rows.num_rows * rows.num_cells * CELL_BYTES for rows in splits)
     on_this_node = rows_bytes * min(LOCAL_WORLD_SIZE.read(), world_size) / world_size
-    return on_this_node * BYTES_IN_MEMORY > memory_limit_bytes() * MEMORY_SHARE
+    return on_this_node * BYTES_IN_MEMORY > stage_memory_bytes()
 
 
 class Blocks(xgboost.DataIter):  # type: ignore[misc]
@@ -96,6 +94,7 @@ class Blocks(xgboost.DataIter):  # type: ignore[misc]
         part = self._parts[self._next]
         features, label, group = self._rows.block(*part)
         weight = self._rows.weights(*part)
+        self._rows.forget(part[0])
         self._next += 1
         liveness.moved()
         input_data(

@@ -29,6 +29,7 @@ DESCRIPTOR: Final = FamilyDescriptor(
     distributed=False,
     ignored_keys=(*NEURAL_ONLY, "learning_rate", "checkpoint", "from_checkpoint"),
     weighted_tasks=("binary", "multiclass", "regression"),
+    takes_missing_numbers=False,
     uses_gpus=False,
     uses_torch=False,
 )

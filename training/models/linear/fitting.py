@@ -21,7 +21,7 @@ from training.errors import DataError, PreemptedError, shown
 from training.models.linear.module import MAX_LOG, id_sizes, sigmoid, softmax
 from training.models.rounds import Rounds
 from training.models.shard_rows import check_counts, labels_of, num_classes, shards_of
-from training.runtime.memory import memory_limit_bytes
+from training.runtime.stage_memory import stage_memory_bytes
 
 if TYPE_CHECKING:
     from training.models.base import FitContext
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 BLOCK_ROWS: Final = 65_536
 MEMORY_SHARE: Final = 0.25
-"""Of the memory, what blocks may take; above it they are made again for each iteration."""
+"""Of the stage's memory, what the blocks of a split may take; above it they are made again for each iteration."""
 ENTRY_BYTES: Final = 12
 """Of a cell in a sparse matrix: a float64 and its column."""
 UNIT: Final = "iterations"
@@ -161,7 +161,7 @@ class _Blocks:
 
 def _blocks(rows: MappedShards, scale: Scale) -> Iterable[Block]:
     found = _Blocks(rows, scale)
-    fits = rows.num_rows * len(rows.features) * ENTRY_BYTES <= memory_limit_bytes() * MEMORY_SHARE / 2
+    fits = rows.num_rows * len(rows.features) * ENTRY_BYTES <= stage_memory_bytes() * MEMORY_SHARE
     return list(found) if fits else found
 
 

@@ -51,12 +51,12 @@ def _channels_have_events(alerts: Alerts) -> Iterator[Finding]:
             yield _unused(("alerts", channel), f"nothing is sent to {channel}: alerts.on is empty", "list events in alerts.on")
 
 
-def _approvals_are_asked_for(promote: Promote, evaluate: Evaluate) -> Iterator[Finding]:
-    if promote.approval == "required" or "approve" in evaluate.severity.values():
+def _approvals_are_asked_for(promote: Promote, evaluate: Evaluate, validate: Validate) -> Iterator[Finding]:
+    if promote.approval == "required" or "approve" in evaluate.severity.values() or validate.drift.may_ask:
         return
     for key in ("approvers", "approve_own", "approve_within"):
         if key in promote.model_fields_set:
-            message = f"{key} has no effect: approval is automatic and no gate has the severity approve"
+            message = f"{key} has no effect: approval is automatic, and neither a gate nor validate.drift has approve"
             yield _unused(("promote", key), message, "set approval: required, or remove the key")
 
 
@@ -129,7 +129,7 @@ _RULES: Final[tuple[tuple[tuple[str, ...], Rule], ...]] = (
     (("deadline", "alerts"), _deadline_alerts),
     (("start", "schedule"), _start_has_a_schedule),
     (("alerts",), _channels_have_events),
-    (("promote", "evaluate"), _approvals_are_asked_for),
+    (("promote", "evaluate", "validate"), _approvals_are_asked_for),
     (("train",), _placement_is_used),
     (("train",), _gradients_are_exchanged),
     (("train",), _micro_batches_are_smaller),

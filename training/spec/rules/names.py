@@ -21,6 +21,8 @@ HELPER_SUFFIXES: Final = (APPROVAL_SUFFIX, CANARY_SUFFIX, TUNE_SUFFIX)
 
 PIPELINE_TAG: Final = "nightshift-pipeline"
 """Of the DAGs that are pipelines: an Airflow has others, and helper DAGs beside them."""
+HELPER_TAG: Final = "nightshift-helper"
+"""Of the DAGs that work for pipelines and are not pipelines: `<pipeline><suffix>` and the shared ones."""
 
 ROLLBACK: Final = "rollback"
 HOUSEKEEPING: Final = "housekeeping"

@@ -203,7 +203,7 @@ def drift_columns_fit(data: Data, validate: Validate) -> Iterator[Finding]:
         if name not in known:
             yield _unknown(path, name, "any table", known)
         elif not kinds:
-            yield Finding(path, "field.conflict", f"{name} is a key or a time: it is new in each snapshot, and not compared", "remove it")
+            yield Finding(path, "field.conflict", f"{name} is part of a key, a date or a time, which are not compared", "remove it")
         elif limits.kolmogorov_smirnov is not None and not kinds - VALUES:
             message = f"kolmogorov_smirnov is of numbers, and {name} is of type {min(kinds)}"
             yield Finding((*path, "kolmogorov_smirnov"), "field.conflict", message, "set psi, jensen_shannon or new_categories")

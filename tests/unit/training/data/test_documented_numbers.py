@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from training.data.classes import MAX_CLASSES
-from training.data.encoders import DEFAULT_BUCKETS, DEFAULT_HASH_BUCKETS, DEFAULT_MAX_CATEGORIES
 from training.data.engines.duckdb_windows import BLOCK_ROWS
+from training.data.fits import DEFAULT_BUCKETS, DEFAULT_HASH_BUCKETS, DEFAULT_MAX_CATEGORIES
 from training.data.text_grams import DEFAULT_TEXT_BUCKETS
 from training.data.validation.drift import FREQUENT_VALUES
 from training.data.validation.key_histogram import MAX_BINS
@@ -49,7 +49,7 @@ GUIDE = (CHECKOUT / "docs" / "data.md").read_text(encoding="utf-8")
         ("or its 20 most frequent texts", FREQUENT_VALUES, 20),
         ("the histograms' bins (up to 1,024)", MAX_BINS, 1024),
         ("shows the last 30 nights of each table", MAX_NIGHTS, 30),
-        ("    action: warn                        # fail, warn, off", Drift().action, "warn"),
+        ("    action: warn                        # fail, approve, warn, off", Drift().action, "warn"),
         ("    against: [previous, champion]\n", Drift().against, ("previous", "champion")),
         ("    psi: 0.25\n    new_categories: 0.05\n", Drift().psi, 0.25),
         ("    psi: 0.25\n    new_categories: 0.05\n", Drift().new_categories, 0.05),

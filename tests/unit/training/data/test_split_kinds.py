@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import struct
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from typing import Any
@@ -100,17 +101,22 @@ def test_the_smallest_hashes_of_a_stratum_are_test_and_null_is_a_stratum() -> No
     assert np.flatnonzero(parts == 1).tolist() == [14, 15]
 
 
+def named(values: list[Any], kind: pa.DataType, splits: Mapping[Any, Sequence[object]] | None, batch_rows: int = 7) -> list[int]:
+    batches = [column(values[first : first + batch_rows], kind) for first in range(0, len(values), batch_rows)]
+    return [part for parts in named_parts(batches, splits, column_name="year") for part in parts.tolist()]
+
+
 def test_named_values_decide_and_every_value_must_name_a_split() -> None:
     for seed in range(TABLES):
         random = np.random.default_rng(seed)
         years = random.integers(2020, 2025, int(random.integers(1, 50))).tolist()
         values = {"train": (2020, 2021, 2022), "validation": (2023,), "test": (2024,)}
-        parts = named_parts(column(years, pa.int32()), values, column_name="year")
-        assert parts.tolist() == [max(0, year - 2022) for year in years]
-    with pytest.raises(DataError, match=r"column year has 2 values that name no split: 2030 \(2 rows\), null \(1 rows\)") as caught:
-        named_parts(column([2020, 2030, 2030, None], pa.int32()), values, column_name="year")
-    assert caught.value.code == "split.value"
-    assert named_parts(column(["test", "train"], pa.string()), None, column_name="part").tolist() == [2, 0]
+        assert named(years, pa.int32(), values) == [max(0, year - 2022) for year in years]
+    for batch_rows in (1, 2, 9):
+        with pytest.raises(DataError, match=r"column year has 2 values that name no split: 2030 \(2 rows\), null \(1 rows\)") as caught:
+            named([2020, 2030, 2030, None], pa.int32(), values, batch_rows)
+        assert caught.value.code == "split.value"
+    assert named(["test", "train"], pa.string(), None) == [2, 0]
 
 
 def test_shares_of_many_rows_are_those_of_the_spec_and_another_seed_divides_otherwise() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 
 from training.data.derived import Derived
 from training.data.encoders import EncoderSettings
+from training.data.target_encoding import TargetRows
 from training.data.transforms import FeaturePlan, FittedTransforms, Matrix
 from training.data.transforms_file import serving_inputs
 from training.errors import DataError
@@ -73,7 +76,7 @@ def test_integers_that_pandas_cannot_tell_apart_are_no_categories() -> None:
 
 
 def test_pooled_category_of_numbers_takes_what_max_categories_would_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("training.data.encoders.DEFAULT_MAX_CATEGORIES", 100)
+    monkeypatch.setattr("training.data.fits.DEFAULT_MAX_CATEGORIES", 100)
     values = list(range(1000)) * 2 + [7]
     with pytest.raises(DataError, match="cardinality"):
         fit_one(values, "category")
@@ -160,6 +163,9 @@ def test_identity_keeps_ids_and_maps_unknown_ones_to_zero() -> None:
         ([1.0, -2.0], {"kind": "log"}, "transform.negative"),
         ([1.5], {"kind": "identity"}, "transform.not_an_id"),
         ([1], {"kind": "sorcery"}, "transform.unknown"),
+        ([1.0, -np.inf], {"kind": "category"}, "data.nonfinite"),
+        ([date(2026, 1, 1), None], {"kind": "category"}, "schema.type"),
+        ([date(2026, 1, 1)], {"kind": "category", "top": 1}, "schema.type"),
     ],
 )
 def test_column_that_a_transform_cannot_take_is_refused(values: list[Any], settings: dict[str, Any], code: str) -> None:
@@ -214,7 +220,7 @@ def test_expressions_see_the_declared_types_of_numbers_whether_or_not_one_is_mis
     features = [plan("half", "number"), plan("named", "category")]
     rows = pd.DataFrame({"n": [7, 3], "f": [1.5, 2.0]})
     planned = FittedTransforms.planned(["n", "f"], derived=derived, features=features, types={"n": "int64", "f": "double", "z": "int8"})
-    fitted = planned.fitted(features, dict(planned.derive(rows).to_pandas()).__getitem__)
+    fitted = planned.fitted(features, [dict(planned.derive(rows).to_pandas())])
 
     again = FittedTransforms.from_json(fitted.to_json())
 
@@ -338,3 +344,67 @@ def test_file_that_another_hand_wrote_is_refused(fitted: FittedTransforms, chang
     with pytest.raises(DataError) as caught:
         FittedTransforms.from_json(json.dumps({**json.loads(fitted.to_json()), **change}).encode())
     assert caught.value.code == code
+
+
+FIT_PLANS = [
+    plan("number", "standard"),
+    plan("small", "number", fill="mean"),
+    plan("positive", "log"),
+    plan("text", "category"),
+    plan("ids", "category", top=3),
+    plan("mixed", "bucket", buckets=7),
+    plan("at", "datetime", parts=("hour", "week"), form="cyclic"),
+    plan("words", "text", buckets=4),
+]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_fits_are_equal_in_any_order_and_any_batches(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(seed)
+    rows = 997
+    some = rng.random(rows) < 0.1
+    frame = pd.DataFrame(
+        {
+            "number": np.where(some, np.nan, rng.normal(size=rows) * 10.0 ** rng.integers(-200, 100, rows)),
+            "small": rng.normal(size=rows).astype(np.float32),
+            "positive": rng.lognormal(3, 5, rows),
+            "text": pd.Series(rng.choice(["b", "a", "ü", None], rows), dtype=object),
+            "ids": rng.integers(0, 9, rows) * 2**57,
+            "mixed": np.where(some, np.nan, rng.normal(size=rows)),
+            "at": pd.to_datetime(rng.integers(0, 10**9, rows), unit="s", utc=True),
+            "words": pd.Series(rng.choice(["one two", "two", None], rows), dtype=object),
+        }
+    )
+    whole = FittedTransforms.fit(frame, derived=[], features=FIT_PLANS).to_json()
+
+    monkeypatch.setattr("training.data.quantiles.QUANTILE_BYTES", 100)
+    shuffled = frame.iloc[rng.permutation(rows)]
+    edges = [0, 1, *np.sort(rng.integers(2, rows, 6)).tolist(), rows]
+    batches = [dict(shuffled.iloc[first:end].items()) for first, end in itertools.pairwise(edges) if first < end]
+    planned = FittedTransforms.planned(list(frame.columns), derived=[], features=FIT_PLANS)
+    assert planned.fitted(FIT_PLANS, batches, tmp_path).to_json() == whole
+
+
+def test_target_encoding_is_equal_in_any_batches() -> None:
+    rng = np.random.default_rng(3)
+    rows = 1_000
+    label, numbers = rng.normal(size=rows).astype(np.float32), rng.integers(0, 1 << 20, rows).astype(np.int32)
+    column = pd.Series(rng.choice(["x", "y", "z", None], rows), dtype=object)
+    plans = [FeaturePlan(name="v", settings=EncoderSettings(kind="target_encode"), target=TargetRows(label=label, numbers=numbers))]
+    planned = FittedTransforms.planned(["v"], derived=[], features=plans)
+    whole, parts = (
+        planned.fitted(plans, [{"v": column}]),
+        planned.fitted(plans, [{"v": column[:1]}, {"v": column[1:600]}, {"v": column[600:]}]),
+    )
+    assert parts.to_json() == whole.to_json()
+    frame = pd.DataFrame({"v": column})
+    one, other = (found.apply(frame, serving=False, fold_numbers=numbers).cells for found in (whole, parts))
+    assert one.tobytes() == other.tobytes()
+
+
+def test_integers_from_2_53_of_which_one_is_missing_in_another_batch_are_no_categories() -> None:
+    plans = [plan("x", "category")]
+    planned = FittedTransforms.planned(["x"], derived=[], features=plans)
+    with pytest.raises(DataError, match=r"from 2\*\*53") as caught:
+        planned.fitted(plans, [{"x": pd.Series([2**60, 1])}, {"x": pd.Series([3.0, None])}])
+    assert caught.value.code == "transform.precision"

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from training.evaluation.cadence import Night
 from training.evaluation.staleness import advice_of
@@ -29,9 +30,16 @@ def frame(shift: float) -> pd.DataFrame:
     return pd.DataFrame({"shown_at": times, "price": price, "rating": generator.normal(size=NUM_ROWS)})
 
 
+def advice(shift: float, test: Any, columns: list[str], **known: Any) -> Any:
+    rows = frame(shift)
+    event_us = rows["shown_at"].to_numpy(dtype="datetime64[us]").view(np.int64)
+    return advice_of(spec(), lambda name, numbers: rows[name].iloc[numbers], event_us, test, columns, **known)
+
+
 def first_line(shift: float, champion: dict[str, Any] | None) -> str:
     test = np.arange(NUM_ROWS - 400, NUM_ROWS)
-    return advice_of(spec(), frame(shift), test, ["price", "rating"], champion=None if champion is None else Rival(**champion)).lines[0]
+    found = advice(shift, test, ["price", "rating"], champion=None if champion is None else Rival(**champion))
+    return str(found.lines[0])
 
 
 def test_a_column_that_has_moved_since_the_champion_learned_is_named_first() -> None:
@@ -39,6 +47,24 @@ def test_a_column_that_has_moved_since_the_champion_learned_is_named_first() -> 
     assert ": price " in first_line(3.0, champion)
     assert "another population" in first_line(3.0, champion)
     assert "the data are as before" in first_line(0.0, champion)
+
+
+def test_of_many_rows_some_are_looked_at_and_say_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    champion = {"bounds": {"train": ["2025-12-01T00:00:00+00:00", "2026-01-08T00:00:00+00:00"]}}
+    read: list[int] = []
+    rows = frame(3.0)
+
+    def column_of(name: str, numbers: Any) -> Any:
+        read.append(len(numbers))
+        return rows[name].iloc[numbers]
+
+    monkeypatch.setattr("training.evaluation.staleness.MAX_ROWS", 500)
+    event_us = rows["shown_at"].to_numpy(dtype="datetime64[us]").view(np.int64)
+    test = np.arange(NUM_ROWS - 400, NUM_ROWS)
+    found = advice_of(spec(), column_of, event_us, test, ["price", "rating"], champion=Rival(**champion))
+    assert ": price " in found.lines[0]
+    # Of the 500 rows that are looked at, those of the first seven of ten days; and all test rows.
+    assert set(read) == {350, 400}
 
 
 def test_without_a_champion_or_its_rows_nothing_is_measured() -> None:
@@ -49,6 +75,6 @@ def test_without_a_champion_or_its_rows_nothing_is_measured() -> None:
 
 def test_nights_and_hours_reach_the_advice() -> None:
     nights = [Night(age_days=float(n), champion=0.7 - 0.01 * n, candidate=0.7, version="1") for n in range(1, 9)]
-    advice = advice_of(spec(), frame(0.0), np.arange(400), [], nights=nights, process_hours=2.0)
-    assert advice.decay is not None
-    assert abs(advice.decay.per_day - 0.01) < 1e-9
+    found = advice(0.0, np.arange(400), [], nights=nights, process_hours=2.0)
+    assert found.decay is not None
+    assert abs(found.decay.per_day - 0.01) < 1e-9

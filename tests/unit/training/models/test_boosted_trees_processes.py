@@ -80,7 +80,7 @@ def test_judge_of_rank_0_ends_all_ranks_after_the_same_round(tmp_path: Path) -> 
 
 def test_matrices_on_disk_are_bounded_by_their_rows_and_gone_with_the_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     context = FamilyBench(tmp_path, "binary").fit_context("boosted_trees", epochs=1)
-    monkeypatch.setattr(matrices, "memory_limit_bytes", lambda: 1)
+    monkeypatch.setattr(matrices, "stage_memory_bytes", lambda: 1)
     with matrices.matrices_of(context, max_bin=256) as made:
         assert [matrix.num_row() for matrix in made.values()] == [240, 81]
         cached = [path for path in context.stage.folder.rglob("*") if path.is_file() and matrices.CACHE in path.parts[-2]]
@@ -92,20 +92,20 @@ def test_matrices_on_disk_are_bounded_by_their_rows_and_gone_with_the_block(tmp_
     context.checkpoints.close()
 
 
-def test_rows_are_on_disk_where_the_processes_of_a_node_would_take_half_of_its_memory(
+def test_rows_are_on_disk_where_the_processes_of_a_node_would_take_more_than_a_stage_may(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = FamilyBench(tmp_path, "ranking")
     splits = [MappedShards(bench.dataset_path, cast(ShardMeta, bench.meta), split) for split in ("train", "validation")]
     rows_bytes = sum(rows.num_rows * rows.num_cells * 4 for rows in splits)
     for limit, world_size, local, expected in (
-        (8 * rows_bytes, 1, "1", False),
-        (8 * rows_bytes - 8, 1, "1", True),
-        (8 * rows_bytes - 8, 2, "2", True),
-        (8 * rows_bytes - 8, 2, "1", False),
+        (4 * rows_bytes, 1, "1", False),
+        (4 * rows_bytes - 4, 1, "1", True),
+        (4 * rows_bytes - 4, 2, "2", True),
+        (4 * rows_bytes - 4, 2, "1", False),
     ):
         monkeypatch.setenv("LOCAL_WORLD_SIZE", local)
-        monkeypatch.setattr(matrices, "memory_limit_bytes", lambda limit=limit: limit)
+        monkeypatch.setattr(matrices, "stage_memory_bytes", lambda limit=limit: limit)
         assert too_large(splits, world_size) is expected
 
 

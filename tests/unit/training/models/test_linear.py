@@ -10,7 +10,8 @@ import pytest
 from sklearn.linear_model import LogisticRegression, PoissonRegressor, Ridge
 
 from tests.unit.training.models.family_bench import CARDINALITIES, FamilyBench
-from tests.unit.training.stages.evaluate_bench import SPEC, EvaluateBench, spec_for
+from tests.unit.training.stages.evaluate_bench import SPEC, EvaluateBench, orders, spec_for
+from training.contracts import ExitCode
 from training.data.dataset_reader import DatasetReader
 from training.data.mapped_shards import MappedShards
 from training.data.transforms import LayoutEntry, Matrix
@@ -184,3 +185,19 @@ def test_a_night_with_linear_ends_with_a_model_that_scores_raw_rows(tmp_path: Pa
     predictor = load_predictor(bench.store.manifests.fetch(manifest, tmp_path / "model"))
     rows = DatasetReader(bench.store, bench.store.manifests.get(bench.dataset_uri), tmp_path / "dataset").rows("test")
     assert np.array_equal(predictor.predict(rows)[:7], predictor.predict(rows.iloc[:7])), "a row's score does not depend on the others"
+
+
+def test_missing_numbers_end_in_prepare_before_anything_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path}/nightshift.db")
+    frame = orders()
+    frame.loc[frame.index[-1], "noise"] = np.nan
+    bench = EvaluateBench(tmp_path / "bench", "regression", frame=frame)
+    linear = {MODEL: "model: linear, epochs: 10"}
+    bench.spec = bench.spec_of(linear)
+    ended, address = bench.attempt("prepare", {"snapshot": bench.snapshot_uri}, {}, "missing")
+    error = address.error("a1")
+    assert ended is ExitCode.BAD_DATA
+    assert error is not None
+    assert error["code"] == "feature.missing"
+    assert "feature 'noise': " in error["message"]
+    bench.prepare({**linear, "noise: {transform: number}": "noise: {transform: number, fill: mean}"}, work="filled")

@@ -72,6 +72,18 @@ def test_negative_labels_are_refused(tmp_path: Path, family: str) -> None:
     assert "log needs labels >= 0" in error["message"]
 
 
+@pytest.mark.parametrize("objective", ["log", "poisson"])
+def test_negative_labels_end_in_prepare_before_anything_is_trained(tmp_path: Path, objective: str) -> None:
+    bench = EvaluateBench(tmp_path / "bench", "regression")
+    bench.spec = bench.spec_of({MODEL: TRAINS["boosted_trees"].replace("OBJECTIVE", f"objective: {objective}, ")})
+    ended, address = bench.attempt("prepare", {"snapshot": bench.snapshot_uri}, {}, "negative")
+    error = address.error("a1")
+    assert ended is ExitCode.BAD_DATA
+    assert error is not None
+    assert error["code"] == "label.negative"
+    assert f"{objective} needs labels >= 0" in error["message"]
+
+
 @pytest.mark.parametrize("family", list(TRAINS))
 def test_log_objective_of_classes_is_refused_by_check(family: str) -> None:
     with pytest.raises(SpecError) as caught:

@@ -31,12 +31,12 @@ def fit(gang: Any, folder: Path, task: str, *, on_disk: bool = False, epochs: in
     context = family_bench.FamilyBench(folder, task).fit_context(
         "boosted_trees", epochs=epochs, judge=judge, **{"settings": SAMPLED, **train}
     )
-    limit = matrices.memory_limit_bytes
-    matrices.memory_limit_bytes = lambda: 1 if on_disk else limit()
+    limit = matrices.stage_memory_bytes
+    matrices.stage_memory_bytes = lambda: 1 if on_disk else limit()
     try:
         result = FAMILY.fit(replace(context, gang=gang))
     finally:
-        matrices.memory_limit_bytes = limit
+        matrices.stage_memory_bytes = limit
         context.checkpoints.close()
     return {
         "weights": hashlib.sha256(result.weights).hexdigest(),

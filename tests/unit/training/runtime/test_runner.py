@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from training.code.loaded import LoadedCode
@@ -106,6 +107,12 @@ def test_finished_work_is_not_done_again(store: Store, address: StageAddress) ->
         (MemoryError("at 3 GB"), ExitCode.OUT_OF_MEMORY, "memory.exhausted"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory"), ExitCode.OUT_OF_MEMORY, "memory.exhausted"),
         (OSError(28, "No space left on device"), ExitCode.UNAVAILABLE, "storage.full"),
+        (OSError(122, "Disk quota exceeded"), ExitCode.UNAVAILABLE, "storage.full"),
+        (OSError("Error writing bytes to file. Detail: [errno 28] No space left on device"), ExitCode.UNAVAILABLE, "storage.full"),
+        (duckdb.IOException('IO Error: Could not write file ".spill/x": No space left on device'), ExitCode.UNAVAILABLE, "storage.full"),
+        (OSError(24, "Too many open files"), ExitCode.UNAVAILABLE, "process.open_files"),
+        (duckdb.IOException('IO Error: Cannot open file "x": Too many open files'), ExitCode.UNAVAILABLE, "process.open_files"),
+        (duckdb.ConversionException("Could not convert 'No space left on device' to INT32"), ExitCode.UNEXPECTED, "stage.unexpected"),
         (PreemptedError("stage.stopped", "stopped"), ExitCode.PREEMPTED, "stage.stopped"),
         (KeyError("bug"), ExitCode.UNEXPECTED, "stage.unexpected"),
     ],

@@ -36,10 +36,11 @@ def rows(folder: Path, contract: TableContract, name: str, content: bytes) -> pa
     ("kind", "name", "content"),
     [
         ("csv", "orders.csv", b"id,sold\n"),
-        ("csv", "orders.csv.gz", gzip.compress(b"id,sold\n")),
+        ("csv", "orders.csv.gz", gzip.compress(b"id,sold\n", mtime=0)),
         ("jsonl", "orders.jsonl", b""),
-        ("jsonl", "orders.jsonl.gz", gzip.compress(b"\n")),
+        ("jsonl", "orders.jsonl.gz", gzip.compress(b"\n", mtime=0)),
     ],
+    ids=["csv", "csv.gz", "jsonl", "jsonl.gz"],
 )
 def test_file_without_rows_is_read_in_a_partition_and_refused_as_a_whole_table(
     tmp_path: Path, kind: str, name: str, content: bytes

@@ -23,8 +23,8 @@ from training.data.derived import Derived
 from training.data.encoders import EncoderSettings
 from training.data.engines import registry
 from training.data.engines.engine import Frame, Progress
-from training.data.engines.scratch_frame import ScratchFrame, fit_by_column, write_rows
-from training.data.frames import nullable_columns, pandas_rows
+from training.data.engines.scratch_frame import ScratchFrame, fit_by_batch, write_rows
+from training.data.frames import pandas_rows
 from training.data.joins import LABEL, FeatureTable, MainTable, RowChecks
 from training.data.transforms import FeaturePlan, FittedTransforms
 from training.data.windows import (
@@ -85,7 +85,7 @@ class PandasEngine:
     def fit(
         self, frame: Frame, training: NDArray[np.bool_], *, derived: Sequence[Derived], features: Sequence[FeaturePlan]
     ) -> FittedTransforms:
-        return fit_by_column(frame, training, self._folder / "derived", derived=derived, features=features)
+        return fit_by_batch(frame, training, self._folder, derived=derived, features=features)
 
     @staticmethod
     def _window(frame: pd.DataFrame, main: MainTable, window: WindowColumn, features: Sequence[FeatureTable]) -> pa.ChunkedArray:
@@ -229,8 +229,7 @@ def test_batches_of_a_filtered_frame_with_other_labels_are_full_and_in_order(tmp
 
 
 def derived_of(frame: ScratchFrame) -> Iterator[pd.DataFrame]:
-    nullable = nullable_columns(frame)
-    return (pandas_rows(rows, nullable) for rows in frame.batches())
+    return (pandas_rows(rows, frame.nullable) for rows in frame.batches())
 
 
 @pytest.mark.usefixtures("small_batches")
@@ -250,7 +249,7 @@ def test_batches_have_the_types_of_the_whole_frame(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_fitting_by_column_is_fitting_on_the_training_rows(tmp_path: Path) -> None:
+def test_fitting_by_batch_is_fitting_on_the_training_rows(tmp_path: Path) -> None:
     frame = scratch(
         tmp_path,
         number=pa.array([4, None, 1, 9, 25, 7, 8, None], pa.int32()),
@@ -264,13 +263,13 @@ def test_fitting_by_column_is_fitting_on_the_training_rows(tmp_path: Path) -> No
         FeaturePlan(name="text", settings=EncoderSettings(kind="category")),
     ]
 
-    found = fit_by_column(frame, training, tmp_path / "derived", derived=derived, features=features)
+    found = fit_by_batch(frame, training, tmp_path, derived=derived, features=features)
 
     rows = pd.read_parquet(frame.path).drop(columns=LABEL)[training]
     plan = FittedTransforms.planned(["number", "text"], derived=derived, features=features, types={"number": "int32"})
     halves = plan.derive(rows).to_pandas()
     assert halves["half"].dropna().tolist() == [2.0, 0.0, 12.0]
-    assert found.to_json() == plan.fitted(features, {**rows, **halves}.__getitem__).to_json()
+    assert found.to_json() == plan.fitted(features, [{**rows, **halves}]).to_json()
 
 
 @pytest.mark.usefixtures("small_batches")
@@ -310,16 +309,16 @@ def test_integers_above_2_53_with_a_missing_one_anywhere_are_no_categories(tmp_p
     training = np.array([1, 1, 1, 0], dtype=bool)
 
     with pytest.raises(DataError, match=r"'number'.*from 2\*\*53") as caught:
-        fit_by_column(
+        fit_by_batch(
             frame,
             training,
-            tmp_path / "derived",
+            tmp_path,
             derived=[],
             features=[FeaturePlan(name="number", settings=EncoderSettings(kind="category"))],
         )
     assert caught.value.code == "transform.precision"
     flags = [FeaturePlan(name="flag", settings=EncoderSettings(kind="category"))]
-    found = fit_by_column(frame, training, tmp_path / "derived", derived=[], features=flags)
+    found = fit_by_batch(frame, training, tmp_path, derived=[], features=flags)
     rows = pd.read_parquet(frame.path).drop(columns=LABEL)
     assert found.apply(rows, serving=True).ints[:, 0].tolist() == [1, 2, 1, 0]
 

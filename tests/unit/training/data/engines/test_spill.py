@@ -6,6 +6,7 @@ import logging
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,7 +16,7 @@ from training.data.engines import duckdb as engine_module
 from training.data.engines.duckdb import DuckDBEngine
 from training.data.engines.spill import SpilledBytes
 from training.data.joins import MainTable
-from training.errors import DataError
+from training.errors import DataError, UnavailableError
 
 ROWS = 1_200_000
 LIMIT_BYTES = 48 * 2**20
@@ -67,6 +68,26 @@ def test_a_join_that_its_memory_cannot_hold_names_the_variable(tmp_path: Path, m
     assert refused.value.code == "engine.memory"
     assert "of rows needs more than its memory limit of 1 MiB" in refused.value.message
     assert "NIGHTSHIFT_STAGE_MEMORY" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("reason", "code"),
+    [
+        ('Could not write file ".spill/x": No space left on device', "storage.full"),
+        ('Cannot open file "x": Too many open files', "process.open_files"),
+    ],
+)
+def test_a_join_that_the_machine_refuses_is_no_fault_of_the_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str, code: str
+) -> None:
+    def refuse(*_arguments: object) -> None:
+        raise duckdb.IOException(f"IO Error: {reason}")
+
+    monkeypatch.setattr(DuckDBEngine, "_joined", refuse)
+    rows = pa.table({"id": np.arange(3), "at": pa.array(np.arange(3)).cast(pa.timestamp("us", tz="UTC")), "label": np.ones(3)})
+    with pytest.raises(UnavailableError) as refused:
+        joined(tmp_path / "rows", rows)
+    assert refused.value.code == code
 
 
 def test_the_largest_size_of_the_folder_counts(tmp_path: Path) -> None:

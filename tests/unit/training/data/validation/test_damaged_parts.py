@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -11,7 +12,8 @@ import pytest
 from tests.unit.training.data.validation.damaged_snapshots import open_views, rules
 from training.data.validation.damaged_parts import naming_damage
 from training.data.validation.snapshot_checks import validate_snapshot
-from training.errors import DataError
+from training.errors import DataError, UnavailableError
+from training.sources.files import _open_parquet as open_parquet
 
 DAY = "orders/4.parquet"
 
@@ -59,3 +61,20 @@ def test_an_error_that_no_file_explains_stays_what_it_is(tmp_path: Path) -> None
     with pytest.raises(OSError, match="No space left") as caught, naming_damage(views):
         raise full
     assert caught.value is full
+
+
+def test_a_limit_of_open_files_is_no_damage_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    views, _suites = open_views(tmp_path, "sound")
+
+    def refuse(*_arguments: object, **_named: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(pq, "ParquetFile", refuse)
+    for error in (OSError(24, "Too many open files"), duckdb.InvalidInputException("Invalid Input Error: found by DuckDB first")):
+        with pytest.raises(type(error)) as caught, naming_damage(views):
+            raise error
+        assert caught.value is error
+    path = tmp_path / DAY
+    with pytest.raises(UnavailableError) as read:
+        open_parquet(path, source=path.as_uri())
+    assert read.value.code == "process.open_files"

@@ -25,9 +25,9 @@ WARNINGS: list[tuple[str, str, str, str]] = [
     # pipeline, text, its replacement, the warning as shown
     (R, "on: [failure, deadline]", "on: [failure]", 'deadline: [key.unused] no alert is sent at the deadline: alerts.on does not list it (add deadline to alerts.on)'),
     (R, 'schedule: "0 2 * * *"', "start: 2026-01-01", "start: [key.unused] start is the first day of the schedule, and there is no schedule (add schedule, or remove start)"),
-    (R, "approval: automatic", "approvers: [ann]", "promote.approvers: [key.unused] approvers has no effect: approval is automatic and no gate has the severity approve (set approval: required, or remove the key)"),
-    (R, "approval: automatic", "approve_own: true", "promote.approve_own: [key.unused] approve_own has no effect: approval is automatic and no gate has the severity approve (set approval: required, or remove the key)"),
-    (R, "approval: automatic", "approve_within: 7d", "promote.approve_within: [key.unused] approve_within has no effect: approval is automatic and no gate has the severity approve (set approval: required, or remove the key)"),
+    (R, "approval: automatic", "approvers: [ann]", "promote.approvers: [key.unused] approvers has no effect: approval is automatic, and neither a gate nor validate.drift has approve (set approval: required, or remove the key)"),
+    (R, "approval: automatic", "approve_own: true", "promote.approve_own: [key.unused] approve_own has no effect: approval is automatic, and neither a gate nor validate.drift has approve (set approval: required, or remove the key)"),
+    (R, "approval: automatic", "approve_within: 7d", "promote.approve_within: [key.unused] approve_within has no effect: approval is automatic, and neither a gate nor validate.drift has approve (set approval: required, or remove the key)"),
     (R, "batch_size: 4096", "batch_size: 4096\n  micro_batch_size: 2048", "train.micro_batch_size: [key.unused] micro_batch_size (2048) has no effect: a process's share of a batch has 2048 rows (set it below that, or remove it)"),
     (R, "batch_size: 4096", "batch_size: 4096\n  micro_batch_size: 4096\n  parallel: {tensor: 2}", "train.micro_batch_size: [key.unused] micro_batch_size (4096) has no effect: a process's share of a batch has 4096 rows (set it below that, or remove it)"),
     (R, PLACEMENT + "}\n  precision: auto", "nodes: 1}\n  gradient_compression: fp16", "train.gradient_compression: [key.unused] gradient_compression has no effect on one process, which sends no gradients (remove it, or set nodes or processes_per_node)"),
