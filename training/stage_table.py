@@ -102,7 +102,7 @@ _ROWS: Final = (
     ),
     Stage(
         name="evaluate",
-        inputs={"model": "train", "dataset": "prepare"},
+        inputs={"model": "train", "dataset": "prepare", "validation": "validate"},
         services=_STORE_AND_MLFLOW,
         imports=frozenset({Named.FAMILY, Named.OTHER_FAMILIES, Named.METRICS, Named.GATES}),
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, DateTime, Integer, String, UniqueConstraint
+from sqlalchemy import JSON, BigInteger, DateTime, Double, Index, Integer, String, Text, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 
@@ -140,3 +140,58 @@ class ApiAnswer(Base):
     status: Mapped[int | None] = mapped_column(Integer)
     body: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     created_at: Mapped[datetime] = mapped_column(DateTime(timezone=True), index=True)
+
+
+class RunMetric(Base):
+    """A point of a training's journal of metrics in the store, copied for SQL clients."""
+
+    __tablename__ = "run_metric"
+    __table_args__ = (Index("ix_run_metric_run_name_step", "run_id", "metric_name", "step"),)
+
+    run_id: Mapped[str] = mapped_column(String(320), primary_key=True)
+    """`<pipeline>:<run_id>`, as the REST API has it."""
+    number: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    """In the journal: a point that is copied again is the same row."""
+    attempt: Mapped[int] = mapped_column(Integer)
+    """Of the training, from 1."""
+    metric_name: Mapped[str] = mapped_column(String(250))
+    step: Mapped[int] = mapped_column(BigInteger)
+    value: Mapped[float | None] = mapped_column(Double)
+    """Absent where it is not finite."""
+    logged_at: Mapped[datetime] = mapped_column(DateTime(timezone=True))
+
+
+class PipelineRecord(Base):
+    """A pipeline as its newest run found it."""
+
+    __tablename__ = "pipeline"
+
+    name: Mapped[str] = mapped_column(String(63), primary_key=True)
+    description: Mapped[str] = mapped_column(Text)
+    schedule: Mapped[str | None] = mapped_column(String(200))
+    owner: Mapped[str] = mapped_column(String(1000))
+    dag_config: Mapped[dict[str, Any]] = mapped_column(JSON)
+    """The YAML with its defaults; variables of the environment by their names."""
+    updated_at: Mapped[datetime] = mapped_column(DateTime(timezone=True))
+
+
+class PipelineRun(Base):
+    """A run of a pipeline whose first task has settled what it works with."""
+
+    __tablename__ = "pipeline_run"
+
+    run_id: Mapped[str] = mapped_column(String(320), primary_key=True)
+    """`<pipeline>:<run_id>`, as the REST API has it."""
+    pipeline: Mapped[str] = mapped_column(String(63))
+    state: Mapped[str] = mapped_column(String(16), index=True)
+    """Airflow's: `running`, `success`, `failed`; `lost`: Airflow does not have the run any more."""
+    as_of: Mapped[datetime] = mapped_column(DateTime(timezone=True))
+    started_at: Mapped[datetime] = mapped_column(DateTime(timezone=True))
+    """When the first task settled it."""
+    ended_at: Mapped[datetime | None] = mapped_column(DateTime(timezone=True))
+    """When housekeeping saw that it had ended."""
+    git_commit: Mapped[str] = mapped_column(String(64))
+    parameters: Mapped[dict[str, Any]] = mapped_column(JSON)
+    """Keys that the trigger gave, and their values."""
+    resource_spec: Mapped[dict[str, Any]] = mapped_column(JSON)
+    """`train.placement` and `resources` of the YAML."""

@@ -13,9 +13,12 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
+from zoneinfo import ZoneInfo
 
 from training import liveness
+from training.engine.live_metrics import LiveMetrics
 from training.engine.tracking_journal import (
     MAX_BATCH,
     MAX_PARAM_CHARS,
@@ -35,6 +38,7 @@ from training.runtime.context import StageContext
 from training.runtime.lazy_imports import MLFLOW_DEFERRED, MLFLOW_OPTIONAL, lean_imports
 from training.runtime.provenance import environment, git_state
 from training.store import Bucket
+from training.store.metric_journal import MetricJournal
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +50,8 @@ MAX_RETRY_SECONDS: Final = 60.0
 CLOSE_SECONDS: Final = 10.0
 MAX_PENDING: Final = 1_000_000
 RECORD_NAME: Final = "/tracking.json"
+LIVE_STAGE: Final = "train"
+"""The stage whose metrics are read while it works; trials of a study are in MLflow."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,6 +113,9 @@ class Tracker:
         key = context.store.bucket.key(context.store.address(request.pipeline, request.stage, request.fingerprint).uri)
         self._journal = RunJournal(context.store.bucket, key)
         self._thread = threading.Thread(target=self._run, name="tracking", daemon=True)
+        self._live: LiveMetrics | None = None
+        if self._enabled and request.stage == LIVE_STAGE:
+            self._live = LiveMetrics(MetricJournal(context.store.bucket, request.pipeline, request.run.run_id), request.attempt_id)
         if self._enabled:
             for name, value in QUICK.items():
                 os.environ.setdefault(name, value)
@@ -117,16 +126,21 @@ class Tracker:
         if not self._enabled:
             return
         now = _now_ms()
+        points = [(name, value, step, now) for name, value in metrics.items()]
+        if self._live is not None:
+            self._live.extend(points)
         if len(self._pending) > MAX_PENDING:
             self._lost += len(metrics)
             return
-        self._pending.extend((name, value, step, now) for name, value in metrics.items())
+        self._pending.extend(points)
 
     def close(self) -> bool:
         """Send what is left, for up to 10 s; put the rest into the store. Return whether MLflow has everything."""
         if not self._enabled:
             return True
         self._closing.set()
+        if self._live is not None:
+            self._live.close()
         self._thread.join(CLOSE_SECONDS)
         if self._pending:
             self._keep()
@@ -183,7 +197,7 @@ class Tracker:
         """Record in the store how the run is made, before it is made: the first process that reaches MLflow makes it so."""
         if self._is_described:
             return
-        pipeline, name, parent = self._context.request.pipeline, self._context.request.run.run_id, None
+        pipeline, name, parent = self._context.request.pipeline, self._name(), None
         if self._parent is not None:
             name, parent = self._parent.child_name, self._parent.key.removesuffix(RECORD_NAME)
             study = RunDescription(experiment=pipeline, name=self._parent.name, tags=self._parent.tags, started_at_ms=self._started_at_ms)
@@ -230,6 +244,11 @@ class Tracker:
         except NightshiftError as err:
             logger.warning("the status of the MLflow run could not be kept in the store: %s", err)
 
+    def _name(self) -> str:
+        """Return the instant of the run in the pipeline's time zone; its id is the tag `nightshift.run_id`."""
+        spec = self._context.spec
+        return f"{datetime.fromisoformat(self._context.request.as_of).astimezone(ZoneInfo(spec.timezone)):%Y-%m-%d %H:%M %Z}"
+
     def _all_tags(self) -> dict[str, str]:
         request = self._context.request
         state = git_state()
@@ -240,7 +259,11 @@ class Tracker:
             "nightshift.as_of": request.as_of,
             "nightshift.git_commit": str(state["commit"]),
             "nightshift.git_dirty": str(state["dirty"]).lower(),
-            **{f"nightshift.env.{name}": version for name, version in environment().items()},
+            "nightshift.environment": ", ".join(f"{name} {version}" for name, version in environment().items()),
+            # The columns User and Source of MLflow's table of runs.
+            "mlflow.user": self._context.spec.owner,
+            "mlflow.source.name": f"Nightshift: {request.run.owner}",
+            "mlflow.source.type": "JOB",
             **self._tags,
         }
 

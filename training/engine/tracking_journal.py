@@ -32,6 +32,9 @@ from training.store import Bucket, records
 logger = logging.getLogger(__name__)
 
 PENDING: Final = "tracking"
+KIND_TAG: Final = "mlflow.experimentKind"
+KIND: Final = "custom_model_development"
+"""MLflow's name for experiments that train models."""
 MAX_BATCH: Final = 1000
 MAX_PARAMS: Final = 100
 MAX_PARAM_CHARS: Final = 500
@@ -314,7 +317,15 @@ def first_line(err: BaseException) -> str:
 def _experiment(name: str) -> str:
     import mlflow
 
-    return str(mlflow.set_experiment(name).experiment_id)
+    experiment = mlflow.set_experiment(name)
+    if KIND_TAG not in experiment.tags:
+        try:
+            mlflow.MlflowClient().set_experiment_tag(experiment.experiment_id, KIND_TAG, KIND)
+        except Exception as err:
+            # Of two that add the same tag at the same moment the database refuses one.
+            if getattr(err, "error_code", "") != "BAD_REQUEST":
+                raise
+    return str(experiment.experiment_id)
 
 
 def _made(client: Any, experiment_id: str, description: RunDescription) -> list[str]:

@@ -2,7 +2,9 @@
 
 import sys
 
-from training.registry.cli import main
+from training.registry.cli import main, parser
+
+__all__ = ["main", "parser"]
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -64,7 +64,7 @@ def _improvement(record: EvaluationRecord, rules: Evaluate) -> Iterator[Reason]:
         passed=gain > asked,
         severity=rules.severity_of("improvement"),
         words=f"{rules.primary} gain {change(gain)}, required > {words}",
-        numbers={"gain": gain, "champion": old, "asked": asked},
+        numbers={"metric": rules.primary, "gain": gain, "champion": old, "asked": asked, "relative": rules.improvement.relative},
     )
 
 

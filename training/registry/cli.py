@@ -22,7 +22,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from training.errors import DeniedError, NightshiftError, UnavailableError, shown
+from training.command_line import example, exit_code_of
+from training.errors import DeniedError, UnavailableError, shown
 from training.registry.decisions import champions, find_version, holder_of, roll_back, with_evidence
 from training.registry.history_table import history_lines
 from training.registry.ledger import AliasHolder, Ledger, ModelAliases
@@ -36,25 +37,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     if not given or (given[0] not in COMMANDS and given[0] not in ("-h", "--help")):
         given.insert(0, "show")
-    options = _parser().parse_args(given)
-    try:
-        return int(_COMMANDS[options.command](Ledger(), options))
-    except NightshiftError as err:
-        sys.stderr.write(f"error: {err}\n")
-        return int(err.exit_code)
-    except BrokenPipeError:
-        # `| head` has seen enough.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    options = parser().parse_args(given)
+    return exit_code_of(lambda: _COMMANDS[options.command](Ledger(), options))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m training.registry", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="{show,rollback,check}")
-    show = commands.add_parser("show", help="decisions, champion and canary")
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    found = argparse.ArgumentParser(prog="python -m training.registry", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    commands = found.add_subparsers(dest="command", required=True, metavar="{show,rollback,check}")
+    show = commands.add_parser(
+        "show",
+        help="decisions, champion and canary",
+        formatter_class=argparse.RawTextHelpFormatter,
+        epilog=example("nightshift show search_ranking"),
+    )
     show.add_argument("model", nargs="?", help="name of a model; absent: a line for each")
     show.add_argument("--json", action="store_true", help="as JSON, with all evidence, nothing cut")
-    back = commands.add_parser("rollback", help="make an earlier version champion again")
+    back = commands.add_parser(
+        "rollback",
+        help="make an earlier version champion again",
+        formatter_class=argparse.RawTextHelpFormatter,
+        epilog=example('nightshift rollback search_ranking --reason "complaints since Monday"'),
+    )
     back.add_argument("model", help="name of a model")
     back.add_argument("--to", metavar="VERSION", help="number or semantic version; absent: the champion before this one")
     back.add_argument("--reason", required=True, help="for those who read the ledger a year later")
@@ -63,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     check = commands.add_parser("check", help="compare MLflow with the ledger")
     check.add_argument("model", nargs="?", help="name of a model; absent: all")
     check.add_argument("--repair", action="store_true", help="set MLflow right")
-    return parser
+    return found
 
 
 def _show(ledger: Ledger, options: argparse.Namespace) -> int:

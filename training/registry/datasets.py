@@ -23,68 +23,79 @@ from typing import Final
 
 from sqlalchemy import Engine
 
+from training.command_line import example, exit_code_of
 from training.database import connect
 from training.database.datasets import Dataset, datasets, deprecate, find_dataset
-from training.errors import NightshiftError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code."""
-    options = _parser().parse_args(arguments)
-    try:
-        _COMMANDS[options.command](connect(), options)
-    except NightshiftError as err:
-        sys.stderr.write(f"error: {err}\n")
-        return int(err.exit_code)
-    except BrokenPipeError:
-        # `| head` has seen enough.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
+    options = parser().parse_args(arguments)
+    return exit_code_of(lambda: _COMMANDS[options.command](connect(), options))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    found = argparse.ArgumentParser(
         prog="python -m training.registry.datasets", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="{list,show,deprecate}")
-    listing = commands.add_parser("list", help="the versions of a pipeline's data, the newest first")
+    commands = found.add_subparsers(dest="command", required=True, metavar="{list,show,deprecate}")
+    listing = commands.add_parser(
+        "list",
+        help="the versions of a pipeline's data, the newest first",
+        formatter_class=argparse.RawTextHelpFormatter,
+        epilog=example("nightshift datasets list search_ranking"),
+    )
     listing.add_argument("pipeline", nargs="?", help="name of a pipeline; absent: all")
     listing.add_argument("--json", action="store_true", help="as JSON")
-    show = commands.add_parser("show", help="one version")
-    mark = commands.add_parser("deprecate", help="mark a version, so that new runs refuse it; nothing is deleted")
+    show = commands.add_parser(
+        "show",
+        help="one version",
+        formatter_class=argparse.RawTextHelpFormatter,
+        epilog=example("nightshift datasets show search_ranking 0a1b2c3d4e5f6071"),
+    )
+    mark = commands.add_parser(
+        "deprecate",
+        help="mark a version, so that new runs refuse it; nothing is deleted",
+        formatter_class=argparse.RawTextHelpFormatter,
+        epilog=example('nightshift datasets deprecate search_ranking 0a1b2c3d4e5f6071 --reason "wrong prices"'),
+    )
     for command in (show, mark):
         command.add_argument("pipeline", help="name of a pipeline")
         command.add_argument("version", help="16 hexadecimal digits, as `list` shows them, or the whole digest")
     show.add_argument("--json", action="store_true", help="as JSON")
     mark.add_argument("--reason", required=True, help="for those who read it a year later")
     mark.add_argument("--by", default=None, help="the user who orders it (default: the user of this process)")
-    return parser
+    return found
 
 
-def _list(engine: Engine, options: argparse.Namespace) -> None:
+def _list(engine: Engine, options: argparse.Namespace) -> int:
     found = datasets(engine, options.pipeline)
     if options.json:
         sys.stdout.write(_json([dataclasses.asdict(each) for each in found]))
-        return
+        return 0
     if not found:
         sys.stdout.write(f"pipeline {options.pipeline} has no snapshot\n" if options.pipeline else "there is no snapshot yet\n")
     for each in found:
         state = "  deprecated" if each.is_deprecated else "  deleted by retention" if each.deleted_at else ""
         created = each.created_at.isoformat(timespec="seconds")
         sys.stdout.write(f"{each.pipeline}  {each.version}  {created}  {each.rows:,} rows  {each.size_bytes / 2**20:,.1f} MiB{state}\n")
+    return 0
 
 
-def _show(engine: Engine, options: argparse.Namespace) -> None:
+def _show(engine: Engine, options: argparse.Namespace) -> int:
     found = find_dataset(engine, options.pipeline, options.version)
     if options.json:
         sys.stdout.write(_json(dataclasses.asdict(found)))
-        return
+        return 0
     sys.stdout.write(_words(found))
+    return 0
 
 
-def _deprecate(engine: Engine, options: argparse.Namespace) -> None:
+def _deprecate(engine: Engine, options: argparse.Namespace) -> int:
     by = options.by or _user()
     sys.stdout.write(_words(deprecate(engine, options.pipeline, options.version, by=by, reason=options.reason)))
+    return 0
 
 
 def _user() -> str:
@@ -114,7 +125,7 @@ def _json(value: object) -> str:
     return json.dumps(value, default=lambda found: found.isoformat() if isinstance(found, datetime) else str(found), indent=1) + "\n"
 
 
-_COMMANDS: Final[Mapping[str, Callable[[Engine, argparse.Namespace], None]]] = {"list": _list, "show": _show, "deprecate": _deprecate}
+_COMMANDS: Final[Mapping[str, Callable[[Engine, argparse.Namespace], int]]] = {"list": _list, "show": _show, "deprecate": _deprecate}
 
 
 if __name__ == "__main__":

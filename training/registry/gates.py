@@ -29,6 +29,8 @@ from training.spec.types import duration_text
 Outcome = Literal["accepted", "rejected", "needs_approval"]
 CanaryOutcome = Literal["waiting", "promote", "roll_back"]
 
+DATA_DRIFT: Final = "data_drift"
+"""Name of the reasons for what `validate.drift` found; the limits and the action are there."""
 EARLY_SUPPORT: Final = 100
 """Rows with labels (fewer where the canary's support is smaller) below which a canary's numbers are noise: one row is always constant."""
 
@@ -98,6 +100,7 @@ def decide(record: EvaluationRecord, rules: Evaluate, *, approval: str, promote:
         "canary": promote is not None and promote.canary is not None,
     }
     reasons = [reason for gate in gates_of(rules) if applies[gate.applies] for reason in judged(gate, record, rules)]
+    reasons += [Reason(gate=DATA_DRIFT, passed=False, words=line, severity="approve") for line in record.data_to_approve]
     failed = {reason.severity for reason in reasons if not reason.passed}
     if "fail" in failed:
         return Decision(outcome="rejected", reasons=tuple(reasons))

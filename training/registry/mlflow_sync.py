@@ -12,14 +12,21 @@ import mlflow
 from mlflow.exceptions import MlflowException
 
 from training.errors import DeniedError, UnavailableError
+from training.format import moment
 from training.registry.decisions import CHAMPIONS
+from training.registry.headline import headline
 from training.registry.ledger import Entry, Ledger, ModelAliases, Pending
 from training.registry.mlflow_versions import LIFECYCLE_TAG, registry_faults
+from training.registry.verdicts import verdict
 
 logger = logging.getLogger(__name__)
 
 ALIASES: Final = ("champion", "canary")
 MAX_TAG_CHARS: Final = 5000
+MAX_DESCRIPTION_CHARS: Final = 5000
+"""MLflow's column holds no more."""
+DECIDED_BY: Final = "\n\nDecided by "
+"""What the descriptions hold that are ours to renew."""
 ABANDONED_AFTER: Final = timedelta(hours=1)
 PAGE_VERSIONS: Final = 2000
 MAX_ROUNDS: Final = 20
@@ -95,10 +102,13 @@ def differences(ledger: Ledger, model: str, *, pending: Sequence[Pending] | None
                 raise
             aliases = {}
         compared = None if pending is None else _touched(history, standing, pending) | {str(holder) for holder in aliases.values()}
-        versions = {str(version.version): dict(version.tags) for version in _versions(client, model, compared)}
+        found = _versions(client, model, compared)
+        versions = {str(version.version): dict(version.tags) for version in found}
+        described = {str(version.version): str(version.description or "") for version in found}
     by_alias = _aliases(client, model, aliases, standing, versions)
     by_alias.sort(key=lambda difference: difference.expected not in (None, *versions))
-    return [*_tags(client, model, versions, expected_tags(history, standing)), *by_alias]
+    tags = _tags(client, model, versions, expected_tags(history, standing))
+    return [*tags, *_descriptions(client, model, described, history), *by_alias]
 
 
 def _mend(difference: Difference) -> None:
@@ -177,6 +187,37 @@ def _tags(
         for name, value in tags.items()
         if versions[version].get(name) != value
     ]
+
+
+def _descriptions(client: Any, model: str, found: Mapping[str, str], history: Sequence[Entry]) -> list[Difference]:
+    """Compare the versions' descriptions; a person's stays, which is one without `DECIDED_BY`."""
+    expected = {entry.version: description_of(entry) for entry in history}
+    return [
+        Difference(
+            model=model,
+            what=f"description of version {version}",
+            found=found[version],
+            expected=text,
+            mend=_call(client.update_model_version, model, version, text),
+        )
+        for version, text in expected.items()
+        if version in found and found[version] != text and (not found[version] or DECIDED_BY in found[version])
+    ]
+
+
+def description_of(entry: Entry) -> str:
+    """Return a version's description: the last decision about it in one line, who decided and when, and the reason of each gate."""
+    at = moment(entry.decided_at.isoformat(timespec="seconds"))
+    gates = [f"| {_cell(reason['gate'])} | {verdict(reason)} | {_cell(reason['words'])} |" for reason in entry.reasons]
+    lines = [f"{headline(entry)}{DECIDED_BY}{entry.decided_by}, {at}.", "", "| gate | verdict | reason |", "| --- | --- | --- |", *gates]
+    # Whole lines: half a row of the table would be shown as text.
+    while len("\n".join(lines)) > MAX_DESCRIPTION_CHARS:
+        lines.pop()
+    return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", "\\|").split())
 
 
 def _call(function: Callable[..., object], *arguments: object) -> Callable[[], object]:

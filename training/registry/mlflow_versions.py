@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,6 +23,9 @@ logger = logging.getLogger(__name__)
 
 WEIGHTS_TAG: Final = "nightshift.weights_digest"
 LIFECYCLE_TAG: Final = "lifecycle"
+UNNAMEABLE: Final = re.compile(r"[^\w\-./ ]")
+"""What MLflow takes in no parameter's name."""
+MAX_PARAM_NAME_CHARS: Final = 250
 
 
 class Registered(NamedTuple):
@@ -45,7 +49,14 @@ def registry_faults() -> Iterator[None]:
 
 
 def register_candidate(
-    store: Store, model: str, manifest: Manifest, *, inputs: Mapping[str, str], run_id: str | None, tags: Mapping[str, str]
+    store: Store,
+    model: str,
+    manifest: Manifest,
+    *,
+    inputs: Mapping[str, str],
+    run_id: str | None,
+    tags: Mapping[str, str],
+    output: str = "",
 ) -> Registered:
     """Register a model artifact as a version; the same weights are the same version, however often and by how many this is called.
 
@@ -53,6 +64,7 @@ def register_candidate(
         inputs: columns of a raw frame to their types.
         run_id: MLflow run of the training, if it is known.
         tags: further tags of the version.
+        output: what the model returns, in words.
 
     Raises:
         SpecError: `model.not_isolated`, the model's class imports what a registered model cannot carry.
@@ -65,30 +77,12 @@ def register_candidate(
         if found is not None:
             return Registered(found, _artifact_digest(store, client, model, found))
         _ensure_model(client, model)
-        model_id = _log_model(store, client, model, manifest, inputs, run_id)
+        model_id = _log_model(store, client, model, manifest, inputs=inputs, output=output, run_id=run_id)
         all_tags = {WEIGHTS_TAG: weights, LIFECYCLE_TAG: "candidate", **tags}
         made = client.create_model_version(model, source=f"models:/{model_id}", run_id=run_id, model_id=model_id, tags=all_tags)
         version = _find(client, model, weights) or str(made.version)
         logger.info("registered %s version %s", model, version)
         return Registered(version, _artifact_digest(store, client, model, version))
-
-
-def log_evaluation(run_id: str | None, metrics: Mapping[str, float], report: bytes) -> None:
-    """Add the evaluation's metrics and report to the training's MLflow run.
-
-    Raises:
-        UnavailableError: `mlflow.unavailable`.
-    """
-    if run_id is None:
-        return
-    with registry_faults(), tempfile.TemporaryDirectory() as folder:
-        client = mlflow.MlflowClient()
-        for name, value in metrics.items():
-            # MLflow takes no @ in a metric's name.
-            client.log_metric(run_id, f"test_{name.replace('@', '_at_')}", value)
-        path = Path(folder) / "evaluation.html"
-        path.write_bytes(report)
-        client.log_artifact(run_id, str(path))
 
 
 def _find(client: Any, model: str, weights: str) -> str | None:
@@ -116,7 +110,9 @@ def _ensure_model(client: Any, model: str) -> None:
             raise
 
 
-def _log_model(store: Store, client: Any, model: str, manifest: Manifest, inputs: Mapping[str, str], run_id: str | None) -> str:
+def _log_model(
+    store: Store, client: Any, model: str, manifest: Manifest, *, inputs: Mapping[str, str], output: str, run_id: str | None
+) -> str:
     with tempfile.TemporaryDirectory() as folder:
         data = store.manifests.fetch(manifest, Path(folder) / "data")
         code = model_code(json.loads((data / "model.json").read_bytes())["family"])
@@ -132,12 +128,29 @@ def _log_model(store: Store, client: Any, model: str, manifest: Manifest, inputs
         for compiled in sorted(saved.rglob("*.pyc")):
             compiled.unlink()
         digest = write_list(saved)
-        logged = mlflow.initialize_logged_model(name=model, source_run_id=run_id, model_type="nightshift")
+        # Without an experiment it would be in `Default`, away from the runs of its pipeline.
+        experiment_id = None if run_id is None else str(client.get_run(run_id).info.experiment_id)
+        logged = mlflow.initialize_logged_model(
+            name=model,
+            source_run_id=run_id,
+            params=_schema_parameters(inputs, output),
+            model_type="nightshift",
+            experiment_id=experiment_id,
+        )
         client.log_model_artifacts(logged.model_id, str(saved))
         mlflow.finalize_logged_model(logged.model_id, "READY")
         # In the store, which MLflow's users cannot write to, and before any version has the model.
         _artifact_ref(store, str(logged.model_id)).move(digest, expected=0)
         return str(logged.model_id)
+
+
+def _schema_parameters(inputs: Mapping[str, str], output: str) -> dict[str, str]:
+    """Return the schema of a model as parameters of its page.
+
+    No signature: MLflow would refuse whole numbers for a float column, and missing values of an integer column, which models accept.
+    """
+    named = {f"input.{UNNAMEABLE.sub('_', name)}"[:MAX_PARAM_NAME_CHARS]: kind for name, kind in inputs.items()}
+    return {**named, **({"output": output} if output else {})}
 
 
 def _artifact_digest(store: Store, client: Any, model: str, version: str) -> str:

@@ -6,9 +6,11 @@ Exit code 0: done; 75: another collection is under way; else that of the error t
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+from dataclasses import asdict
 
-from training.errors import NightshiftError
+from training.command_line import exit_code_of
 from training.installation import STORE, home_folder
 from training.registry.retention import LedgerRoots
 from training.retention.report import report_lines
@@ -25,21 +27,25 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m training.retention", description=__doc__.splitlines()[0])
     parser.add_argument("--dry-run", action="store_true", help="delete and write nothing: say what would be deleted")
     parser.add_argument("--store", default=STORE.text(), help="root URI; default: NIGHTSHIFT_STORE")
+    parser.add_argument("--json", action="store_true", help="bytes by kind, as JSON")
     marks = parser.add_mutually_exclusive_group()
     marks.add_argument("--keep", metavar="URI", help="keep this snapshot, model or other artifact until it is released; collects nothing")
     marks.add_argument("--release", metavar="URI", help="end the keeping of this artifact; collects nothing")
     given = parser.parse_args(arguments)
-    try:
-        store = Store(given.store or str(home_folder() / "store"))
-        if given.keep or given.release:
-            sys.stdout.write(keep(store, given.keep) if given.keep else release(store, given.release))
-            return 0
-        retention = load_retention()
-        roots = LedgerRoots(champions=retention.champions)
-        report = Collector(store, retention.rules(), roots, say=say_progress).collect(dry_run=given.dry_run)
-    except NightshiftError as err:
-        sys.stderr.write(f"{err}\n")
-        return int(err.exit_code)
+    return exit_code_of(lambda: _collect(given))
+
+
+def _collect(given: argparse.Namespace) -> int:
+    store = Store(given.store or str(home_folder() / "store"))
+    if given.keep or given.release:
+        sys.stdout.write(keep(store, given.keep) if given.keep else release(store, given.release))
+        return 0
+    retention = load_retention()
+    roots = LedgerRoots(champions=retention.champions)
+    report = Collector(store, retention.rules(), roots, say=say_progress).collect(dry_run=given.dry_run)
+    if given.json:
+        sys.stdout.write(json.dumps({kind: asdict(tally) for kind, tally in report.by_kind.items()}, indent=1) + "\n")
+        return 0
     sys.stdout.write("\n".join(report_lines(report, dry_run=given.dry_run)) + "\n")
     return 0
 

@@ -82,7 +82,7 @@ def _rivals(context: StageContext) -> Rivals:
 def _arrived(context: StageContext, dataset: Manifest, since: datetime) -> tuple[RawRows, Rows]:
     reader = DatasetReader(context.store, dataset, context.folder / "dataset")
     raw = RawRows(reader, reader.numbers_since(context.spec.data.source.event_time, since))
-    labels = reader.column(LABEL).to_numpy()[raw.numbers].astype(np.float64)
+    labels = reader.rows_numbered(raw.numbers, [LABEL])[LABEL].to_numpy(dtype=np.float64)
     return raw, Rows.of(context.spec, raw, labels, dataset.meta["group"])
 
 

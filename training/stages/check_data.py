@@ -21,9 +21,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from training.command_line import example
 from training.contracts import ExitCode, RunIdentity, StageRequest
 from training.errors import NightshiftError, SpecError
 from training.installation import DATABASE
+from training.runtime.machine_limits import machine_limit
 from training.spec import check as spec_check
 from training.spec.schedule import check_not_future, settle_as_of
 from training.spec.types import parse_size
@@ -219,16 +221,15 @@ def _run(stage: str, work: Any, context: StageContext) -> Any:
         return work(context)
     except NightshiftError as err:
         raise _Refused(stage, err) from err
+    except Exception as err:
+        if (limit := machine_limit(err)) is not None:
+            raise _Refused(stage, limit) from err
+        raise
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Check the files, and their data; return the exit code."""
-    parser = argparse.ArgumentParser(prog="nightshift check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="+", metavar="FILE", help="YAML files of pipelines")
-    parser.add_argument("--data", action="store_true", help="read data, and say what would fail in it")
-    parser.add_argument("--as-of", metavar="TIME", help="with --data: of the run, a day or a time with an offset; default: the last slot")
-    parser.add_argument("--size", default=SIZE, help=f"with --data: of the files that are read of a table; default {SIZE}")
-    options = parser.parse_args(arguments)
+    options = parser().parse_args(arguments)
     exit_code = spec_check.main(options.files)
     if not options.data or exit_code:
         return exit_code
@@ -250,6 +251,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
             continue
         exit_code = exit_code or int(found)
     return exit_code
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    found = argparse.ArgumentParser(
+        prog="nightshift check",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=example("nightshift check dags/pipelines/search_ranking.yaml"),
+    )
+    found.add_argument("files", nargs="+", metavar="FILE", help="YAML files of pipelines")
+    found.add_argument("--data", action="store_true", help="read data, and say what would fail in it")
+    found.add_argument("--as-of", metavar="TIME", help="with --data: of the run, a day or a time with an offset; default: the last slot")
+    found.add_argument("--size", default=SIZE, help=f"with --data: of the files that are read of a table; default {SIZE}")
+    return found
 
 
 def _print(line: str) -> None:

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from training.data.dataset import meta_of
 from training.data.dataset_reader import DatasetReader
 from training.data.joins import LABEL
 from training.data.label_delay import META_KEY
+from training.data.scratch_arrays import ScratchArrays
 from training.data.split_kinds import division_words, is_same_division
 from training.data.splits import SPLITS
 from training.engine.tracking_journal import tracked_run
@@ -123,7 +124,8 @@ def work(context: StageContext) -> Outcome:
         )
     advice = advice_of(
         context.spec,
-        data.reader,
+        lambda name, numbers: RawRows(data.reader, numbers)[name],
+        data.event_us,
         data.test,
         predictor.inputs,
         champion=rivals.champion,
@@ -136,6 +138,7 @@ def work(context: StageContext) -> Outcome:
         importance=importance,
         latency=None if calls is None else {batch: Latency.model_validate(found) for batch, found in calls.items()},
         advice=Advice.model_validate(advice),
+        **_to_approve(context),
     )
     record = EvaluationRecord.of_parts(_facts(context, model, dataset, registered, rivals), measured, others)
     with context.timed("report"):
@@ -150,6 +153,8 @@ class Dataset:
     reader: DatasetReader
     labels: Floats
     """[n] of all rows"""
+    event_us: NDArray[np.int64]
+    """[n], microseconds since 1970, UTC."""
     training: NDArray[np.int64]
     validation: NDArray[np.int64]
     test: NDArray[np.int64]
@@ -158,7 +163,13 @@ class Dataset:
     def splits(self, spec: PipelineSpec) -> Splits:
         columns = columns_needed(spec, RawRows(self.reader, self.test).names)
         return Splits(
-            frame=self.reader, columns=columns, labels=self.labels, training=self.training, validation=self.validation, test=self.test
+            frame=self.reader,
+            columns=columns,
+            labels=self.labels,
+            event_us=self.event_us,
+            training=self.training,
+            validation=self.validation,
+            test=self.test,
         )
 
 
@@ -169,9 +180,17 @@ def read_dataset(context: StageContext, dataset: Manifest) -> Dataset:
         DataError: an object is missing or altered; `dataset.newer`.
     """
     reader = DatasetReader(context.store, dataset, context.folder / "dataset")
-    training, validation, test = (reader.numbers(name) for name in SPLITS)
-    labels: Floats = reader.column(LABEL).to_numpy().astype(np.float64)
-    return Dataset(reader=reader, labels=labels, training=training, validation=validation, test=test, group=dataset.meta["group"])
+    arrays = ScratchArrays(context.folder)
+    training, validation, test = (reader.numbers(name, arrays) for name in SPLITS)
+    return Dataset(
+        reader=reader,
+        labels=arrays.column(reader, LABEL, np.float64),
+        event_us=arrays.column(reader, context.spec.data.source.event_time, "datetime64[us]").view(np.int64),
+        training=training,
+        validation=validation,
+        test=test,
+        group=dataset.meta["group"],
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,7 +279,16 @@ def _register(context: StageContext, model: Manifest, predictor: Predictor, rows
         inputs=inputs,
         run_id=run_id,
         tags=tags,
+        output=f"{context.spec.evaluate.task} of {context.spec.data.label.column}",
     )
+
+
+def _to_approve(context: StageContext) -> dict[str, Any]:
+    """Return the field of the record that says what a person has to approve of the data; nothing where there is nothing."""
+    uri = context.request.inputs.get("validation")
+    if uri is None:
+        return {}
+    return {"data_to_approve": tuple(context.store.manifests.get(uri, kind="validation").meta["to_approve"])}
 
 
 def _baseline(context: StageContext, champion: Rival | None, dataset: Manifest) -> str:
@@ -356,12 +384,12 @@ def _report(context: StageContext, rows: Rows, scored: Scored, record: Evaluatio
 
 
 def _store(context: StageContext, record: EvaluationRecord, baselines: Baselines, page: bytes, run_id: str | None) -> Outcome:
-    from training.registry.mlflow_versions import log_evaluation
+    from training.registry.mlflow_runs import Evaluated, log_evaluation
 
-    store = context.store
+    store, request, spec = context.store, context.request, context.spec
     finite = {name: value for name, value in record.metrics.items() if math.isfinite(value)}
     with context.timed("log", kind="mlflow"):
-        log_evaluation(run_id, finite, page)
+        log_evaluation(Evaluated.of(request, spec, store, run_id=run_id, version=record.version or ""), finite, page)
     best = baselines.best_entry
     meta = {
         **record.to_json(*META_KEYS),

@@ -24,24 +24,30 @@ from training.data.engines.engine import Engine, Frame
 from training.data.engines.registry import open_engine
 from training.data.exact_sums import exact_mean
 from training.data.frame_writer import FrameWriter
-from training.data.frames import nullable_columns, pandas_rows
+from training.data.frames import pandas_rows
 from training.data.joins import LABEL, FeatureTable, MainTable
 from training.data.label_delay import META_KEY, SplitRule, split_bounds, split_lines
 from training.data.row_weights import weight_column
+from training.data.scratch_arrays import ScratchArrays
 from training.data.shards import SHARDED_SPLITS, ShardWriter, describe_layout, shard_order
 from training.data.split_kinds import divide, split_meta
 from training.data.splits import SPLITS, SplitBounds, check_labels, group_numbers, is_before, split_rows
 from training.data.target_encoding import TargetRows, fold_numbers
-from training.data.transforms import FeaturePlan, FittedTransforms
+from training.data.transforms import FeaturePlan, FittedTransforms, Matrix
 from training.data.window_plan import window_columns
+from training.errors import DataError, shown
+from training.models.shard_rows import check_counts
 from training.runtime.runner import Outcome, StageContext, main
 from training.spec import PipelineSpec
+from training.spec.families import descriptor_of
 from training.spec.types import duration_text
 from training.store import Manifest, set_run_ref
 
 logger = logging.getLogger(__name__)
 
 MAX_CLASSES_SHOWN: Final = 20
+OF_COUNTS: Final = ("poisson", "log")
+"""Values of `train.settings.objective` that take labels >= 0."""
 
 Rows = Mapping[str, NDArray[np.int64]]
 
@@ -62,7 +68,7 @@ def work(context: StageContext) -> Outcome:
             frame = _join(context, snapshot, engine)
         with context.timed("split"):
             bounds = _bounds(context.spec, snapshot)
-            divided = _divide(context.spec, frame, bounds)
+            divided = _divide(context.spec, frame, bounds, ScratchArrays(context.folder))
         with context.timed("transform"):
             numbers = _target_rows(context.spec, divided)
             transforms = _fit(context.spec, engine, divided, numbers)
@@ -162,23 +168,25 @@ def _join(context: StageContext, snapshot: Manifest, engine: Engine) -> Frame:
     return frame
 
 
-def _divide(spec: PipelineSpec, frame: Frame, bounds: SplitBounds) -> Divided:
+def _divide(spec: PipelineSpec, frame: Frame, bounds: SplitBounds, scratch: ScratchArrays) -> Divided:
     """Say which split each row belongs to, and what its label is; rows after the test split's end are left out."""
     event_time, group = spec.data.source.event_time, spec.data.group
-    times = frame.column(event_time).to_numpy().astype("datetime64[us]")
+    times = scratch.column(frame, event_time, "datetime64[us]")
     groups = None if group is None else group_numbers(frame.column(group).to_numpy())
     kept = is_before(times, bounds.end, groups=groups)
     if not kept.all():
         logger.info("%s rows after the test split's end at %s left out", f"{int((~kept).sum()):,}", bounds.end.isoformat())
-        frame, times = frame.filtered(kept), times[kept]
+        frame = frame.filtered(kept)
+        times = scratch.column(frame, event_time, "datetime64[us]")
         # Counted again: numbers are dense.
         groups = None if groups is None else group_numbers(groups[kept])
     if bounds.is_by_time:
-        frame, groups, rows = _without_gaps(spec, frame, groups, split_rows(times, bounds, groups=groups))
+        frame, groups, rows = _without_gaps(spec, frame, groups, split_rows(times, bounds, groups=groups, numbers_of=scratch.numbers_of))
     else:
-        rows = divide(spec, frame, bounds, groups)
-    label, classes = _labels(spec, frame, rows)
+        rows = divide(spec, frame, bounds, groups, times, scratch)
+    label, classes = _labels(spec, frame, rows, scratch)
     check_labels(label, rows, task=spec.evaluate.task, names=() if classes is None else classes.names)
+    _check_objective(spec, label, rows)
     weight = spec.data.weight
     weights = None if weight is None else weight_column(frame.column(weight), rows, column=weight)
     frame = frame if classes is None else frame.with_label(label)
@@ -193,7 +201,8 @@ def _without_gaps(
     if gap is None:
         return frame, groups, rows
     kept = np.zeros(frame.num_rows, dtype=bool)
-    kept[np.concatenate(list(rows.values()))] = True
+    for part in rows.values():
+        kept[part] = True
     logger.info("%s rows in the gaps of %s before validation and test left out", f"{int((~kept).sum()):,}", duration_text(gap))
     numbers = np.cumsum(kept) - 1
     return (
@@ -208,16 +217,15 @@ def _is_text(spec: PipelineSpec) -> bool:
     return label.rule is None and spec.data.source.types[label.column] == "string"
 
 
-def _labels(spec: PipelineSpec, frame: Frame, rows: Rows) -> tuple[NDArray[np.float32], Classes | None]:
+def _labels(spec: PipelineSpec, frame: Frame, rows: Rows, scratch: ScratchArrays) -> tuple[NDArray[np.float32], Classes | None]:
     """Return the labels, [n]: numbers unchanged, named classes as their numbers."""
-    column = frame.column(LABEL)
     if not _is_text(spec):
-        label: NDArray[np.float32] = column.to_numpy()
+        label: NDArray[np.float32] = scratch.column(frame, LABEL, np.float32)
         if spec.evaluate.task in ("binary", "multiclass"):
             check_class_numbers(label, is_binary=spec.evaluate.task == "binary")
         return label, None
     settings = spec.data.label
-    numbers, classes = number_classes(column, rows, column=settings.column, positive=settings.positive)
+    numbers, classes = number_classes(frame.column(LABEL), rows, column=settings.column, positive=settings.positive)
     logger.info("%d classes: %s", len(classes.names), ", ".join(classes.names[:MAX_CLASSES_SHOWN]))
     for split, names in classes.unseen.items():
         listed = ", ".join(names[:MAX_CLASSES_SHOWN])
@@ -300,13 +308,18 @@ def _write(
         )
         for split in SHARDED_SPLITS
     }
-    nullable = nullable_columns(frame)
+    facts = descriptor_of(context.spec.train.model)
+    takes_missing = facts is None or facts.takes_missing_numbers
     total, done, first = sum(len(divided.rows[split]) for split in SHARDED_SPLITS), 0, 0
     frame_writer = FrameWriter(context.folder, frame.schema, divided.rows)
     for batch in frame.batches():
         frame_writer.write(batch)
         rows = slice(first, first + batch.num_rows)
-        matrix = transforms.apply(pandas_rows(batch, nullable), serving=False, fold_numbers=None if numbers is None else numbers[rows])
+        matrix = transforms.apply(
+            pandas_rows(batch, frame.nullable), serving=False, fold_numbers=None if numbers is None else numbers[rows]
+        )
+        if not takes_missing:
+            _check_numbers(matrix)
         for shard_writer in writers.values():
             done += shard_writer.write(first, matrix, divided.label[rows], None if groups is None else groups[rows])
         first += batch.num_rows
@@ -316,6 +329,34 @@ def _write(
     files |= {name: file for shard_writer in writers.values() for name, file, _rows in shard_writer.files()}
     shards = {split: [rows for _name, _path, rows in shard_writer.files()] for split, shard_writer in writers.items()}
     return files, shards, describe_frame(frame_writer.parts, frame_writer.columns)
+
+
+def _check_numbers(matrix: Matrix) -> None:
+    """Refuse missing numbers, for a family that cannot take them.
+
+    Raises:
+        DataError: `feature.missing`.
+    """
+    missing = np.isnan(matrix.floats)
+    if missing.any():
+        place = int(np.argmax(missing.any(axis=0)))
+        name = matrix.layout[place].name
+        message = f"feature {shown(name)}: {int(missing[:, place].sum())} of {len(missing)} rows that were looked at lack a number"
+        hint = f"the model family takes none that is missing: set prepare.features.{name}.fill: mean, or the transform bucket"
+        raise DataError("feature.missing", message, hint=hint)
+
+
+def _check_objective(spec: PipelineSpec, label: NDArray[np.float32], rows: Rows) -> None:
+    """Refuse labels that the objective of the training cannot learn; it would refuse them itself, later.
+
+    Raises:
+        DataError: `label.negative`.
+    """
+    objective = spec.train.settings.get("objective")
+    if objective not in OF_COUNTS or label.min() >= 0:
+        return
+    for split in SHARDED_SPLITS:
+        check_counts(label[rows[split]], objective)
 
 
 def _scalars(divided: Divided, transforms: FittedTransforms) -> dict[str, Scalar]:

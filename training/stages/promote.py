@@ -21,7 +21,8 @@ from training.engine.tracking_journal import deliver_all, tracked_run
 from training.errors import DeniedError, UnavailableError
 from training.evaluation_record import FILE, EvaluationRecord
 from training.registry.decisions import approved_findings, holder_of, record_candidate, settle_canary, settlement
-from training.registry.gates import decide, judge_canary
+from training.registry.gates import CanaryVerdict, decide, judge_canary
+from training.registry.headline import headline
 from training.registry.ledger import AliasHolder, Entry, Ledger, ModelAliases
 from training.registry.semver import Recipe, semantic_version
 from training.registry.verdicts import ReasonJson, verdict
@@ -33,6 +34,7 @@ from training.spec.families import descriptor_of
 from training.store import Manifest
 
 with lean_imports(deferred=MLFLOW_DEFERRED, absent=MLFLOW_OPTIONAL):
+    from training.registry.mlflow_runs import note_decision
     from training.registry.mlflow_sync import follow
     from training.registry.repair import repair_models
 
@@ -57,8 +59,10 @@ def work(context: StageContext) -> Outcome:
         kept = _DECIDERS[order["kind"]](context, ledger, order)
     with context.timed("registry", kind="mlflow"):
         standing = _followed(ledger, model, kept, is_order=order["kind"] == "follow")
-    if kept is None:
-        return _waiting(context, standing)
+    if isinstance(kept, CanaryVerdict):
+        return _waiting(context, standing, kept)
+    with context.timed("run", kind="mlflow"):
+        note_decision(kept.evidence.get("mlflow_run_id"), kept)
     for reason in kept.reasons:
         logger.info("%s %s: %s", verdict(reason), reason["gate"], reason["words"])
     logger.info("version %s of %s: %s, %s", _named(kept), model, kept.outcome, kept.action)
@@ -80,12 +84,12 @@ def _repaired(context: StageContext) -> Outcome:
     return Outcome(artifact_uri=uri, digest=manifest.digest, scalars={"models": len(found.models)})
 
 
-def _followed(ledger: Ledger, model: str, kept: Entry | None, *, is_order: bool) -> ModelAliases:
+def _followed(ledger: Ledger, model: str, kept: Entry | CanaryVerdict, *, is_order: bool) -> ModelAliases:
     """Update MLflow. Where no alias moved and MLflow does not answer, a later update adds the tags; an approval does not wait for them."""
     try:
         return follow(ledger, model, whole=is_order)
     except UnavailableError as err:
-        if kept is None or kept.action != "recorded" or is_order:
+        if isinstance(kept, CanaryVerdict) or kept.action != "recorded" or is_order:
             raise
         logger.warning("%s", err)
         return ledger.standing(model)
@@ -140,8 +144,8 @@ def _overridden(overrides: JsonObject) -> list[ReasonJson]:
     return [{"gate": "overrides", "passed": True, "words": f"the trigger of this run set {', '.join(named)}"}] if named else []
 
 
-def _canary(context: StageContext, ledger: Ledger, order: Mapping[str, str]) -> Entry | None:
-    """Settle the canary, or wait on."""
+def _canary(context: StageContext, ledger: Ledger, order: Mapping[str, str]) -> Entry | CanaryVerdict:
+    """Settle the canary, or return the verdict that it waits on."""
     canary_rules = context.spec.promote.canary
     evaluation, record = _evaluation(context)
     model, judged, measured_at = context.spec.promote.model, _measured_weights(record), _revision(record)
@@ -164,7 +168,7 @@ def _canary(context: StageContext, ledger: Ledger, order: Mapping[str, str]) -> 
     for reason in verdict.reasons:
         logger.info("%s: %s", reason.gate, reason.words)
     if verdict.outcome == "waiting":
-        return None
+        return verdict
     return settle_canary(
         ledger,
         standing,
@@ -282,6 +286,7 @@ def _outcome(context: StageContext, kept: Entry, standing: ModelAliases) -> Outc
             "decision": kept.outcome,
             "action": kept.action,
             "reasons": words[:MAX_REASON_CHARS],
+            "headline": headline(kept)[:MAX_REASON_CHARS],
             "model": kept.model,
             "version": kept.version,
             "semantic_version": kept.semantic_version,
@@ -297,7 +302,7 @@ def _is_of_gates(reason: ReasonJson) -> bool:
     return bool(reason["gate"] != "standing")
 
 
-def _waiting(context: StageContext, standing: ModelAliases) -> Outcome:
+def _waiting(context: StageContext, standing: ModelAliases, verdict: CanaryVerdict) -> Outcome:
     """The canary stays one."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     record = {
@@ -307,7 +312,16 @@ def _waiting(context: StageContext, standing: ModelAliases) -> Outcome:
         "looked_at": now,
     }
     uri, manifest = context.store.manifests.put_files("decision", {"decision.json": canonical_json(record)}, record)
-    scalars = {"decision": "waiting", "action": "recorded", "model": context.spec.promote.model, **_versions_of_aliases(standing)}
+    canary = standing.canary
+    about = "" if canary is None else f"; version {canary.semantic_version or canary.version} of {standing.model}"
+    scalars = {
+        "decision": "waiting",
+        "action": "recorded",
+        "reasons": verdict.summary[:MAX_REASON_CHARS],
+        "headline": f"waiting: {verdict.summary}{about}"[:MAX_REASON_CHARS],
+        "model": context.spec.promote.model,
+        **_versions_of_aliases(standing),
+    }
     return Outcome(artifact_uri=uri, digest=manifest.digest, scalars=scalars)
 
 

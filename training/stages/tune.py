@@ -61,8 +61,15 @@ def work(context: StageContext) -> Outcome:
     logger.info(
         "best of %d trials (%s) is %d: %s %s with %s", len(records), counts, best.slot, tune.objective, figure(best.value), best.settings
     )
-    scalars: dict[str, Scalar] = {"best_slot": best.slot, "best_value": best.value, "trials": len(records), **counts, "steps": num_steps}
+    scalars: dict[str, Scalar] = {
+        **{"best_slot": best.slot, "best_value": best.value, "trials": len(records), **counts, "steps": num_steps},
+        "headline": f"best of {len(records)} trials: {best.slot}, {tune.objective} {figure(best.value)}, with {_settings(best)}",
+    }
     return Outcome(artifact_uri=uri, digest=manifest.digest, scalars=scalars, reports={"tuning": context.publish_page("tuning", page)})
+
+
+def _settings(best: TrialRecord) -> str:
+    return ", ".join(f"{name} {figure(value) if isinstance(value, float) else value}" for name, value in best.settings.items())
 
 
 def _parameters(tune: Tune, best: TrialRecord) -> dict[str, str]:

@@ -63,7 +63,8 @@ def work(context: StageContext) -> Outcome:
         if check.status == "warned":
             logger.warning("%s", check.line())
     findings.raise_if_failed(report_uri)
-    meta = {"snapshot": manifest.digest, "checks": findings.counts}
+    to_approve = findings.to_approve
+    meta = {"snapshot": manifest.digest, "checks": findings.counts, **({"to_approve": to_approve} if to_approve else {})}
     artifact_uri, artifact = store.manifests.put_files(
         "validation", {"report.html": page, "results.json": canonical_json(findings.to_json())}, meta
     )
@@ -79,6 +80,7 @@ def work(context: StageContext) -> Outcome:
             "rows": manifest.meta["tables"][manifest.meta["main"]]["rows"],
             "checks": len(findings.checks),
             "warnings": counts["warned"],
+            **({"to_approve": len(to_approve)} if to_approve else {}),
         },
         reports={"validation": report_uri},
     )

@@ -400,4 +400,4 @@ def _kind_of(found: Marked, entry: Listed) -> str:
 
 def _kind_of_unit(unit: Unit) -> str:
     parts = unit.key.split("/")
-    return {"stages": "attempts", "runs": "runs", "studies": "studies"}.get(parts[0], "refs")
+    return {"stages": "attempts", "runs": "runs", "studies": "studies", "metrics": "metrics"}.get(parts[0], "refs")

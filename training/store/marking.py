@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from training.contracts import JsonObject, json_object
 from training.errors import DataError, NightshiftError, StoreError
-from training.store import Store, records
+from training.store import Store, metric_journal, records
 from training.store.bucket import Listed
 from training.store.checkpoint_entries import standing
 
@@ -110,6 +110,9 @@ class Marking:
             self._address(unit)
         for unit in units(self._list("runs"), 3):
             self._refs_of(unit, is_kept=unit.newest >= self._oldest or unit.key in self._live_runs)
+        for unit in units(self._list(metric_journal.PREFIX), 3):
+            is_kept = unit.newest >= self._oldest or unit.key.replace(metric_journal.PREFIX, "runs", 1) in self._live_runs
+            (self._found.kept if is_kept else self._found.expired).append(unit)
         self._refs()
         for key in sorted(self._found.reached):
             if key.startswith("manifests/"):

@@ -2,7 +2,9 @@
 
 import sys
 
-from training.engine.checkpoint.cli import main
+from training.engine.checkpoint.cli import main, parser
+
+__all__ = ["main", "parser"]
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -11,7 +11,7 @@ from typing import Final
 
 from training.contracts import StageRequest
 from training.engine.checkpoint.chunks import Saved, read_index
-from training.errors import DataError, Problem, SpecError, shown
+from training.errors import DataError, DeniedError, Problem, SpecError, shown
 from training.store import Manifest, Store
 from training.store.addresses import StoreUri
 from training.store.checkpoint_entries import CHECKPOINT, standing
@@ -20,6 +20,7 @@ SOURCE: Final = "nightshift checkpoints"
 STAGE: Final = "train"
 NEWEST: Final = "newest"
 NUM_LOOK_UPS: Final = 8
+DELETED: Final = "was deleted"
 _EPOCH: Final = re.compile(r"\d{1,9}")
 
 
@@ -73,12 +74,17 @@ def named(store: Store, pipeline: str, run: str, name: str) -> Listing:
 
     Raises:
         SpecError: `checkpoint.unknown`, with the names that there are.
+        DeniedError: `checkpoint.deleted`, the run has saved that epoch and keeps it no longer.
     """
     wanted = f"epoch_{int(name)}" if _EPOCH.fullmatch(name) else name
     there = listings(store, pipeline, run)
     for listing in reversed(there):
         if wanted in listing.names:
             return listing
+    for listing in there:
+        if wanted == f"epoch_{listing.epoch}" and not listing.is_withdrawn:
+            # Its name is gone, and the collector deletes what has none.
+            raise _deleted(store, there, listing, wanted)
     if there:
         names = sorted({name for listing in there for name in listing.names})
         hint = f"names: {', '.join(names[:20])}{' …' if len(names) > 20 else ''}"
@@ -86,6 +92,35 @@ def named(store: Store, pipeline: str, run: str, name: str) -> Listing:
         hint = f"runs with checkpoints: {', '.join(_runs(store, pipeline)) or 'none'}"
     message = f"run {shown(run)} of {shown(pipeline)} has no checkpoint {shown(name)}"
     raise SpecError(SOURCE, [Problem(code="checkpoint.unknown", message=message, hint=hint)])
+
+
+def restorable(store: Store, pipeline: str, run: str, name: str) -> Listing:
+    """Return the checkpoint of a run that a training can begin at, kept from the collector for a grace period.
+
+    Blocks are looked up and not read.
+
+    Args:
+        name: as in `named`.
+
+    Raises:
+        SpecError: `checkpoint.unknown`.
+        DeniedError: `checkpoint.deleted`; the hint names the nearest that is usable, as it does for the next.
+        DataError: `checkpoint.unreadable`, it is altered, or blocks are missing.
+    """
+    listing = named(store, pipeline, run, name)
+    found = fault(store, listing)
+    if found == DELETED:
+        raise _deleted(store, listings(store, pipeline, run), listing, name)
+    if found:
+        hint = _nearest(store, listings(store, pipeline, run), listing)
+        raise DataError("checkpoint.unreadable", f"{listing.uri} cannot be used: {found}", hint=hint)
+    store.claim(listing.uri)
+    return listing
+
+
+def instant_of(store: Store, pipeline: str, listing: Listing) -> str | None:
+    """Return the instant (ISO 8601) of the run whose training saved a checkpoint; None where its requests are deleted."""
+    return next((request.as_of for request in requests(store, pipeline, listing.fingerprint)), None)
 
 
 def opened(store: Store, uri: str) -> tuple[Manifest, Saved]:
@@ -108,13 +143,27 @@ def fault(store: Store, listing: Listing) -> str:
     try:
         manifest, _ = opened(store, listing.uri)
     except DataError as err:
-        return "was deleted" if err.code == "object.missing" else err.message
+        return DELETED if err.code == "object.missing" else err.message
     blocks = {entry.digest: entry.size_bytes for entry in manifest.files.values()}
     with ThreadPoolExecutor(NUM_LOOK_UPS, thread_name_prefix="checkpoint") as pool:
         for (digest, wanted), found in zip(blocks.items(), pool.map(store.objects.size_bytes, blocks), strict=True):
             if found != wanted:
                 return f"block {digest} {'is missing' if found is None else f'has {found} bytes, expected {wanted}'}"
     return ""
+
+
+def _deleted(store: Store, there: Sequence[Listing], listing: Listing, name: str) -> DeniedError:
+    message = f"checkpoint {shown(name)} of run {shown(listing.run)} was saved at step {listing.step} and is deleted"
+    return DeniedError("checkpoint.deleted", message, hint=_nearest(store, there, listing))
+
+
+def _nearest(store: Store, there: Sequence[Listing], listing: Listing) -> str:
+    """Return a hint with the nearest checkpoint by steps that is usable; the earlier one of two."""
+    named = [other for other in there if other.names and other.uri != listing.uri]
+    for other in sorted(named, key=lambda other: (abs(other.step - listing.step), other.step)):
+        if not fault(store, other):
+            return f"the nearest usable one is {other.names[0]} (step {other.step})"
+    return "no other checkpoint of the run is usable; start a run without it"
 
 
 def _runs(store: Store, pipeline: str) -> list[str]:

@@ -14,17 +14,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from training.engine.checkpoint.catalog import NEWEST, SOURCE, Listing, fault, listings, named, opened, requests
+from training.command_line import example, exit_code_of
+from training.engine.checkpoint.catalog import NEWEST, SOURCE, Listing, fault, instant_of, listings, named, opened, requests, restorable
 from training.engine.checkpoint.export import export
 from training.engine.checkpoint.importing import imported
-from training.errors import DataError, NightshiftError, Problem, SpecError, shown
+from training.errors import DataError, Problem, SpecError, shown
 from training.installation import STORE, home_folder
 from training.store import Store
 from training.store.addresses import StoreUri
@@ -34,31 +34,38 @@ _FOLDER: Final = re.compile(r"(?!\.)[^/\x00-\x1f\x7f]{1,250}")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code."""
-    options = _parser().parse_args(arguments)
-    try:
-        for value in (options.pipeline, options.run):
-            _check_name(value)
-        store = Store(options.store or str(home_folder() / "store"))
-        return _COMMANDS[options.command](store, options)
-    except NightshiftError as err:
-        sys.stderr.write(f"error: {err}\n")
-        return int(err.exit_code)
-    except BrokenPipeError:
-        # `| head` has seen enough.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    options = parser().parse_args(arguments)
+    return exit_code_of(lambda: _chosen(options))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _chosen(options: argparse.Namespace) -> int:
+    for value in (options.pipeline, options.run):
+        _check_name(value)
+    store = Store(options.store or str(home_folder() / "store"))
+    return _COMMANDS[options.command](store, options)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    found = argparse.ArgumentParser(
         prog="python -m training.engine.checkpoint", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="{list,export,restore,import}")
-    listed = commands.add_parser("list", help="checkpoints of a pipeline's trainings")
+    commands = found.add_subparsers(dest="command", required=True, metavar="{list,export,restore,import}")
+    listed = commands.add_parser(
+        "list",
+        help="checkpoints of a pipeline's trainings",
+        formatter_class=argparse.RawTextHelpFormatter,
+        epilog=example("nightshift checkpoints list search_ranking"),
+    )
     listed.add_argument("pipeline", metavar="PIPELINE", help="name of a pipeline")
     listed.add_argument("run", nargs="?", metavar="RUN", help="id of a run; absent: all runs")
     listed.add_argument("--json", action="store_true", help="as JSON, with the URIs of the manifests")
-    written = commands.add_parser("export", help="write a checkpoint's tensors to a file of safetensors")
+    written = commands.add_parser(
+        "export",
+        help="write a checkpoint's tensors to a file of safetensors",
+        formatter_class=argparse.RawTextHelpFormatter,
+        epilog=example("nightshift checkpoints export search_ranking night-2026-02-01 best best.safetensors"),
+    )
     written.add_argument("pipeline", metavar="PIPELINE", help="name of a pipeline")
     written.add_argument("run", metavar="RUN", help="id of a run")
     written.add_argument("name", metavar="NAME", help="epoch_3 or 3, step_400, best, newest")
@@ -66,17 +73,27 @@ def _parser() -> argparse.ArgumentParser:
     what = "module: the weights at the checkpoint (default); best: those of its best epoch so far; all: with the optimizer's state"
     written.add_argument("--what", choices=("module", "best", "all"), default="module", help=what)
     written.add_argument("--force", action="store_true", help="replace a file that exists")
-    restored = commands.add_parser("restore", help="print the trigger's conf for a training that begins at a checkpoint")
+    restored = commands.add_parser(
+        "restore",
+        help="print the trigger's conf for a training that begins at a checkpoint",
+        formatter_class=argparse.RawTextHelpFormatter,
+        epilog=example("nightshift checkpoints restore search_ranking night-2026-02-01 epoch_2"),
+    )
     restored.add_argument("pipeline", metavar="PIPELINE", help="name of a pipeline")
     restored.add_argument("run", metavar="RUN", help="id of a run")
     restored.add_argument("name", metavar="NAME", help="epoch_3 or 3, step_400, best, newest")
-    taken = commands.add_parser("import", help="print the trigger's conf for a training that begins with the weights of a file")
+    taken = commands.add_parser(
+        "import",
+        help="print the trigger's conf for a training that begins with the weights of a file",
+        formatter_class=argparse.RawTextHelpFormatter,
+        epilog=example("nightshift checkpoints import search_ranking night-2026-02-01 best.safetensors"),
+    )
     taken.add_argument("pipeline", metavar="PIPELINE", help="name of a pipeline")
     taken.add_argument("run", metavar="RUN", help="id of a run with checkpoints of the same model, dataset and number of processes")
     taken.add_argument("file", type=Path, metavar="FILE", help="FILE.safetensors, with the tensors of `export --what module`")
     for command in (listed, written, restored, taken):
         command.add_argument("--store", default=STORE.text(), metavar="URI", help="root of the store; default: NIGHTSHIFT_STORE")
-    return parser
+    return found
 
 
 def _check_name(value: str | None) -> None:
@@ -151,10 +168,7 @@ def _export(store: Store, options: argparse.Namespace) -> int:
 
 def _restore(store: Store, options: argparse.Namespace) -> int:
     """Print the conf to the standard output, so that it can be handed on, and for which instant it is to the standard error."""
-    listing = named(store, options.pipeline, options.run, options.name)
-    if found := fault(store, listing):
-        raise DataError("checkpoint.unreadable", f"{listing.uri} cannot be used: {found}", hint="choose another one of `checkpoints list`")
-    store.claim(listing.uri)
+    listing = restorable(store, options.pipeline, options.run, options.name)
     _print_conf(store, options.pipeline, listing, listing.uri)
     return 0
 
@@ -167,9 +181,8 @@ def _import(store: Store, options: argparse.Namespace) -> int:
 
 
 def _print_conf(store: Store, pipeline: str, listing: Listing, uri: str) -> None:
-    for request in requests(store, pipeline, listing.fingerprint):
-        sys.stderr.write(f"trigger the run as of {request.as_of}: the training needs the same dataset\n")
-        break
+    if as_of := instant_of(store, pipeline, listing):
+        sys.stderr.write(f"trigger the run as of {as_of}: the training needs the same dataset\n")
     sys.stdout.write(json.dumps({"train": {"from_checkpoint": StoreUri(uri).digest}}) + "\n")
 
 

@@ -174,7 +174,7 @@ class LoopBench:
             run=RunIdentity(dag_id="p", run_id="r", task_id="train"),
         )
         lease = Lease.acquire(self.address, owner="one", attempt_id=attempt_id) if rank == 0 else None
-        spec: Any = SimpleNamespace()
+        spec: Any = SimpleNamespace(owner="search-relevance", timezone="Europe/Berlin")
         return RecordingContext(store=self.store, request=request, spec=spec, folder=self.folder, stop=StopFlag(), rank=rank, lease=lease)
 
     def checkpoints(self, context: StageContext, *, every_seconds: float = 1e9, **options: Any) -> Checkpoints:

@@ -15,6 +15,7 @@ from training.engine import tracking
 from training.engine.tracking import Parent, Tracker, finish_parent
 from training.engine.tracking_journal import RunJournal, deliver_all, deliver_if_reachable, open_run
 from training.errors import UnavailableError
+from training.store.metric_journal import JournalWriter, MetricJournal
 
 
 class Server:
@@ -24,10 +25,15 @@ class Server:
         self.away = False
         self.runs: dict[str, dict[str, Any]] = {}
         self.numbers = itertools.count(1)
+        self.kinds: dict[str, tuple[str, str]] = {}
 
     def set_experiment(self, name: str) -> SimpleNamespace:
         self._answer()
-        return SimpleNamespace(experiment_id=f"experiment of {name}")
+        return SimpleNamespace(experiment_id=f"experiment of {name}", tags={})
+
+    def set_experiment_tag(self, experiment_id: str, key: str, value: str) -> None:
+        self._answer()
+        self.kinds[experiment_id] = (key, value)
 
     def create_run(self, experiment_id: str, start_time: int, run_name: str, tags: dict[str, str]) -> SimpleNamespace:
         self._answer()
@@ -106,7 +112,9 @@ def test_metrics_parameters_tags_and_status_reach_the_run(bench: LoopBench, serv
     assert names_and_steps(run["points"]) == [("loss", 0.5, 1), ("norm", 1.5, 1), ("loss", 0.25, 2)]
     assert all(at > 1.7e12 for *_, at in run["points"]), "milliseconds since the epoch"
     assert run["params"] == {"epochs": "3", "long": "x" * 500}
-    assert run["name"] == "r"
+    assert run["name"] == "2026-01-01 01:00 CET", "the instant in the pipeline's time zone"
+    assert (run["tags"]["nightshift.run_id"], run["tags"]["mlflow.user"]) == ("r", "search-relevance")
+    assert server.kinds == {"experiment of p": ("mlflow.experimentKind", "custom_model_development")}
     assert run["experiment"] == "experiment of p"
     assert run["status"] == "FINISHED"
     tags = run["tags"]
@@ -282,3 +290,33 @@ def test_finished_study_has_its_metrics_and_parameters_also_when_mlflow_was_away
     assert names_and_steps(study["points"]) == [("best", 0.5, 0)]
     assert (study["params"], study["status"]) == ({"lr": "x" * 500}, "FINISHED")
     assert bench.store.bucket.list("tracking") == []
+
+
+def live_journal(bench: LoopBench) -> MetricJournal:
+    request = bench.context().request
+    return MetricJournal(bench.store.bucket, request.pipeline, request.run.run_id)
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+def test_points_are_in_the_journal_of_the_run_whether_mlflow_answers_or_not(bench: LoopBench, server: Server, is_away: bool) -> None:
+    server.away = is_away
+    tracker = tracker_of(bench)
+    for step in range(3):
+        tracker.log(step, loss=1.0 / (step + 1), norm=2.0)
+    tracker.close()
+    found = [(point.attempt, point.name, point.value, point.step) for point in live_journal(bench).after(0)]
+    assert found == [(1, name, value, step) for step in range(3) for name, value in (("loss", 1.0 / (step + 1)), ("norm", 2.0))]
+
+
+def test_a_store_that_takes_no_journal_ends_no_training_and_holds_back_no_metric(
+    bench: LoopBench, server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def away(_writer: JournalWriter, _points: object) -> int:
+        raise UnavailableError("storage.unavailable", "no space left")
+
+    monkeypatch.setattr(JournalWriter, "append", away)
+    tracker = tracker_of(bench)
+    tracker.log(1, loss=0.5)
+    assert tracker.close()
+    assert [entry[0] for run in server.runs.values() for entry in run["points"]] == ["loss"]
+    assert "1 points of live metrics were dropped: no space left" in caplog.text

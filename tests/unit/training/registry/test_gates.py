@@ -42,7 +42,10 @@ def test_better_candidate_is_accepted_with_every_gates_words_and_numbers() -> No
     assert decision.outcome == "accepted"
     assert tuple(reason.gate for reason in decision.reasons) == GATES
     by_gate = {reason.gate: reason for reason in decision.reasons}
-    assert by_gate["improvement"].numbers == {"gain": 0.01, "champion": 0.7, "asked": 0.0}
+    assert by_gate["improvement"].numbers == {
+        **{"metric": "auc", "gain": 0.01, "champion": 0.7, "asked": 0.0},
+        "relative": None,
+    }
     assert by_gate["slices"].numbers["columns"] == {"origin": "JFK"}
     assert by_gate["slices"].numbers["drop"] == pytest.approx(0.01)
     assert by_gate["latency"].words == "p99 of one prediction 3 ms, required <= 20 ms"
@@ -208,6 +211,17 @@ def test_approval_is_never_taken_for_granted() -> None:
     assert decision.summary == "the spec asks for a person's approval (promote.approval), so nothing is promoted by itself"
     assert judged(GOOD, approval="whatever").outcome == "needs_approval"
     assert judged(changed(("metrics", "auc"), NAN), approval="required").outcome == "rejected"
+
+
+def test_drift_of_the_data_that_a_person_has_to_approve_is_a_reason_of_the_request() -> None:
+    line = "[drift.exceeded] orders.price: drift against the previous snapshot: observed PSI 0.7, allowed PSI at most 0.25"
+    moved = {**GOOD, "data_to_approve": [line, line.replace("price", "cost")]}
+    decision = judged(moved)
+    assert decision.outcome == "needs_approval"
+    assert [reason.words for reason in decision.reasons if reason.gate == "data_drift"] == list(moved["data_to_approve"])
+    assert line in decision.summary
+    assert judged({**moved, "metrics": {**GOOD["metrics"], "auc": 0.1}}).outcome == "rejected"
+    assert judged({**GOOD, "data_to_approve": []}).outcome == "accepted"
 
 
 @pytest.mark.parametrize("champion", [CHAMPION, None])

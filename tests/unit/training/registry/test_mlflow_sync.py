@@ -69,6 +69,36 @@ def test_a_version_carries_the_words_and_the_name_of_its_last_decision(ledger: L
     assert found["nightshift.weights_digest"] == "w2"
 
 
+def test_a_versions_description_has_its_last_decision_and_a_persons_text_stays(
+    ledger: Ledger, registry: mlflow.MlflowClient, model: str
+) -> None:
+    def description(version: str) -> str:
+        return str(registry.get_model_version(model, version).description)
+
+    decide_on(ledger, 1, model=model)
+    request = decide_on(ledger, 2, "needs_approval", model=model)
+    follow(ledger, model)
+    assert description("1").startswith(f"promoted: better by 0.01; version 1.1.0 of {model}\n\nDecided by night/1, 20")
+    assert "| improvement | pass | better by 0.01 |" in description("1")
+    assert description("2").startswith(f"needs approval: gap 0.2 is above 0.1; version 1.2.0 of {model}")
+    registry.update_model_version(model, "1", "Kept for the audit.")
+    answer_request(ledger, request, "approved", by="ada", words="approved by ada: fine | good")
+    follow(ledger, model)
+    assert description("1") == "Kept for the audit."
+    assert "approved by ada: fine \\| good |" in description("2")
+    assert differences(ledger, model) == []
+
+
+def test_a_description_is_cut_at_a_whole_line_of_what_mlflow_keeps(ledger: Ledger, registry: mlflow.MlflowClient, model: str) -> None:
+    reasons = [{"gate": f"g{number}", "passed": True, "words": "w" * 300} for number in range(40)]
+    decide_on(ledger, 1, "rejected", model=model, reasons=[{"gate": "minimum", "passed": False, "words": "too low"}, *reasons])
+    follow(ledger, model)
+    found = registry.get_model_version(model, "1").description
+    assert 4500 < len(found) <= 5000
+    assert found.endswith("w |")
+    assert differences(ledger, model) == []
+
+
 def test_what_another_writer_set_is_listed_and_set_right(ledger: Ledger, registry: mlflow.MlflowClient, model: str) -> None:
     decide_on(ledger, 1, model=model)
     follow(ledger, model)

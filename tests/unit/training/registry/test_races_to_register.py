@@ -25,7 +25,7 @@ class DiedError(BaseException):
 def name(registry: mlflow.MlflowClient, monkeypatch: pytest.MonkeyPatch) -> str:
     """Name of a model that nobody has registered; its artifacts stay where they are."""
 
-    def log_nothing(store: Any, client: Any, model: str, *rest: Any) -> str:
+    def log_nothing(store: Any, client: Any, model: str, *rest: Any, **further: Any) -> str:
         logged = mlflow.initialize_logged_model(name=model)
         mlflow.finalize_logged_model(logged.model_id, "READY")
         return str(logged.model_id)

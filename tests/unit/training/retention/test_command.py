@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from contextlib import closing
 from datetime import timedelta
@@ -13,6 +14,7 @@ from tests.unit.training.registry.scenes import decide_on
 from training.errors import SpecError, StoreError
 from training.registry.ledger import Ledger
 from training.registry.retention import LedgerRoots
+from training.retention import gc
 from training.retention.__main__ import main
 from training.retention.settings import Retention, load_retention
 from training.store import Store
@@ -146,3 +148,14 @@ def test_ledger_that_was_restored_from_a_backup_is_the_same_one(store: Store, tm
     with closing(sqlite3.connect(tmp_path / "first.db")) as database, closing(sqlite3.connect(tmp_path / "restored.db")) as backup:
         database.backup(backup)
     collect(store, tmp_path / "restored.db")
+
+
+def test_gc_shows_by_default_and_deletes_when_it_is_told(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    store.objects.put_bytes(b"of no run")
+    assert gc.main([]) == 0
+    assert "would be deleted now" in capsys.readouterr().out
+    assert gc.main(["--json"]) == 0
+    assert set(next(iter(json.loads(capsys.readouterr().out).values()))) == {"kept", "condemned", "deleted"}
+    assert [each.name for each in Path(store.root_uri.removeprefix("file://")).iterdir() if each.name in ("collector", "retention")] == []
+    assert gc.main(["--delete"]) == 0
+    assert "would be" not in capsys.readouterr().out

@@ -59,6 +59,24 @@ def test_drift_of_a_column_that_must_not_move_fails_the_night(night: Night, shop
     assert "clicks.position: drift against the previous snapshot: observed PSI " in error.message
 
 
+def test_drift_of_a_column_that_a_person_has_to_approve_warns_and_is_named_for_the_decision(night: Night, shop: Path) -> None:
+    drifted(night, shop, "drift: {columns: {position: {action: approve}}}")
+    outcome = night.validate(night.ingest())
+    assert drift_checks(night.results(outcome)) == {"position": "warned"}
+    (line,) = night.store.manifests.get(outcome.artifact_uri, kind="validation").meta["to_approve"]
+    assert line.startswith("[drift.exceeded] clicks.position: drift against the previous snapshot: observed PSI ")
+    assert line.endswith("a person has to approve the candidate)")
+    assert outcome.scalars["to_approve"] == 1
+
+
+def test_drift_that_only_warns_is_nothing_to_approve(night: Night, shop: Path) -> None:
+    drifted(night, shop)
+    outcome = night.validate(night.ingest())
+    assert "to_approve" not in night.store.manifests.get(outcome.artifact_uri, kind="validation").meta
+    assert "to_approve" not in outcome.scalars
+    assert all("asks" not in check for check in night.results(outcome)["checks"])
+
+
 def test_drift_that_is_off_is_shown_and_not_judged(night: Night, shop: Path) -> None:
     drifted(night, shop, "drift: {action: off}")
     results = night.results(night.validate(night.ingest()))

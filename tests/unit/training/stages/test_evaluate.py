@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -150,6 +151,21 @@ def test_feature_that_is_the_label_is_found(binary: EvaluateBench) -> None:
     assert record["checks"]["leakage"] == {"feature": "leak", "value": 1.0}
     # The order's number is not an entity that returns.
     assert record["checks"]["overlap"] == {"entities": ["order_id"], "share": 0.0, "num_test": record["num_rows"]}
+
+
+def test_what_a_person_has_to_approve_of_the_data_is_in_the_record_and_the_report(binary: EvaluateBench) -> None:
+    line = "[drift.exceeded] orders.price: drift against the previous snapshot: observed PSI 0.7"
+    validation, _ = binary.store.manifests.put_files("validation", {"report.html": b"<html>"}, {"snapshot": "s", "to_approve": [line]})
+    inputs = {"model": binary.train(work="good").artifact_uri, "dataset": binary.dataset_uri, "validation": validation}
+
+    result = binary.stage("evaluate", inputs, {}, work="moved data")
+
+    evaluation = binary.store.manifests.get(result.artifact_uri, kind="evaluation")
+    record = json.loads(binary.store.objects.get_bytes(evaluation.files["metrics.json"].digest))
+    assert record["data_to_approve"] == [line]
+    page = binary.store.objects.get_bytes(evaluation.files["report.html"].digest).decode()
+    assert "Needs approval" in page
+    assert "orders.price: drift against the previous snapshot" in page
 
 
 def test_first_candidate_is_not_compared(binary: EvaluateBench) -> None:

@@ -251,6 +251,15 @@ def test_study_stays_while_mlflow_does_not_have_the_metrics_of_its_trials(local:
     assert keys(local, "studies") == ["studies/p/s1/tracking-run.json"]
 
 
+def test_journals_of_metrics_go_with_their_runs_and_stay_while_those_train(local: Store) -> None:
+    for run in ("old", "young", "r"):
+        local.bucket.create(f"metrics/p/{run}/000000000001.jsonl", b"{}")
+    local.address("p", "train", "a" * 64).write_request(request_of(local, "a" * 64))
+    age(local, "metrics/p/old", "metrics/p/r", days=60)
+    Collector(local, LONG).collect()
+    assert keys(local, "metrics") == ["metrics/p/r/000000000001.jsonl", "metrics/p/young/000000000001.jsonl"]
+
+
 def test_marks_reports_and_leftovers_without_an_object_are_deleted(local: Store) -> None:
     gone, there = "a" * 64, local.objects.put_bytes(b"there")
     for digest in (gone, there):

@@ -18,9 +18,13 @@ from training.store import StageAddress, Store
 from training.store.launches import Launches
 from training.store.leases import HolderWatch, holder_of
 from training.store.local_files import TOP_FOLDERS
+from training.store.metric_journal import PREFIX, MetricJournal
 from training.store.refs import Ref
 
 NUM_STATES = 200
+METRICS_OF = ("search_ranking", "r")
+"""Pipeline and run of the night's metrics."""
+METRICS = f"{PREFIX}/"
 
 
 class Night:
@@ -31,6 +35,8 @@ class Night:
         assert bench.train("only") is ExitCode.DONE
         assert bench.checkpoints("only")
         self.calls = recorder.calls
+        self.points = MetricJournal(Store(str(folder / "store")).bucket, *METRICS_OF).after(0)
+        assert self.points
         self.files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in (folder / "store").rglob("*") if path.is_file()}
 
     def states(self, folder: Path, points: list[int], seed: int) -> Iterator[tuple[int, Store, list[str]]]:
@@ -125,11 +131,24 @@ def suppress_missing() -> Iterator[None]:
             raise
 
 
+def check_metrics(night: Night, store: Store, answered: list[str]) -> None:
+    """Compare the points that are there with those of the whole night: none is missing of a batch whose create had returned."""
+    points = MetricJournal(store.bucket, *METRICS_OF).after(0)
+    assert points == night.points[: len(points)]
+    begun = max((int(Path(key).stem) for key in answered), default=0)
+    # Number 1 is the beginning of the attempt, which is no point.
+    assert begun <= 1 or (points and points[-1].number >= begun)
+
+
 def check(night: Night, folder: Path, points: list[int], seed: int) -> None:
     for point, store, answered in night.states(folder, points, seed):
         try:
             root = Path(store.root_uri.removeprefix("file://"))
+            check_metrics(night, store, [key for key in answered if key.startswith(METRICS)])
             for key in answered:
+                # Batches of metrics are merged into the first of them.
+                if key.startswith(METRICS):
+                    continue
                 assert (root / key).read_bytes() == night.files[f"store/{key}"], f"the create of {key} had returned"
             Reader(store).read_all()
         except Exception as err:

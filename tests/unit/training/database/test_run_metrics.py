@@ -1,0 +1,77 @@
+"""Rows of metrics are those of the journals: each once, whoever copies and how often."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, text
+
+from training.database import connect, run_metrics
+from training.database.run_metrics import copy_points, copy_recent
+from training.errors import UnavailableError
+from training.store import Bucket
+from training.store.metric_journal import JournalWriter, MetricJournal
+
+AT = 1_770_000_000_000
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Bucket:
+    return Bucket((tmp_path / "store").as_uri())
+
+
+def write(bucket: Bucket, run_id: str, steps: range, attempt: str = "a1") -> JournalWriter:
+    writer = JournalWriter(MetricJournal(bucket, "p", run_id), attempt)
+    writer.append([("loss", step / 4, step, AT + step) for step in steps])
+    return writer
+
+
+def rows(engine: Engine) -> list[tuple[object, ...]]:
+    with engine.connect() as connection:
+        found = connection.execute(
+            text("SELECT run_id, attempt, metric_name, step, value FROM bi_run_metric ORDER BY run_id, attempt, step")
+        )
+        return [tuple(row) for row in found]
+
+
+def test_points_are_copied_once_and_new_ones_are_added(empty_database: str, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_metrics, "ROWS", 2)
+    engine, writer = connect(empty_database), write(bucket, "r1", range(5))
+    assert [copy_points(engine, bucket, "p", "r1") for _ in range(2)] == [5, 0]
+    writer.append([("loss", math.nan, 5, AT)])
+    write(bucket, "r1", range(4, 6), "a2")
+    assert copy_points(engine, bucket, "p", "r1") == 3
+    first = [("p:r1", 1, "loss", step, step / 4) for step in range(5)]
+    assert rows(engine) == [*first, ("p:r1", 1, "loss", 5, None), ("p:r1", 2, "loss", 4, 1.0), ("p:r1", 2, "loss", 5, 1.25)]
+    assert copy_points(engine, bucket, "p", "none") == 0
+
+
+def test_housekeeping_copies_journals_that_changed_and_one_that_is_damaged_keeps_no_other_out(
+    empty_database: str, bucket: Bucket, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = connect(empty_database)
+    for run_id in ("r1", "r2", "old"):
+        write(bucket, run_id, range(2))
+    bucket.put("metrics/p/r1/000000000001.jsonl", b"no journal")
+    for path in Path(bucket.root_uri.removeprefix("file://")).glob("metrics/p/old/*"):
+        os.utime(path, (time.time() - 8 * 86_400,) * 2)
+    assert copy_recent(engine, bucket) == 2
+    assert {row[0] for row in rows(engine)} == {"p:r2"}
+    assert "the metrics of p:r1 are not copied" in caplog.text
+
+
+def test_a_store_that_does_not_answer_is_an_error_that_is_retried(
+    empty_database: str, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(bucket, "r1", range(2))
+
+    def away(_journal: MetricJournal) -> None:
+        raise UnavailableError("storage.unavailable", "no answer")
+
+    monkeypatch.setattr(MetricJournal, "places", away)
+    with pytest.raises(UnavailableError):
+        copy_recent(connect(empty_database), bucket)

@@ -1,0 +1,36 @@
+"""The frame of every command: what it raises becomes a message and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Final
+
+from training.errors import NightshiftError
+
+INTERRUPTED: Final = 130
+
+
+def exit_code_of(command: Callable[[], int]) -> int:
+    """Run a command; return its exit code, that of the error which it raised and this function prints, or 130 after Ctrl-C."""
+    try:
+        code = command()
+        # Here, where a reader that has closed the pipe can be handled: Python's own flush at the end would print a traceback.
+        sys.stdout.flush()
+    except NightshiftError as err:
+        sys.stderr.write(f"error: {err}\n")
+        return int(err.exit_code)
+    except BrokenPipeError:
+        # `| head` has seen enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        sys.stderr.write("\n")
+        return INTERRUPTED
+    return code
+
+
+def example(command: str) -> str:
+    """Return the end of a `--help`: how the command is typed."""
+    return f"example:\n  {command}"

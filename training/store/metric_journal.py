@@ -1,0 +1,264 @@
+"""Metric points of a training while it trains, in an order that never changes: the source of live metrics.
+
+Of one run: `metrics/<pipeline>/<run>/<number>.jsonl`, a batch of events each, named by the number of its first event. Numbers count from 1
+without gaps over all attempts. The first line of a batch has its attempt and its number, each other line is an event:
+
+    {"began": …}                      an attempt began; it has a number, and no reader sees it
+    [name, value, step, milliseconds] a point
+
+A batch is created where nothing has its name, and begins where the one before ends. So an attempt that was taken for dead, and writes after
+the next one began, finds its name taken, and stops. An attempt merges its own batches; the first keeps its name, so a name that was
+taken stays taken, and numbers stay as they are.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from training.contracts import json_number
+from training.errors import NightshiftError
+from training.store.bucket import Bucket
+
+logger = logging.getLogger(__name__)
+
+PREFIX: Final = "metrics"
+MERGED: Final = 64
+"""Batches of about the same size that become one."""
+MAX_MERGED_BYTES: Final = 4 * 1024 * 1024
+_NAME: Final = re.compile(r"(\d{12})\.jsonl")
+
+RawPoint = tuple[str, float, int, int]
+"""Name, value, step, milliseconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricPoint:
+    """A value of a metric, with its place in the journal."""
+
+    attempt: int
+    """Of the training, from 1."""
+    number: int
+    """In the run's journal; rises, also from attempt to attempt."""
+    name: str
+    value: float | str
+    """A value that is not finite is a word: `nan`, `inf`, `-inf`."""
+    step: int
+    logged_at_ms: int
+    """Milliseconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Events that one object has."""
+
+    attempt: int
+    first: int
+    """Number of the first event."""
+    num_events: int
+    points: tuple[MetricPoint, ...]
+
+    @property
+    def end(self) -> int:
+        """Number of the event that follows the last."""
+        return self.first + self.num_events
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An object of a journal."""
+
+    key: str
+    first: int
+    version: str
+    """Changes when batches are merged into it."""
+
+
+class MetricJournal:
+    """The points of one run's training."""
+
+    def __init__(self, bucket: Bucket, pipeline: str, run_id: str) -> None:
+        self.bucket = bucket
+        self._folder = f"{PREFIX}/{pipeline}/{run_id}"
+
+    def key(self, first: int) -> str:
+        return f"{self._folder}/{first:012d}.jsonl"
+
+    def places(self) -> list[Place]:
+        """Return the objects, by the number of their first event. Batches that were merged may be there twice."""
+        found = []
+        for entry in self.bucket.list(self._folder):
+            match = _NAME.fullmatch(entry.key.rpartition("/")[2])
+            if match is not None:
+                found.append(Place(entry.key, int(match[1]), f"{entry.version}-{entry.size_bytes}"))
+        return found
+
+    def read(self, place: Place) -> Batch | None:
+        """Return what an object holds; None where it was merged into another one since it was listed."""
+        data = self.bucket.find(place.key)
+        return None if data is None else decode(data)
+
+    def after(self, number: int, *, limit: int | None = None) -> list[MetricPoint]:
+        """Return the points whose number is above `number`, in order, `limit` at most."""
+        while True:
+            found = self._after(number, limit)
+            if found is not None:
+                return found
+
+    def _after(self, number: int, limit: int | None) -> list[MetricPoint] | None:
+        found: list[MetricPoint] = []
+        reached = number
+        for place in wanted(self.places(), number):
+            if limit is not None and len(found) >= limit:
+                break
+            batch = self.read(place)
+            if batch is None:
+                # Merged in the meantime: the list is old.
+                return None
+            found += [point for point in batch.points if point.number > reached]
+            reached = max(reached, batch.end - 1)
+        return found[:limit]
+
+
+def wanted(places: Sequence[Place], number: int) -> list[Place]:
+    """Return the objects that may have events with numbers above `number`."""
+    start = max((index for index, place in enumerate(places) if place.first <= number + 1), default=0)
+    # A merged batch is longer than to the next name where those that it replaces are not deleted yet: reading those is enough.
+    return list(places[start:])
+
+
+class JournalWriter:
+    """Adds the points of one attempt."""
+
+    def __init__(self, journal: MetricJournal, attempt_id: str) -> None:
+        self._journal = journal
+        self._attempt_id = attempt_id
+        self._attempt = 0
+        self._next = 0
+        self._unsent: tuple[bytes, int] | None = None
+        """A batch whose creation may have succeeded although its answer was an error: it is repeated as it was."""
+        self._parts: list[_Part] = []
+        self.is_superseded = False
+        """A later attempt writes: this one has nothing more to say."""
+
+    def append(self, points: Sequence[RawPoint]) -> int:
+        """Add points, durably once this returns; return how many of them, from the start.
+
+        Raises:
+            NightshiftError: the storage does not take them now; call it again with the same points, and others behind them.
+        """
+        while not self._attempt and not self.is_superseded:
+            self._begin()
+        if self._unsent is None and points and not self.is_superseded:
+            self._unsent = encode(self._attempt, self._next, [_event(point) for point in points]), len(points)
+        num_added = self._send()
+        self._merge()
+        return num_added
+
+    def close(self) -> None:
+        """Merge what the attempt wrote, as far as objects stay below 4 MiB."""
+        self._merge(at_least=2)
+
+    def _begin(self) -> None:
+        places = self._journal.places()
+        last = self._journal.read(places[-1]) if places else None
+        if places and last is None:
+            return
+        attempt, first = (1, 1) if last is None else (last.attempt + 1, last.end)
+        data = encode(attempt, first, [{"began": self._attempt_id}])
+        if _create(self._journal, first, data):
+            self._attempt, self._next = attempt, first + 1
+            self._parts.append(_Part(first, len(data), 0))
+
+    def _send(self) -> int:
+        if self._unsent is None:
+            return 0
+        data, num_events = self._unsent
+        self.is_superseded = not _create(self._journal, self._next, data)
+        self._unsent = None
+        if self.is_superseded:
+            return 0
+        self._parts.append(_Part(self._next, len(data), 0))
+        self._next += num_events
+        return num_events
+
+    def _merge(self, at_least: int = MERGED) -> None:
+        try:
+            while (tail := _tail(self._parts, at_least)) and not self.is_superseded:
+                self._merge_parts(tail)
+        except NightshiftError as err:
+            logger.info("batches of metrics are merged later: %s", err)
+
+    def _merge_parts(self, parts: list[_Part]) -> None:
+        lines: list[bytes] = []
+        for part in parts:
+            lines += self._journal.bucket.get(self._journal.key(part.first)).splitlines()[1:]
+        data = b"\n".join([_head(self._attempt, parts[0].first), *lines])
+        self._journal.bucket.replace(self._journal.key(parts[0].first), data)
+        self._parts[-len(parts) :] = [_Part(parts[0].first, len(data), max(part.level for part in parts) + 1)]
+        for part in parts[1:]:
+            self._journal.bucket.delete(self._journal.key(part.first))
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    first: int
+    size_bytes: int
+    level: int
+    """How often its batches were merged."""
+
+
+def _tail(parts: Sequence[_Part], at_least: int) -> list[_Part]:
+    """Return the last parts to merge: of one level, unless all are to be merged; none where they are too few or too large."""
+    found: list[_Part] = []
+    total = 0
+    for part in reversed(parts):
+        total += part.size_bytes
+        if total > MAX_MERGED_BYTES or (at_least == MERGED and part.level != parts[-1].level):
+            break
+        found.insert(0, part)
+    return found if len(found) >= at_least else []
+
+
+def _create(journal: MetricJournal, first: int, data: bytes) -> bool:
+    key = journal.key(first)
+    return journal.bucket.create(key, data) or journal.bucket.find(key) == data
+
+
+def _event(point: RawPoint) -> list[object]:
+    name, value, step, at = point
+    return [name, json_number(float(value)), int(step), int(at)]
+
+
+def _head(attempt: int, first: int) -> bytes:
+    return json.dumps({"attempt": attempt, "first": first}).encode()
+
+
+def encode(attempt: int, first: int, events: Sequence[object]) -> bytes:
+    """Return a batch as an object holds it."""
+    return b"\n".join([_head(attempt, first), *(json.dumps(event).encode() for event in events)])
+
+
+def decode(data: bytes) -> Batch:
+    """Return the batch of an object; a line that is damaged is left out, with a warning, and its number stays unused."""
+    head, *lines = data.splitlines()
+    known = json.loads(head)
+    attempt, first = int(known["attempt"]), int(known["first"])
+    points = [found for number, line in enumerate(lines, first) if (found := _point(line, attempt, number)) is not None]
+    return Batch(attempt, first, len(lines), tuple(points))
+
+
+def _point(line: bytes, attempt: int, number: int) -> MetricPoint | None:
+    try:
+        event: Any = json.loads(line)
+        if isinstance(event, dict):
+            return None
+        name, value, step, at = event
+        return MetricPoint(attempt, number, str(name), value if isinstance(value, str) else float(value), int(step), int(at))
+    except (ValueError, TypeError) as err:
+        logger.warning("event %d of a metrics journal is damaged and left out: %s", number, err)
+        return None
