@@ -6,9 +6,13 @@ answers as what is not there.
 
 from __future__ import annotations
 
+import base64
+import json
+import math
 from typing import Annotated, Any, Literal
 
 from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.base_auth_manager import COOKIE_NAME_JWT_TOKEN
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
 from airflow.api_fastapi.core_api.security import get_user
 from airflow.models import DagModel
@@ -23,8 +27,10 @@ Action = Literal["GET", "POST", "PUT"]
 class Access:
     """The rights of one request's user; asked once per pipeline and action."""
 
-    def __init__(self, user: Any) -> None:
+    def __init__(self, user: Any, expires_at: float = math.inf) -> None:
         self.user = user
+        self.expires_at = expires_at
+        """When the token ends, in seconds since the epoch; infinite where it does not say."""
         self._known: dict[tuple[str, Action], bool] = {}
 
     @property
@@ -38,6 +44,12 @@ class Access:
     def may_start(self, dag_id: str) -> bool:
         """Return whether the user may start runs of a DAG."""
         return self._may(dag_id, "POST")
+
+    def may_answer(self, dag_id: str) -> bool:
+        """Return whether the user may answer the questions of a DAG's tasks, as Airflow's own page asks."""
+        details = DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id))
+        entity = DagAccessEntity.HITL_DETAIL
+        return bool(get_auth_manager().is_authorized_dag(method="PUT", access_entity=entity, details=details, user=self.user))
 
     def readable(self) -> set[str]:
         """Return the ids of all DAGs that the user may see."""
@@ -84,10 +96,21 @@ async def access(
         HTTPException: 401, there is no valid token.
     """
     try:
-        return Access(await get_user(request, None, bearer))
+        user = await get_user(request, None, bearer)
     except HTTPException as err:
         # A token that is not valid is as good as none.
         raise HTTPException(401, "the request has no valid token") from err
+    token = bearer.credentials if bearer is not None else request.cookies.get(COOKIE_NAME_JWT_TOKEN, "")
+    return Access(user, _expiry(token))
+
+
+def _expiry(token: str) -> float:
+    """Return when a token ends that Airflow has found to be valid."""
+    try:
+        payload = token.split(".")[1]
+        return float(json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))["exp"])
+    except (IndexError, KeyError, ValueError, TypeError):
+        return math.inf
 
 
 Granted = Annotated[Access, Depends(access)]

@@ -27,6 +27,14 @@ ModelName = Annotated[str, Path(pattern=f"^{NAME_RULE}$", description="The model
 VersionName = Annotated[
     str, Path(pattern=r"^[0-9]{1,9}(\.[0-9]{1,9}\.[0-9]{1,9})?$", description="Number, or semantic version.", examples=["3"])
 ]
+CheckpointName = Annotated[
+    str,
+    Path(
+        pattern=r"^((epoch_|step_)?[0-9]{1,9}|best|newest)$",
+        description="`epoch_3` or `3`, `step_400`, `best`, `newest`.",
+        examples=["epoch_3"],
+    ),
+]
 DecisionKey = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$", description="`key` of a decision.")]
 SnapshotVersion = Annotated[
     str, Path(pattern=r"^[0-9a-f]{16}([0-9a-f]{48})?$", description="Version of a snapshot, or its digest.", examples=["0a1b2c3d4e5f6071"])

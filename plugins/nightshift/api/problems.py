@@ -29,8 +29,10 @@ TITLES: Final[Mapping[int, str]] = {
     404: "Not found",
     405: "Method not allowed",
     409: "Conflict",
+    410: "Gone",
     413: "Body too large",
     422: "Invalid request",
+    429: "Too many requests",
     500: "Internal error",
     503: "Not available",
 }
@@ -66,7 +68,7 @@ def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
 def problem(status: int, code: str, detail: str, *, hint: str = "", errors: list[Detail] | None = None) -> JSONResponse:
     """Return an error's response."""
     body = ProblemBody(title=TITLES.get(status, "Error"), status=status, detail=detail, code=code, hint=hint, errors=errors or [])
-    headers = {"Retry-After": str(RETRY_SECONDS)} if status == 503 else {"WWW-Authenticate": "Bearer"} if status == 401 else None
+    headers = {"Retry-After": str(RETRY_SECONDS)} if status in (429, 503) else {"WWW-Authenticate": "Bearer"} if status == 401 else None
     return JSONResponse(body.model_dump(), status_code=status, media_type=MEDIA_TYPE, headers=headers)
 
 
@@ -75,15 +77,18 @@ def status_of(err: NightshiftError) -> int:
     if isinstance(err, UnavailableError):
         return 503
     if isinstance(err, SpecError):
-        return 422
+        return 404 if err.code == "checkpoint.unknown" else 422
     if isinstance(err, DeniedError):
-        if err.code == "access.denied":
+        if err.code in FORBIDDEN:
             return 403
+        if err.code == "checkpoint.deleted":
+            return 410
         return 404 if err.code.endswith(".unknown") else 422 if err.code in INVALID else 409
     # What is lost or damaged in the store or the database: a request cannot repair it.
     return 409 if isinstance(err, DataError) else 500
 
 
+FORBIDDEN: Final = frozenset({"access.denied", "approval.self", "approval.approver"})
 INVALID: Final = frozenset({"snapshot.reason", "idempotency.mismatch", "cursor.invalid"})
 """Codes of refusals that are about the request, and not about the state of things."""
 

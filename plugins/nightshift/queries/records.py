@@ -84,7 +84,31 @@ class Run(RunSummary):
     as_of: datetime | None = Field(description="Instant whose past the run sees; null: the first task has not settled it.")
     snapshot: str | None = Field(description="Snapshot that the trigger named instead of the sources.")
     parameters: dict[str, Any] = Field(description="What the trigger gave: `as_of`, `force`, `snapshot`, `train`, `evaluate`, `tune`.")
+    from_checkpoint: str | None = Field(description="SHA-256 of the checkpoint at which its training begins; null: at the start.")
     stages: list[Stage]
+
+
+class Trial(Record):
+    """A finished trial of a study."""
+
+    number: int = Field(description="From 0, which has the champion's settings, or those of the spec.")
+    state: Literal["complete", "pruned", "failed"]
+    value: float | None = Field(description="Lower is better: of a metric of which more is better, the negative. Null: failed or pruned.")
+    settings: dict[str, Any]
+    epochs: int
+    steps: int = Field(description="Optimizer steps, or boosting rounds.")
+    reason: str = Field(description="Why it failed; empty: it did not.")
+
+
+class Study(RunSummary):
+    """A search for settings, and its trials so far."""
+
+    digest: str | None = Field(description="SHA-256; equal searches over equal data are one study and share trials. Null: not planned yet.")
+    objective: str | None = Field(description="`validation_loss`, or a metric on the validation rows; null: not settled yet.")
+    space: dict[str, Any] = Field(description="Parameter to what is searched, as the YAML has it.")
+    num_trials: int | None = Field(description="Trials that it will have at most; null: not settled yet.")
+    trials: list[Trial]
+    best: Trial | None = Field(description="The complete trial with the lowest value; null: there is none.")
 
 
 class Holder(Record):
@@ -162,6 +186,17 @@ class StageOrder(Record):
     run_state: RunState | None
 
 
+class ApprovalAnswer(Record):
+    """A person's answer to the request about a version."""
+
+    model: str
+    version: str
+    request: str = Field(description="Key of the decision that asks.")
+    answer: Literal["approve", "decline"]
+    answered_by: str
+    run: str | None = Field(description="Run that asked, and records the answer; null: it is recorded.")
+
+
 class DatasetVersion(Record):
     """A snapshot of a pipeline's sources."""
 
@@ -177,3 +212,100 @@ class DatasetVersion(Record):
     changed_at: datetime | None = Field(description="When it was deprecated, or deleted by retention.")
     deprecated_by: str | None
     reason: str | None
+
+
+class ComparedSide(Record):
+    """One of two that are compared."""
+
+    name: str = Field(description="`<model>@<version>`, or a run's id.")
+    pipeline: str
+    run: str | None
+    version: str | None = None
+    semantic_version: str | None = None
+    as_of: str | None
+    outcome: str = Field(description="Of the newest decision, or of the run.")
+    snapshot: str | None = Field(description="Digest of the data's manifest.")
+    code_version: str | None = Field(default=None, description="Of the training.")
+    rows: int | None = Field(default=None, description="Test rows of its own evaluation.")
+
+
+class Difference(Record):
+    """A key whose value differs."""
+
+    key: str = Field(description="Dotted.")
+    a: Any
+    b: Any
+
+
+class ComparedMetric(Record):
+    """A metric; null: not measured."""
+
+    name: str
+    a: float | None
+    b: float | None
+
+
+class PairedGain(Record):
+    """By how much `b` is better than `a` in the primary metric, measured row by row; positive is better."""
+
+    gain: float | None
+    low: float | None = Field(description="Of the confidence interval.")
+    high: float | None
+    units: int | None = Field(description="Rows, or groups.")
+    decided_by: str | None = Field(description="`rows` or `blocks`: which interval is the wider one.")
+    rows_of: str = Field(description="Whose evaluation measured it.")
+
+
+class ComparedSlice(Record):
+    """The rows with one value of a column, or of each of two."""
+
+    columns: dict[str, str]
+    rows: int | None
+    a: float | None
+    b: float | None
+
+
+class ComparedStage(Record):
+    """What a stage's work cost."""
+
+    name: str
+    a_seconds: float | None
+    a_cpu_seconds: float | None
+    a_peak_memory_bytes: int | None
+    b_seconds: float | None
+    b_cpu_seconds: float | None
+    b_peak_memory_bytes: int | None
+
+
+class Comparison(Record):
+    """Two versions or runs side by side."""
+
+    a: ComparedSide
+    b: ComparedSide
+    settings: list[Difference] = Field(description="Keys of the YAML, overrides included.")
+    code: list[Difference] = Field(description="Family, architecture, device and libraries of the trainings.")
+    metrics: list[ComparedMetric]
+    is_same_rows: bool = Field(description="Metrics were measured on the same rows; else each has the test rows of its own evaluation.")
+    gain: PairedGain | None = Field(description="Null: neither was the champion that the other one was measured against.")
+    slices: list[ComparedSlice] = Field(description="In the primary metric, on the same rows.")
+    stages: list[ComparedStage]
+    missing: list[str] = Field(description="What is not in the store any more, or never was.")
+
+
+class MetricPoint(Record):
+    """A value of a metric of a training."""
+
+    id: str = Field(description="`<attempt>-<number>`: rises over all attempts. Give the last one as `after`, or as `Last-Event-ID`.")
+    attempt: int = Field(description="Of the training, from 1. An attempt that resumes repeats the steps after its checkpoint.")
+    name: str
+    step: int
+    value: float | str = Field(description="`nan`, `inf` and `-inf` are words.")
+    logged_at: datetime
+
+
+class MetricPage(Record):
+    """Points that follow another one."""
+
+    items: list[MetricPoint]
+    last: str | None = Field(description="Give it as `after` to get the points that follow; null: there are none yet.")
+    is_complete: bool = Field(description="The training has ended, and no point follows.")

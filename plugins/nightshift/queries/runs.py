@@ -35,14 +35,14 @@ RETURN_VALUE: Final = "return_value"
 
 def pipelines(names: set[str]) -> list[Pipeline]:
     """Return the pipelines among DAGs, by name."""
-    with _session() as session:
+    with airflow_session() as session:
         found = session.scalars(_pipelines().where(DagModel.dag_id.in_(names)).order_by(DagModel.dag_id))
         return [_pipeline(each) for each in found]
 
 
 def pipeline_names(names: set[str]) -> set[str]:
     """Return those DAGs that are pipelines."""
-    with _session() as session:
+    with airflow_session() as session:
         return set(session.scalars(select(DagTag.dag_id).where(DagTag.name == PIPELINE_TAG, DagTag.dag_id.in_(names))))
 
 
@@ -52,7 +52,7 @@ def pipeline(name: str) -> Pipeline:
     Raises:
         DeniedError: `pipeline.unknown`.
     """
-    with _session() as session:
+    with airflow_session() as session:
         found = session.scalar(_pipelines().where(DagModel.dag_id == name))
         if found is None:
             raise unknown_pipeline(name)
@@ -60,10 +60,10 @@ def pipeline(name: str) -> Pipeline:
 
 
 def runs(names: set[str], *, state: str | None, before: int | None, limit: int) -> tuple[list[RunSummary], int | None]:
-    """Return the newest runs of pipelines, and the number to give as `before` for older ones; None: there are none.
+    """Return the newest runs of pipelines, and the number to pass as `before` for older runs; None if there are no older runs.
 
     Args:
-        names: of DAGs; those that are no pipelines are left out.
+        names: of DAGs; DAGs that are not pipelines are left out.
         state: only runs in this state.
         before: only runs that were made before the one with this number.
         limit: how many at most.
@@ -74,7 +74,7 @@ def runs(names: set[str], *, state: str | None, before: int | None, limit: int) 
         asked = asked.where(DagRun.state == state)
     if before is not None:
         asked = asked.where(DagRun.id < before)
-    with _session() as session:
+    with airflow_session() as session:
         found = list(session.scalars(asked))
         more = found[limit - 1].id if len(found) > limit else None
         return [_summary(each) for each in found[:limit]], more
@@ -86,7 +86,7 @@ def run(name: str, run_id: str) -> Run:
     Raises:
         DeniedError: `run.unknown`.
     """
-    with _session() as session:
+    with airflow_session() as session:
         tagged = select(DagTag.dag_id).where(DagTag.name == PIPELINE_TAG)
         found = session.scalar(select(DagRun).where(DagRun.dag_id == name, DagRun.run_id == run_id, DagRun.dag_id.in_(tagged)))
         if found is None:
@@ -105,6 +105,22 @@ def run(name: str, run_id: str) -> Run:
         return _run(found, values.get(RESOLVE), stages)
 
 
+def conf_of(name: str, run_id: str) -> dict[str, Any]:
+    """Return the conf that a run was started with; empty for a scheduled run, and for one that Airflow does not have any more."""
+    with airflow_session() as session:
+        return dict(session.scalar(select(DagRun.conf).where(DagRun.dag_id == name, DagRun.run_id == run_id)) or {})
+
+
+def results(name: str, run_id: str) -> dict[str, StageResult]:
+    """Return what the stages of a run left in XCom, by stage; empty for a run that Airflow does not have any more."""
+    with airflow_session() as session:
+        asked = select(XComModel.task_id, XComModel.value).where(
+            XComModel.dag_id == name, XComModel.run_id == run_id, XComModel.key == RETURN_VALUE, XComModel.map_index == -1
+        )
+        found = {task_id: _result(task_id, _plain(value)) for task_id, value in session.execute(asked)}
+    return {stage: result for stage, result in found.items() if result is not None}
+
+
 def start_run(name: str, run_id: str, conf: JsonObject, *, by: str) -> Run:
     """Queue a run, or return the one that has this id.
 
@@ -117,15 +133,24 @@ def start_run(name: str, run_id: str, conf: JsonObject, *, by: str) -> Run:
         SpecError: `conf.invalid`, a parameter is not as the DAG's schema says.
     """
     pipeline(name)
+    trigger(name, run_id, conf, by=by)
+    return run(name, run_id)
+
+
+def trigger(dag_id: str, run_id: str, conf: JsonObject, *, by: str) -> None:
+    """Queue a run of a DAG that there is, unless it has one of this id.
+
+    Raises:
+        SpecError: `conf.invalid`, a parameter is not as the DAG's schema says.
+    """
     try:
-        trigger_dag(name, triggered_by=DagRunTriggeredByType.REST_API, triggering_user_name=by, run_id=run_id, conf=dict(conf))
+        trigger_dag(dag_id, triggered_by=DagRunTriggeredByType.REST_API, triggering_user_name=by, run_id=run_id, conf=dict(conf))
     except DagRunAlreadyExists:
         # The same order came before: its run is the answer.
         pass
     except (ParamValidationError, ValueError) as err:
         hint = "GET /pipelines/{pipeline} names the pipeline; docs/reference/spec.md has its keys"
         raise SpecError("request", [Problem(code="conf.invalid", message=str(err), hint=hint)]) from err
-    return run(name, run_id)
 
 
 def start_rollback(run_id: str, *, model: str, version: str, reason: str, by: str) -> RunState:
@@ -143,9 +168,9 @@ def start_rollback(run_id: str, *, model: str, version: str, reason: str, by: st
     except DagNotFound as err:
         message = f"Airflow has no DAG {ROLLBACK!r}"
         raise DeniedError("rollback.missing", message, hint="copy dags/rollback.py, or use `nightshift rollback`") from err
-    with _session() as session:
+    with airflow_session() as session:
         found = session.scalar(select(DagRun).where(DagRun.dag_id == ROLLBACK, DagRun.run_id == run_id))
-        state: RunState = "queued" if found is None else _fields(found)["state"]
+        state: RunState = "queued" if found is None else run_fields(found)["state"]
         return state
 
 
@@ -160,7 +185,12 @@ def unknown_run(name: str, run_id: str) -> DeniedError:
 
 
 @contextmanager
-def _session() -> Iterator[Session]:
+def airflow_session() -> Iterator[Session]:
+    """Open a session of Airflow's database.
+
+    Raises:
+        UnavailableError: `airflow.database`, it does not answer.
+    """
     try:
         with create_session() as session:
             yield session
@@ -186,10 +216,11 @@ def _pipeline(found: DagModel) -> Pipeline:
 
 
 def _summary(found: DagRun) -> RunSummary:
-    return RunSummary.model_validate(_fields(found))
+    return RunSummary.model_validate(run_fields(found))
 
 
-def _fields(found: DagRun) -> dict[str, Any]:
+def run_fields(found: DagRun) -> dict[str, Any]:
+    """Return the fields of `RunSummary`."""
     state: RunState = found.state.value if hasattr(found.state, "value") else found.state
     return {
         "id": f"{found.dag_id}:{found.run_id}",
@@ -210,9 +241,14 @@ def _run(found: DagRun, settled: Any, stages: list[Stage]) -> Run:
     overrides = known.get("overrides")
     snapshot = overrides.get("snapshot") if isinstance(overrides, Mapping) else None
     parameters = dict(found.conf or {})
-    return Run.model_validate(
-        {**_fields(found), "as_of": known.get("as_of"), "snapshot": snapshot, "parameters": parameters, "stages": stages}
-    )
+    given = {"as_of": known.get("as_of"), "snapshot": snapshot, "parameters": parameters, "from_checkpoint": _checkpoint(parameters)}
+    return Run.model_validate({**run_fields(found), **given, "stages": stages})
+
+
+def _checkpoint(parameters: JsonObject) -> str | None:
+    train = parameters.get("train")
+    digest = train.get("from_checkpoint") if isinstance(train, Mapping) else None
+    return digest if isinstance(digest, str) else None
 
 
 def _stage(task: TaskInstance, value: Any) -> Stage:
@@ -240,7 +276,7 @@ def _result(stage: str, value: Any) -> StageResult | None:
     try:
         return require_result(value, stage=stage)
     except ContractError:
-        # Users of Airflow's API may write XCom: what is no result is shown as none.
+        # Users of Airflow's API may write XCom: a value that is not a valid result is shown as null.
         return None
 
 

@@ -35,7 +35,9 @@ def order_stage(ledger: Ledger, model: str, wanted: str, stage: StageName, may: 
         raise _refused(found, stage, "a canary is made by the gates, and a version leaves its alias when another one takes it")
     if any(entry.version == found.version for entry in ledger.open_requests(model)):
         message = f"version {found.version} of {model} waits for an approval"
-        raise DeniedError("stage.approval", message, hint="answer it in Airflow: Required actions of the pipeline's .approval DAG")
+        raise DeniedError(
+            "stage.approval", message, hint="answer it: PUT …/approval, `nightshift approve`, or Required actions of the .approval DAG"
+        )
     if not any(decision.action in CHAMPIONS for decision in found.decisions):
         raise _refused(found, stage, "it was never champion, and a rollback goes around no gate")
     # The same order is one run for as long as nothing else moves the model.

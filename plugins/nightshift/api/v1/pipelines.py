@@ -88,7 +88,7 @@ def _started(request: Request, granted: Access, pipeline: str, wanted: StartRun,
     granted.require(pipeline, "POST", runs.unknown_pipeline(pipeline), "start runs")
     conf = wanted.conf()
     if wanted.as_of is not None:
-        _check_instant(wanted.as_of)
+        check_instant(wanted.as_of)
 
     def work(name: str) -> Run:
         if wanted.snapshot is not None:
@@ -100,7 +100,7 @@ def _started(request: Request, granted: Access, pipeline: str, wanted: StartRun,
     return answered_once(granted.name, key, {"path": path, "pipeline": pipeline, "body": conf}, 202, work, location=location)
 
 
-def _check_instant(as_of: str) -> None:
+def check_instant(as_of: str) -> None:
     """Refuse what is in the future in every time zone; a run's first task knows the pipeline's own, and looks closer."""
     instant, now = parse_as_of(as_of, "UTC"), datetime.now(UTC)
     if instant > now + timedelta(days=1):

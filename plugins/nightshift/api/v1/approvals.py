@@ -1,0 +1,40 @@
+"""Answers to requests for approval."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
+
+from nightshift.api.access import Granted
+from nightshift.api.names import ModelName, VersionName
+from nightshift.api.problems import responses
+from nightshift.api.routing import ApiRoute
+from nightshift.queries import approvals
+from nightshift.queries.records import ApprovalAnswer
+from nightshift.settings import Settings
+from training.errors import DeniedError
+from training.registry.ledger import Ledger
+
+router = APIRouter(route_class=ApiRoute, tags=["models"])
+
+
+class Answer(BaseModel):
+    """An answer to the request about a version, and why."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"answer": "approve", "note": "seen with Eve"}]})
+
+    answer: Literal["approve", "decline"]
+    note: str = Field(default="", max_length=1000, description="For those who read the ledger a year later.")
+
+
+@router.put("/models/{model}/versions/{version}/approval", status_code=202, responses=responses(403, 404, 409, 413, 422))
+def answer_request(model: ModelName, version: VersionName, given: Answer, granted: Granted) -> ApprovalAnswer:
+    """Approve or decline a candidate that waits for a person. The DAG `<pipeline>.approval` judges who may, and records it."""
+    ledger = Ledger(Settings.from_environment().database_url)
+    request = approvals.request_about(ledger, model, version, granted.may_read)
+    dag_id = approvals.asking_dag(request)
+    if not granted.may_answer(dag_id):
+        raise DeniedError("access.denied", f"{granted.name} may not answer questions of {dag_id}", hint="ask an administrator of Airflow")
+    return approvals.answer(ledger, request, given.answer, note=given.note.strip(), user=granted.user)

@@ -1,0 +1,62 @@
+"""Runs that begin at a checkpoint of an earlier one."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from nightshift.api.access import Granted
+from nightshift.api.names import CheckpointName, RunKey
+from nightshift.api.problems import API_PREFIX, responses
+from nightshift.api.routing import ApiRoute, IdempotencyKey, answered_once
+from nightshift.queries import checkpoints, runs
+from nightshift.queries.datasets import check_usable
+from nightshift.queries.records import Run
+from nightshift.settings import Settings
+from training.database import connect
+from training.store import Store
+
+router = APIRouter(route_class=ApiRoute, tags=["runs"])
+
+
+class Restore(BaseModel):
+    """What the new run has of its own; all that is left out is as in the run that saved the checkpoint."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"train": {"learning_rate": 0.001}}, {}]})
+
+    train: dict[str, Any] = Field(
+        default_factory=dict, description="Keys of `train`. The batch size and the kind of device must be those of the checkpoint."
+    )
+    evaluate: dict[str, Any] = Field(default_factory=dict, description="Keys of `evaluate`.")
+    tune: dict[str, Any] = Field(default_factory=dict, description="Keys of `tune`.")
+
+
+@router.post(
+    "/training-runs/{id}/checkpoints/{name}/restore",
+    status_code=202,
+    response_model=Run,
+    responses=responses(403, 404, 409, 410, 413, 422),
+)
+def restore(
+    id: RunKey, name: CheckpointName, granted: Granted, request: Request, wanted: Restore | None = None, key: IdempotencyKey = None
+) -> Response:
+    """Queue a run whose training begins at a checkpoint of run `id`, over the same data. `Location` is where to look at it."""
+    pipeline, _, run_id = id.partition(":")
+    granted.require(pipeline, "POST", runs.unknown_run(pipeline, run_id), "start runs")
+    changes = {} if wanted is None else wanted.model_dump()
+
+    def work(order: str) -> Run:
+        settings = Settings.from_environment()
+        earlier = runs.conf_of(pipeline, run_id)
+        conf = checkpoints.restore_conf(Store(settings.store_uri), pipeline, run_id, name, earlier=earlier, changes=changes)
+        if "snapshot" in conf:
+            check_usable(connect(settings.database_url), pipeline, conf["snapshot"])
+        new_id = f"api__{order[:32]}" if order else f"api__{datetime.now(UTC).isoformat()}"
+        return runs.start_run(pipeline, new_id, conf, by=granted.name)
+
+    location = f"{request.scope.get('root_path', '')}{API_PREFIX}/runs/{{id}}"
+    path = "/training-runs/{id}/checkpoints/{name}/restore"
+    return answered_once(granted.name, key, {"path": path, "id": id, "name": name, "body": changes}, 202, work, location=location)

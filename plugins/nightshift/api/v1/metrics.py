@@ -1,0 +1,113 @@
+"""Metrics of a training while it trains: as a stream of events, or by polling."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Final
+
+import anyio
+from fastapi import APIRouter, Header, Query, Response
+from fastapi.responses import JSONResponse
+from starlette.concurrency import run_in_threadpool
+
+from nightshift.api.access import Granted
+from nightshift.api.event_stream import MAX_STREAMS, EventStream
+from nightshift.api.names import RunKey
+from nightshift.api.problems import problem, responses
+from nightshift.api.routing import ApiRoute
+from nightshift.queries import runs
+from nightshift.queries.metric_feed import POLL_SECONDS, Feed, feeds_of, number_of
+from nightshift.queries.records import MetricPage, MetricPoint
+from nightshift.settings import Settings
+from training.errors import NightshiftError
+
+logger = logging.getLogger("nightshift.api.metrics")
+
+router = APIRouter(route_class=ApiRoute, tags=["runs"])
+EVENTS: Final = "text/event-stream"
+ID_RULE: Final = r"^[0-9]{1,9}-[0-9]{1,12}$"
+MAX_PAGE: Final = 1000
+CHUNK_POINTS: Final = 500
+HEARTBEAT_SECONDS: Final = 5.0
+AWAY_SECONDS: Final = 2.0
+
+_ANSWERS: Final[dict[int | str, dict[str, Any]]] = {
+    **responses(404, 422, 429),
+    200: {
+        "description": "A page, or with `Accept: text/event-stream` events: `data` is a point, `event: end` the last one.",
+        "content": {EVENTS: {"schema": {"type": "string"}}},
+    },
+}
+After = Annotated[str | None, Query(pattern=ID_RULE, description="`id` of a point: only points that follow it.", examples=["1-120"])]
+LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", pattern=ID_RULE, description="As `after`; a browser sends it.")]
+PagePoints = Annotated[int, Query(ge=1, le=MAX_PAGE, description="Points of a page at most.")]
+
+
+@router.get("/training-runs/{id}/metrics", responses=_ANSWERS, response_model=MetricPage)
+async def metrics(
+    id: RunKey,
+    granted: Granted,
+    after: After = None,
+    last_event_id: LastEventId = None,
+    limit: PagePoints = MAX_PAGE,
+    accept: Annotated[str, Header(include_in_schema=False)] = "",
+) -> Response:
+    """Show the metrics of a run's training, those of earlier attempts too, in the order in which they were logged.
+
+    A page by default. With `Accept: text/event-stream`, each point is an event as soon as it is logged, until the training has ended.
+    Both have the same ids: what one ends with, the other goes on from.
+    """
+    pipeline, _, run_id = id.partition(":")
+    await run_in_threadpool(granted.require_read, pipeline, runs.unknown_run(pipeline, run_id))
+    feed = feeds_of(Settings.from_environment().store_uri).of(pipeline, run_id)
+    position = last_event_id or after
+    if EVENTS not in accept:
+        return JSONResponse((await _page(feed, position, limit)).model_dump(mode="json"))
+    # What is wrong is an answer, and not a stream that ends.
+    await feed.after(number_of(position), await feed.state(), limit=1)
+    if not EventStream.may_open(granted.name):
+        message = f"{granted.name} has {MAX_STREAMS} streams of this server"
+        return problem(429, "streams.limit", message, hint="close some, or poll: Accept: application/json")
+    return EventStream(granted.name, _events(feed, position, granted.expires_at))
+
+
+async def _page(feed: Feed, after: str | None, limit: int) -> MetricPage:
+    state = await feed.state()
+    points, _, has_more = await feed.after(number_of(after), state, limit=limit)
+    has_more = has_more or len(points) > limit
+    points = points[:limit]
+    return MetricPage(items=points, last=points[-1].id if points else after, is_complete=state.has_ended and not has_more)
+
+
+async def _events(feed: Feed, after: str | None, expires_at: float) -> AsyncIterator[bytes]:
+    """Yield the events of a stream: points, a comment where there were none for 5 s, and how it ends."""
+    number, spoke_at = number_of(after), time.monotonic()
+    yield b"retry: 2000\n\n"
+    while time.time() < expires_at:
+        pause = POLL_SECONDS
+        try:
+            state = await feed.state()
+            points, frames, has_more = await feed.after(number, state, limit=CHUNK_POINTS)
+        except NightshiftError as err:
+            logger.warning("a stream of metrics waits: %s", err)
+            points, frames, has_more, state, pause = [], [], False, None, AWAY_SECONDS
+        for start in range(0, len(frames), CHUNK_POINTS):
+            yield b"".join(frames[start : start + CHUNK_POINTS])
+        if points:
+            number, spoke_at = _last(points), time.monotonic()
+        if has_more:
+            continue
+        if state is not None and state.has_ended:
+            yield b"event: end\ndata: {}\n\n"
+            return
+        if time.monotonic() - spoke_at >= HEARTBEAT_SECONDS:
+            yield b": heartbeat\n\n"
+            spoke_at = time.monotonic()
+        await anyio.sleep(pause)
+    yield b"event: expired\ndata: {}\n\n"
+
+
+def _last(points: list[MetricPoint]) -> int:
+    return number_of(points[-1].id)

@@ -1,0 +1,83 @@
+"""Studies: searches for settings."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.config import JsonDict
+
+from nightshift.api.access import Granted
+from nightshift.api.names import RunKey
+from nightshift.api.problems import API_PREFIX, responses
+from nightshift.api.routing import ApiRoute, IdempotencyKey, answered_once
+from nightshift.api.v1.pipelines import AS_OF, check_instant
+from nightshift.queries import runs, studies
+from nightshift.queries.datasets import check_usable
+from nightshift.queries.records import Study
+from nightshift.settings import Settings
+from training.database import connect
+from training.errors import DeniedError
+from training.spec.types import NAME_RULE
+from training.store import Store
+
+router = APIRouter(route_class=ApiRoute, tags=["studies"])
+_EXAMPLE: JsonDict = {"pipeline": "search_ranking", "space": {"learning_rate": {"float": [1e-5, 1e-2], "log": True}}, "trials": 20}
+
+
+class StartStudy(BaseModel):
+    """A study of a pipeline; all that is left out is as in the `tune` of its YAML."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [_EXAMPLE]})
+
+    pipeline: str = Field(pattern=f"^{NAME_RULE}$", description="Name of the pipeline.")
+    space: dict[str, Any] | None = Field(default=None, min_length=1, description="Parameter to what is searched: docs/tuning.md.")
+    objective: str | None = Field(default=None, max_length=100, description="`validation_loss`, or a metric on the validation rows.")
+    trials: int | None = Field(default=None, ge=1, le=10_000, description="How many at most.")
+    tune: dict[str, Any] = Field(default_factory=dict, description="Further keys of `tune`: sampler, pruner, parallel.")
+    train: dict[str, Any] = Field(default_factory=dict, description="Keys of `train` that all trials have.")
+    as_of: str | None = Field(
+        default=None, pattern=AS_OF, max_length=40, description="A day, or a time with an offset; null: the last slot."
+    )
+    snapshot: str | None = Field(
+        default=None, pattern="^[0-9a-f]{16}([0-9a-f]{48})?$", description="Dataset version instead of the sources."
+    )
+
+    def conf(self) -> dict[str, Any]:
+        """Return the trigger's conf: only what was given."""
+        own = {name: value for name in ("space", "objective", "trials") if (value := getattr(self, name)) is not None}
+        conf = {"tune": {**self.tune, **own}, "train": self.train, "as_of": self.as_of, "snapshot": self.snapshot}
+        return {name: value for name, value in conf.items() if value not in (None, {})}
+
+
+@router.post("/hpo/studies", status_code=202, response_model=Study, responses=responses(403, 404, 409, 413, 422))
+def start_study(wanted: StartStudy, granted: Granted, request: Request, key: IdempotencyKey = None) -> Response:
+    """Queue a study, which trains no candidate. `Location` is where to look at it."""
+    pipeline, conf = wanted.pipeline, wanted.conf()
+    granted.require(pipeline, "POST", runs.unknown_pipeline(pipeline), "start studies")
+    if not granted.may_start(studies.tune_dag_id(pipeline)):
+        # What Airflow's page refuses, this does too.
+        message = f"{granted.name} may not start runs of the DAG {studies.tune_dag_id(pipeline)}"
+        raise DeniedError("access.denied", message, hint="ask an administrator of Airflow for the right")
+    if wanted.as_of is not None:
+        check_instant(wanted.as_of)
+
+    def work(name: str) -> Study:
+        settings = Settings.from_environment()
+        if wanted.snapshot is not None:
+            check_usable(connect(settings.database_url), pipeline, wanted.snapshot)
+        run_id = f"api__{name[:32]}" if name else f"api__{datetime.now(UTC).isoformat()}"
+        return studies.start_study(Store(settings.store_uri), pipeline, run_id, conf, by=granted.name)
+
+    location = f"{request.scope.get('root_path', '')}{API_PREFIX}/hpo/studies/{{id}}"
+    return answered_once(granted.name, key, {"path": "/hpo/studies", "body": {"pipeline": pipeline, **conf}}, 202, work, location=location)
+
+
+@router.get("/hpo/studies/{id}", responses=responses(404, 422))
+def study(id: RunKey, granted: Granted) -> Study:
+    """Show a study: state, space, finished trials, the best one. `id` is that of its run."""
+    pipeline, _, run_id = id.partition(":")
+    granted.require_read(pipeline, runs.unknown_run(pipeline, run_id))
+    return studies.study(Store(Settings.from_environment().store_uri), pipeline, run_id)

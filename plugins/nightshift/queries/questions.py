@@ -1,0 +1,23 @@
+"""What the question about a candidate is called, and which answers it has: for the task that asks, and for whoever answers elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+ASK: Final = "ask"
+"""Task of the DAG `<pipeline>.approval`."""
+APPROVE: Final = "Approve"
+DECLINE: Final = "Decline"
+OPTION_OF: Final = {"approve": APPROVE, "decline": DECLINE}
+SHOWN_DIGITS: Final = 12
+
+
+def subject_words(evidence: Mapping[str, Any]) -> str:
+    """Return the words of a question that name the candidate, and no other one of the model.
+
+    Args:
+        evidence: of the request.
+    """
+    weights, evaluation = (str(evidence[name])[:SHOWN_DIGITS] for name in ("weights_digest", "evaluation_digest"))
+    return f"weights `{weights}`, evaluation `{evaluation}`"

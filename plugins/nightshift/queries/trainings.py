@@ -1,0 +1,61 @@
+"""The training of a run, as far as readers of its metrics have to know: which run trained, and whether it still does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from airflow.models import DagRun, TaskInstance
+from airflow.models.dag import DagTag
+from airflow.models.xcom import XComModel
+from sqlalchemy import select
+
+from nightshift.queries.runs import RETURN_VALUE, airflow_session, unknown_run
+from training.contracts import ContractError, require_result
+from training.spec.rules.names import PIPELINE_TAG
+
+TRAIN: Final = "train"
+ENDED_RUN: Final = frozenset({"success", "failed"})
+ENDED_TASK: Final = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
+NO_RUN: Final = frozenset({"", ".", ".."})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Training:
+    """The training of a run."""
+
+    trained_by: str
+    """Id of the pipeline's run that trained: an earlier one where its result was found."""
+    has_ended: bool
+    """No attempt is under way or to come."""
+
+
+def training(pipeline: str, run_id: str) -> Training:
+    """Return the training of a run.
+
+    Raises:
+        DeniedError: `run.unknown`.
+        UnavailableError: `airflow.database`.
+    """
+    tagged = select(DagTag.dag_id).where(DagTag.name == PIPELINE_TAG)
+    with airflow_session() as session:
+        found = session.scalar(select(DagRun).where(DagRun.dag_id == pipeline, DagRun.run_id == run_id, DagRun.dag_id.in_(tagged)))
+        if found is None:
+            raise unknown_run(pipeline, run_id)
+        of_task = {"dag_id": pipeline, "run_id": run_id, "task_id": TRAIN, "map_index": -1}
+        state = session.scalar(select(TaskInstance.state).filter_by(**of_task))
+        value = session.scalar(select(XComModel.value).filter_by(**of_task, key=RETURN_VALUE))
+        has_ended = found.state in ENDED_RUN or state in ENDED_TASK
+    return Training(trained_by=_maker(value) or run_id, has_ended=has_ended)
+
+
+def _maker(value: Any) -> str | None:
+    # Users of Airflow's API may write XCom: a text that names no run of the pipeline is of no account.
+    try:
+        found = json.loads(value) if isinstance(value, str) else value
+        run_id = require_result(found, stage=TRAIN).run.run_id if isinstance(found, Mapping) else ""
+    except (ContractError, ValueError):
+        return None
+    return None if run_id in NO_RUN or "/" in run_id else run_id

@@ -1,0 +1,79 @@
+"""Studies through the REST API."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+import pytest
+from airflow.models import DagModel  # noqa: TID251 - marked as stale
+from airflow.utils.session import create_session
+from sqlalchemy import update
+
+from nightshift.run_refs import settled_ref
+from nightshift.settings import Settings
+from tests.unit.plugins.seeded_installation import STUDY_DIGEST, STUDY_RUN, Seeded
+from training.store import Store
+
+STUDY = quote(f"search_ranking:{STUDY_RUN}", safe="")
+SPACE = {"learning_rate": {"float": [1e-5, 1e-3], "log": True}}
+
+
+def test_a_study_shows_its_space_its_finished_trials_and_the_best_while_it_runs(seeded: Seeded) -> None:
+    found = seeded.get(f"/hpo/studies/{STUDY}").json()
+    assert (found["id"], found["pipeline"], found["state"]) == (f"search_ranking:{STUDY_RUN}", "search_ranking", "running")
+    assert (found["digest"], found["objective"], found["num_trials"]) == (STUDY_DIGEST, "validation_loss", 3)
+    assert list(found["space"]) == ["learning_rate"]
+    assert found["space"]["learning_rate"]["float"] == [0.0001, 0.01]
+    assert [(trial["number"], trial["value"]) for trial in found["trials"]] == [(0, 0.5), (1, 0.25)]
+    assert found["best"] == found["trials"][1]
+
+
+def test_a_started_study_is_a_run_of_the_helper_dag_with_its_own_space_and_no_trials_yet(seeded: Seeded) -> None:
+    body = {"pipeline": "search_ranking", "space": SPACE, "objective": "ndcg@10", "trials": 7, "as_of": "2026-02-01"}
+    answer = seeded.post("/hpo/studies", body, headers={"Idempotency-Key": "s1"})
+    assert answer.status_code == 202, answer.text
+    found = answer.json()
+    assert (found["state"], found["triggered_by"], found["num_trials"], found["trials"]) == ("queued", "bob", None, [])
+    assert answer.headers["location"] == f"/api/v1/hpo/studies/{quote(found['id'], safe='')}"
+    assert seeded.post("/hpo/studies", body, headers={"Idempotency-Key": "s1"}).json() == found
+    assert seeded.get(f"/hpo/studies/{quote(found['id'], safe='')}").json() == found
+    # It is no run of the pipeline.
+    assert found["id"] not in [run["id"] for run in seeded.get("/runs?pipeline=search_ranking").json()["items"]]
+
+
+def test_a_pipeline_without_tune_has_no_study_to_start(seeded: Seeded) -> None:
+    set_stale("flight_delay.tune", is_stale=True)
+    try:
+        answer = seeded.post("/hpo/studies", {"pipeline": "flight_delay"})
+    finally:
+        set_stale("flight_delay.tune", is_stale=False)
+    assert (answer.status_code, answer.json()["code"]) == (409, "study.missing")
+    assert "tune" in answer.json()["hint"]
+
+
+def set_stale(dag_id: str, *, is_stale: bool) -> None:
+    """Make a DAG one that its file has no longer, as Airflow's parser does."""
+    with create_session() as session:
+        session.execute(update(DagModel).where(DagModel.dag_id == dag_id).values(is_stale=is_stale))
+
+
+def test_who_may_start_runs_and_not_those_of_the_helper_dag_is_refused(seeded: Seeded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nightshift.api.access.Access.may_start", lambda self, dag_id: not dag_id.endswith(".tune"))
+    answer = seeded.post("/hpo/studies", {"pipeline": "search_ranking"})
+    assert (answer.status_code, answer.json()["code"]) == (403, "access.denied")
+
+
+def test_a_night_without_a_study_answers_with_no_trials(seeded: Seeded) -> None:
+    (run, *_) = seeded.get("/runs?pipeline=flight_delay").json()["items"]
+    found = seeded.get(f"/hpo/studies/{quote(run['id'], safe='')}").json()
+    assert (found["id"], found["num_trials"], found["trials"]) == (run["id"], None, [])
+
+
+def test_a_settled_spec_that_was_deleted_is_no_internal_error(seeded: Seeded) -> None:
+    store = Store(Settings.from_environment().store_uri)
+    ref = settled_ref(store, "search_ranking.tune", "manual__study")
+    head = ref.read()
+    assert head is not None
+    ref.move({**head.value, "spec_uri": f"{store.root_uri}/objects/00/{'0' * 64}"}, expected=head.number)
+    answer = seeded.get(f"/hpo/studies/{STUDY}")
+    assert (answer.status_code, answer.json()["code"]) == (409, "object.missing")
