@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from nightshift.completion import ASKED, complete
+from nightshift.server_variables import names_server
 from training.errors import NightshiftError, Problem, SpecError
-from training.installation import DATABASE, HOME, PYTHON_PATH, STORE
+from training.installation import DATABASE, HOME, PYTHON_PATH, STORE, TRACKING
 
 SOURCE: Final = "nightshift"
 DISTRIBUTION: Final = "nightshift"
@@ -30,11 +32,15 @@ class Command:
     arguments: tuple[str, ...] = ()
     """Come before those of the user."""
     help: str
+    with_server: str = ""
+    """Module that runs instead where --server or a variable names a server; empty: the same one."""
     needs_checkout: bool = False
     """It starts an installation, which exists in a checkout only."""
     needs_home: bool = False
     """It asks the services of the installation, unless variables name a server."""
     needs_ledger: bool = False
+    needs_mlflow: bool = False
+    """It writes to MLflow: on a laptop to the installation's, unless a variable names another."""
     needs_store: bool = False
     """In a checkout, it is that of the installation there, unless a variable names another."""
 
@@ -48,17 +54,57 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "datasets": Command(
         module="training.registry.datasets", help="list, show and deprecate versions of a pipeline's data", needs_ledger=True
     ),
-    "show": Command(module="training.registry", arguments=("show",), help="show decisions, champion and canary", needs_ledger=True),
-    "rollback": Command(
-        module="training.registry", arguments=("rollback",), help="make an earlier version champion again", needs_ledger=True
+    "show": Command(
+        module="training.registry",
+        arguments=("show",),
+        with_server="nightshift.client.models_command",
+        help="show decisions, champion and canary",
+        needs_ledger=True,
     ),
-    "status": Command(module="devstack", arguments=("status",), help="show the services that run (in a checkout)", needs_checkout=True),
+    "approve": Command(
+        module="nightshift.client.answer_command",
+        arguments=("approve",),
+        help="approve a candidate that waits for a person",
+        needs_home=True,
+    ),
+    "decline": Command(
+        module="nightshift.client.answer_command",
+        arguments=("decline",),
+        help="decline a candidate that waits for a person",
+        needs_home=True,
+    ),
+    "rollback": Command(
+        module="training.registry",
+        arguments=("rollback",),
+        with_server="nightshift.client.models_command",
+        help="make an earlier version champion again",
+        needs_ledger=True,
+        needs_mlflow=True,
+    ),
+    "restore": Command(
+        module="nightshift.client.runs_command",
+        arguments=("restore",),
+        help="start a run whose training begins at a checkpoint",
+        needs_home=True,
+    ),
+    "status": Command(module="nightshift.client.status_command", help="show the state of all pipelines, or of a run", needs_home=True),
+    "logs": Command(module="nightshift.client.logs_command", help="print the log of a run's stages", needs_home=True),
+    "open": Command(module="nightshift.client.open_command", help="open the page of a run, a pipeline or a model", needs_home=True),
+    "backfill": Command(module="nightshift.client.backfill_command", help="run a pipeline for the slots of past days", needs_home=True),
+    "compare": Command(module="nightshift.client.compare_command", help="compare two versions or two runs", needs_home=True),
+    "gc": Command(module="training.retention.gc", help="show what retention would delete, and delete it", needs_home=True),
+    "doctor": Command(module="nightshift.doctor", help="check the installation, and say how to repair it", needs_home=True),
+    "completion": Command(module="nightshift.completion", help="print the completion of this command for a shell"),
+    "services": Command(module="devstack", arguments=("status",), help="show the services that run (in a checkout)", needs_checkout=True),
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand; return an exit code only where it could not be started."""
-    options = _parser().parse_args(arguments)
+    if ASKED.is_set():
+        # A shell asks: argcomplete answers and ends the process.
+        complete(COMMANDS, checkout=checkout_above(Path.cwd()))
+    options = parser().parse_args(arguments)
     try:
         argv, environ = process_of(options.command, options.arguments, folder=Path.cwd(), environ=os.environ)
     except NightshiftError as err:
@@ -85,19 +131,11 @@ def process_of(name: str, given: Sequence[str], *, folder: Path, environ: Mappin
         environment["PYTHONPATH"] = os.pathsep.join(_python_path(environment))
     python = sys.executable
     if command.needs_checkout:
-        if checkout is None:
-            raise _refused(
-                "command.checkout",
-                f"`nightshift {name}` needs a checkout of Nightshift, and {folder} is not in one",
-                hint="change to the folder of a checkout; check, show and rollback work everywhere",
-            )
-        python = str(checkout / ".venv" / "bin" / "python")
-        if not os.access(python, os.X_OK):
-            raise _refused("command.checkout", f"the checkout {checkout} is not installed", hint=f"make -C {checkout} install")
-        folders = [str(checkout), str(checkout / "plugins"), *_python_path(environment)]
-        environment["PYTHONPATH"] = os.pathsep.join(folders)
+        python = _of_checkout(name, folder, checkout, environment)
     elif command.needs_home and checkout is not None and not HOME.text(environment):
         environment["NIGHTSHIFT_HOME"] = str(checkout / ".local")
+    elif command.with_server and names_server(given, environment):
+        return [python, "-P", "-m", command.with_server, *command.arguments, *given], environment
     elif command.needs_ledger and not (DATABASE.text(environment) or HOME.text(environment)):
         if checkout is None:
             raise _refused(
@@ -108,7 +146,36 @@ def process_of(name: str, given: Sequence[str], *, folder: Path, environ: Mappin
         environment["NIGHTSHIFT_HOME"] = str(checkout / ".local")
     elif command.needs_store and checkout is not None and not (STORE.text(environment) or HOME.text(environment)):
         environment["NIGHTSHIFT_HOME"] = str(checkout / ".local")
+    if command.needs_mlflow:
+        environment |= _mlflow_of(environment)
     return [python, "-P", "-m", command.module, *command.arguments, *given], environment
+
+
+def _of_checkout(name: str, folder: Path, checkout: Path | None, environment: dict[str, str]) -> str:
+    """Return the Python of a checkout, and have `environment` name its code."""
+    if checkout is None:
+        raise _refused(
+            "command.checkout",
+            f"`nightshift {name}` needs a checkout of Nightshift, and {folder} is not in one",
+            hint="change to the folder of a checkout; check, show and rollback work everywhere",
+        )
+    python = str(checkout / ".venv" / "bin" / "python")
+    if not os.access(python, os.X_OK):
+        raise _refused("command.checkout", f"the checkout {checkout} is not installed", hint=f"make -C {checkout} install")
+    folders = [str(checkout), str(checkout / "plugins"), *_python_path(environment)]
+    environment["PYTHONPATH"] = os.pathsep.join(folders)
+    return python
+
+
+def _mlflow_of(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of the laptop installation's MLflow, where no variable names a server."""
+    if TRACKING.text(environ):
+        return {}
+    # Light commands need neither.
+    from nightshift.mlflow_account import laptop_variables
+    from nightshift.settings import Settings
+
+    return laptop_variables(Settings.from_environment(environ))
 
 
 def _python_path(environ: Mapping[str, str]) -> list[str]:
@@ -130,18 +197,19 @@ def _refused(code: str, message: str, *, hint: str) -> SpecError:
     return SpecError(SOURCE, [Problem(code=code, message=message, hint=hint)])
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     lines = "\n".join(f"  {name:<13}{command.help}" for name, command in COMMANDS.items())
-    parser = argparse.ArgumentParser(
+    found = argparse.ArgumentParser(
         prog="nightshift",
         description="Retrains machine-learning models on a schedule; a new model replaces the champion only when it has earned it.",
         epilog=f"commands:\n{lines}\n\n`nightshift COMMAND --help` shows the options of one.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"nightshift {_version()}")
-    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS")
-    return parser
+    found.add_argument("--version", action="version", version=f"nightshift {_version()}")
+    found.add_argument("command", choices=COMMANDS, metavar="COMMAND")
+    found.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS")
+    return found
 
 
 def _version() -> str:

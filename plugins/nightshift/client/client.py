@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -13,10 +14,15 @@ import httpx
 from pydantic import BaseModel, ValidationError
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
+from nightshift.client.metric_stream import EVENTS, SILENT_SECONDS, StreamRefusedError, points_of
 from nightshift.queries.records import (
+    ApprovalAnswer,
+    Comparison,
     DatasetVersion,
     Decision,
     DecisionSummary,
+    MetricPage,
+    MetricPoint,
     Model,
     ModelVersion,
     Page,
@@ -24,16 +30,20 @@ from nightshift.queries.records import (
     Run,
     RunSummary,
     StageOrder,
+    Study,
 )
 from training.errors import DeniedError, NightshiftError, Problem, SpecError, UnavailableError, shown
 
 PREFIX: Final = "/nightshift/api/v1"
+AIRFLOW_PREFIX: Final = "/api/v2"
 TIMEOUT_SECONDS: Final = 30.0
 ATTEMPTS: Final = 5
 MAX_PAUSE_SECONDS: Final = 4.0
 POLL_SECONDS: Final = 2.0
 PAGE_ITEMS: Final = 100
 BUSY: Final = frozenset({429, 500, 502, 503, 504})
+PROXY_BUSY: Final = frozenset({502, 503, 504})
+"""What a proxy answers, in words of its own, while the server behind it restarts."""
 ENDED: Final = frozenset({"success", "failed"})
 
 Found = TypeVar("Found", bound=BaseModel)
@@ -118,6 +128,52 @@ class Client:
         body = {"as_of": as_of, "snapshot": snapshot, "force": force, **(overrides or {})}
         return self._post(f"/pipelines/{_quoted(pipeline)}/runs", body, Run, key)
 
+    def start_study(self, pipeline: str, *, key: str | None = None, **body: Any) -> Study:
+        """Queue a study of a pipeline.
+
+        Args:
+            key: as in `start_run`.
+            body: `space`, `objective`, `trials`, `tune`, `train`, `as_of`, `snapshot`, as `POST /hpo/studies` has them.
+        """
+        return self._post("/hpo/studies", {"pipeline": pipeline, **body}, Study, key)
+
+    def study(self, id: str) -> Study:
+        """Return a study with its finished trials, by the id of its run."""
+        return self._get(f"/hpo/studies/{_quoted(id)}", Study)
+
+    def restore(self, id: str, checkpoint: str, *, overrides: Mapping[str, Mapping[str, Any]] | None = None, key: str | None = None) -> Run:
+        """Queue a run whose training begins at a checkpoint of an earlier run, over the same data.
+
+        Args:
+            id: of the run that saved it, `<pipeline>:<run_id>`.
+            checkpoint: `epoch_3` or `3`, `step_400`, `best`, `newest`.
+            overrides: section (`train`, `evaluate`, `tune`) to keys and values that the new run has instead.
+            key: as in `start_run`.
+        """
+        return self._post(f"/training-runs/{_quoted(id)}/checkpoints/{_quoted(checkpoint)}/restore", dict(overrides or {}), Run, key)
+
+    def metrics(self, id: str, *, after: str | None = None, follow: bool = False) -> Iterator[MetricPoint]:
+        """Yield the metrics of a run's training, each point once and in order, also where the server restarts in the meantime.
+
+        Args:
+            id: `<pipeline>:<run_id>`.
+            after: `id` of a point; only those that follow it.
+            follow: until the training has ended; otherwise those that there are.
+        """
+        path = f"/training-runs/{_quoted(id)}/metrics"
+
+        def page(last: str | None) -> MetricPage:
+            return self._checked(self._send("GET", path, params={} if last is None else {"after": last}), MetricPage)
+
+        if follow:
+            yield from points_of(page, functools.partial(self._event_lines, path), after)
+            return
+        while found := page(after):
+            yield from found.items
+            after = found.last
+            if found.is_complete or not found.items:
+                return
+
     def wait(self, id: str, *, each: Callable[[Run], None] = lambda run: None, poll_seconds: float = POLL_SECONDS) -> Run:
         """Return a run once it has ended.
 
@@ -152,6 +208,25 @@ class Client:
         path = f"/models/{_quoted(model)}/versions/{_quoted(version)}/stage"
         return self._checked(self._send("PUT", path, json={"stage": stage, "reason": reason}), StageOrder)
 
+    def answer(self, model: str, version: str, answer: str, *, note: str = "") -> ApprovalAnswer:
+        """Answer the request for approval of a version.
+
+        Args:
+            answer: `approve` or `decline`.
+            note: for those who read the ledger a year later.
+        """
+        path = f"/models/{_quoted(model)}/versions/{_quoted(version)}/approval"
+        return self._checked(self._send("PUT", path, json={"answer": answer, "note": note}), ApprovalAnswer)
+
+    def compare(self, a: str, b: str) -> Comparison:
+        """Return two versions or runs side by side.
+
+        Args:
+            a: `<model>@<version>`, or a run: `<pipeline>:<run_id>`.
+            b: likewise.
+        """
+        return self._checked(self._send("GET", "/compare", params={"a": a, "b": b}), Comparison)
+
     def decisions(self, model: str) -> Iterator[DecisionSummary]:
         """Yield the decisions about a model, the newest first."""
         return self._pages(f"/models/{_quoted(model)}/decisions", DecisionSummary, {})
@@ -173,6 +248,14 @@ class Client:
         path = f"/datasets/{_quoted(pipeline)}/versions/{_quoted(version)}/deprecate"
         return self._post(path, {"reason": reason}, DatasetVersion, key)
 
+    def airflow(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """Send a request to Airflow's own API, with the same login; `path` begins behind `/api/v2`.
+
+        Args:
+            options: of httpx, `params` and `json`.
+        """
+        return self._send(method, path, prefix=AIRFLOW_PREFIX, **options)
+
     def _pages(self, path: str, kind: type[Found], query: Mapping[str, str | None]) -> Iterator[Found]:
         known = {name: value for name, value in query.items() if value is not None}
         cursor: str | None = None
@@ -190,7 +273,7 @@ class Client:
     def _post(self, path: str, body: Mapping[str, Any], kind: type[Found], key: str | None) -> Found:
         return self._checked(self._send("POST", path, json=dict(body), headers={"Idempotency-Key": key or uuid.uuid4().hex}), kind)
 
-    def _send(self, method: str, path: str, **options: Any) -> httpx.Response:
+    def _send(self, method: str, path: str, *, prefix: str = PREFIX, **options: Any) -> httpx.Response:
         retrying = Retrying(
             retry=retry_if_exception_type((httpx.TransportError, _BusyError)),
             stop=stop_after_attempt(ATTEMPTS),
@@ -198,20 +281,31 @@ class Client:
             reraise=True,
         )
         try:
-            return retrying(self._once, method, path, options)
+            return retrying(self._once, method, prefix + path, options)
         except _BusyError as err:
             raise _error_of(err.response) from err
         except httpx.TransportError as err:
             why = str(err) or type(err).__name__
             raise UnavailableError("server.unreachable", f"{self.server}: {why}", hint="check --server, or start the services") from err
 
+    def _event_lines(self, path: str, last: str | None) -> Iterator[str]:
+        headers = {"Accept": EVENTS, **({} if last is None else {"Last-Event-ID": last})}
+        if "Authorization" not in self._http.headers:
+            self._http.headers["Authorization"] = f"Bearer {self._token()}"
+        timeout = httpx.Timeout(TIMEOUT_SECONDS, read=SILENT_SECONDS)
+        with self._http.stream("GET", PREFIX + path, headers=headers, timeout=timeout) as response:
+            if not response.headers.get("Content-Type", "").startswith(EVENTS):
+                # The request for a page shows what is wrong, and gets a new token.
+                raise StreamRefusedError
+            yield from response.iter_lines()
+
     def _once(self, method: str, path: str, options: Mapping[str, Any]) -> httpx.Response:
         if "Authorization" not in self._http.headers:
             self._http.headers["Authorization"] = f"Bearer {self._token()}"
-        response = self._http.request(method, PREFIX + path, **options)
+        response = self._http.request(method, path, **options)
         if response.status_code == httpx.codes.UNAUTHORIZED:
             self._http.headers["Authorization"] = f"Bearer {self._token()}"
-            response = self._http.request(method, PREFIX + path, **options)
+            response = self._http.request(method, path, **options)
         if response.status_code in BUSY:
             raise _BusyError(response)
         if not response.is_success:
@@ -236,13 +330,27 @@ def _error_of(response: httpx.Response) -> NightshiftError:
         ]
     except (ValueError, KeyError, TypeError):
         where = f"{response.request.method} {response.request.url}"
+        if (detail := _detail(response)) and response.request.url.path.startswith(AIRFLOW_PREFIX):
+            return DeniedError(
+                "airflow.refused", f"{where} answered {response.status_code}: {detail}", hint="check the name and the user's rights"
+            )
         message = f"{where} answered {response.status_code}: {shown(response.text)}"
+        if response.status_code in PROXY_BUSY:
+            return UnavailableError("server.unreachable", message, hint="check --server, or start the services")
         return NightshiftError("server.refused", message, hint="is this the address of an api-server with Nightshift's plugin?")
     if response.status_code in BUSY:
         return UnavailableError(code, detail, hint=hint)
     if response.status_code == httpx.codes.UNPROCESSABLE_ENTITY and errors:
         return SpecError("request", errors)
     return DeniedError(code, detail, hint=hint)
+
+
+def _detail(response: httpx.Response) -> str:
+    """Return why Airflow's own API refuses; empty where this is no answer of it."""
+    try:
+        return str(response.json()["detail"])
+    except (ValueError, KeyError, TypeError):
+        return ""
 
 
 def _quoted(text: str) -> str:

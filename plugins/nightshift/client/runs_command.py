@@ -1,8 +1,13 @@
-"""Runs of a server's pipelines: listed, shown, started.
+"""Runs of a server's pipelines: listed, shown, started, begun again at a checkpoint.
 
     nightshift runs list [PIPELINE] [--state failed] [--limit 20] [--json]
     nightshift runs show PIPELINE:RUN_ID [--json]
+    nightshift runs metrics PIPELINE:RUN_ID [--follow] [--after ID] [--json]
     nightshift runs start PIPELINE [--as-of 2026-01-31] [--set train.learning_rate=0.01] [--snapshot VERSION] [--force] [--wait] [--json]
+    nightshift runs restore PIPELINE:RUN_ID CHECKPOINT [--set train.learning_rate=0.001] [--wait] [--json]
+
+`metrics` prints a point of the training's metrics a line; with `--follow` until the training has ended.
+`restore` (also `nightshift restore`) starts a run whose training begins at a checkpoint of an earlier run, over the same data.
 
 The server is that of --server or NIGHTSHIFT_SERVER, with the token in NIGHTSHIFT_TOKEN; without them, the laptop installation.
 
@@ -14,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -25,9 +29,11 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from nightshift.client.client import Client
-from nightshift.client.login import SERVER, client_of
-from nightshift.queries.records import Run, RunSummary, Stage
-from training.errors import NightshiftError, Problem, SpecError, shown
+from nightshift.client.login import add_options, client_of
+from nightshift.client.tables import one_line
+from nightshift.queries.records import Run, Stage
+from training.command_line import example, exit_code_of
+from training.errors import Problem, SpecError, shown
 from training.format import NOTHING, brief, finite
 
 LIMIT: Final = 20
@@ -36,42 +42,71 @@ SECTIONS: Final = ("train", "evaluate", "tune")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code."""
-    options = _parser().parse_args(arguments)
-    try:
+    options = parser().parse_args(arguments)
+
+    def asked() -> int:
         with client_of(options.server) as client:
             return _COMMANDS[options.command](client, options)
-    except NightshiftError as err:
-        sys.stderr.write(f"error: {err}\n")
-        return int(err.exit_code)
-    except BrokenPipeError:
-        # `| head` has seen enough.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+
+    return exit_code_of(asked)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="nightshift runs", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="{list,show,start}")
-    listing = commands.add_parser("list", help="the newest runs first")
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    found = argparse.ArgumentParser(prog="nightshift runs", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    commands = found.add_subparsers(dest="command", required=True, metavar="{list,show,metrics,start,restore}")
+    listing = commands.add_parser(
+        "list",
+        help="the newest runs first",
+        formatter_class=argparse.RawTextHelpFormatter,
+        epilog=example("nightshift runs list search_ranking --state failed"),
+    )
     listing.add_argument("pipeline", nargs="?", help="name of a pipeline; absent: all")
     listing.add_argument("--state", choices=("queued", "running", "success", "failed"), help="only runs in this state")
     listing.add_argument("--limit", type=int, default=LIMIT, help=f"how many at most; default {LIMIT}")
-    show = commands.add_parser("show", help="one run with its stages")
+    show = commands.add_parser(
+        "show",
+        help="one run with its stages",
+        formatter_class=argparse.RawTextHelpFormatter,
+        epilog=example("nightshift runs show search_ranking:night-2026-02-01"),
+    )
     show.add_argument("id", metavar="PIPELINE:RUN_ID", help="as `list` shows it")
-    start = commands.add_parser("start", help="queue a run")
+    metrics = commands.add_parser(
+        "metrics",
+        help="metrics of a run's training, also while it trains",
+        formatter_class=argparse.RawTextHelpFormatter,
+        epilog=example("nightshift runs metrics search_ranking:night-2026-02-01 --follow"),
+    )
+    metrics.add_argument("id", metavar="PIPELINE:RUN_ID", help="as `list` shows it")
+    metrics.add_argument("--follow", action="store_true", help="print new points until the training has ended")
+    metrics.add_argument("--after", metavar="ID", help="only points that follow the one with this id; --json shows ids")
+    start = commands.add_parser(
+        "start",
+        help="queue a run",
+        formatter_class=argparse.RawTextHelpFormatter,
+        epilog=example("nightshift runs start search_ranking --as-of 2026-02-01 --set train.learning_rate=0.01"),
+    )
     start.add_argument("pipeline", help="name of a pipeline")
     start.add_argument("--as-of", metavar="TIME", help="a day, or a time with an offset; default: the last slot")
-    start.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="a key of train, evaluate or tune; the value is JSON"
-    )
     start.add_argument("--snapshot", metavar="VERSION", help="dataset version instead of the sources")
     start.add_argument("--force", action="store_true", help="do the work of every stage again")
-    start.add_argument("--key", help="idempotency key: the same key starts one run within 24 hours")
-    start.add_argument("--wait", action="store_true", help="show each stage, and return when the run has ended")
-    for command in (listing, show, start):
-        command.add_argument("--server", metavar="URL", help=f"address of the api-server; default: {SERVER.name}")
-        command.add_argument("--json", action="store_true", help="as JSON")
-    return parser
+    restore = commands.add_parser(
+        "restore",
+        help="queue a run whose training begins at a checkpoint",
+        formatter_class=argparse.RawTextHelpFormatter,
+        epilog=example("nightshift restore search_ranking:night-2026-02-01 best --set train.epochs=5"),
+    )
+    restore.add_argument("id", metavar="PIPELINE:RUN_ID", help="run that saved the checkpoint, as `list` shows it")
+    restore.add_argument("checkpoint", metavar="CHECKPOINT", help="epoch_3 or 3, step_400, best, newest; `checkpoints list` shows them")
+    for command in (start, restore):
+        command.add_argument(
+            "--set", action="append", default=[], metavar="KEY=VALUE", help="a key of train, evaluate or tune; the value is JSON"
+        )
+        command.add_argument("--key", help="idempotency key: the same key starts one run within 24 hours")
+        command.add_argument("--wait", action="store_true", help="show each stage, and return when the run has ended")
+    for command in (listing, show, metrics, start, restore):
+        add_options(command)
+    return found
 
 
 def overrides_of(settings: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -101,11 +136,11 @@ def overrides_of(settings: Sequence[str]) -> dict[str, dict[str, Any]]:
 def _list(client: Client, options: argparse.Namespace) -> int:
     found = list(islice(client.runs(options.pipeline, state=options.state), max(0, options.limit)))
     if options.json:
-        _print_json(found)
+        print_json(found)
         return 0
     width = max((len(run.id) for run in found), default=0)
     for run in found:
-        line = f"{run.id:<{width}}  {run.state:<8}  {_time(run.started_at)}  {run.note or ''}".rstrip()
+        line = f"{run.id:<{width}}  {run.state:<8}  {time_words(run.started_at)}  {run.note or ''}".rstrip()
         # A note has a line of its terminal; a program that reads gets it whole.
         sys.stdout.write((line[: shutil.get_terminal_size().columns] if sys.stdout.isatty() else line) + "\n")
     if not found:
@@ -116,9 +151,21 @@ def _list(client: Client, options: argparse.Namespace) -> int:
 def _show(client: Client, options: argparse.Namespace) -> int:
     run = client.run(options.id)
     if options.json:
-        _print_json(run)
+        print_json(run)
     else:
-        sys.stdout.write("".join(f"{line}\n" for line in _words(run)))
+        sys.stdout.write("".join(f"{line}\n" for line in run_lines(run)))
+    return 0
+
+
+def _metrics(client: Client, options: argparse.Namespace) -> int:
+    for point in client.metrics(options.id, after=options.after, follow=options.follow):
+        if options.json:
+            line = json.dumps(point.model_dump(mode="json"), ensure_ascii=False)
+        else:
+            value = brief(point.value) if isinstance(point.value, float) else point.value
+            line = one_line(f"{point.logged_at:%H:%M:%S}  attempt {point.attempt}  step {point.step:>8,}  {point.name} {value}")
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
     return 0
 
 
@@ -131,6 +178,15 @@ def _start(client: Client, options: argparse.Namespace) -> int:
         overrides=overrides_of(options.set),
         key=options.key,
     )
+    return _started(client, options, run)
+
+
+def _restore(client: Client, options: argparse.Namespace) -> int:
+    run = client.restore(options.id, options.checkpoint, overrides=overrides_of(options.set), key=options.key)
+    return _started(client, options, run)
+
+
+def _started(client: Client, options: argparse.Namespace, run: Run) -> int:
     if client.pipeline(run.pipeline).is_paused and run.state == "queued":
         sys.stderr.write(f"warning: {run.pipeline} is paused in Airflow: the run starts when it is unpaused\n")
     if options.wait:
@@ -138,9 +194,9 @@ def _start(client: Client, options: argparse.Namespace) -> int:
             sys.stdout.write(f"{run.id}\n")
         run = client.wait(run.id, each=(lambda _run: None) if options.json else _Progress().show)
     if options.json:
-        _print_json(run)
+        print_json(run)
     else:
-        sys.stdout.write("".join(f"{line}\n" for line in _words(run)) if options.wait else f"{run.id}  {run.state}\n")
+        sys.stdout.write("".join(f"{line}\n" for line in run_lines(run)) if options.wait else f"{run.id}  {run.state}\n")
     return 1 if run.state == "failed" else 0
 
 
@@ -155,24 +211,26 @@ class _Progress:
             event = (stage.name, stage.try_number, stage.state or "")
             if stage.state in ("success", "failed", "up_for_retry", "upstream_failed", "skipped") and event not in self._told:
                 self._told.add(event)
-                sys.stdout.write(f"{_stage_line(stage)}\n")
+                sys.stdout.write(f"{stage_line(stage)}\n")
                 sys.stdout.flush()
 
 
-def _words(run: Run) -> list[str]:
+def run_lines(run: Run) -> list[str]:
+    """Return a run with its stages, in words."""
     lines = {
         "run": run.id,
         "state": run.state + (f": {run.note}" if run.note else ""),
         "as of": NOTHING if run.as_of is None else run.as_of.isoformat(),
-        "started": f"{_time(run.started_at)}" + (f" by {run.triggered_by}" if run.triggered_by else ""),
-        "ended": _time(run.ended_at),
+        "started": f"{time_words(run.started_at)}" + (f" by {run.triggered_by}" if run.triggered_by else ""),
+        "ended": time_words(run.ended_at),
     }
     if run.parameters:
         lines["given"] = json.dumps(run.parameters, sort_keys=True)
-    return [f"{name + ':':<9}{value}" for name, value in lines.items()] + ["", *[_stage_line(stage) for stage in run.stages]]
+    return [f"{name + ':':<9}{value}" for name, value in lines.items()] + ["", *[stage_line(stage) for stage in run.stages]]
 
 
-def _stage_line(stage: Stage) -> str:
+def stage_line(stage: Stage) -> str:
+    """Return a stage's state, duration and first numbers."""
     seconds = "" if stage.seconds is None else f"{stage.seconds:,.1f} s"
     found = [f"{name} {brief(value)}" for name, value in stage.scalars.items() if finite(value) is not None]
     if stage.reused_from:
@@ -180,16 +238,24 @@ def _stage_line(stage: Stage) -> str:
     return f"{stage.name:<10}{stage.state or 'waits':<16}{seconds:>10}  {', '.join(found[:4])}".rstrip()
 
 
-def _time(instant: datetime | None) -> str:
+def time_words(instant: datetime | None) -> str:
+    """Return an instant to the second."""
     return NOTHING if instant is None else instant.isoformat(timespec="seconds")
 
 
-def _print_json(found: BaseModel | Sequence[RunSummary]) -> None:
+def print_json(found: BaseModel | Sequence[BaseModel]) -> None:
+    """Print records as the API has them."""
     value = found.model_dump(mode="json") if isinstance(found, BaseModel) else [each.model_dump(mode="json") for each in found]
     sys.stdout.write(json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
-_COMMANDS: Final[Mapping[str, Callable[[Client, argparse.Namespace], int]]] = {"list": _list, "show": _show, "start": _start}
+_COMMANDS: Final[Mapping[str, Callable[[Client, argparse.Namespace], int]]] = {
+    "list": _list,
+    "show": _show,
+    "metrics": _metrics,
+    "start": _start,
+    "restore": _restore,
+}
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -47,6 +48,35 @@ def test_ledger_in_a_checkout_is_the_checkouts_unless_a_variable_names_another(c
     assert named == {"NIGHTSHIFT_DATABASE": "sqlite:////other.db"}
 
 
+@pytest.mark.parametrize(
+    ("given", "environ"), [(["--server", "https://a"], {}), (["--server=https://a"], {}), ([], {"NIGHTSHIFT_SERVER": "https://a"})]
+)
+@pytest.mark.parametrize("name", ["show", "rollback"])
+def test_a_server_that_is_named_is_asked_instead_of_the_ledger(
+    tmp_path: Path, name: str, given: list[str], environ: dict[str, str]
+) -> None:
+    argv, found = process_of(name, ["orders", *given], folder=tmp_path, environ=environ)
+
+    assert argv == [sys.executable, "-P", "-m", "nightshift.client.models_command", name, "orders", *given]
+    assert found == environ
+
+
+def test_rollback_on_a_laptop_writes_to_the_mlflow_of_the_installation(checkout: Path) -> None:
+    home = checkout / ".local"
+    home.mkdir()
+    (home / "credentials.json").write_text(json.dumps({"mlflow_password": "p"}))
+
+    _argv, found = process_of("rollback", ["orders"], folder=checkout, environ={"NIGHTSHIFT_MLFLOW_PORT": "5001"})
+    _argv, named = process_of("rollback", ["orders"], folder=checkout, environ={"MLFLOW_TRACKING_URI": "https://mlflow"})
+
+    assert {name: value for name, value in found.items() if name.startswith("MLFLOW_")} == {
+        "MLFLOW_TRACKING_URI": "http://127.0.0.1:5001",
+        "MLFLOW_TRACKING_USERNAME": "admin",
+        "MLFLOW_TRACKING_PASSWORD": "p",
+    }
+    assert {name: value for name, value in named.items() if name.startswith("MLFLOW_")} == {"MLFLOW_TRACKING_URI": "https://mlflow"}
+
+
 def test_store_in_a_checkout_is_the_checkouts_unless_a_variable_names_another(checkout: Path) -> None:
     for environ in ({}, {"NIGHTSHIFT_STORE": "s3://models/store"}, {"NIGHTSHIFT_HOME": "/elsewhere"}):
         _argv, found = process_of("checkpoints", ["list", "orders"], folder=checkout, environ=environ)
@@ -55,8 +85,9 @@ def test_store_in_a_checkout_is_the_checkouts_unless_a_variable_names_another(ch
 
 def test_this_repository_is_a_checkout_that_has_every_module_of_a_subcommand() -> None:
     assert checkout_above(ROOT / "docs") == ROOT
-    for command in COMMANDS.values():
-        path = ROOT / ("plugins" if command.module.startswith("nightshift.") else "") / command.module.replace(".", "/")
+    modules = {module for command in COMMANDS.values() for module in (command.module, command.with_server) if module}
+    for module in modules:
+        path = ROOT / ("plugins" if module.startswith("nightshift.") else "") / module.replace(".", "/")
         assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file()
 
 
@@ -80,4 +111,4 @@ def test_checkout_of_another_user_is_not_one(checkout: Path, monkeypatch: pytest
     else:
         monkeypatch.setattr("nightshift.console.os.getuid", lambda: 4711)
     with pytest.raises(SpecError, match=r"\[command\.checkout\]"):
-        process_of("status", [], folder=checkout / "deep", environ={})
+        process_of("services", [], folder=checkout / "deep", environ={})

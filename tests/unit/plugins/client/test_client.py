@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import socket
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,11 @@ from nightshift.api.application import app
 from nightshift.client import Client, client_of
 from nightshift.client.runs_command import main, overrides_of
 from nightshift.queries import runs
-from tests.unit.plugins.seeded_installation import DONE, NEW, OLD, Seeded
+from nightshift.settings import Settings
+from tests.unit.plugins.seeded_installation import DONE, NEW, OLD
 from training.errors import DeniedError, SpecError, UnavailableError
+from training.store import Bucket
+from training.store.metric_journal import JournalWriter, MetricJournal
 
 
 class Server:
@@ -32,7 +35,7 @@ class Server:
         self.port = self.socket.getsockname()[1]
         self.failures: list[int] = []
         """Statuses that the next requests get."""
-        mounted = FastAPI()
+        mounted = self.mounted = FastAPI()
         mounted.mount("/nightshift", app)
 
         @mounted.middleware("http")
@@ -53,14 +56,6 @@ class Server:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
-
-
-@pytest.fixture
-def server(seeded: Seeded, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    with Server() as server:
-        monkeypatch.setenv("NIGHTSHIFT_SERVER", server.url)
-        monkeypatch.setenv("NIGHTSHIFT_TOKEN", token("bob", "user"))
-        yield server
 
 
 def token(user: str, role: str) -> str:
@@ -191,3 +186,17 @@ def test_settings_of_a_line_are_json_or_words() -> None:
     for wrong in ("train", "learning_rate=1", "data.window=3", "train.=1", "=1"):
         with pytest.raises(SpecError, match=r"\[command\.set\]"):
             overrides_of([wrong])
+
+
+@pytest.mark.parametrize("follow", [[], ["--follow"]])
+def test_metrics_are_printed_a_point_a_line(server: Server, capsys: pytest.CaptureFixture[str], follow: list[str]) -> None:
+    journal = MetricJournal(Bucket(Settings.from_environment().store_uri), "search_ranking", DONE)
+    JournalWriter(journal, "a1").append([("train_loss", 0.25, 100, 1_770_000_000_000), ("train_loss", math.nan, 200, 1_770_000_001_000)])
+    assert main(["metrics", f"search_ranking:{DONE}", *follow]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "02:40:00  attempt 1  step      100  train_loss 0.25",
+        "02:40:01  attempt 1  step      200  train_loss nan",
+    ]
+    assert main(["metrics", f"search_ranking:{DONE}", "--json", "--after", "1-2", *follow]) == 0
+    assert [json.loads(line)["id"] for line in capsys.readouterr().out.splitlines()] == ["1-3"]
+    assert main(["metrics", "search_ranking:nothing", *follow]) == 77

@@ -1,0 +1,126 @@
+"""Compare two versions of models, or two runs: settings, data, code, metrics with the paired interval, slices, cost.
+
+    nightshift compare MODEL@VERSION MODEL@VERSION [--json]
+    nightshift compare PIPELINE:RUN_ID PIPELINE:RUN_ID [--json]
+
+A version and a run can be compared too. The server is that of --server or NIGHTSHIFT_SERVER, with the token in NIGHTSHIFT_TOKEN;
+without them, the laptop installation.
+
+Exit codes: 0 done; 2 the command line is wrong; 64 the request is wrong; 74 the server does not answer; 77 refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from nightshift.client.login import add_options, client_of
+from nightshift.client.runs_command import print_json
+from nightshift.client.tables import one_line, print_table
+from nightshift.queries.records import ComparedSide, ComparedSlice, Comparison, PairedGain
+from training.command_line import example, exit_code_of
+from training.format import NOTHING, brief
+
+SHOWN_DIGITS = 12
+MIB = 2**20
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; return the exit code."""
+    options = parser().parse_args(arguments)
+
+    def asked() -> int:
+        with client_of(options.server) as client:
+            found = client.compare(options.a, options.b)
+        if options.json:
+            print_json(found)
+        else:
+            _show(found)
+        return 0
+
+    return exit_code_of(asked)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    found = argparse.ArgumentParser(
+        prog="nightshift compare",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
+        epilog=example("nightshift compare search_ranking@1 search_ranking@1.0.1"),
+    )
+    for name in ("a", "b"):
+        found.add_argument(name, metavar=name.upper(), help="MODEL@VERSION, by number or semantic version, or PIPELINE:RUN_ID")
+    add_options(found)
+    return found
+
+
+def _show(found: Comparison) -> None:
+    a, b = found.a, found.b
+    print_table([("", a.name, b.name), *_heads(a, b)])
+    rows = "the same rows" if found.is_same_rows else "each on the test rows of its own evaluation"
+    _section(f"metrics, {rows}", [(each.name, _number(each.a), _number(each.b)) for each in found.metrics])
+    if found.gain is not None:
+        sys.stdout.write(f"  {_gain(found.gain, b.name, a.name)}\n")
+    _section("slices", [(_where(each), _number(each.a), _number(each.b), f"{each.rows or 0:,} rows") for each in found.slices])
+    _section("settings that differ", [(each.key, _value(each.a), _value(each.b)) for each in found.settings])
+    _section("code and machines that differ", [(each.key, _value(each.a), _value(each.b)) for each in found.code])
+    _section("work, in seconds of time, seconds of CPU, memory", list(_work(found)))
+    for each in found.missing:
+        sys.stderr.write(f"not in the store: {each}\n")
+
+
+def _heads(a: ComparedSide, b: ComparedSide) -> Iterator[tuple[str, str, str]]:
+    for name, one, other in (
+        ("semantic version", a.semantic_version, b.semantic_version),
+        ("run", a.run, b.run),
+        ("as of", a.as_of, b.as_of),
+        ("outcome", a.outcome, b.outcome),
+        ("data", (a.snapshot or "")[:SHOWN_DIGITS], (b.snapshot or "")[:SHOWN_DIGITS]),
+        ("code", (a.code_version or "")[:SHOWN_DIGITS], (b.code_version or "")[:SHOWN_DIGITS]),
+        ("test rows", "" if a.rows is None else f"{a.rows:,}", "" if b.rows is None else f"{b.rows:,}"),
+    ):
+        yield name, one or NOTHING, other or NOTHING
+
+
+def _section(head: str, rows: Sequence[tuple[str, ...]]) -> None:
+    if rows:
+        sys.stdout.write(f"\n{head}\n")
+        print_table([(f"  {row[0]}", *row[1:]) for row in rows])
+
+
+def _gain(found: PairedGain, better: str, than: str) -> str:
+    interval = "no interval" if found.low is None or found.high is None else f"interval [{found.low:+.4g}, {found.high:+.4g}]"
+    gain = NOTHING if found.gain is None else f"{found.gain:+.4g}"
+    return one_line(f"gain of {better} over {than}: {gain}, {interval}, {found.units or 0:,} pairs (evaluation of {found.rows_of})")
+
+
+def _work(found: Comparison) -> Iterator[tuple[str, str, str]]:
+    for each in found.stages:
+        one = _cost(each.a_seconds, each.a_cpu_seconds, each.a_peak_memory_bytes)
+        yield each.name, one, _cost(each.b_seconds, each.b_cpu_seconds, each.b_peak_memory_bytes)
+
+
+def _cost(seconds: float | None, cpu: float | None, memory: int | None) -> str:
+    if seconds is None:
+        return NOTHING
+    return f"{seconds:,.1f} s" + ("" if cpu is None else f"  {cpu:,.1f} s") + ("" if memory is None else f"  {memory / MIB:,.0f} MiB")
+
+
+def _where(found: ComparedSlice) -> str:
+    return ", ".join(f"{column} = {value}" for column, value in found.columns.items())
+
+
+def _number(value: float | None) -> str:
+    return NOTHING if value is None else brief(value)
+
+
+def _value(value: Any) -> str:
+    return NOTHING if value is None else json.dumps(value, ensure_ascii=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

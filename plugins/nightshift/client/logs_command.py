@@ -1,0 +1,163 @@
+"""The log of a run's stages, as Airflow keeps it.
+
+    nightshift logs PIPELINE:RUN_ID [STAGE] [--try NUMBER] [--follow] [--json]
+
+Without STAGE: that of the stage that failed, else of the last one that has started. `--follow` prints new lines until the stage, or
+without STAGE the run, has ended. `--json` prints one record a line.
+
+The server is that of --server or NIGHTSHIFT_SERVER, with the token in NIGHTSHIFT_TOKEN; without them, the laptop installation.
+
+Exit codes: 0 done; 1 `--follow` saw the stage or the run fail; 2 the command line is wrong; 64 the request is wrong;
+74 the server does not answer; 77 refused, or there is no such stage or try.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+from urllib.parse import quote
+
+from nightshift.client.client import ENDED, POLL_SECONDS, Client
+from nightshift.client.login import add_options, client_of
+from nightshift.client.tables import one_line
+from nightshift.queries.records import Run, Stage
+from training.command_line import example, exit_code_of
+from training.errors import DeniedError, shown
+
+FAILED: Final = "failed"
+STAGE_ENDED: Final = frozenset({"success", FAILED, "upstream_failed", "skipped", "removed"})
+GROUPS: Final = ("::group::", "::endgroup::")
+"""Of Airflow's page: where a part of the log can be folded."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; return the exit code."""
+    options = parser().parse_args(arguments)
+
+    def asked() -> int:
+        with client_of(options.server) as client:
+            return _follow(client, options) if options.follow else _print_one(client, options)
+
+    return exit_code_of(asked)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    found = argparse.ArgumentParser(
+        prog="nightshift logs",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
+        epilog=example("nightshift logs search_ranking:night-2026-02-01 train"),
+    )
+    found.add_argument("id", metavar="PIPELINE:RUN_ID", help="as `nightshift runs list` shows it")
+    found.add_argument("stage", nargs="?", metavar="STAGE", help="a stage, or resolve or wait")
+    which = found.add_mutually_exclusive_group()
+    which.add_argument("--try", dest="number", type=int, metavar="NUMBER", help="of Airflow's task, from 1; default: the last one")
+    which.add_argument("--follow", action="store_true", help="print new lines until the end")
+    add_options(found)
+    return found
+
+
+def _print_one(client: Client, options: argparse.Namespace) -> int:
+    run = client.run(options.id)
+    stage = _chosen(run, options.stage)
+    number = options.number or stage.try_number
+    if not 1 <= number <= stage.try_number:
+        message = f"{stage.name} of {run.id} has no try {number}" if stage.try_number else f"{stage.name} of {run.id} has not started"
+        raise DeniedError("logs.none", message, hint=f"`nightshift runs show {run.id}` shows the state of each stage")
+    _print_head(stage.name, number, options)
+    for record in _records(client, run, stage.name, number, is_running=stage.state not in STAGE_ENDED):
+        _print(record, options)
+    return 0
+
+
+def _follow(client: Client, options: argparse.Namespace) -> int:
+    told: dict[tuple[str, int], str | None] = {}
+    while True:
+        run = client.run(options.id)
+        stages = [_chosen(run, options.stage)] if options.stage else run.stages
+        new = next((each for each in stages if each.started_at is not None and (each.name, each.try_number) not in told), None)
+        if new is not None:
+            _print_head(new.name, new.try_number, options)
+            for record in _until_end(client, run, new):
+                _print(record, options)
+            told[new.name, new.try_number] = new.state
+        elif run.state in ENDED or (options.stage and stages[0].state in STAGE_ENDED):
+            return 1 if (stages[0].state if options.stage else run.state) == FAILED else 0
+        else:
+            time.sleep(POLL_SECONDS)
+
+
+def _chosen(run: Run, name: str | None) -> Stage:
+    if name is not None:
+        found = next((stage for stage in run.stages if stage.name == name), None)
+        if found is None:
+            names = ", ".join(stage.name for stage in run.stages)
+            raise DeniedError("logs.none", f"{run.id} has no stage {shown(name)}", hint=f"stages: {names}")
+        return found
+    started = [stage for stage in run.stages if stage.started_at is not None]
+    if not started:
+        raise DeniedError("logs.none", f"no stage of {run.id} has started", hint="--follow waits for the first one")
+    return next((stage for stage in started if stage.state == FAILED), max(started, key=_start))
+
+
+def _start(stage: Stage) -> float:
+    return 0.0 if stage.started_at is None else stage.started_at.timestamp()
+
+
+def _records(client: Client, run: Run, stage: str, number: int, *, is_running: bool) -> Iterator[dict[str, Any]]:
+    """Yield what is in the log now."""
+    token: str | None = None
+    while True:
+        content, token = _chunk(client, run, stage, number, token)
+        yield from content
+        # Airflow offers a next part of the log of a running task for ever.
+        if token is None or (is_running and not content):
+            return
+
+
+def _until_end(client: Client, run: Run, stage: Stage) -> Iterator[dict[str, Any]]:
+    """Yield records until the try has ended."""
+    token: str | None = None
+    while True:
+        content, token = _chunk(client, run, stage.name, stage.try_number, token)
+        yield from content
+        if token is None:
+            return
+        if not content:
+            time.sleep(POLL_SECONDS)
+
+
+def _chunk(client: Client, run: Run, stage: str, number: int, token: str | None) -> tuple[list[dict[str, Any]], str | None]:
+    place = f"/dags/{quote(run.pipeline, safe='')}/dagRuns/{quote(run.run_id, safe='')}/taskInstances/{quote(stage, safe='')}/logs/{number}"
+    answer = client.airflow("GET", place, params={} if token is None else {"token": token}, headers={"Accept": "application/json"}).json()
+    content = [each if isinstance(each, dict) else {"event": str(each)} for each in answer["content"]]
+    return content, answer.get("continuation_token")
+
+
+def _print_head(stage: str, number: int, options: argparse.Namespace) -> None:
+    if not options.json:
+        sys.stderr.write(f"{stage}, try {number}\n")
+
+
+def _print(record: dict[str, Any], options: argparse.Namespace) -> None:
+    if options.json:
+        sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")
+    elif not str(record.get("event", "")).startswith(GROUPS):
+        sys.stdout.write("".join(f"{line}\n" for line in _lines(record)))
+    sys.stdout.flush()
+
+
+def _lines(record: dict[str, Any]) -> list[str]:
+    head = " ".join(str(record[name]) for name in ("timestamp", "level") if record.get(name))
+    first, *more = [one_line(line) for line in str(record.get("event", "")).splitlines()] or [""]
+    errors = [f"  {each.get('exc_type')}: {one_line(str(each.get('exc_value')))}" for each in record.get("error_detail") or ()]
+    return [f"{head} {first}".strip(), *more, *errors]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

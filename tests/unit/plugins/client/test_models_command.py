@@ -1,0 +1,115 @@
+"""`nightshift show` and `nightshift rollback` against a server."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from airflow.models import DagRun  # noqa: TID251 - what the order queues
+from airflow.utils.session import create_session
+from fastapi.responses import JSONResponse
+from sqlalchemy import select
+
+from nightshift.client.models_command import main
+from tests.unit.plugins.client.test_client import Server, token
+from tests.unit.plugins.seeded_installation import seed_model
+from training.registry import cli
+from training.registry.decisions import roll_back
+from training.registry.ledger import Ledger
+
+MODEL = "search_ranking"
+
+
+@pytest.fixture
+def two_champions(server: Server) -> Server:
+    seed_model(MODEL, ("4", "accepted"))
+    return server
+
+
+def orders() -> list[Any]:
+    with create_session() as session:
+        return list(session.scalars(select(DagRun).where(DagRun.dag_id == "rollback")))
+
+
+def test_a_server_shows_the_same_standing_and_decisions_as_the_ledger(two_champions: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", MODEL]) == 0
+    remote = capsys.readouterr().out
+    assert cli.main(["show", MODEL]) == 0
+    assert remote == capsys.readouterr().out
+    assert "1.4.0" in remote
+
+
+def test_show_without_a_model_is_the_standing_of_each(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if not line.startswith(" ")] == ["flight_delay", "search_ranking"]
+    assert "  waits for an approval: version 3" in lines
+
+
+def test_show_for_programs_has_the_evidence_of_every_decision(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", MODEL, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)[MODEL]
+    assert [each["version"] for each in found["decisions"]] == ["1", "2", "3"]
+    assert found["decisions"][0]["evidence"]["pipeline"] == MODEL
+    assert found["standing"]["champion"]["version"] == "1"
+
+
+def test_a_rollback_without_a_version_orders_the_champion_before_this_one(
+    two_champions: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NIGHTSHIFT_TOKEN", token("olga", "op"))
+    assert main(["rollback", MODEL, "--reason", "complaints", "--yes"]) == 0
+    assert capsys.readouterr().out.endswith("(queued) makes version 1 champion\n")
+    (run,) = orders()
+    assert run.conf == {"model": MODEL, "version": "1", "reason": "complaints"}
+    assert run.triggering_user_name == "olga"
+
+
+def test_a_rollback_that_waits_returns_when_the_run_has_succeeded(
+    two_champions: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NIGHTSHIFT_TOKEN", token("olga", "op"))
+    monkeypatch.setattr("nightshift.client.models_command.POLL_SECONDS", 0.01)
+    states = ["queued", "running", "success"]
+
+    @two_champions.mounted.get("/api/v2/dags/rollback/dagRuns/{run_id}")
+    def run_of_airflow(run_id: str) -> JSONResponse:
+        state = states.pop(0)
+        if state == "success":
+            roll_back(Ledger(), MODEL, by="olga", reason="complaints", to="1")
+        return JSONResponse({"state": state})
+
+    assert main(["rollback", MODEL, "--reason", "complaints", "--yes", "--wait"]) == 0
+    assert capsys.readouterr().out.endswith("search_ranking: champion is version 1\n")
+    assert not states
+
+
+def test_a_rollback_whose_run_failed_is_refused_with_where_to_look(
+    two_champions: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NIGHTSHIFT_TOKEN", token("olga", "op"))
+
+    @two_champions.mounted.get("/api/v2/dags/rollback/dagRuns/{run_id}")
+    def run_of_airflow(run_id: str) -> JSONResponse:
+        return JSONResponse({"state": "failed"})
+
+    assert main(["rollback", MODEL, "--to", "1.1.0", "--reason", "complaints", "--yes", "--wait"]) == 77
+    assert "[rollback.failed]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "code"),
+    [
+        (["--reason", " ", "--yes"], "rollback.reason"),
+        (["--to", "1", "--reason", "x"], "rollback.unconfirmed"),
+        (["--reason", "x", "--yes"], "rollback.nothing"),
+        (["--to", "2", "--reason", "x", "--yes"], "stage.transition"),
+    ],
+)
+def test_a_rollback_that_cannot_be_is_refused_and_orders_nothing(
+    server: Server, capsys: pytest.CaptureFixture[str], more: list[str], code: str
+) -> None:
+    assert main(["rollback", MODEL, *more]) == 77
+    assert f"[{code}]" in capsys.readouterr().err
+    assert orders() == []

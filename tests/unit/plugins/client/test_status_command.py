@@ -1,0 +1,145 @@
+"""`nightshift status`, `logs`, `open` and `restore` against a server that really listens."""
+
+from __future__ import annotations
+
+import json
+import webbrowser
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from airflow.models import TaskInstance  # noqa: TID251 - what the server reads
+from airflow.utils.session import create_session
+from fastapi import Request
+from fastapi.responses import JSONResponse
+from sqlalchemy import update
+
+from nightshift.client import logs_command, open_command, runs_command, status_command
+from tests.unit.plugins.client.test_client import Server
+from tests.unit.plugins.seeded_installation import DONE
+from training.engine.checkpoint.catalog import named
+from training.installation import home_folder
+from training.store import Store
+from training.store.addresses import StoreUri
+
+RUN = f"search_ranking:{DONE}"
+FAILED = "search_ranking:manual__2026-02-02T02:00:00+00:00"
+LOG = "/api/v2/dags/search_ranking/dagRuns/{run_id}/taskInstances/{stage}/logs/{number}"
+
+
+@pytest.mark.usefixtures("server")
+def test_status_is_a_line_for_each_pipeline_and_fails_where_a_last_run_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert status_command.main([]) == 1
+    head, flights, ranking = (line.split() for line in capsys.readouterr().out.splitlines())
+    assert head == ["pipeline", "next", "run", "champion", "waits", "last", "run", "state", "note"]
+    assert (flights[0], flights[1], ranking[0], ranking[2], ranking[3]) == ("flight_delay", "paused", "search_ranking", "1.1.0", "3")
+    assert ranking[-1] == "failed"
+
+
+@pytest.mark.usefixtures("server")
+def test_status_for_programs_has_the_records_of_the_api(capsys: pytest.CaptureFixture[str]) -> None:
+    status_command.main(["--json"])
+    flights, ranking = json.loads(capsys.readouterr().out)
+    assert flights["pipeline"]["name"] == "flight_delay"
+    assert (ranking["last_run"]["state"], ranking["models"][0]["champion"]["version"]) == ("failed", "1")
+
+
+@pytest.mark.usefixtures("server")
+def test_status_of_a_run_is_the_run_with_its_stages(capsys: pytest.CaptureFixture[str]) -> None:
+    assert status_command.main([RUN]) == 0
+    status = capsys.readouterr().out
+    runs_command.main(["show", RUN])
+    assert capsys.readouterr().out == status
+    assert status_command.main([FAILED]) == 1
+
+
+def airflow_log(server: Server, chunks: list[tuple[list[Any], str | None]]) -> list[dict[str, str]]:
+    """Answer as Airflow does: a part of the log, and the token of the next one. Return the queries that came."""
+    queries: list[dict[str, str]] = []
+    with create_session() as session:
+        change = update(TaskInstance).where(TaskInstance.run_id == DONE, TaskInstance.task_id == "train")
+        session.execute(change.values(try_number=2, start_date=datetime(2026, 2, 1, 2, tzinfo=UTC)))
+
+    @server.mounted.get(LOG)
+    def log(run_id: str, stage: str, number: int, request: Request) -> JSONResponse:
+        queries.append({"stage": stage, "number": str(number), **request.query_params})
+        content, token = chunks.pop(0)
+        return JSONResponse({"content": content, "continuation_token": token})
+
+    return queries
+
+
+EPOCH = {"event": "epoch 1\nloss 0.5", "timestamp": "2026-02-01T02:00:01Z", "level": "info"}
+ERROR = {"event": "task failed", "level": "error", "error_detail": [{"exc_type": "DataError", "exc_value": "3 rows\x1b[2J"}]}
+
+
+def test_log_is_printed_to_its_end_without_what_controls_the_terminal(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    queries = airflow_log(server, [([{"event": "::group::sources"}, EPOCH], "next part"), ([ERROR, "plain"], None)])
+    assert logs_command.main([RUN, "train"]) == 0
+    output = capsys.readouterr()
+    assert output.out.splitlines() == [
+        "2026-02-01T02:00:01Z info epoch 1",
+        "loss 0.5",
+        "error task failed",
+        "  DataError: 3 rows [2J",
+        "plain",
+    ]
+    assert output.err.splitlines()[-1] == "train, try 2"
+    assert [query.get("token") for query in queries] == [None, "next part"]
+
+
+def test_log_that_is_followed_waits_for_its_next_part_and_ends_with_the_run(
+    server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logs_command, "POLL_SECONDS", 0.01)
+    airflow_log(server, [([], "1"), ([EPOCH], "2"), ([], "3"), ([ERROR], None)])
+    # Without a stage: all that have started, until the run has ended.
+    assert logs_command.main([RUN, "--follow"]) == 0
+    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines() if "epoch" in line or "failed" in line] == ["1", "failed"]
+
+
+def test_log_of_an_earlier_try_is_asked_for_by_its_number(server: Server) -> None:
+    queries = airflow_log(server, [([], None)])
+    assert logs_command.main([RUN, "train", "--try", "1"]) == 0
+    assert queries == [{"stage": "train", "number": "1"}]
+
+
+def test_log_for_programs_is_a_record_a_line(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    airflow_log(server, [([EPOCH], None)])
+    assert logs_command.main([RUN, "train", "--json"]) == 0
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")] == [EPOCH]
+
+
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize("arguments", [[RUN, "nothing"], [RUN, "train", "--try", "7"], [FAILED]])
+def test_log_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    assert logs_command.main(arguments) == 77
+    assert "[logs.none]" in capsys.readouterr().err
+
+
+def test_a_page_is_opened_or_its_address_printed(
+    monkeypatch: pytest.MonkeyPatch, server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", lambda address: not opened.append(address))
+    assert open_command.main([RUN]) == 0
+    assert capsys.readouterr().out == ""
+    assert opened == [f"{server.url}/dags/search_ranking/runs/manual__2026-02-01T02%3A00%3A00%2B00%3A00"]
+
+    monkeypatch.setattr(webbrowser, "open", lambda _address: False)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://mlflow.example.com/")
+    assert open_command.main(["search_ranking"]) == 0
+    assert capsys.readouterr().out == "https://mlflow.example.com/#/models/search_ranking\n"
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    assert open_command.main(["search_ranking", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"url": f"{server.url}/dags/search_ranking"}
+    assert open_command.main(["nothing"]) == 77
+
+
+@pytest.mark.usefixtures("server")
+def test_restore_starts_a_run_whose_training_begins_at_the_checkpoint(capsys: pytest.CaptureFixture[str]) -> None:
+    assert runs_command.main(["restore", RUN, "3", "--set", "train.learning_rate=0.5", "--json"]) == 0
+    output = capsys.readouterr().out
+    run = json.loads(output[output.index("{\n") :])
+    wanted = StoreUri(named(Store(str(home_folder() / "store")), "search_ranking", DONE, "epoch_3").uri).digest
+    assert run["parameters"]["train"] == {"from_checkpoint": wanted, "learning_rate": 0.5}
