@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from nightshift.run_refs import settled_ref
 from nightshift.settings import Settings
 from training.contracts import ContractError, JsonObject
 from training.spec import PipelineSpec
@@ -41,7 +42,7 @@ def check_settled(context: Context, settings: Settings) -> None:
 
 def _settled(context: Context, settings: Settings) -> Ref:
     ti: Any = context["ti"]
-    return Store(settings.store_uri).run_ref(ti.dag_id, ti.run_id, "settled")
+    return settled_ref(Store(settings.store_uri), ti.dag_id, ti.run_id)
 
 
 @dataclass(frozen=True, slots=True)

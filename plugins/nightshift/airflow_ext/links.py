@@ -1,4 +1,4 @@
-"""The links on Airflow's page of a task: the run that made a reused result, the stage's report, the log of the attempt.
+"""The links on Airflow's page of a task: the run that made a reused result, the stage's report, MLflow, the snapshot, the attempt's log.
 
 Airflow computes each link in the process that ran the task, stores it with the task's results, and serves it from there.
 """
@@ -31,6 +31,14 @@ def report_url(pipeline: str, uri: str) -> str:
     return f"{_base()}/nightshift/reports/{quote(pipeline, safe='')}/{StoreUri(uri).digest}"
 
 
+def mlflow_url(tracking_uri: str, *, model: str, version: str = "", run_id: str = "") -> str:
+    """Return the URL of MLflow's page of a version, or else of a run; empty where MLflow is not a server, as with `sqlite:///`."""
+    if not tracking_uri.startswith(("http://", "https://")) or not (version or run_id):
+        return ""
+    place = f"models/{quote(model, safe='')}/versions/{quote(version, safe='')}" if version else f"runs/{quote(run_id, safe='')}"
+    return f"{tracking_uri.rstrip('/')}/#/{place}"
+
+
 class ReusedFromLink(BaseOperatorLink):
     """To the task that did the work which this one found done; empty where it did it itself."""
 
@@ -54,6 +62,32 @@ class ReportLink(BaseOperatorLink):
         pipeline: Any = getattr(operator, "pipeline", "")
         uri: str = getattr(operator, "report_uri", "")
         return report_url(pipeline, uri) if uri else ""
+
+
+class MlflowLink(BaseOperatorLink):
+    """To MLflow's page of the version (`evaluate`, `promote`) or of the run (`train`)."""
+
+    name = "MLflow"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+        """Return the URL, empty for other stages, and where MLflow is no server."""
+        del ti_key
+        url: str = getattr(operator, "mlflow_url", "")
+        return url
+
+
+class SnapshotLink(BaseOperatorLink):
+    """To the record of the snapshot that `ingest` made, in the plugin's API."""
+
+    name = "Snapshot"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+        """Return the URL, empty for other stages."""
+        del ti_key
+        result: StageResult | None = getattr(operator, "result", None)
+        if result is None or result.stage != "ingest":
+            return ""
+        return f"{_base()}/nightshift/api/v1/datasets/{quote(result.pipeline, safe='')}/versions/{result.digest}"
 
 
 class AttemptLogLink(BaseOperatorLink):

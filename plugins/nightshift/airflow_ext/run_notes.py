@@ -15,7 +15,7 @@ from airflow.listeners import hookimpl
 from sqlalchemy import select
 
 from training.masking import masked
-from training.spec.rules.names import HELPER_SUFFIXES, PIPELINE_TAG, ROLLBACK
+from training.spec.rules.names import HELPER_SUFFIXES, HOUSEKEEPING, PIPELINE_TAG, ROLLBACK
 
 if TYPE_CHECKING:
     from airflow.models.dagrun import DagRun
@@ -28,8 +28,10 @@ FAILURE: Final = "failure"
 """Key in XCom of what a failed try said: `operators.failures` writes it."""
 MAX_CHARS: Final = 1000
 """Airflow's limit of a note."""
-DECIDES: Final = ("promote", ROLLBACK)
-"""Tasks whose result is a decision; the first that is there counts."""
+DECIDES: Final = ("promote", ROLLBACK, "tune")
+"""Tasks whose result is the outcome of a run; the first that is there counts."""
+RESOLVE: Final = "resolve"
+HOUSEKEEPING_TASKS: Final = ("repair", "collect", "clean")
 
 
 @hookimpl
@@ -50,8 +52,10 @@ def outcome_line(scalars: Mapping[str, Any]) -> str:
     """Return a decision in one line.
 
     Args:
-        scalars: of the result of a task that decides.
+        scalars: of the result of a task that decides; results of earlier versions have no `headline`.
     """
+    if scalars.get("headline"):
+        return str(scalars["headline"])
     version = scalars.get("semantic_version") or scalars.get("version")
     about = f"version {version} of {scalars.get('model')}" if version else str(scalars.get("model"))
     decision = str(scalars.get("action") if scalars.get("action") not in (None, "recorded") else scalars.get("decision"))
@@ -59,14 +63,32 @@ def outcome_line(scalars: Mapping[str, Any]) -> str:
     return f"{decision.replace('_', ' ')}: {about}" + (f"; {reasons}" if reasons else "")
 
 
+def housekeeping_line(returned: Mapping[str, Any]) -> str:
+    """Return what a run of housekeeping did in one line.
+
+    Args:
+        returned: task to the value that it returned; a task that had nothing to do is not there.
+    """
+    repaired, collected, cleaned = (returned.get(task) for task in HOUSEKEEPING_TASKS)
+    scalars = repaired.get("scalars") if isinstance(repaired, Mapping) else None
+    parts = []
+    if isinstance(scalars, Mapping):
+        parts.append(f"models compared with MLflow: {scalars.get('models')}")
+    if isinstance(collected, Mapping) and collected.get("deleted"):
+        parts.append(f"{_megabytes(collected.get('deleted'))} deleted from the store")
+    if isinstance(cleaned, int) and cleaned:
+        parts.append(f"{_megabytes(cleaned)} of old logs and pages deleted")
+    return "; ".join(parts) or "nothing to do"
+
+
 def failure_line(failures: Mapping[str, str | None]) -> str:
     """Return the failed tasks in one line.
 
     Args:
-        failures: task to what it said; None: it said nothing.
+        failures: task to the text of its error; None where it left none.
     """
-    told = [f"{task}: {words}" if words else task for task, words in failures.items()]
-    return f"failed in {'; '.join(told)}" if told else "failed"
+    parts = [f"{task}: {words}" if words else task for task, words in failures.items()]
+    return f"failed in {'; '.join(parts)}" if parts else "failed"
 
 
 def _note(dag_run: DagRun, *, is_failed: bool) -> None:
@@ -98,13 +120,24 @@ def _is_ours(session: Session, dag_id: str) -> bool:
 
     owner = next((dag_id.removesuffix(suffix) for suffix in HELPER_SUFFIXES if dag_id.endswith(suffix)), dag_id)
     tagged = select(DagTag.dag_id).where(DagTag.dag_id == owner, DagTag.name == PIPELINE_TAG)
-    return dag_id == ROLLBACK or session.scalar(tagged) is not None
+    return dag_id in (ROLLBACK, HOUSEKEEPING) or session.scalar(tagged) is not None
+
+
+def _megabytes(size: Any) -> str:
+    return f"{size / 1e6:.1f} MB" if isinstance(size, int) else "nothing"
 
 
 def _decision(session: Session, dag_run: DagRun) -> str:
-    found = next((value for task_id in DECIDES if isinstance(value := _returned(session, dag_run, task_id, RETURN_VALUE), Mapping)), {})
-    scalars = found.get("scalars")
-    return outcome_line(scalars) if isinstance(scalars, Mapping) else ""
+    if dag_run.dag_id == HOUSEKEEPING:
+        found = ((task, _returned(session, dag_run, task, RETURN_VALUE)) for task in HOUSEKEEPING_TASKS)
+        return housekeeping_line({task: value for task, value in found if value is not None})
+    decided = next((value for task_id in DECIDES if isinstance(value := _returned(session, dag_run, task_id, RETURN_VALUE), Mapping)), {})
+    scalars = decided.get("scalars")
+    if isinstance(scalars, Mapping):
+        return outcome_line(scalars)
+    # A canary's run that found no canary ends well, without a decision.
+    why = _returned(session, dag_run, RESOLVE, FAILURE)
+    return f"nothing to do: {why}" if isinstance(why, str) else ""
 
 
 def _failures(session: Session, dag_run: DagRun) -> dict[str, str | None]:

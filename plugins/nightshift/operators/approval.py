@@ -21,6 +21,7 @@ from nightshift.airflow_ext.links import report_url
 from nightshift.execution.retries import TaskArguments
 from nightshift.operators.approval_state import Answer, Person, note_answer, note_refusal, noted_answer, refusal
 from nightshift.operators.promotion import FollowOperator
+from nightshift.queries.questions import APPROVE, ASK, DECLINE, subject_words
 from nightshift.settings import Settings
 from training.errors import DeniedError, shown
 from training.format import number
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
 
     from training.registry.ledger import Entry, Ledger
 
-ASK: Final = "ask"
-APPROVE: Final = "Approve"
-DECLINE: Final = "Decline"
 LOOK_SECONDS: Final = 5.0
 MAX_REFUSALS: Final = 50
 """Refused answers to one request; each is a failed try of `ask`. Then the task fails, and a clear asks again."""
@@ -196,8 +194,7 @@ class AskOperator(HITLOperator):
             *([f"**The last answer was REFUSED**: {_cell(refused)}. The question is still open.", ""] if refused else []),
             f"**May answer:** {people}" + ("." if barred is None else f"; not {_cell(barred)}, who started the run."),
             "",
-            f"**{request.model} {version}**, as of {evidence.get('as_of')}, weights `{str(evidence['weights_digest'])[:12]}`, "
-            f"evaluation `{str(evidence['evaluation_digest'])[:12]}`.",
+            f"**{request.model} {version}**, as of {evidence.get('as_of')}, {subject_words(evidence)}.",
             "",
             "| gate | verdict | what it says |",
             "| --- | --- | --- |",

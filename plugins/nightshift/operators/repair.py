@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import http.client
 import json
 import os
@@ -15,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from nightshift.mlflow_account import account_header
 from nightshift.operators.stage import StageOperator, task_errors
 from nightshift.resolved_run import ResolvedRun
 from nightshift.settings import Settings
 from nightshift.work import Work
 from training.contracts import JsonValue, RunIdentity, StageResult, fingerprint
 from training.errors import NightshiftError, SpecError
-from training.installation import Variable
 from training.spec.rules.names import HOUSEKEEPING
 from training.store import Ref, Store
 from training.store.collector import MAX_CLOCK_DIFFERENCE
@@ -34,11 +33,6 @@ if TYPE_CHECKING:
     from training.registry.ledger import Ledger
     from training.retention.settings import Retention
 
-MLFLOW_USER: Final = Variable(
-    name="MLFLOW_TRACKING_USERNAME", set_by="others", meaning="MLflow: account at the server, with `MLFLOW_TRACKING_PASSWORD`"
-)
-MLFLOW_PASSWORD: Final = Variable(name="MLFLOW_TRACKING_PASSWORD", set_by="others", meaning="MLflow: password of the account")
-MLFLOW_TOKEN: Final = Variable(name="MLFLOW_TRACKING_TOKEN", set_by="others", meaning="MLflow: bearer token, where there is no account")
 DONE_REF: Final = "housekeeping/repair"
 """Ref to when the last whole comparison ended well."""
 KEPT_REVISIONS: Final = 10
@@ -183,7 +177,7 @@ def _aliases(mlflow_uri: str, model: str, environ: Mapping[str, str] = os.enviro
     url = f"{mlflow_uri.rstrip('/')}/api/2.0/mlflow/registered-models/get?{urllib.parse.urlencode({'name': model})}"
     if not url.startswith(("http://", "https://")):
         raise ValueError("MLflow is not behind HTTP")
-    request = urllib.request.Request(url, headers=_account(environ))  # noqa: S310 - scheme checked
+    request = urllib.request.Request(url, headers=account_header(environ))  # noqa: S310 - scheme checked
     try:
         with urllib.request.urlopen(request, timeout=ALIAS_TIMEOUT_SECONDS) as answer:  # noqa: S310 - as above
             body = json.load(answer)
@@ -192,15 +186,6 @@ def _aliases(mlflow_uri: str, model: str, environ: Mapping[str, str] = os.enviro
             return {}
         raise
     return {str(entry["alias"]): str(entry["version"]) for entry in body["registered_model"].get("aliases", [])}
-
-
-def _account(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the header of MLflow's account, as MLflow's client makes it of the same variables."""
-    if username := MLFLOW_USER.value(environ):
-        pair = f"{username}:{MLFLOW_PASSWORD.value(environ)}"
-        return {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
-    token = MLFLOW_TOKEN.value(environ)
-    return {"Authorization": f"Bearer {token}"} if token else {}
 
 
 def _done_ref(settings: Settings) -> Ref:

@@ -15,8 +15,9 @@ from nightshift.operators.failures import noted_failure
 from nightshift.resolved_run import settle
 from nightshift.settings import Settings
 from nightshift.sources import with_noted_places
-from training.contracts import JsonValue, json_object
+from training.contracts import JsonObject, JsonValue, json_object
 from training.errors import DataError, NightshiftError, UnavailableError
+from training.runtime.provenance import git_state
 from training.sources.listing import previous_snapshot
 from training.sources.schema_changes import in_words, schema_changes
 from training.sources.table_contract import contracts_of
@@ -60,11 +61,12 @@ class ResolveOperator(BaseOperator):
             backend = backend_of(settings)
             backend.check(spec)
             self._say_what_has_no_effect_here(settings.backend, backend, spec)
-            spec = resolve_uris(spec, with_noted_places(settings.home))
+            declared, spec = spec, resolve_uris(spec, with_noted_places(settings.home))
             store = Store(settings.store_uri)
             if chosen is None:
                 self._compare_schema(store, spec, as_of, settings)
             spec_uri = store.put_json(freeze(spec))
+            self._record(run.run_id, declared, as_of, parameters.overrides, settings)
         except UnavailableError:
             raise
         except NightshiftError as err:
@@ -81,6 +83,27 @@ class ResolveOperator(BaseOperator):
         settle(context, settings, settled)
         self.log.info("as of %s, spec %s%s", as_of.isoformat(), spec_uri, ", everything done again" if parameters.force else "")
         return settled
+
+    def _record(self, run_id: str, spec: PipelineSpec, as_of: datetime, overrides: JsonObject, settings: Settings) -> None:
+        """Note the run for SQL clients, with the variables of the YAML by their names."""
+        from training.database import connect
+        from training.database.pipeline_runs import SettledRun, record_run
+
+        config = freeze(spec)
+        placement = json_object(json_object(config["train"]).get("placement") or {})
+        run = SettledRun(
+            pipeline=spec.name,
+            run_id=run_id,
+            as_of=as_of,
+            git_commit=str(git_state()["commit"]),
+            parameters=overrides,
+            resource_spec={"train.placement": placement, "resources": config.get("resources")},
+            description=spec.description,
+            schedule=spec.schedule,
+            owner=spec.owner,
+            dag_config=config,
+        )
+        record_run(connect(settings.database_url), run)
 
     def _compare_schema(self, store: Store, spec: PipelineSpec, as_of: datetime, settings: Settings) -> None:
         """Compare the declared columns with those of the previous snapshot (R28): nothing has been read or trained yet.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowSkipException
 
+from nightshift.operators.failures import noted_failure
 from nightshift.operators.resolve import ResolveOperator
 from nightshift.settings import Settings
 from training.contracts import JsonValue
@@ -27,6 +28,12 @@ class ResolveCanary(ResolveOperator):
 
     @waiting_for_database()
     def execute(self, context: Context) -> dict[str, JsonValue]:
+        # The reason of a skipped run is in its note, too.
+        with noted_failure(context, AirflowSkipException):
+            self._check_has_canary(context)
+        return super().execute(context)
+
+    def _check_has_canary(self, context: Context) -> None:
         from training.registry.ledger import Ledger
 
         ledger = Ledger(Settings.from_environment().database_url)
@@ -39,7 +46,6 @@ class ResolveCanary(ResolveOperator):
             # Two pipelines may make one model; each judges its own canaries, by its own rules.
             raise AirflowSkipException(f"{made.evidence['pipeline']}{CANARY_SUFFIX} judges it")
         self.log.info("version %s has been canary since %s", canary.semantic_version or canary.version, canary.since)
-        return super().execute(context)
 
     def as_of(self, context: Context, spec: PipelineSpec, parameter: str | None) -> datetime:
         """Return the present, independent of the pipeline's schedule: a canary is judged by the data that has arrived."""

@@ -4,27 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import BaseOperator, BaseOperatorLink
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from nightshift.airflow_ext.links import AttemptLogLink, ReportLink, ReusedFromLink, report_url, task_url
+from nightshift.airflow_ext.links import (
+    AttemptLogLink,
+    MlflowLink,
+    ReportLink,
+    ReusedFromLink,
+    SnapshotLink,
+    mlflow_url,
+    report_url,
+    task_url,
+)
 from nightshift.execution.backend import Backend, StageTask, backend_of, work_at
 from nightshift.execution.outcomes import Action, StageEndedError, Verdict
 from nightshift.execution.retries import InfrastructureError
 from nightshift.operators.failures import noted_failure
+from nightshift.operators.metrics import copy_metrics
 from nightshift.operators.stage_work import needs_of, work_of
 from nightshift.resolved_run import ResolvedRun
 from nightshift.settings import Settings
 from nightshift.work import Work
 from training.contracts import ContractError, ExitCode, JsonObject, JsonValue, RunIdentity, StageResult, require_result
 from training.errors import NightshiftError
-from training.store import Store, point_at
+from training.store import Store, point_at, records
 from training.waiting import waiting_for_database
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
+
+METRICS_STAGE: Final = "train"
+"""Keeps a journal of its metrics."""
+TRACKING_RECORD: Final = "tracking.json"
+"""The id of a training's MLflow run, beside its result (`training.engine.tracking_journal`)."""
 
 
 class StageFailedError(AirflowException):
@@ -34,7 +49,9 @@ class StageFailedError(AirflowException):
 class StageOperator(BaseOperator):
     """Runs one stage of a pipeline, or finds it done."""
 
-    operator_extra_links: Collection[BaseOperatorLink] = (ReusedFromLink(), ReportLink(), AttemptLogLink())
+    operator_extra_links: Collection[BaseOperatorLink] = (
+        *(ReusedFromLink(), ReportLink(), MlflowLink(), SnapshotLink(), AttemptLogLink()),
+    )
     ui_color = "#dff0e3"
 
     def __init__(self, *, stage: str, **kwargs: Any) -> None:
@@ -43,6 +60,8 @@ class StageOperator(BaseOperator):
         self.pipeline = ""
         self.result: StageResult | None = None
         self.report_uri = ""
+        self.mlflow_url = ""
+        self.model_name = ""
         self._backend: Backend | None = None
         self._stopped = False
 
@@ -61,6 +80,7 @@ class StageOperator(BaseOperator):
         with noted_failure(context, AirflowFailException, StageFailedError, InfrastructureError), task_errors():
             settings = Settings.from_environment()
             resolved = self.resolved(context)
+            self.model_name = resolved.spec.promote.model
             work = self.work(context, resolved, settings, nonce=run.run_id if resolved.force else "")
             found = self.run_stage(context, run, resolved, work, settings)
         return self.finish(context, found, run)
@@ -73,6 +93,7 @@ class StageOperator(BaseOperator):
         with noted_failure(context, AirflowFailException, StageFailedError, InfrastructureError), task_errors():
             settings = Settings.from_environment()
             resolved = self.resolved(context)
+            self.model_name = resolved.spec.promote.model
             work = work_at(resolved.store.address(resolved.spec.name, self.stage, fingerprint))
             found = self.run_stage(context, run, resolved, work, settings, event=event)
         return self.finish(context, found, run)
@@ -132,6 +153,8 @@ class StageOperator(BaseOperator):
         is_own = found.run.owner == run.owner and found.run.try_number == run.try_number
         self.result = found if is_own else found.as_reused()
         self.report_uri = next(iter(found.reports.values()), "")
+        if self.stage == METRICS_STAGE:
+            copy_metrics(found, Settings.from_environment())
         if not is_own:
             # However old the work is: this run needs what it made.
             reused = Store(Settings.from_environment().store_uri).run_ref(found.pipeline, run.run_id, f"reused/{self.stage}")
@@ -139,12 +162,34 @@ class StageOperator(BaseOperator):
             self.log.info("already done by %s (attempt %s), nothing started: %s", found.run.owner, found.attempt_id, task_url(found.run))
         if found.attempts > 1:
             self.log.info("it took %d attempts", found.attempts)
+        self.mlflow_url = self._mlflow_url(found)
+        if self.mlflow_url:
+            self.log.info("MLflow: %s", self.mlflow_url)
         for name, uri in found.reports.items():
             self.log.info("report %s: %s", name, report_url(self.pipeline, uri))
         # Airflow sends each link to its API in a separate request, empty links too.
         unread: Any = None
         self.operator_extra_links = [link for link in type(self).operator_extra_links if link.get_link(self, ti_key=unread)]
         return self.result.to_xcom()
+
+    def _mlflow_url(self, found: StageResult) -> str:
+        """Return the URL of MLflow's page of what a stage made; empty where it made nothing there, or that is not known."""
+        settings, scalars = Settings.from_environment(), found.scalars
+        if self.stage in ("evaluate", "promote"):
+            return mlflow_url(
+                settings.mlflow_uri, model=str(scalars.get("model") or self.model_name), version=str(scalars.get("version") or "")
+            )
+        if self.stage != "train":
+            return ""
+        store = Store(settings.store_uri)
+        key = f"{store.bucket.key(store.address(found.pipeline, found.stage, found.fingerprint).uri)}/{TRACKING_RECORD}"
+        try:
+            data, uri = store.bucket.find(key), store.bucket.uri(key)
+            known = {} if data is None else records.decode(key, data, uri=uri, hint="the MLflow run is found again by its tag")
+        except NightshiftError as err:
+            self.log.warning("no link to MLflow: %s", err)
+            return ""
+        return mlflow_url(settings.mlflow_uri, model="", run_id=str(known.get("run_id") or ""))
 
     def _say(self, line: str) -> None:
         self.log.info("%s", line)

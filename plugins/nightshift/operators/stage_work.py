@@ -201,6 +201,11 @@ def _evaluation(
     part = spec_part(spec, "evaluate")
     weights, dataset = results["model"].scalars["weights_digest"], results["dataset"].digest
     covered = {"weights": weights, "dataset": dataset}
+    if not ("validation" in results and results["validation"].scalars.get("to_approve")):
+        # Nothing of it is in the evaluation, and what is done stays done.
+        results = {name: result for name, result in results.items() if name != "validation"}
+    else:
+        covered["validation"] = results["validation"].digest
     # By the candidate alone: which champion it was measured against is what is looked up here.
     own = code_of(spec, "evaluate", settings)
     ref = store.ref(f"evaluations/{fingerprint('evaluate', spec_part=part, code_version=own.version, inputs=covered)}")

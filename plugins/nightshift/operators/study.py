@@ -13,6 +13,7 @@ from nightshift.execution.backend import backend_of, work_at
 from nightshift.operators.stage import StageOperator, task_errors
 from nightshift.operators.stage_work import code_of, rivals_of
 from nightshift.resolved_run import ResolvedRun
+from nightshift.run_refs import study_ref
 from nightshift.settings import Settings
 from nightshift.work import Work
 from training.code.closure import Code
@@ -102,8 +103,18 @@ class PlanOperator(BaseOperator):
             champion = rivals_of(resolved.spec, settings)["champion"]
             settled = study.store(resolved).plan(None if champion is None else str(champion["model_uri"]))
             workers = num_workers(tune, resolved.spec.train.placement)
+            self._record(context, resolved, study.name)
         self.log.info("study %s: %d trials, %d in parallel, first those of %s", study.name, tune.trials, workers, settled or "the spec")
         return list(range(workers))
+
+    def _record(self, context: Context, resolved: ResolvedRun, study: str) -> None:
+        """Record which study the run works on, for those who look at the run while it does."""
+        ti: Any = context["ti"]
+        ref = study_ref(resolved.store, ti.dag_id, ti.run_id)
+        head = ref.read()
+        if head is None or head.value != {"study": study}:
+            # Where another process of this task was faster, it recorded the same.
+            ref.move({"study": study}, expected=head.number if head else 0)
 
 
 class TrialsOperator(StageOperator):

@@ -17,9 +17,10 @@ from airflow.sdk import DAG, Param, TriggerRule
 from nightshift.airflow_ext.assets import REQUESTED, model_asset
 from nightshift.airflow_ext.pools import CPU
 from nightshift.execution.retries import TaskArguments
-from nightshift.operators.approval import ASK, AnswerOperator, AskOperator, with_refusals
+from nightshift.operators.approval import AnswerOperator, AskOperator, with_refusals
+from nightshift.queries.questions import ASK
 from training.spec import PipelineSpec
-from training.spec.rules.names import APPROVAL_SUFFIX
+from training.spec.rules.names import APPROVAL_SUFFIX, HELPER_TAG
 
 MAX_RUNS: Final = 16
 """Requests that may be open at a time: older ones are superseded within seconds, so there are never many."""
@@ -34,13 +35,13 @@ def approval_dag(spec: PipelineSpec, common: TaskArguments) -> DAG:
     model = spec.promote.model
     dag = DAG(
         dag_id=f"{spec.name}{APPROVAL_SUFFIX}",
-        description=f"Asks whether a candidate of {model} may be promoted",
+        description=f"Helper of {spec.name}: asks whether a candidate of {model} may be promoted",
         doc_md=__doc__,
         schedule=[model_asset(model, REQUESTED)],
         catchup=False,
         max_active_runs=MAX_RUNS,
         is_paused_upon_creation=False,
-        tags=[*spec.tags, "approval"],
+        tags=[*spec.tags, "approval", HELPER_TAG],
         params={"request": Param(None, type=["null", "string"], description="Key of the request in the ledger; empty: the newest one.")},
     )
     with dag:

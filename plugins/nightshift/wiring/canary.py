@@ -18,7 +18,7 @@ from nightshift.operators.resolve_canary import ResolveCanary
 from nightshift.wiring.chain import first_tasks, stage_tasks
 from nightshift.wiring.trigger_params import param_of, set_params
 from training.spec import PipelineSpec
-from training.spec.rules.names import CANARY_SUFFIX
+from training.spec.rules.names import CANARY_SUFFIX, HELPER_TAG
 from training.spec.trigger_form import as_of_schema
 from training.stage_table import CANARY as STAGE
 from training.stage_table import upstream
@@ -38,7 +38,7 @@ def canary_dag(spec: PipelineSpec, spec_path: Path, common: TaskArguments) -> DA
         raise ValueError(f"{spec.name} has no canaries")
     dag = DAG(
         dag_id=f"{spec.name}{CANARY_SUFFIX}",
-        description=f"Judges the canary of {spec.promote.model} on what arrives",
+        description=f"Helper of {spec.name}: judges the canary of {spec.promote.model} on what arrives",
         doc_md=__doc__,
         schedule=AssetOrTimeSchedule(
             timetable=CronTriggerTimetable(rules.schedule, timezone=spec.timezone), assets=[model_asset(spec.promote.model, CANARY)]
@@ -46,12 +46,12 @@ def canary_dag(spec: PipelineSpec, spec_path: Path, common: TaskArguments) -> DA
         catchup=False,
         max_active_runs=1,
         is_paused_upon_creation=False,
-        tags=[*spec.tags, "canary"],
+        tags=[*spec.tags, "canary", HELPER_TAG],
     )
     with dag:
         first = first_tasks(spec, spec_path, common, operator=ResolveCanary, model=spec.promote.model)
         stage_tasks(spec, (*upstream(STAGE), STAGE), common, after=first) >> CanaryDecisionOperator(
             task_id="promote", model=spec.promote.model, alerts=spec.alerts, pool=CPU.name, **common
         )
-    set_params(dag, {"as_of": param_of({**as_of_schema(), "description": "The instant whose past may be seen; empty: now."})})
+    set_params(dag, {"as_of": param_of({**as_of_schema(spec), "description": "The instant whose past may be seen; empty: now."})})
     return dag

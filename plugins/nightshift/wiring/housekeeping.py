@@ -1,5 +1,5 @@
 """What no other task looks at: requests for approval whose time is over, MLflow where it differs from the ledger, and metrics of
-trainings during which MLflow was away. It also deletes by the retention settings (docs/retention.md).
+trainings during which MLflow was away. It also copies metrics for SQL clients, and deletes by the retention settings (docs/retention.md).
 
 `repair` is one process for all models. One model's failure fails the task, with its reason, after the others were repaired.
 `python -m training.registry check` shows the same by hand.
@@ -15,8 +15,9 @@ from airflow.sdk import DAG, CronTriggerTimetable
 from nightshift.airflow_ext.pools import CPU
 from nightshift.operators.cleaning import CleanHomeOperator, CollectOperator
 from nightshift.operators.expiry import ExpireOperator
+from nightshift.operators.metrics import CopyMetricsOperator
 from nightshift.operators.repair import RepairOperator
-from training.spec.rules.names import HOUSEKEEPING
+from training.spec.rules.names import HELPER_TAG, HOUSEKEEPING
 
 if TYPE_CHECKING:
     pass
@@ -29,17 +30,18 @@ def housekeeping_dag() -> DAG:
     """Return the DAG `housekeeping`."""
     dag = DAG(
         dag_id=HOUSEKEEPING,
-        description="Ends expired requests, sets MLflow right where it differs from the ledger, deletes what retention no longer keeps",
+        description="Helper of all pipelines: ends expired requests, aligns MLflow with the ledger, deletes by the retention settings",
         doc_md=__doc__,
         schedule=CronTriggerTimetable("17 * * * *", timezone="UTC"),
         catchup=False,
         max_active_runs=1,
         is_paused_upon_creation=False,
-        tags=["nightshift"],
+        tags=["nightshift", HELPER_TAG],
     )
     with dag:
         expire = ExpireOperator(task_id="expire", pool=CPU.name, retries=2)
         expire >> RepairOperator(task_id="repair", pool=CPU.name, retries=2)
         CollectOperator(task_id="collect", pool=CPU.name, retries=2, execution_timeout=COLLECTION_LIMIT)
         CleanHomeOperator(task_id="clean", pool=CPU.name, retries=2)
+        CopyMetricsOperator(task_id="metrics", pool=CPU.name, retries=2)
     return dag

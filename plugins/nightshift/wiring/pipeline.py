@@ -101,7 +101,7 @@ def decision_dags(spec: PipelineSpec, spec_path: Path) -> list[DAG]:
 
 def asks_people(spec: PipelineSpec) -> bool:
     """Return whether a run of the pipeline may need a person's approval."""
-    return spec.promote.approval == "required" or "approve" in spec.evaluate.severity.values()
+    return spec.promote.approval == "required" or "approve" in spec.evaluate.severity.values() or spec.validate_.drift.may_ask
 
 
 def _stage(spec: PipelineSpec, stage: str, common: TaskArguments) -> StageOperator:

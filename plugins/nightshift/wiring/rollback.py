@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from airflow.sdk import DAG, Param
 
 from nightshift.operators.rollback import RollbackOperator
-from training.spec.rules.names import ROLLBACK
+from training.spec.rules.names import HELPER_TAG, ROLLBACK
 
 if TYPE_CHECKING:
     pass
@@ -20,12 +20,12 @@ def rollback_dag() -> DAG:
     """Return the DAG `rollback`."""
     dag = DAG(
         dag_id=ROLLBACK,
-        description="Makes an earlier version of a model champion again, in seconds",
+        description="Helper of all pipelines: makes an earlier version of a model champion again, in seconds",
         doc_md=__doc__,
         schedule=None,
         catchup=False,
         is_paused_upon_creation=False,
-        tags=["nightshift"],
+        tags=["nightshift", HELPER_TAG],
         params={
             "model": Param(type="string", minLength=1, maxLength=63, description="Name in the registry."),
             "version": Param(None, type=["null", "string"], description="Number or semantic version; empty: the champion before this one."),

@@ -19,7 +19,7 @@ from nightshift.operators.study import PLAN, TRIALS, TUNE, PlanOperator, TrialsO
 from nightshift.wiring.chain import first_tasks, stage_tasks
 from nightshift.wiring.trigger_params import set_params
 from training.spec import PipelineSpec
-from training.spec.rules.names import TUNE_SUFFIX
+from training.spec.rules.names import HELPER_TAG, TUNE_SUFFIX
 from training.stage_table import TRIAL, upstream
 
 if TYPE_CHECKING:
@@ -44,12 +44,14 @@ def tune_dag(spec: PipelineSpec, spec_path: Path, common: TaskArguments, params:
     """Return `<pipeline>.tune`: a study alone, triggered with its own space and objective; it trains no candidate."""
     dag = DAG(
         dag_id=f"{spec.name}{TUNE_SUFFIX}",
-        description=f"Searches settings for {spec.promote.model}",
+        description=f"Helper of {spec.name}: searches settings for {spec.promote.model}",
         doc_md=__doc__,
         schedule=None,
         catchup=False,
         max_active_runs=1,
-        tags=[*spec.tags, "tune"],
+        # It runs only where somebody starts it: what is started would wait for somebody else.
+        is_paused_upon_creation=False,
+        tags=[*spec.tags, "tune", HELPER_TAG],
     )
     with dag:
         study_tasks(spec, common, after=stage_tasks(spec, upstream(TUNE), common, after=first_tasks(spec, spec_path, common)))

@@ -116,7 +116,7 @@ def test_a_rollback_asks_for_a_model_and_a_reason() -> None:
 
 def test_housekeeping_expires_requests_and_then_repairs_all_models_in_one_task() -> None:
     dag = housekeeping_dag()
-    assert chain_of(dag) == {"expire": {"repair"}, "repair": set(), "collect": set(), "clean": set()}
+    assert chain_of(dag) == {"expire": {"repair"}, "repair": set(), "collect": set(), "clean": set(), "metrics": set()}
     assert [task_id for task_id, task in dag.task_dict.items() if isinstance(task, MappedOperator)] == []
 
 

@@ -21,7 +21,9 @@ from airflow.serialization.serialized_objects import DagSerialization
 from nightshift.airflow_ext.alerts import deadline_missed
 from nightshift.airflow_ext.deadlines import TimeOfDayDeadline
 from nightshift.airflow_ext.timetables import CronTimetable
+from nightshift.wiring.housekeeping import housekeeping_dag
 from nightshift.wiring.pipeline import build_dag, decision_dags, pipeline_dag
+from nightshift.wiring.rollback import rollback_dag
 from training.runtime.provenance import CHECKOUT
 from training.spec import parse_spec
 
@@ -173,6 +175,21 @@ def test_a_broken_yaml_leaves_the_good_ones_loaded(tmp_path: Path) -> None:
     assert "[spec.unknown_key]" in error
     assert "[spec.unknown_key]" not in shown.getvalue()
     assert "spec.unknown_key (line" in shown.getvalue()
+
+
+def test_helper_dags_have_the_helpers_tag_and_name_their_pipeline_and_a_pipeline_does_not() -> None:
+    path = DAGS / "pipelines" / "search_ranking.yaml"
+    text = path.read_text(encoding="utf-8").replace("approval: automatic}", "approval: required, canary: {}}", 1) + TUNE
+    spec = parse_spec(text.encode())
+    helpers = decision_dags(spec, path)
+    assert [dag.dag_id for dag in helpers] == ["search_ranking.approval", "search_ranking.canary", "search_ranking.tune"]
+    # A paused one would leave what somebody starts queued for ever.
+    assert [dag.is_paused_upon_creation for dag in helpers] == [False, False, False]
+    assert all(str(dag.description).startswith("Helper of search_ranking: ") for dag in helpers)
+    shared = [housekeeping_dag(), rollback_dag()]
+    assert all(str(dag.description).startswith("Helper of all pipelines: ") for dag in shared)
+    assert all("nightshift-helper" in dag.tags and "nightshift-pipeline" not in dag.tags for dag in [*helpers, *shared])
+    assert "nightshift-helper" not in build_dag(spec, path).tags
 
 
 def test_meta_data_comes_from_the_spec(ranking: DAG) -> None:

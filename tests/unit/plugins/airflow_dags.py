@@ -13,9 +13,13 @@ from nightshift.wiring.pipeline import build_dag, decision_dags
 from nightshift.wiring.rollback import rollback_dag
 from training.runtime.provenance import CHECKOUT
 from training.spec import load_spec
+from training.spec.loader import parse_spec
+from training.spec.rules.names import TUNE_SUFFIX
 
 PIPELINES = ("search_ranking", "flight_delay")
 BUNDLE = "dags-folder"
+STUDY = b"\ntune:\n  trials: 3\n  space: {learning_rate: {float: [1e-4, 1e-2], log: true}}\n"
+"""The section of a pipeline that has a study."""
 
 
 def write_dags() -> None:
@@ -23,15 +27,19 @@ def write_dags() -> None:
     with create_session() as session:
         if session.get(DagBundleModel, BUNDLE) is None:
             session.add(DagBundleModel(name=BUNDLE))
-    _write(rollback_dag())
+    write_dag(rollback_dag())
     for name in PIPELINES:
         path = CHECKOUT / "dags" / "pipelines" / f"{name}.yaml"
         spec = load_spec(path)
         for dag in (build_dag(spec, path), *decision_dags(spec, path)):
-            _write(dag)
+            write_dag(dag)
+        # The shipped pipelines have no study: the helper DAG alone, so that the runs of the pipeline stay as they are shipped.
+        studied = parse_spec(path.read_bytes() + STUDY, path.name)
+        write_dag(next(dag for dag in decision_dags(studied, path) if dag.dag_id == f"{name}{TUNE_SUFFIX}"))
 
 
-def _write(dag: DAG) -> None:
+def write_dag(dag: DAG) -> None:
+    """Write one DAG."""
     lazy = LazyDeserializedDAG.from_dag(dag)
     with create_session() as session:
         SerializedDAG.bulk_write_to_db(BUNDLE, None, [lazy], session=session)

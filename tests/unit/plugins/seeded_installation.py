@@ -21,18 +21,31 @@ from sqlalchemy import delete
 from sqlalchemy.orm import Session
 
 from nightshift.api.application import app
-from tests.unit.plugins.airflow_dags import PIPELINES
-from training.contracts import RunIdentity, StageResult
+from nightshift.queries.studies import tune_dag_id
+from nightshift.run_refs import settled_ref, study_ref
+from nightshift.settings import Settings
+from tests.unit.plugins.airflow_dags import PIPELINES, STUDY
+from training.contracts import RunIdentity, StageRequest, StageResult
 from training.database import connect
 from training.database.schema import DatasetVersion
 from training.registry.decisions import record_candidate
 from training.registry.ledger import AliasHolder, Ledger
+from training.runtime.provenance import CHECKOUT
+from training.spec import freeze, parse_spec
+from training.store import Manifest, Store
+from training.store.leases import Lease
+from training.store.manifests import FileEntry
+from training.tuning.records import StudyStore, TrialRecord
 
 API = "/api/v1"
 DONE = "manual__2026-02-01T02:00:00+00:00"
 AS_OF = "2026-02-01T02:00:00+00:00"
+STUDY_RUN = "manual__study"
+STUDY_DIGEST = "5" * 64
 BOUNDS = {"test": ["2026-01-30T00:00:00+00:00", "2026-02-01T00:00:00+00:00"]}
 OLD, NEW = "0a1b2c3d4e5f6071", "1" * 16
+NUM_EPOCHS = 5
+STEPS_PER_EPOCH = 100
 
 
 @dataclass(frozen=True)
@@ -58,8 +71,10 @@ def seeded_installation() -> Iterator[Seeded]:
     create_auth_manager()
     _seed_runs()
     for name in PIPELINES:
+        _seed_study(name)
         seed_model(name, ("1", "accepted"), ("2", "rejected"), ("3", "needs_approval"))
         _seed_datasets(name)
+        seed_checkpoints(name)
 
     def headers(user: str, role: str | None) -> dict[str, str]:
         if role is None:
@@ -122,6 +137,35 @@ def _seed_results(session: Session, run: DagRun) -> None:
         XComModel.set(key="return_value", value=value, dag_id=run.dag_id, task_id=task_id, run_id=run.run_id, session=session)
 
 
+def _seed_study(pipeline: str) -> None:
+    """Record a study of three trials that has done two, by a run of the helper DAG."""
+    with create_session() as session:
+        dag = SerializedDagModel.get_dag(tune_dag_id(pipeline), session=session)
+        assert dag is not None
+        dag.create_dagrun(
+            run_id=STUDY_RUN,
+            run_after=datetime(2026, 2, 5, tzinfo=UTC),
+            logical_date=None,
+            data_interval=None,
+            run_type=DagRunType.MANUAL,
+            triggered_by=DagRunTriggeredByType.REST_API,
+            triggering_user_name="ada",
+            conf={},
+            state=DagRunState.RUNNING,
+            session=session,
+        )
+    store = Store(Settings.from_environment().store_uri)
+    if settled_ref(store, tune_dag_id(pipeline), STUDY_RUN).read() is not None:
+        return
+    spec = parse_spec((CHECKOUT / "dags" / "pipelines" / f"{pipeline}.yaml").read_bytes() + STUDY)
+    settled = {"spec_uri": store.put_json(freeze(spec)), "as_of": AS_OF, "force": False, "overrides": {}}
+    settled_ref(store, tune_dag_id(pipeline), STUDY_RUN).move(settled, expected=0)
+    study_ref(store, tune_dag_id(pipeline), STUDY_RUN).move({"study": STUDY_DIGEST}, expected=0)
+    study = StudyStore(store, pipeline, STUDY_DIGEST)
+    for slot, value in enumerate((0.5, 0.25)):
+        study.add(TrialRecord(slot=slot, state="complete", value=value, settings={"learning_rate": 0.001 * (slot + 1)}, epochs=3, steps=30))
+
+
 def _task_id(session: Session, run: DagRun, task_id: str) -> Any:
     found = run.get_task_instance(task_id, session=session)
     assert found is not None
@@ -147,9 +191,46 @@ def seed_model(pipeline: str, *outcomes: tuple[str, str]) -> None:
             model=pipeline,
             outcome=outcome,
             reasons=[{"gate": "gain", "passed": outcome == "accepted", "words": "gain 0.1", "severity": "fail"}],
-            evidence={"pipeline": pipeline, "evaluation_digest": number * 64, "revision": revision, "has_canary": False},
+            evidence={
+                "pipeline": pipeline,
+                "weights_digest": number * 64,
+                "evaluation_digest": number * 64,
+                "revision": revision,
+                "has_canary": False,
+            },
             decided_by=f"{pipeline}/{DONE}/promote/1",
         )
+
+
+def seed_checkpoints(pipeline: str) -> list[str]:
+    """Record a training of five epochs of the run DONE, which keeps the names of the last four; return the URIs of its checkpoints."""
+    store = Store(Settings.from_environment().store_uri)
+    address = store.address(pipeline, "train", "f" * 64)
+    address.write_request(
+        StageRequest(
+            pipeline=pipeline,
+            stage="train",
+            fingerprint="f" * 64,
+            attempt_id="a1",
+            store_uri=store.root_uri,
+            spec_uri="",
+            as_of=AS_OF,
+            inputs={},
+            run=RunIdentity(dag_id=pipeline, run_id=DONE, task_id="train"),
+        )
+    )
+    lease, found = Lease.acquire(address, owner="seeded", attempt_id="a1"), []
+    for epoch in range(1, NUM_EPOCHS + 1):
+        data = bytes([epoch] * 8)
+        files = {"block-00000": FileEntry(digest=store.objects.put_bytes(data), size_bytes=len(data))}
+        tensors = {"module/weight": {"dtype": "float32", "shape": [2], "offset": 0}}
+        meta = {"tensors": tensors, "identity": {"world_size": 1, "dataset": pipeline}, "step": STEPS_PER_EPOCH * epoch, "epoch": epoch}
+        uri = store.manifests.put(Manifest(kind="checkpoint", files=files, meta=meta))
+        lease.commit("checkpoint", {"uri": uri, "step": STEPS_PER_EPOCH * epoch, "epoch": epoch, "keep": NUM_EPOCHS - 1})
+        if epoch > 1:
+            store.run_ref(pipeline, DONE, f"checkpoints/epoch_{epoch}").move(uri, expected=0)
+        found.append(uri)
+    return found
 
 
 def _seed_datasets(pipeline: str) -> None:

@@ -73,9 +73,30 @@ def test_a_run_that_decided_has_the_decision_and_its_reasons_in_one_line(session
     assert run.note == "rejected: version 7 of search_ranking; NDCG@10 +0.1 %, required > 0.5 %"
 
 
+def test_the_headline_of_a_decision_is_the_note(session: Session) -> None:
+    line = "rejected: ndcg@10 +0.1 % [-0.8 %, +1.0 %], required > 0.5 %; version 7 of search_ranking"
+    result = {"promote": ("return_value", {"scalars": {**DECIDED, "headline": line}})}
+    run = ended(session, DagRunState.SUCCESS, result, dag_id="search_ranking")
+    assert run.note == line
+
+
+def test_a_run_of_housekeeping_names_what_was_done_and_nothing_else() -> None:
+    done = {"repair": {"scalars": {"models": 2}}, "collect": {"kept": 5, "deleted": 12_300_000}, "clean": 200_000}
+    line = "models compared with MLflow: 2; 12.3 MB deleted from the store; 0.2 MB of old logs and pages deleted"
+    assert run_notes.housekeeping_line(done) == line
+    nothing = {"collect": {"kept": 5, "deleted": 0}, "clean": 0}
+    assert run_notes.housekeeping_line({}) == run_notes.housekeeping_line(nothing) == "nothing to do"
+
+
 def test_what_moved_is_the_outcome() -> None:
     moved = {**DECIDED, "decision": "accepted", "action": "canary_ended", "semantic_version": "1.2.0", "reasons": ""}
     assert run_notes.outcome_line(moved) == "canary ended: version 1.2.0 of search_ranking"
+
+
+def test_a_canarys_run_without_a_canary_says_that_there_was_nothing_to_do(session: Session) -> None:
+    result = {"resolve": ("failure", "search_ranking has no canary")}
+    run = ended(session, DagRunState.SUCCESS, result, dag_id="search_ranking")
+    assert run.note == "nothing to do: search_ranking has no canary"
 
 
 def test_a_failed_run_names_the_task_what_it_said_and_no_password(session: Session) -> None:

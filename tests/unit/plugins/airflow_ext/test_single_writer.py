@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -14,7 +16,7 @@ from fastapi import Depends, FastAPI
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 
-from nightshift.airflow_ext.single_writer import SingleWriter
+from nightshift.airflow_ext.single_writer import MAX_BODY_BYTES, SingleWriter
 from nightshift_plugin import NightshiftPlugin
 
 NUM_REQUESTS = 24
@@ -126,6 +128,49 @@ def test_body_that_arrives_slowly_keeps_no_other_request_waiting(monkeypatch: py
     asyncio.run(run())
 
     assert bodies == [b"quick", b"slow body"]
+
+
+@pytest.mark.parametrize("is_announced", [True, False])
+def test_body_above_the_limit_is_refused_before_all_of_it_is_read(monkeypatch: pytest.MonkeyPatch, is_announced: bool) -> None:
+    monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "sqlite:////nowhere/airflow.db")
+    chunk = b"x" * (MAX_BODY_BYTES // 4)
+    num_read, sent = 0, []
+
+    async def app(scope: object, receive: object, send: object) -> None:
+        raise AssertionError("the application was asked")
+
+    async def endless() -> dict[str, object]:
+        nonlocal num_read
+        num_read += 1
+        return {"type": "http.request", "body": chunk, "more_body": True}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    headers = [(b"Content-Length", str(MAX_BODY_BYTES + 1).encode())] if is_announced else []
+    scope = {"type": "http", "method": "POST", "headers": headers}
+    asyncio.run(SingleWriter(app)(scope, endless, send))  # type: ignore[arg-type]
+
+    assert num_read == (0 if is_announced else 5)
+    assert sent[0]["status"] == 413
+    assert dict(sent[0]["headers"])[b"content-type"] == b"application/problem+json"
+    assert json.loads(sent[1]["body"])["code"] == "request.too_large"
+
+
+def test_body_of_the_limit_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "sqlite:////nowhere/airflow.db")
+    sizes: list[int] = []
+
+    async def app(_scope: object, receive: Callable[[], Awaitable[dict[str, Any]]], _send: object) -> None:
+        sizes.append(len((await receive())["body"]))
+
+    async def whole() -> dict[str, object]:
+        return {"type": "http.request", "body": b"x" * MAX_BODY_BYTES}
+
+    scope = {"type": "http", "method": "POST", "headers": [(b"content-length", str(MAX_BODY_BYTES).encode())]}
+    asyncio.run(SingleWriter(app)(scope, whole, None))  # type: ignore[arg-type]
+
+    assert sizes == [MAX_BODY_BYTES]
 
 
 def test_client_that_does_not_read_its_answer_keeps_no_other_request_waiting(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
-from nightshift.airflow_ext.links import AttemptLogLink, ReportLink, ReusedFromLink
+from nightshift.airflow_ext.links import AttemptLogLink, ReportLink, ReusedFromLink, SnapshotLink, mlflow_url
 from nightshift.execution import budget, local
 from nightshift.execution.outcomes import Ended
 from nightshift.execution.retries import InfrastructureError
@@ -154,8 +154,8 @@ def test_another_run_finds_the_work_done_and_starts_nothing(scripted: Scripted, 
 def test_task_that_is_done_sends_airflow_only_the_links_that_lead_somewhere(scripted: Scripted, run_ingest: Any) -> None:
     made, _ = run_ingest()
     reused, _ = run_ingest(run_id="r2")
-    assert [link.name for link in made.operator_extra_links] == [AttemptLogLink.name]
-    assert [link.name for link in reused.operator_extra_links] == [ReusedFromLink.name, AttemptLogLink.name]
+    assert [link.name for link in made.operator_extra_links] == [SnapshotLink.name, AttemptLogLink.name]
+    assert [link.name for link in reused.operator_extra_links] == [ReusedFromLink.name, SnapshotLink.name, AttemptLogLink.name]
     assert {link.name for link in StageOperator(task_id="train", stage="train").operator_extra_links} >= {ReportLink.name}
 
 
@@ -293,8 +293,10 @@ def test_the_second_run_at_the_same_work_waits_and_reuses(
     lease = Lease.acquire(address_of(scripted.store, other), owner=other.run.owner, attempt_id=other.attempt_id)
 
     def meanwhile(_seconds: float) -> None:
-        lease.release()
-        commit(scripted.store, other)
+        # Others sleep too: `subprocess` while it waits for a child.
+        if address_of(scripted.store, other).result() is None:
+            lease.release()
+            commit(scripted.store, other)
 
     monkeypatch.setattr(local.time, "sleep", meanwhile)
     _, values = run_ingest()
@@ -347,3 +349,15 @@ def test_reports_of_a_reused_stage_are_its_makers(scripted: Scripted, run_ingest
     for run_id in ("r1", "r2"):
         operator, _ = run_ingest(run_id=run_id)
         assert links(operator)[1] == f"http://airflow.test:8080/nightshift/reports/search_ranking/{'ab' * 32}"
+
+
+@pytest.mark.parametrize(
+    ("uri", "expected"),
+    [
+        ("http://mlflow:5000/", ("http://mlflow:5000/#/models/a%20model/versions/7", "http://mlflow:5000/#/runs/r1")),
+        ("sqlite:///mlflow.db", ("", "")),
+    ],
+)
+def test_mlflow_is_linked_where_it_is_a_server(uri: str, expected: tuple[str, str]) -> None:
+    assert (mlflow_url(uri, model="a model", version="7"), mlflow_url(uri, model="", run_id="r1")) == expected
+    assert mlflow_url(uri, model="a model") == ""

@@ -59,6 +59,7 @@ def ask(shop: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> WorkOf:
         as_of: datetime = AS_OF,
         champion: dict[str, Any] | None = None,
         weights: str = "candidates",
+        to_approve: int = 0,
         nonce: str = "",
         overrides: dict[str, Any] | None = None,
         **digests: str,
@@ -70,10 +71,10 @@ def ask(shop: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> WorkOf:
         )
         monkeypatch.setattr(stage_work, "nights_of", lambda spec, settings: [])
         monkeypatch.setattr(stage_work, "rivals_of", lambda spec, settings: {"champion": champion, "canary": None})
-        results = {
-            name: result(maker, digests.get(name, "1"), **({"weights_digest": weights} if maker == "train" else {}))
-            for name, maker in needs_of(stage, spec).items()
-        }
+        scalars: dict[str, dict[str, Any]] = {"train": {"weights_digest": weights}}
+        if to_approve:
+            scalars["validate"] = {"to_approve": to_approve}
+        results = {name: result(maker, digests.get(name, "1"), **scalars.get(maker, {})) for name, maker in needs_of(stage, spec).items()}
         return work_of(stage, resolved, results, nonce=nonce, settings=Settings.from_environment())
 
     return make
@@ -206,6 +207,15 @@ def test_once_a_model_is_champion_its_evaluation_is_the_one_that_made_it_so(ask:
     after = ask("evaluate", champion=itself)
     assert after.fingerprint == before.fingerprint
     assert after.parameters["champion"] == CHAMPION
+
+
+def test_an_evaluation_depends_on_the_validation_only_where_a_person_has_to_approve_the_data(ask: WorkOf) -> None:
+    before, other = ask("evaluate"), ask("evaluate", validation="2")
+    assert other.fingerprint == before.fingerprint
+    assert "validation" not in other.inputs
+    first, second = (ask("evaluate", validation=digest, to_approve=1) for digest in "12")
+    assert len({before.fingerprint, first.fingerprint, second.fingerprint}) == 3
+    assert second.inputs["validation"] == "file:///store/validate/2"
 
 
 def test_requests_carry_what_each_stage_is_promised(ask: WorkOf) -> None:

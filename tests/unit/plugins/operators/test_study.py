@@ -201,7 +201,7 @@ def test_a_tuned_training_is_the_work_of_its_study(night: Context) -> None:
     resolved = ResolvedRun.of(night("train"))
     settings = Settings.from_environment()
     assert needs_of("train", resolved.spec) == {"dataset": "prepare", "snapshot": "ingest", "tuning": "tune"}
-    assert needs_of("evaluate", resolved.spec) == {"model": "train", "dataset": "prepare"}
+    assert needs_of("evaluate", resolved.spec) == {"model": "train", "dataset": "prepare", "validation": "validate"}
     results = {name: result(maker) for name, maker in needs_of("train", resolved.spec).items()}
     one = work_of("train", resolved, results, nonce="", settings=settings)
     other = work_of("train", resolved, {**results, "tuning": replace(results["tuning"], digest="2")}, nonce="", settings=settings)

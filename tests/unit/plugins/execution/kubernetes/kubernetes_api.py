@@ -56,6 +56,8 @@ class KubernetesApi:
         self.is_graceful = False
         """Whether a pod that runs and is deleted stays until `finish_deletions`, as its processes save what they have."""
         self.denied = ""
+        self.refused_rights: set[str] = set()
+        """`verb resource` that this account may not do, as the cluster answers it when asked."""
         self.logs: dict[str, bytes] = {}
         self.alive_together = 0
         """Most launches that were in the cluster at once."""
@@ -115,6 +117,10 @@ class KubernetesApi:
                 self.remove(name, plural)
 
     def serve(self, method: str, path: str, query: dict[str, list[str]], body: Json | None) -> tuple[int, Any]:
+        if path.endswith("/selfsubjectaccessreviews"):
+            asked = (body or {})["spec"]["resourceAttributes"]
+            right = f"{asked['verb']} {asked['resource']}" + (f"/{asked['subresource']}" if asked["subresource"] else "")
+            return 201, {"status": {"allowed": right not in self.refused_rights}}
         parts = path.strip("/").split("/")
         at = parts.index("namespaces") + 2
         plural, name = parts[at], (parts[at + 1] if len(parts) > at + 1 else "")

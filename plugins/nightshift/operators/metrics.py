@@ -1,0 +1,70 @@
+"""Copies metrics of trainings into the table for SQL clients (docs/sql.md), by processes of Airflow: they have the database."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from airflow.sdk import BaseOperator
+
+from nightshift.settings import Settings
+from training.errors import NightshiftError
+from training.store import Bucket
+from training.waiting import waiting_for_database
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.context import Context
+    from sqlalchemy import Engine
+
+    from training.contracts import StageResult
+
+logger = logging.getLogger(__name__)
+
+ENDED: Final = frozenset({"success", "failed"})
+
+
+class CopyMetricsOperator(BaseOperator):
+    """Housekeeping's copy: what the operators of trainings did not copy, because the training failed or still works.
+
+    It also notes how runs have ended.
+    """
+
+    @waiting_for_database()
+    def execute(self, context: Context) -> int:
+        """Return the number of points that were added.
+
+        Raises:
+            UnavailableError: store or database do not answer; Airflow tries again.
+        """
+        from training.database import connect  # SQLAlchemy: a DAG file needs none of it
+        from training.database.run_metrics import copy_recent
+
+        settings = Settings.from_environment()
+        num_points = copy_recent(connect(settings.database_url), Bucket(settings.store_uri))
+        self.log.info("%d points of metrics were added to run_metric", num_points)
+        self._end_runs(context, connect(settings.database_url))
+        return num_points
+
+    def _end_runs(self, context: Context, engine: Engine) -> None:
+        """Note how runs have ended: the scheduler ends them, and must not wait for our database."""
+        from training.database.pipeline_runs import end_run, unended_runs
+
+        for pipeline, run_id in unended_runs(engine):
+            if context["ti"].get_dr_count(dag_id=pipeline, run_ids=[run_id]) == 0:
+                end_run(engine, pipeline, run_id, "lost")
+                continue
+            state = str(context["ti"].get_dagrun_state(dag_id=pipeline, run_id=run_id))
+            if state in ENDED:
+                end_run(engine, pipeline, run_id, state)
+
+
+def copy_metrics(result: StageResult, settings: Settings) -> None:
+    """Copy the metrics of a training that has ended. It never fails a task: housekeeping copies what this did not."""
+    from training.database import connect
+    from training.database.run_metrics import copy_points
+
+    try:
+        num_points = copy_points(connect(settings.database_url), Bucket(settings.store_uri), result.pipeline, result.run.run_id)
+        logger.info("%d points of metrics were added to run_metric", num_points)
+    except NightshiftError as err:
+        logger.warning("housekeeping copies the metrics later: %s", err)

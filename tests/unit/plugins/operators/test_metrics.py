@@ -1,0 +1,92 @@
+"""Metrics reach the table by the tasks of Airflow: after a training, and by housekeeping."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from nightshift.operators.metrics import CopyMetricsOperator, copy_metrics
+from nightshift.operators.resolve import ResolveOperator
+from nightshift.settings import Settings
+from tests.unit.plugins.conftest import SPEC_PATH
+from training.contracts import RunIdentity, StageResult
+from training.database import connect
+from training.errors import UnavailableError
+from training.store import Store
+from training.store.metric_journal import JournalWriter, MetricJournal
+
+RESULT = StageResult(
+    pipeline="p",
+    stage="train",
+    fingerprint="f" * 64,
+    artifact_uri="file:///store/artifact",
+    digest="d" * 64,
+    run=RunIdentity(dag_id="p", run_id="r1", task_id="train"),
+    attempt_id="a1",
+    attempts=1,
+    committed_at="2026-02-01T02:00:05+00:00",
+)
+
+
+def write(store: Store, run_id: str) -> None:
+    JournalWriter(MetricJournal(store.bucket, "p", run_id), "a1").append([("loss", 0.5, 1, 1_770_000_000_000)])
+
+
+def run_ids(settings: Settings) -> list[str]:
+    with connect(settings.database_url).connect() as connection:
+        return [str(row[0]) for row in connection.execute(text("SELECT run_id FROM run_metric ORDER BY run_id"))]
+
+
+def test_a_training_is_copied_when_it_ends_and_others_by_housekeeping(
+    settings: Settings, store: Store, execute: Any, context_of: Any
+) -> None:
+    write(store, "r1")
+    write(store, "r2")
+    copy_metrics(RESULT, settings)
+    assert run_ids(settings) == ["p:r1"]
+    assert execute(CopyMetricsOperator(task_id="metrics"), context_of("metrics")) == 1
+    assert run_ids(settings) == ["p:r1", "p:r2"]
+
+
+def test_runs_are_recorded_by_their_first_task_and_ended_by_housekeeping(
+    settings: Settings, shop: Path, execute: Any, context_of: Any
+) -> None:
+    conf = {"train": {"learning_rate": 0.01}}
+    for run_id in ("done", "broken", "gone", "works"):
+        execute(ResolveOperator(task_id="resolve", spec_path=str(SPEC_PATH)), context_of("resolve", run_id=run_id, conf=conf))
+    states = {"done": "success", "broken": "failed", "works": "running"}
+    context = context_of("metrics")
+    context["ti"].get_dr_count = lambda dag_id, run_ids: sum(run_id in states for run_id in run_ids)
+    context["ti"].get_dagrun_state = lambda dag_id, run_id: states[run_id]
+    execute(CopyMetricsOperator(task_id="metrics"), context)
+    query = "SELECT run_uuid, experiment, status, ended_at IS NULL FROM bi_experiment_run"
+    with connect(settings.database_url).connect() as connection:
+        found = {row[0].partition(":")[2]: tuple(row[1:]) for row in connection.execute(text(query))}
+        (owner, config) = connection.execute(text("SELECT owner, dag_config FROM bi_pipelines")).one()
+        (parameters,) = connection.execute(text("SELECT parameters FROM bi_runs WHERE run_id = 'search_ranking:done'")).one()
+    ranking = "search_ranking"
+    assert found == {
+        "done": (ranking, "completed", 0),
+        "broken": (ranking, "failed", 0),
+        "gone": (ranking, "killed", 0),
+        "works": (ranking, "running", 1),
+    }
+    assert owner
+    assert "SHOP_URI" in config
+    assert str(settings.home) not in config
+    assert json.loads(parameters) == {"train.learning_rate": 0.01}
+
+
+def test_a_store_that_is_away_fails_no_training(
+    settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def away(_journal: MetricJournal) -> None:
+        raise UnavailableError("storage.unavailable", "no answer")
+
+    monkeypatch.setattr(MetricJournal, "places", away)
+    copy_metrics(RESULT, settings)
+    assert "housekeeping copies the metrics later" in caplog.text
