@@ -85,5 +85,5 @@ def test_airflows_own_backfill_runs_each_night_as_of_its_slot(tmp_path: Path) ->
             nights = sorted(datetime.fromisoformat(installation.xcom(name, run["dag_run_id"], "resolve")["as_of"]) for run in runs)
             assert nights == [datetime(2026, 1, day, 2, tzinfo=UTC) for day in (10, 11)]
             notes = [str(installation.api.get(f"/dags/{name}/dagRuns/{run['dag_run_id']}")["note"]) for run in runs]
-            assert any(note.startswith("promoted: version 1.0.0 of ") for note in notes), notes
+            assert any(note.startswith("promoted: ") and "; version 1.0.0 of " in note for note in notes), notes
             assert all(" of " in note for note in notes), notes

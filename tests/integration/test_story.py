@@ -2,73 +2,31 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from mlflow import MlflowClient
 
-from devstack.shop import write_day
 from tests.integration.installation import Installation
+from tests.integration.story_pipeline import BAD, GOOD, StoryPipeline
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 MODEL = "story"
-NUM_DAYS = 9
-NUM_SEARCHES = 600
-GOOD = {"epochs": 3, "learning_rate": 2e-2}
-BAD = {"epochs": 1, "learning_rate": 1e-7}
-NEVER = "0 3 1 1 *"
 
 
 @pytest.fixture(scope="module")
 def story(installation: Installation) -> Story:
-    return Story(installation)
+    return Story(installation, MODEL, approve_own=True)
 
 
-class Story:
-    """A pipeline whose days end yesterday, for a canary is judged by what has arrived by now."""
-
-    def __init__(self, installation: Installation) -> None:
-        self.installation = installation
-        self.today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-        for number in range(1, NUM_DAYS + 1):
-            write_day(installation.shop, (self.today - timedelta(days=number)).date(), searches=NUM_SEARCHES)
-        text = (installation.dags / "pipelines" / "search_ranking.yaml").read_text(encoding="utf-8")
-        for old, new in (
-            ("name: search_ranking", f"name: {MODEL}"),
-            ('schedule: "0 2 * * *"\n', ""),
-            ('deadline: "07:00"\n', ""),
-            ("window: 30d", "window: 4d"),
-            ("wait: 2h", "wait: 1m"),
-            ("test: 2d", "test: 1d"),
-            ("processes_per_node: 2", "processes_per_node: 1"),
-            ("volume_change: 0.2", "volume_change: 2.0"),
-            # The first champion is worse than a naive baseline on purpose.
-            ("slice_support: 500", "slice_support: 2000\n  severity: {naive_baseline: warn}"),
-            (
-                "promote: {model: search_ranking, approval: automatic}",
-                f"promote: {{model: {MODEL}, approval: automatic, approve_own: true, "
-                f'canary: {{for: 1s, support: 200, schedule: "{NEVER}", tolerance: 0.02}}}}',
-            ),
-        ):
-            assert old in text, old
-            text = text.replace(old, new)
-        self.path = installation.dags / "pipelines" / f"{MODEL}.yaml"
-        self.path.write_text(text, encoding="utf-8")
-        shutil.copy(installation.dags / "search_ranking.py", installation.dags / f"{MODEL}.py")
-
-    def change(self, old: str, new: str) -> None:
-        text = self.path.read_text(encoding="utf-8")
-        assert old in text
-        self.path.write_text(text.replace(old, new), encoding="utf-8")
+class Story(StoryPipeline):
+    """What a person does with Airflow's page, and sees there."""
 
     def night(self, days_ago: int, train: dict[str, Any], *, run_id: str) -> dict[str, Any]:
         """Run a night; return promote's scalars."""
-        as_of = self.today - timedelta(days=days_ago) + timedelta(hours=2)
-        run = self.installation.trigger(MODEL, {"as_of": as_of.isoformat(), "train": train}, run_id=run_id)
+        run = self.installation.trigger(MODEL, {"as_of": self.as_of(days_ago), "train": train}, run_id=run_id)
         assert self.installation.wait(MODEL, run) == "success", self.installation.why(MODEL, run)
         return dict(self.installation.result(MODEL, run, "promote").scalars)
 

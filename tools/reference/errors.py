@@ -31,7 +31,7 @@ RAISED_AS: Final[Mapping[str, str]] = {
     "BadDayError": "SpecError",
 }
 """Function to what its code ends as."""
-OTHER_PREFIXES: Final = ("nightshift", "devstack", "training", "importlib", "mlflow.genai", "google")
+OTHER_PREFIXES: Final = ("nightshift", "devstack", "training", "importlib", "mlflow.genai", "mlflow.user", "google")
 """Of dotted names that are not codes: tags, modules."""
 PLACES: Final = frozenset(
     {
