@@ -24,6 +24,7 @@ INSTALLATIONS: Final[tuple[tuple[str, ...], ...]] = (
         "chaos/test_sleep.py",
         "integration/test_tuning.py",
         "integration/test_story.py",
+        "integration/test_story_by_commands.py",
         "integration/test_approval_in_a_browser.py",
     ),
 )

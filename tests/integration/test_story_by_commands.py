@@ -6,13 +6,11 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nightshift.client import Client, client_of
-from tests.command_examples import examples
 from tests.integration.installation import ROOT, Installation
 from tests.integration.story_pipeline import BAD, GOOD, StoryPipeline
 from training.errors import DeniedError
@@ -142,35 +140,3 @@ def test_a_models_life(installation: Installation, teller: Callable[[Installatio
     tell.roll_back("complaints from the shop")
     installation.until(lambda: tell.champion() == "1" or None, "the rollback", timeout_seconds=300)
     assert tell.outcomes()[-1][:2] == ("1", "rolled_back")
-
-
-PIPELINE, NIGHT = "search_ranking", "night-2026-02-01"
-REFUSED = {
-    "approve": (77, "[version.unknown]"),
-    "decline": (77, "[version.unknown]"),
-    "rollback": (77, "[rollback.nothing]"),
-    "compare": (77, "[version.unknown]"),
-    "datasets show": (77, "[snapshot.unknown]"),
-    "datasets deprecate": (77, "[snapshot.unknown]"),
-    "backfill": (77, "[backfill.paused]"),
-}
-"""Beginning of an example to its exit code and error here: the installation has one night, and nobody who types."""
-
-
-def test_each_example_of_the_help_runs(installation: Installation, tmp_path: Path) -> None:
-    """The night that they name is run first. Those that need what is not here are refused for that reason, and for no other."""
-    run = installation.trigger(PIPELINE, {"as_of": "2026-02-01T02:00:00+00:00"}, run_id=NIGHT)
-    assert installation.wait(PIPELINE, run) == "success", installation.why(PIPELINE, run)
-    installation.api.patch(f"/dags/{PIPELINE}", {"is_paused": True})
-    (tmp_path / "dags").symlink_to(installation.dags)
-    failed = []
-    for words in examples():
-        command = [sys.executable, "-m", "nightshift.console", *words]
-        # `open` finds no browser.
-        environment = {**installation.environment, "BROWSER": "false"}
-        done = subprocess.run(command, env=environment, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-        beginning = next((each for each in REFUSED if " ".join(words).startswith(each)), None)
-        code, error = (0, "") if beginning is None else REFUSED[beginning]
-        if (done.returncode, error in done.stderr) != (code, True):
-            failed.append(f"{words} ended with {done.returncode}\n{done.stdout}\n{done.stderr}")
-    assert not failed, "\n\n".join(failed)
