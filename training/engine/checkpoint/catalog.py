@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Final
 
-from training.contracts import StageRequest
+from training.contracts import StageRequest, StageResult
 from training.engine.checkpoint.chunks import Saved, read_index
 from training.errors import DataError, DeniedError, Problem, SpecError, shown
 from training.store import Manifest, Store
@@ -47,6 +47,7 @@ def listings(store: Store, pipeline: str, run: str | None = None) -> list[Listin
     """Return the checkpoints of a pipeline's trainings, or of one run; of each run the oldest first.
 
     A training that several runs asked for counts for each of them. A run whose code was changed in between has several trainings.
+    A run that reused another run's training has that run's checkpoints: their `run` is the one that trained.
     """
     found: list[Listing] = []
     for fingerprint in store.bucket.folders(f"stages/{pipeline}/{STAGE}"):
@@ -56,6 +57,8 @@ def listings(store: Store, pipeline: str, run: str | None = None) -> list[Listin
         for asked in sorted({request.run.run_id for request in requests(store, pipeline, fingerprint)}):
             if run is None or run == asked:
                 found += _named(store, pipeline, asked, saved)
+    if not found and run is not None and (trained := _reused_training(store, pipeline, run)) is not None:
+        found += _named(store, pipeline, trained.run.run_id, _saved(store, pipeline, trained.fingerprint))
     return sorted(found, key=lambda listing: (listing.run, listing.saved_at, listing.step))
 
 
@@ -168,6 +171,18 @@ def _nearest(store: Store, there: Sequence[Listing], listing: Listing) -> str:
 
 def _runs(store: Store, pipeline: str) -> list[str]:
     return sorted({listing.run for listing in listings(store, pipeline)})[-10:]
+
+
+def _reused_training(store: Store, pipeline: str, run: str) -> StageResult | None:
+    """Return the result of the training that a run found instead of training; None where it reused none, or that is deleted."""
+    head = store.run_ref(pipeline, run, f"reused/{STAGE}").read()
+    if head is None:
+        return None
+    for fingerprint in store.bucket.folders(f"stages/{pipeline}/{STAGE}"):
+        result = store.address(pipeline, STAGE, fingerprint).result()
+        if result is not None and result.artifact_uri == head.value:
+            return result
+    return None
 
 
 def _saved(store: Store, pipeline: str, fingerprint: str) -> list[Listing]:

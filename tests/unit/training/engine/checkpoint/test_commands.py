@@ -15,11 +15,12 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from tests.unit.training.engine.checkpoint.test_sharded_resume import Parts
 from tests.unit.training.engine.loop_bench import LoopBench, stop_after
-from training.contracts import ExitCode
+from training.contracts import ExitCode, StageResult
 from training.engine.checkpoint.cli import main
 from training.engine.checkpoint.savers import Savers
 from training.engine.parallel.gang import Gang
 from training.errors import PreemptedError
+from training.store import point_at
 from training.store.addresses import StoreUri
 from training.store.checkpoint_entries import WITHDRAWN
 
@@ -79,6 +80,35 @@ def test_list_has_each_checkpoint_with_its_names_and_position(saved: LoopBench, 
     assert second["bytes"] >= sum(tensor.nbytes for tensor in state_of(saved, 1).values())
     assert run(saved, "list", "r") == 0
     assert "epoch_2" in capsys.readouterr().out
+
+
+def test_run_that_reused_the_training_has_the_checkpoints_of_the_run_that_trained(
+    saved: LoopBench, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    request, uri = saved.context().request, "store://made"
+    result = StageResult(
+        pipeline="p",
+        stage="train",
+        fingerprint=request.fingerprint,
+        artifact_uri=uri,
+        digest="d" * 64,
+        run=request.run,
+        attempt_id="a1",
+        attempts=1,
+        committed_at="2026-02-01T02:00:00+00:00",
+    )
+    assert saved.address.create_result(result)
+    point_at(saved.store.run_ref("p", "later", "reused/train"), uri)
+    point_at(saved.store.run_ref("p", "other", "reused/train"), "store://deleted")
+    assert run(saved, "list", "later", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == listed(saved, capsys)
+    assert run(saved, "restore", "later", "epoch_1") == 0
+    capsys.readouterr()
+    file = tmp_path / "out.safetensors"
+    assert run(saved, "export", "later", "best", file) == 0
+    assert read(file)[1]["nightshift.run"] == "r"
+    assert run(saved, "restore", "other", "epoch_1") == ExitCode.BAD_SPEC
+    assert "run 'other' of 'p' has no checkpoint 'epoch_1'" in capsys.readouterr().err
 
 
 def test_list_says_which_checkpoint_cannot_be_used(saved: LoopBench, capsys: pytest.CaptureFixture[str]) -> None:
