@@ -1,9 +1,11 @@
 """Peak memory and time of each stage under a memory limit, by the rows of the window.
 
     python -m benchmarks.out_of_core [--sizes 1 4 16] [--stages ingest prepare] [--split time] [--test-days 2]
-        [--limit 1GiB] [--folder /large/disk]
+        [--many-values] [--grouped] [--limit 1GiB] [--folder /large/disk]
 
-1 is 1 M rows of 20 columns, in 30 daily Parquet files. Every stage is the process that a run starts. Its memory is that of the process
+1 is 1 M rows of 20 columns, in 30 daily Parquet files. With `--many-values` there are three more: a number and a text with a value per
+eight rows (`target_encode`, and `category` that keeps the top 1,000), and a weight; `--split group` divides by that number then, and
+`--grouped` makes it the group. Every stage is the process that a run starts. Its memory is that of the process
 and all its children, read five times a second: PSS, and of it what is anonymous, that is without the pages of files that the system
 takes back where memory is short. `evaluate` and `canary` compare two models on the rows of the last `--test-days` days; the MLflow
 server that they need is not part of their memory.
@@ -65,6 +67,17 @@ MADE: Final = {"ingest": "snapshot", "prepare": "dataset", "train": "model"}
 CHAMPION: Final = ("max_depth: 4", "max_depth: 2")
 """What differs in the champion's spec."""
 MIB: Final = 2**20
+ROWS_PER_VALUE: Final = 8
+"""With `--many-values`."""
+MANY_COLUMNS: Final = """\
+      user: {type: int64}
+      name: {type: string}
+      worth: {type: double}
+"""
+MANY_FEATURES: Final = """\
+    user: {transform: target_encode, max_categories: 10000000}
+    name: {transform: category, top: 1000}
+"""
 SPLITS: Final = {
     "time": "{by: time, validation: 2d, test: TEST_DAYSd}",
     "random": "{by: random, validation: 0.1, test: 0.1}",
@@ -92,7 +105,9 @@ data:
 {"".join(f"      d{n}: {{type: double}}{chr(10)}" for n in range(DOUBLES))}\
 {"".join(f"      f{n}: {{type: float}}{chr(10)}" for n in range(FLOATS))}\
 {"".join(f"      c{n}: {{type: int32}}{chr(10)}" for n in range(CODES))}\
+MANY_COLUMNS\
   label: {{column: yes}}
+OF_ROWS\
   split: SPLIT
 prepare:
   features:
@@ -100,6 +115,7 @@ prepare:
 {"".join(f"    d{n}: {{transform: standard}}{chr(10)}" for n in range(DOUBLES))}\
 {"".join(f"    f{n}: {{transform: number}}{chr(10)}" for n in range(FLOATS))}\
 {"".join(f"    c{n}: {{transform: category}}{chr(10)}" for n in range(CODES))}\
+MANY_FEATURES\
 train: {{model: boosted_trees, seed: 3, epochs: 2, learning_rate: 0.3, settings: {{max_depth: 4}}}}
 evaluate: {{task: binary, primary: auc, slices: [word, c0]}}
 promote: {{model: rows}}
@@ -117,7 +133,31 @@ class Measured:
     digest: str
 
 
-def write_rows(folder: Path, rows: int) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What a spec says beside its features."""
+
+    split: str
+    test_days: int
+    has_many_values: bool
+    is_grouped: bool
+
+    def text(self) -> str:
+        """Return the spec."""
+        split = SPLITS[self.split].replace("TEST_DAYS", str(self.test_days))
+        of_rows = ["  weight: worth\n"] if self.has_many_values and not self.is_grouped else []
+        of_rows += ["  group: user\n"] if self.is_grouped else []
+        if self.has_many_values:
+            split = split.replace("column: c0", "column: user")
+        text = SPEC.replace("SPLIT", split).replace("OF_ROWS", "".join(of_rows))
+        if self.is_grouped:
+            text = text.replace("task: binary, primary: auc", "task: ranking, primary: ndcg@10")
+        for place, lines in (("MANY_COLUMNS", MANY_COLUMNS), ("MANY_FEATURES", MANY_FEATURES)):
+            text = text.replace(place, lines if self.has_many_values else "")
+        return text
+
+
+def write_rows(folder: Path, rows: int, *, has_many_values: bool = False) -> None:
     """Write the days' files, a day at a time; equal sizes have equal bytes."""
     connection = duckdb.connect()
     connection.execute("SET threads = 2")
@@ -138,6 +178,9 @@ def write_rows(folder: Path, rows: int) -> None:
         )
         yes = f"CAST({numbers[0]} + {numbers[1]} > 1 AS TINYINT) AS yes"
         columns = ["i AS id", f"{instant} AS at", "'w' || hash(i, 51) % 40 AS word", yes, *doubles, *floats, *codes]
+        if has_many_values:
+            value = f"CAST(hash(i, 60) % {rows // ROWS_PER_VALUE} AS BIGINT)"
+            columns += [f"{value} AS user", f"'name ' || {value} AS name", f"{numbers[2]} + 0.5 AS worth"]
         query = f"SELECT {', '.join(columns)} FROM range({first}, {first + per_day}) t(i)"  # noqa: S608 - numbers and own names
         connection.execute("SET TimeZone = 'UTC'")
         connection.execute(f"COPY ({query}) TO '{place / 'rows.parquet'}' (FORMAT parquet, ROW_GROUP_SIZE 122880)")
@@ -147,10 +190,10 @@ def write_rows(folder: Path, rows: int) -> None:
 class Stages:
     """The stages of one size, each in a process of its own."""
 
-    def __init__(self, folder: Path, limit: str, split: str, test_days: int, mlflow_url: str) -> None:
+    def __init__(self, folder: Path, limit: str, case: Case, mlflow_url: str) -> None:
         self._folder, self._limit, self._mlflow_url = folder, limit, mlflow_url
-        self._text = SPEC.replace("SPLIT", SPLITS[split]).replace("TEST_DAYS", str(test_days))
-        self._since = AS_OF.replace(hour=0) - timedelta(days=test_days)
+        self._text = case.text()
+        self._since = AS_OF.replace(hour=0) - timedelta(days=case.test_days)
         self.store = Store(str(folder / "store"))
         self.spec = self._spec_of(self._text)
         self._made: dict[str, str] = {}
@@ -296,9 +339,14 @@ def main() -> None:
     parser.add_argument("--stages", nargs="+", choices=STAGES, default=STAGES, help="each needs those that make its inputs")
     parser.add_argument("--split", choices=SPLITS, default="time", help="how rows are divided")
     parser.add_argument("--test-days", type=int, default=2, help="of 30, 1 to 27, with --split time")
+    parser.add_argument("--many-values", action="store_true", help="columns with a value per eight rows, and weights")
+    parser.add_argument("--grouped", action="store_true", help="one of them is the group, without weights; not with --split stratified")
     parser.add_argument("--limit", default="1GiB")
     parser.add_argument("--folder", type=Path, help="on a disk with about 1 GB per million rows")
     options = parser.parse_args()
+    if options.grouped and not options.many_values:
+        parser.error("--grouped needs --many-values")
+    case = Case(split=options.split, test_days=options.test_days, has_many_values=options.many_values, is_grouped=options.grouped)
     before: dict[str, tuple[int, float]] = {}
     missed: list[str] = []
     print(f"limit {options.limit}; s (growth per 4 times the rows) | MiB of PSS (of it anonymous) | spilled | digest", flush=True)
@@ -306,8 +354,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="nightshift-out-of-core-", dir=options.folder) as name, mlflow_server(Path(name)) as url:
             os.environ["NIGHTSHIFT_DATABASE"] = f"sqlite:///{name}/nightshift.db"
             os.environ["NIGHTSHIFT_HOME"] = name
-            write_rows(Path(name) / "rows", size * ROWS)
-            stages = Stages(Path(name), options.limit, options.split, options.test_days, url)
+            write_rows(Path(name) / "rows", size * ROWS, has_many_values=options.many_values)
+            stages = Stages(Path(name), options.limit, case, url)
             missed += measure_stages(stages, options.stages, size, before, parse_size(options.limit))
     print("goals missed: " + "; ".join(missed) if missed else "goals met: every stage below the limit, time in proportion")
 

@@ -17,11 +17,11 @@ def write_shards(
     matrix: Matrix,
     label: NDArray[np.float32],
     groups: NDArray[np.int32] | None,
-    order: NDArray[np.int64],
+    rows: NDArray[np.int64],
     *,
     shard_bytes: int = SHARD_BYTES,
 ) -> list[tuple[str, Path, int]]:
     """Write one split's shards below `folder`; return of each its name in the manifest, its path and its rows."""
-    writer = ShardWriter(folder, split, order, groups, num_features=matrix.cells.shape[1], shard_bytes=shard_bytes)
+    writer = ShardWriter(folder, split, rows, groups, num_features=matrix.cells.shape[1], shard_bytes=shard_bytes)
     writer.write(0, matrix, label, groups)
     return writer.files()

@@ -7,21 +7,22 @@ the metrics count that as an error of the model.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from training.data.joins import LABEL
 from training.data.slices import slices_of
 from training.data.splits import SPLITS
 from training.errors import DataError, shown
 
 if TYPE_CHECKING:
     from training.data.dataset import DatasetMeta
+    from training.data.scratch_arrays import ColumnBatches, ScratchArrays
 
 MAX_CLASSES: Final = 1000
 MAX_NAMES_SHOWN: Final = 5
@@ -62,38 +63,57 @@ class Classes:
 
 
 def number_classes(
-    labels: pa.ChunkedArray, rows: Mapping[str, NDArray[np.int64]], *, column: str, positive: str | None
+    frame: ColumnBatches, rows: Mapping[str, NDArray[np.int64]], arrays: ScratchArrays, *, column: str, positive: str | None
 ) -> tuple[NDArray[np.float32], Classes]:
     """Return the number of each row's class, [n] float32, and the classes.
 
     Args:
-        labels: [n] texts, none null.
-        rows: of each split.
+        frame: its labels are texts, none null.
+        rows: of each split, together all of them.
+        arrays: makes the arrays.
         column: of the label, for messages.
         positive: the positive class of a binary label; None for several classes.
 
     Raises:
         DataError: `label.classes`: a binary label has other than two classes, or lacks the positive one; more than 1,000 classes.
     """
-    encoded = pc.dictionary_encode(labels).combine_chunks()
-    found: list[str] = encoded.dictionary.to_pylist()
-    codes = np.asarray(encoded.indices)
+    code_of: dict[str, int] = {}
+    codes = arrays.filled(_label_codes(frame, code_of, column, positive), frame.num_rows, np.int16)
+    found = list(code_of)
     names: list[str] = []
     unseen: dict[str, tuple[str, ...]] = {}
     for split in SPLITS:
-        new = sorted({found[code] for code in np.unique(codes[rows[split]])} - set(names))
+        is_there = np.zeros(len(found), dtype=bool)
+        for part in slices_of(len(rows[split])):
+            is_there[codes[rows[split][part]]] = True
+        new = sorted({found[code] for code in np.flatnonzero(is_there)} - set(names))
         names += new
         if new and split != SPLITS[0]:
             unseen[split] = tuple(new)
     if positive is not None:
         _check_binary(names, column, positive)
         names, unseen = sorted(names, key=lambda name: name == positive), {}
-    if len(names) > MAX_CLASSES:
-        message = f"label {shown(column)} has {len(names):,} different values, at most {MAX_CLASSES:,} classes are possible"
-        raise DataError("label.classes", message, hint="check data.label.column, or derive a text with fewer values")
     number_of = {name: number for number, name in enumerate(names)}
     numbers = np.array([number_of.get(name, 0) for name in found], dtype=np.float32)
-    return numbers[codes], Classes(names=tuple(names), unseen=unseen)
+    numbered = (numbers[codes[part]] for part in slices_of(len(codes)))
+    return arrays.filled(numbered, len(codes), np.float32), Classes(names=tuple(names), unseen=unseen)
+
+
+def _label_codes(frame: ColumnBatches, code_of: dict[str, int], column: str, positive: str | None) -> Iterator[NDArray[np.int16]]:
+    """Yield the place of each row's name in `code_of`, some rows at a time; it gets the names as they appear.
+
+    Raises:
+        DataError: `label.classes`, more than 1,000 names: a column of texts with a value per row is not kept in memory.
+    """
+    for labels in frame.column_batches(LABEL):
+        encoded = pc.dictionary_encode(labels.combine_chunks())
+        here = [code_of.setdefault(name, len(code_of)) for name in encoded.dictionary.to_pylist()]
+        if len(code_of) > MAX_CLASSES:
+            if positive is not None:
+                _check_binary(list(code_of), column, positive)
+            message = f"label {shown(column)} has more than {MAX_CLASSES:,} different values, as many classes are possible"
+            raise DataError("label.classes", message, hint="check data.label.column, or derive a text with fewer values")
+        yield np.array(here, dtype=np.int16)[np.asarray(encoded.indices)]
 
 
 def check_class_numbers(labels: NDArray[np.floating[Any]], *, is_binary: bool = False) -> None:
@@ -125,7 +145,8 @@ def check_class_numbers(labels: NDArray[np.floating[Any]], *, is_binary: bool = 
 def _check_binary(names: Sequence[str], column: str, positive: str) -> None:
     listed = ", ".join(shown(name) for name in sorted(names)[:MAX_NAMES_SHOWN])
     if len(names) > 2:
-        message = f"label {shown(column)} has {len(names):,} classes, a binary label has two: {listed}"
+        count = f"more than {MAX_CLASSES:,}" if len(names) > MAX_CLASSES else f"{len(names):,}"
+        message = f"label {shown(column)} has {count} classes, a binary label has two: {listed}"
         raise DataError("label.classes", message, hint="set evaluate.task: multiclass, or derive a text with two values")
     if positive not in names:
         message = f"label {shown(column)}: no row has the positive class {shown(positive)}; found: {listed}"

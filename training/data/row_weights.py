@@ -13,40 +13,67 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.data.shards import SHARDED_SPLITS
+from training.data.slices import slices_of
 from training.errors import DataError, shown
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from training.data.mapped_shards import MappedShards
+    from training.data.scratch_arrays import ColumnBatches, ScratchArrays
 
 
-def weight_column(values: pa.ChunkedArray, rows: Mapping[str, NDArray[np.int64]], *, column: str) -> NDArray[np.float32]:
+def weight_column(
+    frame: ColumnBatches, rows: Mapping[str, NDArray[np.int64]], arrays: ScratchArrays, *, column: str
+) -> NDArray[np.float32]:
     """Return the weights of all rows, [n] float32.
 
     Args:
-        values: [n] numbers.
+        frame: has the column, of numbers.
         rows: of each split.
-        column: its name, for messages.
+        arrays: makes the array.
+        column: its name.
 
     Raises:
         DataError: `weight.value`, a weight is null, NaN, infinite, negative, or too large or too small for 32 bits; `weight.zero`, all
             weights of the training or the validation rows are 0.
     """
-    exact = values.cast("float64", safe=False).to_numpy()
-    with np.errstate(over="ignore", under="ignore"):
-        weights: NDArray[np.float32] = exact.astype(np.float32)
-    wrong = ~(np.isfinite(weights) & (weights >= 0)) | ((exact > 0) & (weights == 0))
-    if wrong.any():
-        first = exact[int(np.argmax(wrong))]
-        found = "null or NaN" if np.isnan(first) else f"{first:g}"
-        message = f"column {shown(column)}: {int(wrong.sum()):,} of {len(weights):,} weights cannot be used, the first is {found}"
-        raise DataError("weight.value", message, hint="weights are numbers >= 0: derive them in data.source.derive, or remove data.weight")
+    checks = _WeightChecks()
+    weights: NDArray[np.float32] = arrays.filled(map(checks.checked, frame.column_batches(column)), frame.num_rows, np.float32)
+    checks.finish(column)
     for split in SHARDED_SPLITS:
-        if not weights[rows[split]].any():
-            message = f"column {shown(column)}: the weights of all {len(rows[split]):,} {split} rows are 0"
+        numbers = rows[split]
+        if not any(weights[numbers[part]].any() for part in slices_of(len(numbers))):
+            message = f"column {shown(column)}: the weights of all {len(numbers):,} {split} rows are 0"
             raise DataError("weight.zero", message, hint="check data.weight and data.split")
     return weights
+
+
+class _WeightChecks:
+    """Looks at weights, a batch at a time."""
+
+    def __init__(self) -> None:
+        self._num_rows, self._num_wrong, self._first = 0, 0, 0.0
+
+    def checked(self, values: pa.ChunkedArray) -> NDArray[np.float32]:
+        """Return the next rows' weights, [n]."""
+        exact = values.cast("float64", safe=False).to_numpy()
+        with np.errstate(over="ignore", under="ignore"):
+            weights: NDArray[np.float32] = exact.astype(np.float32)
+        wrong = ~(np.isfinite(weights) & (weights >= 0)) | ((exact > 0) & (weights == 0))
+        if wrong.any():
+            self._first = self._first if self._num_wrong else float(exact[int(np.argmax(wrong))])
+            self._num_wrong += int(wrong.sum())
+        self._num_rows += len(weights)
+        return weights
+
+    def finish(self, column: str) -> None:
+        """Raise what was found in all rows."""
+        if self._num_wrong:
+            found = "null or NaN" if np.isnan(self._first) else f"{self._first:g}"
+            message = f"column {shown(column)}: {self._num_wrong:,} of {self._num_rows:,} weights cannot be used, the first is {found}"
+            hint = "weights are numbers >= 0: derive them in data.source.derive, or remove data.weight"
+            raise DataError("weight.value", message, hint=hint)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

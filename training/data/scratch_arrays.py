@@ -39,7 +39,7 @@ class ScratchArrays:
         Args:
             folder: on local disk.
         """
-        self._folder = folder
+        self.folder = folder
 
     def empty(self, num_rows: int, dtype: DTypeLike) -> NDArray[Any]:
         """Return [num_rows], not filled.
@@ -50,7 +50,7 @@ class ScratchArrays:
         kind = np.dtype(dtype)
         if num_rows * kind.itemsize <= MEMORY_BYTES:
             return np.empty(num_rows, dtype=kind)
-        with tempfile.TemporaryFile(dir=self._folder) as file:
+        with tempfile.TemporaryFile(dir=self.folder) as file:
             # Without it, a full disk would end the process by a signal when a page is written, without a word. macOS lacks it.
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(file.fileno(), 0, num_rows * kind.itemsize)
@@ -69,6 +69,11 @@ class ScratchArrays:
             first += len(values)
         return found
 
+    def selected(self, values: NDArray[Any], mask: NDArray[np.bool_]) -> NDArray[Any]:
+        """Return the values of the rows for which `mask`, [n], is true."""
+        parts = (values[part][mask[part]] for part in slices_of(len(mask)))
+        return self.filled(parts, int(np.count_nonzero(mask)), values.dtype)
+
     def numbers_of(self, mask: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Return the numbers of the rows for which `mask`, [n], is true, ascending."""
         found: NDArray[np.int64] = self.empty(int(np.count_nonzero(mask)), np.int64)
@@ -84,3 +89,22 @@ class ScratchArrays:
 def _numpy(values: pa.ChunkedArray) -> NDArray[Any]:
     found: NDArray[Any] = values.to_numpy()
     return found.astype("datetime64[us]", copy=False) if found.dtype.kind == "M" else found
+
+
+def gathered_places(codes: Iterable[NDArray[np.int32]], sizes: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    """Yield where each row stands when rows are gathered by their code, in the order of the codes, those of one code in their own order.
+
+    Args:
+        codes: [n] from 0, some rows at a time.
+        sizes: [codes] rows.
+    """
+    free = np.cumsum(sizes) - sizes
+    for here in codes:
+        order = np.argsort(here, kind="stable")
+        in_order = here[order]
+        firsts = np.flatnonzero(np.diff(in_order, prepend=-1))
+        counts = np.diff(firsts, append=len(in_order))
+        places = np.empty(len(here), dtype=np.int64)
+        places[order] = np.repeat(free[in_order[firsts]] - firsts, counts) + np.arange(len(here))
+        free[in_order[firsts]] += counts
+        yield places

@@ -6,6 +6,7 @@ A row is the features in the order of the layout (floats, then ids), then `label
 
 from __future__ import annotations
 
+import io
 import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.data.encoders import CellType
+from training.data.scratch_arrays import ScratchArrays, gathered_places
+from training.data.slices import slices_of
 from training.data.transforms import CELL_BYTES, LayoutEntry, Matrix
 
 SHARD_BYTES: Final = 128 * 1024 * 1024
@@ -63,26 +66,37 @@ def describe_layout(layout: Sequence[LayoutEntry], *, has_group: bool, has_weigh
     return {"features": features, "row_bytes": CELL_BYTES * (len(features) + 1 + has_weight + has_group)}
 
 
-def shard_order(rows: NDArray[np.int64], groups: NDArray[np.int32] | None) -> NDArray[np.int64]:
-    """Return a split's rows in the order in which they are stored, each group in one piece."""
-    return rows if groups is None else rows[np.argsort(groups[rows], kind="stable")]
+def shard_places(rows: NDArray[np.int64], groups: NDArray[np.int32], arrays: ScratchArrays) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return where each of a split's rows is stored, [rows], each group in one piece, and the place where each group begins.
+
+    Args:
+        rows: numbers of the split's rows, ascending.
+        groups: [n] of the whole frame.
+        arrays: makes the array.
+    """
+    sizes = np.zeros(int(groups.max(initial=-1)) + 1, dtype=np.int64)
+    for part in slices_of(len(rows)):
+        sizes += np.bincount(groups[rows[part]], minlength=len(sizes))
+    codes = (groups[rows[part]] for part in slices_of(len(rows)))
+    there = sizes[sizes > 0]
+    return arrays.filled(gathered_places(codes, sizes), len(rows), np.int64), np.cumsum(there) - there
 
 
-def cut(num_rows: int, row_bytes: int, *, groups: NDArray[np.int32] | None = None, shard_bytes: int = SHARD_BYTES) -> list[int]:
+def cut(num_rows: int, row_bytes: int, *, starts: NDArray[np.int64] | None = None, shard_bytes: int = SHARD_BYTES) -> list[int]:
     """Return the edges of a split's shards, `[0, …, num_rows]`: balanced to one row, or to one group where there are groups.
 
     Args:
         num_rows: of the split, at least 1.
         row_bytes: of one row.
-        groups: [num_rows] in stored order; a group never lies in two shards.
+        starts: the place where each group begins; a group never lies in two shards.
         shard_bytes: a shard's size, exceeded by no more than one group.
     """
     num_shards = -(-num_rows // max(1, shard_bytes // row_bytes))
     edges = [num_rows * number // num_shards for number in range(num_shards + 1)]
-    if groups is None:
+    if starts is None:
         return edges
-    starts = np.append(np.flatnonzero(np.diff(groups, prepend=groups[0] - 1)), num_rows)
-    snapped = starts[np.searchsorted(starts, edges)]
+    ends = np.append(starts, num_rows)
+    snapped = ends[np.searchsorted(ends, edges)]
     return [int(edge) for edge in np.unique(snapped)]
 
 
@@ -93,32 +107,34 @@ class ShardWriter:
         self,
         folder: Path,
         split: str,
-        order: NDArray[np.int64],
+        rows: NDArray[np.int64],
         groups: NDArray[np.int32] | None,
         *,
         num_features: int,
         weights: NDArray[np.float32] | None = None,
         shard_bytes: int = SHARD_BYTES,
+        arrays: ScratchArrays | None = None,
     ) -> None:
         """Decide where each row goes.
 
         Args:
             folder: on local disk; the shards are made below it.
             split: its name.
-            order: the split's rows of the frame, as `shard_order` gives them.
+            rows: numbers of the split's rows of the frame, ascending.
             groups: [n] of the whole frame, or None.
             num_features: of a row.
             weights: [n] of the whole frame, or None.
             shard_bytes: see `cut`.
+            arrays: makes arrays of rows; None: in `folder`.
         """
         self._num_cells = num_features + 1 + (weights is not None) + (groups is not None)
         self._weights = weights
-        self._edges = cut(
-            len(order), self._num_cells * CELL_BYTES, groups=None if groups is None else groups[order], shard_bytes=shard_bytes
-        )
-        # Without groups, rows are stored in the order of the frame: two arrays less.
-        self._places = None if groups is None else np.argsort(order, kind="stable")
-        self._rows = order if self._places is None else order[self._places]
+        # Without groups, rows are stored in the order of the frame.
+        self._places, starts = None, None
+        if groups is not None:
+            self._places, starts = shard_places(rows, groups, arrays or ScratchArrays(folder))
+        self._edges = cut(len(rows), self._num_cells * CELL_BYTES, starts=starts, shard_bytes=shard_bytes)
+        self._rows = rows
         self._paths = [folder / shard_name(split, number) for number in range(len(self._edges) - 1)]
         self._split = split
         for path in self._paths:
@@ -149,8 +165,7 @@ class ShardWriter:
             block[:, -1] = groups[rows]
         # A piece ends where the next row's place is not the next one, or in another shard.
         ends = np.flatnonzero((np.diff(places) != 1) | np.isin(places[1:], self._edges)) + 1
-        for begin, end in itertools.pairwise([0, *ends.tolist(), len(rows)] if len(rows) else []):
-            self._put(int(places[begin]), block[begin:end])
+        self._put(places, block, list(itertools.pairwise([0, *ends.tolist(), len(rows)] if len(rows) else [])))
         return len(rows)
 
     def files(self) -> list[tuple[str, Path, int]]:
@@ -158,8 +173,20 @@ class ShardWriter:
         sizes = np.diff(self._edges)
         return [(shard_name(self._split, number), path, int(sizes[number])) for number, path in enumerate(self._paths)]
 
-    def _put(self, place: int, block: NDArray[np.int32]) -> None:
-        shard = int(np.searchsorted(self._edges, place, side="right")) - 1
-        with self._paths[shard].open("r+b") as stream:
-            stream.seek((place - self._edges[shard]) * self._num_cells * CELL_BYTES)
-            stream.write(block.data)
+    def _put(self, places: NDArray[np.int64], block: NDArray[np.int32], pieces: Sequence[tuple[int, int]]) -> None:
+        """Write each piece of the block, from a row to before another, to the place of its first row; places ascend."""
+        firsts = places[[begin for begin, _end in pieces]]
+        shards = np.searchsorted(self._edges, firsts, side="right") - 1
+        row_bytes = self._num_cells * CELL_BYTES
+        for shard, of_shard in itertools.groupby(zip(shards.tolist(), firsts.tolist(), pieces, strict=True), key=lambda piece: piece[0]):
+            with self._paths[shard].open("r+b", buffering=0) as stream:
+                for _shard, first, (begin, end) in of_shard:
+                    stream.seek((first - self._edges[shard]) * row_bytes)
+                    _write_all(stream, block[begin:end])
+
+
+def _write_all(stream: io.FileIO, rows: NDArray[np.int32]) -> None:
+    """Write rows; a call may write a part of them where the disk is nearly full."""
+    rest = memoryview(rows.data).cast("B")
+    while len(rest):
+        rest = rest[stream.write(rest) :]

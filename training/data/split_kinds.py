@@ -26,6 +26,7 @@ from training.data.joins import LABEL
 from training.data.scratch_arrays import ScratchArrays
 from training.data.split_hash import row_hashes
 from training.data.splits import SPLITS, SplitBounds, check_sizes, decisive_times
+from training.data.strata import SmallestHashes, shares_of, value_numbers
 from training.errors import DataError, shown
 from training.spec import PipelineSpec
 
@@ -93,8 +94,8 @@ def _parts(spec: PipelineSpec, frame: Frame, arrays: ScratchArrays) -> Iterator[
     if split.by != "stratified":
         yield from (hashed_parts(batch, shares) for batch in hashes)
         return
-    strata = frame.column(split.column or LABEL)
-    yield stratified_parts(arrays.filled(hashes, frame.num_rows, np.uint64), strata, shares)
+    strata = frame.column_batches(split.column or LABEL)
+    yield from stratified_parts(arrays.filled(hashes, frame.num_rows, np.uint64), strata, shares, arrays)
 
 
 def split_meta(spec: PipelineSpec, frame: Frame, test_rows: NDArray[np.int64]) -> JsonObject | None:
@@ -141,24 +142,21 @@ def hashed_parts(hashes: NDArray[np.uint64], shares: Shares) -> Parts:
     return parts
 
 
-def stratified_parts(hashes: NDArray[np.uint64], strata: pa.ChunkedArray, shares: Shares) -> Parts:
-    """Return where each row goes such that each value of `strata`, [n], has its share in every split, to less than one row.
+def stratified_parts(
+    hashes: NDArray[np.uint64], strata: Iterable[pa.ChunkedArray], shares: Shares, arrays: ScratchArrays
+) -> Iterator[Parts]:
+    """Yield where each row goes such that each value of `strata`, [n], has its share in every split, to less than one row.
 
     Of each stratum the rows with the smallest hashes are test, the next ones validation; of equal hashes the earlier row comes first.
     Missing values are a stratum.
     """
-    encoded = pc.dictionary_encode(strata.combine_chunks(), null_encoding="encode")
-    codes = np.asarray(encoded.indices, dtype=np.int64)
-    order = np.lexsort((hashes, codes))
-    sizes = np.bincount(codes, minlength=len(encoded.dictionary))
-    firsts = np.cumsum(sizes) - sizes
-    place = np.empty(len(codes), dtype=np.int64)
-    place[order] = np.arange(len(codes)) - firsts[codes[order]]
-    test, both = (np.array([_rounded(size * share) for size in sizes.tolist()]) for share in (shares.test, shares.test + shares.validation))
-    parts = np.full(len(codes), TRAIN, dtype=np.int8)
-    parts[place < both[codes]] = VALIDATION
-    parts[place < test[codes]] = TEST
-    return parts
+    smallest = SmallestHashes(hashes, *value_numbers(strata, len(hashes), arrays), arrays)
+    test, both = (shares_of(smallest.sizes, share) for share in (shares.test, shares.test + shares.validation))
+    for is_both, is_test in zip(smallest.chosen(both), smallest.chosen(test), strict=True):
+        parts = np.full(len(is_both), TRAIN, dtype=np.int8)
+        parts[is_both] = VALIDATION
+        parts[is_test] = TEST
+        yield parts
 
 
 def named_parts(column: Iterable[pa.ChunkedArray], values: Mapping[Any, Sequence[object]] | None, *, column_name: str) -> Iterator[Parts]:
@@ -198,7 +196,3 @@ def _check_groups(parts: Parts, groups: NDArray[np.int32], *, by: str, group: st
     if divided:
         message = f"{divided} of {num_groups} groups of {group} have rows in more than one split (data.split.by: {by})"
         raise DataError("split.group_divided", message, hint=f"divide by a column that has one value per {group}")
-
-
-def _rounded(share: Fraction) -> int:
-    return math.floor(share + Fraction(1, 2))

@@ -91,14 +91,6 @@ class SplitBounds:
         return {"train": (self.start, train_end), "validation": (self.validation, validation_end), "test": (self.test, self.end)}
 
 
-def group_numbers(values: NDArray[np.generic]) -> NDArray[np.int32]:
-    """Return [n] int32: a dense number per different value, from 0 in the order of first appearance."""
-    _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
-    rank = np.empty(len(first), dtype=np.int32)
-    rank[np.argsort(first, kind="stable")] = np.arange(len(first), dtype=np.int32)
-    return rank[inverse]
-
-
 def split_rows(
     event_time: NDArray[np.datetime64],
     bounds: SplitBounds,

@@ -15,9 +15,9 @@ Sums are exact within a fold and added over folds in the order of their numbers,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 import pandas as pd
@@ -30,6 +30,9 @@ from training.data.exact_sums import ExactSum, GroupSums
 from training.data.fits import DEFAULT_MAX_CATEGORIES, ValueNumbers, check_known
 from training.data.split_hash import row_hashes
 from training.errors import DataError, shown
+
+if TYPE_CHECKING:
+    from training.data.scratch_arrays import ColumnBatches, ScratchArrays
 
 DEFAULT_SMOOTHING: Final = 10.0
 """Rows."""
@@ -61,6 +64,24 @@ def fold_numbers(key: Sequence[pa.ChunkedArray], training: NDArray[np.bool_]) ->
     found = np.full(len(training), NOT_TRAINING, dtype=np.int32)
     found[training] = row_hashes([column.filter(of_training) for column in key], FOLD_SEED) >> np.uint64(33)
     return found
+
+
+def frame_fold_numbers(frame: ColumnBatches, key: Sequence[str], training: NDArray[np.bool_], arrays: ScratchArrays) -> NDArray[np.int32]:
+    """Return `fold_numbers` of a frame's rows, [n], read some rows at a time.
+
+    Args:
+        key: names of the columns.
+        arrays: makes the array.
+    """
+
+    def numbers() -> Iterator[NDArray[np.int32]]:
+        first = 0
+        for columns in zip(*(frame.column_batches(name) for name in key), strict=True):
+            stop = first + len(columns[0])
+            yield fold_numbers(columns, training[first:stop])
+            first = stop
+
+    return arrays.filled(numbers(), frame.num_rows, np.int32)
 
 
 class TargetEncode:

@@ -25,14 +25,15 @@ from training.data.engines.registry import open_engine
 from training.data.exact_sums import exact_mean
 from training.data.frame_writer import FrameWriter
 from training.data.frames import pandas_rows
+from training.data.groups import column_numbers, kept_numbers
 from training.data.joins import LABEL, FeatureTable, MainTable
 from training.data.label_delay import META_KEY, SplitRule, split_bounds, split_lines
 from training.data.row_weights import weight_column
 from training.data.scratch_arrays import ScratchArrays
-from training.data.shards import SHARDED_SPLITS, ShardWriter, describe_layout, shard_order
+from training.data.shards import SHARDED_SPLITS, ShardWriter, describe_layout
 from training.data.split_kinds import divide, split_meta
-from training.data.splits import SPLITS, SplitBounds, check_labels, group_numbers, is_before, split_rows
-from training.data.target_encoding import TargetRows, fold_numbers
+from training.data.splits import SPLITS, SplitBounds, check_labels, is_before, split_rows
+from training.data.target_encoding import TargetRows, frame_fold_numbers
 from training.data.transforms import FeaturePlan, FittedTransforms, Matrix
 from training.data.window_plan import window_columns
 from training.errors import DataError, shown
@@ -68,10 +69,11 @@ def work(context: StageContext) -> Outcome:
             frame = _join(context, snapshot, engine)
         with context.timed("split"):
             bounds = _bounds(context.spec, snapshot)
-            divided = _divide(context.spec, frame, bounds, ScratchArrays(context.folder))
+            scratch = ScratchArrays(context.folder)
+            divided = _divide(context.spec, frame, bounds, scratch)
         with context.timed("transform"):
-            numbers = _target_rows(context.spec, divided)
-            transforms = _fit(context.spec, engine, divided, numbers)
+            numbers = _target_rows(context.spec, divided, scratch)
+            transforms = _fit(context.spec, engine, divided, numbers, scratch)
         with context.timed("store"):
             files, shards, described = _write(context, divided, transforms, numbers)
     groups, classes = divided.groups, divided.classes
@@ -172,29 +174,30 @@ def _divide(spec: PipelineSpec, frame: Frame, bounds: SplitBounds, scratch: Scra
     """Say which split each row belongs to, and what its label is; rows after the test split's end are left out."""
     event_time, group = spec.data.source.event_time, spec.data.group
     times = scratch.column(frame, event_time, "datetime64[us]")
-    groups = None if group is None else group_numbers(frame.column(group).to_numpy())
+    groups = None if group is None else column_numbers(frame, group, scratch)
     kept = is_before(times, bounds.end, groups=groups)
     if not kept.all():
         logger.info("%s rows after the test split's end at %s left out", f"{int((~kept).sum()):,}", bounds.end.isoformat())
         frame = frame.filtered(kept)
         times = scratch.column(frame, event_time, "datetime64[us]")
         # Counted again: numbers are dense.
-        groups = None if groups is None else group_numbers(groups[kept])
+        groups = None if groups is None else kept_numbers(groups, kept, scratch)
     if bounds.is_by_time:
-        frame, groups, rows = _without_gaps(spec, frame, groups, split_rows(times, bounds, groups=groups, numbers_of=scratch.numbers_of))
+        by_time = split_rows(times, bounds, groups=groups, numbers_of=scratch.numbers_of)
+        frame, groups, rows = _without_gaps(spec, frame, groups, by_time, scratch)
     else:
         rows = divide(spec, frame, bounds, groups, times, scratch)
     label, classes = _labels(spec, frame, rows, scratch)
     check_labels(label, rows, task=spec.evaluate.task, names=() if classes is None else classes.names)
     _check_objective(spec, label, rows)
     weight = spec.data.weight
-    weights = None if weight is None else weight_column(frame.column(weight), rows, column=weight)
+    weights = None if weight is None else weight_column(frame, rows, scratch, column=weight)
     frame = frame if classes is None else frame.with_label(label)
     return Divided(frame=frame, label=label, groups=groups, rows=rows, classes=classes, weights=weights)
 
 
 def _without_gaps(
-    spec: PipelineSpec, frame: Frame, groups: NDArray[np.int32] | None, rows: Rows
+    spec: PipelineSpec, frame: Frame, groups: NDArray[np.int32] | None, rows: Rows, scratch: ScratchArrays
 ) -> tuple[Frame, NDArray[np.int32] | None, Rows]:
     """Return the frame, the groups and the rows of each split without the rows of the gaps, which are in none."""
     gap = spec.data.split.gap
@@ -204,11 +207,14 @@ def _without_gaps(
     for part in rows.values():
         kept[part] = True
     logger.info("%s rows in the gaps of %s before validation and test left out", f"{int((~kept).sum()):,}", duration_text(gap))
-    numbers = np.cumsum(kept) - 1
+    of_split = np.full(frame.num_rows, -1, dtype=np.int8)
+    for number, part in enumerate(rows.values()):
+        of_split[part] = number
+    of_split = of_split[kept]
     return (
         frame.filtered(kept),
-        None if groups is None else group_numbers(groups[kept]),
-        {name: numbers[part] for name, part in rows.items()},
+        None if groups is None else kept_numbers(groups, kept, scratch),
+        {name: scratch.numbers_of(of_split == number) for number, name in enumerate(rows)},
     )
 
 
@@ -225,7 +231,7 @@ def _labels(spec: PipelineSpec, frame: Frame, rows: Rows, scratch: ScratchArrays
             check_class_numbers(label, is_binary=spec.evaluate.task == "binary")
         return label, None
     settings = spec.data.label
-    numbers, classes = number_classes(frame.column(LABEL), rows, column=settings.column, positive=settings.positive)
+    numbers, classes = number_classes(frame, rows, scratch, column=settings.column, positive=settings.positive)
     logger.info("%d classes: %s", len(classes.names), ", ".join(classes.names[:MAX_CLASSES_SHOWN]))
     for split, names in classes.unseen.items():
         listed = ", ".join(names[:MAX_CLASSES_SHOWN])
@@ -248,9 +254,12 @@ def _bounds(spec: PipelineSpec, snapshot: Manifest) -> SplitBounds:
     return split_bounds(SplitRule.of(spec), start, end, unknown)
 
 
-def _fit(spec: PipelineSpec, engine: Engine, divided: Divided, numbers: NDArray[np.int32] | None) -> FittedTransforms:
-    training = _training(divided)
-    target = None if numbers is None else TargetRows(label=divided.label[training], numbers=numbers[training])
+def _fit(
+    spec: PipelineSpec, engine: Engine, divided: Divided, numbers: NDArray[np.int32] | None, scratch: ScratchArrays
+) -> FittedTransforms:
+    training, target = _training(divided), None
+    if numbers is not None:
+        target = TargetRows(label=scratch.selected(divided.label, training), numbers=scratch.selected(numbers, training))
     plans = [
         FeaturePlan(
             name=name,
@@ -279,12 +288,12 @@ def _fit(spec: PipelineSpec, engine: Engine, divided: Divided, numbers: NDArray[
     return engine.fit(divided.frame, training, derived=derived, features=plans)
 
 
-def _target_rows(spec: PipelineSpec, divided: Divided) -> NDArray[np.int32] | None:
+def _target_rows(spec: PipelineSpec, divided: Divided, scratch: ScratchArrays) -> NDArray[np.int32] | None:
     """Return the numbers that give training rows their fold, [n]; None: no feature is made of labels."""
     if not any(feature.transform == "target_encode" for feature in spec.prepare.features.values()):
         return None
     key = (spec.data.group,) if spec.data.group else spec.data.source.key
-    return fold_numbers([divided.frame.column(name) for name in key], _training(divided))
+    return frame_fold_numbers(divided.frame, key, _training(divided), scratch)
 
 
 def _training(divided: Divided) -> NDArray[np.bool_]:
@@ -304,7 +313,13 @@ def _write(
     frame, groups, num_features = divided.frame, divided.groups, len(transforms.layout)
     writers = {
         split: ShardWriter(
-            context.folder, split, shard_order(divided.rows[split], groups), groups, num_features=num_features, weights=divided.weights
+            context.folder,
+            split,
+            divided.rows[split],
+            groups,
+            num_features=num_features,
+            weights=divided.weights,
+            arrays=ScratchArrays(context.folder),
         )
         for split in SHARDED_SPLITS
     }

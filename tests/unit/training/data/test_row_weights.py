@@ -10,9 +10,13 @@ import pyarrow as pa
 import pytest
 import torch
 
+from tests.scratch_frames import frame_of
+from training.data import scratch_arrays
+from training.data.engines import scratch_frame
 from training.data.loader import Loader, ShardSet, cut
 from training.data.mapped_shards import MappedShards
 from training.data.row_weights import ClassWeights, weight_column
+from training.data.scratch_arrays import ScratchArrays
 from training.data.shards import ShardWriter, describe_layout
 from training.data.transforms import LayoutEntry, Matrix
 from training.errors import DataError
@@ -48,15 +52,22 @@ def written(folder: Path, label: np.ndarray, weights: np.ndarray | None, groups:
         ([1, 0, 0, 0, 0, 1], "weight.zero", "2 validation rows"),
     ],
 )
-def test_weights_that_cannot_be_used_are_refused(values: list[float | None], code: str, words: str) -> None:
+@pytest.mark.parametrize("batch_rows", [1, 4, 65_536])
+def test_weights_that_cannot_be_used_are_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, values: list[float | None], code: str, words: str, batch_rows: int
+) -> None:
+    monkeypatch.setattr(scratch_frame, "BATCH_ROWS", batch_rows)
     with pytest.raises(DataError, match="column 'w'") as caught:
-        weight_column(pa.chunked_array([pa.array(values, pa.float64())]), ROWS, column="w")
+        weight_column(frame_of({"w": pa.chunked_array([pa.array(values, pa.float64())])}), ROWS, ScratchArrays(tmp_path), column="w")
     assert caught.value.code == code
     assert words in str(caught.value)
 
 
-def test_integers_and_zeros_are_weights() -> None:
-    found = weight_column(pa.chunked_array([pa.array([3, 0], pa.int64()), pa.array([0, 1, 2, 0], pa.int64())]), ROWS, column="w")
+def test_integers_and_zeros_are_weights_and_lie_on_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(scratch_arrays, "MEMORY_BYTES", 0)
+    frame = frame_of({"w": pa.chunked_array([pa.array([3, 0], pa.int64()), pa.array([0, 1, 2, 0], pa.int64())])})
+    found = weight_column(frame, ROWS, ScratchArrays(tmp_path), column="w")
+    assert isinstance(found, np.memmap)
     assert found.tolist() == [3, 0, 0, 1, 2, 0]
 
 

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from tests.shard_files import write_shards
-from training.data.shards import ShardWriter, cut, describe_layout, shard_name, shard_names, shard_order
+from training.data import scratch_arrays, slices
+from training.data.scratch_arrays import ScratchArrays
+from training.data.shards import ShardWriter, cut, describe_layout, shard_name, shard_names, shard_places
 from training.data.transforms import LayoutEntry, Matrix
 
 LAYOUT = (LayoutEntry(name="price", dtype="float32", cardinality=0), LayoutEntry(name="user", dtype="int32", cardinality=9))
@@ -31,7 +33,7 @@ def test_shards_differ_by_at_most_one_row_and_keep_to_their_size(num_rows: int) 
 
 def test_a_group_lies_in_one_shard() -> None:
     groups = np.repeat(np.arange(40, dtype=np.int32), np.arange(40) % 5 + 1)
-    edges = cut(len(groups), 4, groups=groups, shard_bytes=64)
+    edges = cut(len(groups), 4, starts=np.flatnonzero(np.diff(groups, prepend=-1)), shard_bytes=64)
     assert edges[0] == 0
     assert edges[-1] == len(groups)
     assert len(edges) > 5
@@ -40,13 +42,21 @@ def test_a_group_lies_in_one_shard() -> None:
 
 
 def test_one_group_larger_than_a_shard_makes_one_shard() -> None:
-    assert cut(100, 4, groups=np.zeros(100, dtype=np.int32), shard_bytes=40) == [0, 100]
+    assert cut(100, 4, starts=np.array([0]), shard_bytes=40) == [0, 100]
 
 
-def test_rows_of_a_group_are_stored_next_to_one_another() -> None:
+def test_rows_of_a_group_are_stored_next_to_one_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     groups = np.array([0, 1, 0, 2, 1], dtype=np.int32)
-    assert shard_order(np.array([0, 1, 2, 4]), groups).tolist() == [0, 2, 1, 4]
-    assert shard_order(np.array([0, 2, 4]), None).tolist() == [0, 2, 4]
+    places, starts = shard_places(np.array([0, 1, 2, 4]), groups, ScratchArrays(tmp_path))
+    assert (places.tolist(), starts.tolist()) == ([0, 2, 1, 3], [0, 2])
+
+    monkeypatch.setattr(scratch_arrays, "MEMORY_BYTES", 0)
+    monkeypatch.setattr(slices, "SLICE_ROWS", 7)
+    generator = np.random.default_rng(4)
+    groups, rows = generator.integers(0, 30, 200).astype(np.int32), np.flatnonzero(generator.random(200) < 0.7)
+    places, starts = shard_places(rows, groups, ScratchArrays(tmp_path))
+    assert np.argsort(places).tolist() == np.argsort(groups[rows], kind="stable").tolist()
+    assert starts.tolist() == np.flatnonzero(np.diff(np.sort(groups[rows]), prepend=-1)).tolist()
 
 
 def test_a_shard_is_features_label_group_in_four_byte_cells(tmp_path: Path) -> None:
@@ -70,10 +80,9 @@ def test_shards_do_not_depend_on_the_batches_that_they_are_written_from(tmp_path
     if groups is not None:
         groups[10:60] = groups[10:60][generator.permutation(50)]
     label, rows = generator.random(100).astype(np.float32), np.flatnonzero(np.arange(100) % 5)
-    order = shard_order(rows, groups)
-    whole = write_shards(tmp_path / "whole", "train", matrix(100), label, groups, order, shard_bytes=300)
+    whole = write_shards(tmp_path / "whole", "train", matrix(100), label, groups, rows, shard_bytes=300)
 
-    writer = ShardWriter(tmp_path / "parts", "train", order, groups, num_features=2, shard_bytes=300)
+    writer = ShardWriter(tmp_path / "parts", "train", rows, groups, num_features=2, shard_bytes=300)
     written = 0
     for first in range(0, 100, batch_rows):
         part = slice(first, first + batch_rows)

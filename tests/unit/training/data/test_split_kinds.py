@@ -8,6 +8,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ import pyarrow as pa
 import pytest
 
 from training.contracts import JsonObject
+from training.data import scratch_arrays, slices
+from training.data.scratch_arrays import ScratchArrays
 from training.data.split_hash import row_hashes
 from training.data.split_kinds import Shares, division_words, hashed_parts, is_same_division, named_parts, stratified_parts
 from training.errors import DataError
@@ -39,6 +42,11 @@ def plain_hash(seed: int, *values: object) -> int:
 def column(values: list[Any], kind: pa.DataType, pieces: int = 1) -> pa.ChunkedArray:
     edges = np.linspace(0, len(values), pieces + 1).astype(int)
     return pa.chunked_array([pa.array(values[first:last], kind) for first, last in itertools.pairwise(edges)], kind)
+
+
+def stratified(hashes: np.ndarray, strata: pa.ChunkedArray, shares: Shares, folder: Path, batch_rows: int = 7) -> np.ndarray:
+    batches = [strata.slice(first, batch_rows) for first in range(0, len(strata), batch_rows)]
+    return np.concatenate(list(stratified_parts(hashes, batches, shares, ScratchArrays(folder))))
 
 
 def generated(seed: int) -> tuple[list[int], list[str | None], list[str]]:
@@ -79,24 +87,42 @@ def test_a_group_is_never_divided_and_new_rows_move_no_other() -> None:
         assert np.array_equal(longer[1:], parts)
 
 
-def test_each_stratum_has_its_shares_to_less_than_a_row_in_any_order() -> None:
+def test_each_stratum_has_its_shares_to_less_than_a_row_in_any_order(tmp_path: Path) -> None:
     for seed in range(TABLES):
         key, _, strata = generated(seed)
         hashes = row_hashes([column(key, pa.int64())], seed)
-        parts = stratified_parts(hashes, column(strata, pa.string()), TENTHS)
+        parts = stratified(hashes, column(strata, pa.string()), TENTHS, tmp_path)
         for stratum in set(strata):
             found = parts[np.array(strata) == stratum]
             for number, share in ((1, 0.1), (2, 0.2)):
                 assert abs((found == number).sum() - share * len(found)) < 1
         order = np.random.default_rng(seed).permutation(len(key))
-        shuffled = stratified_parts(hashes[order], column([strata[row] for row in order], pa.string()), TENTHS)
+        shuffled = stratified(hashes[order], column([strata[row] for row in order], pa.string()), TENTHS, tmp_path)
         assert np.array_equal(shuffled, parts[order])
 
 
-def test_the_smallest_hashes_of_a_stratum_are_test_and_null_is_a_stratum() -> None:
+def test_strata_on_disk_are_divided_as_a_sort_of_all_rows_would_also_where_hashes_are_equal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scratch_arrays, "MEMORY_BYTES", 0)
+    monkeypatch.setattr(slices, "SLICE_ROWS", 7)
+    for seed in range(TABLES // 10):
+        random = np.random.default_rng(seed)
+        strata = random.integers(0, 6, 60)
+        hashes = random.integers(0, 40, 60).astype(np.uint64)
+        expected = np.zeros(60, dtype=np.int8)
+        for stratum in np.unique(strata):
+            rows = np.flatnonzero(strata == stratum)
+            rows = rows[np.argsort(hashes[rows], kind="stable")]
+            test, both = (int(len(rows) * share + Fraction(1, 2)) for share in (TENTHS.test, TENTHS.test + TENTHS.validation))
+            expected[rows[:both]], expected[rows[:test]] = 1, 2
+        assert stratified(hashes, column(strata.tolist(), pa.int64()), TENTHS, tmp_path).tolist() == expected.tolist()
+
+
+def test_the_smallest_hashes_of_a_stratum_are_test_and_null_is_a_stratum(tmp_path: Path) -> None:
     hashes = np.arange(20, 0, -1, dtype=np.uint64)
     strata = column(["a", None] * 10, pa.string())
-    parts = stratified_parts(hashes, strata, TENTHS)
+    parts = stratified(hashes, strata, TENTHS, tmp_path)
     assert np.flatnonzero(parts == 2).tolist() == [16, 17, 18, 19]
     assert np.flatnonzero(parts == 1).tolist() == [14, 15]
 

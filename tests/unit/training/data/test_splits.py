@@ -8,7 +8,8 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 
-from training.data.splits import SplitBounds, check_labels, group_numbers, split_rows
+from training.data.groups import group_numbers
+from training.data.splits import SplitBounds, check_labels, split_rows
 from training.errors import DataError
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
