@@ -1,8 +1,8 @@
 """How the transforms of `training.data.encoders` are fitted: training rows in batches, transforms out.
 
 Sums are exact and counts are whole numbers, so neither the order of the rows nor the batches change a bit. Of a column in memory are its
-different values (`category`) or, up to `QUANTILE_BYTES`, all values (`bucket`; beyond, they are in a file on local disk); nothing else
-grows with the rows.
+different values (`category`; with `top` up to `HELD_VALUES`) or, up to `QUANTILE_BYTES`, all values (`bucket`); what is beyond is in files
+on local disk. Nothing else grows with the rows.
 """
 
 from __future__ import annotations
@@ -24,20 +24,17 @@ from training.data.encoders import (
     Log,
     ScaledNumber,
     Standard,
-    exact,
-    is_text,
     logarithms,
     numbers,
 )
 from training.data.exact_sums import ExactMoments, ExactSum
 from training.data.quantiles import Quantiles
+from training.data.value_numbers import ValueNumbers, infinite
 from training.errors import DataError, shown
 
 DEFAULT_MAX_CATEGORIES: Final = 1_000_000
 DEFAULT_BUCKETS: Final = 10
 DEFAULT_HASH_BUCKETS: Final = 1 << 16
-FIRST_INEXACT: Final = 1 << 53
-"""Below it float64 has every integer; at it, the next one has become equal."""
 LARGEST_CELL: Final = float(np.finfo(np.float32).max)
 LARGEST_ROOT: Final = float(np.finfo(np.float64).max) ** 0.5
 """The variance of a larger deviation is infinite."""
@@ -92,7 +89,7 @@ class Finite:
             DataError: `data.nonfinite`, `data.all_missing`.
         """
         if self._num_infinite:
-            raise _infinite(self.name, self._num_infinite, self.num_rows)
+            raise infinite(self.name, self._num_infinite, self.num_rows)
         check_known(self.name, self.num_known, self.num_rows)
 
 
@@ -142,112 +139,22 @@ class NumberFit:
         return fitted
 
 
-class ValueNumbers:
-    """A number for each different value of a column, in the order of appearance, and how many rows have it."""
-
-    def __init__(self, name: str, limit: int | None) -> None:
-        """Begin without values.
-
-        Args:
-            name: of the column.
-            limit: of different values, above which rows are no longer counted; None: there is none.
-        """
-        self._name, self._limit = name, limit
-        self._number_of: dict[Any, int] = {}
-        self.counts = np.zeros(0, dtype=np.int64)
-        """[different values] rows."""
-        self.num_rows = 0
-        """Missing ones included."""
-        self._has_floats = False
-
-    @property
-    def values(self) -> list[Any]:
-        """The different values by their number."""
-        return list(self._number_of)
-
-    @property
-    def is_above_limit(self) -> bool:
-        return self._limit is not None and len(self._number_of) > self._limit
-
-    def add(self, column: pd.Series[Any]) -> NDArray[np.int64]:
-        """Count the next rows; return the number of each one's value, [n], -1 for a missing one.
-
-        Raises:
-            DataError: `schema.type`, the column holds neither numbers nor texts.
-        """
-        self.num_rows += len(column)
-        raw: Any = column
-        if not is_text(column):
-            raw = exact(column, self._name)
-            # Also integers of which one is missing here or elsewhere: pandas has them as floats.
-            self._has_floats |= raw.dtype.kind == "f"
-        codes, values = pd.factorize(raw)
-        found = np.empty(len(values) + 1, dtype=np.int64)
-        found[-1] = -1
-        if not self.is_above_limit:
-            number_of = self._number_of
-            found[:-1] = [number_of.setdefault(value, len(number_of)) for value in values.tolist()]
-            self.counts = np.concatenate([self.counts, np.zeros(len(number_of) - len(self.counts), dtype=np.int64)])
-            self.counts += np.bincount(found[codes] + 1, minlength=len(self.counts) + 1)[1:]
-        return found[codes]
-
-    def check(self) -> None:
-        """Raise what is wrong with the values of all rows.
-
-        Raises:
-            DataError: `cardinality`; `schema.type`; `data.nonfinite`; `transform.precision`, two different integers from 2**53 may have
-                become one float64.
-        """
-        if self.is_above_limit:
-            raise DataError(
-                "cardinality",
-                f"feature {shown(self._name)}: more than {self._limit:,} different values, at most {self._limit:,} are allowed",
-                hint="keep the most frequent ones (top), use the transform hash, or raise max_categories",
-            )
-        strange = next((value for value in self._number_of if not isinstance(value, str | int | float)), None)
-        if strange is not None:
-            message = f"feature {shown(self._name)}: its values are neither texts nor numbers, such as {strange}"
-            raise DataError("schema.type", message, hint="derive a text or a number in prepare.derive, or use the transform datetime")
-        if not self._has_floats:
-            return
-        num_infinite = sum(int(self.counts[number]) for value, number in self._number_of.items() if np.isinf(value))
-        if num_infinite:
-            raise _infinite(self._name, num_infinite, self.num_rows)
-        inexact = {value: number for value, number in self._number_of.items() if abs(value) >= FIRST_INEXACT}
-        if inexact:
-            num_rows = int(self.counts[list(inexact.values())].sum())
-            message = (
-                f"feature {shown(self._name)}: {num_rows} values from 2**53, such as {next(iter(inexact)):.0f}: "
-                "float64 lacks some integers there"
-            )
-            hint = "derive a text from the column in data.source.derive; integers of a column without missing values are exact"
-            raise DataError("transform.precision", message, hint=hint)
-
-    def by_frequency(self) -> NDArray[np.int64]:
-        """Return the numbers of the values, the most frequent first, of equally frequent ones the smaller."""
-        values = self.values
-        return np.array(sorted(range(len(values)), key=lambda number: (-self.counts[number], values[number])), dtype=np.int64)
-
-    def listed(self, order: NDArray[np.int64]) -> list[Any]:
-        """Return the values of these numbers as JSON has them."""
-        values = self.values
-        return [_plain(values[number]) for number in order.tolist()]
-
-
 class CategoryFit:
     """`category`; raises `cardinality`, `schema.type`, `data.nonfinite`, `transform.precision`."""
 
-    def __init__(self, settings: EncoderSettings, name: str) -> None:
+    def __init__(self, settings: EncoderSettings, name: str, folder: Path | None, memory_bytes: int) -> None:
         self._top, self._name = settings.top, name
-        self._values = ValueNumbers(name, None if settings.top is not None else settings.max_categories or DEFAULT_MAX_CATEGORIES)
+        limit = None if settings.top is not None else settings.max_categories or DEFAULT_MAX_CATEGORIES
+        self._values = ValueNumbers(name, limit, folder, memory_bytes)
 
     def add(self, column: pd.Series[Any]) -> None:
         self._values.add(column)
 
     def cells(self) -> list[tuple[str, Encoder]]:
         self._values.check()
-        order = self._values.by_frequency()[: self._top]
-        return [(self._name, Category(values=self._values.listed(order), pooled=self._top is not None))]
+        if self._top is not None:
+            return [(self._name, Category(values=self._values.most_frequent(self._top), pooled=True))]
+        return [(self._name, Category(values=self._values.listed(self._values.by_frequency())))]
 
 
 class HashFit:
@@ -316,14 +223,3 @@ def check_known(name: str, num_known: int, num_rows: int) -> None:
     """
     if not num_known:
         raise DataError("data.all_missing", f"feature {shown(name)}: all {num_rows} training values are missing", hint="drop it")
-
-
-def _infinite(name: str, num_infinite: int, num_rows: int) -> DataError:
-    message = f"feature {shown(name)}: {num_infinite} of {num_rows} training values are infinite"
-    return DataError("data.nonfinite", message, hint="remove or replace them at the source, or by NULL in data.source.derive")
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, str):
-        return value
-    return int(value) if float(value).is_integer() else float(value)

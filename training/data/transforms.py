@@ -26,6 +26,7 @@ from training.data.fits import BucketFit, CategoryFit, Fit, HashFit, IdentityFit
 from training.data.target_encoding import TargetEncode, TargetFit, TargetRows
 from training.data.text_grams import TextFit, TextGrams
 from training.data.transforms_file import FORMAT_VERSION, column_of, format_version, malformed, raw_columns, read_transforms
+from training.data.value_numbers import QUERY_BYTES
 from training.errors import DataError, shown
 from training.sql.expressions import hardened
 
@@ -175,18 +176,25 @@ class FittedTransforms:
         plain = [_Feature(plan.name, ScaledNumber(mean=0.0, fill="keep"), None, plan.name) for plan in features]
         return cls(derived=derived, derive_from=derive_from, types=types, features=plain)
 
-    def fitted(self, features: Sequence[FeaturePlan], batches: Iterable[Mapping[str, pd.Series[Any]]], folder: Path | None = None) -> Self:
+    def fitted(
+        self,
+        features: Sequence[FeaturePlan],
+        batches: Iterable[Mapping[str, pd.Series[Any]]],
+        folder: Path | None = None,
+        memory_bytes: int = QUERY_BYTES,
+    ) -> Self:
         """Return the transforms fitted on training rows.
 
         Args:
             features: those of `planned`.
             batches: of training rows, the raw or derived column of each feature; together all of them, at least one batch.
             folder: on local disk, for values that a fit has too many of; None: they stay in memory.
+            memory_bytes: of a query over those values.
 
         Raises:
             DataError: what the fits raise.
         """
-        fits = [_fit_of(plan, folder) for plan in features]
+        fits = [_fit_of(plan, folder, memory_bytes) for plan in features]
         for columns in batches:
             for plan, fit in zip(features, fits, strict=True):
                 fit.add(columns[plan.name])
@@ -303,7 +311,7 @@ class FittedTransforms:
             raise DataError("schema.missing", f"the frame lacks {', '.join(shown(name) for name in missing)}", hint="features need it")
 
 
-def _fit_of(plan: FeaturePlan, folder: Path | None) -> Fit:
+def _fit_of(plan: FeaturePlan, folder: Path | None, memory_bytes: int) -> Fit:
     """Return what fits a feature.
 
     Raises:
@@ -312,7 +320,7 @@ def _fit_of(plan: FeaturePlan, folder: Path | None) -> Fit:
     settings, name = plan.settings, plan.name
     fits: Mapping[str, Callable[[], Fit]] = {
         **dict.fromkeys(("number", "standard", "log"), lambda: NumberFit(settings, name)),
-        "category": lambda: CategoryFit(settings, name),
+        "category": lambda: CategoryFit(settings, name, folder, memory_bytes),
         "hash": lambda: HashFit(settings, name),
         "bucket": lambda: BucketFit(settings, name, folder),
         "identity": lambda: IdentityFit(name),

@@ -20,6 +20,7 @@ from training.data.engines.engine import BATCH_ROWS, Frame
 from training.data.frames import names_of_changing_types, pandas_rows
 from training.data.joins import LABEL
 from training.data.transforms import FeaturePlan, FittedTransforms
+from training.runtime.stage_memory import engine_memory_bytes
 
 MEMORY_BYTES: Final = 64 * 2**20
 """A larger frame goes to disk. A smaller one is not written, and not decoded again for every column."""
@@ -165,7 +166,7 @@ def fit_by_batch(
     """
     raw_names = [name for name in frame.schema.names if name != LABEL]
     plan = FittedTransforms.planned(raw_names, derived=derived, features=features, types=number_types(frame.schema))
-    return plan.fitted(features, _training_columns(frame, training, plan), folder)
+    return plan.fitted(features, _training_columns(frame, training, plan), folder, engine_memory_bytes())
 
 
 def _training_columns(frame: Frame, training: NDArray[np.bool_], plan: FittedTransforms) -> Iterator[dict[str, pd.Series[Any]]]:

@@ -15,11 +15,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from training.data import value_numbers
 from training.data.derived import Derived
 from training.data.encoders import EncoderSettings
 from training.data.target_encoding import TargetRows
 from training.data.transforms import FeaturePlan, FittedTransforms, Matrix
 from training.data.transforms_file import serving_inputs
+from training.data.value_numbers import ValueRuns
 from training.errors import DataError
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -408,3 +410,40 @@ def test_integers_from_2_53_of_which_one_is_missing_in_another_batch_are_no_cate
     with pytest.raises(DataError, match=r"from 2\*\*53") as caught:
         planned.fitted(plans, [{"x": pd.Series([2**60, 1])}, {"x": pd.Series([3.0, None])}])
     assert caught.value.code == "transform.precision"
+
+
+@pytest.mark.parametrize("kind", ["text", "int", "float", "int, then float"])
+def test_most_frequent_values_are_the_same_where_the_values_do_not_fit_the_memory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str
+) -> None:
+    numbers = np.random.default_rng(3).zipf(1.3, 3000) % 700
+    values = [f"w\U0001f600{n}" if n % 2 else f"w\uffee{n}" for n in numbers] if kind == "text" else (numbers + 2**40).tolist()
+    column = pd.Series(values, dtype=object if kind == "text" else "float64" if kind == "float" else "int64")
+    batches = [{"x": column[first : first + 100]} for first in range(0, 3000, 100)]
+    if kind == "int, then float":
+        batches[-1]["x"] = batches[-1]["x"].astype("float64")
+    plans = [plan("x", "category", top=50)]
+    planned = FittedTransforms.planned(["x"], derived=[], features=plans)
+    in_memory = planned.fitted(plans, batches)
+    counts = column.value_counts()
+    assert (
+        json.loads(in_memory.to_json())["features"][0]["parameters"]["values"] == sorted(counts.index, key=lambda v: (-counts[v], v))[:50]
+    )
+
+    monkeypatch.setattr(value_numbers, "HELD_VALUES", 20)
+    written = []
+    monkeypatch.setattr(value_numbers.ValueRuns, "write", lambda runs, *of, write=ValueRuns.write: written.append(1) or write(runs, *of))
+    assert planned.fitted(plans, batches, tmp_path).to_json() == in_memory.to_json()
+    assert len(written) > 20
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("late", "code"), [(2**60, "transform.precision"), (float("inf"), "data.nonfinite")])
+def test_values_are_refused_though_their_batch_is_on_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, late: float, code: str) -> None:
+    monkeypatch.setattr(value_numbers, "HELD_VALUES", 3)
+    plans = [plan("x", "category", top=2)]
+    planned = FittedTransforms.planned(["x"], derived=[], features=plans)
+    batches = [[1.0, 2.0, 3.0, 4.0], [late, late, 5.0, 6.0], [7.0, None, 8.0, 9.0]]
+    with pytest.raises(DataError, match=r"2 (values from|of 12)") as caught:
+        planned.fitted(plans, [{"x": pd.Series(batch, dtype="float64")} for batch in batches], tmp_path)
+    assert caught.value.code == code
