@@ -50,6 +50,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     "key.unused": "a warning: remove the key, or add what it needs",
     "kubernetes.unavailable": "check that the API server of the cluster answers; requests are retried",
     "label.nulls": "repair the label column, or name the time at which labels are known (`data.label.known_at`)",
+    "label.range": "derive a smaller label in `data.source.derive`, or leave the rows that the message names out",
     "label.unknown": "wait for labels, move the split (`data.split.end`), or raise `validate.unknown_labels`",
     "launch.missing": "clear the task: its stage starts from its last commit",
     "layout.devices": "write a number, x and a kind, `32xA100-80GB`; docs/large-models.md has the kinds",

@@ -10,7 +10,7 @@
 | `text` | float32 for each bucket, n-grams of the text: `training.data.text_grams` | | 0 |
 | `target_encode` | float32, smoothed mean of the label: `training.data.target_encoding` | mean of each value | the mean of all |
 | `datetime` | one or two cells for each part of an instant: `training.data.datetimes` | mean | mean, or 0 for ids |
-| `hash` | int32, 1 + BLAKE2b of the value modulo `buckets` | | 0 |
+| `hash` | int32, 1 + BLAKE2b of the value modulo `buckets`, of integers in full | | 0 |
 | `bucket` | int32, 1 + number of inner quantiles at or below the value | quantiles | 0 |
 | `identity` | int32, the value | largest value | 0, as for a value outside 0 … largest |
 
@@ -174,8 +174,11 @@ class Category:
 
 
 def stable_hash(value: str | float) -> int:
-    """Return the first 64 bits of BLAKE2b of a text, or of a number's shortest notation as float64."""
-    text = value if isinstance(value, str) else repr(float(value))
+    """Return the first 64 bits of BLAKE2b of a text, or of a number's shortest notation as float64 (of other integers: decimal)."""
+    if isinstance(value, str):
+        text = value
+    else:
+        text = repr(float(value)) if float(value) == value or not isinstance(value, int) else str(value)
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
 
 
@@ -200,8 +203,9 @@ class Hash:
         return self.buckets + 1
 
     def encode(self, column: pd.Series[Any], name: str) -> NDArray[np.int32]:
-        # Numbers hash as float64, so that 7, 7.0 and a nullable 7 are one value.
-        raw = column if is_text(column) else pd.Series(numbers(column, name))
+        # Numbers hash as float64, so that 7, 7.0 and a nullable 7 are one value; integers keep what float64 lacks.
+        is_plain = is_text(column) or pd.api.types.is_integer_dtype(column.dtype)
+        raw = column if is_plain else pd.Series(numbers(column, name))
         codes, values = pd.factorize(raw)
         ids = np.array([0, *(1 + _remembered_hash(value) % self.buckets for value in values.tolist())], dtype=np.int32)
         hashed: NDArray[np.int32] = ids[codes + 1]

@@ -24,12 +24,13 @@ from training.data.encoders import (
     Log,
     ScaledNumber,
     Standard,
+    is_text,
     logarithms,
     numbers,
 )
 from training.data.exact_sums import ExactMoments, ExactSum
 from training.data.quantiles import Quantiles
-from training.data.value_numbers import ValueNumbers, infinite
+from training.data.value_numbers import FIRST_INEXACT, ValueNumbers, inexact, infinite
 from training.errors import DataError, shown
 
 DEFAULT_MAX_CATEGORIES: Final = 1_000_000
@@ -158,15 +159,25 @@ class CategoryFit:
 
 
 class HashFit:
-    """`hash`: nothing is fitted."""
+    """`hash`: nothing is fitted; raises `transform.precision`."""
 
     def __init__(self, settings: EncoderSettings, name: str) -> None:
         self._found = (name, Hash(buckets=settings.buckets or DEFAULT_HASH_BUCKETS))
+        self._name = name
+        self._num_inexact, self._inexact = 0, 0.0
 
     def add(self, column: pd.Series[Any]) -> None:
-        """Nothing depends on the values."""
+        if is_text(column) or pd.api.types.is_integer_dtype(column.dtype):
+            return
+        values = numbers(column, self._name)
+        wrong = values[(np.abs(values) >= FIRST_INEXACT) & np.isfinite(values)]
+        if len(wrong):
+            self._inexact = self._inexact if self._num_inexact else float(wrong[0])
+            self._num_inexact += len(wrong)
 
     def cells(self) -> list[tuple[str, Encoder]]:
+        if self._num_inexact:
+            raise inexact(self._name, self._num_inexact, self._inexact)
         return [self._found]
 
 

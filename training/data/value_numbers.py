@@ -141,12 +141,7 @@ class ValueNumbers:
         if self._num_infinite:
             raise infinite(self._name, self._num_infinite, self.num_rows)
         if self._num_inexact:
-            message = (
-                f"feature {shown(self._name)}: {self._num_inexact} values from 2**53, such as {self._inexact:.0f}: "
-                "float64 lacks some integers there"
-            )
-            hint = "derive a text from the column in data.source.derive; integers of a column without missing values are exact"
-            raise DataError("transform.precision", message, hint=hint)
+            raise inexact(self._name, self._num_inexact, self._inexact)
 
     def by_frequency(self) -> NDArray[np.int64]:
         """Return the numbers of the values, the most frequent first, of equally frequent ones the smaller."""
@@ -190,6 +185,13 @@ class ValueNumbers:
             elif abs(value) >= FIRST_INEXACT:
                 self._inexact = self._inexact if self._num_inexact else float(value)
                 self._num_inexact += count
+
+
+def inexact(name: str, count: int, example: float) -> DataError:
+    """Return the error of a feature with float64 that may be an integer or its neighbour."""
+    message = f"feature {shown(name)}: {count} values from 2**53, such as {example:.0f}: float64 lacks some integers there"
+    hint = "derive a text from the column in data.source.derive; integers of a column without missing values are exact"
+    return DataError("transform.precision", message, hint=hint)
 
 
 def infinite(name: str, num_infinite: int, num_rows: int) -> DataError:

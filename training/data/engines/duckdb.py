@@ -77,6 +77,7 @@ class DuckDBEngine:
         as_of: datetime,
     ) -> ScratchFrame:
         _create_views(connection, main, features, windows)
+        _check_label(connection, main, as_of)
         for table in features:
             _check_unique(connection, table)
         num_rows = sum(pq.read_metadata(file).num_rows for file in main.paths)
@@ -184,6 +185,25 @@ def _check_unique(connection: duckdb.DuckDBPyConnection, table: FeatureTable) ->
         raise DataError("join.duplicate_key", message, hint="one row per key, or per key and event time")
 
 
+def _check_label(connection: duckdb.DuckDBPyConnection, main: MainTable, as_of: datetime) -> None:
+    """Refuse numbers that a label of 32 bits cannot hold; the cast would say which one, but not where."""
+    column = f"m.{quoted(main.label_column)}"
+    if main.label_is_text or main.label_rule is not None:
+        return
+    kind = str(connection.sql(f"SELECT {column} FROM main_rows m").types[0])  # noqa: S608 - quoted names
+    if kind != "DOUBLE":
+        return
+    keys = ", ".join(f"CAST(m.{quoted(name)} AS VARCHAR)" for name in main.key)
+    wrong = f"{_known(main, as_of)} AND isfinite({column}) AND TRY_CAST({column} AS FLOAT) IS NULL"
+    order = ", ".join(f"m.{quoted(name)} ASC NULLS LAST" for name in (main.event_time, *main.key))
+    query = f"SELECT {keys}, {column}, count(*) OVER () FROM main_rows m WHERE {wrong} ORDER BY {order} LIMIT 1"  # noqa: S608
+    for *key, value, count in connection.sql(query).fetchall():
+        first = ", ".join(f"{name}={shown(text)}" for name, text in zip(main.key, key, strict=True))
+        message = f"label {shown(main.label_column)}: {count:,} rows are beyond the numbers of 32 bits, the first is {value:g} of {first}"
+        hint = "derive a smaller label in data.source.derive, such as its logarithm, or leave such rows out (data.source.where)"
+        raise DataError("label.range", message, hint=hint)
+
+
 def _key(table: FeatureTable) -> list[str]:
     return [*table.on.values(), *([table.event_time] if table.event_time else [])]
 
@@ -204,13 +224,18 @@ def _query(
     selected += [selected_of[window.name] for window in windows]
     joins += [file.joined(f"w{number}") for number, file in enumerate(files)]
     selected.append(f"CAST({_label(main)} AS {'VARCHAR' if main.label_is_text else 'FLOAT'}) AS {quoted(LABEL)}")
+    order = ", ".join(f"m.{quoted(name)} ASC NULLS LAST" for name in (main.event_time, *main.key))
+    return f"SELECT {', '.join(selected)} FROM main_rows m {' '.join(joins)} WHERE {_known(main, as_of)} ORDER BY {order}"  # noqa: S608
+
+
+def _known(main: MainTable, as_of: datetime) -> str:
+    """Return the condition of the rows that the frame has."""
     known = "true"
     if main.label_known_at is not None:
         known = f"m.{quoted(main.label_known_at)} <= {literal(as_of.isoformat())}::TIMESTAMPTZ"
     if main.start is not None:
         known += f" AND m.{quoted(main.event_time)} >= {literal(main.start.isoformat())}::TIMESTAMPTZ"
-    order = ", ".join(f"m.{quoted(name)} ASC NULLS LAST" for name in (main.event_time, *main.key))
-    return f"SELECT {', '.join(selected)} FROM main_rows m {' '.join(joins)} WHERE {known} ORDER BY {order}"  # noqa: S608
+    return known
 
 
 def _join(main: MainTable, table: FeatureTable, alias: str) -> str:

@@ -79,7 +79,8 @@ class Engine(Protocol):
 
         Raises:
             DataError: `schema.missing`, `schema.clash`, `join.duplicate_key`, `data.format` (a file cannot be read, or tables cannot be
-                joined); what `training.data.joins.RowChecks` finds: `leakage.time`, `data.nulls` (a label), `data.duplicate_key`.
+                joined), `label.range` (a label of the frame is beyond 32 bits);
+                what `training.data.joins.RowChecks` finds: `leakage.time`, `data.nulls` (a label), `data.duplicate_key`.
         """
         ...
 

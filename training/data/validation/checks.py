@@ -170,10 +170,12 @@ def check_partition_days(view: TableView, zone: ZoneInfo) -> list[CheckResult]:
     begin, finish = ([bound[side] for bound in bounds] for side in (0, 1))
     files = [str(path) for path in view.source.paths()]
     view.connection.register("partition_days", pa.table({"file": files, "begin": begin, "finish": finish, "day": days}))
+    # Null of an infinite instant too: the largest and the smallest but one that a Parquet file can hold.
     moment = f"epoch_us(t.{quoted(event_time)})"
     query = f"""
         SELECT p.day, count(*) FROM {{table}} t JOIN partition_days p ON p.file = t.{FILE_COLUMN}
-        WHERE {moment} < p.begin OR {moment} >= p.finish GROUP BY p.day ORDER BY p.day
+        WHERE t.{quoted(event_time)} IS NOT NULL AND coalesce({moment} < p.begin OR {moment} >= p.finish, true)
+        GROUP BY p.day ORDER BY p.day
     """  # noqa: S608 - quoted column names
     misplaced = view.rows(query)
     view.connection.unregister("partition_days")

@@ -1,12 +1,13 @@
 """What is kept of a snapshot's columns, so that a later one can be compared with it without its rows.
 
 A profile is JSON, the same bytes for the same rows: of numbers the histogram of `key_histogram`, of texts and truth values the most
-frequent values. Keys and times have none: they are new in each snapshot.
+frequent values. Times and keys of one column have none: they are new in each snapshot. One of several columns of a key has one if
+`validate.drift.columns` names it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -41,11 +42,17 @@ Tables = Mapping[str, Mapping[str, Counts]]
 """Table, column, counts."""
 
 
-def counts_of(view: TableView, profiles: Mapping[str, ColumnProfile]) -> dict[str, Counts]:
-    """Return the counts of a table's columns, but of its key and its times."""
+def counts_of(view: TableView, profiles: Mapping[str, ColumnProfile], named: Collection[str] = ()) -> dict[str, Counts]:
+    """Return the counts of a table's columns, but of its key and its times.
+
+    Args:
+        named: columns that have counts also if they are one of several of the key.
+    """
+    key = set(view.contract.key)
+    left_out = key - set(named) if len(key) > 1 else key
     found: dict[str, Counts] = {}
     for name, profile in profiles.items():
-        if name in view.contract.key or view.contract.types[name] in TIMES:
+        if name in left_out or view.contract.types[name] in TIMES:
             continue
         if profile.numbers is not None:
             found[name] = profile.numbers.total.counts(profile.numbers.num_null)

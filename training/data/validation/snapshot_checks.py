@@ -134,7 +134,7 @@ def _named(earlier: Sequence[Earlier], table: str) -> dict[str, list[str]]:
 def _drift_checks(
     view: TableView, profiles: dict[str, ColumnProfile], findings: Findings, earlier: Sequence[Earlier], rules: Drift
 ) -> list[CheckResult]:
-    counts = findings.profiles[view.name] = counts_of(view, profiles)
+    counts = findings.profiles[view.name] = counts_of(view, profiles, rules.columns)
     named = {name: column.values.named for name, column in profiles.items() if column.values is not None}
     return [
         check

@@ -6,7 +6,7 @@ speak, so that one check reports everything.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 
@@ -191,25 +191,31 @@ def label_delays_fit(data: Data, validate: Validate) -> Iterator[Finding]:
 def drift_columns_fit(data: Data, validate: Validate) -> Iterator[Finding]:
     """Yield a finding for each column of `validate.drift.columns` that no table has, that is not compared, or not by one of its limits."""
     source = data.source
-    compared = set(_compared(source.types, {*source.key, source.event_time}))
+    compared = set(_compared(source.types, {*_alone(source.key), source.event_time}))
     known = dict.fromkeys(source.types)
     for table in data.features:
         types = {name: column.type for name, column in table.columns.items()}
         known |= dict.fromkeys(types)
-        compared |= set(_compared(types, {*table.on.values(), table.event_time}))
+        key = [*table.on.values(), *([table.event_time] if table.event_time else [])]
+        compared |= set(_compared(types, {*_alone(key), table.event_time}))
     for name, limits in validate.drift.columns.items():
         path: Path = ("validate", "drift", "columns", name)
         kinds = {kind for other, kind in compared if other == name}
         if name not in known:
             yield _unknown(path, name, "any table", known)
         elif not kinds:
-            yield Finding(path, "field.conflict", f"{name} is part of a key, a date or a time, which are not compared", "remove it")
+            yield Finding(path, "field.conflict", f"{name} is a key, a date or a time, which are not compared", "remove it")
         elif limits.kolmogorov_smirnov is not None and not kinds - VALUES:
             message = f"kolmogorov_smirnov is of numbers, and {name} is of type {min(kinds)}"
             yield Finding((*path, "kolmogorov_smirnov"), "field.conflict", message, "set psi, jensen_shannon or new_categories")
         elif limits.new_categories is not None and not kinds & VALUES:
             message = f"new_categories is of texts and truth values, and {name} is of type {min(kinds)}"
             yield Finding((*path, "new_categories"), "field.conflict", message, "set psi, jensen_shannon or kolmogorov_smirnov")
+
+
+def _alone(key: Sequence[str]) -> Sequence[str]:
+    """Return the column of a key that identifies a row by itself; of several, each may be compared."""
+    return key if len(key) == 1 else ()
 
 
 def _compared(types: Mapping[str, str], keys: Collection[str | None]) -> Iterator[tuple[str, str]]:

@@ -447,3 +447,19 @@ def test_values_are_refused_though_their_batch_is_on_disk(monkeypatch: pytest.Mo
     with pytest.raises(DataError, match=r"2 (values from|of 12)") as caught:
         planned.fitted(plans, [{"x": pd.Series(batch, dtype="float64")} for batch in batches], tmp_path)
     assert caught.value.code == code
+
+
+def test_hash_tells_neighbours_from_2_53_apart_in_columns_without_a_missing_value() -> None:
+    large = [2**53 + 1, 2**53, 2**60 + 1, -(2**62) - 1]
+    transforms = fit_one(large, "hash", "int64")
+    assert len(set(apply_one(transforms, large, "int64"))) == 4
+    assert apply_one(transforms, [*large, None], "Int64") == [*apply_one(transforms, large, "int64"), 0]
+    # As before, and as a float.
+    assert apply_one(transforms, [7, 2**53], "int64") == apply_one(transforms, [7.0, 2.0**53], "float64")
+
+
+def test_hash_refuses_numbers_that_may_have_been_other_integers() -> None:
+    assert apply_one(fit_one([1.5, None, 2.0**53 - 1], "hash", "float64"), [None], "float64") == [0]
+    with pytest.raises(DataError, match=r"feature 'x': 2 values from 2\*\*53, such as 9007199254740992") as caught:
+        fit_one([2.0**53, None, -(2.0**60), 3.0], "hash", "float64")
+    assert caught.value.code == "transform.precision"

@@ -392,7 +392,7 @@ CASES: list[tuple[str, str, str, str]] = [
         R,
         "freshness: 36h",
         "freshness: 36h\n  drift: {columns: {shown_at: {psi: 0.5}}}",
-        "validate.drift.columns.shown_at: [field.conflict] shown_at is part of a key, a date or a time, which are not compared (remove it)",
+        "validate.drift.columns.shown_at: [field.conflict] shown_at is a key, a date or a time, which are not compared (remove it)",
     ),
     (
         F,

@@ -77,6 +77,20 @@ def test_drift_that_only_warns_is_nothing_to_approve(night: Night, shop: Path) -
     assert all("asks" not in check for check in night.results(outcome)["checks"])
 
 
+def test_column_of_a_key_of_several_is_compared_where_it_is_named(night: Night, shop: Path) -> None:
+    text = (PIPELINES / "search_ranking.yaml").read_text().replace("window: 30d", "window: 5d")
+    named = text.replace("validate:\n", "validate:\n  drift: {columns: {item_id: {psi: 0.1}}}\n")
+    for spec_text, is_compared in ((text, False), (named, True)):
+        night.spec = resolve_uris(parse_spec(spec_text.encode()), {"SHOP_URI": shop.as_uri()})
+        night.validate(night.ingest())
+        night.as_of += timedelta(hours=1)
+        results = night.results(night.validate(night.ingest()))
+        compared = results["drift"][0]["tables"]["clicks"]
+        assert ("item_id" in compared) is is_compared
+        assert "search_id" not in compared
+        night.as_of += timedelta(hours=1)
+
+
 def test_drift_that_is_off_is_shown_and_not_judged(night: Night, shop: Path) -> None:
     drifted(night, shop, "drift: {action: off}")
     results = night.results(night.validate(night.ingest()))

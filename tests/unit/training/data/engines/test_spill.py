@@ -99,3 +99,11 @@ def test_the_largest_size_of_the_folder_counts(tmp_path: Path) -> None:
     (tmp_path / "one").unlink()
     spill.look()
     assert spill.most == 100
+
+
+def test_a_label_beyond_32_bits_is_refused_with_its_row(tmp_path: Path) -> None:
+    times = pa.array([3, 1, 2], pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+    rows = pa.table({"id": [7, 8, 9], "at": times, "text": ["a", "b", "c"], "label": [1e39, 1.0, -1e300]})
+    with pytest.raises(DataError, match=r"label 'label': 2 rows are beyond .* 32 bits, the first is -1e\+300 of id='?9'?") as caught:
+        joined(tmp_path / "rows", rows)
+    assert caught.value.code == "label.range"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from training.data.validation.checks import check_complete, check_freshness, check_volume
+from tests.unit.training.data.validation.damaged_snapshots import DAMAGES, Columns, open_views, rules
+from training.data.validation.checks import check_complete, check_freshness, check_partition_days, check_volume
 from training.sources.table_contract import Column, TableContract
 
 AS_OF = datetime(2026, 2, 1, 2, tzinfo=UTC)
@@ -65,3 +68,21 @@ def test_age_of_the_newest_row_is_held_to_its_limit_for_any_instant(newest_us: i
     (found,) = check_freshness(timed, timedelta(hours=6), AS_OF)
     assert (found.code, found.status == "passed", found.allowed) == ("freshness.late", passes, "at most 6.0 h")
     assert found.observed == observed
+
+
+def test_infinite_instants_are_outside_of_their_partition_and_missing_ones_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def infinite(day: int, columns: Columns) -> Columns:
+        found = columns["at"].cast(pa.int64()).to_pylist()
+        if day == 3:
+            found[:3] = [2**63 - 1, -(2**63) + 1, None]
+        return columns | {"at": pa.array(found, pa.int64()).cast(pa.timestamp("us", tz="UTC"))}
+
+    monkeypatch.setitem(DAMAGES, "infinite", infinite)
+    monkeypatch.setitem(DAMAGES, "utc", lambda _day, columns: columns)
+    counts = {}
+    for damage in ("infinite", "utc"):
+        (tmp_path / damage).mkdir()
+        views, _ = open_views(tmp_path / damage, damage)
+        (check,) = check_partition_days(views[0], rules().zone)
+        counts[damage] = int(check.observed.split()[0].replace(",", ""))
+    assert counts["infinite"] == counts["utc"] + 2
