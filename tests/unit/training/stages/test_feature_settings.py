@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from training.data.encoders import EncoderSettings
+from training.data.scratch_arrays import ScratchArrays
 from training.data.transforms import FeaturePlan
 from training.runtime.provenance import CHECKOUT
 from training.spec import load_spec
@@ -43,12 +45,12 @@ class Recorder:
         self.features = features
 
 
-def planned(feature: Feature) -> FeaturePlan:
+def planned(feature: Feature, folder: Path) -> FeaturePlan:
     spec = load_spec(CHECKOUT / "dags" / "pipelines" / "flight_delay.yaml")
     spec = spec.model_copy(update={"prepare": spec.prepare.model_copy(update={"features": {"dest": feature}})})
     divided: Any = SimpleNamespace(frame=SimpleNamespace(num_rows=3), rows={"train": np.array([0, 1])}, label=np.zeros(3, np.float32))
     engine: Any = Recorder()
-    prepare._fit(spec, engine, divided, np.zeros(3, np.int32))
+    prepare._fit(spec, engine, divided, np.zeros(3, np.int32), ScratchArrays(folder))
     (plan,) = engine.features
     assert plan.name == "dest"
     return plan  # type: ignore[no-any-return]
@@ -59,13 +61,13 @@ def test_each_key_of_a_feature_is_looked_at() -> None:
 
 
 @pytest.mark.parametrize("key", VALUES)
-def test_key_of_a_feature_reaches_its_transform(key: str) -> None:
+def test_key_of_a_feature_reaches_its_transform(key: str, tmp_path: Path) -> None:
     assert dataclasses.asdict(EncoderSettings(kind="category"))[key] != VALUES[key]
-    plan = planned(Feature.model_construct(transform="category", **{key: VALUES[key]}))
+    plan = planned(Feature.model_construct(transform="category", **{key: VALUES[key]}), tmp_path)
     assert plan.settings == EncoderSettings(kind="category", zone="America/New_York", **{key: VALUES[key]})
 
 
-def test_transform_constant_and_labels_are_those_of_the_feature() -> None:
-    plan = planned(Feature.model_construct(transform="target_encode", serve_as="JFK"))
+def test_transform_constant_and_labels_are_those_of_the_feature(tmp_path: Path) -> None:
+    plan = planned(Feature.model_construct(transform="target_encode", serve_as="JFK"), tmp_path)
     assert (plan.settings.kind, plan.serve_as, plan.target is None) == ("target_encode", "JFK", False)
-    assert planned(Feature.model_construct(transform="category")).target is None
+    assert planned(Feature.model_construct(transform="category"), tmp_path).target is None
