@@ -72,7 +72,7 @@ def take_snapshot(store: Store, plan: SnapshotPlan, folder: Path, *, on_file: Ca
     times: list[LabelTimes] = []
     done, limit_bytes = 0, table_limit_bytes()
     for contract in plan.contracts:
-        table_bytes = 0
+        table_bytes = num_rows = 0
         parts: dict[str, PartFacts] = {}
         schemas: dict[str, dict[str, str]] = {}
         left_out: Counter[str] = Counter()
@@ -85,7 +85,7 @@ def take_snapshot(store: Store, plan: SnapshotPlan, folder: Path, *, on_file: Ca
             left_out.update(part.left_out)
             times += [part.label_times] if part.label_times is not None else []
             table_bytes += part.decoded_bytes
-            num_rows = sum(facts["rows"] for facts in parts.values())
+            num_rows += part.rows
             check_size(table_bytes, limit_bytes, what=f"table {shown(contract.name)}, {len(parts)} files", rows=num_rows)
             done += 1
             on_file(done, total)

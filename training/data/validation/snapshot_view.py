@@ -31,6 +31,11 @@ GROUP_BYTES: Final = 64 * 2**20
 VALUE_BYTES: Final = 8
 KEPT_FOOTERS: Final = 1024
 """Of more files, a footer (about 20 KB in memory) is read again each time: it is small beside the file, or the file is tiny."""
+MERGED_BYTES: Final = 256 * 2**10
+"""Of more files than `KEPT_FOOTERS`, their mean size up to which validation makes one file of them: DuckDB keeps some KB of each file
+that a query reads, and opening one takes longer than reading it."""
+MERGED_FOLDER: Final = "_merged"
+"""No table's name begins with an underscore."""
 MAX_WAITING: Final = 1024
 """Pieces of a chunk that are in memory as they were read: one of a single row takes some KB."""
 
@@ -97,6 +102,49 @@ class ParquetParts:
                     yield batch.select(columns)
 
 
+class MergedParts:
+    """The sound columns of a table of many small files, in one file, written when they are first read."""
+
+    def __init__(self, parts: ParquetParts, rows: Sequence[int], types: Mapping[str, str], path: Path) -> None:
+        """Write nothing yet.
+
+        Args:
+            parts: the table's files.
+            rows: of each of them.
+            types: the columns that all of them have, to the type that the YAML names.
+            path: of the file, on local disk.
+        """
+        self._parts, self._rows, self._types, self._path = parts, rows, types, path
+
+    def chunks(self, types: Mapping[str, str]) -> Iterator[pa.Table]:
+        return ParquetParts([self._merged]).chunks(types)
+
+    def relation(self) -> str:
+        return f"read_parquet({literal(str(self._merged))}, hive_partitioning = false)"
+
+    def paths(self) -> list[Path]:
+        return self._parts.paths()
+
+    @cached_property
+    def _merged(self) -> Path:
+        self._path.parent.mkdir(exist_ok=True)
+        own = pa.schema([(FILE_COLUMN, pa.string()), (ROW_COLUMN, pa.int64())])
+        schema = pa.schema([*((name, ARROW_TYPES[kind]) for name, kind in self._types.items()), *own])
+        names = pa.array([str(path) for path in self._parts.paths()], pa.string())
+        ends = np.cumsum(self._rows)
+        starts, first = ends - self._rows, 0
+        # Statistics leave NaN out.
+        with pq.ParquetWriter(self._path, schema, compression="lz4", use_dictionary=[FILE_COLUMN], write_statistics=False) as writer:
+            for rows in self._parts.chunks(self._types):
+                numbers = np.arange(first, first + rows.num_rows)
+                part = np.searchsorted(ends, numbers, side="right")
+                writer.write_table(
+                    rows.append_column(own.field(0), names.take(part)).append_column(own.field(1), pa.array(numbers - starts[part]))
+                )
+                first += rows.num_rows
+        return self._path
+
+
 @dataclass(frozen=True, kw_only=True)
 class TableView:
     """One table of a snapshot on local disk."""
@@ -120,8 +168,7 @@ class TableView:
 
     def sound_columns(self) -> list[str]:
         """Return the declared columns that every part has, with the declared type."""
-        schemas = [self.part_schema(part) for part in self.facts["parts"]]
-        return [name for name, kind in self.contract.types.items() if all(schema.get(name) == kind for schema in schemas)]
+        return _sound_columns(self.contract, self.facts)
 
     @property
     def sound_event_time(self) -> str | None:
@@ -180,6 +227,21 @@ def open_snapshot(manifest: Manifest, folder: Path, contracts: list[TableContrac
     for contract in contracts:
         facts = snapshot_meta(manifest)["tables"][contract.name]
         digests = {part: manifest.files[part].digest for part in facts["parts"]}
-        source = ParquetParts(folder / part for part in facts["parts"])
+        source = _source(contract, facts, folder, sum(manifest.files[part].size_bytes for part in digests))
         views.append(TableView(contract=contract, facts=facts, digests=digests, source=source, connection=connection))
     return views
+
+
+def _source(contract: TableContract, facts: TableFacts, folder: Path, size_bytes: int) -> ColumnSource:
+    parts, count = ParquetParts(folder / part for part in facts["parts"]), len(facts["parts"])
+    if count <= KEPT_FOOTERS or size_bytes > count * MERGED_BYTES:
+        return parts
+    types = {name: contract.types[name] for name in _sound_columns(contract, facts)}
+    rows = [part["rows"] for part in facts["parts"].values()]
+    return MergedParts(parts, rows, types, folder / MERGED_FOLDER / f"{contract.name}.parquet")
+
+
+def _sound_columns(contract: TableContract, facts: TableFacts) -> list[str]:
+    """Return the declared columns that every part has, with the declared type."""
+    schemas = [part.get("schema", facts["schema"]) for part in facts["parts"].values()]
+    return [name for name, kind in contract.types.items() if all(schema.get(name) == kind for schema in schemas)]

@@ -41,6 +41,18 @@ assert [table.num_rows for table in found] == [{count}]
 assert found[0]["n7"].to_pylist() == list(range({count}))
 print_peak()
 """
+QUERIES = """
+from training.data.validation.snapshot_view import MergedParts, ParquetParts
+from training.sql.expressions import hardened
+folder = Path("{folder}")
+types = {{f"n{{column}}": "int64" for column in range(8)}}
+source = MergedParts(ParquetParts(sorted(folder.glob("*.parquet"))), [1] * {count}, types, folder / "merged" / "rows.parquet")
+with hardened([folder], threads=1, trusts_statistics=False) as connection:
+    for name in types:
+        (found,) = connection.execute(f"SELECT count(DISTINCT {{name}}), max({{name}}) FROM {{source.relation()}}").fetchall()
+        assert found == ({count}, {count} - 1)
+print_peak()
+"""
 
 
 def peak_kib(script: str) -> int:
@@ -66,12 +78,23 @@ def test_stages_take_less_than_25_kib_for_a_file_and_few_open_files(tmp_path: Pa
     assert many - few < 25 * (MANY - FEW)
 
 
+def small_files(folder: Path) -> dict[int, Path]:
+    """Write folders of few and of many Parquet files with a row each, by their number of files."""
+    folders = {count: folder / str(count) for count in (FEW, MANY)}
+    for count, place in folders.items():
+        place.mkdir()
+        for number in range(count):
+            pq.write_table(pa.table({f"n{column}": [number] for column in range(8)}), place / f"{number:05d}.parquet")
+    return folders
+
+
 @pytest.mark.slow
 def test_a_pass_of_validation_keeps_nothing_of_a_file_that_it_has_read(tmp_path: Path) -> None:
-    folders = {count: tmp_path / str(count) for count in (FEW, MANY)}
-    for count, folder in folders.items():
-        folder.mkdir()
-        for number in range(count):
-            pq.write_table(pa.table({f"n{column}": [number] for column in range(8)}), folder / f"{number:05d}.parquet")
-    few, many = (peak_kib(PASSES.format(folder=folder, count=count)) for count, folder in folders.items())
+    few, many = (peak_kib(PASSES.format(folder=folder, count=count)) for count, folder in small_files(tmp_path).items())
+    assert many - few < 5 * (MANY - FEW)
+
+
+@pytest.mark.slow
+def test_queries_of_validation_take_no_memory_for_a_small_file(tmp_path: Path) -> None:
+    few, many = (peak_kib(QUERIES.format(folder=folder, count=count)) for count, folder in small_files(tmp_path).items())
     assert many - few < 5 * (MANY - FEW)

@@ -17,7 +17,7 @@ from tests.unit.training.data.validation.damaged_snapshots import DAMAGES, SUITE
 from training.data.validation import snapshot_view
 from training.data.validation.results import Findings
 from training.data.validation.snapshot_checks import validate_snapshot
-from training.data.validation.snapshot_view import ColumnSource, TableView
+from training.data.validation.snapshot_view import ColumnSource, MergedParts, ParquetParts, TableView
 
 RECORDED = Path(__file__).with_name("recorded_findings.json")
 """Of commit 8920f5a, which read whole tables by DuckDB and pandas; but for two numbers: `psi` of damaged_values' facts.y, where DuckDB
@@ -80,6 +80,15 @@ def test_chunks_of_a_few_rows_and_one_column_give_the_same_findings(tmp_path: Pa
     assert_recorded(findings, damage)
     # One that is looked at, and one that is being read.
     assert [source.most_rows for source in sources] == [2 * 37] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_many_small_files_are_merged_with_the_same_findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
+    monkeypatch.setattr(snapshot_view, "KEPT_FOOTERS", 5)
+    sources, findings = counted(tmp_path, damage)
+    assert [type(source.source) for source in sources] == [MergedParts, ParquetParts]
+    assert_recorded(findings, damage)
 
 
 @pytest.mark.slow
