@@ -22,7 +22,7 @@ Fitting depends on which values there are, never on the order of rows. -0.0 coun
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal, Protocol
 
@@ -180,6 +180,13 @@ def stable_hash(value: str | float) -> int:
     else:
         text = repr(float(value)) if float(value) == value or not isinstance(value, int) else str(value)
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
+
+
+def text_hashes(texts: Iterable[str]) -> NDArray[np.uint64]:
+    """Return `stable_hash` of each text, [n]."""
+    blake2b = hashlib.blake2b
+    digests = b"".join([blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest() for text in texts])
+    return np.frombuffer(digests, dtype=">u8").astype(np.uint64)
 
 
 def _remembered_hash(value: str | float) -> int:

@@ -19,14 +19,17 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from training.contracts import JsonObject
+from training.data.character_grams import character_places
 from training.data.encoders import CellType, Encoder, EncoderSettings, is_text, stable_hash
 from training.data.fits import check_known
 from training.errors import DataError, shown
 
 DEFAULT_TEXT_BUCKETS: Final = 128
 DEFAULT_NGRAMS: Final = (1, 1)
-CHUNK_CELLS: Final = 1 << 20
-"""Counts in memory at a time beside the result."""
+FEW_CHARACTERS: Final = 1 << 8
+"""Up to which arrays take longer than a loop."""
+CHUNK_CHARACTERS: Final = 1 << 19
+"""Of the texts whose n-grams are in memory at a time; a longer text is alone."""
 
 REMEMBERED: Final = 1 << 16
 """N-grams whose hash is kept: those of one language repeat."""
@@ -67,10 +70,9 @@ class TextGrams:
     def encode(self, column: pd.Series[Any], name: str) -> NDArray[np.float32]:
         """Return [n, buckets]."""
         texts = _texts(column, name)
-        cells = np.empty((len(texts), self._buckets), dtype=np.float32)
-        step = max(1, CHUNK_CELLS // self._buckets)
-        for first in range(0, len(texts), step):
-            cells[first : first + step] = self._counted(texts[first : first + step])
+        cells = np.zeros((len(texts), self._buckets), dtype=np.float32)
+        for rows in _chunks(texts):
+            self._count(texts[rows], cells[rows])
         return cells
 
     def parameters(self) -> JsonObject:
@@ -82,26 +84,48 @@ class TextGrams:
             "scale": self._scale,
         }
 
-    def _counted(self, texts: Sequence[str]) -> NDArray[np.float64]:
-        places: list[int] = []
-        for row, text in enumerate(texts):
-            first = row * self._buckets
-            places += [first + _hash_of(gram) % self._buckets for gram in self._grams(text)]
-        counts = np.bincount(np.array(places, dtype=np.int64), minlength=len(texts) * self._buckets).reshape(len(texts), self._buckets)
-        divisors = 1 if self._scale == "count" else np.maximum(counts.sum(axis=1, keepdims=True), 1)
-        found: NDArray[np.float64] = counts / divisors
-        return found
+    def _count(self, texts: Sequence[str], cells: NDArray[np.float32]) -> None:
+        """Fill the cells of texts, [n, buckets], which are 0."""
+        units = [self._units(text) for text in texts]
+        if self._tokens == "characters" and sum(map(len, units)) > FEW_CHARACTERS:
+            places = character_places(units, self._least, self._most, buckets=self._buckets)
+        else:
+            places = self._places(units)
+        found, counts = np.unique(places, return_counts=True)
+        row_of = found // self._buckets
+        divisors = np.bincount(row_of, weights=counts)[row_of] if self._scale == "share" else 1
+        cells.reshape(-1)[found] = counts / divisors
 
-    def _grams(self, text: str) -> Iterator[str]:
+    def _units(self, text: str) -> Any:
+        """Return the words of a text, or its characters as one text."""
         clean = unicodedata.normalize("NFC", text)
         if self._lowercase:
             # J with a caron is two characters, its lower case is one.
             clean = unicodedata.normalize("NFC", clean.lower())
-        units: Sequence[str] = clean.translate(_DIVIDED).split() if self._tokens == "words" else " ".join(clean.split())
+        return clean.translate(_DIVIDED).split() if self._tokens == "words" else " ".join(clean.split())
+
+    def _places(self, units: Sequence[Sequence[str]]) -> NDArray[np.int64]:
+        """Return `row * buckets + bucket` of each n-gram of each text."""
         between = " " if self._tokens == "words" else ""
-        for size in range(self._least, self._most + 1):
-            for start in range(len(units) - size + 1):
-                yield units[start] if size == 1 else between.join(units[start : start + size])
+        places: list[int] = []
+        for row, of_text in enumerate(units):
+            first = row * self._buckets
+            for size in range(self._least, self._most + 1):
+                starts = range(len(of_text) - size + 1)
+                grams = of_text if size == 1 else (between.join(of_text[start : start + size]) for start in starts)
+                places += [first + _hash_of(gram) % self._buckets for gram in grams]
+        return np.array(places, dtype=np.int64)
+
+
+def _chunks(texts: Sequence[str]) -> Iterator[slice]:
+    """Yield the rows whose n-grams are counted together."""
+    first = characters = 0
+    for row, text in enumerate(texts):
+        characters += len(text)
+        if row > first and characters > CHUNK_CHARACTERS:
+            yield slice(first, row)
+            first, characters = row, len(text)
+    yield slice(first, len(texts))
 
 
 class _Divided(dict[int, int]):

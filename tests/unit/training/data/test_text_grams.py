@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
+from training.data import text_grams
 from training.data.encoders import EncoderSettings
 from training.data.transforms import FeaturePlan, FittedTransforms
 from training.errors import DataError
@@ -115,3 +116,19 @@ def test_column_without_texts_is_refused(column: pd.Series[Any], code: str) -> N
     with pytest.raises(DataError) as caught:
         fitted(column)
     assert caught.value.code == code
+
+
+@pytest.mark.parametrize("scale", ["count", "share"])
+@pytest.mark.parametrize("ngrams", [(1, 1), (2, 5), (8, 8)])
+def test_n_grams_of_many_texts_are_those_of_one_text_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, ngrams: tuple[int, int], scale: str
+) -> None:
+    random = np.random.default_rng(7)
+    alphabets = ["ab ", "abc\u00e9\u0301 \ud800", "".join(map(chr, range(0x1F000, 0x1F900))) + "\U0010ffff  "]
+    texts = ["".join(random.choice(list(alphabets[row % 3]), random.integers(0, 60))) for row in range(300)]
+    settings = {"tokens": "characters", "ngrams": ngrams, "scale": scale}
+    alone = [cells([text], **settings)[0].tolist() for text in texts]
+    for limit in (500, text_grams.CHUNK_CHARACTERS):
+        monkeypatch.setattr(text_grams, "FEW_CHARACTERS", 0)
+        monkeypatch.setattr(text_grams, "CHUNK_CHARACTERS", limit)
+        assert cells([*texts, None], **settings).tolist() == [*alone, [0.0] * BUCKETS]
