@@ -48,6 +48,7 @@ class Command:
 COMMANDS: Final[Mapping[str, Command]] = {
     "run": Command(module="devstack", arguments=("run",), help="run the next night of a pipeline (in a checkout)", needs_checkout=True),
     "runs": Command(module="nightshift.client.runs_command", help="list, show and start runs, here or on a server", needs_home=True),
+    "init": Command(module="training.starter", help="write YAML, suite and DAG file for a table of yours"),
     "check": Command(module="training.stages.check_data", help="check pipelines' YAML files, and with --data their data"),
     "layout": Command(module="training.models.layout", help="plan how the processes of a training share its model"),
     "checkpoints": Command(module="training.engine.checkpoint", help="list, export, restore and import checkpoints", needs_store=True),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.command_examples import examples
-from tests.integration.installation import Installation
+from tests.integration.installation import ROOT, Installation
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 PIPELINE, NIGHT = "search_ranking", "night-2026-02-01"
+ORDERS = ROOT / "docs" / "examples" / "cancelled_orders" / "data" / "orders.csv"
 REFUSED = {
     "approve": (77, "[version.unknown]"),
     "decline": (77, "[version.unknown]"),
@@ -43,6 +45,7 @@ def test_each_example_of_the_help_runs(fresh: Installation, tmp_path: Path) -> N
     assert fresh.wait(PIPELINE, run) == "success", fresh.why(PIPELINE, run)
     fresh.api.patch(f"/dags/{PIPELINE}", {"is_paused": True})
     (tmp_path / "dags").symlink_to(fresh.dags)
+    shutil.copy(ORDERS, tmp_path / "orders.csv")
     failed = []
     for words in examples():
         command = [sys.executable, "-m", "nightshift.console", *words]

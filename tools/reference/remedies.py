@@ -47,6 +47,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     "gang.forming": "check why the missing pods cannot be created (quota, admission); raise `schedule_timeout` if it takes longer",
     "gang.queued": "wait for quota, or raise `schedule_timeout`; Kueue's workload says what is missing",
     "gang.unplaced": RETRIED,
+    "init.features": "the hint has the reason for each column; add columns that are known when the prediction is made",
     "key.unused": "a warning: remove the key, or add what it needs",
     "kubernetes.unavailable": "check that the API server of the cluster answers; requests are retried",
     "label.nulls": "repair the label column, or name the time at which labels are known (`data.label.known_at`)",

@@ -1,0 +1,284 @@
+"""`nightshift init`: what it writes passes `nightshift check --data`, and what it cannot read is refused with nothing written."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from training.contracts import ExitCode
+from training.stages import check_data
+from training.starter.command import main
+
+NUM_ROWS = 600
+START = datetime(2026, 1, 1, tzinfo=UTC)
+ROWS: list[dict[str, Any]] = [
+    {
+        "order_id": 1000 + number,
+        "ordered_at": (START + timedelta(hours=2 * number)).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "country": ("nl", "de", "fr")[number % 3],
+        "items": number % 7 + 1,
+        "value": round(1.5 * (number % 11) + 0.25, 2),
+        "outcome": ("kept", "cancelled")[int(number % 7 > 4 or number % 13 == 0)],
+    }
+    for number in range(NUM_ROWS)
+]
+
+
+def with_column(name: str, value: Callable[[int, dict[str, Any]], Any]) -> list[dict[str, Any]]:
+    return [{**row, name: value(number, row)} for number, row in enumerate(ROWS)]
+
+
+def csv_of(rows: Sequence[dict[str, Any]], path: Path) -> Path:
+    lines = [",".join(rows[0]), *(",".join("" if value is None else str(value) for value in row.values()) for row in rows)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def init(file: Path, *options: str, to: Path) -> int:
+    return main([str(file), "--time", "ordered_at", "--label", "outcome", "--to", str(to), *options])
+
+
+def found(file: Path, capsys: pytest.CaptureFixture[str], *options: str, to: Path) -> dict[str, Any]:
+    capsys.readouterr()
+    assert init(file, "--json", *options, to=to) == 0
+    values: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return values
+
+
+def checked_with_data(result: dict[str, Any], file: Path, to: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Run `nightshift check --data` as the output of `init` says."""
+    name = Path(result["written"]["yaml"]).stem
+    monkeypatch.setenv(f"{name.upper()}_URI", file.parent.resolve().as_uri())
+    monkeypatch.setenv("NIGHTSHIFT_EXPECTATIONS", str(to / "expectations"))
+    return check_data.main(["--data", "--as-of", result["night"], result["written"]["yaml"]])
+
+
+@pytest.mark.parametrize("form", ["csv", "csv.gz", "jsonl", "parquet"])
+def test_written_pipeline_passes_the_check_of_its_data(
+    form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / f"orders.{form}"
+    if form == "jsonl":
+        file.write_text("".join(json.dumps(row) + "\n" for row in ROWS), encoding="utf-8")
+    elif form == "parquet":
+        table = pa.Table.from_pylist(ROWS)
+        times = pa.array([datetime.fromisoformat(row["ordered_at"]) for row in ROWS], pa.timestamp("us", "UTC"))
+        pq.write_table(table.set_column(1, "ordered_at", times), file)
+    else:
+        csv_of(ROWS, tmp_path / "orders.csv")
+        if form == "csv.gz":
+            file.write_bytes(gzip.compress((tmp_path / "orders.csv").read_bytes()))
+    result = found(file, capsys, to=tmp_path / "to")
+    assert result["label"] | {"note": ""} == {"column": "outcome", "task": "binary", "positive": "cancelled", "note": ""}
+    assert result["key"] == ["order_id"]
+    assert set(result["features"]) == {"country", "items", "value", "ordered_at"}
+    yaml = Path(result["written"]["yaml"]).read_text(encoding="utf-8")
+    for column, kind in (("order_id", "int64"), ("ordered_at", "timestamp"), ("country", "string"), ("value", "double")):
+        assert f"      {column}: {{type: {kind}}}\n" in yaml
+    assert checked_with_data(result, file, tmp_path / "to", monkeypatch) == 0
+
+
+def test_column_that_gives_the_label_away_is_named_and_declared_as_known_after(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = with_column("refund", lambda number, row: 3 if row["outcome"] == "cancelled" else None)
+    rows = [{**row, "status": "C" if row["outcome"] == "cancelled" else "K", "fee": 0.1 + (row["outcome"] == "cancelled")} for row in rows]
+    file = csv_of(rows, tmp_path / "orders.csv")
+    result = found(file, capsys, to=tmp_path / "to")
+    assert set(result["suspected"]) == {"refund", "status", "fee"}
+    assert not result["suspected"].keys() & set(result["features"])
+    yaml = Path(result["written"]["yaml"]).read_text(encoding="utf-8")
+    assert "      status: {type: string, known: after}   # like the label" in yaml
+    assert checked_with_data(result, file, tmp_path / "to", monkeypatch) == 0
+
+
+def test_nearly_random_columns_are_not_suspected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    random = np.random.default_rng(1)
+    rows = with_column("noise", lambda number, _row: random.normal())
+    assert found(csv_of(rows, tmp_path / "orders.csv"), capsys, to=tmp_path / "to")["suspected"] == {}
+
+
+def test_ids_with_leading_zeros_and_numbers_with_a_marker_have_types_that_lose_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = with_column("zip", lambda number, _row: f"{number % 40:05d}")
+    rows = [{**row, "weight": "NA" if number % 9 == 0 else number % 31, "member": number % 2 == 0} for number, row in enumerate(rows)]
+    file = csv_of(rows, tmp_path / "orders.csv")
+    result = found(file, capsys, to=tmp_path / "to")
+    yaml = Path(result["written"]["yaml"]).read_text(encoding="utf-8")
+    assert "      zip: {type: string}\n" in yaml
+    assert 'weight_number: {type: double, sql: "CAST(nullif(\\"weight\\", \'NA\') AS DOUBLE)"}' in yaml
+    assert {"zip", "weight_number", "member"} <= set(result["features"])
+    assert checked_with_data(result, file, tmp_path / "to", monkeypatch) == 0
+
+
+@pytest.mark.parametrize(
+    ("form", "sql"),
+    [
+        ("%Y-%m-%d %H:%M:%S", "timezone('Europe/Berlin', CAST(\"ordered_at\" AS TIMESTAMP))"),
+        ("%Y/%m/%d %H:%M", "timezone('Europe/Berlin', CAST(replace(\"ordered_at\", '/', '-') AS TIMESTAMP))"),
+        ("%d.%m.%Y %H:%M", "timezone('Europe/Berlin', strptime(\"ordered_at\", '%d.%m.%Y %H:%M'))"),
+    ],
+)
+def test_times_in_other_forms_are_derived_in_the_named_time_zone(
+    form: str, sql: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{**row, "ordered_at": (START + timedelta(hours=2 * number)).strftime(form)} for number, row in enumerate(ROWS)]
+    file = csv_of(rows, tmp_path / "orders.csv")
+    result = found(file, capsys, "--timezone", "Europe/Berlin", to=tmp_path / "to")
+    assert result["time"] == {"column": "ordered_at", "sql": sql}
+    assert checked_with_data(result, file, tmp_path / "to", monkeypatch) == 0
+
+
+def test_days_that_may_be_read_in_two_ways_are_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{**row, "ordered_at": f"{number % 12 + 1:02d}/{number % 11 + 1:02d}/2026"} for number, row in enumerate(ROWS)]
+    file = csv_of(rows, tmp_path / "orders.csv")
+    assert init(file, to=tmp_path / "to") == ExitCode.BAD_DATA
+    assert "--time-format '%m/%d/%Y'" in capsys.readouterr().err
+    assert found(file, capsys, "--time-format", "%d/%m/%Y", to=tmp_path / "to")["time"]["sql"].endswith("'%d/%m/%Y'))")
+
+
+def test_series_has_lags_of_its_label_that_are_known_one_step_later(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [
+        {"ordered_at": (START + timedelta(minutes=30 * step)).isoformat(), "shop": shop, "outcome": round(10 + step % 48 + place + 0.1, 1)}
+        for step in range(1000)
+        for place, shop in enumerate(("north", "south"))
+    ]
+    file = csv_of(rows, tmp_path / "demand.csv")
+    result = found(file, capsys, to=tmp_path / "to")
+    assert (result["label"]["task"], result["key"]) == ("regression", ["shop", "ordered_at"])
+    yaml = Path(result["written"]["yaml"]).read_text(encoding="utf-8")
+    assert "last_value: {kind: lag, column: outcome, by: [shop], rows: 1, available_after: 30m}" in yaml
+    assert "day_before: {kind: lag, column: outcome, by: [shop], time: 1d, tolerance: 30m, available_after: 30m}" in yaml
+    assert checked_with_data(result, file, tmp_path / "to", monkeypatch) == 0
+
+
+def test_rows_without_a_label_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{**row, "outcome": None if number % 10 == 0 else row["outcome"]} for number, row in enumerate(ROWS)]
+    file = csv_of(rows, tmp_path / "orders.csv")
+    result = found(file, capsys, to=tmp_path / "to")
+    assert "IS NOT NULL" in Path(result["written"]["yaml"]).read_text(encoding="utf-8")
+    assert checked_with_data(result, file, tmp_path / "to", monkeypatch) == 0
+
+
+def test_label_with_a_marker_for_missing_numbers_is_derived(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{**row, "outcome": "NA" if number % 10 == 0 else number % 37 * 1.5} for number, row in enumerate(ROWS)]
+    file = csv_of(rows, tmp_path / "orders.csv")
+    result = found(file, capsys, to=tmp_path / "to")
+    assert result["label"]["task"] == "regression"
+    assert "label: {column: outcome_number}" in Path(result["written"]["yaml"]).read_text(encoding="utf-8")
+    assert checked_with_data(result, file, tmp_path / "to", monkeypatch) == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "task", "rule"), [((0, 1), "binary", ""), ((1, 2), "binary", 'rule: "= 2"'), (("true", "false"), "binary", "")]
+)
+def test_label_of_two_values_is_binary(
+    values: tuple[Any, Any],
+    task: str,
+    rule: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = [{**row, "outcome": values[number % 3 == 0]} for number, row in enumerate(ROWS)]
+    file = csv_of(rows, tmp_path / "orders.csv")
+    result = found(file, capsys, to=tmp_path / "to")
+    assert result["label"]["task"] == "binary"
+    assert rule in Path(result["written"]["yaml"]).read_text(encoding="utf-8")
+    assert checked_with_data(result, file, tmp_path / "to", monkeypatch) == 0
+
+
+def test_rows_of_one_instant_are_divided_at_random(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = csv_of([{**row, "ordered_at": "2026-02-01"} for row in ROWS], tmp_path / "orders.csv")
+    result = found(file, capsys, to=tmp_path / "to")
+    assert result["split"].startswith("{by: random")
+    assert checked_with_data(result, file, tmp_path / "to", monkeypatch) == 0
+
+
+def test_columns_that_the_yaml_cannot_name_are_ignored_and_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{**row, "Total ($)": 1, "2nd": "x", "VALUE": 3} for row in ROWS]
+    file = csv_of(rows, tmp_path / "orders.csv")
+    result = found(file, capsys, to=tmp_path / "to")
+    assert set(result["not_read"]) == {"Total ($)", "2nd", "VALUE"}
+    assert checked_with_data(result, file, tmp_path / "to", monkeypatch) == 0
+
+
+def test_existing_files_stay_without_force(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, to = csv_of(ROWS, tmp_path / "orders.csv"), tmp_path / "to"
+    dag = to / "dags" / "orders.py"
+    dag.parent.mkdir(parents=True)
+    dag.write_text("mine")
+    assert init(file, to=to) == ExitCode.DENIED
+    assert "[init.exists]" in capsys.readouterr().err
+    assert [path.name for path in to.rglob("*") if path.is_file()] == ["orders.py"]
+    assert dag.read_text() == "mine"
+    assert init(file, "--force", to=to) == 0
+    assert "pipeline_dag" in dag.read_text()
+
+
+def test_nothing_is_written_where_one_file_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    to = tmp_path / "to"
+    to.mkdir()
+    (to / "expectations").write_text("a file in the place of the folder")
+    assert init(csv_of(ROWS, tmp_path / "orders.csv"), to=to) == ExitCode.DENIED
+    assert "nothing was written" in capsys.readouterr().err
+    assert [path.name for path in to.rglob("*") if path.is_file()] == ["expectations"]
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "code"),
+    [
+        (b"", (), "data.empty"),
+        (b"ordered_at,outcome\n", (), "data.empty"),
+        (b"\x00\x01\xff\xfe binary\n" * 20, (), "format.csv"),
+        (b"ordered_at,outcome,outcome\n2026-01-01,a,b\n", (), "schema.names"),
+        (b"ordered_at,outcome,x\n2026-01-01,a,1\n2026-01-02,a,2\n", (), "init.label"),
+        (b"ordered_at,outcome,x\n2026-01-01,,1\n2026-01-02,,2\n", (), "init.label"),
+        (b"ordered_at,outcome,x\nyesterday,a,1\ntoday,b,2\n", (), "init.time"),
+        (b"ordered_at,outcome,x\n,a,1\n2026-01-02,b,2\n", (), "init.time"),
+        (b"day,outcome,x\n2026-01-01,a,1\n2026-01-02,b,2\n", (), "init.time"),
+        (b"ordered_at,label,x\n2026-01-01,a,1\n2026-01-02,b,2\n", (), "init.label"),
+        (b"ordered_at,outcome\n2026-01-01,a\n2026-01-01,a\n2026-01-01,b\n", (), "init.key"),
+        (b"ordered_at,outcome,x\n2026-01-01,a,1\n2026-01-02,b,2\n", ("--key", "y"), "init.key"),
+        (b"ordered_at,outcome,x\n2026-01-01,a,1\n2026-01-02,b,1\n", ("--key", "x"), "init.key"),
+        (b"ordered_at,outcome,x\n2026-01-01,a,1\n2026-01-02,b,2\n", ("--timezone", "Mars/Base"), "init.name"),
+        (b"ordered_at,outcome,x\n2026-01-01,a,1\n2026-01-02,b,2\n", ("--name", "../up"), "init.name"),
+        (b"ordered_at,outcome,x\n2026-01-01,a,1\n2026-01-02,b,2\n", ("--positive", "c"), "init.label"),
+        (b"ordered_at,outcome,x\n2026-01-01,a,1,9\n2026-01-02,b,2\n", (), "data.format"),
+        ((",".join(["ordered_at", "outcome", *(f"c{n}" for n in range(3000))]) + "\n1" + ",1" * 3001 + "\n").encode(), (), "init.columns"),
+    ],
+)
+def test_input_that_makes_no_pipeline_is_refused_and_nothing_is_written(
+    content: bytes, options: tuple[str, ...], code: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "orders.csv"
+    file.write_bytes(content)
+    assert init(file, *options, to=tmp_path / "to") == ExitCode.BAD_DATA
+    assert f"[{code}]" in capsys.readouterr().err
+    assert not [path for path in (tmp_path / "to").rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("name", ["orders.xlsx", "missing.csv", "broken.parquet", "broken.csv.gz"])
+def test_file_that_cannot_be_read_is_named(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if name != "missing.csv":
+        (tmp_path / name).write_bytes(b"not what the name says")
+    assert init(tmp_path / name, to=tmp_path / "to") == ExitCode.BAD_DATA
+    assert name in capsys.readouterr().err

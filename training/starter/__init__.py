@@ -1,0 +1,5 @@
+"""A first pipeline of a table: `nightshift init` reads a file and writes YAML, suite and DAG file for it.
+
+`tables` finds the columns and their types, `time_columns` how the time is read, `drafts` decides what the pipeline is, `texts` writes it
+down, `command` is the command.
+"""

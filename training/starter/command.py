@@ -1,0 +1,222 @@
+"""Writes a pipeline for a table: YAML, expectations suite and DAG file, guessed from the rows.
+
+    nightshift init FILE --time COLUMN --label COLUMN [--name NAME]
+
+Reads a CSV, JSON lines (also .gz, .zst) or Parquet file. Columns that nearly give the label away are declared `known: after`, so that no
+model sees them; the output names them, and every other guess. No file is replaced without --force, and none is written if one cannot be.
+Exit code 0, or that of the error that is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import json
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from training.command_line import example, exit_code_of
+from training.errors import DataError, DeniedError, shown
+from training.spec.check import check_files
+from training.spec.types import NAME_RULE
+from training.starter.drafts import Draft, drafted
+from training.starter.labels import PRIMARY, label_of
+from training.starter.tables import FoundTable, opened
+from training.starter.texts import DAG, Naming, suite_text, yaml_text
+from training.starter.time_columns import EventTime, event_time_of
+
+MAX_SHOWN: Final = 12
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; return the exit code."""
+    options = parser().parse_args(arguments)
+    return exit_code_of(lambda: _init(options))
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    found = argparse.ArgumentParser(
+        prog="nightshift init",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=example("nightshift init orders.csv --time ordered_at --label cancelled"),
+    )
+    found.add_argument("file", type=Path, metavar="FILE", help="table with one row per prediction: .csv, .jsonl, .parquet")
+    found.add_argument("--time", required=True, metavar="COLUMN", help="when a row happened: an instant, a day, or a year")
+    found.add_argument("--label", required=True, metavar="COLUMN", help="what is predicted")
+    found.add_argument("--key", default="", metavar="COLUMN[,COLUMN]", help="columns that identify a row; default: found")
+    found.add_argument("--name", default="", help="of the pipeline and the model; default: that of the file")
+    found.add_argument("--task", choices=tuple(PRIMARY), help="default: by the label's values")
+    found.add_argument("--positive", default="", metavar="CLASS", help="of a binary label of texts; default: a guess that is printed")
+    found.add_argument("--time-format", default="", metavar="FORMAT", help="of times that are not in ISO 8601: %%d.%%m.%%y")
+    found.add_argument("--timezone", default="UTC", metavar="ZONE", help="of days and of times without an offset; default: UTC")
+    found.add_argument("--owner", default="", help="default: your login")
+    found.add_argument("--to", type=Path, metavar="FOLDER", help="default: the checkout that this folder is in, else this folder")
+    found.add_argument("--force", action="store_true", help="replace files that exist")
+    found.add_argument("--json", action="store_true", help="print what was found and written as JSON")
+    return found
+
+
+def _init(options: argparse.Namespace) -> int:
+    naming = _naming(options)
+    root = options.to or _checkout(Path.cwd())
+    paths = {
+        "yaml": root / "dags" / "pipelines" / f"{naming.name}.yaml",
+        "suite": root / "expectations" / f"{naming.suite}.json",
+        "dag": root / "dags" / f"{naming.name}.py",
+    }
+    _check_free(paths, force=options.force)
+    with tempfile.TemporaryDirectory(prefix="nightshift-init-") as scratch, opened(options.file, Path(scratch)) as table:
+        time = event_time_of(table, options.time, zone=naming.zone, time_format=options.time_format)
+        if options.label == options.time:
+            raise DataError("init.label", f"{shown(options.label)} is the time of a row", hint="name another column")
+        label = label_of(table, options.label, task=options.task or "", positive=options.positive)
+        key = [name.strip() for name in options.key.split(",") if name.strip()]
+        draft = drafted(table, time, label, key=key, zone=naming.zone, now=datetime.now(UTC))
+        texts = {"yaml": yaml_text(table, time, draft, naming), "suite": suite_text(table, draft, naming), "dag": DAG}
+        _check(texts["yaml"], naming, Path(scratch))
+        _write({paths[what]: text for what, text in texts.items()}, force=options.force)
+        if options.json:
+            sys.stdout.write(json.dumps(_as_json(table, time, draft, paths), indent=1, ensure_ascii=False) + "\n")
+        else:
+            sys.stdout.write(_report(table, time, draft, naming, paths))
+    return 0
+
+
+def _naming(options: argparse.Namespace) -> Naming:
+    """Return the names.
+
+    Raises:
+        DataError: `init.name`, the name is none, or the time zone is not known.
+    """
+    stem = options.file.name.split(".")[0]
+    name = options.name or re.sub(r"[^a-z0-9_]+", "_", stem.lower()).strip("_")
+    if not re.fullmatch(NAME_RULE, name, re.ASCII):
+        raise DataError("init.name", f"{shown(name)} is not a pipeline's name", hint="--name orders: letters a-z, digits, '_', '-', '.'")
+    try:
+        ZoneInfo(options.timezone)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as err:
+        raise DataError("init.name", f"{shown(options.timezone)} is not a time zone", hint="--timezone Europe/Berlin") from err
+    try:
+        login = getpass.getuser()
+    except (KeyError, OSError):
+        login = ""
+    return Naming(name=name, owner=options.owner or login or "nobody", zone=options.timezone)
+
+
+def _checkout(folder: Path) -> Path:
+    for place in (folder, *folder.parents):
+        if (place / "dags" / "pipelines").is_dir():
+            return place
+    return folder
+
+
+def _check_free(paths: Mapping[str, Path], *, force: bool) -> None:
+    there = [str(path) for path in paths.values() if path.exists() or path.is_symlink()]
+    if there and not force:
+        message = f"{', '.join(there)} {'exists' if len(there) == 1 else 'exist'} already; nothing was written"
+        raise DeniedError("init.exists", message, hint="choose another --name, or replace it by --force")
+
+
+def _check(text: str, naming: Naming, scratch: Path) -> None:
+    """Raise what `nightshift check` would say of the file, before anything is written."""
+    path = scratch / f"{naming.name}.yaml"
+    path.write_text(text, encoding="utf-8")
+    _specs, errors = check_files([str(path)])
+    for error in errors:
+        raise error
+
+
+def _write(texts: Mapping[Path, str], *, force: bool) -> None:
+    """Write all files or none.
+
+    Raises:
+        DeniedError: `init.exists`, another process has written one meanwhile; `init.folder`, a file cannot be written.
+    """
+    prepared: dict[Path, Path] = {}
+    made: list[Path] = []
+    try:
+        for path, text in texts.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            prepared[path] = path.with_name(f".{path.name}.{os.getpid()}")
+            prepared[path].write_text(text, encoding="utf-8")
+        for path, written in prepared.items():
+            if force:
+                os.replace(written, path)
+            else:
+                # Unlike a rename, a link never replaces a file.
+                os.link(written, path)
+                made.append(path)
+    except OSError as err:
+        for path in made:
+            path.unlink(missing_ok=True)
+        if isinstance(err, FileExistsError):
+            raise DeniedError(
+                "init.exists", f"{err.filename2 or err.filename} exists already; nothing was written", hint="use --force"
+            ) from err
+        message = f"{err.filename}: {err.strerror}; nothing was written"
+        raise DeniedError("init.folder", message, hint="choose a folder that you may write to: --to FOLDER") from err
+    finally:
+        for written in prepared.values():
+            written.unlink(missing_ok=True)
+
+
+def _report(table: FoundTable, time: EventTime, draft: Draft, naming: Naming, paths: Mapping[str, Path]) -> str:
+    label = draft.label
+    lines = [
+        f"{table.path.name}: {table.num_rows:,} rows, {len(table.columns) + len(table.left_out)} columns",
+        f"  time       {time.column}" + (f", read as {time.sql}" if time.sql else ""),
+        f"  label      {label.column}: {label.task}" + (f", {len(label.classes)} classes" if label.classes else ""),
+        f"  key        {', '.join(draft.key)}",
+        f"  split      {draft.split}",
+        f"  features   {len(draft.features)}: {_listed(list(draft.features))}",
+    ]
+    look = [f"{name} is not a feature, for it may be the label in other words: {reason}" for name, reason in draft.late.items()]
+    look += [f"{name} is not a feature: {reason}" for name, reason in draft.skipped.items()]
+    look += [f"column {shown(name)} is not read: {reason}" for name, reason in table.left_out.items()]
+    look += [
+        f"{name} is {column} as a number; {shown(table.columns[column].marker)} counts as missing" for name, column in draft.numbers.items()
+    ]
+    look += [f"{label.num_missing:,} rows without a label are left out"] if label.num_missing else []
+    look += [label.note] if label.note else []
+    look += draft.notes
+    if look:
+        lines += ["look at:", *(f"  - {each}" for each in look[:40]), *([f"  - … and {len(look) - 40} more"] if len(look) > 40 else [])]
+    lines += ["written:", *(f"  {path}" for path in paths.values())]
+    uri = table.path.resolve().parent.as_uri()
+    lines += [
+        "next:",
+        f"  export {naming.variable}={uri}",
+        f"  nightshift check --data --as-of {draft.night} {paths['yaml']}",
+        f"  make run PIPELINE={naming.name} NIGHT={draft.night}     # in a checkout",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:MAX_SHOWN]) + (" …" if len(names) > MAX_SHOWN else "")
+
+
+def _as_json(table: FoundTable, time: EventTime, draft: Draft, paths: Mapping[str, Path]) -> dict[str, Any]:
+    return {
+        "rows": table.num_rows,
+        "time": {"column": time.column, "sql": time.sql},
+        "label": {"column": draft.label.column, "task": draft.label.task, "positive": draft.label.positive, "note": draft.label.note},
+        "key": list(draft.key),
+        "split": draft.split,
+        "night": str(draft.night),
+        "features": list(draft.features),
+        "suspected": draft.late,
+        "skipped": draft.skipped,
+        "not_read": dict(table.left_out),
+        "notes": list(draft.notes),
+        "written": {what: str(path) for what, path in paths.items()},
+    }

@@ -1,0 +1,214 @@
+"""The files of a drafted pipeline: YAML, suite, DAG file."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+from training.sql.expressions import literal, quoted
+from training.starter.drafts import FEW_VALUES, Draft
+from training.starter.labels import PRIMARY
+from training.starter.tables import FoundColumn, FoundTable
+from training.starter.time_columns import EventTime
+
+DAG: Final = "from nightshift.wiring.pipeline import pipeline_dag  # an Airflow DAG\n\ndag = pipeline_dag(__file__)\n"
+PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+NOT_PLAIN: Final = frozenset({"yes", "no", "on", "off", "true", "false", "null", "y", "n"})
+MOSTLY: Final = 0.95
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Naming:
+    """What the pipeline is called."""
+
+    name: str
+    owner: str
+    zone: str
+
+    @property
+    def variable(self) -> str:
+        """The environment variable with the folder of the data."""
+        return re.sub(r"[^A-Z0-9]", "_", self.name.upper()) + "_URI"
+
+    @property
+    def suite(self) -> str:
+        return f"{self.folder}/rows"
+
+    @property
+    def folder(self) -> str:
+        """Of the suite: its names have no dots."""
+        return self.name.replace(".", "_")
+
+
+def yaml_text(table: FoundTable, time: EventTime, draft: Draft, naming: Naming) -> str:
+    """Return the YAML."""
+    lines = [
+        "# yaml-language-server: $schema=pipeline.schema.json",
+        f"# Written by `nightshift init` from {table.path.name}: {table.num_rows:,} rows. Read it once: each line is yours to change.",
+        f"name: {_scalar(naming.name)}",
+        f"description: {_scalar(f'Predicts {draft.label.column} of {table.path.name}')}",
+        f"owner: {_scalar(naming.owner)}",
+        'schedule: "0 3 * * *"'
+        if draft.is_recent
+        else '# schedule: "0 3 * * *"       # the data ends long ago: without it, runs are started by hand',
+        f"timezone: {naming.zone}",
+        "",
+        "data:",
+        *_source(table, time, draft, naming),
+        *_windows(draft),
+        f"  label: {{{', '.join(_label(draft))}}}",
+        f"  split: {draft.split}",
+        "",
+        "validate:",
+        f"  suite: {naming.suite}",
+        "  empty_days: allow",
+        *(["  volume_change: 0.5", "  freshness: 3d"] if draft.is_recent else []),
+        "",
+        "prepare:",
+        *(["  derive:"] if draft.numbers else []),
+        *(f"    {_number(table, name, column)}" for name, column in draft.numbers.items()),
+        "  features:",
+        *(f"    {name}: {text}" for name, text in draft.features.items()),
+        *(f"    # {_comment(name)}: {_comment(reason)}" for name, reason in draft.skipped.items()),
+        "",
+        *_train(table),
+        "",
+        "evaluate:",
+        f"  task: {draft.label.task}",
+        f"  primary: {PRIMARY[draft.label.task]}",
+        "  improvement: {absolute: 0.0}   # a later model must be better than the champion by more than this",
+        *([f"  slices: [{', '.join(draft.slices)}]"] if draft.slices else []),
+        "",
+        f"promote: {{model: {_scalar(naming.name)}, approval: automatic}}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _source(table: FoundTable, time: EventTime, draft: Draft, naming: Naming) -> list[str]:
+    late = {draft.label.column, *draft.late}
+    lines = [
+        "  source:",
+        "    table: rows",
+        f"    kind: {table.kind}",
+        f"    uri: {_scalar('${' + naming.variable + '}/' + table.path.name)}",
+        f"    event_time: {time.name}",
+        f"    window: {draft.window.days}d",
+        f"    key: [{', '.join(draft.key)}]",
+        "    columns:",
+    ]
+    for column in table.columns.values():
+        keys = [
+            f"type: {column.type}",
+            *(["nullable: true"] if column.num_missing else []),
+            *(["known: after"] if column.name in late else []),
+        ]
+        reason = draft.late.get(column.name, "")
+        comment = f"   # like the label: {reason}. Known before? Then remove `known: after`, and add a feature" if reason else ""
+        lines.append(f"      {column.name}: {{{', '.join(keys)}}}{comment}")
+    if table.left_out:
+        lines.append("    ignore:")
+        lines += [f"      - {_scalar(name)}   # {_comment(reason)}" for name, reason in table.left_out.items()]
+    derived = [f"      {time.name}: {{type: timestamp, sql: {_scalar(time.sql)}}}"] if time.sql else []
+    if draft.label.name != draft.label.column:
+        derived.append(f"      {_number(table, draft.label.name, draft.label.column)}")
+    if derived:
+        lines += ["    derive:", *derived]
+    if draft.label.num_missing:
+        because = "a row without a label can neither train nor judge"
+        lines.append(f"    where: {{sql: {_scalar(f'{quoted(draft.label.name)} IS NOT NULL')}, because: {because}}}")
+    return lines
+
+
+def _number(table: FoundTable, name: str, column: str) -> str:
+    """Return a derived column with the numbers of a column of texts, in which one text stands for a missing number."""
+    sql = f"CAST(nullif({quoted(column)}, {literal(table.columns[column].marker)}) AS DOUBLE)"
+    return f"{name}: {{type: double, sql: {_scalar(sql)}}}"
+
+
+def _windows(draft: Draft) -> list[str]:
+    if not draft.windows:
+        return []
+    return ["  windows:", *(f"    {name}: {text}" for name, text in draft.windows.items())]
+
+
+def _label(draft: Draft) -> list[str]:
+    found = [f"column: {draft.label.name}"]
+    if draft.label.rule:
+        found.append(f"rule: {_scalar(draft.label.rule)}")
+    if draft.label.positive:
+        found.append(f"positive: {json.dumps(draft.label.positive, ensure_ascii=False)}")
+    return found
+
+
+def _train(table: FoundTable) -> list[str]:
+    depth, rate = (3, 0.1) if table.num_rows < 5_000 else (6, 0.05)
+    return [
+        "train:",
+        "  model: boosted_trees",
+        "  seed: 1",
+        "  epochs: 400                    # boosting rounds, at most",
+        f"  learning_rate: {rate}",
+        f"  settings: {{max_depth: {depth}}}",
+        "  early_stopping: 30",
+    ]
+
+
+def suite_text(table: FoundTable, draft: Draft, naming: Naming) -> str:
+    """Return the suite: what the values are today, with room; only what the label is fails a night."""
+    found: list[dict[str, Any]] = []
+    for column in table.columns.values():
+        is_label = column.name == draft.label.column
+        if column.name in draft.late or (expectation := _expectation(table, column)) is None:
+            continue
+        kind, kwargs = expectation
+        severity = "warning"
+        if is_label and draft.label.task != "regression":
+            severity = "critical"
+            kwargs.pop("mostly", None)
+        found.append({"type": kind, "kwargs": {"column": column.name, **kwargs}, "severity": severity})
+    lines = ",\n".join("    " + json.dumps(each, ensure_ascii=False) for each in found)
+    return f'{{\n  "name": {json.dumps(naming.suite)},\n  "expectations": [\n{lines}\n  ]\n}}\n'
+
+
+def _expectation(table: FoundTable, column: FoundColumn) -> tuple[str, dict[str, Any]] | None:
+    name = quoted(column.name)
+    if column.type == "string":
+        query = f"SELECT {name} AS value, count(*) FROM rows WHERE {name} IS NOT NULL GROUP BY 1 ORDER BY 1 LIMIT {FEW_VALUES + 1}"  # noqa: S608
+        values = [row[0] for row in table.connection.sql(query).fetchall()]
+        if 2 <= len(values) <= FEW_VALUES:
+            return "expect_column_values_to_be_in_set", {"value_set": values, "mostly": MOSTLY}
+        return None
+    if not column.is_number:
+        return None
+    low, high = table.connection.sql(f"SELECT min({name}), max({name}) FROM rows WHERE isfinite(CAST({name} AS DOUBLE))").fetchall()[0]  # noqa: S608
+    if low is None or low == high:
+        return None
+    room = (high - low) / 2
+    bounds = [0 if 0 <= low <= room else _rounded(low - room), _rounded(high + room)]
+    return "expect_column_values_to_be_between", {"min_value": bounds[0], "max_value": bounds[1]}
+
+
+def _rounded(value: float) -> float:
+    """Return three digits of it: the limits are guesses."""
+    if not value:
+        return 0
+    digits = 2 - math.floor(math.log10(abs(value)))
+    found = round(float(value), digits)
+    return int(found) if found.is_integer() and abs(found) < 1e15 else found
+
+
+def _scalar(text: str) -> str:
+    """Return a text as YAML has it."""
+    return (
+        text
+        if PLAIN.fullmatch(text) and text.lower() not in ("yes", "no", "on", "off", "true", "false", "null", "y", "n")
+        else json.dumps(text, ensure_ascii=False)
+    )
+
+
+def _comment(text: str) -> str:
+    """Return a text for a comment: on one line, and without characters that YAML refuses."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -1,0 +1,117 @@
+"""How a column is read as an instant: as it stands, or by an SQL expression that the YAML derives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from training.errors import DataError, shown
+from training.sql.expressions import literal, quoted
+from training.starter.tables import FoundColumn, FoundTable
+
+FORMATS: Final = (
+    *("%Y/%m/%d", "%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y", "%Y%m%d", "%b %d %Y", "%d %b %Y", "%d-%b-%Y", "%Y-%m", "%Y/%m"),
+    *(f"{day} {clock}" for clock in ("%H:%M", "%H:%M:%S") for day in ("%Y/%m/%d", "%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y", "%Y-%m-%d")),
+)
+YEARS: Final = (1600, 2200)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EventTime:
+    """The event time of a table's rows."""
+
+    column: str
+    """Of the file."""
+    name: str
+    """In the YAML: the column itself, or a derived one."""
+    sql: str
+    """Of the derived one, as the YAML has it; empty: it is not derived."""
+
+    @property
+    def instant(self) -> str:
+        """The instant in SQL over the view of the rows."""
+        return f"({self.sql})" if self.sql else quoted(self.column)
+
+
+def event_time_of(table: FoundTable, name: str, *, zone: str, time_format: str = "") -> EventTime:
+    """Return how a column is read as an instant.
+
+    Args:
+        zone: time zone of days, and of times without an offset.
+        time_format: of texts, as strptime has it; empty: one of FORMATS that all rows have.
+
+    Raises:
+        DataError: `init.time`, there is no such column, it is no time, its format is not clear, or it has missing values.
+    """
+    column = table.columns.get(name)
+    if column is None:
+        raise DataError("init.time", f"{table.path} has no usable column {shown(name)}{_reason(table, name)}", hint=_candidates(table))
+    if column.num_missing:
+        message = f"column {shown(name)} is empty in {column.num_missing:,} of {table.num_rows:,} rows"
+        raise DataError("init.time", message, hint="each row needs its time: leave such rows out of the file, or use another column")
+    sql = _sql(table, column, zone, time_format)
+    if not sql:
+        return EventTime(column=name, name=name, sql="")
+    derived = f"{name}_at"
+    while derived.lower() in {other.lower() for other in table.columns}:
+        derived += "_"
+    return EventTime(column=name, name=derived, sql=sql)
+
+
+def _sql(table: FoundTable, column: FoundColumn, zone: str, time_format: str) -> str:
+    name, place = quoted(column.name), literal(zone)
+    # As the YAML's expressions name it: a name that is a plain word needs no quotes there, and with them it is the same.
+    if column.type == "timestamp" and not time_format:
+        return ""
+    if (column.type == "date" and not time_format) or (column.is_local_time and not time_format):
+        return f"timezone({place}, CAST({name} AS TIMESTAMP))"
+    if column.type == "int64" and not time_format:
+        low, high = table.connection.sql(f"SELECT min({name}), max({name}) FROM rows").fetchall()[0]  # noqa: S608 - quoted
+        if YEARS[0] <= low <= high <= YEARS[1]:
+            return f"timezone({place}, make_timestamp({name}, 1, 1, 0, 0, 0))"
+    text = name if column.type == "string" else f"CAST({name} AS VARCHAR)"
+    if column.type in ("string", "int64", "date"):
+        chosen = time_format or _format_of(table, column, text)
+        _check_format(table, column, text, chosen)
+        if chosen.startswith("%Y/%m/%d"):
+            # As ISO 8601, which every engine reads alike.
+            return f"timezone({place}, CAST(replace({text}, '/', '-') AS TIMESTAMP))"
+        return f"timezone({place}, strptime({text}, {literal(chosen)}))"
+    raise DataError("init.time", f"column {shown(column.name)} is of type {column.type}, no time", hint=_candidates(table))
+
+
+def _format_of(table: FoundTable, column: FoundColumn, text: str) -> str:
+    counts = table.connection.sql(
+        f"SELECT {', '.join(f'count(try_strptime({text}, {literal(each)}))' for each in FORMATS)} FROM rows"  # noqa: S608 - quoted
+    ).fetchall()[0]
+    found = [each for each, count in zip(FORMATS, counts, strict=True) if count == table.num_rows]
+    if len(found) > 1:
+        message = f"the times in column {shown(column.name)} have the formats {' and '.join(found)}, both in all rows"
+        raise DataError("init.time", message, hint=f"say which: --time-format '{found[0]}'")
+    if not found:
+        # The first value that is unlike most others: a stray NA, where nearly all are times.
+        best = FORMATS[max(range(len(FORMATS)), key=counts.__getitem__)]
+        example = table.value(f"SELECT {text} FROM rows WHERE try_strptime({text}, {literal(best)}) IS NULL LIMIT 1")  # noqa: S608 - quoted
+        others = f", {max(counts):,} of {table.num_rows:,} have the format {best}" if max(counts) else ""
+        message = f"column {shown(column.name)}: {shown(example)} is not a time in a known format{others}"
+        raise DataError("init.time", message, hint="repair the values, state the format (--time-format '%d.%m.%y'), or name another column")
+    return found[0]
+
+
+def _check_format(table: FoundTable, column: FoundColumn, text: str, chosen: str) -> None:
+    query = f"SELECT {text} FROM rows WHERE try_strptime({text}, {literal(chosen)}) IS NULL LIMIT 1"  # noqa: S608 - quoted
+    wrong = table.value(query)
+    if wrong is not None:
+        message = f"column {shown(column.name)}: {shown(wrong)} has not the format {chosen}"
+        raise DataError("init.time", message, hint="correct --time-format, or the value")
+
+
+def _reason(table: FoundTable, name: str) -> str:
+    return f": {table.left_out[name]}" if name in table.left_out else ""
+
+
+def _candidates(table: FoundTable) -> str:
+    likely = [each.name for each in table.columns.values() if each.type in ("timestamp", "date") or each.is_local_time]
+    if likely:
+        return f"columns with times: {', '.join(likely[:10])}"
+    return f"columns: {', '.join(list(table.columns)[:20])}"
