@@ -53,17 +53,23 @@ def label_of(table: FoundTable, name: str, *, task: str = "", positive: str = ""
         raise DataError("init.label", f"{table.path} has no usable column {shown(name)}{reason}", hint=hint)
     if column.type in ("date", "timestamp"):
         raise _refused(name, f"it is of type {column.type}: a label is a number, a text or a truth value", "derive a column in the file")
+    sql = _sql(column)
     query = f"""
-        SELECT {column.sql} AS value, count(*) AS n FROM rows WHERE {column.sql} IS NOT NULL GROUP BY 1 ORDER BY n DESC, 1
+        SELECT {sql} AS value, count(*) AS n FROM rows WHERE {sql} IS NOT NULL GROUP BY 1 ORDER BY n DESC, 1
         LIMIT {MAX_CLASSES + 1}
     """  # noqa: S608 - quoted
     found = table.connection.sql(query).fetchall()
     if len(found) < 2:
         raise _refused(name, "all its values are the same" if found else "it has no value", "name another column")
-    missing = table.num_rows - int(str(table.value(f"SELECT count({column.sql}) FROM rows")))  # noqa: S608 - quoted
+    missing = table.num_rows - int(str(table.value(f"SELECT count({sql}) FROM rows")))  # noqa: S608 - quoted
     if column.is_number:
         return _number(column, found, task, missing)
     return _text(column, found, task, positive, missing)
+
+
+def _sql(column: FoundColumn) -> str:
+    """Return the label in SQL; an empty text is none."""
+    return f"nullif({column.sql}, '')" if column.type == "string" and not column.marker else column.sql
 
 
 def _text(column: FoundColumn, found: list[tuple[object, int]], task: str, positive: str, missing: int) -> Label:
@@ -76,7 +82,7 @@ def _text(column: FoundColumn, found: list[tuple[object, int]], task: str, posit
         raise _refused(column.name, f"it has more than {MAX_CLASSES:,} different values", "derive a text with fewer values")
     if chosen == "binary" and len(classes) != 2:
         raise _refused(column.name, f"it has {len(classes)} classes, a binary label has two", "leave --task out")
-    plain = Label(column=column.name, name=column.name, sql=quoted(column.name), task=chosen, num_missing=missing)
+    plain = Label(column=column.name, name=column.name, sql=_sql(column), task=chosen, num_missing=missing)
     if chosen == "multiclass" or is_truth:
         return Label(
             column=column.name,

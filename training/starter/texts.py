@@ -80,6 +80,8 @@ def yaml_text(table: FoundTable, time: EventTime, draft: Draft, naming: Naming) 
         f"  task: {draft.label.task}",
         f"  primary: {PRIMARY[draft.label.task]}",
         "  improvement: {absolute: 0.0}   # a later model must be better than the champion by more than this",
+        # Otherwise a lag that ranks the labels well is taken for the label.
+        *(["  severity: {leakage: warn}     # lags rank the labels of a series well, and are known before"] if draft.windows else []),
         *([f"  slices: [{', '.join(draft.slices)}]"] if draft.slices else []),
         "",
         f"promote: {{model: {_scalar(naming.name)}, approval: automatic}}",
@@ -118,7 +120,9 @@ def _source(table: FoundTable, time: EventTime, draft: Draft, naming: Naming) ->
         lines += ["    derive:", *derived]
     if draft.label.num_missing:
         because = "a row without a label can neither train nor judge"
-        lines.append(f"    where: {{sql: {_scalar(f'{quoted(draft.label.name)} IS NOT NULL')}, because: {because}}}")
+        # An empty text is no label either.
+        known = "<> ''" if draft.label.classes else "IS NOT NULL"
+        lines.append(f"    where: {{sql: {_scalar(f'{quoted(draft.label.name)} {known}')}, because: {because}}}")
     return lines
 
 

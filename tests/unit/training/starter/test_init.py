@@ -164,11 +164,14 @@ def test_series_has_lags_of_its_label_that_are_known_one_step_later(
     assert checked_with_data(result, file, tmp_path / "to", monkeypatch) == 0
 
 
-def test_rows_without_a_label_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [{**row, "outcome": None if number % 10 == 0 else row["outcome"]} for number, row in enumerate(ROWS)]
+@pytest.mark.parametrize("empty", ["", '""'])
+def test_rows_without_a_label_are_left_out(
+    empty: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{**row, "outcome": empty if number % 10 == 0 else row["outcome"]} for number, row in enumerate(ROWS)]
     file = csv_of(rows, tmp_path / "orders.csv")
     result = found(file, capsys, to=tmp_path / "to")
-    assert "IS NOT NULL" in Path(result["written"]["yaml"]).read_text(encoding="utf-8")
+    assert "<> ''" in Path(result["written"]["yaml"]).read_text(encoding="utf-8")
     assert checked_with_data(result, file, tmp_path / "to", monkeypatch) == 0
 
 
