@@ -90,7 +90,7 @@ def drafted(table: FoundTable, time: EventTime, label: Label, *, key: Sequence[s
         skipped=skipped,
         features=features,
         windows=windows,
-        split=_split(table, time, max(first, end - window), end),
+        split=_split(table, time, label, max(first, end - window), end),
         window=window,
         night=night,
         slices=_slices(table, features),
@@ -276,11 +276,11 @@ def _windows(table: FoundTable, time: EventTime, label: Label, entities: Sequenc
     return {name if name not in table.columns else f"{name}_": text for name, text in found.items()}
 
 
-def _split(table: FoundTable, time: EventTime, first: datetime, end: datetime) -> str:
+def _split(table: FoundTable, time: EventTime, label: Label, first: datetime, end: datetime) -> str:
     """Return the split by time with the newest seventh of the rows as test, or at random where there are too few times."""
     at = f"epoch_us({time.instant})"
-    begin = int(first.timestamp() * 1_000_000)
-    query = f"SELECT quantile_disc({at}, {1 - 2 * SHARE}), quantile_disc({at}, {1 - SHARE}) FROM rows WHERE {at} >= {begin}"  # noqa: S608
+    used = f"{at} >= {int(first.timestamp() * 1_000_000)} AND {label.sql} IS NOT NULL"
+    query = f"SELECT quantile_disc({at}, {1 - 2 * SHARE}), quantile_disc({at}, {1 - SHARE}) FROM rows WHERE {used}"  # noqa: S608 - quoted
     validation_at, test_at = (datetime.fromtimestamp(value / 1_000_000, UTC) for value in table.connection.sql(query).fetchall()[0])
     unit = DAY if end - first >= WHOLE_DAYS_FROM else timedelta(hours=1)
     test = max(1, math.ceil((end - test_at) / unit))
@@ -288,7 +288,7 @@ def _split(table: FoundTable, time: EventTime, first: datetime, end: datetime) -
     start = end - (test + validation) * unit
     low, middle = (int(each.timestamp() * 1_000_000) for each in (start, end - test * unit))
     counts = f"count(*) FILTER ({at} < {low}), count(*) FILTER ({at} >= {low} AND {at} < {middle}), count(*) FILTER ({at} >= {middle})"
-    rows = table.connection.sql(f"SELECT {counts} FROM rows WHERE {at} >= {begin}").fetchall()[0]  # noqa: S608
+    rows = table.connection.sql(f"SELECT {counts} FROM rows WHERE {used}").fetchall()[0]  # noqa: S608
     if min(rows) < max(1, 0.03 * sum(rows)):
         return f"{{by: random, validation: {SHARE}, test: {SHARE}}}"
     suffix = "d" if unit == DAY else "h"
