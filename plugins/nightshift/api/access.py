@@ -19,6 +19,7 @@ from airflow.models import DagModel
 from fastapi import Depends, HTTPException, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
+from nightshift.api import rates
 from training.errors import DeniedError
 
 Action = Literal["GET", "POST", "PUT"]
@@ -94,6 +95,7 @@ async def access(
 
     Raises:
         HTTPException: 401, there is no valid token.
+        DeniedError: `request.rate`, the user has sent too many requests.
     """
     try:
         user = await get_user(request, None, bearer)
@@ -101,7 +103,11 @@ async def access(
         # A token that is not valid is as good as none.
         raise HTTPException(401, "the request has no valid token") from err
     token = bearer.credentials if bearer is not None else request.cookies.get(COOKIE_NAME_JWT_TOKEN, "")
-    return Access(user, _expiry(token))
+    found = Access(user, _expiry(token))
+    if not rates.RATES.take(found.name, per_minute := rates.RATE.read()):
+        message = f"{found.name} has sent more than {per_minute:,} requests in a minute"
+        raise DeniedError("request.rate", message, hint="wait as long as Retry-After says; NIGHTSHIFT_API_RATE sets the limit")
+    return found
 
 
 def _expiry(token: str) -> float:

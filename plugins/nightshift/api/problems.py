@@ -62,7 +62,10 @@ class ProblemBody(BaseModel):
 def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return the documented errors of a route."""
     schema = {"$ref": "#/components/schemas/ProblemBody"}
-    return {status: {"description": TITLES[status], "content": {MEDIA_TYPE: {"schema": schema}}} for status in (401, *statuses, 503)}
+    return {
+        status: {"description": TITLES[status], "content": {MEDIA_TYPE: {"schema": schema}}}
+        for status in dict.fromkeys((401, *statuses, 429, 503))
+    }
 
 
 def problem(status: int, code: str, detail: str, *, hint: str = "", errors: list[Detail] | None = None) -> JSONResponse:
@@ -81,14 +84,15 @@ def status_of(err: NightshiftError) -> int:
     if isinstance(err, DeniedError):
         if err.code in FORBIDDEN:
             return 403
-        if err.code == "checkpoint.deleted":
-            return 410
+        if err.code in SPECIAL:
+            return SPECIAL[err.code]
         return 404 if err.code.endswith(".unknown") else 422 if err.code in INVALID else 409
     # What is lost or damaged in the store or the database: a request cannot repair it.
     return 409 if isinstance(err, DataError) else 500
 
 
 FORBIDDEN: Final = frozenset({"access.denied", "approval.self", "approval.approver"})
+SPECIAL: Final[Mapping[str, int]] = {"checkpoint.deleted": 410, "request.rate": 429}
 INVALID: Final = frozenset({"snapshot.reason", "idempotency.mismatch", "cursor.invalid"})
 """Codes of refusals that are about the request, and not about the state of things."""
 

@@ -32,8 +32,9 @@ def airflow_dags(airflow_database: None) -> None:
 
 
 @pytest.fixture
-def seeded(airflow_dags: None, installation: Path) -> Iterator[Any]:
-    """The REST API's application over an installation with runs, models and data."""
+def seeded(airflow_dags: None, installation: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The REST API's application over an installation with runs, models and data; tests send more requests than people do."""
+    monkeypatch.setenv("NIGHTSHIFT_API_RATE", "0")
     from tests.unit.plugins.seeded_installation import seeded_installation
 
     with seeded_installation() as found:

@@ -34,7 +34,7 @@ HEARTBEAT_SECONDS: Final = 5.0
 AWAY_SECONDS: Final = 2.0
 
 _ANSWERS: Final[dict[int | str, dict[str, Any]]] = {
-    **responses(404, 422, 429),
+    **responses(404, 422),
     200: {
         "description": "A page, or with `Accept: text/event-stream` events: `data` is a point, `event: end` the last one.",
         "content": {EVENTS: {"schema": {"type": "string"}}},

@@ -15,7 +15,7 @@ from jsonschema import Draft202012Validator
 from sqlalchemy import delete
 from sqlalchemy.exc import OperationalError
 
-from nightshift.api import event_stream
+from nightshift.api import rates
 from nightshift.api.application import openapi
 from nightshift.api.routing import MAX_BODY_BYTES
 from nightshift.settings import Settings
@@ -77,7 +77,6 @@ READS: dict[str, dict[str, str]] = {
         "200": f"/training-runs/{RUN}/metrics",
         "404": "/training-runs/search_ranking:r9/metrics",
         "422": f"/training-runs/{RUN}/metrics?after=x",
-        "429": f"/training-runs/{RUN}/metrics?limit=1",
     },
     "/hpo/studies/{id}": {"200": f"/hpo/studies/{STUDY}", "404": "/hpo/studies/search_ranking:r9", "422": "/hpo/studies/%00:r"},
     "/models": {"200": "/models", "422": "/models?cursor=%21"},
@@ -180,11 +179,11 @@ WRITES: dict[str, dict[str, Case]] = {
 
 
 def operations() -> Iterator[tuple[str, dict[str, Case]]]:
-    """Yield each operation with its cases by status, 401 and 503 too; those that change the installation come last."""
+    """Yield each operation with its cases by status, 401, 429 and 503 too; those that change the installation come last."""
     reads = {f"GET {path}": {status: case(found, user=ADA) for status, found in each.items()} for path, each in READS.items()}
     for operation, by_status in {**reads, **WRITES}.items():
         path, body, user, _ = by_status["200" if "200" in by_status else "202"]
-        found = {**by_status, "401": case(path, body, NOBODY), "503": case(path, body, user)}
+        found = {**by_status, "401": case(path, body, NOBODY), "429": case(path, body, user), "503": case(path, body, user)}
         yield operation, dict(sorted(found.items(), key=lambda each: (each[0] == "503", each[1][3] is not None)))
 
 
@@ -218,9 +217,7 @@ def test_every_documented_answer_is_reached_and_has_its_form(
         headers = seeded.headers(user, role)
         if before is not None:
             before()
-        if status == "429":
-            headers["Accept"] = "text/event-stream"
-            monkeypatch.setitem(event_stream._open, user, event_stream.MAX_STREAMS)
+        monkeypatch.setattr(rates.RATES, "take", lambda *_arguments, may_send=status != "429": may_send)
         if status == "503":
             monkeypatch.setattr(SimpleAuthManager, "is_authorized_dag", without_database)
             monkeypatch.setattr(SimpleAuthManager, "get_authorized_dag_ids", without_database)
