@@ -68,7 +68,10 @@ def check_schema(view: TableView) -> list[CheckResult]:
 
 
 def check_complete(view: TableView, statistics: Mapping[str, ColumnStatistics], *, label: str | None) -> list[CheckResult]:
-    """`data.nulls` and `label.nulls`: key, event time, label and what is not declared nullable are complete; NaN counts as null."""
+    """`data.nulls` and `label.nulls`: key, event time, label and what is not declared nullable are complete; NaN counts as null.
+
+    Of a label also an empty text: `prepare` takes it for none.
+    """
     columns = view.contract.columns
     always = {*view.contract.key, view.contract.event_time, label}
     results = []
@@ -77,6 +80,8 @@ def check_complete(view: TableView, statistics: Mapping[str, ColumnStatistics], 
         if nullable and name not in always:
             continue
         nulls, rows = numbers["nulls"], numbers["rows"]
+        if name == label and view.contract.types[name] == "string":
+            nulls += view.rows(f"SELECT count(*) FROM {{table}} t WHERE t.{quoted(name)} = ''")[0][0]  # noqa: S608 - quoted column name
         results.append(
             CheckResult(
                 code="label.nulls" if name == label else "data.nulls",

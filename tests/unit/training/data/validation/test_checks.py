@@ -27,7 +27,9 @@ CONTRACT = TableContract(
 
 def view(rows: int = 100, days: dict[str, int] | None = None) -> Any:
     parts = {f"orders/{day}": {"rows": count, "partition": day} for day, count in (days or {}).items()}
-    contract = SimpleNamespace(columns=CONTRACT.columns, key=CONTRACT.key, event_time="at", known_at=None, partitioned=bool(days))
+    contract = SimpleNamespace(
+        columns=CONTRACT.columns, types=CONTRACT.types, key=CONTRACT.key, event_time="at", known_at=None, partitioned=bool(days)
+    )
     return SimpleNamespace(name="orders", contract=contract, facts={"rows": rows, "parts": parts})
 
 
@@ -49,6 +51,16 @@ def test_key_event_time_and_label_are_complete_although_they_are_declared_nullab
         "label": ("label.nulls", "failed"),
         "strict": ("data.nulls", "failed"),
     }
+
+
+def test_empty_text_is_no_label_and_stays_a_value_of_other_columns() -> None:
+    texts = view()
+    texts.contract.types = dict.fromkeys(CONTRACT.columns, "string")
+    texts.rows = lambda query: [(3,)] if query.endswith("t.\"label\" = ''") else []
+    statistics: Any = {name: {"rows": 10, "nulls": 0} for name in CONTRACT.columns}
+    found = {check.column: (check.status, check.observed) for check in check_complete(texts, statistics, label="label")}
+    assert found["label"] == ("failed", "3 of 10 rows (30.00%)")
+    assert found["strict"] == ("passed", "0 of 10 rows")
 
 
 @pytest.mark.parametrize(
