@@ -1,7 +1,7 @@
 """Metrics of trainings in the table `run_metric`: copied from the journals in the store by processes that have the database.
 
-A training itself has none: in a cluster its pod has no secret of it. The operator of `train` copies when the training has ended, and
-housekeeping copies what is missing: of trainings that failed, that are under way, and that ended while the database was away.
+A training itself has none: in a cluster its pod has no secret of it. The operator of `train` copies while it waits for the training
+and when that has ended; housekeeping copies what is missing: of trainings that failed, or ended while the database was away.
 """
 
 from __future__ import annotations

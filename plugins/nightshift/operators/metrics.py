@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from airflow.sdk import BaseOperator
@@ -16,10 +19,13 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
     from sqlalchemy import Engine
 
-    from training.contracts import StageResult
+    from training.contracts import RunIdentity, StageResult
 
 logger = logging.getLogger(__name__)
 
+LIVE_SECONDS: Final = 2.0
+"""Between two looks at the journal of a training that this task waits for."""
+LAST_COPY_SECONDS: Final = 10.0
 ENDED: Final = frozenset({"success", "failed"})
 
 
@@ -68,3 +74,30 @@ def copy_metrics(result: StageResult, settings: Settings) -> None:
         logger.info("%d points of metrics were added to run_metric", num_points)
     except NightshiftError as err:
         logger.warning("housekeeping copies the metrics later: %s", err)
+
+
+@contextmanager
+def copied_live(run: RunIdentity, settings: Settings, every_seconds: float = LIVE_SECONDS) -> Iterator[None]:
+    """Copy the metrics of a training while the body waits for it. What fails is left to the copy at the end, and to housekeeping.
+
+    In a thread of its own: neither the training nor the task that watches it waits for the database.
+    """
+    is_over = threading.Event()
+    copier = threading.Thread(target=_copy_until, args=(is_over, run, settings, every_seconds), name="metrics", daemon=True)
+    copier.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        copier.join(LAST_COPY_SECONDS)
+
+
+def _copy_until(is_over: threading.Event, run: RunIdentity, settings: Settings, every_seconds: float) -> None:
+    from training.database import connect
+    from training.database.run_metrics import copy_points
+
+    while not is_over.wait(every_seconds):
+        try:
+            copy_points(connect(settings.database_url), Bucket(settings.store_uri), run.dag_id, run.run_id)
+        except (NightshiftError, ValueError) as err:
+            logger.debug("metrics are copied later: %s", err)

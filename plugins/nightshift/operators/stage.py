@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import BaseOperator, BaseOperatorLink
@@ -23,7 +23,7 @@ from nightshift.execution.backend import Backend, StageTask, backend_of, work_at
 from nightshift.execution.outcomes import Action, StageEndedError, Verdict
 from nightshift.execution.retries import InfrastructureError
 from nightshift.operators.failures import noted_failure
-from nightshift.operators.metrics import copy_metrics
+from nightshift.operators.metrics import copied_live, copy_metrics
 from nightshift.operators.stage_work import needs_of, work_of
 from nightshift.resolved_run import ResolvedRun
 from nightshift.settings import Settings
@@ -120,8 +120,10 @@ class StageOperator(BaseOperator):
         self._backend = backend_of(settings)
         if self._stopped:
             self._backend.stop()
+        live = copied_live(run, settings) if self.stage == METRICS_STAGE else nullcontext()
         try:
-            found = self._backend.run(task, event)
+            with live:
+                found = self._backend.run(task, event)
         except StageEndedError as err:
             self.report_uri = err.verdict.report_uri or self.report_uri
             raise

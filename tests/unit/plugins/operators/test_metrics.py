@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import text
 
-from nightshift.operators.metrics import CopyMetricsOperator, copy_metrics
+from nightshift.operators.metrics import CopyMetricsOperator, copied_live, copy_metrics
 from nightshift.operators.resolve import ResolveOperator
 from nightshift.settings import Settings
 from tests.unit.plugins.conftest import SPEC_PATH
@@ -50,6 +52,36 @@ def test_a_training_is_copied_when_it_ends_and_others_by_housekeeping(
     assert run_ids(settings) == ["p:r1"]
     assert execute(CopyMetricsOperator(task_id="metrics"), context_of("metrics")) == 1
     assert run_ids(settings) == ["p:r1", "p:r2"]
+
+
+def test_a_training_is_copied_while_its_task_waits_for_it(settings: Settings, store: Store) -> None:
+    with copied_live(RESULT.run, settings, every_seconds=0.01):
+        write(store, "r1")
+        deadline = time.monotonic() + 60
+        while run_ids(settings) != ["p:r1"]:
+            assert time.monotonic() < deadline
+            threading.Event().wait(0.01)
+    assert "metrics" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_live_copy_goes_on_after_a_store_that_was_away_and_fails_nothing(
+    settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = threading.Semaphore(0)
+
+    def away(_journal: MetricJournal) -> None:
+        asked.release()
+        raise UnavailableError("storage.unavailable", "no answer")
+
+    write(store, "r1")
+    with monkeypatch.context() as patched:
+        patched.setattr(MetricJournal, "places", away)
+        with copied_live(RESULT.run, settings, every_seconds=0.01):
+            # Asked again after it failed.
+            assert all(asked.acquire(timeout=60) for _ in range(3))
+    assert run_ids(settings) == []
+    copy_metrics(RESULT, settings)
+    assert run_ids(settings) == ["p:r1"]
 
 
 def test_runs_are_recorded_by_their_first_task_and_ended_by_housekeeping(
