@@ -16,9 +16,10 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from time import monotonic
 from typing import Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -28,11 +29,12 @@ from training.spec.check import check_files
 from training.spec.types import NAME_RULE
 from training.starter.drafts import Draft, drafted
 from training.starter.labels import PRIMARY, label_of
-from training.starter.tables import FoundTable, opened
+from training.starter.tables import FoundTable, Report, opened
 from training.starter.texts import DAG, Naming, suite_text, yaml_text
 from training.starter.time_columns import EventTime, event_time_of
 
 MAX_SHOWN: Final = 12
+PROGRESS_SECONDS: Final = 5.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -74,13 +76,13 @@ def _init(options: argparse.Namespace) -> int:
         "dag": root / "dags" / f"{naming.name}.py",
     }
     _check_free(paths, force=options.force)
-    with tempfile.TemporaryDirectory(prefix="nightshift-init-") as scratch, opened(options.file, Path(scratch)) as table:
+    with tempfile.TemporaryDirectory(prefix="nightshift-init-") as scratch, opened(options.file, Path(scratch), progress()) as table:
         time = event_time_of(table, options.time, zone=naming.zone, time_format=options.time_format)
         if options.label == options.time:
             raise DataError("init.label", f"{shown(options.label)} is the time of a row", hint="name another column")
         label = label_of(table, options.label, task=options.task or "", positive=options.positive)
         key = [name.strip() for name in options.key.split(",") if name.strip()]
-        draft = drafted(table, time, label, key=key, zone=naming.zone, now=datetime.now(UTC))
+        draft = drafted(table, time, label, key=key, zone=naming.zone, now=datetime.now(UTC), report=progress())
         texts = {"yaml": yaml_text(table, time, draft, naming), "suite": suite_text(table, draft, naming), "dag": DAG}
         _check(texts["yaml"], naming, Path(scratch))
         _write({paths[what]: text for what, text in texts.items()}, force=options.force)
@@ -110,6 +112,19 @@ def _naming(options: argparse.Namespace) -> Naming:
     except (KeyError, OSError):
         login = ""
     return Naming(name=name, owner=options.owner or login or "nobody", zone=options.timezone)
+
+
+def progress(clock: Callable[[], float] = monotonic) -> Report:
+    """Return what prints a line to the standard error every few seconds of work."""
+    printed_at = clock()
+
+    def report(what: str, number: int, count: int) -> None:
+        nonlocal printed_at
+        if clock() - printed_at >= PROGRESS_SECONDS:
+            printed_at = clock()
+            sys.stderr.write(f"{what}: column {number:,} of {count:,}\n")
+
+    return report
 
 
 def _checkout(folder: Path) -> Path:

@@ -16,7 +16,8 @@ from training.spec.types import MAX_DURATION
 from training.sql.expressions import quoted
 from training.starter.labels import Label
 from training.starter.leaks import suspects
-from training.starter.tables import FoundColumn, FoundTable
+from training.starter.scalars import flow_list, scalar
+from training.starter.tables import FoundColumn, FoundTable, Report
 from training.starter.time_columns import EventTime
 
 SHARE: Final = 0.15
@@ -57,18 +58,19 @@ class Draft:
     notes: Sequence[str]
 
 
-def drafted(table: FoundTable, time: EventTime, label: Label, *, key: Sequence[str], zone: str, now: datetime) -> Draft:
+def drafted(table: FoundTable, time: EventTime, label: Label, *, key: Sequence[str], zone: str, now: datetime, report: Report) -> Draft:
     """Decide what the pipeline is.
 
     Args:
         key: columns that identify a row; empty: found.
+        report: is told which column of how many is looked at.
 
     Raises:
         DataError: `init.key`, no columns identify a row; `init.features`, nothing is left to learn from.
     """
     first, last = _range(table, time)
     names = [name for name in table.columns if name not in (label.column, time.column)]
-    late = suspects(table, label.sql, names=names, is_number=label.task == "regression")
+    late = suspects(table, label.sql, names=names, is_number=label.task == "regression", report=report)
     entities = _entities(table, time, label, late)
     found_key = _checked_key(table, time, key) if key else _key(table, time, label, late)
     numbers = {_number_name(table, name): name for name in names if table.columns[name].marker and name not in late}
@@ -266,13 +268,13 @@ def _windows(table: FoundTable, time: EventTime, label: Label, entities: Sequenc
     step = max(_step(table, time, entities), timedelta(seconds=1))
     if step > WEEK * 5:
         return {}
-    by, known = f"by: [{', '.join(entities)}]", f"available_after: {duration(step)}"
-    found = {"last_value": f"{{kind: lag, column: {label.name}, {by}, rows: 1, {known}}}"}
+    by, known = f"by: {flow_list([*entities])}", f"available_after: {duration(step)}"
+    found = {"last_value": f"{{kind: lag, column: {scalar(label.name)}, {by}, rows: 1, {known}}}"}
     for name, length in (("day_before", DAY), ("week_before", WEEK)):
         if step < length:
             tolerance = f"tolerance: {duration(step)}"
-            found[name] = f"{{kind: lag, column: {label.name}, {by}, time: {duration(length)}, {tolerance}, {known}}}"
-    found["recent_mean"] = f"{{kind: rolling, function: mean, column: {label.name}, {by}, rows: 7, {known}}}"
+            found[name] = f"{{kind: lag, column: {scalar(label.name)}, {by}, time: {duration(length)}, {tolerance}, {known}}}"
+    found["recent_mean"] = f"{{kind: rolling, function: mean, column: {scalar(label.name)}, {by}, rows: 7, {known}}}"
     return {name if name not in table.columns else f"{name}_": text for name, text in found.items()}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from training.sql.expressions import quoted
-from training.starter.tables import FoundColumn, FoundTable
+from training.starter.tables import FoundColumn, FoundTable, Report
 
 SURE: Final = 0.98
 """Share of rows whose class a column determines, rank correlation, or AUC: as `evaluate.checks.leakage`."""
@@ -13,16 +13,18 @@ MAX_VALUES_SHARE: Final = 0.2
 """A column with more different values for each row says little about the class of another row."""
 
 
-def suspects(table: FoundTable, label: str, *, names: list[str], is_number: bool) -> dict[str, str]:
+def suspects(table: FoundTable, label: str, *, names: list[str], is_number: bool, report: Report) -> dict[str, str]:
     """Return the columns that nearly determine the label, with the reason.
 
     Args:
         label: SQL of the label; null where it is missing.
         names: of the columns that could be features.
         is_number: whether the label is a number, rather than a class.
+        report: is told which column of how many is looked at.
     """
     found: dict[str, str] = {}
-    for name in names:
+    for number, name in enumerate(names, start=1):
+        report("leaks", number, len(names))
         column = table.columns[name]
         if reason := _of_presence(table, column, label, is_number=is_number):
             found[name] = reason

@@ -7,7 +7,7 @@ larger than the memory takes time and no memory.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,11 +31,17 @@ MARKERS: Final = ("NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "None", "?",
 """Texts that other programs write for a missing number."""
 DAY: Final = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
 CLOCK: Final = r"[0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]{1,6})?)?"
+FORBIDDEN: Final = re.compile(r"[\\#?@%$\s]")
+"""In the name of a file, as `training.spec.uris` has it; and what would be decoded."""
 INTEGER: Final = r"-?(0|[1-9][0-9]*)"
 NUMBER: Final = r"-?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][-+]?[0-9]+)?"
 INSTANT: Final = rf"{DAY}[T ]{CLOCK}(Z|[+-][0-9]{{2}}(:?[0-9]{{2}})?)"
 LOCAL: Final = rf"{DAY}[T ]{CLOCK}"
 _OF_JSON: Final = {"BIGINT": "int64", "UBIGINT": "int64", "DOUBLE": "double", "BOOLEAN": "boolean", "VARCHAR": "string"}
+
+
+Report = Callable[[str, int, int], None]
+"""What is looked for, the number of the column, and of how many."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,32 +105,37 @@ def kind_of(path: Path) -> str:
 
 
 @contextmanager
-def opened(path: Path, folder: Path) -> Iterator[FoundTable]:
+def opened(path: Path, folder: Path, report: Report) -> Iterator[FoundTable]:
     """Open a file.
 
     Args:
         folder: for scratch files.
+        report: is told which column of how many is looked at.
 
     Raises:
         DataError: `init.file`, it is no regular file, or none of a known format; `init.columns`, it has too many columns, or none that
             can be declared; `data.empty`, `format.csv`, `format.jsonl`, `format.compression`, `data.format`, `schema.names`.
     """
     kind = kind_of(path)
+    strange = FORBIDDEN.search(path.name)
+    if strange or not path.name.isprintable():
+        found = shown(strange[0]) if strange else "characters that cannot be printed"
+        raise DataError("init.file", f"the name {shown(path.name)} has {found}: no uri of a source may have it", hint="rename the file")
     if not path.is_file():
         raise DataError("init.file", f"{path} is not a file", hint="name a CSV, JSON lines or Parquet file")
     plain = path if kind == "parquet" else plain_file(path, folder, source=str(path), limit_bytes=table_limit_bytes())
     with hardened([folder, plain.resolve().parent], memory_limit=f"{engine_memory_bytes()}B") as connection:
         try:
-            yield _found(connection, path, plain.resolve(), kind)
+            yield _found(connection, path, plain.resolve(), kind, folder, report)
         except (duckdb.InvalidInputException, duckdb.ConversionException, duckdb.IOException) as err:
             raise DataError("data.format", f"{path} cannot be read: {_first_line(err)}", hint="repair the file, or write it again") from err
 
 
-def _found(connection: duckdb.DuckDBPyConnection, path: Path, plain: Path, kind: str) -> FoundTable:
+def _found(connection: duckdb.DuckDBPyConnection, path: Path, plain: Path, kind: str, folder: Path, report: Report) -> FoundTable:
     if kind == "parquet":
         columns, left_out = _of_parquet(connection, path, plain)
     else:
-        columns, left_out = _of_texts(connection, path, plain, kind)
+        columns, left_out = _of_texts(connection, path, plain, kind, folder, report)
     if not columns:
         raise DataError("init.columns", f"{path}: no column can be declared: {_listed(left_out)}", hint="rename columns, or change types")
     num_rows = int(connection.sql("SELECT count(*) FROM rows").fetchall()[0][0])
@@ -152,7 +163,9 @@ def _of_parquet(connection: duckdb.DuckDBPyConnection, path: Path, plain: Path) 
     return {name: FoundColumn(name=name, type=types[name], num_missing=count) for name, count in zip(names, missing, strict=True)}, left_out
 
 
-def _of_texts(connection: duckdb.DuckDBPyConnection, path: Path, plain: Path, kind: str) -> tuple[dict[str, FoundColumn], dict[str, str]]:
+def _of_texts(
+    connection: duckdb.DuckDBPyConnection, path: Path, plain: Path, kind: str, folder: Path, report: Report
+) -> tuple[dict[str, FoundColumn], dict[str, str]]:
     """Find the types of texts, each by all rows."""
     if kind == "csv":
         every = read_header(plain, source=str(path))
@@ -160,11 +173,16 @@ def _of_texts(connection: duckdb.DuckDBPyConnection, path: Path, plain: Path, ki
         raise _empty(path)
     _check_width(every, path)
     names, left_out = _declarable(every)
-    connection.execute(f"CREATE VIEW raw AS {_raw(plain, kind, every, names)}")
+    copy = folder / "cells.parquet"
+    # Once: the columns are then read one by one, and not the whole file for each.
+    connection.execute(f"COPY ({_raw(plain, kind, every, names)}) TO {literal(str(copy))} (FORMAT parquet)")
+    cells = ", ".join(quoted(name) if kind == "csv" else f"CAST({quoted(name)} AS JSON) AS {quoted(name)}" for name in names) or "*"
+    connection.execute(f"CREATE VIEW raw AS SELECT {cells} FROM read_parquet({literal(str(copy))})")  # noqa: S608 - quoted
     if not _counts(connection, ["count(*)"])[0]:
         raise _empty(path)
     found: dict[str, FoundColumn] = {}
-    for name in names:
+    for number, name in enumerate(names, start=1):
+        report("types", number, len(names))
         column = _text_column(connection, name) if kind == "csv" else _json_column(connection, name)
         if isinstance(column, str):
             left_out[name] = column

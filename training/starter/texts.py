@@ -11,13 +11,12 @@ from typing import Any, Final
 from training.sql.expressions import literal, quoted
 from training.starter.drafts import FEW_VALUES, Draft
 from training.starter.labels import PRIMARY
+from training.starter.scalars import flow_list, scalar
 from training.starter.tables import FoundColumn, FoundTable
 from training.starter.time_columns import EventTime
 
-DAG: Final = "from nightshift.wiring.pipeline import pipeline_dag  # an Airflow DAG\n\ndag = pipeline_dag(__file__)\n"
-PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
-NOT_PLAIN: Final = frozenset({"yes", "no", "on", "off", "true", "false", "null", "y", "n"})
 MOSTLY: Final = 0.95
+DAG: Final = "from nightshift.wiring.pipeline import pipeline_dag  # an Airflow DAG\n\ndag = pipeline_dag(__file__)\n"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,7 +30,9 @@ class Naming:
     @property
     def variable(self) -> str:
         """The environment variable with the folder of the data."""
-        return re.sub(r"[^A-Z0-9]", "_", self.name.upper()) + "_URI"
+        found = re.sub(r"[^A-Z0-9]", "_", self.name.upper())
+        # It begins with a letter.
+        return f"{found if found[0].isalpha() else f'DATA_{found}'}_URI"
 
     @property
     def suite(self) -> str:
@@ -47,10 +48,10 @@ def yaml_text(table: FoundTable, time: EventTime, draft: Draft, naming: Naming) 
     """Return the YAML."""
     lines = [
         "# yaml-language-server: $schema=pipeline.schema.json",
-        f"# Written by `nightshift init` from {table.path.name}: {table.num_rows:,} rows. Read it once: each line is yours to change.",
-        f"name: {_scalar(naming.name)}",
-        f"description: {_scalar(f'Predicts {draft.label.column} of {table.path.name}')}",
-        f"owner: {_scalar(naming.owner)}",
+        f"# Written by `nightshift init` from {_comment(table.path.name)}, {table.num_rows:,} rows. Each line is yours to change.",
+        f"name: {scalar(naming.name)}",
+        f"description: {scalar(f'Predicts {draft.label.column} of {table.path.name}')}",
+        f"owner: {scalar(naming.owner)}",
         'schedule: "0 3 * * *"'
         if draft.is_recent
         else '# schedule: "0 3 * * *"       # the data ends long ago: without it, runs are started by hand',
@@ -71,7 +72,7 @@ def yaml_text(table: FoundTable, time: EventTime, draft: Draft, naming: Naming) 
         *(["  derive:"] if draft.numbers else []),
         *(f"    {_number(table, name, column)}" for name, column in draft.numbers.items()),
         "  features:",
-        *(f"    {name}: {text}" for name, text in draft.features.items()),
+        *(f"    {scalar(name)}: {text}" for name, text in draft.features.items()),
         *(f"    # {_comment(name)}: {_comment(reason)}" for name, reason in draft.skipped.items()),
         "",
         *_train(table),
@@ -82,9 +83,9 @@ def yaml_text(table: FoundTable, time: EventTime, draft: Draft, naming: Naming) 
         "  improvement: {absolute: 0.0}   # a later model must be better than the champion by more than this",
         # Otherwise a lag that ranks the labels well is taken for the label.
         *(["  severity: {leakage: warn}     # lags rank the labels of a series well, and are known before"] if draft.windows else []),
-        *([f"  slices: [{', '.join(draft.slices)}]"] if draft.slices else []),
+        *([f"  slices: {flow_list([*draft.slices])}"] if draft.slices else []),
         "",
-        f"promote: {{model: {_scalar(naming.name)}, approval: automatic}}",
+        f"promote: {{model: {scalar(naming.name)}, approval: automatic}}",
     ]
     return "\n".join(lines) + "\n"
 
@@ -95,10 +96,10 @@ def _source(table: FoundTable, time: EventTime, draft: Draft, naming: Naming) ->
         "  source:",
         "    table: rows",
         f"    kind: {table.kind}",
-        f"    uri: {_scalar('${' + naming.variable + '}/' + table.path.name)}",
-        f"    event_time: {time.name}",
+        f"    uri: {scalar('${' + naming.variable + '}/' + table.path.name)}",
+        f"    event_time: {scalar(time.name)}",
         f"    window: {draft.window.days}d",
-        f"    key: [{', '.join(draft.key)}]",
+        f"    key: {flow_list([*draft.key])}",
         "    columns:",
     ]
     for column in table.columns.values():
@@ -109,11 +110,11 @@ def _source(table: FoundTable, time: EventTime, draft: Draft, naming: Naming) ->
         ]
         reason = draft.late.get(column.name, "")
         comment = f"   # like the label: {reason}. Known before? Then remove `known: after`, and add a feature" if reason else ""
-        lines.append(f"      {column.name}: {{{', '.join(keys)}}}{comment}")
+        lines.append(f"      {scalar(column.name)}: {{{', '.join(keys)}}}{comment}")
     if table.left_out:
         lines.append("    ignore:")
-        lines += [f"      - {_scalar(name)}   # {_comment(reason)}" for name, reason in table.left_out.items()]
-    derived = [f"      {time.name}: {{type: timestamp, sql: {_scalar(time.sql)}}}"] if time.sql else []
+        lines += [f"      - {scalar(name)}   # {_comment(reason)}" for name, reason in table.left_out.items()]
+    derived = [f"      {scalar(time.name)}: {{type: timestamp, sql: {scalar(time.sql)}}}"] if time.sql else []
     if draft.label.name != draft.label.column:
         derived.append(f"      {_number(table, draft.label.name, draft.label.column)}")
     if derived:
@@ -122,14 +123,14 @@ def _source(table: FoundTable, time: EventTime, draft: Draft, naming: Naming) ->
         because = "a row without a label can neither train nor judge"
         # An empty text is no label either.
         known = "<> ''" if draft.label.classes else "IS NOT NULL"
-        lines.append(f"    where: {{sql: {_scalar(f'{quoted(draft.label.name)} {known}')}, because: {because}}}")
+        lines.append(f"    where: {{sql: {scalar(f'{quoted(draft.label.name)} {known}')}, because: {because}}}")
     return lines
 
 
 def _number(table: FoundTable, name: str, column: str) -> str:
     """Return a derived column with the numbers of a column of texts, in which one text stands for a missing number."""
     sql = f"CAST(nullif({quoted(column)}, {literal(table.columns[column].marker)}) AS DOUBLE)"
-    return f"{name}: {{type: double, sql: {_scalar(sql)}}}"
+    return f"{scalar(name)}: {{type: double, sql: {scalar(sql)}}}"
 
 
 def _windows(draft: Draft) -> list[str]:
@@ -139,9 +140,9 @@ def _windows(draft: Draft) -> list[str]:
 
 
 def _label(draft: Draft) -> list[str]:
-    found = [f"column: {draft.label.name}"]
+    found = [f"column: {scalar(draft.label.name)}"]
     if draft.label.rule:
-        found.append(f"rule: {_scalar(draft.label.rule)}")
+        found.append(f"rule: {scalar(draft.label.rule)}")
     if draft.label.positive:
         found.append(f"positive: {json.dumps(draft.label.positive, ensure_ascii=False)}")
     return found
@@ -202,15 +203,6 @@ def _rounded(value: float) -> float:
     digits = 2 - math.floor(math.log10(abs(value)))
     found = round(float(value), digits)
     return int(found) if found.is_integer() and abs(found) < 1e15 else found
-
-
-def _scalar(text: str) -> str:
-    """Return a text as YAML has it."""
-    return (
-        text
-        if PLAIN.fullmatch(text) and text.lower() not in ("yes", "no", "on", "off", "true", "false", "null", "y", "n")
-        else json.dumps(text, ensure_ascii=False)
-    )
 
 
 def _comment(text: str) -> str:

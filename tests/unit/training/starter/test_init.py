@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 
 from training.contracts import ExitCode
 from training.stages import check_data
-from training.starter.command import main
+from training.starter.command import PROGRESS_SECONDS, main, progress
 
 NUM_ROWS = 600
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -56,8 +57,9 @@ def found(file: Path, capsys: pytest.CaptureFixture[str], *options: str, to: Pat
 
 def checked_with_data(result: dict[str, Any], file: Path, to: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     """Run `nightshift check --data` as the output of `init` says."""
-    name = Path(result["written"]["yaml"]).stem
-    monkeypatch.setenv(f"{name.upper()}_URI", file.parent.resolve().as_uri())
+    yaml = Path(result["written"]["yaml"]).read_text(encoding="utf-8")
+    (variable,) = re.findall(r"\$\{(\w+)\}", yaml)
+    monkeypatch.setenv(variable, file.parent.resolve().as_uri())
     monkeypatch.setenv("NIGHTSHIFT_EXPECTATIONS", str(to / "expectations"))
     return check_data.main(["--data", "--as-of", result["night"], result["written"]["yaml"]])
 
@@ -224,6 +226,27 @@ def test_columns_that_the_yaml_cannot_name_are_ignored_and_named(
     assert checked_with_data(result, file, tmp_path / "to", monkeypatch) == 0
 
 
+def test_columns_may_have_names_that_yaml_and_sql_read_as_something_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [
+        {"on": START + timedelta(hours=number), "no": number % 5, "null": "ab"[number % 2], "select": number % 7, "true": number % 9 * 1.5}
+        for number in range(NUM_ROWS)
+    ]
+    file = csv_of([{**row, "on": row["on"].isoformat()} for row in rows], tmp_path / "2026.größe-eu.csv")
+    assert main([str(file), "--time", "on", "--label", "true", "--to", str(tmp_path / "to"), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert {"no", "null", "select"} <= set(result["features"])
+    assert checked_with_data(result, file, tmp_path / "to", monkeypatch) == 0
+
+
+@pytest.mark.parametrize("name", ["a\nowner: eve.csv", "my data.csv", "orders#1.csv", "100%.csv", "a@b.csv"])
+def test_file_name_that_no_uri_of_a_source_has_is_refused(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = csv_of(ROWS, tmp_path / name)
+    assert init(file, to=tmp_path / "to") == ExitCode.BAD_DATA
+    assert "[init.file]" in capsys.readouterr().err
+
+
 def test_existing_files_stay_without_force(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, to = csv_of(ROWS, tmp_path / "orders.csv"), tmp_path / "to"
     dag = to / "dags" / "orders.py"
@@ -285,3 +308,12 @@ def test_file_that_cannot_be_read_is_named(name: str, tmp_path: Path, capsys: py
         (tmp_path / name).write_bytes(b"not what the name says")
     assert init(tmp_path / name, to=tmp_path / "to") == ExitCode.BAD_DATA
     assert name in capsys.readouterr().err
+
+
+def test_long_work_says_where_it_is_every_few_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    now = [0.0]
+    report = progress(lambda: now[0])
+    for number in range(1, 31):
+        now[0] += PROGRESS_SECONDS / 10
+        report("types", number, 1000)
+    assert capsys.readouterr().err.splitlines() == [f"types: column {number} of 1,000" for number in (10, 20, 30)]
