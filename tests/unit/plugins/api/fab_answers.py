@@ -1,0 +1,75 @@
+"""Answers of the REST API with Airflow's FAB auth manager, as JSON: `python -m tests.unit.plugins.api.fab_answers`.
+
+A process of its own: Airflow has one auth manager and one database for each.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.providers.fab.auth_manager.models.db import FABDBManager
+from airflow.providers.fab.www.app import create_app
+from airflow.utils.db import initdb
+from airflow.utils.session import create_session
+
+from tests.unit.plugins.airflow_dags import write_dags
+from tests.unit.plugins.api.test_rest_access import CHANGE, READS, WRITES
+from tests.unit.plugins.seeded_installation import seeded_installation
+
+ROLES = {"viewer": "Viewer", "user": "User", "op": "Op", "admin": "Admin", "team": "flight_team", "guest": "Public"}
+TEAM = [
+    *(("can_read", name) for name in ("DAG:flight_delay", "DAG:flight_delay.tune", "DAG Runs", "DAG:rollback")),
+    *(("can_edit", name) for name in ("DAG:flight_delay", "DAG:flight_delay.tune", "DAG:rollback")),
+    ("can_create", "DAG Runs"),
+]
+"""Rights of a team that has one pipeline: as docs/api.md lists them."""
+
+
+def main() -> int:
+    """Print [user, method, path, status, code] of each user and route."""
+    initdb()
+    with create_session() as session:
+        FABDBManager(session).initdb()
+    write_dags()
+    with seeded_installation() as seeded:
+        headers = {name: {"Authorization": f"Bearer {token}"} for name, token in _tokens().items()}
+        headers["anonymous"] = {}
+        answers: list[list[Any]] = []
+        for name, header in headers.items():
+            for pipeline in ("search_ranking", "flight_delay"):
+                for method, path, body in _requests(pipeline):
+                    answer = seeded.client.request(method, f"/api/v1{path}", json=body, headers=header)
+                    found = answer.json() if answer.content else {}
+                    code = found.get("code", "") if isinstance(found, dict) else ""
+                    items = [each.get("pipeline", each.get("name")) for each in found.get("items", [])] if method == "GET" else []
+                    answers.append([name, pipeline, method, path, answer.status_code, code, items])
+    sys.stdout.write("\n" + json.dumps(answers) + "\n")
+    return 0
+
+
+def _requests(pipeline: str) -> list[tuple[str, str, Any]]:
+    found: list[tuple[str, str, Any]] = [("GET", path, None) for path in READS]
+    found += [("POST", path, body) for path, body, _ in WRITES]
+    found.append(("PUT", "/models/search_ranking/versions/1/stage", CHANGE))
+    text = json.dumps(found).replace("search_ranking", pipeline)
+    return [tuple(each) for each in json.loads(text)]
+
+
+def _tokens() -> dict[str, str]:
+    with create_app(enable_plugins=False).app_context():
+        manager: Any = get_auth_manager()
+        security = manager.security_manager
+        security.sync_roles()
+        security.bulk_sync_roles([{"role": "flight_team", "perms": TEAM}])
+        users = {
+            name: security.add_user(name, name, name, f"{name}@example.com", security.find_role(role), password=name)
+            for name, role in ROLES.items()
+        }
+        return {name: manager.generate_jwt(user) for name, user in users.items()}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
