@@ -25,7 +25,8 @@ logger = logging.getLogger(__name__)
 
 LIVE_SECONDS: Final = 2.0
 """Between two looks at the journal of a training that this task waits for."""
-LAST_COPY_SECONDS: Final = 10.0
+LAST_COPY_SECONDS: Final = 1.0
+"""A task that is stopped has five seconds in all; the thread ends by itself."""
 ENDED: Final = frozenset({"success", "failed"})
 
 

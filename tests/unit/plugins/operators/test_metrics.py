@@ -61,7 +61,9 @@ def test_a_training_is_copied_while_its_task_waits_for_it(settings: Settings, st
         while run_ids(settings) != ["p:r1"]:
             assert time.monotonic() < deadline
             threading.Event().wait(0.01)
-    assert "metrics" not in {thread.name for thread in threading.enumerate()}
+    for thread in [thread for thread in threading.enumerate() if thread.name == "metrics"]:
+        thread.join(60)
+        assert not thread.is_alive()
 
 
 def test_live_copy_goes_on_after_a_store_that_was_away_and_fails_nothing(
