@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Connection, Engine, event
 
 from tests.integration.installation import ROOT, Installation
-from tests.side_by_side import in_order, scope_of
+from tests.side_by_side import in_order, scope_of, shared_place
 
 STARTED: pytest.StashKey[Installation] = pytest.StashKey()
 STOPPED: pytest.StashKey[bool] = pytest.StashKey()
@@ -45,7 +45,9 @@ def installation(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Start the installation's services again if a test of another file wants them after all."""
-    if item.session.stash.get(STOPPED, False) and "installation" in getattr(item, "fixturenames", ()):
+    # Unit tests have a fixture of the same name, which is a folder.
+    is_shared = shared_place(item.path) is not None and "installation" in getattr(item, "fixturenames", ())
+    if is_shared and item.session.stash.get(STOPPED, False):
         del item.session.stash[STOPPED]
         item.session.stash[STARTED].services("start")
 
