@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import weakref
 from collections.abc import Generator, Iterator
@@ -13,6 +14,10 @@ from sqlalchemy import Connection, Engine, event
 
 from tests.integration.installation import ROOT, Installation
 from tests.side_by_side import in_order, scope_of, shared_place
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # As behind `nohup … &`: the commands that tests interrupt would inherit it, and wait for ever.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 STARTED: pytest.StashKey[Installation] = pytest.StashKey()
 STOPPED: pytest.StashKey[bool] = pytest.StashKey()
