@@ -202,6 +202,8 @@ def _remembered_hash(value: str | float) -> int:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hash:
     buckets: int
+    exact: bool = False
+    """Whether integers that float64 lacks are told from their neighbours: training rows had some. Models made earlier do not do it."""
     kind: ClassVar[str] = "hash"
     dtype: ClassVar[CellType] = "int32"
 
@@ -210,16 +212,19 @@ class Hash:
         return self.buckets + 1
 
     def encode(self, column: pd.Series[Any], name: str) -> NDArray[np.int32]:
-        # Numbers hash as float64, so that 7, 7.0 and a nullable 7 are one value; integers keep what float64 lacks.
-        is_plain = is_text(column) or pd.api.types.is_integer_dtype(column.dtype)
-        raw = column if is_plain else pd.Series(numbers(column, name))
+        # Numbers hash as float64, so that 7, 7.0 and a nullable 7 are one value, and so that -0.0 is 0.0.
+        is_plain = is_text(column) or (self.exact and pd.api.types.is_integer_dtype(column.dtype))
+        raw = column if is_plain else pd.Series(numbers(column, name) + 0.0)
         codes, values = pd.factorize(raw)
-        ids = np.array([0, *(1 + _remembered_hash(value) % self.buckets for value in values.tolist())], dtype=np.int32)
+        found = values.tolist()
+        if not self.exact:
+            found = [float(value) if isinstance(value, int) else value for value in found]
+        ids = np.array([0, *(1 + _remembered_hash(value) % self.buckets for value in found)], dtype=np.int32)
         hashed: NDArray[np.int32] = ids[codes + 1]
         return hashed
 
     def parameters(self) -> JsonObject:
-        return {"buckets": self.buckets}
+        return {"buckets": self.buckets, **({"exact": True} if self.exact else {})}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

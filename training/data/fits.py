@@ -159,15 +159,20 @@ class CategoryFit:
 
 
 class HashFit:
-    """`hash`: nothing is fitted; raises `transform.precision`."""
+    """`hash`: whether integers are taken in full; raises `transform.precision`."""
 
     def __init__(self, settings: EncoderSettings, name: str) -> None:
-        self._found = (name, Hash(buckets=settings.buckets or DEFAULT_HASH_BUCKETS))
-        self._name = name
+        self._name, self._buckets = name, settings.buckets or DEFAULT_HASH_BUCKETS
         self._num_inexact, self._inexact = 0, 0.0
+        self._has_large = False
 
     def add(self, column: pd.Series[Any]) -> None:
-        if is_text(column) or pd.api.types.is_integer_dtype(column.dtype):
+        if is_text(column):
+            return
+        if pd.api.types.is_integer_dtype(column.dtype):
+            integers = column.dropna().to_numpy(dtype=np.int64)
+            with np.errstate(invalid="ignore"):
+                self._has_large |= bool((integers.astype(np.float64).astype(np.int64) != integers).any())
             return
         values = numbers(column, self._name)
         wrong = values[(np.abs(values) >= FIRST_INEXACT) & np.isfinite(values)]
@@ -178,7 +183,7 @@ class HashFit:
     def cells(self) -> list[tuple[str, Encoder]]:
         if self._num_inexact:
             raise inexact(self._name, self._num_inexact, self._inexact)
-        return [self._found]
+        return [(self._name, Hash(buckets=self._buckets, exact=self._has_large))]
 
 
 class BucketFit:

@@ -65,7 +65,7 @@ def read_transforms(data: bytes) -> TransformsFile:
 
 def format_version(transform: str, parameters: JsonObject) -> int:
     """Return the oldest format that can say a transform."""
-    return 1 if transform in _OF_FORMAT_1 and "pooled" not in parameters else FORMAT_VERSION
+    return 1 if transform in _OF_FORMAT_1 and not {"pooled", "exact"} & set(parameters) else FORMAT_VERSION
 
 
 def column_of(entry: FeatureEntry) -> str:

@@ -458,6 +458,21 @@ def test_hash_tells_neighbours_from_2_53_apart_in_columns_without_a_missing_valu
     assert apply_one(transforms, [7, 2**53], "int64") == apply_one(transforms, [7.0, 2.0**53], "float64")
 
 
+def test_a_model_whose_rows_had_no_such_integer_hashes_as_models_made_before() -> None:
+    transforms = fit_one([1, 2**53, 2**60], "hash", "int64")
+    (feature,) = json.loads(transforms.to_json())["features"]
+    assert feature["parameters"] == {"buckets": 1 << 16}
+    for dtype in ("int64", "Int64", "object"):
+        first, second = apply_one(transforms, [2**60, 2**60 + 1], dtype)
+        assert first == second
+
+
+def test_zero_has_one_bucket_with_either_sign_in_any_order() -> None:
+    transforms = fit_one([1.5, 2.5], "hash", "float64")
+    assert apply_one(transforms, [-0.0], "float64") == apply_one(transforms, [0.0], "float64") == apply_one(transforms, [0], "int64")
+    assert len(set(apply_one(transforms, [-0.0, 0.0], "float64"))) == 1
+
+
 def test_hash_refuses_numbers_that_may_have_been_other_integers() -> None:
     assert apply_one(fit_one([1.5, None, 2.0**53 - 1], "hash", "float64"), [None], "float64") == [0]
     with pytest.raises(DataError, match=r"feature 'x': 2 values from 2\*\*53, such as 9007199254740992") as caught:
