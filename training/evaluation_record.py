@@ -312,6 +312,8 @@ class EvaluationRecord(Part):
     """Digest of the dataset's manifest."""
     baseline: str | None = None
     """`champion`: it scored the same rows; `no champion`; or why it cannot be compared with."""
+    rows_seen: dict[str, StrictInt] = Field(default_factory=dict)
+    """`champion`, `canary`: how many test rows are left out because it was trained or chosen on them (`evaluation.rivals`)."""
     unknown_labels: UnknownLabels | None = None
     """None: every label of the dataset is known."""
     classes: tuple[str, ...] | None = None

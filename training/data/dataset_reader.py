@@ -101,15 +101,19 @@ class DatasetReader:
 
         Column types do not depend on the batch. In memory are one row group of a part and fewer than two batches.
         """
+        return (pandas_rows(rows, self.nullable) for rows in self.tables(numbers, columns, batch_rows=batch_rows))
+
+    def tables(self, numbers: NDArray[np.int64], columns: Sequence[str], *, batch_rows: int = BATCH_ROWS) -> Iterator[pa.Table]:
+        """Yield what `batches` does as tables."""
         held: list[pa.Table] = []
         for taken in self._taken(numbers, columns):
             held.append(taken)
             while sum(table.num_rows for table in held) >= batch_rows:
                 rows = pa.concat_tables(held)
                 held = [rows.slice(batch_rows)]
-                yield pandas_rows(rows.slice(0, batch_rows), self.nullable)
+                yield rows.slice(0, batch_rows)
         if any(table.num_rows for table in held):
-            yield pandas_rows(pa.concat_tables(held), self.nullable)
+            yield pa.concat_tables(held)
 
     def numbers_since(self, event_time: str, since: datetime) -> NDArray[np.int64]:
         """Return the numbers of the rows whose event time is not before `since`, ascending."""

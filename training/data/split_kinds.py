@@ -127,6 +127,18 @@ def is_same_division(one: JsonObject | None, other: JsonObject | None) -> bool:
     return one is not None and one == other and (one["by"] in STABLE or "test_rows" in one)
 
 
+def is_same_rule(one: JsonObject | None, other: JsonObject | None) -> bool:
+    """Return whether two divisions follow one rule, whatever rows they have; each is what `split_meta` returned.
+
+    By the kinds in `STABLE` each row has then the same split in both. By `stratified` rows that are in one of them only move a few others.
+    """
+
+    def rule(division: JsonObject) -> JsonObject:
+        return {name: value for name, value in division.items() if name != "test_rows"}
+
+    return one is not None and other is not None and rule(one) == rule(other)
+
+
 def division_words(division: JsonObject) -> str:
     """Say in a line how the rows were divided, for a report; `division` is what `split_meta` returned."""
     parts = [f"by {division['by']}", *(f"{name} {division[name]}" for name in ("column", "validation", "test") if name in division)]

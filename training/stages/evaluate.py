@@ -8,22 +8,21 @@ from __future__ import annotations
 import json
 import logging
 import math
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from training.contracts import JsonObject, Scalar
+from training.contracts import Scalar
 from training.data.classes import Classes
 from training.data.dataset import meta_of
 from training.data.dataset_reader import DatasetReader
 from training.data.joins import LABEL
 from training.data.label_delay import META_KEY
 from training.data.scratch_arrays import ScratchArrays
-from training.data.split_kinds import division_words, is_same_division
+from training.data.split_kinds import division_words
 from training.data.splits import SPLITS
 from training.engine.tracking_journal import tracked_run
 from training.evaluation import checks, latency
@@ -32,6 +31,7 @@ from training.evaluation.cadence import Night
 from training.evaluation.measures import Measures
 from training.evaluation.metrics.per_class import by_class
 from training.evaluation.raw_rows import RawRows
+from training.evaluation.rivals import Compared, compared
 from training.evaluation.rows import Rows
 from training.evaluation.staleness import advice_of
 from training.evaluation_record import (
@@ -70,8 +70,6 @@ logger = logging.getLogger(__name__)
 
 Floats = NDArray[np.float64]
 LATENCY_ROWS: Final = 4_096
-NO_CHAMPION: Final = "no champion"
-IS_BASELINE: Final = "champion"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +91,11 @@ def work(context: StageContext) -> Outcome:
     request, store = context.request, context.store
     dataset = store.manifests.get(request.inputs["dataset"], kind="dataset")
     model = store.manifests.get(request.inputs["model"], kind="model")
+    rivals = _rivals(context)
     with context.timed("fetch"):
         data = read_dataset(context, dataset)
+        alike = compared(store, dataset, data.reader, data.test, rivals.all, as_of=request.as_of, folder=context.folder)
+        data = replace(data, test=alike.test)
         raw = RawRows(data.reader, data.test)
         rows = Rows.of(context.spec, raw, data.labels[data.test], data.group)
         first_rows = raw.at(np.arange(min(LATENCY_ROWS, len(raw)))).frame()
@@ -104,9 +105,10 @@ def work(context: StageContext) -> Outcome:
         run_id = tracked_run(store.bucket, request.parameters)
     with context.timed("register", kind="mlflow"):
         registered = _register(context, model, predictor, first_rows, run_id)
-    rivals = _rivals(context)
     with context.timed("score"):
-        scored = _score(context, dataset, raw, predictor, rivals)
+        scored = _score(
+            context, dataset, raw, predictor, {name: rival for name, rival in rivals.named().items() if alike.is_baseline(name)}
+        )
     with context.timed("compare"):
         measured = _measured(measures, rows, scored)
     with context.timed("baselines"):
@@ -132,7 +134,7 @@ def work(context: StageContext) -> Outcome:
         nights=[Night(**night) for night in request.parameters.get("nights") or []],
         process_hours=request.parameters.get("process_hours"),
     )
-    others = EvaluationRecord(
+    rest = EvaluationRecord(
         baselines=baselines,
         checks=result_checks,
         importance=importance,
@@ -140,7 +142,7 @@ def work(context: StageContext) -> Outcome:
         advice=Advice.model_validate(advice),
         **_to_approve(context),
     )
-    record = EvaluationRecord.of_parts(_facts(context, model, dataset, registered, rivals), measured, others)
+    record = EvaluationRecord.of_parts(_facts(model, dataset, registered, rivals, alike), measured, rest)
     with context.timed("report"):
         page = _report(context, rows, scored, record, model, run_id)
     return _store(context, record, baselines, page, run_id)
@@ -200,9 +202,12 @@ class Rivals:
     champion: Rival | None
     canary: Rival | None
 
+    @property
+    def all(self) -> dict[str, Rival | None]:
+        return {"champion": self.champion, "canary": self.canary}
+
     def named(self) -> dict[str, Rival]:
-        both = {"champion": self.champion, "canary": self.canary}
-        return {name: rival for name, rival in both.items() if rival is not None}
+        return {name: rival for name, rival in self.all.items() if rival is not None}
 
 
 def _rivals(context: StageContext) -> Rivals:
@@ -213,10 +218,9 @@ def _rivals(context: StageContext) -> Rivals:
     )
 
 
-def _score(context: StageContext, dataset: Manifest, raw: RawRows, predictor: Predictor, rivals: Rivals) -> Scored:
+def _score(context: StageContext, dataset: Manifest, raw: RawRows, predictor: Predictor, others: dict[str, Rival]) -> Scored:
     found: dict[str, Floats] = {}
     classes = Classes.of(meta_of(dataset))
-    others = {name: other for name, other in rivals.named().items() if _baseline(context, other, dataset) == IS_BASELINE}
     done, total = 0, len(raw) * (1 + len(others))
 
     def scored(num_rows: int) -> None:
@@ -291,47 +295,13 @@ def _to_approve(context: StageContext) -> dict[str, Any]:
     return {"data_to_approve": tuple(context.store.manifests.get(uri, kind="validation").meta["to_approve"])}
 
 
-def _baseline(context: StageContext, champion: Rival | None, dataset: Manifest) -> str:
-    """Return whether the champion can be compared on these rows: it must be older, and not made with any of them.
-
-    Where rows are divided by what they are and not by time, its test rows and these are the same ones, or new.
-    """
-    if champion is None:
-        return NO_CHAMPION
-    if datetime.fromisoformat(champion.as_of) > datetime.fromisoformat(context.request.as_of):
-        return f"it is later (as of {champion.as_of})"
-    division, theirs = dataset.meta.get("split"), None
-    if division is not None:
-        theirs = context.store.manifests.get(champion.model_uri, kind="model").meta.get("split")
-    if is_same_division(division, theirs):
-        return IS_BASELINE
-    test_start = datetime.fromisoformat(dataset.meta["bounds"]["test"][0])
-    for split in ("train", "validation"):
-        end = datetime.fromisoformat(champion.bounds[split][1])
-        if end > test_start:
-            return f"its {split} rows end at {end.isoformat()}, after the test rows begin{_divided_otherwise(division, theirs)}"
-    return IS_BASELINE
-
-
-def _divided_otherwise(division: JsonObject | None, theirs: JsonObject | None) -> str:
-    """Say why rows of the window may be in the champion's train split, and what to do; nothing for splits by time, which move on."""
-    if division is None:
-        return ""
-    ours, champions = (
-        {} if each is None else {name: value for name, value in each.items() if name != "test_rows"} for each in (division, theirs)
-    )
-    if ours == champions:
-        return ", and a stratified division changes with the rows: divide by random or group, and give promote.model another name"
-    return ", and its rows were divided otherwise (data.split, data.source.key, data.group): give promote.model another name"
-
-
 def _other_model(context: StageContext, name: str, other: Rival) -> Predictor:
     manifest = context.store.manifests.get(other.model_uri, kind="model")
     folder: Path = context.store.manifests.fetch(manifest, context.folder / name)
     return load_predictor(folder)
 
 
-def _facts(context: StageContext, model: Manifest, dataset: Manifest, registered: Registered, rivals: Rivals) -> EvaluationRecord:
+def _facts(model: Manifest, dataset: Manifest, registered: Registered, rivals: Rivals, alike: Compared) -> EvaluationRecord:
     unknown = dataset.meta.get(META_KEY)
     return EvaluationRecord(
         format_version=FORMAT_VERSION,
@@ -341,7 +311,8 @@ def _facts(context: StageContext, model: Manifest, dataset: Manifest, registered
         champion=rivals.champion,
         canary=rivals.canary,
         dataset=dataset.digest,
-        baseline=_baseline(context, rivals.champion, dataset),
+        baseline=alike.words["champion"],
+        **({"rows_seen": alike.seen} if alike.seen else {}),
         unknown_labels=None if unknown is None else UnknownLabels.model_validate(unknown),
         classes=dataset.meta.get("classes"),
     )
@@ -365,6 +336,7 @@ def _report(context: StageContext, rows: Rows, scored: Scored, record: Evaluatio
         "processes": model.meta["world_size"],
         **{f"{split} rows": " to ".join(map(moment, bounds)) for split, bounds in model.meta["bounds"].items()},
         **({"rows divided": division_words(model.meta["split"])} if "split" in model.meta else {}),
+        **{f"test rows left out, for the {name} learned from them": seen for name, seen in record.rows_seen.items()},
     }
     return render_report(
         EvaluationPage(

@@ -116,6 +116,10 @@ class Manifests:
     def key(digest: str) -> str:
         return f"manifests/sha256/{digest[:2]}/{digest}.json"
 
+    def uri(self, digest: str) -> str:
+        """Return where the manifest of this digest is."""
+        return self._bucket.uri(self.key(digest))
+
     def put(self, manifest: Manifest) -> str:
         """Store a manifest, whose files are stored already; return its URI."""
         key = self.key(manifest.digest)

@@ -125,10 +125,10 @@ def test_champion_is_compared_where_rows_are_divided_alike_and_only_there(bench:
     assert records[0]["baselines"]["found"]
 
 
-def test_champion_of_a_stratified_split_is_compared_on_the_same_test_rows_and_only_there(bench: EvaluateBench) -> None:
+def test_champion_of_a_stratified_split_is_compared_on_test_rows_that_it_did_not_learn_from(bench: EvaluateBench) -> None:
     split = f"by: stratified, {SHARES}"
     champion = bench.train({TIME: split}, work="stratified")
-    foreign = bench.train({TIME: f"{split}, end: 1d"}, work="without-the-last-day")
+    foreign = bench.train({TIME: f"{split}, end: 9d"}, work="without-the-last-days")
     uri = bench.prepare({TIME: split}, work="stratified")
     bench.dataset_uri, before = uri, bench.dataset_uri
     records = []
@@ -137,9 +137,33 @@ def test_champion_of_a_stratified_split_is_compared_on_the_same_test_rows_and_on
         seat["bounds"] = bench.store.manifests.get(model.artifact_uri).meta["bounds"]
         result, record = bench.evaluate(champion, {TIME: split}, work=f"stratified-{name}", champion=seat)
         records.append(record)
+        page = bench.store.objects.get_bytes(result.reports["evaluation"].rsplit("/", 1)[-1]).decode()
+        assert "by stratified, validation 0.2, test 0.3, seed 0" in page
     bench.dataset_uri = before
-    page = bench.store.objects.get_bytes(result.reports["evaluation"].rsplit("/", 1)[-1]).decode()
-    assert "by stratified, validation 0.2, test 0.3, seed 0" in page
-    assert records[0]["comparison"] is not None
-    assert records[1]["comparison"] is None
-    assert "a stratified division changes with the rows" in records[1]["baseline"]
+    assert all(record["comparison"] is not None for record in records)
+    assert "rows_seen" not in records[0]
+    assert records[1]["num_rows"] + records[1]["rows_seen"]["champion"] == records[0]["num_rows"]
+
+
+def test_stratified_champion_whose_dataset_is_gone_or_of_most_test_rows_is_no_baseline(
+    bench: EvaluateBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split = f"by: stratified, {SHARES}"
+    champion = bench.train({TIME: split}, work="stratified")
+    foreign = bench.train({TIME: f"{split}, end: 9d"}, work="without-the-last-days")
+    uri = bench.prepare({TIME: split}, work="stratified")
+    seat = bench.seat(foreign, "3")
+    seat["bounds"] = bench.store.manifests.get(foreign.artifact_uri).meta["bounds"]
+    bench.dataset_uri, before = uri, bench.dataset_uri
+    with monkeypatch.context() as patch:
+        patch.setattr("training.evaluation.rivals.MIN_UNSEEN", 1.0)
+        most = bench.evaluate(champion, {TIME: split}, work="stratified-most", champion=seat)[1]
+    manifest = bench.store.manifests.get(foreign.artifact_uri)
+    theirs = bench.store.manifests.get(bench.store.manifests.uri(manifest.meta["dataset"]))
+    bench.store.bucket.delete(bench.store.manifests.key(theirs.digest))
+    gone = bench.evaluate(champion, {TIME: split}, work="stratified-gone", champion=seat)[1]
+    bench.store.manifests.put(theirs)
+    bench.dataset_uri = before
+    assert (most["comparison"], gone["comparison"]) == (None, None)
+    assert "give promote.model another name" in most["baseline"]
+    assert "is gone" in gone["baseline"]
