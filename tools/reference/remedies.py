@@ -95,6 +95,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     "schedule.invalid": 'write a cron line of five fields, such as `"0 2 * * *"`',
     "schedule.never": "write a schedule that has a next time, or leave out `schedule`",
     "schema.changed": "adapt `columns` to the source, or repair the source",
+    "schema.unexpected": "declare the columns of the message (`source_name` for a name that is not an identifier), or `ignore` them",
     "services.credentials": "`make stop`, delete the file, `make start`: new secrets are made, and the logins change",
     "services.state": "the message names the file; `make stop`, move it away, `make start`",
     "services.supervisor": "`make start`; the end of the supervisor's log says why it ended",

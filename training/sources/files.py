@@ -23,7 +23,7 @@ from training.sources.limits import check_size, decoded_bytes
 from training.sources.row_filters import selected
 from training.sources.source import ArrowStream, PartContent, Window
 from training.sources.table_contract import TableContract
-from training.sources.tables import ARROW_TYPES, declared_columns, require, schema_of, type_name
+from training.sources.tables import ARROW_TYPES, check_named, declared_columns, require, schema_of, type_name
 from training.sql.expressions import columns_of, hardened, quoted
 
 ROW_GROUP_ROWS: Final = 128 * 1024
@@ -82,6 +82,7 @@ def part_as_is(contract: TableContract, path: Path, *, source: str, limit_bytes:
     """
     with _open_parquet(path, source=source) as file:
         schema = schema_of(file.schema_arrow, source=source)
+        check_named(schema, (), source=source)
         declared = [name for name in contract.columns if name in schema]
         size_bytes = _decoded_bytes(file, declared, path, limit_bytes, source=source)
         return Part(path, file.metadata.num_rows, schema, size_bytes)
@@ -119,7 +120,7 @@ def part_of_rows(contract: TableContract, rows: pa.Table, window: Window, writte
 
 
 def read_rows(contract: TableContract, content: PartContent, *, source: str, limit_bytes: int) -> pa.Table:
-    """Return the declared columns that a part has, in the contract's order.
+    """Return the declared columns that a part has, by their names in the YAML, in the contract's order.
 
     Columns that are missing, or of another type, are left for validation to report, unless something here needs them.
 
@@ -127,14 +128,18 @@ def read_rows(contract: TableContract, content: PartContent, *, source: str, lim
         limit_bytes: the largest size of the rows, decoded.
 
     Raises:
-        DataError: `schema.unexpected`, columns neither declared nor ignored; `data.empty`, `format.parquet`; `source.failed`, the rows
-            cannot be read; `source.too_large`, of a Parquet file by its footer and dictionaries, before a row is decoded.
+        DataError: of `declared_columns`; `data.empty`, `format.parquet`; `source.failed`, the rows cannot be read; `source.too_large`, of
+            a Parquet file by its footer and dictionaries, before a row is decoded.
         UnavailableError: `source.unavailable`, the connection of a stream broke.
     """
+    there = contract.at_source()
     if isinstance(content.rows, Path):
-        return _plain(_read_parquet(contract, content.rows, source=source, limit_bytes=limit_bytes))
-    table = _collected(content.rows, source=source, limit_bytes=limit_bytes)
-    return _plain(table.select(declared_columns(contract, list(schema_of(table.schema, source=source)), source=source)))
+        table = _read_parquet(there, content.rows, source=source, limit_bytes=limit_bytes)
+    else:
+        table = _collected(content.rows, source=source, limit_bytes=limit_bytes)
+        table = table.select(declared_columns(there, list(schema_of(table.schema, source=source)), source=source))
+    names = {found: name for name, found in contract.source_names.items()}
+    return _plain(table.rename_columns([names.get(name, name) for name in table.column_names]))
 
 
 def _read_parquet(contract: TableContract, path: Path, *, source: str, limit_bytes: int) -> pa.Table:

@@ -99,7 +99,10 @@ def decoded_bytes(file: pq.ParquetFile, columns: Collection[str], *, path: Path,
 def _text_bytes(path: Path, metadata: pq.FileMetaData, name: str, limit_bytes: int) -> int:
     """Return the size of a column without a fixed width, or the first running total above the limit."""
     total = 0
-    numbers = [number for number in range(metadata.num_columns) if metadata.schema.column(number).path.partition(".")[0] == name]
+    # A name may have dots, as those of columns in columns do.
+    paths = [metadata.schema.column(number).path for number in range(metadata.num_columns)]
+    alone = [number for number, path in enumerate(paths) if path == name]
+    numbers = alone or [number for number, path in enumerate(paths) if path.startswith(f"{name}.")]
     for group in range(metadata.num_row_groups):
         # Reading fails where the metadata of a chunk is damaged; looking at it would end the process.
         with pq.ParquetFile(path, pre_buffer=False, buffer_size=BATCH_ROWS) as file:
@@ -116,7 +119,7 @@ def _text_bytes(path: Path, metadata: pq.FileMetaData, name: str, limit_bytes: i
         rows = min(BATCH_ROWS, max(1, limit_bytes // max(stored, 1))) if is_delta else BATCH_ROWS
         with pq.ParquetFile(path, read_dictionary=None if is_delta else [name]) as file:
             for batch in file.iter_batches(rows, row_groups=[group], columns=[name]):
-                total += OFFSET_BYTES * len(batch) + _value_bytes(batch.column(0))
+                total += OFFSET_BYTES * len(batch) + _value_bytes(batch.column(name))
                 if total > limit_bytes:
                     return total
     return total

@@ -19,12 +19,13 @@ SourceClass = Callable[[TableContract], Source]
 
 
 def source_of(contract: TableContract) -> Source:
-    """Return the source of a table.
+    """Return the source of a table, which knows the columns by its own names (`TableContract.at_source`).
 
     Raises:
         SpecError: `source.unknown`, its kind is not installed here; `source.not_a_source`, the kind's module has no `SOURCE` with `list`
             and `read`.
     """
+    contract = contract.at_source()
     if contract.kind in DESCRIPTORS:
         return _class_of(contract.kind, f"training.sources.kinds.{contract.kind}")(contract)
     module = installed_sources().package_of(contract.kind)

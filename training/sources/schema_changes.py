@@ -14,7 +14,8 @@ MAX_NAMED: Final = 10
 def schema_changes(contracts: Sequence[TableContract], tables: JsonObject) -> list[str]:
     """Return what each table declares otherwise than it was in a snapshot: `clicks.price: float → double`; sorted.
 
-    Columns that are ignored now are not compared: a snapshot may hold them, and no stage reads them.
+    Columns that are ignored now are not compared: a snapshot may hold them, and no stage reads them. What a source calls a column makes
+    no difference: snapshots hold the names of the YAML.
 
     Args:
         tables: of the snapshot's meta, by name.
@@ -25,7 +26,7 @@ def schema_changes(contracts: Sequence[TableContract], tables: JsonObject) -> li
             changes.append(f"{contract.name}: table added")
             continue
         then, now = json_object(json_object(tables[contract.name])["schema"]), contract.types
-        for name in (then.keys() | now.keys()) - set(contract.ignore):
+        for name in (then.keys() | now.keys()) - (set(contract.ignore) - now.keys()):
             if name not in now:
                 changes.append(f"{contract.name}.{name}: removed, was {then[name]}")
             elif name not in then:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from training.spec import PipelineSpec
+from training.spec.sections import data as spec_data
 from training.spec.sections.data import FeatureTable, Source
 from training.spec.types import Setting
 
@@ -17,6 +18,12 @@ class Column:
 
     type: str
     nullable: bool = False
+    source_name: str | None = None
+    """What the source calls it, where that is another name."""
+
+    @classmethod
+    def of(cls, column: spec_data.Column) -> Column:
+        return cls(type=column.type, nullable=column.nullable, source_name=column.source_name)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,8 +88,30 @@ class TableContract:
 
     @property
     def is_kept_as_is(self) -> bool:
-        """Whether snapshots hold a source's Parquet files byte for byte: whole days, nothing to compute or leave out by row."""
-        return self.partitioned and not self.derived and self.known_at is None and self.where is None and self.sample is None
+        """Whether snapshots hold a source's Parquet files byte for byte: whole days, nothing to compute, to rename or leave out by row."""
+        is_cut = self.known_at is not None or self.where is not None or self.sample is not None
+        # The engine that reads snapshots has no columns without a name.
+        is_renamed = bool(self.source_names) or not all(name.strip() for name in self.ignore)
+        return self.partitioned and not self.derived and not is_cut and not is_renamed
+
+    @property
+    def source_names(self) -> dict[str, str]:
+        """What the source calls each column that declares it, by the column's name here."""
+        return {name: column.source_name for name, column in self.columns.items() if column.source_name is not None}
+
+    def at_source(self) -> TableContract:
+        """Return the contract in the source's own names, as what lists and reads it sees it; expressions keep those of the YAML."""
+        names = self.source_names
+        if not names:
+            return self
+        return replace(
+            self,
+            columns={names.get(name, name): column for name, column in self.columns.items()},
+            key=tuple(names.get(name, name) for name in self.key),
+            event_time=None if self.event_time is None else names.get(self.event_time, self.event_time),
+            known_at=None if self.known_at is None else names.get(self.known_at, self.known_at),
+            sample=None if self.sample is None else replace(self.sample, by=tuple(names.get(name, name) for name in self.sample.by)),
+        )
 
     @property
     def place(self) -> str:
@@ -103,7 +132,7 @@ def _main(spec: PipelineSpec) -> TableContract:
         uri=source.uri,
         partition=source.partition,
         settings=source.settings,
-        columns={name: Column(type=c.type, nullable=c.nullable) for name, c in source.columns.items()},
+        columns={name: Column.of(column) for name, column in source.columns.items()},
         derived={name: Derived(type=d.type, sql=d.sql) for name, d in source.derive_in_order()},
         ignore=tuple(source.ignore),
         key=tuple(source.key),
@@ -136,7 +165,7 @@ def _feature(feature: FeatureTable) -> TableContract:
         uri=feature.uri,
         partition=feature.partition,
         settings=feature.settings,
-        columns={name: Column(type=c.type, nullable=c.nullable) for name, c in feature.columns.items()},
+        columns={name: Column.of(column) for name, column in feature.columns.items()},
         ignore=tuple(feature.ignore),
         key=tuple(feature.on.values()) + ((feature.event_time,) if feature.event_time else ()),
         event_time=feature.event_time,

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+import json
+import re
+import unicodedata
+from collections.abc import Container, Iterable, Mapping
 from typing import Final
 
 import pyarrow as pa
@@ -10,6 +14,7 @@ import pyarrow as pa
 from training.contracts import canonical_json, sha256_hex
 from training.errors import DataError, shown
 from training.sources.table_contract import TableContract
+from training.spec.types import COLUMN_RULE
 
 ARROW_TYPES: Final[Mapping[str, pa.DataType]] = {
     "int8": pa.int8(),
@@ -47,42 +52,82 @@ def schema_of(schema: pa.Schema, *, source: str) -> dict[str, str]:
     """Return column name to type name, in the file's order.
 
     Raises:
-        DataError: `schema.names`, a name is empty or stands twice.
+        DataError: `schema.names`, a name stands twice.
     """
     check_names(schema.names, source=source)
     return {name: type_name(schema.field(name).type) for name in schema.names}
 
 
 def check_names(names: list[str], *, source: str) -> None:
-    """Raise DataError `schema.names` for an empty or repeated column name."""
+    """Raise DataError `schema.names` for a repeated column name."""
     before: set[str] = set()
-    for position, name in enumerate(names, start=1):
-        if not name.strip():
-            raise DataError("schema.names", f"{source}: column {position} has no name", hint="name every column")
+    for name in names:
         if name in before:
-            raise DataError("schema.names", f"{source}: column {shown(name)} appears twice", hint="give each column a different name")
+            what = f"column {shown(name)} appears twice" if name.strip() else "two columns have no name"
+            raise DataError("schema.names", f"{source}: {what}", hint="give each column a different name")
         before.add(name)
+
+
+def check_named(names: Iterable[str], known: Container[str], *, source: str) -> None:
+    """Raise DataError `schema.names` for a column without a name, unless it is one of `known`."""
+    for position, name in enumerate(names, start=1):
+        if not name.strip() and name not in known:
+            hint = f"name every column; or declare it with source_name: {json.dumps(name)}, or ignore it: ignore: [{json.dumps(name)}]"
+            raise DataError("schema.names", f"{source}: column {position} has no name", hint=hint)
 
 
 def declared_columns(contract: TableContract, names: list[str], *, source: str) -> list[str]:
     """Return the declared columns that are among `names`, in the contract's order.
 
+    Args:
+        contract: in the source's names.
+
     Raises:
-        DataError: `schema.unexpected`, one of `names` is neither declared nor ignored.
+        DataError: `schema.names`, a column has no name; `schema.unexpected`, one of `names` is neither declared nor ignored;
+            `schema.missing`, a column with a `source_name` is not among them.
     """
+    check_named(names, {*contract.columns, *contract.ignore}, source=source)
     unexpected = [name for name in names if name not in contract.columns and name not in contract.ignore]
+    missing = [name for name in contract.columns if name not in names]
     if unexpected:
         listed = ", ".join(shown(name) for name in unexpected[:MAX_NAMES_SHOWN])
         raise DataError(
             "schema.unexpected",
             f"{source}: {len(unexpected)} column(s) that table {shown(contract.name)} does not declare: {listed}",
-            hint=(
-                "declare them under `columns`, or name them under `ignore`"
-                if contract.columns.keys() & set(names)
-                else "it has none of the declared columns: correct them; a CSV file has a header line, and commas between columns"
-            ),
+            hint=_hint(contract, names, unexpected, missing),
         )
+    # Others are left for validation to report; a snapshot does not say what a source calls its columns.
+    lacking = [name for name in missing if contract.columns[name].source_name is not None]
+    if lacking:
+        listed = ", ".join(shown(name) for name in lacking[:MAX_NAMES_SHOWN])
+        hint = f"repair the file, or source_name in the YAML: {_nearest(lacking[0], names)}"
+        raise DataError("schema.missing", f"{source}: {len(lacking)} declared column(s) are missing: {listed}", hint=hint)
     return [name for name in contract.columns if name in names]
+
+
+def _hint(contract: TableContract, names: list[str], unexpected: list[str], missing: list[str]) -> str:
+    if not contract.columns.keys() & set(names):
+        return "it has none of the declared columns: correct them; a CSV file has a header line, and commas between columns"
+    for name in missing:
+        if close := difflib.get_close_matches(name, unexpected, n=1):
+            remark = _same_letters(name, close[0])
+            return f"the declared column {shown(name)} is missing: if {shown(close[0])} is meant, set it as its source_name{remark}"
+    other = next((name for name in unexpected if not re.fullmatch(COLUMN_RULE, name, re.ASCII)), None)
+    how = "" if other is None else f" (any_name: {{type: …, source_name: {json.dumps(other, ensure_ascii=False)}}})"
+    return f"declare them under `columns`{how}, or name them under `ignore`"
+
+
+def _nearest(name: str, names: list[str]) -> str:
+    close = difflib.get_close_matches(name, names, n=1)
+    if not close:
+        return f"the file has {', '.join(shown(each) for each in names[:MAX_NAMES_SHOWN])}{', …' if len(names) > MAX_NAMES_SHOWN else ''}"
+    return f"did you mean {shown(close[0])}{_same_letters(name, close[0])}?"
+
+
+def _same_letters(name: str, other: str) -> str:
+    """Return a remark where two names look alike: ü is one character, or u with a mark."""
+    is_same = unicodedata.normalize("NFC", name) == unicodedata.normalize("NFC", other)
+    return " (the same letters in another Unicode form: copy it from the file)" if is_same else ""
 
 
 def require(names: set[str], table: pa.Table, reason: str, *, source: str) -> None:

@@ -19,7 +19,9 @@ from training.stage_table import TABLE, TRIAL
 
 _NOT_OF_THE_ROWS: Final = frozenset({"wait", "suite"})
 _NOT_OF_THE_CELLS: Final = frozenset({"known", "because"})
-_PLACES: Final = frozenset({"uri", "kind", "settings"})
+_LATER_KEYS_OF_COLUMNS: Final[JsonObject] = {"source_name": None}
+"""The same as `_LATER_KEYS`, for each column of a table."""
+_PLACES: Final = frozenset({"uri", "kind", "settings", "source_name"})
 _NOT_OF_THE_CHECKS: Final = frozenset({"memory"})
 _NOT_OF_THE_WEIGHTS: Final = frozenset({"placement", "checkpoint", "activation_checkpointing", "replica_check_steps", "straggler_ratio"})
 _NO_DRIFT_KEYS: Final[JsonObject] = Drift().model_dump(mode="json")
@@ -172,14 +174,14 @@ def _table(table: JsonObject, without: frozenset[str]) -> dict[str, JsonValue]:
         kept["union"] = [_table(json_object(each), without) for each in further]
     if "where" in kept:
         kept["where"] = json_object(kept["where"])["sql"]
-    return {key: _columns(json_object(value)) if key in ("columns", "derive") else value for key, value in kept.items()}
+    return {key: _columns(json_object(value), without) if key in ("columns", "derive") else value for key, value in kept.items()}
 
 
-def _columns(columns: JsonObject) -> dict[str, JsonValue]:
+def _columns(columns: JsonObject, without: frozenset[str] = frozenset()) -> dict[str, JsonValue]:
     """Leave out when a column is known: that decides whether a spec is refused, not what the rows are."""
-    return {
-        name: {key: value for key, value in json_object(column).items() if key not in _NOT_OF_THE_CELLS} for name, column in columns.items()
-    }
+    kept = {name: _without(json_object(column), _LATER_KEYS_OF_COLUMNS) for name, column in columns.items()}
+    left_out = _NOT_OF_THE_CELLS | without
+    return {name: {key: value for key, value in column.items() if key not in left_out} for name, column in kept.items()}
 
 
 _PARTS: Final[Mapping[str, Callable[[JsonObject], dict[str, JsonValue]]]] = {

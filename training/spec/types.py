@@ -161,7 +161,12 @@ Name = Annotated[str, _fits("name.invalid", NAME_RULE, "a name", _NAME_HINT), Wi
 
 ColumnName = Annotated[
     str,
-    _fits("column.name", COLUMN_RULE, "a column's name", "letters, digits and '_', not beginning with a digit"),
+    _fits(
+        "column.name",
+        COLUMN_RULE,
+        "a column's name",
+        "letters, digits and '_', not beginning with a digit; a column with another name in the file has that name as its source_name",
+    ),
     WithJsonSchema(_pattern(COLUMN_RULE)),
 ]
 Digest = Annotated[
@@ -191,6 +196,8 @@ def _printable(pattern: re.Pattern[str], what: str) -> AfterValidator:
 ONE_LINE: Final = _printable(_NOT_IN_A_LINE, "line breaks, control characters and direction overrides are refused")
 PLAIN_TEXT: Final = _printable(_NOT_IN_A_TEXT, "control characters and direction overrides are refused")
 Line = Annotated[str, Field(min_length=1, max_length=200), ONE_LINE]
+SourceName = Annotated[str, Field(max_length=500), ONE_LINE]
+"""A column's name at its source: any text on one line, also none, as pandas calls the index in a CSV file."""
 
 _DURATION_SCHEMA: Final[dict[str, Any]] = {
     "type": "string",

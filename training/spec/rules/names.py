@@ -5,11 +5,11 @@ plugins/ names its DAGs by these constants, so a new helper DAG is reserved as s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from training.spec.rules.findings import Finding
-from training.spec.sections.data import Data, FeatureTable, Prepare, Source
+from training.spec.sections.data import Column, Data, FeatureTable, Prepare, Source
 from training.spec.types import told
 from training.spec.yaml_reader import Path
 
@@ -77,6 +77,23 @@ def columns_differ_by_more_than_case(data: Data) -> Iterator[Finding]:
         # Partitions in Parquet are stored byte for byte, with the columns that nobody reads.
         if source.kind == "parquet" and source.partition is not None:
             yield from (_reserved((*path, "ignore"), name) for name in source.ignore if name.lower() in ENGINE_COLUMNS)
+
+
+def columns_have_sources_of_their_own(data: Data) -> Iterator[Finding]:
+    """Yield a finding for each column that is read from the same column of the file as another one of the table."""
+    tables: list[tuple[Path, Mapping[str, Column]]] = [(("data", "source", "columns"), data.source.columns)]
+    tables += [(("data", "features", index, "columns"), table.columns) for index, table in enumerate(data.features)]
+    for path, columns in tables:
+        known: dict[str, str] = {}
+        for name, column in columns.items():
+            found = column.name_at_source(name)
+            first = known.setdefault(found, name)
+            if first != name:
+                # One of two that have the same is not called so itself.
+                at, other = (name, first) if column.source_name is not None else (first, name)
+                message = f"{other} and {at} are both the column {told(found)} of the file"
+                hint = "keep one of the two, or correct its source_name"
+                yield Finding((*path, at, "source_name"), "column.clash", message, hint, (*path, other))
 
 
 def _reserved(path: Path, name: str) -> Finding:

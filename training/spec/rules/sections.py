@@ -29,6 +29,7 @@ from training.spec.rules.names import (
     Taken,
     clash,
     columns_differ_by_more_than_case,
+    columns_have_sources_of_their_own,
     derived_features_differ_by_more_than_case,
     name_is_free,
 )
@@ -52,7 +53,7 @@ from training.spec.rules.tuning import conditions_fit, grid_is_finite, objective
 from training.spec.rules.weights import class_weights_name_classes, weight_is_a_number, weights_are_counted
 from training.spec.rules.windows import rows_of_windows_are_read, windows_are_known_in_time, windows_can_be_computed
 from training.spec.schedule import schedule_faults
-from training.spec.sections.data import Data, Derived, FeatureTable, Prepare, Validate
+from training.spec.sections.data import Column, Data, Derived, FeatureTable, Prepare, Validate
 from training.spec.sections.evaluation import Evaluate
 from training.spec.sections.promotion import Promote
 from training.spec.sections.resources import resources_fit
@@ -300,9 +301,10 @@ def canary_schedule_fits(promote: Promote) -> Iterator[Finding]:
             yield Finding(("promote", "canary", "schedule"), finding.code, finding.message, finding.hint)
 
 
-def _both_declared_and_ignored(path: Path, columns: Iterable[str], ignore: Iterable[str]) -> Iterator[Finding]:
-    for name in sorted(set(columns) & set(ignore)):
-        yield Finding((*path, "ignore"), "column.clash", f"{name} is declared and ignored", "keep one of the two")
+def _both_declared_and_ignored(path: Path, columns: Mapping[str, Column], ignore: Iterable[str]) -> Iterator[Finding]:
+    declared = {column.name_at_source(name) for name, column in columns.items()}
+    for name in sorted(declared & set(ignore)):
+        yield Finding((*path, "ignore"), "column.clash", f"{name or told(name)} is declared and ignored", "keep one of the two")
 
 
 def _unknown(path: Path, name: str, owner: str, known: Iterable[str]) -> Finding:
@@ -318,6 +320,7 @@ RULES: Final[tuple[tuple[tuple[str, ...], Rule], ...]] = (
     (("data",), forbidden_uris),
     (("data",), columns_exist),
     (("data",), columns_differ_by_more_than_case),
+    (("data",), columns_have_sources_of_their_own),
     (("prepare",), derived_features_differ_by_more_than_case),
     (("data",), feature_tables_fit),
     (("data",), windows_fit),

@@ -26,6 +26,7 @@ from training.spec.types import (
     Section,
     Setting,
     ShareOrDuration,
+    SourceName,
     SplitEnd,
     Suite,
     refusal,
@@ -57,12 +58,19 @@ MAX_COLUMNS: Final = 2000
 
 
 class Column(Section):
-    """A column as it stands in the file; others than these and the ignored ones are refused."""
+    """A column of the file; others than these and the ignored ones are refused. Its key is its name after reading."""
 
     type: ColumnType
     known: Known = "before"
     """`after`: known only after the decision, so never a feature."""
     nullable: bool = False
+    source_name: SourceName | None = None
+    """Its name in the file, or whatever the source is, such as `Home Goals`; absent: the key. `""` is the column without a
+    name that pandas writes."""
+
+    def name_at_source(self, name: str) -> str:
+        """Return what the source calls the column whose key is `name`."""
+        return name if self.source_name is None else self.source_name
 
 
 class JoinedColumn(Column):
@@ -170,7 +178,7 @@ class Source(Table):
     key: Annotated[Columns, Field(min_length=1)]
     columns: Annotated[dict[ColumnName, Column], Field(min_length=1, max_length=MAX_COLUMNS)]
     ignore: Annotated[tuple[str, ...], Field(strict=False)] = ()
-    """Columns of the file that no table reads."""
+    """Columns of the file that are not read, by their names there."""
     derive: dict[ColumnName, Derived] = Field(default_factory=dict)
     where: Where | None = None
     sample: Sample | None = None

@@ -176,7 +176,8 @@ CASES: list[tuple[str, str, str, str]] = [
         R,
         "rating: {type: float}",
         "=cmd(): {type: float}",
-        "data.source.columns.=cmd(): [column.name] '=cmd()' is not a column's name (letters, digits and '_', not beginning with a digit)",
+        "data.source.columns.=cmd(): [column.name] '=cmd()' is not a column's name (letters, digits and '_', not beginning with a digit; "
+        "a column with another name in the file has that name as its source_name)",
     ),
     (
         R,

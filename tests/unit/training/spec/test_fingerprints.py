@@ -44,6 +44,8 @@ CHANGES: list[tuple[str, str, str, set[str]]] = [
     (R, "freshness: 36h", "freshness: 36h\n  drift: {columns: {price: {action: fail}}}", {"validate"}),
     (R, "freshness: 36h", "freshness: 36h\n  empty_days: [sat, sun]", {"validate"}),
     (F, "freshness: 36h", "freshness: 36h\n  unknown_labels: 0.2", {"validate"}),
+    (F, "carrier: {type: string}", "carrier: {type: string, source_name: null}", set()),
+    (F, "carrier: {type: string}", "carrier: {type: string, source_name: Carrier}", {"ingest"}),
     (F, "test: 7d}", "test: 7d, end: window}", set()),
     (F, "test: 7d}", "test: 7d, end: labels_complete}", {"ingest", "validate", "prepare"}),
     (F, "test: 7d}", "test: 7d, end: 3d}", {"ingest", "validate", "prepare"}),

@@ -12,6 +12,7 @@ Refuse = Callable[..., tuple[Problem, ...]]
 
 R, F = "search_ranking", "flight_delay"
 REMOVE = "remove the character"
+RATING = 'rating: {type: float, source_name: "Price in €"}'
 
 
 @pytest.mark.parametrize("name", [*SHARED_DAGS, *(f"search_ranking{suffix}" for suffix in HELPER_SUFFIXES), "a.tune.canary"])
@@ -83,3 +84,62 @@ def test_text_of_other_scripts_is_accepted(accept: Callable[..., PipelineSpec]) 
 
 def test_spec_that_was_frozen_before_the_rule_on_characters_is_still_read(ranking: PipelineSpec) -> None:
     assert PipelineSpec.thaw({**freeze(ranking), "owner": "two\nlines"}).owner == "two\nlines"
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "changes", "field", "message"),
+    [
+        (
+            R,
+            [("price: {type: float}", 'price: {type: float, source_name: "Price in €"}'), ("rating: {type: float}", RATING)],
+            "data.source.columns.rating.source_name",
+            "price and rating are both the column 'Price in €' of the file",
+        ),
+        (
+            R,
+            [("rating: {type: float}", "rating: {type: float, source_name: price}")],
+            "data.source.columns.rating.source_name",
+            "price and rating are both the column 'price' of the file",
+        ),
+        (
+            F,
+            [("dewp: {type: double", "dewp: {type: double, source_name: temp")],
+            "data.features[0].columns.dewp.source_name",
+            "temp and dewp are both the column 'temp' of the file",
+        ),
+        (
+            F,
+            [("carrier: {type: string}", 'carrier: {type: string, source_name: "rownames"}')],
+            "data.source.ignore",
+            "rownames is declared and ignored",
+        ),
+        (
+            F,
+            [("carrier: {type: string}", "carrier: {type: string, source_name: 5}")],
+            "data.source.columns.carrier.source_name",
+            "expected text, got 5",
+        ),
+        (
+            F,
+            [("carrier: {type: string}", 'carrier: {type: string, source_name: "a\\tb"}')],
+            "data.source.columns.carrier.source_name",
+            "has the character U+0009 at position 2; line breaks, control characters and direction overrides are refused",
+        ),
+    ],
+    ids=["same name", "name of a key", "feature table", "ignored", "number", "control character"],
+)
+def test_source_name_is_a_column_of_the_file_that_no_other_column_has(
+    refuse: Refuse, pipeline: str, changes: list[tuple[str, str]], field: str, message: str
+) -> None:
+    (problem,) = refuse(pipeline, *changes)
+    assert (problem.field, problem.message.split(" (see line")[0]) == (field, message)
+    assert problem.line is not None
+
+
+def test_names_in_the_file_may_be_empty_or_differ_only_by_case(accept: Callable[..., PipelineSpec]) -> None:
+    changes = [
+        ("price: {type: float}", 'price: {type: float, source_name: ""}'),
+        ("rating: {type: float}", "rating: {type: float, source_name: PRICE}"),
+    ]
+    columns = accept(R, *changes).data.source.columns
+    assert [columns[name].name_at_source(name) for name in ("price", "rating", "clicked")] == ["", "PRICE", "clicked"]
