@@ -137,7 +137,7 @@ def _take_part(
         if contract.is_kept_as_is and isinstance(content.rows, Path):
             part = part_as_is(contract, content.rows, source=listed.uri, limit_bytes=limit_bytes)
         else:
-            rows = read_rows(contract, content, source=listed.uri, limit_bytes=limit_bytes)
+            rows = read_rows(contract, content, source=listed.uri, limit_bytes=limit_bytes, partition=listed.partition)
             part = part_of_rows(contract, rows, window, folder / "part" / "rows.parquet", source=listed.uri)
         digest = store.objects.put_file(part.path)
         # The content's digest, not the storage's version: equal data on two machines make one snapshot.

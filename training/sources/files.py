@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
+from zoneinfo import ZoneInfo
 
 import duckdb
 import numpy as np
@@ -24,6 +25,7 @@ from training.sources.row_filters import selected
 from training.sources.source import ArrowStream, PartContent, Window
 from training.sources.table_contract import TableContract
 from training.sources.tables import ARROW_TYPES, check_named, declared_columns, require, schema_of, type_name
+from training.spec.partitions import bounds_of
 from training.sql.expressions import columns_of, hardened, quoted
 
 ROW_GROUP_ROWS: Final = 128 * 1024
@@ -119,13 +121,14 @@ def part_of_rows(contract: TableContract, rows: pa.Table, window: Window, writte
     return Part(written, table.num_rows, schema_of(table.schema, source=source), table.nbytes, times, left_out)
 
 
-def read_rows(contract: TableContract, content: PartContent, *, source: str, limit_bytes: int) -> pa.Table:
-    """Return the declared columns that a part has, by their names in the YAML, in the contract's order.
+def read_rows(contract: TableContract, content: PartContent, *, source: str, limit_bytes: int, partition: str | None = None) -> pa.Table:
+    """Return the declared columns that a part has, by their names in the YAML, in the contract's order, with the generated ones.
 
     Columns that are missing, or of another type, are left for validation to report, unless something here needs them.
 
     Args:
         limit_bytes: the largest size of the rows, decoded.
+        partition: name of the part's; None: it is in none.
 
     Raises:
         DataError: of `declared_columns`; `data.empty`, `format.parquet`; `source.failed`, the rows cannot be read; `source.too_large`, of
@@ -139,7 +142,20 @@ def read_rows(contract: TableContract, content: PartContent, *, source: str, lim
         table = _collected(content.rows, source=source, limit_bytes=limit_bytes)
         table = table.select(declared_columns(there, list(schema_of(table.schema, source=source)), source=source))
     names = {found: name for name, found in contract.source_names.items()}
-    return _plain(table.rename_columns([names.get(name, name) for name in table.column_names]))
+    table = _plain(table.rename_columns([names.get(name, name) for name in table.column_names]))
+    for name, column in contract.columns.items():
+        if column.generated is not None:
+            table = table.append_column(name, _generated(column.generated, table.num_rows, contract, partition))
+    return table.select([name for name in contract.columns if name in table.column_names])
+
+
+def _generated(what: str, num_rows: int, contract: TableContract, partition: str | None) -> pa.Array:
+    if what == "row_number":
+        # By its bytes: `pa.array` would import pandas.
+        return pa.Array.from_buffers(pa.int64(), num_rows, [None, pa.py_buffer(np.arange(num_rows, dtype=np.int64))])
+    if partition is None:
+        return pa.nulls(num_rows, ARROW_TYPES["timestamp"])
+    return pa.repeat(_instant(bounds_of(partition, ZoneInfo(contract.timezone))[0]), num_rows)
 
 
 def _read_parquet(contract: TableContract, path: Path, *, source: str, limit_bytes: int) -> pa.Table:

@@ -20,10 +20,12 @@ class Column:
     nullable: bool = False
     source_name: str | None = None
     """What the source calls it, where that is another name."""
+    generated: str | None = None
+    """What ingest writes into it: `row_number` or `partition_start`; None: it is read."""
 
     @classmethod
     def of(cls, column: spec_data.Column) -> Column:
-        return cls(type=column.type, nullable=column.nullable, source_name=column.source_name)
+        return cls(type=column.type, nullable=column.nullable, source_name=column.source_name, generated=column.generated)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,6 +70,8 @@ class TableContract:
     where: str | None = None
     """SQL of the rows that are used; None: all."""
     sample: RowSample | None = None
+    timezone: str = "UTC"
+    """By whose clock partitions are named."""
     partitioned: bool = False
     """Whether each part of the main table is of one day, none of which is cut."""
     available_after: timedelta = timedelta()
@@ -91,7 +95,7 @@ class TableContract:
         """Whether snapshots hold a source's Parquet files byte for byte: whole days, nothing to compute, to rename or leave out by row."""
         is_cut = self.known_at is not None or self.where is not None or self.sample is not None
         # The engine that reads snapshots has no columns without a name.
-        is_renamed = bool(self.source_names) or not all(name.strip() for name in self.ignore)
+        is_renamed = self.at_source() is not self or not all(name.strip() for name in self.ignore)
         return self.partitioned and not self.derived and not is_cut and not is_renamed
 
     @property
@@ -100,13 +104,13 @@ class TableContract:
         return {name: column.source_name for name, column in self.columns.items() if column.source_name is not None}
 
     def at_source(self) -> TableContract:
-        """Return the contract in the source's own names, as what lists and reads it sees it; expressions keep those of the YAML."""
+        """Return the contract in the source's own names, without generated columns: as the source sees it. Expressions stay as they are."""
         names = self.source_names
-        if not names:
+        if not names and all(column.generated is None for column in self.columns.values()):
             return self
         return replace(
             self,
-            columns={names.get(name, name): column for name, column in self.columns.items()},
+            columns={names.get(name, name): column for name, column in self.columns.items() if column.generated is None},
             key=tuple(names.get(name, name) for name in self.key),
             event_time=None if self.event_time is None else names.get(self.event_time, self.event_time),
             known_at=None if self.known_at is None else names.get(self.known_at, self.known_at),
@@ -121,7 +125,7 @@ class TableContract:
 
 def contracts_of(spec: PipelineSpec) -> list[TableContract]:
     """Return the contract of the main table, then those of the feature tables in the YAML's order."""
-    return [_main(spec), *(_feature(feature) for feature in spec.data.features)]
+    return [_main(spec), *(_feature(feature, spec.timezone) for feature in spec.data.features)]
 
 
 def _main(spec: PipelineSpec) -> TableContract:
@@ -140,6 +144,7 @@ def _main(spec: PipelineSpec) -> TableContract:
         known_at=spec.data.label.known_at,
         where=None if source.where is None else source.where.sql,
         sample=_sample(spec),
+        timezone=spec.timezone,
         partitioned=source.is_daily,
         suite=spec.validate_.suite,
     )
@@ -158,7 +163,7 @@ def _sample(spec: PipelineSpec) -> RowSample | None:
     return RowSample(share=sample.share, seed=sample.seed, by=tuple(spec.data.source.key) if group is None else (group,))
 
 
-def _feature(feature: FeatureTable) -> TableContract:
+def _feature(feature: FeatureTable, timezone: str) -> TableContract:
     return TableContract(
         name=feature.table,
         kind=feature.kind,
@@ -171,5 +176,6 @@ def _feature(feature: FeatureTable) -> TableContract:
         event_time=feature.event_time,
         available_after=feature.available_after,
         max_age=feature.max_age,
+        timezone=timezone,
         suite=feature.suite,
     )

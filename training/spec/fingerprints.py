@@ -19,9 +19,9 @@ from training.stage_table import TABLE, TRIAL
 
 _NOT_OF_THE_ROWS: Final = frozenset({"wait", "suite"})
 _NOT_OF_THE_CELLS: Final = frozenset({"known", "because"})
-_LATER_KEYS_OF_COLUMNS: Final[JsonObject] = {"source_name": None}
+_LATER_KEYS_OF_COLUMNS: Final[JsonObject] = {"source_name": None, "generated": None}
 """The same as `_LATER_KEYS`, for each column of a table."""
-_PLACES: Final = frozenset({"uri", "kind", "settings", "source_name"})
+_PLACES: Final = frozenset({"uri", "kind", "settings", "source_name", "generated"})
 _NOT_OF_THE_CHECKS: Final = frozenset({"memory"})
 _NOT_OF_THE_WEIGHTS: Final = frozenset({"placement", "checkpoint", "activation_checkpointing", "replica_check_steps", "straggler_ratio"})
 _NO_DRIFT_KEYS: Final[JsonObject] = Drift().model_dump(mode="json")

@@ -86,6 +86,8 @@ def columns_have_sources_of_their_own(data: Data) -> Iterator[Finding]:
     for path, columns in tables:
         known: dict[str, str] = {}
         for name, column in columns.items():
+            if not column.is_in_file:
+                continue
             found = column.name_at_source(name)
             first = known.setdefault(found, name)
             if first != name:

@@ -8,7 +8,7 @@ from typing import Final
 
 from training.spec.partitions import Grain, grain_of, partition_fault
 from training.spec.rules.findings import Finding
-from training.spec.sections.data import Data, Table
+from training.spec.sections.data import Column, Data, Table
 from training.spec.source_kinds import Days, descriptor_of_source
 from training.spec.types import duration_text, told
 from training.spec.yaml_reader import Path
@@ -18,6 +18,7 @@ EXAMPLES: Final[Mapping[Grain, str]] = {
     Grain.DAY: 'one folder a day: "dt={date}"',
     Grain.MONTH: 'one folder a month: "month={month}"',
 }
+TYPES_OF_GENERATED: Final[Mapping[str, str]] = {"row_number": "int64", "partition_start": "timestamp"}
 
 
 def partitions_fit(data: Data) -> Iterator[Finding]:
@@ -64,6 +65,27 @@ def _union(data: Data) -> Iterator[Finding]:
             found, wanted = ("no partitions" if each is None else f"partitions of {_plural(each)}" for each in (grain, main))
             message = f"table {table.table} has {found}, and the main table has {wanted}"
             yield Finding(path, "union.partition", message, "tables of one union have partitions of the same time")
+
+
+def generated_columns_fit(data: Data) -> Iterator[Finding]:
+    """Yield a finding for each column that ingest is to write, and cannot: of another type, or of a partition that is not there."""
+    has_partitions = data.source.is_daily or data.source.partition is not None
+    tables: list[tuple[Path, Mapping[str, Column], bool]] = [(("data", "source"), data.source.columns, has_partitions)]
+    for index, table in enumerate(data.features):
+        tables.append((("data", "features", index), table.columns, table.partition is not None))
+    for start, columns, has_partitions in tables:
+        for name, column in columns.items():
+            path: Path = (*start, "columns", name)
+            if column.generated is None:
+                continue
+            if column.type != TYPES_OF_GENERATED[column.generated]:
+                message = f"{name} is of type {column.type}, and {column.generated} is of type {TYPES_OF_GENERATED[column.generated]}"
+                yield Finding((*path, "type"), "column.type", message, "correct the type")
+            if column.source_name is not None:
+                message = f"{name} has the key generated, so it is not in the file"
+                yield Finding((*path, "source_name"), "field.conflict", message, "remove one of the two keys")
+            if column.generated == "partition_start" and not has_partitions:
+                yield Finding((*path, "generated"), "field.conflict", "partition_start needs a partition", "name the folders of the times")
 
 
 def _folder(path: Path, table: Table, partition: str) -> Iterator[Finding]:

@@ -34,7 +34,7 @@ from training.spec.rules.names import (
     name_is_free,
 )
 from training.spec.rules.objectives import tree_objective_fits
-from training.spec.rules.partitions import partitions_fit
+from training.spec.rules.partitions import generated_columns_fit, partitions_fit
 from training.spec.rules.row_filters import row_filters_are_known, row_filters_fit
 from training.spec.rules.splits import split_columns_fit, split_keys_fit, strata_exist
 from training.spec.rules.target_encoding import label_has_a_mean
@@ -302,7 +302,7 @@ def canary_schedule_fits(promote: Promote) -> Iterator[Finding]:
 
 
 def _both_declared_and_ignored(path: Path, columns: Mapping[str, Column], ignore: Iterable[str]) -> Iterator[Finding]:
-    declared = {column.name_at_source(name) for name, column in columns.items()}
+    declared = {column.name_at_source(name) for name, column in columns.items() if column.is_in_file}
     for name in sorted(declared & set(ignore)):
         yield Finding((*path, "ignore"), "column.clash", f"{name or told(name)} is declared and ignored", "keep one of the two")
 
@@ -325,6 +325,7 @@ RULES: Final[tuple[tuple[tuple[str, ...], Rule], ...]] = (
     (("data",), feature_tables_fit),
     (("data",), windows_fit),
     (("data",), partitions_fit),
+    (("data",), generated_columns_fit),
     (("data",), split_keys_fit),
     (("data",), split_columns_fit),
     (("data", "evaluate"), strata_exist),

@@ -42,6 +42,9 @@ ColumnType = Literal["boolean", "int8", "int16", "int32", "int64", "float", "dou
 Known = Literal["before", "after"]
 """Whether a value is there when the prediction is made, or only afterwards."""
 
+Generated = Literal["row_number", "partition_start"]
+"""What ingest writes into a column that the file does not have."""
+
 Transform = Literal["category", "number", "standard", "log", "hash", "bucket", "identity", "datetime", "target_encode", "text"]
 
 NgramSize = Annotated[int, Field(ge=1, le=10)]
@@ -67,10 +70,17 @@ class Column(Section):
     source_name: SourceName | None = None
     """Its name in the file, or whatever the source is, such as `Home Goals`; absent: the key. `""` is the column without a
     name that pandas writes."""
+    generated: Generated | None = None
+    """The column is not in the file. `row_number`, of type int64: the number of the row in its file, from 0. `partition_start`, of type
+    timestamp: the instant at which the partition of the row begins. For tables without a key or a time of their own."""
 
     def name_at_source(self, name: str) -> str:
         """Return what the source calls the column whose key is `name`."""
         return name if self.source_name is None else self.source_name
+
+    @property
+    def is_in_file(self) -> bool:
+        return self.generated is None
 
 
 class JoinedColumn(Column):
