@@ -39,6 +39,9 @@ class Runnable(Protocol):
     def with_server(self) -> str: ...
 
     @property
+    def server_subcommands(self) -> tuple[str, ...]: ...
+
+    @property
     def help(self) -> str: ...
 
 
@@ -72,7 +75,9 @@ def parser_with(commands: Mapping[str, Runnable], name: str, checkout: Path | No
 
 def parser_of(command: Runnable) -> argparse.ArgumentParser | None:
     """Return the parser of a command; None where its module is not there (`devstack`, outside of a checkout) or has none."""
-    for name in (command.with_server or command.module, f"{command.module}.__main__"):
+    # Of two modules the one that has all subcommands.
+    full = command.module if command.server_subcommands else command.with_server or command.module
+    for name in (full, f"{command.module}.__main__"):
         try:
             module = importlib.import_module(name)
         except ModuleNotFoundError:

@@ -34,6 +34,8 @@ class Command:
     help: str
     with_server: str = ""
     """Module that runs instead where --server or a variable names a server; empty: the same one."""
+    server_subcommands: tuple[str, ...] = ()
+    """Those that `with_server` has; empty: all."""
     needs_checkout: bool = False
     """It starts an installation, which exists in a checkout only."""
     needs_home: bool = False
@@ -51,9 +53,19 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "init": Command(module="training.starter", help="write YAML, suite and DAG file for a table of yours"),
     "check": Command(module="training.stages.check_data", help="check pipelines' YAML files, and with --data their data"),
     "layout": Command(module="training.models.layout", help="plan how the processes of a training share its model"),
-    "checkpoints": Command(module="training.engine.checkpoint", help="list, export, restore and import checkpoints", needs_store=True),
+    "checkpoints": Command(
+        module="training.engine.checkpoint",
+        with_server="nightshift.client.checkpoints_command",
+        server_subcommands=("list",),
+        help="list, export, restore and import checkpoints",
+        needs_store=True,
+    ),
     "datasets": Command(
-        module="training.registry.datasets", help="list, show and deprecate versions of a pipeline's data", needs_ledger=True
+        module="training.registry.datasets",
+        with_server="nightshift.client.datasets_command",
+        server_subcommands=("list", "show", "deprecate"),
+        help="list, show and deprecate versions of a pipeline's data",
+        needs_ledger=True,
     ),
     "show": Command(
         module="training.registry",
@@ -135,7 +147,7 @@ def process_of(name: str, given: Sequence[str], *, folder: Path, environ: Mappin
         python = _of_checkout(name, folder, checkout, environment)
     elif command.needs_home and checkout is not None and not HOME.text(environment):
         environment["NIGHTSHIFT_HOME"] = str(checkout / ".local")
-    elif command.with_server and names_server(given, environment):
+    elif command.with_server and names_server(given, environment) and _is_for_server(command, given):
         return [python, "-P", "-m", command.with_server, *command.arguments, *given], environment
     elif command.needs_ledger and not (DATABASE.text(environment) or HOME.text(environment)):
         if checkout is None:
@@ -150,6 +162,11 @@ def process_of(name: str, given: Sequence[str], *, folder: Path, environ: Mappin
     if command.needs_mlflow:
         environment |= _mlflow_of(environment)
     return [python, "-P", "-m", command.module, *command.arguments, *given], environment
+
+
+def _is_for_server(command: Command, given: Sequence[str]) -> bool:
+    """Return whether the module that asks a server has what the user typed: exporting a checkpoint needs the store."""
+    return not command.server_subcommands or any(each in command.server_subcommands for each in given[:1])
 
 
 def _of_checkout(name: str, folder: Path, checkout: Path | None, environment: dict[str, str]) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final, Literal
 
 from sqlalchemy import Engine, Select, select
 from sqlalchemy.orm import Session
@@ -41,6 +41,17 @@ class Dataset:
     @property
     def is_deprecated(self) -> bool:
         return self.deprecated_by is not None
+
+    @property
+    def health(self) -> Literal["available", "deprecated", "deleted"]:
+        """Whether new runs may use it."""
+        return "deprecated" if self.is_deprecated else "available" if self.deleted_at is None else "deleted"
+
+    def record(self) -> dict[str, Any]:
+        """Return its fields as the REST API names them."""
+        fields = asdict(self)
+        changed_at = fields.pop("deleted_at")
+        return {**fields, "health": self.health, "changed_at": changed_at}
 
 
 def datasets(engine: Engine, pipeline: str | None = None) -> list[Dataset]:

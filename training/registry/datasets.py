@@ -2,7 +2,9 @@
 
     python -m training.registry.datasets list [PIPELINE] [--json]
     python -m training.registry.datasets show PIPELINE VERSION [--json]
-    python -m training.registry.datasets deprecate PIPELINE VERSION --reason "..." [--by USER]
+    python -m training.registry.datasets deprecate PIPELINE VERSION --reason "..." [--by USER] [--json]
+
+`nightshift datasets` asks a server instead where --server or NIGHTSHIFT_SERVER names one; a deprecation is then by the token's user.
 
 New runs refuse a deprecated version. Nothing is deleted: models made of it stay, and so do its files, until retention deletes them.
 
@@ -12,7 +14,6 @@ Exit codes: 0 done; 2 the command line is wrong; 74 the database does not answer
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import getpass
 import json
 import os
@@ -25,7 +26,8 @@ from sqlalchemy import Engine
 
 from training.command_line import example, exit_code_of
 from training.database import connect
-from training.database.datasets import Dataset, datasets, deprecate, find_dataset
+from training.database.datasets import datasets, deprecate, find_dataset
+from training.registry.dataset_table import dataset_line, dataset_words, none_words
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -63,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
     for command in (show, mark):
         command.add_argument("pipeline", help="name of a pipeline")
         command.add_argument("version", help="16 hexadecimal digits, as `list` shows them, or the whole digest")
-    show.add_argument("--json", action="store_true", help="as JSON")
+        command.add_argument("--json", action="store_true", help="as JSON")
     mark.add_argument("--reason", required=True, help="for those who read it a year later")
     mark.add_argument("--by", default=None, help="the user who orders it (default: the user of this process)")
     return found
@@ -72,29 +74,26 @@ def parser() -> argparse.ArgumentParser:
 def _list(engine: Engine, options: argparse.Namespace) -> int:
     found = datasets(engine, options.pipeline)
     if options.json:
-        sys.stdout.write(_json([dataclasses.asdict(each) for each in found]))
+        sys.stdout.write(_json([each.record() for each in found]))
         return 0
     if not found:
-        sys.stdout.write(f"pipeline {options.pipeline} has no snapshot\n" if options.pipeline else "there is no snapshot yet\n")
-    for each in found:
-        state = "  deprecated" if each.is_deprecated else "  deleted by retention" if each.deleted_at else ""
-        created = each.created_at.isoformat(timespec="seconds")
-        sys.stdout.write(f"{each.pipeline}  {each.version}  {created}  {each.rows:,} rows  {each.size_bytes / 2**20:,.1f} MiB{state}\n")
+        sys.stdout.write(f"{none_words(options.pipeline)}\n")
+    sys.stdout.write("".join(f"{dataset_line(each)}\n" for each in found))
     return 0
 
 
 def _show(engine: Engine, options: argparse.Namespace) -> int:
     found = find_dataset(engine, options.pipeline, options.version)
     if options.json:
-        sys.stdout.write(_json(dataclasses.asdict(found)))
+        sys.stdout.write(_json(found.record()))
         return 0
-    sys.stdout.write(_words(found))
+    sys.stdout.write(dataset_words(found))
     return 0
 
 
 def _deprecate(engine: Engine, options: argparse.Namespace) -> int:
-    by = options.by or _user()
-    sys.stdout.write(_words(deprecate(engine, options.pipeline, options.version, by=by, reason=options.reason)))
+    found = deprecate(engine, options.pipeline, options.version, by=options.by or _user(), reason=options.reason)
+    sys.stdout.write(_json(found.record()) if options.json else dataset_words(found))
     return 0
 
 
@@ -103,22 +102,6 @@ def _user() -> str:
         return getpass.getuser()
     except (OSError, KeyError):
         return f"uid {os.getuid()}"
-
-
-def _words(found: Dataset) -> str:
-    lines = {
-        "snapshot": f"{found.version} of {found.pipeline}",
-        "manifest": found.uri,
-        "rows": f"{found.rows:,}",
-        "size": f"{found.size_bytes:,} bytes",
-        "schema": found.schema_hash,
-        "created": f"{found.created_at.isoformat(timespec='seconds')} by {found.created_by}",
-    }
-    if found.deleted_at is not None:
-        when = found.deleted_at.isoformat(timespec="seconds")
-        who = f"by {found.deprecated_by}: {found.reason}" if found.is_deprecated else "(its files were deleted by retention)"
-        lines["deprecated" if found.is_deprecated else "deleted"] = f"{when} {who}"
-    return "".join(f"{name + ':':<12}{value}\n" for name, value in lines.items())
 
 
 def _json(value: object) -> str:

@@ -17,6 +17,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 from nightshift.client.metric_stream import EVENTS, SILENT_SECONDS, StreamRefusedError, points_of
 from nightshift.queries.records import (
     ApprovalAnswer,
+    Checkpoint,
     Comparison,
     DatasetVersion,
     Decision,
@@ -140,6 +141,14 @@ class Client:
     def study(self, id: str) -> Study:
         """Return a study with its finished trials, by the id of its run."""
         return self._get(f"/hpo/studies/{_quoted(id)}", Study)
+
+    def checkpoints(self, id: str) -> Iterator[Checkpoint]:
+        """Yield the checkpoints of a run's training, the oldest first.
+
+        Args:
+            id: `<pipeline>:<run_id>`.
+        """
+        return self._pages(f"/training-runs/{_quoted(id)}/checkpoints", Checkpoint, {})
 
     def restore(self, id: str, checkpoint: str, *, overrides: Mapping[str, Mapping[str, Any]] | None = None, key: str | None = None) -> Run:
         """Queue a run whose training begins at a checkpoint of an earlier run, over the same data.

@@ -1,16 +1,42 @@
-"""Checkpoints of runs, and the trigger of a run that begins at one: the same as `nightshift checkpoints restore` prints."""
+"""Checkpoints of runs, and the trigger of a run that begins at one: the same as `nightshift checkpoints list` and `restore` print."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any, Final
 
-from training.engine.checkpoint.catalog import instant_of, restorable
+from nightshift.queries.records import Checkpoint
+from nightshift.queries.trainings import training
+from training.engine.checkpoint.catalog import Listing, instant_of, listings, restorable
+from training.engine.checkpoint.summary import summary_of
 from training.store import Store
 from training.store.addresses import StoreUri
 
 KEPT: Final = ("train", "evaluate", "tune")
 """Sections of the earlier run's trigger that the new run has too."""
+
+
+def listed(store: Store, pipeline: str, run_id: str) -> list[Listing]:
+    """Return the checkpoints of a run's training, the oldest first; also of a run that Airflow does not have any more.
+
+    Raises:
+        DeniedError: `run.unknown`, there are none, and no such run.
+        UnavailableError: the store, or Airflow's database, does not answer.
+    """
+    found = listings(store, pipeline, run_id)
+    if not found:
+        training(pipeline, run_id)
+    return found
+
+
+def checkpoint_of(store: Store, listing: Listing) -> Checkpoint:
+    """Return the record of a checkpoint; its blocks are looked up.
+
+    Raises:
+        UnavailableError: the store does not answer.
+    """
+    return Checkpoint.model_validate(asdict(summary_of(store, listing)))
 
 
 def restore_conf(

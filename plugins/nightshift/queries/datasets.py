@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
 
 from sqlalchemy import Engine
 
@@ -62,22 +61,4 @@ def unknown_version(pipeline: str, wanted: str) -> DeniedError:
 
 def record_of(found: Dataset) -> DatasetVersion:
     """Return the record of a row."""
-    health: Literal["available", "deprecated", "deleted"] = "available"
-    if found.is_deprecated:
-        health = "deprecated"
-    elif found.deleted_at is not None:
-        health = "deleted"
-    return DatasetVersion(
-        pipeline=found.pipeline,
-        version=found.version,
-        uri=found.uri,
-        rows=found.rows,
-        size_bytes=found.size_bytes,
-        schema_hash=found.schema_hash,
-        created_at=found.created_at,
-        created_by=found.created_by,
-        health=health,
-        changed_at=found.deleted_at,
-        deprecated_by=found.deprecated_by,
-        reason=found.reason,
-    )
+    return DatasetVersion.model_validate(found.record())

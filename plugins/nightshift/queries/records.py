@@ -292,6 +292,22 @@ class Comparison(Record):
     missing: list[str] = Field(description="What is not in the store any more, or never was.")
 
 
+class Checkpoint(Record):
+    """A checkpoint of a run's training."""
+
+    name: str = Field(description="One that stays its own: `epoch_3`, else `step_400`.")
+    names: list[str] = Field(description="All that it has now: `epoch_3`, `best`, `step_400`, `newest`. Empty: it was withdrawn.")
+    run: str = Field(description="`run_id` of the run that trained; an earlier one where its training was reused.")
+    step: int
+    epoch: int
+    created_at: datetime
+    size_bytes: int | None = Field(description="Null: it is deleted.")
+    layout: str = Field(description="How its processes shared the model, `data=2 tensor=2`; empty: not known.")
+    is_restorable: bool = Field(description="A training can begin at it.")
+    fault: str = Field(description="Why none can; empty: one can.")
+    uri: str = Field(description="Of its manifest.")
+
+
 class MetricPoint(Record):
     """A value of a metric of a training."""
 

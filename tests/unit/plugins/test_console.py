@@ -61,6 +61,23 @@ def test_a_server_that_is_named_is_asked_instead_of_the_ledger(
     assert found == environ
 
 
+@pytest.mark.parametrize(
+    ("words", "module"),
+    [
+        ("checkpoints list orders", "nightshift.client.checkpoints_command"),
+        ("checkpoints export orders r best f", "training.engine.checkpoint"),
+        ("datasets deprecate orders 0a --reason x", "nightshift.client.datasets_command"),
+    ],
+)
+def test_a_server_is_asked_for_what_it_has_and_the_store_for_the_rest(tmp_path: Path, words: str, module: str) -> None:
+    name, *given = words.split()
+    environ = {"NIGHTSHIFT_SERVER": "https://a", "NIGHTSHIFT_STORE": "s3://b", "NIGHTSHIFT_DATABASE": "sqlite:////l.db"}
+    argv, found = process_of(name, given, folder=tmp_path, environ=environ)
+
+    assert argv == [sys.executable, "-P", "-m", module, *given]
+    assert found == environ
+
+
 def test_rollback_on_a_laptop_writes_to_the_mlflow_of_the_installation(checkout: Path) -> None:
     home = checkout / ".local"
     home.mkdir()

@@ -6,25 +6,30 @@
     python -m training.engine.checkpoint restore PIPELINE RUN NAME
     python -m training.engine.checkpoint import PIPELINE RUN FILE.safetensors
 
+`nightshift checkpoints list` asks a server instead where --server or NIGHTSHIFT_SERVER names one.
 `restore` and `import` print the conf of a trigger: its training begins at the checkpoint, or at step 0 with the file's weights.
-NAME is `epoch_3` (or `3`), `step_400`, `best` or `newest`. Exit codes: 0 done; else that of the error that is printed.
+NAME is `epoch_3` (or `3`), `step_400`, `best` or `newest`.
+
+Exit codes: 0 done; 2 the command line is wrong; else that of the error that is printed.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from training.command_line import example, exit_code_of
-from training.engine.checkpoint.catalog import NEWEST, SOURCE, Listing, fault, instant_of, listings, named, opened, requests, restorable
+from training.engine.checkpoint.catalog import NEWEST, SOURCE, Listing, instant_of, listings, named, opened, requests, restorable
 from training.engine.checkpoint.export import export
 from training.engine.checkpoint.importing import imported
-from training.errors import DataError, Problem, SpecError, shown
+from training.engine.checkpoint.summary import summary_of, table_lines
+from training.errors import Problem, SpecError, shown
 from training.installation import STORE, home_folder
 from training.store import Store
 from training.store.addresses import StoreUri
@@ -103,47 +108,12 @@ def _check_name(value: str | None) -> None:
 
 
 def _list(store: Store, options: argparse.Namespace) -> int:
-    rows = [_row(store, listing) for listing in listings(store, options.pipeline, options.run)]
+    found = [summary_of(store, listing) for listing in listings(store, options.pipeline, options.run)]
     if options.json:
-        sys.stdout.write(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
-        return 0
-    if not rows:
-        sys.stdout.write("no checkpoint was found\n")
-    run = None
-    for row in rows:
-        if row["run"] != run:
-            run = row["run"]
-            sys.stdout.write(f"{run}\n")
-            sys.stdout.write(f"  {'step':>8} {'epoch':>6}  {'saved':<20} {'MB':>10}  {'layout':<24} names\n")
-        size = "" if row["bytes"] is None else f"{row['bytes'] / 1e6:.1f}"
-        saved_at = row["saved_at"][:19].replace("T", " ") + "Z"
-        names = ", ".join(row["names"]) + (f"  not usable: {row['fault']}" if row["fault"] else "")
-        sys.stdout.write(f"  {row['step']:>8} {row['epoch']:>6}  {saved_at:<20} {size:>10}  {row['layout']:<24} {names}\n")
-    return 0
-
-
-def _row(store: Store, listing: Listing) -> dict[str, Any]:
-    """Return what is printed of a checkpoint; a name that only the journal's end gives stays a name where it cannot be used."""
-    size, layout = None, ""
-    try:
-        manifest, _ = opened(store, listing.uri)
-    except DataError:
-        pass
+        sys.stdout.write(json.dumps([dataclasses.asdict(each) for each in found], indent=1, ensure_ascii=False) + "\n")
     else:
-        size = sum(entry.size_bytes for entry in manifest.files.values())
-        layout = _layout(manifest.meta.get("identity"))
-    found = fault(store, listing)
-    values = {"run": listing.run, "step": listing.step, "epoch": listing.epoch, "names": list(listing.names), "saved_at": listing.saved_at}
-    return {**values, "bytes": size, "layout": layout, "usable": not found, "fault": found, "uri": listing.uri}
-
-
-def _layout(identity: object) -> str:
-    if not isinstance(identity, dict):
-        return ""
-    sizes = identity.get("layout")
-    if isinstance(sizes, dict):
-        return " ".join(f"{name}={size}" for name, size in sizes.items())
-    return f"data={identity.get('world_size', 1)}"
+        sys.stdout.write("".join(f"{line}\n" for line in table_lines(found)))
+    return 0
 
 
 def _export(store: Store, options: argparse.Namespace) -> int:

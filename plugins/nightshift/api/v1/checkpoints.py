@@ -1,25 +1,28 @@
-"""Runs that begin at a checkpoint of an earlier one."""
+"""Checkpoints of a run, and runs that begin at one."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from nightshift.api.access import Granted
 from nightshift.api.names import CheckpointName, RunKey
+from nightshift.api.paging import Cursor, Limit, page_of
 from nightshift.api.problems import API_PREFIX, responses
 from nightshift.api.routing import ApiRoute, IdempotencyKey, answered_once
 from nightshift.queries import checkpoints, runs
 from nightshift.queries.datasets import check_usable
-from nightshift.queries.records import Run
+from nightshift.queries.records import Checkpoint, Page, Run
 from nightshift.settings import Settings
 from training.database import connect
 from training.store import Store
 
 router = APIRouter(route_class=ApiRoute, tags=["runs"])
+PAGE_ITEMS: Final = 20
+"""Of each, the blocks are looked up."""
 
 
 class Restore(BaseModel):
@@ -32,6 +35,17 @@ class Restore(BaseModel):
     )
     evaluate: dict[str, Any] = Field(default_factory=dict, description="Keys of `evaluate`.")
     tune: dict[str, Any] = Field(default_factory=dict, description="Keys of `tune`.")
+
+
+@router.get("/training-runs/{id}/checkpoints", responses=responses(404, 422))
+def checkpoints_of(id: RunKey, granted: Granted, limit: Limit = PAGE_ITEMS, cursor: Cursor = None) -> Page[Checkpoint]:
+    """List the checkpoints of a run's training, the oldest first, also while it trains."""
+    pipeline, _, run_id = id.partition(":")
+    granted.require_read(pipeline, runs.unknown_run(pipeline, run_id))
+    store = Store(Settings.from_environment().store_uri)
+    # A run whose code was changed in between has several trainings, which may have the same steps.
+    found = page_of(checkpoints.listed(store, pipeline, run_id), lambda each: f"{each.fingerprint}:{each.step}", cursor, limit)
+    return Page(items=[checkpoints.checkpoint_of(store, each) for each in found.items], next=found.next)
 
 
 @router.post(

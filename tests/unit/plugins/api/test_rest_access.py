@@ -25,6 +25,7 @@ READS = [
     f"/experiments/search_ranking/runs/{quote(DONE, safe='')}",
     f"/hpo/studies/{STUDY}",
     f"/training-runs/{RUN}/metrics",
+    f"/training-runs/{RUN}/checkpoints",
     "/models",
     "/models/search_ranking",
     "/models/search_ranking/versions/1",

@@ -133,3 +133,30 @@ def test_an_odd_name_is_refused_before_the_store_is_asked(seeded: Seeded, name: 
     monkeypatch.setattr("nightshift.queries.checkpoints.restorable", asked)
     assert seeded.post(path_of(name), {}).status_code in (404, 422)
     assert seeded.post(path_of("3", name), {}).status_code in (404, 422)
+
+
+def test_a_run_has_its_checkpoints_with_names_sizes_and_what_can_be_restored(seeded: Seeded, store: Store) -> None:
+    delete_block(store, uri_of(store, "epoch_4"))
+    first, second = (seeded.get(f"/training-runs/{quote(RUN, safe='')}/checkpoints?{query}").json() for query in ("limit=3", "limit=200"))
+    assert second["items"][:3] == first["items"]
+    found = {each["name"]: each for each in second["items"]}
+    assert list(found) == ["step_100", "epoch_2", "epoch_3", "epoch_4", "epoch_5"]
+    assert {name for name, each in found.items() if not each["is_restorable"]} == {"epoch_4"}
+    assert "is missing" in found["epoch_4"]["fault"]
+    assert {name: found["epoch_5"][name] for name in ("names", "run", "step", "epoch", "size_bytes")} == {
+        "names": ["epoch_5", "step_500", "newest"],
+        "run": DONE,
+        "step": 500,
+        "epoch": 5,
+        "size_bytes": 8,
+    }
+    rest = seeded.get(f"/training-runs/{quote(RUN, safe='')}/checkpoints?limit=3&cursor={first['next']}").json()
+    assert ([each["name"] for each in rest["items"]], rest["next"]) == (["epoch_4", "epoch_5"], None)
+    for name, each in found.items():
+        assert (seeded.post(path_of(name), {}).status_code == 202) == each["is_restorable"]
+
+
+def test_a_run_without_checkpoints_has_none_and_an_unknown_run_is_unknown(seeded: Seeded) -> None:
+    runs = [run["id"] for run in seeded.get("/runs?pipeline=search_ranking").json()["items"]]
+    assert seeded.get(f"/training-runs/{quote(runs[0], safe='')}/checkpoints").json() == {"items": [], "next": None}
+    assert seeded.get("/training-runs/search_ranking:r9/checkpoints").json()["code"] == "run.unknown"

@@ -78,6 +78,11 @@ READS: dict[str, dict[str, str]] = {
         "404": "/training-runs/search_ranking:r9/metrics",
         "422": f"/training-runs/{RUN}/metrics?after=x",
     },
+    "/training-runs/{id}/checkpoints": {
+        "200": f"/training-runs/{RUN}/checkpoints",
+        "404": "/training-runs/search_ranking:r9/checkpoints",
+        "422": f"/training-runs/{RUN}/checkpoints?limit=0",
+    },
     "/hpo/studies/{id}": {"200": f"/hpo/studies/{STUDY}", "404": "/hpo/studies/search_ranking:r9", "422": "/hpo/studies/%00:r"},
     "/models": {"200": "/models", "422": "/models?cursor=%21"},
     "/models/{model}": {"200": "/models/search_ranking", "404": "/models/nothing", "422": "/models/-"},

@@ -70,14 +70,14 @@ def block_of(bench: LoopBench, number: int) -> Path:
 
 def test_list_has_each_checkpoint_with_its_names_and_position(saved: LoopBench, capsys: pytest.CaptureFixture[str]) -> None:
     first, second = listed(saved, capsys)
-    assert (first["run"], first["epoch"], first["usable"]) == ("r", 1, True)
+    assert (first["run"], first["epoch"], first["is_restorable"]) == ("r", 1, True)
     assert {"epoch_1", f"step_{first['step']}"} <= set(first["names"])
     assert "newest" not in first["names"]
     assert {"epoch_2", "newest"} <= set(second["names"])
     assert second["step"] == 2 * first["step"]
     assert second["uri"] == saved.saved[-1]["uri"]
     assert second["layout"] == "data=1"
-    assert second["bytes"] >= sum(tensor.nbytes for tensor in state_of(saved, 1).values())
+    assert second["size_bytes"] >= sum(tensor.nbytes for tensor in state_of(saved, 1).values())
     assert run(saved, "list", "r") == 0
     assert "epoch_2" in capsys.readouterr().out
 
@@ -114,9 +114,9 @@ def test_run_that_reused_the_training_has_the_checkpoints_of_the_run_that_traine
 def test_list_says_which_checkpoint_cannot_be_used(saved: LoopBench, capsys: pytest.CaptureFixture[str]) -> None:
     block_of(saved, 0).unlink()
     first, second = listed(saved, capsys)
-    assert not first["usable"]
+    assert not first["is_restorable"]
     assert "is missing" in first["fault"]
-    assert second["usable"]
+    assert second["is_restorable"]
     assert run(saved, "restore", "r", "epoch_1") == ExitCode.BAD_DATA
     assert "is missing" in capsys.readouterr().err
 
@@ -128,8 +128,8 @@ def test_withdrawn_checkpoint_has_no_name_and_is_neither_newest_nor_usable(
     assert lease is not None
     lease.commit(WITHDRAWN, {"after_step": saved.saved[0]["step"]})
     first, second = listed(saved, capsys)
-    assert (first["usable"], "newest" in first["names"]) == (True, True)
-    assert (second["usable"], second["names"], second["fault"]) == (False, [], "was withdrawn: replicas of the model differed")
+    assert (first["is_restorable"], "newest" in first["names"]) == (True, True)
+    assert (second["is_restorable"], second["names"], second["fault"]) == (False, [], "was withdrawn: replicas of the model differed")
     file = tmp_path / "out.safetensors"
     assert run(saved, "export", "r", f"step_{second['step']}", file) == ExitCode.BAD_SPEC
     assert run(saved, "export", "r", "newest", file) == 0
