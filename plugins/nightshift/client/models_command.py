@@ -108,12 +108,10 @@ def _rollback(client: Client, options: argparse.Namespace) -> int:
             sys.stdout.write("nothing was changed\n")
             return 0
     order = client.change_stage(model.name, target, "champion", reason=options.reason)
-    if order.run_state == "failed":
-        raise _failed(order.run or "")
     if options.wait and order.run is not None:
         _wait(client, order.run)
-        # It has ended: the order is done.
-        order = client.change_stage(model.name, target, "champion", reason=options.reason)
+        # Not by another order: what has moved the model since then must stay.
+        order = order.model_copy(update={"is_done": True, "run_state": "success"})
     if options.json:
         sys.stdout.write(order.model_dump_json(indent=1) + "\n")
     else:
@@ -147,8 +145,7 @@ def _wait(client: Client, run: str) -> None:
 
 
 def _failed(run: str) -> DeniedError:
-    # The same order is the same run for as long as nothing else moves the model.
-    return DeniedError("rollback.failed", f"the run {run} failed", hint="its task's log has the reason; clear it in Airflow to repeat it")
+    return DeniedError("rollback.failed", f"the run {run} failed", hint="its task's log has the reason; the same command repeats it")
 
 
 def _outcome(order: StageOrder) -> str:

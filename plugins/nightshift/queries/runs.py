@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from airflow.api.common.trigger_dag import trigger_dag
-from airflow.exceptions import DagNotFound, DagRunAlreadyExists, ParamValidationError
+from airflow.exceptions import DagRunAlreadyExists, ParamValidationError
 from airflow.models import DagModel, DagRun, TaskInstance
 from airflow.models.dag import DagTag
 from airflow.models.xcom import XComModel
@@ -25,7 +25,7 @@ from sqlalchemy.orm import Session
 from nightshift.queries.records import Artifact, Pipeline, Run, RunState, RunSummary, Stage
 from training.contracts import ContractError, JsonObject, StageResult, require_result
 from training.errors import DeniedError, Problem, SpecError, UnavailableError, shown
-from training.spec.rules.names import PIPELINE_TAG, ROLLBACK
+from training.spec.rules.names import PIPELINE_TAG
 from training.stage_table import TABLE
 
 RESOLVE: Final = "resolve"
@@ -151,27 +151,6 @@ def trigger(dag_id: str, run_id: str, conf: JsonObject, *, by: str) -> None:
     except (ParamValidationError, ValueError) as err:
         hint = "GET /pipelines/{pipeline} names the pipeline; docs/reference/spec.md has its keys"
         raise SpecError("request", [Problem(code="conf.invalid", message=str(err), hint=hint)]) from err
-
-
-def start_rollback(run_id: str, *, model: str, version: str, reason: str, by: str) -> RunState:
-    """Queue a run of the DAG `rollback`, or find the one that has this id; return its state.
-
-    Raises:
-        DeniedError: `rollback.missing`, Airflow does not have that DAG.
-    """
-    conf = {"model": model, "version": version, "reason": reason}
-    try:
-        trigger_dag(ROLLBACK, triggered_by=DagRunTriggeredByType.REST_API, triggering_user_name=by, run_id=run_id, conf=conf)
-    except DagRunAlreadyExists:
-        # The same order came before: its run is the answer.
-        pass
-    except DagNotFound as err:
-        message = f"Airflow has no DAG {ROLLBACK!r}"
-        raise DeniedError("rollback.missing", message, hint="copy dags/rollback.py, or use `nightshift rollback`") from err
-    with airflow_session() as session:
-        found = session.scalar(select(DagRun).where(DagRun.dag_id == ROLLBACK, DagRun.run_id == run_id))
-        state: RunState = "queued" if found is None else run_fields(found)["state"]
-        return state
 
 
 def unknown_pipeline(name: str) -> DeniedError:

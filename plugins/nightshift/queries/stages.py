@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 from nightshift.queries.models import May, version
 from nightshift.queries.records import ModelVersion, StageOrder
-from nightshift.queries.runs import start_rollback
+from nightshift.queries.rollback_runs import start_rollback
 from training.contracts import canonical_json, sha256_hex
 from training.errors import DeniedError
 from training.registry.decisions import CHAMPIONS
@@ -40,7 +40,7 @@ def order_stage(ledger: Ledger, model: str, wanted: str, stage: StageName, may: 
         )
     if not any(decision.action in CHAMPIONS for decision in found.decisions):
         raise _refused(found, stage, "it was never champion, and a rollback goes around no gate")
-    # The same order is one run for as long as nothing else moves the model.
+    # The same order is one run for as long as nothing else moves the model; that begins again where it failed.
     order = sha256_hex(canonical_json([model, found.version, ledger.standing(model).revision]))
     run_id = f"api__{order[:32]}"
     state = start_rollback(run_id, model=model, version=found.version, reason=reason, by=by)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from airflow.models import DagRun  # noqa: TID251 - what the order starts
 from airflow.utils.session import create_session
+from airflow.utils.state import DagRunState
 from sqlalchemy import select
 
 from tests.unit.plugins.seeded_installation import Seeded, seed_model
@@ -44,6 +45,40 @@ def test_an_order_after_another_move_is_another_run(replaced: Seeded) -> None:
     assert replaced.put("/models/search_ranking/versions/1/stage", ORDER).json()["is_done"]
     assert replaced.put("/models/search_ranking/versions/4/stage", ORDER).status_code == 202
     assert len({run.run_id for run in rollback_runs()}) == 2
+
+
+def end_run(run: DagRun, state: str) -> None:
+    with create_session() as session:
+        found = session.get(DagRun, run.id)
+        assert found is not None
+        found.set_state(DagRunState(state))
+        for task in found.get_task_instances(session=session):
+            task.state = state
+
+
+def test_an_order_whose_run_failed_begins_again_as_the_same_run_by_who_gives_it_now(replaced: Seeded) -> None:
+    path = "/models/search_ranking/versions/1/stage"
+    first = replaced.put(path, ORDER).json()
+    (run,) = rollback_runs()
+    end_run(run, "failed")
+    again = replaced.put(path, {**ORDER, "reason": "still complaints"}, user="olga", role="op")
+    assert (again.status_code, again.json()) == (202, first)
+    (run,) = rollback_runs()
+    assert (run.state, run.triggering_user_name, run.conf["reason"]) == ("queued", "olga", "still complaints")
+    with create_session() as session:
+        (task,) = session.merge(run).get_task_instances(session=session)
+        assert task.state is None
+
+
+@pytest.mark.parametrize("state", ["running", "success"])
+def test_an_order_whose_run_has_not_failed_starts_nothing(replaced: Seeded, state: str) -> None:
+    path = "/models/search_ranking/versions/1/stage"
+    replaced.put(path, ORDER)
+    (run,) = rollback_runs()
+    end_run(run, state)
+    assert replaced.put(path, ORDER, user="olga", role="op").json()["run_state"] == state
+    (run,) = rollback_runs()
+    assert (run.state, run.triggering_user_name) == (state, "bob")
 
 
 @pytest.mark.parametrize(("version", "stage"), [("4", "champion"), ("4", "production"), ("1", "archived"), ("2", "archived")])

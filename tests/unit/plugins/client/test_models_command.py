@@ -78,11 +78,14 @@ def test_a_rollback_that_waits_returns_when_the_run_has_succeeded(
         state = states.pop(0)
         if state == "success":
             roll_back(Ledger(), MODEL, by="olga", reason="complaints", to="1")
+            # What the next night promotes at the same moment is not rolled back.
+            seed_model(MODEL, ("5", "accepted"))
         return JSONResponse({"state": state})
 
     assert main(["rollback", MODEL, "--reason", "complaints", "--yes", "--wait"]) == 0
     assert capsys.readouterr().out.endswith("search_ranking: champion is version 1\n")
     assert not states
+    assert len(orders()) == 1
 
 
 def test_a_rollback_whose_run_failed_is_refused_with_where_to_look(

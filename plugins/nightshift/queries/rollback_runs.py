@@ -1,0 +1,54 @@
+"""Runs of the DAG `rollback`: one for each order, which begins again where it failed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.api.common.trigger_dag import trigger_dag
+from airflow.exceptions import DagNotFound, DagRunAlreadyExists
+from airflow.models import DagRun
+from airflow.models.serialized_dag import SerializedDagModel
+from airflow.utils.state import DagRunState
+from airflow.utils.types import DagRunTriggeredByType
+from sqlalchemy import select
+
+from nightshift.queries.records import RunState
+from nightshift.queries.runs import airflow_session, run_fields
+from training.errors import DeniedError
+from training.spec.rules.names import ROLLBACK
+
+
+def start_rollback(run_id: str, *, model: str, version: str, reason: str, by: str) -> RunState:
+    """Queue a run of the DAG `rollback`, or find the one that has this id; return its state. One that failed is queued again.
+
+    It stays the same run: the ledger takes what one run orders once, also where a person clears it at the same moment.
+
+    Raises:
+        DeniedError: `rollback.missing`, Airflow does not have that DAG.
+        UnavailableError: `airflow.database`.
+    """
+    conf = {"model": model, "version": version, "reason": reason}
+    try:
+        trigger_dag(ROLLBACK, triggered_by=DagRunTriggeredByType.REST_API, triggering_user_name=by, run_id=run_id, conf=conf)
+    except DagRunAlreadyExists:
+        # The same order came before.
+        _queue_again(run_id, conf, by=by)
+    except DagNotFound as err:
+        message = f"Airflow has no DAG {ROLLBACK!r}"
+        raise DeniedError("rollback.missing", message, hint="copy dags/rollback.py, or use `nightshift rollback`") from err
+    with airflow_session() as session:
+        found = session.scalar(select(DagRun).where(DagRun.dag_id == ROLLBACK, DagRun.run_id == run_id))
+        state: RunState = "queued" if found is None else run_fields(found)["state"]
+        return state
+
+
+def _queue_again(run_id: str, conf: dict[str, Any], *, by: str) -> None:
+    """Clear a run that failed, as Airflow's page does; the ledger has then who ordered it last, and why."""
+    failed = select(DagRun).where(DagRun.dag_id == ROLLBACK, DagRun.run_id == run_id, DagRun.state == DagRunState.FAILED)
+    with airflow_session() as session:
+        found = session.scalar(failed.with_for_update())
+        dag = SerializedDagModel.get_dag(ROLLBACK, session=session)
+        if found is None or dag is None:
+            return
+        found.conf, found.triggering_user_name = conf, by
+        dag.clear(run_id=run_id, session=session)
