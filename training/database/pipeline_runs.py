@@ -74,6 +74,13 @@ def _record(engine: Engine, run: SettledRun) -> None:
         )
 
 
+def config_of(engine: Engine, pipeline: str) -> Mapping[str, Any] | None:
+    """Return the YAML of a pipeline with its defaults, as its newest run found it; None: no run has begun yet."""
+    with database_faults(), Session(engine) as session:
+        found: Mapping[str, Any] | None = session.scalar(select(PipelineRecord.dag_config).where(PipelineRecord.name == pipeline))
+    return found
+
+
 def unended_runs(engine: Engine) -> list[tuple[str, str]]:
     """Return pipeline and run id of the runs that have not ended yet, as far as this database knows."""
     with database_faults(), Session(engine) as session:

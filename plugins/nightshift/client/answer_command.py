@@ -16,11 +16,14 @@ import sys
 import time
 from collections.abc import Sequence
 from typing import Final
+from urllib.parse import quote
 
 from nightshift.client.client import POLL_SECONDS, Client
 from nightshift.client.login import PASSWORD_KEYS, USERNAME, add_options, client_of
+from nightshift.queries.questions import ASK
 from nightshift.queries.records import ApprovalAnswer
 from training.command_line import example, exit_code_of
+from training.errors import DeniedError
 
 ANSWERS: Final = ("approve", "decline")
 
@@ -47,9 +50,28 @@ def _answer(options: argparse.Namespace) -> int:
 
 
 def _wait(client: Client, answer: ApprovalAnswer) -> None:
-    """Return once the request is no longer open: by this answer, another one, or its time limit."""
+    """Return once the request is no longer open: by this answer, another one, or its time limit.
+
+    Raises:
+        DeniedError: `approval.refused`, the DAG did not accept the answer and asks again.
+    """
     while answer.version in client.model(answer.model).awaiting_approval:
+        if answer.run is not None and (question := _open_question(client, answer.run)) is not None:
+            message = f"the answer of {answer.answered_by} about version {answer.version} of {answer.model} was refused"
+            raise DeniedError("approval.refused", message, hint=f"{question}; the task's log has the reason")
         time.sleep(POLL_SECONDS)
+
+
+def _open_question(client: Client, run: str) -> str | None:
+    """Return the headline of the question of a run of the DAG that asks, where it is asked and has no answer: it has refused one."""
+    dag_id, _, run_id = run.partition(":")
+    path = f"/dags/{quote(dag_id, safe='')}/dagRuns/{quote(run_id, safe='')}/taskInstances/{ASK}/-1/hitlDetails"
+    try:
+        found = client.airflow("GET", path).json()
+    except DeniedError:
+        # Between two tries there is no question; without the right to read it, the time limit ends the request.
+        return None
+    return None if found["response_received"] else str(found["subject"])
 
 
 def parser() -> argparse.ArgumentParser:

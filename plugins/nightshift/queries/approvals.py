@@ -17,6 +17,9 @@ from sqlalchemy.orm import Session, joinedload
 from nightshift.queries.models import May, version
 from nightshift.queries.questions import ASK, OPTION_OF, subject_words
 from nightshift.queries.records import ApprovalAnswer
+from nightshift.settings import Settings
+from training.database import connect
+from training.database.pipeline_runs import config_of
 from training.errors import DeniedError, UnavailableError
 from training.registry.ledger import REQUEST, Entry, Ledger
 from training.spec.rules.names import APPROVAL_SUFFIX
@@ -77,6 +80,7 @@ def answer(ledger: Ledger, request: Entry, given: AnswerName, *, note: str, user
             message = f"the DAG {asking_dag(request)} has not asked about version {request.version} yet"
             raise UnavailableError("approval.not_asked", message, hint="repeat the request; see whether the DAG is paused")
         if not detail.response_received:
+            _check_not_own(request, user)
             _respond(session, task, request, given, note=note, user=user)
         elif not _is_by(detail, name, given):
             message = f"somebody else has answered about version {request.version} of {request.model}"
@@ -114,11 +118,30 @@ def _respond(session: Session, task: TaskInstance, request: Entry, given: Answer
         raise DeniedError("approval.ended", str(err.detail), hint="the model's decisions have the reason") from err
 
 
+def _check_not_own(request: Entry, user: Any) -> None:
+    """Refuse the answer of the user who started the run, which the task that asks would refuse too, and ask again.
+
+    Airflow refuses it where it knows the approvers by their ids. With the FAB auth manager a task does not, and the run has the name.
+    """
+    name, started_by = str(user.get_name()), request.evidence.get("triggered_by")
+    if started_by is None or started_by not in (name, str(user.get_id())):
+        return
+    known = config_of(connect(Settings.from_environment().database_url), str(request.evidence["pipeline"]))
+    # Without a record of the pipeline, the task judges.
+    if known is not None and not known["promote"].get("approve_own", False):
+        raise _own(request, name)
+
+
+def _own(request: Entry, name: str) -> DeniedError:
+    about = f"version {request.version} of {request.model}"
+    message = f"{name} started the run that made {about}, and may not answer about it (promote.approve_own is false)"
+    return DeniedError("approval.self", message, hint="ask another approver")
+
+
 def _not_an_approver(request: Entry, name: str) -> DeniedError:
     about = f"version {request.version} of {request.model}"
     if name == request.evidence.get("triggered_by"):
-        message = f"{name} started the run that made {about}, and may not approve it (promote.approve_own is false)"
-        return DeniedError("approval.self", message, hint="ask another approver")
+        return _own(request, name)
     return DeniedError(
         "approval.approver", f"{name} may not answer about {about}", hint="promote.approvers of the pipeline's YAML lists who may"
     )

@@ -10,19 +10,27 @@ import sys
 from typing import Any
 
 from airflow.api_fastapi.app import get_auth_manager
+from airflow.models import DagRun  # noqa: TID251 - what asks
 from airflow.providers.fab.auth_manager.models.db import FABDBManager
 from airflow.providers.fab.www.app import create_app
 from airflow.utils.db import initdb
 from airflow.utils.session import create_session
+from sqlalchemy import delete
 
 from tests.unit.plugins.airflow_dags import write_dags
 from tests.unit.plugins.api.test_rest_access import CHANGE, READS, WRITES
-from tests.unit.plugins.seeded_installation import seeded_installation
+from tests.unit.plugins.api.test_rest_approvals import YES as ANSWER
+from tests.unit.plugins.api.test_rest_approvals import ask, asked, request
+from tests.unit.plugins.seeded_installation import Seeded, seeded_installation
+from training.registry.decisions import answer_request
+from training.registry.ledger import Ledger
 
+TEAM_MODEL = "flight_delay"
 ROLES = {"viewer": "Viewer", "user": "User", "op": "Op", "admin": "Admin", "team": "flight_team", "guest": "Public"}
+TEAM_DAGS = ("DAG:flight_delay", "DAG:flight_delay.tune", "DAG:flight_delay.approval", "DAG:rollback")
 TEAM = [
-    *(("can_read", name) for name in ("DAG:flight_delay", "DAG:flight_delay.tune", "DAG Runs", "DAG:rollback")),
-    *(("can_edit", name) for name in ("DAG:flight_delay", "DAG:flight_delay.tune", "DAG:rollback")),
+    *(("can_read", name) for name in (*TEAM_DAGS, "DAG Runs", "HITL Detail")),
+    *(("can_edit", name) for name in (*TEAM_DAGS, "HITL Detail")),
     ("can_create", "DAG Runs"),
 ]
 """Rights of a team that has one pipeline: as docs/api.md lists them."""
@@ -41,11 +49,14 @@ def main() -> int:
         for name, header in headers.items():
             for pipeline in ("search_ranking", "flight_delay"):
                 for method, path, body in _requests(pipeline):
+                    if path.endswith("/approval"):
+                        _ask_again(pipeline)
                     answer = seeded.client.request(method, f"/api/v1{path}", json=body, headers=header)
                     found = answer.json() if answer.content else {}
                     code = found.get("code", "") if isinstance(found, dict) else ""
                     items = [each.get("pipeline", each.get("name")) for each in found.get("items", [])] if method == "GET" else []
                     answers.append([name, pipeline, method, path, answer.status_code, code, items])
+        answers.append(["team", TEAM_MODEL, *_answered_and_recorded(seeded, headers["team"])])
     sys.stdout.write("\n" + json.dumps(answers) + "\n")
     return 0
 
@@ -54,8 +65,26 @@ def _requests(pipeline: str) -> list[tuple[str, str, Any]]:
     found: list[tuple[str, str, Any]] = [("GET", path, None) for path in READS]
     found += [("POST", path, body) for path, body, _ in WRITES]
     found.append(("PUT", "/models/search_ranking/versions/1/stage", CHANGE))
+    found.append(("PUT", "/models/search_ranking/versions/3/approval", ANSWER))
     text = json.dumps(found).replace("search_ranking", pipeline)
     return [tuple(each) for each in json.loads(text)]
+
+
+def _ask_again(pipeline: str) -> None:
+    with create_session() as session:
+        session.execute(delete(DagRun).where(DagRun.dag_id == f"{pipeline}.approval"))
+    ask(pipeline)
+
+
+def _answered_and_recorded(seeded: Seeded, header: dict[str, str]) -> list[Any]:
+    """Return the answer to a repeated approval after the DAG has recorded it, by whom Airflow's own record says."""
+    path = f"/models/{TEAM_MODEL}/versions/3/approval"
+    _ask_again(TEAM_MODEL)
+    seeded.client.put(f"/api/v1{path}", json=ANSWER, headers=header)
+    person = asked(TEAM_MODEL).hitl_detail.responded_by_user
+    answer_request(Ledger(), request(TEAM_MODEL), "approved", by=person["name"], words="approved")
+    answer = seeded.client.put(f"/api/v1{path}", json=ANSWER, headers=header)
+    return ["PUT", f"{path}?again", answer.status_code, str(answer.json().get("code", "")), [answer.json().get("answered_by")]]
 
 
 def _tokens() -> dict[str, str]:

@@ -65,7 +65,7 @@ def wrong(answers: list[Answer], users: set[str], statuses: set[int]) -> list[An
 def test_each_user_has_an_answer_of_each_route(answers: list[Answer]) -> None:
     users = {each.user for each in answers}
     assert users == {"viewer", "user", "op", "admin", "team", "guest", "anonymous"}
-    assert len(answers) == len(users) * 2 * (len(READS) + len(WRITES) + 1)
+    assert len(answers) == len(users) * 2 * (len(READS) + len(WRITES) + 2) + 1
 
 
 def test_nothing_is_open_to_who_has_no_token(answers: list[Answer]) -> None:
@@ -95,3 +95,8 @@ def test_token_without_rights_sees_nothing(answers: list[Answer]) -> None:
     assert wrong([each for each in answers if each.is_of_a_record], {"guest"}, {404}) == []
     lists = [each for each in answers if each.user == "guest" and each.path in LISTS]
     assert {(each.status, each.items) for each in lists} == {(200, frozenset())}
+
+
+def test_an_approval_that_is_repeated_after_the_dag_recorded_it_is_the_same_answer(answers: list[Answer]) -> None:
+    (again,) = (each for each in answers if each.path.endswith("/approval?again"))
+    assert (again.status, again.code, again.items) == (202, "", frozenset({"team"}))

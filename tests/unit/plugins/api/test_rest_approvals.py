@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from airflow.models.serialized_dag import SerializedDagModel  # noqa: TID251 - a
 from airflow.utils.session import create_session
 from airflow.utils.state import DagRunState, TaskInstanceState
 from airflow.utils.types import DagRunTriggeredByType, DagRunType
+from fastapi.responses import JSONResponse
 from sqlalchemy import delete, select
 from sqlalchemy.orm import joinedload
 
@@ -33,16 +35,16 @@ PATH = f"/models/{MODEL}/versions/3/approval"
 YES = {"answer": "approve", "note": "seen with Eve"}
 
 
-def request() -> Entry:
-    (found,) = Ledger().open_requests(MODEL)
+def request(model: str = MODEL) -> Entry:
+    (found,) = Ledger().open_requests(model)
     return found
 
 
-def ask(*, assigned: list[dict[str, str]] | None = None) -> TaskInstance:
+def ask(model: str = MODEL, *, assigned: list[dict[str, str]] | None = None) -> TaskInstance:
     """Let a run of the DAG that asks wait for an answer about version 3."""
-    write_dag(approval_dag(load_spec(CHECKOUT / "dags/pipelines/search_ranking.yaml"), {}))
+    write_dag(approval_dag(load_spec(CHECKOUT / f"dags/pipelines/{model}.yaml"), {}))
     with create_session() as session:
-        dag = SerializedDagModel.get_dag(f"{MODEL}.approval", session=session)
+        dag = SerializedDagModel.get_dag(f"{model}.approval", session=session)
         assert dag is not None
         run = dag.create_dagrun(
             run_id="asked",
@@ -60,14 +62,14 @@ def ask(*, assigned: list[dict[str, str]] | None = None) -> TaskInstance:
         found = session.get(TaskInstance, task.id)
         assert found is not None
         found.state = TaskInstanceState.AWAITING_INPUT
-        body = f"**{MODEL} 1.3.0**, {subject_words(request().evidence)}."
+        body = f"**{model} 1.3.0**, {subject_words(request(model).evidence)}."
         session.add(HITLDetail(ti_id=found.id, options=["Approve", "Decline"], subject="May it?", body=body, assignees=assigned))
-    return asked()
+    return asked(model)
 
 
-def asked() -> TaskInstance:
+def asked(model: str = MODEL) -> TaskInstance:
     with create_session() as session:
-        query = select(TaskInstance).where(TaskInstance.dag_id == f"{MODEL}.approval", TaskInstance.task_id == ASK)
+        query = select(TaskInstance).where(TaskInstance.dag_id == f"{model}.approval", TaskInstance.task_id == ASK)
         found = session.scalars(query.options(joinedload(TaskInstance.hitl_detail))).one()
         assert found.hitl_detail is not None
         session.expunge_all()
@@ -129,6 +131,21 @@ def test_who_may_answer_is_airflows_to_say(seeded: Seeded) -> None:
         session.execute(delete(DagRun))
 
 
+@pytest.mark.parametrize(("approve_own", "status", "code"), [(False, 403, "approval.self"), (True, 202, None), (None, 202, None)])
+def test_who_started_the_run_may_not_answer_also_where_airflow_cannot_know(
+    waiting: Seeded, monkeypatch: pytest.MonkeyPatch, approve_own: bool | None, status: int, code: str | None
+) -> None:
+    # None: no run of the pipeline has begun, so that the DAG that asks judges.
+    known = None if approve_own is None else {"promote": {"approve_own": approve_own}}
+    monkeypatch.setattr("nightshift.queries.approvals.config_of", lambda _engine, _pipeline: known)
+    own = replace(request(), evidence={**request().evidence, "triggered_by": "bob"})
+    monkeypatch.setattr("nightshift.queries.approvals.request_about", lambda *_arguments: own)
+    found = waiting.put(PATH, YES)
+    assert (found.status_code, found.json().get("code")) == (status, code)
+    assert asked().hitl_detail.response_received == (status == 202)
+    assert waiting.put(PATH, YES, user="olga", role="op").status_code == (202 if code else 503)
+
+
 @pytest.mark.parametrize(
     ("version", "status", "code"), [("3", 503, "approval.not_asked"), ("1", 409, "approval.none"), ("9", 404, "version.unknown")]
 )
@@ -157,6 +174,29 @@ def test_the_command_answers_by_the_same_route(
         assert main(["approve", MODEL, "3"]) == 77
         assert "[approval.ended]" in capsys.readouterr().err
     assert asked().hitl_detail.params_input == {"note": "too slow"}
+
+
+def test_a_command_that_waits_ends_when_the_dag_refuses_the_answer_and_asks_again(
+    waiting: Seeded, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("nightshift.client.answer_command.POLL_SECONDS", 0.01)
+    questions: list[tuple[int, dict[str, Any]]] = [
+        (200, {"response_received": True, "subject": "May it?"}),
+        (404, {"detail": "Human-in-the-loop detail does not exist"}),
+        (200, {"response_received": False, "subject": "REFUSED, asked again: May it?"}),
+    ]
+    with Server() as server:
+
+        @server.mounted.get(f"/api/v2/dags/{MODEL}.approval/dagRuns/asked/taskInstances/{ASK}/-1/hitlDetails")
+        def question_of_airflow() -> JSONResponse:
+            status, found = questions.pop(0)
+            return JSONResponse(found, status_code=status)
+
+        monkeypatch.setenv("NIGHTSHIFT_SERVER", server.url)
+        monkeypatch.setenv("NIGHTSHIFT_TOKEN", token("bob", "user"))
+        assert main(["approve", MODEL, "3", "--wait"]) == 77
+    assert "[approval.refused]" in capsys.readouterr().err
+    assert questions == []
 
 
 @pytest.mark.parametrize(("outcome", "by"), [("expired", "nobody"), ("declined", "eve"), ("approved", "eve")])
