@@ -9,11 +9,13 @@ import pytest
 from mlflow import MlflowClient
 
 from tests.integration.installation import Installation
-from tests.integration.story_pipeline import BAD, GOOD, StoryPipeline
+from tests.integration.story_pipeline import BAD, GOOD, NEVER, StoryPipeline
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 MODEL = "story"
+SHORT_CANARY = f'for: 1s, support: 200, schedule: "{NEVER}"'
+LONGER_CANARY = 'for: 20s, support: 200, schedule: "* * * * *"'
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +47,25 @@ class Story(StoryPipeline):
         self.installation.wait_task(f"{MODEL}.approval", run_id, "ask", "deferred")
         path = f"/dags/{MODEL}.approval/dagRuns/{run_id}/taskInstances/ask/-1/hitlDetails"
         self.installation.api.patch(path, {"chosen_options": [option], "params_input": {"note": note}})
+
+    def looks_until_settled(self) -> list[str]:
+        """Wait until the canary is settled; return the runs of its DAG. The DAG is paused, and the scheduler killed, in between."""
+        dag_id = f"{MODEL}.canary"
+        first = self.new_run(dag_id, [])
+        self.ends(dag_id, first)
+        assert self.installation.result(dag_id, first, "promote").scalars["decision"] == "waiting"
+        assert [run.partition("-")[0] for run in self.runs(dag_id) if run != first] == ["look"]
+        # Neither costs the look that waits, whether or not its time has come by now.
+        self.installation.api.patch(f"/dags/{dag_id}", {"is_paused": True})
+        self.installation.kill("scheduler")
+        self.installation.api.patch(f"/dags/{dag_id}", {"is_paused": False})
+        looks = [first]
+        while self.installation.ledger.standing(MODEL).canary is not None:
+            looks.append(self.new_run(dag_id, looks))
+            self.ends(dag_id, looks[-1])
+        # Nothing is left to look at, and no run is planned.
+        assert self.runs(dag_id) == looks
+        return looks
 
     def ends(self, dag_id: str, run_id: str) -> None:
         assert self.installation.wait(dag_id, run_id) == "success", self.installation.why(dag_id, run_id)
@@ -78,17 +99,20 @@ def test_a_models_life(story: Story) -> None:
     assert story.seats == ("1", None)
     assert story.events("champion") == ["1"]
 
-    # Night 2: better, and a person is asked.
+    # No canary: no run of its DAG is there, and none is planned.
+    assert story.runs(f"{MODEL}.canary") == []
+
+    # Night 2: better, and a person is asked. The canary is open for longer than its first look, which begins with it.
     story.change("approval: automatic", "approval: required")
+    story.change(SHORT_CANARY, LONGER_CANARY)
     second = story.night(4, GOOD, run_id="night-2")
     assert second["decision"] == "needs_approval", second["reasons"]
     assert story.seats == ("1", None)
     asked = story.new_run(f"{MODEL}.approval", [])
     story.answer(asked, "Approve", note="checked with the shop")
     story.ends(f"{MODEL}.approval", asked)
-    # ... then it is canary, is judged on the days since, and is champion.
-    judged = story.new_run(f"{MODEL}.canary", [])
-    story.ends(f"{MODEL}.canary", judged)
+    # ... then it is canary, is judged on the days since, and is champion after its time.
+    judged = story.looks_until_settled()
     assert story.outcomes[1:] == [
         ("2", "needs_approval", "recorded"),
         ("2", "approved", "canary"),
@@ -98,6 +122,8 @@ def test_a_models_life(story: Story) -> None:
     approved = story.installation.ledger.history(MODEL)[2]
     assert approved.decided_by == "admin"
     assert "checked with the shop" in approved.reasons[-1]["words"]
+
+    story.change(LONGER_CANARY, SHORT_CANARY)
 
     # Night 3: worse, and nobody is even asked.
     third = story.night(3, BAD, run_id="night-3")
@@ -115,8 +141,10 @@ def test_a_models_life(story: Story) -> None:
     again = story.new_run(f"{MODEL}.approval", [asked])
     story.answer(again, "Approve")
     story.ends(f"{MODEL}.approval", again)
-    poisoned = story.new_run(f"{MODEL}.canary", [judged])
+    poisoned = story.new_run(f"{MODEL}.canary", judged)
     story.ends(f"{MODEL}.canary", poisoned)
+    # Settled by its first look: there is no other.
+    assert story.runs(f"{MODEL}.canary") == [*judged, poisoned]
     assert story.outcomes[-2:] == [("4", "approved", "canary"), ("4", "rolled_back", "canary_ended")]
     assert story.seats == ("2", None)
 

@@ -1,18 +1,21 @@
-"""The first task of a canary's run: as `resolve`, and the run is over at once where there is no canary to judge."""
+"""The first task of a canary's run: as `resolve`, and the run is over at once where the canary was settled in the meantime."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
 from airflow.sdk.exceptions import AirflowSkipException
 
+from nightshift.operators.canary_looks import open_canary
 from nightshift.operators.failures import noted_failure
 from nightshift.operators.resolve import ResolveOperator
 from nightshift.settings import Settings
 from training.contracts import JsonValue
 from training.spec import PipelineSpec
 from training.spec.rules.names import CANARY_SUFFIX
+from training.spec.schedule import last_slot
 from training.waiting import waiting_for_database
 
 if TYPE_CHECKING:
@@ -36,20 +39,23 @@ class ResolveCanary(ResolveOperator):
     def _check_has_canary(self, context: Context) -> None:
         from training.registry.ledger import Ledger
 
-        ledger = Ledger(Settings.from_environment().database_url)
-        canary = ledger.standing(self.model).canary
-        if canary is None:
+        dag_id = context["dag_run"].dag_id
+        found = open_canary(Ledger(Settings.from_environment().database_url), self.model, pipeline=dag_id.removesuffix(CANARY_SUFFIX))
+        if found is None:
             raise AirflowSkipException(f"{self.model} has no canary")
-        made = ledger.decision(self.model, canary.decision_key)
-        pipeline = context["dag_run"].dag_id.removesuffix(CANARY_SUFFIX)
-        if made is not None and made.evidence.get("pipeline", pipeline) != pipeline:
+        if found.dag_id != dag_id:
             # Two pipelines may make one model; each judges its own canaries, by its own rules.
-            raise AirflowSkipException(f"{made.evidence['pipeline']}{CANARY_SUFFIX} judges it")
+            raise AirflowSkipException(f"{found.dag_id} judges it")
+        canary = found.holder
         self.log.info("version %s has been canary since %s", canary.semantic_version or canary.version, canary.since)
 
     def as_of(self, context: Context, spec: PipelineSpec, parameter: str | None) -> datetime:
         """Return the present, independent of the pipeline's schedule: a canary is judged by the data that has arrived."""
         if parameter is not None:
             return super().as_of(context, spec, parameter)
-        run = context["dag_run"]
-        return (run.logical_date or run.run_after).astimezone(UTC)
+        run, rules = context["dag_run"], spec.promote.canary
+        planned = (run.logical_date or run.run_after).astimezone(UTC)
+        if run.start_date is None or rules is None:
+            return planned
+        # A look that waited (the DAG was paused, the scheduler down) is at the newest slot, not at the one that it was made for.
+        return max(planned, last_slot(rules.schedule, ZoneInfo(spec.timezone), run.start_date))

@@ -1,6 +1,7 @@
 """A canary's DAG: champion and canary score what arrived since the canary was made; the canary serves no requests.
 
-Started when a version becomes canary, and then on `promote.canary.schedule`. Without a canary a run is over at once.
+Each run is one look. The first starts when a version becomes canary. A look that leaves the canary open makes the run of the next one
+(`next_look`), which waits in the state queued until the next slot of `promote.canary.schedule`. Without a canary there are no runs.
 """
 
 from __future__ import annotations
@@ -8,11 +9,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow.sdk import DAG, AssetOrTimeSchedule, CronTriggerTimetable
+from airflow.sdk import DAG
 
 from nightshift.airflow_ext.assets import CANARY, model_asset
 from nightshift.airflow_ext.pools import CPU
 from nightshift.execution.retries import TaskArguments
+from nightshift.operators.canary_looks import NextLookOperator
 from nightshift.operators.promotion import CanaryDecisionOperator
 from nightshift.operators.resolve_canary import ResolveCanary
 from nightshift.wiring.chain import first_tasks, stage_tasks
@@ -40,9 +42,7 @@ def canary_dag(spec: PipelineSpec, spec_path: Path, common: TaskArguments) -> DA
         dag_id=f"{spec.name}{CANARY_SUFFIX}",
         description=f"Helper of {spec.name}: judges the canary of {spec.promote.model} on what arrives",
         doc_md=__doc__,
-        schedule=AssetOrTimeSchedule(
-            timetable=CronTriggerTimetable(rules.schedule, timezone=spec.timezone), assets=[model_asset(spec.promote.model, CANARY)]
-        ),
+        schedule=[model_asset(spec.promote.model, CANARY)],
         catchup=False,
         max_active_runs=1,
         is_paused_upon_creation=False,
@@ -50,8 +50,13 @@ def canary_dag(spec: PipelineSpec, spec_path: Path, common: TaskArguments) -> DA
     )
     with dag:
         first = first_tasks(spec, spec_path, common, operator=ResolveCanary, model=spec.promote.model)
-        stage_tasks(spec, (*upstream(STAGE), STAGE), common, after=first) >> CanaryDecisionOperator(
-            task_id="promote", model=spec.promote.model, alerts=spec.alerts, pool=CPU.name, **common
+        look = stage_tasks(spec, (*upstream(STAGE), STAGE), common, after=first)
+        promote = CanaryDecisionOperator(task_id="promote", model=spec.promote.model, alerts=spec.alerts, pool=CPU.name, **common)
+        next_look = NextLookOperator(
+            task_id="next_look", model=spec.promote.model, schedule=rules.schedule, timezone=spec.timezone, pool=CPU.name, **common
         )
+        look >> promote >> next_look
+        # Runs after a failed look too, or one that a user ended, and a run's state is that of the look.
+        next_look.as_teardown()
     set_params(dag, {"as_of": param_of({**as_of_schema(spec), "description": "The instant whose past may be seen; empty: now."})})
     return dag

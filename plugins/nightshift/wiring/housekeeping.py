@@ -1,5 +1,6 @@
-"""What no other task looks at: requests for approval whose time is over, MLflow where it differs from the ledger, and metrics of
-trainings during which MLflow was away. It also copies metrics for SQL clients, and deletes by the retention settings (docs/retention.md).
+"""What no other task looks at: requests for approval whose time is over, MLflow where it differs from the ledger, metrics of trainings
+during which MLflow was away, and canaries that no run is to look at. It also copies metrics for SQL clients, and deletes by the
+retention settings (docs/retention.md).
 
 `repair` is one process for all models. One model's failure fails the task, with its reason, after the others were repaired.
 `python -m training.registry check` shows the same by hand.
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from airflow.sdk import DAG, CronTriggerTimetable
 
 from nightshift.airflow_ext.pools import CPU
+from nightshift.operators.canary_looks import MissedLooksOperator
 from nightshift.operators.cleaning import CleanHomeOperator, CollectOperator
 from nightshift.operators.expiry import ExpireOperator
 from nightshift.operators.metrics import CopyMetricsOperator
@@ -44,4 +46,5 @@ def housekeeping_dag() -> DAG:
         CollectOperator(task_id="collect", pool=CPU.name, retries=2, execution_timeout=COLLECTION_LIMIT)
         CleanHomeOperator(task_id="clean", pool=CPU.name, retries=2)
         CopyMetricsOperator(task_id="metrics", pool=CPU.name, retries=2)
+        MissedLooksOperator(task_id="canary_looks", pool=CPU.name, retries=2)
     return dag

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from airflow.sdk import DAG, Asset
 from airflow.sdk.definitions.mappedoperator import MappedOperator
+from airflow.sdk.definitions.timetables.assets import AssetTriggeredTimetable
 from airflow.serialization.serialized_objects import DagSerialization
 
 from nightshift.wiring.housekeeping import housekeeping_dag
@@ -59,9 +60,22 @@ def test_where_people_may_be_asked_there_is_a_dag_that_a_request_starts(old: str
 def test_a_canary_is_judged_by_the_same_stages_as_a_night_up_to_its_own() -> None:
     (dag,) = dags_of(PROMOTE, CANARY).values()
     assert dag.dag_id == "search_ranking.canary"
-    assert list(chain_of(dag)) == ["resolve", "wait", "ingest", "validate", "prepare", "canary", "promote"]
+    assert list(chain_of(dag)) == ["resolve", "wait", "ingest", "validate", "prepare", "canary", "promote", "next_look"]
     assert dag.max_active_runs == 1
     assert dag.catchup is False
+
+
+def test_a_canarys_dag_is_started_by_its_event_alone_and_a_look_that_fails_is_followed_by_the_next() -> None:
+    (dag,) = dags_of(PROMOTE, CANARY).values()
+    # No slot of a schedule makes a run where there is no canary.
+    assert type(dag.timetable) is AssetTriggeredTimetable
+    (wanted,) = dag.timetable.asset_condition.objects
+    assert wanted.name == "search_ranking@canary"
+    # A teardown: it runs after a failure, and the run's state is that of `promote`.
+    next_look = dag.task_dict["next_look"]
+    assert next_look.is_teardown
+    assert not next_look.on_failure_fail_dagrun
+    assert next_look.upstream_task_ids == {"promote"}
 
 
 def test_the_dags_of_decisions_register_themselves_with_their_pipelines_file(tmp_path: Path) -> None:
@@ -116,7 +130,14 @@ def test_a_rollback_asks_for_a_model_and_a_reason() -> None:
 
 def test_housekeeping_expires_requests_and_then_repairs_all_models_in_one_task() -> None:
     dag = housekeeping_dag()
-    assert chain_of(dag) == {"expire": {"repair"}, "repair": set(), "collect": set(), "clean": set(), "metrics": set()}
+    assert chain_of(dag) == {
+        "expire": {"repair"},
+        "repair": set(),
+        "collect": set(),
+        "clean": set(),
+        "metrics": set(),
+        "canary_looks": set(),
+    }
     assert [task_id for task_id, task in dag.task_dict.items() if isinstance(task, MappedOperator)] == []
 
 

@@ -12,6 +12,7 @@ from airflow.sdk.definitions.mappedoperator import MappedOperator
 from nightshift.airflow_ext.assets import DECISIONS
 from nightshift.operators import (
     approval,
+    canary_looks,
     cleaning,
     expiry,
     promotion,
@@ -31,7 +32,7 @@ from training.runtime.provenance import CHECKOUT
 from training.spec import load_spec
 from training.spec.models import Alerts
 
-MODULES = (approval, cleaning, expiry, promotion, repair, resolve, resolve_canary, rollback, stage, study, wait)
+MODULES = (approval, canary_looks, cleaning, expiry, promotion, repair, resolve, resolve_canary, rollback, stage, study, wait)
 TUNE = "\ntune: {trials: 2, space: {learning_rate: {float: [1e-3, 1e-1], log: true}}}\n"
 SPEC_PATH = CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml"
 SPEC = load_spec(SPEC_PATH)
@@ -48,6 +49,8 @@ OWN: dict[type[BaseOperator], dict[str, Any]] = {
     approval.AskOperator: {"spec": SPEC},
     approval.AnswerOperator: {**PROMOTES, "spec": SPEC},
     resolve_canary.ResolveCanary: {"spec_path": str(SPEC_PATH), "model": "search_ranking"},
+    canary_looks.NextLookOperator: {"model": "search_ranking", "schedule": "5 * * * *", "timezone": "UTC"},
+    canary_looks.MissedLooksOperator: {},
     rollback.RollbackOperator: {},
     cleaning.CollectOperator: {},
     cleaning.CleanHomeOperator: {},

@@ -204,13 +204,13 @@ def test_a_canary_run_without_a_canary_is_skipped(ledger: Ledger, execute: Any) 
     candidate(ledger, 1)
     resolve = ResolveCanary(task_id="resolve", spec_path="…", model=MODEL)
     with pytest.raises(AirflowSkipException, match="search_ranking has no canary"):
-        execute(resolve, {})
+        execute(resolve, {"dag_run": SimpleNamespace(dag_id=f"{MODEL}.canary")})
 
 
 def test_a_canary_is_judged_as_of_now_regardless_of_the_pipelines_schedule() -> None:
     spec = load_spec(CHECKOUT / "dags" / "pipelines" / f"{MODEL}.yaml")
     now = datetime(2026, 2, 1, 15, 30, tzinfo=UTC)
-    run = SimpleNamespace(logical_date=None, run_after=now)
+    run = SimpleNamespace(logical_date=None, run_after=now, start_date=None)
     resolve = ResolveCanary(task_id="resolve", spec_path="…", model=MODEL)
     assert resolve.as_of({"dag_run": run}, spec, None) == now
     assert resolve.as_of({"dag_run": run}, spec, "2026-01-05T02:00:00+00:00") == datetime(2026, 1, 5, 2, tzinfo=UTC)
