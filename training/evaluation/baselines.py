@@ -306,10 +306,10 @@ def _of_showings(spec: PipelineSpec, splits: Splits, known: Ints, target: Ints) 
     columns = _shown(spec)
     numbers = numbers_of(splits.frame, columns, len(splits.labels))
     positive = (splits.labels[known] > 0).astype(np.float64)
-    num = int(numbers.max()) + 1
-    showings = np.bincount(numbers[known], minlength=num)
+    num, shown = int(numbers.max()) + 1, numbers[known]
+    showings = np.bincount(shown, minlength=num)
     with np.errstate(invalid="ignore"):
-        rates = np.bincount(numbers[known], weights=positive, minlength=num) / showings
+        rates = np.bincount(shown, weights=positive, minlength=num) / showings
     about = f"positives per showing of each {' and '.join(columns)} in the training rows"
     return _filled("positives_per_showing", about, rates[numbers[target]], float(positive.mean()))
 

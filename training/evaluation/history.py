@@ -181,6 +181,8 @@ def numbers_of(frame: Columns, columns: Sequence[str], num_rows: int) -> Ints:
     """Return [n] a dense number for each combination of values of `columns`; 0 for all rows where there are no columns."""
     if not columns:
         return np.zeros(num_rows, dtype=np.int64)
+    if len(columns) == 1:
+        return pd.factorize(frame[columns[0]], use_na_sentinel=False)[0].astype(np.int64, copy=False)
     table = pd.DataFrame({name: frame[name] for name in columns})
     found = table.groupby(list(columns), sort=False, dropna=False, observed=True).ngroup()
     return np.asarray(found.to_numpy(), dtype=np.int64)

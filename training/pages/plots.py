@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from training.evaluation.metrics.calibration import calibration_bins
 from training.evaluation.metrics.curves import precision_recall_curve, roc_curve
-from training.evaluation.metrics.ranking import group_ndcg
+from training.evaluation.metrics.ranking import RankedRows
 from training.spec.sections.evaluation import Gain
 
 Floats = NDArray[np.float64]
@@ -117,7 +117,8 @@ def ranking_plots(labels: Floats, models: Models, groups: NDArray[np.int64], *, 
     """Return NDCG by cut, and the spread of NDCG@10 over groups; nothing where no group has a gain."""
     if not (labels > 0).any():
         return {}
-    values = {name: {cut: group_ndcg(labels, scores, groups, cut, gain=gain) for cut in NDCG_CUTS} for name, scores in models.items()}
+    ranked = {name: RankedRows(labels=labels, scores=scores, groups=groups, gain=gain) for name, scores in models.items()}
+    values = {name: {cut: rows.ndcg(cut) for cut in NDCG_CUTS} for name, rows in ranked.items()}
 
     def by_cut(axes: Any, name: str, _: Floats) -> None:
         means = [float(np.nanmean(values[name][cut])) for cut in NDCG_CUTS]

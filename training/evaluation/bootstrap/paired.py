@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from training.evaluation.bootstrap.blocks import BlockInterval, Origins, block_interval
 from training.evaluation.bootstrap.influence import Influence
-from training.evaluation.metrics.by_task import metric_value
+from training.evaluation.metrics.by_task import value_of
 from training.evaluation.metrics.metric import CalledMetric, Metric, OwnMetric, Rows
 from training.evaluation.metrics.registry import metric_of
 from training.spec.metrics import is_lower_better
@@ -77,7 +77,7 @@ def compare(  # noqa: PLR0913 - one array a role; bundling them would only move 
         least_seconds: the shortest block of time.
     """
     pair = _pair(name, labels, candidate, champion, groups, threshold=threshold, gain=gain, own=own)
-    new, old = (metric_value(name, labels, scores, groups, threshold=threshold, gain=gain, own=own) for scores in (candidate, champion))
+    new, old = (value_of(rows, pair.metric) for rows in (pair.new, pair.old))
     num_units = pair.num_units
     if num_units < 2 or not np.isfinite([new, old]).all():
         return _comparison(math.nan, math.nan, math.nan, math.nan, num_units, None)
@@ -109,7 +109,7 @@ def paired_influence(
 ) -> tuple[float, Influence] | None:
     """Return (gain of the candidate, influence of each unit on it), None where a metric has no value; arguments as `compare`."""
     pair = _pair(name, labels, candidate, champion, groups, threshold=threshold, gain=gain, own=own)
-    new, old = (metric_value(name, labels, scores, groups, threshold=threshold, gain=gain, own=own) for scores in (candidate, champion))
+    new, old = (value_of(rows, pair.metric) for rows in (pair.new, pair.old))
     return (float(pair.sign * (new - old)), pair.influence(new - old)) if np.isfinite([new, old]).all() else None
 
 

@@ -56,7 +56,8 @@ def roc_area_by(labels: Floats, scores: Floats, codes: NDArray[np.int64], num_sl
         scores: [n].
         codes: [n] number of each row's slice, from 0 to `num_slices` - 1.
     """
-    order = np.lexsort((scores, codes))
+    # Labels are counted, so the order of equal scores does not matter: one slice needs no stable sort, which takes twice the time.
+    order = np.argsort(scores) if num_slices == 1 else np.lexsort((scores, codes))
     sorted_codes, sorted_scores, sorted_labels = codes[order], scores[order], labels[order]
     if len(order) == 0:
         return np.full(num_slices, np.nan)

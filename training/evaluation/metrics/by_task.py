@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from training.evaluation.metrics.metric import NAN, CalledMetric, OwnMetric, Rows
+from training.evaluation.metrics.metric import NAN, CalledMetric, Metric, OwnMetric, Rows
 from training.evaluation.metrics.registry import metric_of
 from training.spec.metrics import metrics_of
 from training.spec.sections.evaluation import Gain
@@ -48,7 +48,8 @@ def score_metrics(  # noqa: PLR0913 - one array a role; bundling them would only
     own = own or {}
     named = [name for name in (primary, *also) if name not in own]
     names = dict.fromkeys([*metrics_of(task), *named, *own])
-    return {name: metric_value(name, labels, scores, groups, threshold=threshold, gain=gain, own=own.get(name)) for name in names}
+    rows = Rows(labels=labels, scores=scores, groups=groups, threshold=threshold, gain=gain)
+    return {name: value_of(rows, metric_of(name) if name not in own else CalledMetric(own[name])) for name in names}
 
 
 def metric_value(
@@ -62,7 +63,10 @@ def metric_value(
     own: OwnMetric | None = None,
 ) -> float:
     """Return one metric, NaN where it has no value or a score is not finite; arguments as `score_metrics`."""
-    if len(labels) == 0 or not np.isfinite(scores).all():
-        return NAN
     metric = metric_of(name) if own is None else CalledMetric(own)
-    return metric.value(Rows(labels=labels, scores=scores, groups=groups, threshold=threshold, gain=gain))
+    return value_of(Rows(labels=labels, scores=scores, groups=groups, threshold=threshold, gain=gain), metric)
+
+
+def value_of(rows: Rows, metric: Metric) -> float:
+    """Return one metric of rows, NaN where it has no value or a score is not finite."""
+    return metric.value(rows) if len(rows.labels) and np.isfinite(rows.scores).all() else NAN

@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from training.evaluation.bootstrap.influence import Influence
 from training.evaluation.bootstrap.resampling import NUM_RESAMPLES, resampled_means
 from training.evaluation.metrics.class_scores import with_all_classes
+from training.evaluation.metrics.ranking import RankedRows, dense_groups
 from training.spec.sections.evaluation import Gain
 
 Floats = NDArray[np.float64]
@@ -31,7 +33,7 @@ OWN_CELLS: Final = 200_000_000
 LEAST_OWN: Final = 100
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Rows:
     """One model's scores of rows, and all that a metric depends on."""
 
@@ -45,6 +47,13 @@ class Rows:
     """At which a probability counts as a yes."""
     gain: Gain = "linear"
     """Of a label in NDCG."""
+
+    @cached_property
+    def ranked(self) -> RankedRows:
+        """The rows as metrics of ranked groups see them, for rows that have groups."""
+        if self.groups is None:
+            raise ValueError("rows without groups are not ranked")
+        return RankedRows(labels=self.labels, scores=self.scores, groups=self.groups, gain=self.gain)
 
 
 class Metric(ABC):
@@ -162,7 +171,7 @@ class CalledMetric(Metric):
             values = [self._function(new.labels[kept], rows.scores[kept], left) for rows in (new, old)]
             return values[0] - values[1] - difference
 
-        numbers = None if groups is None else np.unique(groups, return_inverse=True)[1].astype(np.int64)
+        numbers = None if groups is None else dense_groups(groups)
         num_units = len(new.labels) if numbers is None else int(numbers.max()) + 1
         return Influence(rows=numbers, num_units=num_units, without=without)
 
@@ -173,7 +182,7 @@ def _known_units(differences: Floats, groups: Groups | None) -> tuple[Groups | N
         return None, differences
     known = np.isfinite(differences)
     numbers = np.where(known, np.cumsum(known) - 1, -1)
-    return numbers[np.unique(groups, return_inverse=True)[1]], differences[known]
+    return numbers[dense_groups(groups)], differences[known]
 
 
 def _units(groups: Groups | None, num_rows: int) -> list[Groups] | range:

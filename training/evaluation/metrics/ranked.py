@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from training.evaluation.metrics import ranking
-from training.evaluation.metrics.metric import NAN, Groups, Metric, Rows
+from training.evaluation.metrics.metric import NAN, Metric, Rows
+from training.evaluation.metrics.ranking import RankedRows
 
 Floats = NDArray[np.float64]
 
@@ -23,37 +23,37 @@ class GroupMetric(Metric):
     def value(self, rows: Rows) -> float:
         if rows.groups is None:
             return NAN
-        values = self.of_groups(rows, rows.groups)
+        values = self.of_groups(rows.ranked)
         known = values[np.isfinite(values)]
         return float(known.mean()) if len(known) else NAN
 
     def unit_values(self, rows: Rows) -> Floats | None:
-        return None if rows.groups is None else self.of_groups(rows, rows.groups)
+        return None if rows.groups is None else self.of_groups(rows.ranked)
 
     @abstractmethod
-    def of_groups(self, rows: Rows, groups: Groups) -> Floats:
+    def of_groups(self, ranked: RankedRows) -> Floats:
         """Return each group's value, [groups] by rising number; NaN for groups without one."""
 
 
 class ReciprocalRank(GroupMetric):
-    def of_groups(self, rows: Rows, groups: Groups) -> Floats:
-        return ranking.group_reciprocal_rank(rows.labels, rows.scores, groups)
+    def of_groups(self, ranked: RankedRows) -> Floats:
+        return ranked.reciprocal_rank()
 
 
 class Ndcg(GroupMetric):
     def __init__(self, cut: int) -> None:
         self._cut = cut
 
-    def of_groups(self, rows: Rows, groups: Groups) -> Floats:
-        return ranking.group_ndcg(rows.labels, rows.scores, groups, self._cut, gain=rows.gain)
+    def of_groups(self, ranked: RankedRows) -> Floats:
+        return ranked.ndcg(self._cut)
 
 
 class Recall(GroupMetric):
     def __init__(self, cut: int) -> None:
         self._cut = cut
 
-    def of_groups(self, rows: Rows, groups: Groups) -> Floats:
-        return ranking.group_recall(rows.labels, rows.scores, groups, self._cut)
+    def of_groups(self, ranked: RankedRows) -> Floats:
+        return ranked.recall(self._cut)
 
 
 METRICS: Final[Mapping[str, Metric | Callable[[int], Metric]]] = {"mrr": ReciprocalRank(), "ndcg": Ndcg, "recall": Recall}
