@@ -100,6 +100,9 @@ COMMANDS: Final[Mapping[str, Command]] = {
         help="start a run whose training begins at a checkpoint",
         needs_home=True,
     ),
+    "register": Command(
+        module="nightshift.client.register_command", help="have a pipeline's gates judge a model from outside", needs_home=True
+    ),
     "status": Command(module="nightshift.client.status_command", help="show the state of all pipelines, or of a run", needs_home=True),
     "logs": Command(module="nightshift.client.logs_command", help="print the log of a run's stages", needs_home=True),
     "open": Command(module="nightshift.client.open_command", help="open the page of a run, a pipeline or a model", needs_home=True),

@@ -22,6 +22,7 @@ MODULES: Final[tuple[tuple[str, tuple[tuple[str, ...], ...]], ...]] = (
     ("nightshift.client.runs_command", ((), ("list",), ("show",), ("metrics",), ("start",), ("restore",))),
     ("nightshift.client.logs_command", ((),)),
     ("nightshift.client.open_command", ((),)),
+    ("nightshift.client.register_command", ((),)),
     ("nightshift.client.backfill_command", ((),)),
     ("nightshift.client.compare_command", ((),)),
     ("nightshift.doctor.__main__", ((),)),

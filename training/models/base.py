@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     # Tests follow the imports.
     from training.contracts import Scalar
     from training.data.dataset import DatasetMeta
+    from training.data.shards import FeatureEntry
     from training.engine.checkpoint.checkpoints import Checkpoints
     from training.engine.parallel.alone import Alone
     from training.engine.parallel.gang import Gang
@@ -78,6 +79,19 @@ class FitResult:
     scalars: Mapping[str, Scalar] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Artifact:
+    """A model from outside, which a family takes in instead of training one."""
+
+    path: Path
+    """Local; its digest is checked, and it is no pickle."""
+    spec: PipelineSpec
+    features: Sequence[FeatureEntry]
+    """The model's input, in the order of its columns."""
+    num_classes: int | None
+    """That the model must know; None: the task has no classes."""
+
+
 class Family(ABC):
     """A way to fit and to score."""
 
@@ -90,6 +104,19 @@ class Family(ABC):
             PreemptedError: stopped by a signal; the saved state is committed.
             NoUsableCheckpointError: checkpoints exist and none can be read.
         """
+
+    def imported(self, artifact: Artifact) -> FitResult:
+        """Return a model from outside as if it had been fitted, with an empty history. Nothing is unpickled.
+
+        Raises:
+            SpecError: `artifact.family`, the family takes none.
+            DataError: `artifact.*`, the file is damaged, or not a model of this input and this task.
+        """
+        model = artifact.spec.train.model
+        problem = Problem(
+            code="artifact.family", message=f"{model} takes no model from outside", hint="use another format, or train it here"
+        )
+        raise SpecError("train.model", [problem])
 
     def layout(self, spec: PipelineSpec, gang: Gang | Alone, dataset_path: Path, dataset_meta: DatasetMeta) -> Layout:
         """Return how the processes of a gang share the model; a family that has layouts chooses one for `train.parallel: auto`.

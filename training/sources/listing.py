@@ -101,6 +101,20 @@ def list_source(uri: str, root: str | None = None) -> list[SourceObject]:
     return sorted(found, key=lambda source: source.uri)
 
 
+def source_object(uri: str, root: str | None = None) -> SourceObject | None:
+    """Return the one file at `uri`; None where there is none, or a folder.
+
+    Args:
+        root: as `list_source`.
+
+    Raises:
+        DataError: `source.not_a_file`, `source.outside`, on a local disk.
+    """
+    check_local_source(uri, root)
+    folder, name = _open_parent(uri)
+    return None if folder is None else folder.head(name)
+
+
 def list_partitions(uri: str, partition: str, names: Iterable[str]) -> dict[str, list[SourceObject]]:
     """List the data files of each partition; one without files has an empty list.
 

@@ -76,6 +76,12 @@ def spec_part(spec: PipelineSpec, stage: str) -> dict[str, JsonValue]:
     return _PARTS[stage](values)
 
 
+def import_part(spec: PipelineSpec) -> dict[str, JsonValue]:
+    """Return the part of a spec that a model from outside depends on, where the stage `train` takes one in instead of training."""
+    train = spec.model_dump(mode="json", by_alias=True)["train"]
+    return {"train": {key: train[key] for key in ("model", "settings")}, "task": spec.evaluate.task}
+
+
 def _ingest(values: JsonObject) -> dict[str, JsonValue]:
     return {"data": _data(values, without=_NOT_OF_THE_ROWS), "timezone": values["timezone"]}
 

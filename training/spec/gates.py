@@ -20,7 +20,7 @@ ENTRY_POINTS: Final = "nightshift.gates"
 """Group of entry points; name: of the gate, value: its package."""
 
 _BY_NAME: Final = {descriptor.name: descriptor for descriptor in GATES}
-_RESERVED: Final = ("approval", "overrides", "standing", "rollback", "time", "support", "tolerance", "patience")
+_RESERVED: Final = ("approval", "overrides", "registered", "standing", "rollback", "time", "support", "tolerance", "patience")
 """Names of reasons that are no gate's."""
 
 

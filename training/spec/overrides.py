@@ -1,4 +1,6 @@
-"""A trigger's parameters: `{as_of, force, snapshot, train: {…}, evaluate: {…}}`, checked by the spec's own models before anything starts.
+"""A trigger's parameters, checked by the spec's own models before anything starts.
+
+They are `{as_of, force, snapshot, registration: {…}, train: {…}, evaluate: {…}, tune: {…}}`.
 
 Airflow enforces the JSON Schema of its Params, which lets unknown keys, NaN, wrong dates and rules across keys pass.
 """
@@ -20,6 +22,7 @@ from training.errors import Problem, SpecError, shown
 from training.spec.loader import check_values
 from training.spec.models import PipelineSpec
 from training.spec.problems import in_order, problems_of
+from training.spec.registration import Registration
 from training.spec.schedule import parse_as_of
 from training.spec.sections.evaluation import Fairness, Improvement, LatencyLimits
 from training.spec.types import Section
@@ -72,6 +75,8 @@ class Overrides(Section):
     force: bool = False
     snapshot: Annotated[str, Field(pattern=SNAPSHOT_PATTERN)] | None = None
     """Version or digest of an existing snapshot of the pipeline, which the run takes instead of its sources."""
+    registration: Registration | None = None
+    """A model from outside, which the run judges instead of training one."""
     train: TrainOverrides = Field(default_factory=TrainOverrides)
     evaluate: EvaluateOverrides = Field(default_factory=EvaluateOverrides)
     tune: dict[str, object] = Field(default_factory=dict)
@@ -88,6 +93,8 @@ class RunParameters:
     """Do all work again, also what is done."""
     snapshot: str | None = None
     """Version or digest of the snapshot that the run takes instead of its sources."""
+    registration: Registration | None = None
+    """The model from outside that the run judges."""
     overrides: JsonObject = field(default_factory=dict)
     """Dotted key of the spec to the value that the trigger gave instead; keys with the spec's own value are left out."""
 
@@ -113,12 +120,17 @@ def apply_overrides(spec: PipelineSpec, conf: Mapping[str, object]) -> tuple[Pip
     changed = spec
     try:
         changed = _changed(spec, overrides)
+        problems += _trained_and_registered(overrides)
     except SpecError as err:
         problems += [_as_conf(problem, spec) for problem in err.problems]
     if problems:
         raise SpecError(SOURCE, problems)
     return changed, RunParameters(
-        as_of=overrides.as_of, force=overrides.force, snapshot=overrides.snapshot, overrides=_differences(spec, changed)
+        as_of=overrides.as_of,
+        force=overrides.force,
+        snapshot=overrides.snapshot,
+        registration=overrides.registration,
+        overrides=_differences(spec, changed),
     )
 
 
@@ -129,6 +141,16 @@ def _as_of_problems(overrides: Overrides, spec: PipelineSpec) -> list[Problem]:
     except SpecError as err:
         return list(err.problems)
     return []
+
+
+def _trained_and_registered(overrides: Overrides) -> list[Problem]:
+    """Return a problem for each section that a run has no use for where its model comes from outside."""
+    given = {"train": bool(_given(overrides.train.model_dump())), "tune": bool(overrides.tune)}
+    return [
+        Problem(code="field.conflict", message=f"{section} has no effect on a model from outside", hint="leave it out", field=section)
+        for section, is_given in given.items()
+        if overrides.registration is not None and is_given
+    ]
 
 
 def _changed(spec: PipelineSpec, overrides: Overrides) -> PipelineSpec:
@@ -224,7 +246,7 @@ def _as_conf(problem: Problem, spec: PipelineSpec) -> Problem:
     if problem.code != "spec.unknown_key":
         return problem
     head, _, key = problem.field.partition(".")
-    sections: dict[str, type[Section]] = {"train": TrainOverrides, "evaluate": EvaluateOverrides}
+    sections: dict[str, type[Section]] = {"train": TrainOverrides, "evaluate": EvaluateOverrides, "registration": Registration}
     if key and ("." in key or head not in sections):
         return dataclasses.replace(problem, code="conf.unknown_key")
     of_run = [name for name in Overrides.model_fields if name != "tune" or spec.tune is not None]

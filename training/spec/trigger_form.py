@@ -39,6 +39,7 @@ def params_schema(spec: PipelineSpec) -> dict[str, dict[str, JsonValue]]:
         "as_of": as_of_schema(spec),
         "force": _FORCE,
         "snapshot": _SNAPSHOT,
+        "registration": _REGISTRATION,
         "train": _train_schema(spec.train),
         "evaluate": _evaluate_schema(spec),
     }
@@ -72,6 +73,14 @@ _SNAPSHOT: Final[dict[str, JsonValue]] = {
     "type": ["null", "string"],
     "pattern": SNAPSHOT_PATTERN,
     "maxLength": 64,
+    "default": None,
+}
+
+_REGISTRATION: Final[dict[str, JsonValue]] = {
+    "title": "Model from outside",
+    "description": "A model that was trained elsewhere, which this run judges instead of training one: `artifact_uri`, `format` "
+    "(safetensors, xgboost_json, onnx), and more keys (docs/promotion.md); empty: the run trains.",
+    "type": ["null", "object"],
     "default": None,
 }
 

@@ -37,15 +37,15 @@ _LOCAL = re.compile(r"file:///[^/].*", re.DOTALL)
 # `//host/share` is not this machine's; control characters and bytes that are not UTF-8 have no place in a URI or a log.
 _PATH = re.compile(r"/(?!/)[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]*")
 _WEBHOOK = re.compile(r"https?://[^\s/?#@]+([/?#]\S*)?")
-_HINT: Final = "name the place by an environment variable, ${SHOP_URI}/clicks, or write s3://bucket/…, gs://… or az://…"
+PLACE_HINT: Final = "name the place by an environment variable, ${SHOP_URI}/clicks, or write s3://bucket/…, gs://… or az://…"
 
 
 def forbidden_uris(data: Data) -> Iterator[Finding]:
     """Yield a finding for each source whose URI a YAML may not name."""
     for path, uri in _uris(data):
-        fault = _fault(uri)
+        fault = place_fault(uri)
         if fault:
-            yield Finding(path, "uri.forbidden", f"{shown(uri)} {fault}", _HINT)
+            yield Finding(path, "uri.forbidden", f"{shown(uri)} {fault}", PLACE_HINT)
 
 
 def forbidden_webhook(alerts: Alerts) -> Iterator[Finding]:
@@ -79,6 +79,25 @@ def resolve_uris(spec: PipelineSpec, environ: Mapping[str, str] = os.environ) ->
     return spec.model_copy(update={"data": data, "alerts": spec.alerts.model_copy(update={"webhook": webhook})})
 
 
+def resolve_place(uri: str, field: str, environ: Mapping[str, str] = os.environ) -> tuple[str, str]:
+    """Return a URI with its `${NAME_URI}` filled in, and the place that the variable names: what a path may not leave.
+
+    Args:
+        field: dotted path of the key that has the URI, for messages.
+
+    Raises:
+        SpecError: `uri.unset`, `uri.forbidden`.
+    """
+    problems: list[Problem] = []
+    path: Path = tuple(field.split("."))
+    placeholder = _PLACEHOLDER.match(uri)
+    found = _resolved(path, uri, environ, problems)
+    root = found if placeholder is None else _resolved(path, placeholder[0], environ, [])
+    if problems:
+        raise SpecError("trigger", problems)
+    return found, root
+
+
 def names_of_places(spec: PipelineSpec) -> set[str]:
     """Return the environment variables that a spec's sources name."""
     return {found[1] for _path, uri in _uris(spec.data) if (found := _PLACEHOLDER.match(uri))}
@@ -90,8 +109,8 @@ def _uris(data: Data) -> Iterator[tuple[Path, str]]:
             yield (*path, "uri"), table.uri
 
 
-def _fault(uri: str) -> str:
-    """Return what is wrong with a URI of a YAML, or nothing."""
+def place_fault(uri: str) -> str:
+    """Return what is wrong with a URI of a YAML or a trigger, or nothing."""
     placeholder = _PLACEHOLDER.match(uri)
     rest = uri[placeholder.end() :] if placeholder else uri
     if "$" in rest:

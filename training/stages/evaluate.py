@@ -59,6 +59,7 @@ from training.registry.gates import decide
 from training.runtime.lazy_imports import MLFLOW_DEFERRED, MLFLOW_MODELS_OPTIONAL, lean_imports
 from training.runtime.runner import Outcome, StageContext, main
 from training.spec.models import PipelineSpec
+from training.spec.registration import registered_words
 from training.store import Manifest, set_run_ref
 
 if TYPE_CHECKING:
@@ -276,6 +277,8 @@ def _register(context: StageContext, model: Manifest, predictor: Predictor, rows
     inputs = {name: str(rows[name].dtype) for name in predictor.inputs}
     request = context.request
     tags = {"nightshift.pipeline": request.pipeline, "nightshift.as_of": request.as_of, "nightshift.model": model.digest}
+    if "registered" in model.meta:
+        tags["nightshift.registered"] = registered_words(model.meta["registered"])
     return register_candidate(
         context.store,
         context.spec.promote.model,
@@ -331,9 +334,7 @@ def _report(context: StageContext, rows: Rows, scored: Scored, record: Evaluatio
         "champion weights": "–" if record.champion is None else record.champion.weights_digest,
         "dataset": record.dataset,
         "family": model.meta["family"],
-        "best epoch": model.meta["best_epoch"],
-        "seed": model.meta["seed"],
-        "processes": model.meta["world_size"],
+        **_origin(model),
         **{f"{split} rows": " to ".join(map(moment, bounds)) for split, bounds in model.meta["bounds"].items()},
         **({"rows divided": division_words(model.meta["split"])} if "split" in model.meta else {}),
         **{f"test rows left out, for the {name} learned from them": seen for name, seen in record.rows_seen.items()},
@@ -353,6 +354,13 @@ def _report(context: StageContext, rows: Rows, scored: Scored, record: Evaluatio
             advice=() if record.advice is None else record.advice.lines,
         )
     )
+
+
+def _origin(model: Manifest) -> dict[str, Any]:
+    """Return how a model was made, as the report's facts."""
+    if "registered" in model.meta:
+        return {"origin": registered_words(model.meta["registered"])}
+    return {"best epoch": model.meta["best_epoch"], "seed": model.meta["seed"], "processes": model.meta["world_size"]}
 
 
 def _store(context: StageContext, record: EvaluationRecord, baselines: Baselines, page: bytes, run_id: str | None) -> Outcome:

@@ -31,6 +31,8 @@ from training.runtime.provenance import SAME_MODULES
 from training.runtime.runner import Outcome, StageContext, main
 from training.spec import spec_part
 from training.spec.families import descriptor_of
+from training.spec.fingerprints import import_part
+from training.spec.registration import registered_words
 from training.store import Manifest
 
 with lean_imports(deferred=MLFLOW_DEFERRED, absent=MLFLOW_OPTIONAL):
@@ -126,13 +128,14 @@ def _candidate(context: StageContext, ledger: Ledger, order: Mapping[str, str]) 
         "has_canary": spec.promote.canary is not None,
         "mlflow_run_id": tracked_run(context.store.bucket, request.parameters),
         "overrides": request.parameters.get("overrides", {}),
+        **({"registered": model.meta["registered"]} if "registered" in model.meta else {}),
     }
     return record_candidate(
         ledger,
         holder,
         model=spec.promote.model,
         outcome=decision.outcome,
-        reasons=[*decision.reasons_json(), *_overridden(evidence["overrides"])],
+        reasons=[*decision.reasons_json(), *_overridden(evidence["overrides"]), *_from_outside(model)],
         evidence=evidence,
         decided_by=request.run.owner,
     )
@@ -142,6 +145,12 @@ def _overridden(overrides: JsonObject) -> list[ReasonJson]:
     """Return a reason that names the thresholds that the trigger changed, for the record; none where it changed none."""
     named = [f"{key} {value}" for key, value in sorted(overrides.items()) if key.startswith("evaluate.")]
     return [{"gate": "overrides", "passed": True, "words": f"the trigger of this run set {', '.join(named)}"}] if named else []
+
+
+def _from_outside(model: Manifest) -> list[ReasonJson]:
+    """Return a reason that says where a model from outside came from; none for one that was trained here."""
+    registered = model.meta.get("registered")
+    return [] if registered is None else [{"gate": "registered", "passed": True, "words": registered_words(registered)}]
 
 
 def _canary(context: StageContext, ledger: Ledger, order: Mapping[str, str]) -> Entry | CanaryVerdict:
@@ -257,7 +266,8 @@ def _recipe(context: StageContext, model: Manifest, snapshot_digest: str) -> Rec
     library = library if library in facts["environment"] else SAME_MODULES.get(library, library)
     # A dataset's manifest says nothing of the code that made it: equal rows made by other code are the same dataset.
     prepare_code = str(context.request.parameters.get("prepare_code", ""))
-    parts = [spec_part(spec, "prepare"), spec_part(spec, "train"), facts["code_version"], prepare_code]
+    made = import_part(spec) if "registered" in model.meta else spec_part(spec, "train")
+    parts = [spec_part(spec, "prepare"), made, facts["code_version"], prepare_code]
     return Recipe(
         input_schema={name: types[name] for name in inputs if name in types},
         output_schema={

@@ -9,10 +9,11 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from training import liveness
-from training.contracts import JsonObject, JsonValue, canonical_json
+from training.contracts import JsonObject, JsonValue, canonical_json, sha256_hex
 from training.data.classes import Classes
 from training.data.dataset import meta_of, sample_order_digest
 from training.engine.checkpoint.checkpoints import Checkpoints
@@ -32,6 +33,7 @@ from training.spec import PipelineSpec
 from training.spec.carried_code import check_own_class
 from training.spec.families import descriptor_of
 from training.spec.layout import Layout
+from training.spec.registration import registered_words
 from training.spec.rules.tuning import with_settings
 from training.spec.sections.train import SaveInterval
 from training.stage_table import TRIAL
@@ -45,12 +47,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FETCHED = ("shards/", "transforms.json")
+ARTIFACT = "artifact"
+"""Parameter of a run that judges a model from outside: the URI of its files' manifest."""
 
 
 def work(context: StageContext) -> Outcome:
     """Train `request.inputs["dataset"]`; on ranks other than the first the outcome is of no account."""
     # Before hours of training, not when the model is registered.
     check_own_class(context.spec.train.model)
+    if ARTIFACT in context.request.parameters:
+        return _imported(context)
     gang = join_gang(context)
     dataset = fetch_dataset(context, gang)
     tuning_uri = context.request.inputs.get("tuning")
@@ -66,6 +72,28 @@ def work(context: StageContext) -> Outcome:
     if not gang.is_first:
         return Outcome(artifact_uri="", digest="")
     return _store(context, dataset, gang, layout, result, time.monotonic() - started_at, tracker, is_tracked=is_tracked)
+
+
+def _imported(context: StageContext) -> Outcome:
+    """Take in a model from outside instead of training one."""
+    # Imported here: a training needs none of it.
+    from training.stages.importing import import_model
+
+    dataset = context.store.manifests.get(context.request.inputs["dataset"], kind="dataset")
+    found = import_model(context, dataset)
+    gang, result, registered = Alone(), found.result, found.registered
+    claims = {f"claimed.{name}": value for name, value in registered.get("metrics", {}).items()}
+    tags = {**tags_of(context, dataset, gang), "nightshift.registered": registered_words(registered)}
+    tracker = Tracker(context, tags=tags, parameters={**claims, "artifact_uri": registered["artifact_uri"]})
+    files = {**_files(context, dataset, gang, result), "transforms.json": found.transforms}
+    uri, manifest, weights_digest = _stored(context, dataset, files, result, {"registered": dict(registered)})
+    with liveness.phase("mlflow", "metrics"):
+        is_tracked = tracker.close()
+        tracker.finish("FINISHED")
+    logger.info("%s, weights %s", registered_words(registered), weights_digest)
+    scalars = {"weights_digest": weights_digest, "registered": registered["format"], "world_size": 1, "device": gang.device.type}
+    tracking = {"mlflow_run_id": tracker.run_id, "tracking": "complete" if is_tracked else "delayed"}
+    return Outcome(artifact_uri=uri, digest=manifest.digest, scalars={**scalars, **tracking})
 
 
 def layout_of(context: StageContext, dataset: Manifest, gang: Gang | Alone) -> Layout:
@@ -208,30 +236,9 @@ def _store(
     *,
     is_tracked: bool,
 ) -> Outcome:
-    world_size = context.world_size
-    files: dict[str, bytes] = {
-        result.weights_name: result.weights,
-        "model.json": canonical_json(_facts(context, dataset, gang, result)),
-        "transforms.json": (context.folder / "transforms.json").read_bytes(),
-        "history.json": canonical_json(list(result.history)),
-    }
-    _, weights = context.store.manifests.put_files("weights", {result.weights_name: result.weights}, {})
-    weights_digest = weights.files[result.weights_name].digest
-    meta = {
-        "family": context.spec.train.model,
-        "weights_digest": weights_digest,
-        "dataset": dataset.digest,
-        "seed": context.spec.train.seed,
-        "world_size": world_size,
-        "best_epoch": result.best_epoch,
-        "bounds": dataset.meta["bounds"],
-        **({"split": dataset.meta["split"]} if "split" in dataset.meta else {}),
-        # What a later study begins with, as this model's successor.
-        "settings": parameters_as_made(context.spec),
-        **_classes(dataset),
-    }
-    uri, manifest = context.store.manifests.put_files("model", files, meta)
-    set_run_ref(context.store, context.request, "model", uri)
+    files = {**_files(context, dataset, gang, result), "transforms.json": (context.folder / "transforms.json").read_bytes()}
+    # What a later study begins with, as this model's successor.
+    uri, manifest, weights_digest = _stored(context, dataset, files, result, {"settings": parameters_as_made(context.spec)})
     rows = dataset.meta["rows"]["train"] * len(result.history)
     logger.info("best epoch %d, validation loss %.5f, weights %s", result.best_epoch, result.validation_loss, weights_digest)
     return Outcome(
@@ -244,7 +251,7 @@ def _store(
             "steps": result.num_steps,
             "rows": rows,
             "rows_per_second": round(rows / max(seconds, 1e-9)),
-            "world_size": world_size,
+            "world_size": context.world_size,
             # Only where the spec asks for one: results of before have none.
             **({} if context.spec.train.parallel is None else {"layout": layout.words()}),
             **({} if context.spec.train.from_checkpoint is None else {"resumed_from": context.spec.train.from_checkpoint}),
@@ -254,6 +261,40 @@ def _store(
             **result.scalars,
         },
     )
+
+
+def _files(context: StageContext, dataset: Manifest, gang: Gang | Alone, result: FitResult) -> dict[str, bytes]:
+    return {
+        result.weights_name: result.weights,
+        "model.json": canonical_json(_facts(context, dataset, gang, result)),
+        "history.json": canonical_json(list(result.history)),
+    }
+
+
+def _stored(
+    context: StageContext, dataset: Manifest, files: Mapping[str, bytes], result: FitResult, more: Mapping[str, object]
+) -> tuple[str, Manifest, str]:
+    """Store a model's files; return its URI, its manifest and the digest of its weights. `more` is added to the manifest's meta."""
+    _, weights = context.store.manifests.put_files("weights", {result.weights_name: result.weights}, {})
+    weights_digest = weights.files[result.weights_name].digest
+    if "registered" in more:
+        # A file from outside is another model with other transforms, and comes with the same bytes each time.
+        weights_digest = sha256_hex(canonical_json([weights_digest, sha256_hex(files["transforms.json"])]))
+    meta = {
+        "family": context.spec.train.model,
+        "weights_digest": weights_digest,
+        "dataset": dataset.digest,
+        "seed": context.spec.train.seed,
+        "world_size": context.world_size,
+        "best_epoch": result.best_epoch,
+        "bounds": dataset.meta["bounds"],
+        **({"split": dataset.meta["split"]} if "split" in dataset.meta else {}),
+        **more,
+        **_classes(dataset),
+    }
+    uri, manifest = context.store.manifests.put_files("model", files, meta)
+    set_run_ref(context.store, context.request, "model", uri)
+    return uri, manifest, weights_digest
 
 
 def _facts(context: StageContext, dataset: Manifest, gang: Gang | Alone, result: FitResult) -> dict[str, object]:

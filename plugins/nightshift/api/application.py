@@ -12,12 +12,12 @@ from nightshift.api import reports
 from nightshift.api.access import Granted
 from nightshift.api.problems import API_PREFIX, ProblemBody, add_handlers
 from nightshift.api.routing import ApiRoute
-from nightshift.api.v1 import approvals, checkpoints, compare, datasets, metrics, models, pipelines, runs, studies
+from nightshift.api.v1 import approvals, checkpoints, compare, datasets, metrics, models, pipelines, registrations, runs, studies
 
 MOUNTED_AT: Final = "/nightshift"
 
 api = APIRouter(prefix=API_PREFIX)
-for _routes in (pipelines, runs, studies, checkpoints, models, compare, approvals, datasets, metrics):
+for _routes in (pipelines, runs, studies, checkpoints, models, registrations, compare, approvals, datasets, metrics):
     api.include_router(_routes.router)
 _document = APIRouter(prefix=API_PREFIX, route_class=ApiRoute)
 

@@ -129,6 +129,18 @@ class Client:
         body = {"as_of": as_of, "snapshot": snapshot, "force": force, **(overrides or {})}
         return self._post(f"/pipelines/{_quoted(pipeline)}/runs", body, Run, key)
 
+    def register(self, pipeline: str, artifact_uri: str, format: str, *, key: str | None = None, **body: Any) -> Run:
+        """Queue a run that judges a model from outside.
+
+        Args:
+            pipeline: whose data, evaluation and gates judge it.
+            artifact_uri: of the file, as the server sees it: `${MODELS_URI}/model.ubj`, or in a bucket.
+            format: `safetensors`, `xgboost_json` or `onnx`.
+            key: as in `start_run`.
+            body: the other keys of `POST /models/register`: `transforms_uri`, `sha256`, `version`, `metrics`, `as_of`, ….
+        """
+        return self._post("/models/register", {"pipeline": pipeline, "artifact_uri": artifact_uri, "format": format, **body}, Run, key)
+
     def start_study(self, pipeline: str, *, key: str | None = None, **body: Any) -> Study:
         """Queue a study of a pipeline.
 

@@ -178,15 +178,15 @@ def _start(client: Client, options: argparse.Namespace) -> int:
         overrides=overrides_of(options.set),
         key=options.key,
     )
-    return _started(client, options, run)
+    return started(client, options, run)
 
 
 def _restore(client: Client, options: argparse.Namespace) -> int:
     run = client.restore(options.id, options.checkpoint, overrides=overrides_of(options.set), key=options.key)
-    return _started(client, options, run)
+    return started(client, options, run)
 
 
-def _started(client: Client, options: argparse.Namespace, run: Run) -> int:
+def started(client: Client, options: argparse.Namespace, run: Run) -> int:
     if client.pipeline(run.pipeline).is_paused and run.state == "queued":
         sys.stderr.write(f"warning: {run.pipeline} is paused in Airflow: the run starts when it is unpaused\n")
     if options.wait:

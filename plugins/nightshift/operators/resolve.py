@@ -12,16 +12,18 @@ from airflow.sdk.exceptions import AirflowFailException
 from nightshift.execution.backend import Backend, backend_of
 from nightshift.operators.chosen_snapshot import KIND, find_snapshot
 from nightshift.operators.failures import noted_failure
+from nightshift.operators.outside_model import store_artifact
 from nightshift.resolved_run import settle
 from nightshift.settings import Settings
 from nightshift.sources import with_noted_places
 from training.contracts import JsonObject, JsonValue, json_object
-from training.errors import DataError, NightshiftError, UnavailableError
+from training.errors import DataError, NightshiftError, Problem, SpecError, UnavailableError
 from training.runtime.provenance import git_state
 from training.sources.listing import previous_snapshot
 from training.sources.schema_changes import in_words, schema_changes
 from training.sources.table_contract import contracts_of
-from training.spec import PipelineSpec, apply_overrides, check_not_future, freeze, load_spec, resolve_uris, settle_as_of
+from training.spec import PipelineSpec, RunParameters, apply_overrides, check_not_future, freeze, load_spec, resolve_uris, settle_as_of
+from training.spec.registration import registered_spec
 from training.spec.uris import unset_webhook
 from training.store import Store
 from training.waiting import waiting_for_database
@@ -31,7 +33,8 @@ if TYPE_CHECKING:
 
 
 class ResolveOperator(BaseOperator):
-    """Returns `{spec_uri, as_of, force}`, `overrides` where the trigger changes keys of the spec, and `snapshot` where it names one."""
+    """Returns `{spec_uri, as_of, force}`, `overrides` where the trigger changes keys of the spec, and `snapshot` and `artifact` where it
+    names one: the data, and a model from outside."""
 
     ui_color = "#e8eef7"
 
@@ -55,6 +58,7 @@ class ResolveOperator(BaseOperator):
         try:
             settings = Settings.from_environment()
             spec, parameters = apply_overrides(load_spec(Path(self.spec_path)), run.conf or {})
+            spec = self._judged_alone(spec, parameters, run.dag_id)
             chosen = None if parameters.snapshot is None else find_snapshot(spec, parameters, settings)
             as_of = self.as_of(context, spec, parameters.as_of) if chosen is None else chosen.as_of
             check_not_future(as_of, datetime.now(UTC))
@@ -65,24 +69,40 @@ class ResolveOperator(BaseOperator):
             store = Store(settings.store_uri)
             if chosen is None:
                 self._compare_schema(store, spec, as_of, settings)
+            given = parameters.registration
+            artifact = None if given is None else store_artifact(given, spec, run.run_id, settings)
             spec_uri = store.put_json(freeze(spec))
-            self._record(run.run_id, declared, as_of, parameters.overrides, settings)
+            overrides = _recorded(parameters, None if chosen is None else chosen.version)
+            self._record(run.run_id, declared, as_of, overrides, settings)
         except UnavailableError:
             raise
         except NightshiftError as err:
             raise AirflowFailException(f"{err}\nexit code {int(err.exit_code)}: it is not retried") from err
         settled: dict[str, JsonValue] = {"spec_uri": spec_uri, "as_of": as_of.astimezone(UTC).isoformat(), "force": parameters.force}
-        if parameters.overrides or chosen is not None:
+        if overrides:
             # The decision about the model records them.
-            settled["overrides"] = {**parameters.overrides, **({} if chosen is None else {"snapshot": chosen.version})}
+            settled["overrides"] = overrides
         if parameters.overrides:
             self.log.info("overrides of this run: %s", ", ".join(f"{key} {value}" for key, value in parameters.overrides.items()))
         if chosen is not None:
             settled["snapshot"] = {"uri": chosen.uri, "digest": chosen.digest}
             self.log.info("the run takes snapshot %s instead of its sources", chosen.version)
+        if artifact is not None:
+            settled["artifact"] = {"uri": artifact.uri, "digest": artifact.digest}
+            self.log.info("the run judges a model from outside instead of training one: %s", artifact.uri)
         settle(context, settings, settled)
         self.log.info("as of %s, spec %s%s", as_of.isoformat(), spec_uri, ", everything done again" if parameters.force else "")
         return settled
+
+    def _judged_alone(self, spec: PipelineSpec, parameters: RunParameters, dag_id: str) -> PipelineSpec:
+        """Return the spec of a run whose model comes from outside; the same spec where it trains one."""
+        if parameters.registration is None:
+            return spec
+        if dag_id != spec.name:
+            message = f"{dag_id} decides about no model"
+            problem = Problem(code="field.conflict", message=message, hint=f"trigger {spec.name}", field="registration")
+            raise SpecError("trigger", [problem])
+        return registered_spec(spec, parameters.registration)
 
     def _record(self, run_id: str, spec: PipelineSpec, as_of: datetime, overrides: JsonObject, settings: Settings) -> None:
         """Note the run for SQL clients, with the variables of the YAML by their names."""
@@ -145,3 +165,13 @@ class ResolveOperator(BaseOperator):
         """Return the instant whose past the run may see; `parameter` is the trigger's."""
         run = context["dag_run"]
         return settle_as_of(spec, parameter=parameter, logical_date=run.logical_date, run_after=run.run_after)
+
+
+def _recorded(parameters: RunParameters, snapshot: str | None) -> dict[str, JsonValue]:
+    """Return what the trigger gave, as the decision about the model records it."""
+    found: dict[str, JsonValue] = {**parameters.overrides}
+    if snapshot is not None:
+        found["snapshot"] = snapshot
+    if parameters.registration is not None:
+        found["registration"] = parameters.registration.model_dump(mode="json", exclude_none=True)
+    return found

@@ -18,6 +18,7 @@ from training.errors import DataError, DeniedError
 from training.runtime.provenance import given_code_version
 from training.sources.listing import listing_for, previous_snapshot, profile_ref_name
 from training.spec import PipelineSpec, spec_part
+from training.spec.fingerprints import import_part
 from training.stage_table import TABLE
 from training.store import Store
 from training.store.addresses import StoreUri
@@ -74,7 +75,9 @@ def work_of(stage: str, resolved: ResolvedRun, results: Mapping[str, StageResult
     if stage == "evaluate":
         return _evaluation(spec, resolved.store, results, parameters, settings=settings, nonce=nonce)
     code = code_of(spec, stage, settings, families=families_of(resolved.store, parameters))
-    key = fingerprint(stage, spec_part=spec_part(spec, stage), code_version=code.version, inputs=covered, nonce=nonce)
+    # Nothing of the spec is in a model from outside but what its family is made with.
+    part = import_part(spec) if stage == "train" and resolved.artifact is not None else spec_part(spec, stage)
+    key = fingerprint(stage, spec_part=part, code_version=code.version, inputs=covered, nonce=nonce)
     return Work(fingerprint=key, inputs=inputs, parameters=parameters, code_version=code.version, code_files=code.files)
 
 
@@ -94,11 +97,7 @@ def _looked_up(
     if stage == "prepare":
         return {}, {"snapshot": results["snapshot"].digest}
     if stage == "train":
-        world_size = spec.train.placement.world_size
-        device = backend_of(settings).device_of(spec)
-        parameters = {"world_size": world_size, "snapshot_digest": results["snapshot"].digest, **device}
-        tuning = {"tuning": results["tuning"].digest} if "tuning" in results else {}
-        return parameters, {"dataset": results["dataset"].digest, "world_size": world_size, **tuning, **device}
+        return _training(resolved, results, settings)
     if stage == "tune":
         raise ValueError("the work of `tune` is nightshift.operators.study's")
     if stage == "evaluate":
@@ -113,6 +112,17 @@ def _looked_up(
     if stage == "promote":
         return _promotion(resolved, results, settings)
     return {}, {name: result.digest for name, result in results.items()}
+
+
+def _training(resolved: ResolvedRun, results: Mapping[str, StageResult], settings: Settings) -> tuple[dict[str, object], dict[str, object]]:
+    snapshot, dataset, given = results["snapshot"].digest, results["dataset"].digest, resolved.artifact
+    if given is not None:
+        return {"world_size": 1, "snapshot_digest": snapshot, "artifact": given.uri}, {"dataset": dataset, "artifact": given.digest}
+    world_size = resolved.spec.train.placement.world_size
+    device = backend_of(settings).device_of(resolved.spec)
+    tuning = {"tuning": results["tuning"].digest} if "tuning" in results else {}
+    parameters = {"world_size": world_size, "snapshot_digest": snapshot, **device}
+    return parameters, {"dataset": dataset, "world_size": world_size, **tuning, **device}
 
 
 def _validation(resolved: ResolvedRun, snapshot: StageResult, settings: Settings) -> tuple[dict[str, object], dict[str, object]]:

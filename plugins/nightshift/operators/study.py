@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 PLAN: Final = "tune_plan"
 TRIALS: Final = "trials"
 TUNE: Final = "tune"
+FROM_OUTSIDE: Final = "the run judges a model from outside"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,6 +100,9 @@ class PlanOperator(BaseOperator):
         with task_errors():
             settings = Settings.from_environment()
             resolved = ResolvedRun.of(context)
+            if resolved.artifact is not None:
+                self.log.info("%s: there is no study", FROM_OUTSIDE)
+                return [0]
             study, tune = StudyWork.of(context, resolved, settings), tune_of(resolved.spec)
             champion = rivals_of(resolved.spec, settings)["champion"]
             settled = study.store(resolved).plan(None if champion is None else str(champion["model_uri"]))
@@ -132,8 +136,10 @@ class TrialsOperator(StageOperator):
             AirflowFailException, StageFailedError, InfrastructureError, TaskDeferred: as a stage's.
         """
         with task_errors():
-            settings = Settings.from_environment()
-            return self._trials(context, ResolvedRun.of(context), settings)
+            settings, resolved = Settings.from_environment(), ResolvedRun.of(context)
+            if resolved.artifact is not None:
+                return {"study": "", "worker": self.worker, "trials": []}
+            return self._trials(context, resolved, settings)
 
     @waiting_for_database()
     def resume(self, context: Context, event: dict[str, JsonValue], fingerprint: str) -> dict[str, JsonValue]:
@@ -170,6 +176,16 @@ class TuneOperator(StageOperator):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(stage=TUNE, **kwargs)
+
+    @waiting_for_database()
+    def execute(self, context: Context) -> dict[str, JsonValue]:
+        """Return the stage's result for XCom; nothing where the run's model comes from outside."""
+        with task_errors():
+            artifact = ResolvedRun.of(context).artifact
+        if artifact is not None:
+            self.log.info("%s: there is no study", FROM_OUTSIDE)
+            return {}
+        return super().execute(context)
 
     def work(self, context: Context, resolved: ResolvedRun, settings: Settings, *, nonce: str) -> Work:
         """Return the work of this task."""

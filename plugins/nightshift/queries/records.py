@@ -83,7 +83,7 @@ class Run(RunSummary):
 
     as_of: datetime | None = Field(description="Instant whose past the run sees; null: the first task has not settled it.")
     snapshot: str | None = Field(description="Snapshot that the trigger named instead of the sources.")
-    parameters: dict[str, Any] = Field(description="What the trigger gave: `as_of`, `force`, `snapshot`, `train`, `evaluate`, `tune`.")
+    parameters: dict[str, Any] = Field(description="What the trigger gave: `as_of`, `force`, `snapshot`, `registration`, `train`, …")
     from_checkpoint: str | None = Field(description="SHA-256 of the checkpoint at which its training begins; null: at the start.")
     stages: list[Stage]
 

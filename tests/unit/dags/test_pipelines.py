@@ -318,6 +318,7 @@ def test_the_form_shows_what_the_spec_says(ranking: DAG) -> None:
         "as_of": None,
         "force": False,
         "snapshot": None,
+        "registration": None,
         "train": {
             "epochs": 3,
             "batch_size": 4096,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from training.data.transforms import Matrix
 from training.errors import PreemptedError, Problem, SpecError
-from training.models.base import Family, FitContext, FitResult, Scorer
+from training.models.base import Artifact, Family, FitContext, FitResult, Scorer
 from training.models.rounds import Rounds
 from training.runtime.lazy_imports import lean_imports
 
@@ -63,6 +63,11 @@ class BoostedTrees(Family):
             # Only where it is so: models of other objectives are as before.
             architecture[LOG_LABELS] = True
         return run.result("weights.ubj", bytes(booster[: run.best_round].save_raw("ubj")), architecture)
+
+    def imported(self, artifact: Artifact) -> FitResult:
+        from training.models.boosted_trees.importing import imported_trees
+
+        return imported_trees(artifact)
 
     def load(self, folder: Path, architecture: Mapping[str, object]) -> Scorer:
         booster = xgboost.Booster()

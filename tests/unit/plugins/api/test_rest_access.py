@@ -39,6 +39,7 @@ WRITES: list[tuple[str, dict[str, Any], int]] = [
     ("/pipelines/search_ranking/runs", {}, 202),
     ("/training-runs", {"pipeline": "search_ranking"}, 202),
     ("/hpo/studies", {"pipeline": "search_ranking"}, 202),
+    ("/models/register", {"pipeline": "search_ranking", "artifact_uri": "s3://models/m.ubj", "format": "xgboost_json"}, 202),
     (f"/training-runs/{RUN}/checkpoints/epoch_3/restore", {}, 202),
     (f"/datasets/search_ranking/versions/{OLD}/deprecate", {"reason": "wrong"}, 200),
 ]

@@ -31,6 +31,7 @@ RUN = quote(f"search_ranking:{DONE}", safe="")
 STUDY = quote(f"search_ranking:{STUDY_RUN}", safe="")
 BOB, ADA, NOBODY = ("bob", "user"), ("ada", "viewer"), ("eve", None)
 LONG = {"train": {"x": "y" * MAX_BODY_BYTES}}
+OUTSIDE = {"pipeline": "search_ranking", "artifact_uri": "s3://models/m.ubj", "format": "xgboost_json"}
 STAGE = {"stage": "champion", "reason": "complaints"}
 ANSWER = {"answer": "approve", "note": "seen with Eve"}
 Before = Callable[[], object]
@@ -154,6 +155,14 @@ WRITES: dict[str, dict[str, Case]] = {
         "409": case("/hpo/studies", {"pipeline": "search_ranking", "snapshot": OLD}, before=deprecated),
         "413": case("/hpo/studies", LONG),
         "422": case("/hpo/studies", {"pipeline": "search_ranking", "space": {}}),
+    },
+    "POST /models/register": {
+        "202": case("/models/register", OUTSIDE),
+        "403": case("/models/register", OUTSIDE, ADA),
+        "404": case("/models/register", {**OUTSIDE, "pipeline": "nothing"}),
+        "409": case("/models/register", {**OUTSIDE, "stage": "champion"}),
+        "413": case("/models/register", LONG),
+        "422": case("/models/register", {**OUTSIDE, "artifact_uri": "/etc/passwd"}),
     },
     "PUT /models/{model}/versions/{version}/stage": {
         "200": case(VERSION.format("1/stage"), STAGE),

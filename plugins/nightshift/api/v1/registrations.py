@@ -1,0 +1,97 @@
+"""Models from outside: a run of a pipeline imports one, measures it, and its gates decide about it."""
+
+from __future__ import annotations
+
+import difflib
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Body, Request, Response
+from pydantic import ConfigDict, Field
+from pydantic.config import JsonDict
+
+from nightshift.api.access import Granted
+from nightshift.api.problems import API_PREFIX, responses
+from nightshift.api.routing import ApiRoute, IdempotencyKey, answered_once
+from nightshift.api.v1.pipelines import AS_OF, check_instant
+from nightshift.queries import runs
+from nightshift.queries.datasets import check_usable
+from nightshift.queries.records import Run
+from nightshift.settings import Settings
+from training.database import connect
+from training.errors import DeniedError, Problem, SpecError, shown
+from training.spec.registration import Registration
+from training.spec.types import NAME_RULE
+
+router = APIRouter(route_class=ApiRoute, tags=["models"])
+CANDIDATE: Final = ("candidate", "staging")
+"""The one stage in which a model can come, and other registries' name for it."""
+OF_THE_RUN: Final = ("pipeline", "stage", "as_of", "snapshot")
+_EXAMPLE: JsonDict = {
+    "pipeline": "flight_delay",
+    "artifact_uri": "${MODELS_URI}/flight_delay/17/model.ubj",
+    "format": "xgboost_json",
+    "version": "17",
+    "metrics": {"auc": 0.81},
+}
+
+
+class RegisterModel(Registration):
+    """A model that was trained elsewhere, and the pipeline whose data, evaluation and gates judge it."""
+
+    # What is not known is found by the route, which names the nearest key.
+    model_config = ConfigDict(extra="allow", json_schema_extra={"examples": [_EXAMPLE], "additionalProperties": False})
+
+    pipeline: str = Field(pattern=f"^{NAME_RULE}$", description="Name of the pipeline that judges it.")
+    stage: str = Field(
+        default="candidate", max_length=40, description="`candidate`, or `staging`, which is the same here; any other answers 409."
+    )
+    as_of: str | None = Field(
+        default=None, pattern=AS_OF, max_length=40, description="A day, or a time with an offset; null: the last slot."
+    )
+    snapshot: str | None = Field(
+        default=None, pattern="^[0-9a-f]{16}([0-9a-f]{48})?$", description="Dataset version instead of the sources."
+    )
+
+    def conf(self) -> dict[str, Any]:
+        """Return the trigger's conf: only what was given.
+
+        Raises:
+            SpecError: `request.invalid`, every key that there is not.
+        """
+        if self.model_extra:
+            raise SpecError("request", [_unknown(key, list(type(self).model_fields)) for key in self.model_extra])
+        values = self.model_dump(mode="json", exclude_none=True, exclude=set(OF_THE_RUN))
+        registration = {key: value for key, value in values.items() if value != {}}
+        run = {"as_of": self.as_of, "snapshot": self.snapshot, "registration": registration}
+        return {key: value for key, value in run.items() if value is not None}
+
+
+def _unknown(key: str, known: list[str]) -> Problem:
+    close = difflib.get_close_matches(key[:80], known, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
+    return Problem(code="request.invalid", message=f"unknown key {shown(key)}", hint=hint, field=f"body.{key[:80]}")
+
+
+@router.post("/models/register", status_code=202, response_model=Run, responses=responses(403, 404, 409, 413, 422))
+def register_model(wanted: Annotated[RegisterModel, Body()], granted: Granted, request: Request, key: IdempotencyKey = None) -> Response:
+    """Queue a run that imports a model from outside and decides about it as about any other. `Location` is where to look at the run."""
+    pipeline = wanted.pipeline
+    granted.require(pipeline, "POST", runs.unknown_pipeline(pipeline), "register models")
+    conf = wanted.conf()
+    if wanted.stage not in CANDIDATE:
+        message = f"a model from outside comes as a candidate, not as {shown(wanted.stage)}"
+        hint = "leave `stage` out: the run's gates promote it where it earns it; PUT …/stage makes an earlier champion champion again"
+        raise DeniedError("stage.transition", message, hint=hint)
+    if wanted.as_of is not None:
+        check_instant(wanted.as_of)
+
+    def work(name: str) -> Run:
+        if wanted.snapshot is not None:
+            check_usable(connect(Settings.from_environment().database_url), pipeline, wanted.snapshot)
+        run_id = f"api__{name[:32]}" if name else f"api__{datetime.now(UTC).isoformat()}"
+        return runs.start_run(pipeline, run_id, conf, by=granted.name)
+
+    location = f"{request.scope.get('root_path', '')}{API_PREFIX}/runs/{{id}}"
+    body = {"path": "/models/register", "body": {"pipeline": pipeline, **conf}}
+    return answered_once(granted.name, key, body, 202, work, location=location)

@@ -1,0 +1,101 @@
+"""Have a pipeline judge a model that was trained elsewhere: a run imports it, measures it, and its gates decide about it.
+
+    nightshift register PIPELINE ARTIFACT --format xgboost_json [--transforms URI] [--version 17] [--metric auc=0.81] [--wait] [--json]
+
+ARTIFACT is a URI that the server can read, as those of sources: '${MODELS_URI}/model.ubj' (in single quotes: the shell must not fill
+it in), s3://…, gs://… or az://…. Never a pickle. Metrics that are given are recorded as claims, and not judged.
+
+The server is that of --server or NIGHTSHIFT_SERVER, with the token in NIGHTSHIFT_TOKEN; without them, the laptop installation.
+
+Exit codes: 0 done; 1 the run that `--wait` waited for failed; 2 the command line is wrong; 64 the request is wrong; 74 the server does
+not answer; 77 refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+from typing import Any, Final, get_args
+
+from nightshift.client.client import Client
+from nightshift.client.login import add_options, client_of
+from nightshift.client.runs_command import started
+from training.command_line import example, exit_code_of
+from training.errors import Problem, SpecError, shown
+from training.spec.registration import Format
+
+OF_THE_BODY: Final = {
+    **{"transforms": "transforms_uri", "sha256": "sha256", "version": "version", "notes": "notes"},
+    **{"as_of": "as_of", "snapshot": "snapshot"},
+}
+"""Option to the key of the request."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; return the exit code."""
+    options = parser().parse_args(arguments)
+
+    def asked() -> int:
+        with client_of(options.server) as client:
+            return _register(client, options)
+
+    return exit_code_of(asked)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    found = argparse.ArgumentParser(
+        prog="nightshift register",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
+        epilog=example("nightshift register search_ranking s3://models/ranker/17/model.ubj --format xgboost_json --version 17"),
+    )
+    found.add_argument("pipeline", help="name of the pipeline whose data, evaluation and gates judge the model")
+    found.add_argument("artifact", metavar="ARTIFACT", help="URI of the file")
+    found.add_argument("--format", required=True, choices=get_args(Format), help="xgboost_json is XGBoost's own JSON or UBJ")
+    found.add_argument("--transforms", metavar="URI", help="transforms.json of the model; default: that of the run's own prepare")
+    found.add_argument("--sha256", metavar="DIGEST", help="of the file; another file is refused")
+    found.add_argument("--version", metavar="NAME", help="its version outside; recorded")
+    found.add_argument("--metric", action="append", default=[], metavar="NAME=VALUE", help="a claim about it; recorded, and not judged")
+    found.add_argument("--notes", metavar="TEXT", help="for those who read the ledger")
+    found.add_argument("--as-of", metavar="TIME", help="a day, or a time with an offset; default: the last slot")
+    found.add_argument("--snapshot", metavar="VERSION", help="dataset version instead of the sources")
+    found.add_argument("--key", help="idempotency key: the same key starts one run within 24 hours")
+    found.add_argument("--wait", action="store_true", help="show each stage, and return when the run has ended")
+    add_options(found)
+    return found
+
+
+def _register(client: Client, options: argparse.Namespace) -> int:
+    given = {name: getattr(options, option) for option, name in OF_THE_BODY.items()}
+    body: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if options.metric:
+        body["metrics"] = claims_of(options.metric)
+    run = client.register(options.pipeline, options.artifact, options.format, key=options.key, **body)
+    return started(client, options, run)
+
+
+def claims_of(texts: Sequence[str]) -> dict[str, float]:
+    """Return the claims `auc=0.81` by name.
+
+    Raises:
+        SpecError: `command.metric`.
+    """
+    found = {}
+    for text in texts:
+        name, _, number = text.rpartition("=")
+        try:
+            value = float(number)
+        except ValueError:
+            value = math.nan
+        if not name or not math.isfinite(value):
+            message = f"{shown(text)} is not a name with a finite number"
+            raise SpecError("--metric", [Problem(code="command.metric", message=message, hint="write --metric auc=0.81")])
+        found[name] = value
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,197 @@
+"""Trees from outside: imported instead of trained, measured and decided about as any other, or refused with what is wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xgboost
+
+from tests.unit.training.stages.outside_bench import OutsideBench, boosted
+from training.data.transforms import FittedTransforms
+from training.evaluation import latency
+from training.models.boosted_trees.ubjson import decode
+from training.models.predictor import load_predictor
+from training.registry.ledger import Ledger
+from training.registry.mlflow_versions import Registered
+
+LATENCY = {str(batch): {"p50_ms": 1.0, "p95_ms": 2.0, "p99_ms": 3.0, "rows_per_second": 9.0} for batch in (1, 256)}
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OutsideBench]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+        patch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path_factory.mktemp('database')}/nightshift.db")
+        patch.setattr("training.engine.tracking.CLOSE_SECONDS", 0.2)
+        patch.setattr("training.registry.mlflow_versions.register_candidate", lambda *_args, **_named: Registered("7", "f" * 64))
+        patch.setattr("training.stages.promote.follow", lambda ledger, model, **_options: ledger.standing(model))
+        patch.setattr(latency, "measure", lambda *_args, **_named: LATENCY)
+        yield OutsideBench(tmp_path_factory.mktemp("outside"), "binary")
+
+
+@pytest.fixture(scope="module")
+def trees(bench: OutsideBench, tmp_path_factory: pytest.TempPathFactory) -> xgboost.Booster:
+    return boosted(*bench.cells(tmp_path_factory.mktemp("rows"), "train"))
+
+
+def json_of(booster: xgboost.Booster) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads(bytes(booster.save_raw("json")))
+    return values
+
+
+def test_trees_from_outside_are_measured_and_decided_about_as_any_other(
+    bench: OutsideBench, trees: xgboost.Booster, tmp_path: Path
+) -> None:
+    model = bench.registered(bytes(trees.save_raw("json")), "xgboost_json", metrics={"auc": 0.99}, version="17")
+    manifest = bench.store.manifests.get(model.artifact_uri, kind="model")
+    predictor = load_predictor(bench.store.manifests.fetch(manifest, tmp_path / "model"))
+    frame = bench.cells(tmp_path / "rows", "test")[0]
+    raw = _frame(bench, tmp_path)
+    expected = trees.predict(xgboost.DMatrix(frame.as_floats(), feature_names=[cell.name for cell in frame.layout]))
+    assert np.allclose(predictor.predict(raw), expected, atol=1e-6)
+    evaluation, record = bench.evaluate(model)
+    # Measured, not as claimed.
+    assert 0.7 < record["metrics"]["auc"] < 0.98
+    inputs = {"model": model.artifact_uri, "evaluation": evaluation.artifact_uri}
+    inputs |= {"dataset": bench.dataset_uri, "snapshot": bench.snapshot_uri}
+    decided = bench.stage("promote", inputs, {"triggered_by": "ann"})
+    assert decided.scalars["decision"] == "accepted"
+    entry = Ledger().outline("orders")[-1]
+    words = "trained elsewhere: ${MODELS_URI}/17/model (xgboost_json, SHA-256 000000000000), version 17 there"
+    assert [reason["words"] for reason in entry.reasons if reason["gate"] == "registered"] == [
+        f"{words}; claimed, and not judged: auc 0.99"
+    ]
+    full = Ledger().decision("orders", entry.key)
+    assert full is not None
+    assert full.evidence["registered"]["metrics"] == {"auc": 0.99}
+    page = bench.store.objects.get_bytes(bench.store.manifests.get(evaluation.artifact_uri).files["report.html"].digest).decode()
+    assert "trained elsewhere: " in page
+    assert "best epoch" not in page
+
+
+def _frame(bench: OutsideBench, folder: Path) -> Any:
+    from training.data.dataset_reader import DatasetReader
+
+    return DatasetReader(bench.store, bench.store.manifests.get(bench.dataset_uri), folder / "raw").rows("test")
+
+
+def test_json_and_ubj_of_the_same_trees_are_the_same_model(bench: OutsideBench, trees: xgboost.Booster) -> None:
+    found = [bench.registered(bytes(trees.save_raw(form)), "xgboost_json", work=form).scalars["weights_digest"] for form in ("json", "ubj")]
+    assert found[0] == found[1]
+
+
+def test_trees_with_their_own_transforms_score_through_these(bench: OutsideBench, tmp_path: Path) -> None:
+    values = json.loads(bench.transforms.to_json())
+    values["features"] = [feature for feature in values["features"] if feature["name"] == "value"]
+    own = FittedTransforms.from_json(json.dumps(values).encode())
+    booster = boosted(*bench.cells(tmp_path / "rows", "train", own))
+    data = bytes(booster.save_raw("ubj"))
+    model = bench.registered(data, "xgboost_json", work="own", transforms=own.to_json())
+    manifest = bench.store.manifests.get(model.artifact_uri, kind="model")
+    assert load_predictor(bench.store.manifests.fetch(manifest, tmp_path / "model")).inputs == ("value",)
+    # The same file without them is another model: it has four features to few.
+    assert bench.refused(data, "xgboost_json", work="without")["code"] == "artifact.mismatch"
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "words"), [("leak", "", ""), ("days", "leakage.time", "known: after"), ("age", "artifact.columns", "'age'")]
+)
+def test_transforms_read_columns_that_there_are_and_that_are_known_before(
+    bench: OutsideBench, trees: xgboost.Booster, name: str, code: str, words: str
+) -> None:
+    values = json.loads(bench.transforms.to_json())
+    (number,) = (feature for feature in values["features"] if feature["name"] == "value")
+    number["name"] = name
+    booster = trees.copy()
+    booster.feature_names = None
+    data, transforms = bytes(booster.save_raw("ubj")), json.dumps(values).encode()
+    if not code:
+        bench.registered(data, "xgboost_json", work=name, transforms=transforms)
+        return
+    error = bench.refused(data, "xgboost_json", work=name, transforms=transforms)
+    assert error["code"] == code
+    assert words in error["message"]
+
+
+def _learner(change: Callable[[dict[str, Any]], object]) -> Callable[[dict[str, Any]], object]:
+    return lambda values: change(values["learner"])
+
+
+def _tree(change: Callable[[dict[str, Any]], object]) -> Callable[[dict[str, Any]], object]:
+    return lambda values: change(values["learner"]["gradient_booster"]["model"]["trees"][0])
+
+
+FAULTS: dict[str, tuple[Callable[[dict[str, Any]], object], str, str]] = {
+    "a child outside of the tree": (_tree(lambda tree: tree["left_children"].__setitem__(0, 10**6)), "artifact.malformed", "a child"),
+    "a negative child": (_tree(lambda tree: tree["left_children"].__setitem__(0, -7)), "artifact.malformed", "a child"),
+    "a loop": (_tree(lambda tree: tree["left_children"].__setitem__(1, 1)), "artifact.malformed", "parents"),
+    "a feature that there is not": (_tree(lambda tree: tree["split_indices"].__setitem__(0, 99)), "artifact.malformed", "a feature"),
+    "an array too short": (_tree(lambda tree: tree["split_conditions"].pop()), "artifact.malformed", "num_nodes"),
+    "a number that is not finite": (_tree(lambda tree: tree["base_weights"].__setitem__(0, float("nan"))), "artifact.malformed", "finite"),
+    "a text for a number": (_tree(lambda tree: tree.__setitem__("left_children", "many")), "artifact.malformed", "whole numbers"),
+    "no trees": (_learner(lambda learner: learner["gradient_booster"]["model"].pop("trees")), "artifact.malformed", "KeyError"),
+    "a newer version": (lambda values: values.__setitem__("version", [99, 0, 0]), "artifact.newer", "99.0.0"),
+    "margins": (_learner(lambda learner: learner["objective"].__setitem__("name", "binary:logitraw")), "artifact.mismatch", "logitraw"),
+    "linear": (_learner(lambda learner: learner["gradient_booster"].__setitem__("name", "gblinear")), "artifact.mismatch", "gblinear"),
+    "other names": (_learner(lambda learner: learner["feature_names"].__setitem__(0, "age")), "artifact.mismatch", "'age'"),
+    "another order": (_learner(lambda learner: learner["feature_names"].reverse()), "artifact.mismatch", "another order"),
+    "another number": (
+        _learner(lambda learner: learner["learner_model_param"].__setitem__("num_feature", "7")),
+        *("artifact.mismatch", "7 features, the transforms have 4"),
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_file_of_other_or_damaged_trees_is_refused_before_xgboost_reads_it(
+    bench: OutsideBench, trees: xgboost.Booster, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    change, code, words = FAULTS[fault]
+    values = json_of(trees)
+    change(values)
+    monkeypatch.setattr(xgboost.Booster, "load_model", _must_not_be_read)
+    error = bench.refused(json.dumps(values).encode(), "xgboost_json", work=fault)
+    assert (error["code"], words in error["message"]) == (code, True), error
+
+
+def _must_not_be_read(*_arguments: object) -> None:
+    raise AssertionError("XGBoost was given a file that had not been checked")
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"{", "artifact.malformed"),
+        (b'{"learner": {}}', "artifact.malformed"),
+        (b"[" * 100_000, "artifact.malformed"),
+        (b"{" + b'"a":{' * 50_000, "artifact.malformed"),
+        (b"{L\x7f\xff\xff\xff\xff\xff\xff\xff", "artifact.malformed"),
+        (b"{U\x01a" * 40, "artifact.malformed"),
+        (b"{U\x01a[$U#L\x7f\xff\xff\xff\xff\xff\xff\xff", "artifact.malformed"),
+        (b"{U\x01a[#L\x7f\xff\xff\xff\xff\xff\xff\xff", "artifact.malformed"),
+    ],
+    ids=["cut", "empty", "deep list", "deep object", "long key", "deep ubj", "long numbers", "long list"],
+)
+def test_what_is_no_model_at_all_is_refused(bench: OutsideBench, data: bytes, words: str, request: pytest.FixtureRequest) -> None:
+    assert bench.refused(data, "xgboost_json", work=request.node.callspec.id)["code"] == words
+
+
+def test_ubj_is_read_as_xgboost_writes_it(trees: xgboost.Booster) -> None:
+    values, expected = decode(bytes(trees.save_raw("ubj"))), json_of(trees)
+    tree, wanted = (each["learner"]["gradient_booster"]["model"]["trees"][3] for each in (values, expected))
+    assert tree.keys() == wanted.keys()
+    assert all(np.allclose(tree[name], wanted[name], rtol=1e-6) for name in wanted if name not in ("id", "tree_param"))
+    assert values["learner"]["learner_model_param"] == expected["learner"]["learner_model_param"]
+
+
+def test_rounds_after_the_best_one_are_left_out(bench: OutsideBench, trees: xgboost.Booster, tmp_path: Path) -> None:
+    booster = trees.copy()
+    booster.set_attr(best_iteration="3")
+    model = bench.registered(bytes(booster.save_raw("ubj")), "xgboost_json", work="best")
+    weights = bench.store.manifests.fetch(bench.store.manifests.get(model.artifact_uri), tmp_path) / "weights.ubj"
+    assert xgboost.Booster(model_file=str(weights)).num_boosted_rounds() == 4
