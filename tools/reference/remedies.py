@@ -124,4 +124,5 @@ REMEDIES: Final[Mapping[str, str]] = {
     "request.refused": "the message is that of the api-server",
     "request.too_large": "send at most 256 KiB",
     "volume.change": "repair the source, or raise `validate.volume_change`",
+    "weights.other": "train the model of the YAML, or export a checkpoint of the run to see which tensors are needed",
 }

@@ -18,7 +18,7 @@ from training.data.loader import Batch, Loader, ShardSet
 from training.data.shards import FeatureEntry
 from training.data.transforms import Matrix
 from training.errors import Problem, SpecError
-from training.models.base import Family, FitContext, FitResult, Scorer
+from training.models.base import Artifact, Family, FitContext, FitResult, Scorer
 
 if TYPE_CHECKING:
     from training.contracts import JsonObject
@@ -123,7 +123,7 @@ class TorchFamily(Family):
         from training.spec.sections.train import Parallel
 
         train = context.spec.train
-        self._check_task(train.model, context.spec.evaluate.task)
+        self.check_task(train.model, context.spec.evaluate.task)
         self._check_weights(context.spec)
         layout = context.layout or train.layout_for(context.gang.world_size)
         strategy = strategy_for(
@@ -175,6 +175,12 @@ class TorchFamily(Family):
             scalars=loop.scalars(),
         )
 
+    def imported(self, artifact: Artifact) -> FitResult:
+        from training.models.torch_importing import imported_weights
+
+        self.check_task(artifact.spec.train.model, artifact.spec.evaluate.task)
+        return imported_weights(self, artifact)
+
     def layout(self, spec: PipelineSpec, gang: Gang | Alone, dataset_path: Path, dataset_meta: DatasetMeta) -> Layout:
         from training.spec.types import AUTO
 
@@ -222,7 +228,7 @@ class TorchFamily(Family):
         muon = check_matrices(module, self.muon_parameters(module)) if train.optimizer == "muon" else frozenset()
         return OptimizerSettings(name=train.optimizer, weight_decay=train.weight_decay or 0.0, momentum=train.momentum, muon=muon)
 
-    def _check_task(self, model: str, task: str) -> None:
+    def check_task(self, model: str, task: str) -> None:
         """Refuse a task that `load` cannot score, before hours of training end in an evaluation that fails."""
         if task == "multiclass" and type(self).load is TorchFamily.load:
             message = f"{model} gives one number per row, and the task multiclass needs a probability per class"

@@ -42,15 +42,15 @@ def imported(store: Store, path: Path, like: Manifest, saved: Saved) -> str:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise _unreadable(path, "it is not a regular file")
-            found, num_bytes = _header(path, file, status.st_size)
-            _check(path, found, chosen(saved, "module"))
+            found, num_bytes = read_header(str(path), file, status.st_size)
+            check_tensors(str(path), found, chosen(saved, "module"), hint=HINT)
             zeros = {name: entry for name, entry in saved.tensors.items() if name.startswith(_ZERO)}
             blocks = list(_stored(store, path, file, num_bytes))
     except OSError as err:
         raise _unreadable(path, str(err.strerror)) from err
     tensors = {f"module/{name}": entry for name, entry in found.items()}
     for name, entry in sorted(zeros.items()):
-        tensors[name] = _whole(entry["dtype"], entry["shape"], num_bytes)
+        tensors[name] = whole_tensor(entry["dtype"], entry["shape"], num_bytes)
         num_bytes += num_items(entry["shape"]) * ITEM_BYTES[entry["dtype"]]
     blocks += _zeros(store, num_bytes - sum(block.size_bytes for block in blocks))
     position: dict[str, Any] = {"step": 0, "epoch": 0, "best_loss": None, "best_epoch": 0, "history": [], "epoch_loss": 0.0}
@@ -60,8 +60,17 @@ def imported(store: Store, path: Path, like: Manifest, saved: Saved) -> str:
     return store.manifests.put(Manifest(kind="checkpoint", files=files, meta=meta))
 
 
-def _header(path: Path, file: IO[bytes], size: int) -> tuple[dict[str, ChunkedEntry], int]:
-    """Return the tensors and the bytes of all of them; each tensor is a chunk at its place among these."""
+def read_header(path: str, file: IO[bytes], size: int) -> tuple[dict[str, ChunkedEntry], int]:
+    """Return the tensors of a file and the bytes of all of them; each tensor is a chunk at its place among these.
+
+    Args:
+        path: what messages call the file.
+        file: at its beginning.
+        size: of the file, in bytes.
+
+    Raises:
+        DataError: `weights.unreadable`, not a file of safetensors.
+    """
     length = int.from_bytes(file.read(8), "little")
     if size < 10 or length > MAX_HEADER_BYTES or 8 + length > size:
         raise _unreadable(path, f"it has {size} bytes, and its first 8 do not give the length of a header")
@@ -90,7 +99,7 @@ def _entries(values: Mapping[str, Any], num_bytes: int) -> dict[str, ChunkedEntr
         shape, (start, stop) = value["shape"], value["data_offsets"]
         if not isinstance(shape, list) or not all(type(number) is int and number >= 0 for number in [*shape, start, stop]):
             raise ValueError(f"tensor {name[:80]!r}: shape and data_offsets are not whole numbers from 0")
-        entry = _whole(_DTYPES[value["dtype"]], shape, start)
+        entry = whole_tensor(_DTYPES[value["dtype"]], shape, start)
         if stop - start != num_items(shape) * ITEM_BYTES[entry["dtype"]]:
             raise ValueError(f"tensor {name[:80]!r}: {stop - start} bytes are not those of {value['dtype']} {shape}")
         found[name] = entry
@@ -105,8 +114,12 @@ def _entries(values: Mapping[str, Any], num_bytes: int) -> dict[str, ChunkedEntr
     return found
 
 
-def _check(path: Path, found: Mapping[str, ChunkedEntry], wanted: Mapping[str, ChunkedEntry]) -> None:
-    """Raise for tensors that are missing, too many, or of another shape or dtype."""
+def check_tensors(path: str, found: Mapping[str, ChunkedEntry], wanted: Mapping[str, ChunkedEntry], *, hint: str) -> None:
+    """Check that a file has the tensors of a model.
+
+    Raises:
+        DataError: `weights.other`, some are missing, too many, or of another shape or dtype.
+    """
     missing, extra = sorted(set(wanted) - set(found)), sorted(set(found) - set(wanted))
     reasons = [f"{what}: {', '.join(names[:20])}" for what, names in (("missing", missing), ("not in the model", extra)) if names]
     for name in sorted(set(found) & set(wanted)):
@@ -114,7 +127,7 @@ def _check(path: Path, found: Mapping[str, ChunkedEntry], wanted: Mapping[str, C
         if (here["dtype"], here["shape"]) != (there["dtype"], there["shape"]):
             reasons.append(f"{name} is {here['dtype']} {here['shape']}, the model has {there['dtype']} {there['shape']}")
     if reasons:
-        raise DataError("weights.other", f"{path} does not fit the model: {'; '.join(reasons[:10])}", hint=HINT)
+        raise DataError("weights.other", f"{path} does not fit the model: {'; '.join(reasons[:10])}", hint=hint)
 
 
 def _stored(store: Store, path: Path, file: IO[bytes], num_bytes: int) -> Iterator[FileEntry]:
@@ -136,10 +149,11 @@ def _zeros(store: Store, num_bytes: int) -> list[FileEntry]:
     return blocks
 
 
-def _whole(dtype: str, shape: list[int], offset: int) -> ChunkedEntry:
+def whole_tensor(dtype: str, shape: list[int], offset: int) -> ChunkedEntry:
+    """Return a tensor that is one chunk, at this place among the bytes of all tensors."""
     chunk = Chunk(offsets=[0] * len(shape), sizes=shape, rank=0, offset=offset)
     return ChunkedEntry(dtype=dtype, shape=shape, chunks=[chunk] if all(shape) else [])
 
 
-def _unreadable(path: Path, reason: str) -> DataError:
+def _unreadable(path: Path | str, reason: str) -> DataError:
     return DataError("weights.unreadable", f"{path} is not a file of safetensors: {reason}", hint="save the weights with safetensors")

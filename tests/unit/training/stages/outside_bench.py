@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import xgboost
 from numpy.typing import NDArray
 
@@ -64,10 +65,13 @@ class OutsideBench(EvaluateBench):
         manifest = self.store.manifests.get(self.dataset_uri, kind="dataset")
         return FittedTransforms.from_json(self.store.objects.get_bytes(manifest.files["transforms.json"].digest))
 
+    def raw(self, folder: Path, split: str) -> pd.DataFrame:
+        """Return a split's rows as they were read."""
+        return DatasetReader(self.store, self.store.manifests.get(self.dataset_uri), folder).rows(split)
+
     def cells(self, folder: Path, split: str, transforms: FittedTransforms | None = None) -> tuple[Matrix, NDArray[np.float64]]:
         """Return the input of a model and the labels of a split's rows."""
-        reader = DatasetReader(self.store, self.store.manifests.get(self.dataset_uri), folder)
-        frame = reader.rows(split)
+        frame = self.raw(folder, split)
         return (transforms or self.transforms).apply(frame, serving=True), frame[LABEL].to_numpy(dtype=np.float64)
 
 

@@ -51,9 +51,8 @@ def test_trees_from_outside_are_measured_and_decided_about_as_any_other(
     manifest = bench.store.manifests.get(model.artifact_uri, kind="model")
     predictor = load_predictor(bench.store.manifests.fetch(manifest, tmp_path / "model"))
     frame = bench.cells(tmp_path / "rows", "test")[0]
-    raw = _frame(bench, tmp_path)
     expected = trees.predict(xgboost.DMatrix(frame.as_floats(), feature_names=[cell.name for cell in frame.layout]))
-    assert np.allclose(predictor.predict(raw), expected, atol=1e-6)
+    assert np.allclose(predictor.predict(bench.raw(tmp_path / "raw", "test")), expected, atol=1e-6)
     evaluation, record = bench.evaluate(model)
     # Measured, not as claimed.
     assert 0.7 < record["metrics"]["auc"] < 0.98
@@ -72,12 +71,6 @@ def test_trees_from_outside_are_measured_and_decided_about_as_any_other(
     page = bench.store.objects.get_bytes(bench.store.manifests.get(evaluation.artifact_uri).files["report.html"].digest).decode()
     assert "trained elsewhere: " in page
     assert "best epoch" not in page
-
-
-def _frame(bench: OutsideBench, folder: Path) -> Any:
-    from training.data.dataset_reader import DatasetReader
-
-    return DatasetReader(bench.store, bench.store.manifests.get(bench.dataset_uri), folder / "raw").rows("test")
 
 
 def test_json_and_ubj_of_the_same_trees_are_the_same_model(bench: OutsideBench, trees: xgboost.Booster) -> None:

@@ -1,0 +1,91 @@
+"""Weights of the pipeline's own torch model from outside: taken where the tensors are those of its module, else refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load, save
+
+from tests.unit.training.stages.evaluate_bench import SPEC
+from tests.unit.training.stages.outside_bench import OutsideBench
+from training.data.shards import describe_layout
+from training.models.base import load_family
+from training.models.predictor import load_predictor
+from training.models.torch_family import TorchFamily, architecture_of
+from training.runtime.provenance import CHECKOUT
+
+LOGISTIC = "shop_models.logistic:Logistic"
+TRAIN = "train: {model: boosted_trees, seed: 3, epochs: 20, learning_rate: 0.3, settings: {max_depth: 3}}"
+Tensors = dict[str, torch.Tensor]
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OutsideBench]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+        patch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path_factory.mktemp('database')}/nightshift.db")
+        patch.setattr("training.engine.tracking.CLOSE_SECONDS", 0.2)
+        patch.setenv("NIGHTSHIFT_MODEL_PACKAGES", "shop_models")
+        patch.syspath_prepend(str(CHECKOUT / "docs" / "examples" / "cancelled_orders"))
+        text = SPEC.replace(TRAIN, f"train: {{model: '{LOGISTIC}', seed: 3, epochs: 2, learning_rate: 0.1}}")
+        yield OutsideBench(tmp_path_factory.mktemp("weights"), "binary", text=text)
+
+
+@pytest.fixture
+def module(bench: OutsideBench) -> torch.nn.Module:
+    family = load_family(LOGISTIC)
+    assert isinstance(family, TorchFamily)
+    torch.manual_seed(1)
+    features = describe_layout(bench.transforms.layout, has_group=False)["features"]
+    return family.build(architecture_of(bench.spec, features))
+
+
+def test_weights_from_outside_score_as_their_module_does(bench: OutsideBench, module: torch.nn.Module, tmp_path: Path) -> None:
+    model = bench.registered(save(module.state_dict()), "safetensors", metrics={"auc": 0.9})
+    manifest = bench.store.manifests.get(model.artifact_uri, kind="model")
+    assert (manifest.meta["family"], manifest.meta["registered"]["format"]) == (LOGISTIC, "safetensors")
+    predictor = load_predictor(bench.store.manifests.fetch(manifest, tmp_path / "model"))
+    matrix, _ = bench.cells(tmp_path / "rows", "test")
+    with torch.inference_mode():
+        batch = {"features_float": torch.from_numpy(matrix.floats.copy()), "features_int": torch.from_numpy(matrix.ints.copy())}
+        expected = torch.sigmoid(module(batch)).numpy()
+    assert np.allclose(predictor.predict(bench.raw(tmp_path / "raw", "test")), expected, atol=1e-6)
+
+
+def _changed(change: Callable[[Tensors], object]) -> Callable[[bytes], bytes]:
+    def changed(data: bytes) -> bytes:
+        tensors = load(data)
+        change(tensors)
+        return save(tensors)
+
+    return changed
+
+
+FAULTS: dict[str, tuple[Callable[[bytes], bytes], str, tuple[str, ...]]] = {
+    "missing and extra": (
+        _changed(lambda tensors: tensors.update(planted=tensors.pop("numbers.bias"))),
+        "weights.other",
+        ("missing: numbers.bias", "not in the model: planted"),
+    ),
+    "shape": (_changed(lambda tensors: tensors.update({"numbers.weight": torch.zeros(1, 9)})), "weights.other", ("[1, 9]", "[1, 2]")),
+    "dtype": (_changed(lambda tensors: tensors.update({"numbers.bias": torch.zeros(1).half()})), "weights.other", ("float16",)),
+    "not finite": (
+        _changed(lambda tensors: tensors.update({"numbers.bias": torch.tensor([float("nan")])})),
+        "weights.not_finite",
+        ("numbers.bias",),
+    ),
+    "cut": (lambda data: data[:-1], "weights.unreadable", ("bytes",)),
+    "no header": (lambda data: b"\xff" * 7 + b"\x00" + data[8:], "weights.unreadable", ("header",)),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_other_tensors_than_the_modules_are_refused_by_name(bench: OutsideBench, module: torch.nn.Module, fault: str) -> None:
+    change, code, words = FAULTS[fault]
+    error = bench.refused(change(save(module.state_dict())), "safetensors", work=fault)
+    assert error["code"] == code
+    assert [each for each in words if each not in error["message"]] == [], error["message"]
