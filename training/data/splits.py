@@ -175,14 +175,17 @@ def check_labels(label: NDArray[np.float32], rows: Mapping[str, NDArray[np.int64
 
     Raises:
         DataError: `label.single_class`, all rows have one label; `label.missing_in_split`, the labels are 0 and 1, and a
-            split has only one of them.
+            split has only one of them, or there are several classes and the training rows have only one.
     """
     least, most = label.min(), label.max()
     if least == most:
         raise DataError("label.single_class", f"all {len(label)} rows have the label {_value(least, names)}", hint="check data.label")
-    if task == "regression" or not all(np.isin(label[part], (0.0, 1.0)).all() for part in slices_of(len(label))):
+    if task == "regression":
         return
-    for name, numbers in rows.items():
+    is_yes_or_no = all(np.isin(label[part], (0.0, 1.0)).all() for part in slices_of(len(label)))
+    if not is_yes_or_no and task != "multiclass":
+        return
+    for name, numbers in rows.items() if is_yes_or_no else [("train", rows["train"])]:
         first = label[numbers[0]]
         if all((label[numbers[part]] == first).all() for part in slices_of(len(numbers))):
             message = f"split {shown(name)}: all {len(numbers)} rows have the label {_value(first, names)}"

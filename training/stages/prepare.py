@@ -37,7 +37,7 @@ from training.data.target_encoding import TargetRows, frame_fold_numbers
 from training.data.transforms import FeaturePlan, FittedTransforms, Matrix
 from training.data.window_plan import window_columns
 from training.errors import DataError, shown
-from training.models.shard_rows import check_counts
+from training.models.learnable import check_learnable
 from training.runtime.runner import Outcome, StageContext, main
 from training.spec import PipelineSpec
 from training.spec.families import descriptor_of
@@ -47,7 +47,6 @@ from training.store import Manifest, set_run_ref
 logger = logging.getLogger(__name__)
 
 MAX_CLASSES_SHOWN: Final = 20
-OF_COUNTS: Final = ("poisson", "log")
 """Values of `train.settings.objective` that take labels >= 0."""
 
 Rows = Mapping[str, NDArray[np.int64]]
@@ -189,7 +188,7 @@ def _divide(spec: PipelineSpec, frame: Frame, bounds: SplitBounds, scratch: Scra
         rows = divide(spec, frame, bounds, groups, times, scratch)
     label, classes = _labels(spec, frame, rows, scratch)
     check_labels(label, rows, task=spec.evaluate.task, names=() if classes is None else classes.names)
-    _check_objective(spec, label, rows)
+    check_learnable(spec, label, rows, () if classes is None else classes.learned)
     weight = spec.data.weight
     weights = None if weight is None else weight_column(frame, rows, scratch, column=weight)
     frame = frame if classes is None else frame.with_label(label)
@@ -359,19 +358,6 @@ def _check_numbers(matrix: Matrix) -> None:
         message = f"feature {shown(name)}: {int(missing[:, place].sum())} of {len(missing)} rows that were looked at lack a number"
         hint = f"the model family takes none that is missing: set prepare.features.{name}.fill: mean, or the transform bucket"
         raise DataError("feature.missing", message, hint=hint)
-
-
-def _check_objective(spec: PipelineSpec, label: NDArray[np.float32], rows: Rows) -> None:
-    """Refuse labels that the objective of the training cannot learn; it would refuse them itself, later.
-
-    Raises:
-        DataError: `label.negative`.
-    """
-    objective = spec.train.settings.get("objective")
-    if objective not in OF_COUNTS or label.min() >= 0:
-        return
-    for split in SHARDED_SPLITS:
-        check_counts(label[rows[split]], objective)
 
 
 def _scalars(divided: Divided, transforms: FittedTransforms) -> dict[str, Scalar]:

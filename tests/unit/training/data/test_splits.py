@@ -91,6 +91,16 @@ def test_labels_that_teach_nothing_are_refused(label: list[float], code: str | N
     assert caught.value.code == code
 
 
+def test_training_rows_of_one_of_several_classes_are_refused() -> None:
+    rows = {"train": np.array([0, 1]), "validation": np.array([2, 3]), "test": np.array([4, 5])}
+    check_labels(np.array([0, 2, 1, 1, 2, 2], dtype=np.float32), rows, task="multiclass")
+    label = np.array([2, 2, 0, 1, 2, 1], dtype=np.float32)
+    check_labels(label, rows, task="ranking")
+    with pytest.raises(DataError, match="split 'train': all 2 rows have the label 'c'") as caught:
+        check_labels(label, rows, task="multiclass", names=("a", "b", "c"))
+    assert caught.value.code == "label.missing_in_split"
+
+
 def test_numbers_to_estimate_may_be_all_zero_in_a_split() -> None:
     label = np.array([0, 1, 0, 0, 1, 0], dtype=np.float32)
     rows = {"train": np.array([0, 1]), "validation": np.array([2, 3]), "test": np.array([4, 5])}
