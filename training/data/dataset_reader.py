@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from training.data.dataset import Part, columns_of, parts_of
 from training.data.engines.engine import BATCH_ROWS
-from training.data.frames import names_of_changing_types, nullable_columns, pandas_column, pandas_rows
+from training.data.frames import names_of_changing_types, narrow_type, nullable_type, pandas_column, pandas_rows
 from training.data.scratch_arrays import ScratchArrays
 from training.store import Manifest, Store
 
@@ -33,6 +33,7 @@ class DatasetReader:
         self.parts = parts_of(dataset)
         columns = columns_of(dataset)
         self._nulls = None if columns is None else {column.name: column.nulls for column in columns}
+        self._types: dict[str, str | None] = {}
         names = [name for part in self.parts for name in (part.name, *part.number_files.values())]
         self._folder = store.manifests.fetch(dataset, folder, names)
 
@@ -44,12 +45,17 @@ class DatasetReader:
     def schema(self) -> pa.Schema:
         return pq.read_schema(self._folder / self.parts[0].name)
 
-    @cached_property
-    def nullable(self) -> frozenset[str]:
-        """See `nullable_columns`."""
-        if self._nulls is None:
-            return nullable_columns(self)
-        return frozenset(name for name in names_of_changing_types(self.schema) if self._nulls[name])
+    def nullable(self, names: Sequence[str]) -> dict[str, str]:
+        """Return what `nullable_columns` does for some columns. Of 64-bit integers with a null, all rows are read, once."""
+        changing = set(names_of_changing_types(self.schema))
+        for name in changing.intersection(names) - self._types.keys():
+            kind = self.schema.field(name).type
+            if self._nulls is not None and (not self._nulls[name] or narrow_type(kind) is not None):
+                self._types[name] = narrow_type(kind) if self._nulls[name] else None
+            else:
+                self._types[name] = nullable_type(kind, self.column_batches(name))
+        found = {name: self._types.get(name) for name in names}
+        return {name: kind for name, kind in found.items() if kind is not None}
 
     def column(self, name: str) -> pa.ChunkedArray:
         """Return one column of all rows."""
@@ -101,7 +107,7 @@ class DatasetReader:
 
         Column types do not depend on the batch. In memory are one row group of a part and fewer than two batches.
         """
-        return (pandas_rows(rows, self.nullable) for rows in self.tables(numbers, columns, batch_rows=batch_rows))
+        return (pandas_rows(rows, self.nullable(columns)) for rows in self.tables(numbers, columns, batch_rows=batch_rows))
 
     def tables(self, numbers: NDArray[np.int64], columns: Sequence[str], *, batch_rows: int = BATCH_ROWS) -> Iterator[pa.Table]:
         """Yield what `batches` does as tables."""
@@ -146,7 +152,7 @@ class DatasetReader:
 
     def _frame(self, tables: Iterator[pa.Table], columns: Sequence[str] | None) -> pd.DataFrame:
         found = list(tables) or [self.schema.empty_table().select(list(columns or self.schema.names))]
-        return pandas_rows(pa.concat_tables(found), self.nullable)
+        return pandas_rows(pa.concat_tables(found), self.nullable(columns or self.schema.names))
 
     def _numbers(self, part: Part, split: str) -> NDArray[np.int64]:
         if split not in part.number_files:

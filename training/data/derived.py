@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from training.data.frames import FIRST_INEXACT
 from training.errors import DataError, shown
 from training.sql.expressions import columns_of, quoted
 
@@ -87,16 +89,25 @@ def as_declared(values: pa.Array | pa.ChunkedArray, type_: str | None, name: str
         type_: the YAML's; None: a file of an earlier version has none.
 
     Raises:
-        DataError: `schema.type`, a value is not of the type.
+        DataError: `schema.type`, a value is not of the type; `transform.precision`, an integer from 2**53 came as float64.
     """
     is_number = pa.types.is_integer(values.type) or pa.types.is_floating(values.type) or pa.types.is_null(values.type)
     if type_ is None or type_ not in ARROW_NUMBERS or not is_number or values.type == ARROW_NUMBERS[type_]:
         return values
+    if type_ == "int64" and pa.types.is_float64(values.type):
+        _check_exact(values, name)
     try:
         return values.cast(ARROW_NUMBERS[type_], safe=not type_.startswith(("float", "double")))
     except pa.ArrowInvalid as err:
         message = f"column {shown(name)} is declared as {type_}: {str(err).splitlines()[0]}"
         raise DataError("schema.type", message, hint="give values of the declared type") from err
+
+
+def _check_exact(values: pa.Array | pa.ChunkedArray, name: str) -> None:
+    large = pc.filter(values, pc.greater_equal(pc.abs(values), float(FIRST_INEXACT)))
+    if len(large):
+        message = f"column {shown(name)}: {len(large)} values from 2**53, such as {large[0].as_py():.0f}: float64 lacks some integers there"
+        raise DataError("transform.precision", message, hint="give integers as int64, or as pandas' Int64 where one is missing")
 
 
 def check_baseline(spec: PipelineSpec) -> None:

@@ -31,6 +31,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from training.contracts import JsonObject
+from training.data.frames import FIRST_INEXACT
 from training.errors import DataError, shown
 
 MAX_REMEMBERED: Final = 1 << 17
@@ -81,7 +82,8 @@ class Encoder(Protocol):
         """Return [n] of `dtype`.
 
         Raises:
-            DataError: `schema.type`, the column is not of a kind that this transform takes.
+            DataError: `schema.type`, the column is not of a kind that this transform takes; `transform.precision`, it has floats where the
+                fitted integers need all digits.
         """
 
     def parameters(self) -> JsonObject:
@@ -150,6 +152,7 @@ class Category:
     def __init__(self, *, values: list[Any], pooled: bool = False) -> None:
         self.values, self.pooled = values, pooled
         self._is_text = bool(values) and isinstance(values[0], str)
+        self._has_large = not self._is_text and any(abs(value) >= FIRST_INEXACT for value in values)
         self._index = (
             pd.Index(values, dtype=object) if self._is_text else pd.Index(np.asarray(values, dtype=None if values else np.float64))
         )
@@ -163,11 +166,24 @@ class Category:
             wanted = "text" if self._is_text else "numbers"
             raise DataError("schema.type", f"column {shown(name)} holds {column.dtype}, its categories were fitted on {wanted}")
         # get_indexer says -1 for what is not there, a missing value included.
-        looked_up = pd.Index(column.astype(object)) if self._is_text else pd.Index(exact(column, name))
-        ids: NDArray[np.int32] = (self._index.get_indexer(looked_up) + 1).astype(np.int32)
+        ids = (self._places(column, name) + 1).astype(np.int32)
         if self.pooled:
             ids[(ids == 0) & column.notna().to_numpy()] = len(self.values) + 1
         return ids
+
+    def _places(self, column: pd.Series[Any], name: str) -> NDArray[np.intp]:
+        """Return [n]: the place of each value among the fitted ones, -1 for any other."""
+        values: Any = column.astype(object) if self._is_text else exact(column, name)
+        places: NDArray[np.intp]
+        if not self._has_large or values.dtype.kind != "f":
+            places = self._index.get_indexer(pd.Index(values))
+            return places
+        check_exact(values, name)
+        # Looked up as floats, neighbours among the fitted integers would be equal.
+        is_whole = np.isfinite(values) & (values == np.floor(values))
+        places = np.full(len(values), -1, dtype=np.intp)
+        places[is_whole] = self._index.get_indexer(pd.Index(values[is_whole].astype(np.int64)))
+        return places
 
     def parameters(self) -> JsonObject:
         return {"values": self.values, **({"pooled": True} if self.pooled else {})}
@@ -203,7 +219,8 @@ def _remembered_hash(value: str | float) -> int:
 class Hash:
     buckets: int
     exact: bool = False
-    """Whether integers that float64 lacks are told from their neighbours: training rows had some. Models made earlier do not do it."""
+    """Whether integers that float64 lacks are told from their neighbours: training rows had some. Models made earlier do not do it. Where
+    training rows had none, such an integer has the bucket of its float64, in evaluation and serving alike."""
     kind: ClassVar[str] = "hash"
     dtype: ClassVar[CellType] = "int32"
 
@@ -215,6 +232,8 @@ class Hash:
         # Numbers hash as float64, so that 7, 7.0 and a nullable 7 are one value, and so that -0.0 is 0.0.
         is_plain = is_text(column) or (self.exact and pd.api.types.is_integer_dtype(column.dtype))
         raw = column if is_plain else pd.Series(numbers(column, name) + 0.0)
+        if self.exact and not is_plain:
+            check_exact(numbers(raw, name), name)
         codes, values = pd.factorize(raw)
         found = values.tolist()
         if not self.exact:
@@ -310,8 +329,26 @@ def logarithms(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.log1p(np.where(values < 0, np.nan, values))
 
 
-def exact(column: pd.Series[Any], name: str) -> NDArray[Any]:
-    """Return [n] int64 where that loses nothing (ids above 2**53 are not float64), float64 otherwise."""
-    if pd.api.types.is_integer_dtype(column.dtype) and not column.hasnans:
-        return column.to_numpy(dtype=np.int64)
+def exact(column: pd.Series[Any], name: str) -> Any:
+    """Return [n] int64, or pandas' Int64 where one is missing, of integers: those above 2**53 are not float64. Others as float64."""
+    if pd.api.types.is_integer_dtype(column.dtype):
+        return column.astype("Int64").array if column.hasnans else column.to_numpy(dtype=np.int64)
     return numbers(column, name)
+
+
+def inexact(name: str, count: int, example: float) -> DataError:
+    """Return the error of a feature with float64 that may be an integer or its neighbour."""
+    message = f"feature {shown(name)}: {count} values from 2**53, such as {example:.0f}: float64 lacks some integers there"
+    hint = "give integers as int64, or as pandas' Int64 where one is missing; or derive a text from the column in data.source.derive"
+    return DataError("transform.precision", message, hint=hint)
+
+
+def check_exact(values: NDArray[np.float64], name: str) -> None:
+    """Refuse floats that may have been other integers, where integers are told apart.
+
+    Raises:
+        DataError: `transform.precision`.
+    """
+    wrong = values[(np.abs(values) >= FIRST_INEXACT) & np.isfinite(values)]
+    if len(wrong):
+        raise inexact(name, len(wrong), float(wrong[0]))

@@ -24,13 +24,15 @@ from training.data.encoders import (
     Log,
     ScaledNumber,
     Standard,
+    inexact,
     is_text,
     logarithms,
     numbers,
 )
 from training.data.exact_sums import ExactMoments, ExactSum
+from training.data.frames import FIRST_INEXACT
 from training.data.quantiles import Quantiles
-from training.data.value_numbers import FIRST_INEXACT, ValueNumbers, inexact, infinite
+from training.data.value_numbers import ValueNumbers, infinite
 from training.errors import DataError, shown
 
 DEFAULT_MAX_CATEGORIES: Final = 1_000_000

@@ -23,6 +23,7 @@ from training.data.datetimes import DatetimeFit, DatetimeId, DatetimeNumber
 from training.data.derived import ARROW_NUMBERS, Derived, as_declared, check_derived, derive
 from training.data.encoders import ENCODERS, CellType, Encoder, EncoderSettings, ScaledNumber
 from training.data.fits import BucketFit, CategoryFit, Fit, HashFit, IdentityFit, NumberFit
+from training.data.frames import pandas_column
 from training.data.target_encoding import TargetEncode, TargetFit, TargetRows
 from training.data.text_grams import TextFit, TextGrams
 from training.data.transforms_file import FORMAT_VERSION, column_of, format_version, malformed, raw_columns, read_transforms
@@ -302,7 +303,7 @@ class FittedTransforms:
         if not self.derived or not self._derive_from <= columns.keys():
             return columns
         made = self.derive(frame)
-        return columns | {name: made[name].to_pandas() for name in made.column_names}
+        return columns | {name: pandas_column(name, made[name]) for name in made.column_names}
 
     @staticmethod
     def _check_present(frame: pd.DataFrame, names: Collection[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 import tempfile
 from pathlib import Path
@@ -15,15 +14,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from training.data.encoders import exact, is_text
+from training.data.encoders import exact, inexact, is_text
+from training.data.frames import FIRST_INEXACT
 from training.errors import DataError, shown
 from training.sql.expressions import hardened, literal
 
 QUERY_BYTES: Final = 2**30
 HELD_VALUES: Final = 1 << 18
 """So many different values without a limit are in memory; more are one run on disk."""
-FIRST_INEXACT: Final = 1 << 53
-"""Below it float64 has every integer; at it, the next one has become equal."""
 
 
 class ValueRuns:
@@ -83,7 +81,7 @@ class ValueNumbers:
         """[different values] rows."""
         self.num_rows = 0
         """Missing ones included."""
-        self._has_floats = False
+        self._has_fractions = False
 
     @property
     def values(self) -> list[Any]:
@@ -104,9 +102,9 @@ class ValueNumbers:
         raw: Any = column
         if not is_text(column):
             raw = exact(column, self._name)
-            # Also integers of which one is missing here or elsewhere: pandas has them as floats.
-            self._has_floats |= raw.dtype.kind == "f"
         codes, values = pd.factorize(raw)
+        if not isinstance(raw, pd.Series) and raw.dtype.kind == "f":
+            self._look_at_floats(values, np.bincount(codes + 1, minlength=len(values) + 1)[1:])
         found = np.empty(len(values) + 1, dtype=np.int64)
         found[-1] = -1
         if not self.is_above_limit:
@@ -136,8 +134,6 @@ class ValueNumbers:
         if self._strange is not None:
             message = f"feature {shown(self._name)}: its values are neither texts nor numbers, such as {self._strange}"
             raise DataError("schema.type", message, hint="derive a text or a number in prepare.derive, or use the transform datetime")
-        if not self._has_floats:
-            return
         if self._num_infinite:
             raise infinite(self._name, self._num_infinite, self.num_rows)
         if self._num_inexact:
@@ -159,12 +155,14 @@ class ValueNumbers:
         if self._runs is None or not self._runs.paths:
             return self.listed(self.by_frequency()[:top])
         self._write_run(self._runs)
-        return [_plain(value) for value in self._runs.most_frequent(top, as_floats=self._has_floats)]
+        return [_plain(value) for value in self._runs.most_frequent(top, as_floats=self._is_double)]
 
     def _array(self) -> pa.Array:
         values = list(self._number_of)
-        # Other batches may have had integers: pandas goes by what is missing, where a column is derived.
-        return pa.array(map(float, values), pa.float64()) if self._has_floats else pa.array(values)
+        if self._is_double:
+            return pa.array(map(float, values), pa.float64())
+        # Integers of which one is missing are floats in pandas, in some batches or all.
+        return pa.array(values if values and isinstance(values[0], str) else map(int, values))
 
     def _write_run(self, runs: ValueRuns) -> None:
         self._look()
@@ -173,25 +171,30 @@ class ValueNumbers:
             runs.write(self._array(), self.counts)
         self._number_of, self.counts = {}, np.zeros(0, dtype=np.int64)
 
+    @property
+    def _is_double(self) -> bool:
+        """Whether some values are no integers of 64 bits; those that are refused may be anything."""
+        return self._has_fractions or bool(self._num_infinite or self._num_inexact)
+
+    def _look_at_floats(self, values: NDArray[np.float64], counts: NDArray[np.int64]) -> None:
+        """Add what is wrong with floats.
+
+        Args:
+            values: [values], different ones.
+            counts: [values] rows of each.
+        """
+        is_finite = np.isfinite(values)
+        self._num_infinite += int(counts[~is_finite].sum())
+        self._has_fractions |= bool((values[is_finite] != np.floor(values[is_finite])).any())
+        large = np.flatnonzero(is_finite & (np.abs(values) >= FIRST_INEXACT))
+        if len(large):
+            self._inexact = self._inexact if self._num_inexact else float(values[large[0]])
+            self._num_inexact += int(counts[large].sum())
+
     def _look(self) -> None:
-        """Add what is wrong with the values that are in memory."""
-        for (value, _number), count in zip(self._number_of.items(), self.counts.tolist(), strict=False):
-            if not isinstance(value, str | int | float):
-                self._strange = value if self._strange is None else self._strange
-            elif isinstance(value, str):
-                continue
-            elif math.isinf(value):
-                self._num_infinite += count
-            elif abs(value) >= FIRST_INEXACT:
-                self._inexact = self._inexact if self._num_inexact else float(value)
-                self._num_inexact += count
-
-
-def inexact(name: str, count: int, example: float) -> DataError:
-    """Return the error of a feature with float64 that may be an integer or its neighbour."""
-    message = f"feature {shown(name)}: {count} values from 2**53, such as {example:.0f}: float64 lacks some integers there"
-    hint = "derive a text from the column in data.source.derive; integers of a column without missing values are exact"
-    return DataError("transform.precision", message, hint=hint)
+        """Note a value in memory that is neither a text nor a number."""
+        if self._strange is None:
+            self._strange = next((value for value in self._number_of if not isinstance(value, str | int | float)), None)
 
 
 def infinite(name: str, num_infinite: int, num_rows: int) -> DataError:

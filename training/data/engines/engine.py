@@ -8,7 +8,7 @@ A further engine is one class and its row in `training.data.engines.registry`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
@@ -48,8 +48,8 @@ class Frame(Protocol):
         ...
 
     @property
-    def nullable(self) -> frozenset[str]:
-        """The columns of integers and booleans that have a null in any row."""
+    def nullable(self) -> Mapping[str, str]:
+        """The columns of integers and booleans that have a null in any row, with their type in pandas (`frames.nullable_columns`)."""
         ...
 
     def batches(self) -> Iterator[pa.Table]:

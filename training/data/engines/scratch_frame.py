@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from training.data.derived import Derived, number_types
 from training.data.engines.engine import BATCH_ROWS, Frame
-from training.data.frames import names_of_changing_types, pandas_rows
+from training.data.frames import nullable_columns, pandas_column, pandas_rows
 from training.data.joins import LABEL
 from training.data.transforms import FeaturePlan, FittedTransforms
 from training.runtime.stage_memory import engine_memory_bytes
@@ -90,10 +90,8 @@ class ScratchFrame:
             yield rows.column(name)
 
     @functools.cached_property
-    def nullable(self) -> frozenset[str]:
-        return frozenset(
-            name for name in names_of_changing_types(self.schema) if any(values.null_count for values in self.column_batches(name))
-        )
+    def nullable(self) -> dict[str, str]:
+        return nullable_columns(self)
 
     def filtered(self, kept: NDArray[np.bool_]) -> ScratchFrame:
         if self.kept is not None:
@@ -181,5 +179,6 @@ def _training_columns(frame: Frame, training: NDArray[np.bool_], plan: FittedTra
         rows = pandas_rows(batch if kept.all() else batch.filter(pa.array(kept)), frame.nullable)
         columns: dict[str, pd.Series[Any]] = {str(name): rows[name] for name in rows.columns}
         if made:
-            columns |= {name: column for name, column in plan.derive(rows).select(made).to_pandas().items()}
+            found = plan.derive(rows)
+            columns |= {name: pandas_column(name, found[name]) for name in made}
         yield columns

@@ -100,6 +100,7 @@ def feature_tables_fit(data: Data) -> Iterator[Finding]:
             yield Finding((*path, "table"), "table.clash", f"there is a table {table.table} already", "give each table a different name")
         tables.add(table.table)
         yield from _feature_table(path, table)
+        yield from _keys_of_a_kind(path, table, data.source.types)
         for name, column in table.joined.items():
             at = next(key for key, found in table.columns.items() if found is column)
             place = (*path, "columns", at)
@@ -115,6 +116,16 @@ def _columns_of_source(data: Data) -> dict[str, Taken]:
     source, path = data.source, ("data", "source")
     groups = ((path, "derive", source.derive), (path, "columns", source.columns))
     return {name.lower(): Taken(name, source.table, (*at, key, name)) for at, key, columns in groups for name in columns}
+
+
+def _keys_of_a_kind(path: Path, table: FeatureTable, types: Mapping[str, str]) -> Iterator[Finding]:
+    for ours, theirs in table.on.items():
+        kinds = types.get(ours), table.columns[theirs].type if theirs in table.columns else None
+        if kinds[0] != kinds[1] and "int64" in kinds and set(kinds) & {"float", "double"}:
+            message = (
+                f"{ours} is of type {kinds[0]}, {table.table}.{theirs} of type {kinds[1]}: integers from 2**53 would be joined as others"
+            )
+            yield Finding((*path, "on", ours), "column.type", message, "declare both as int64, or both as string")
 
 
 def _feature_table(path: Path, table: FeatureTable) -> Iterator[Finding]:

@@ -128,6 +128,26 @@ def test_key_that_occurs_twice_in_a_feature_table_is_refused(tmp_path: Path, mai
     assert "1 keys stand more than once: place='a'" in error.message
 
 
+def test_integers_from_2_53_beside_a_missing_one_are_joined_by_all_their_digits(tmp_path: Path, main: MainTable) -> None:
+    large = 2**53
+    rows = pq.read_table(main.paths[0]).append_column("user", pa.array([large, None, large + 1], pa.int64()))
+    pq.write_table(rows, main.paths[0])
+    main = dataclasses.replace(main, columns={**main.columns, "user": "user"})
+    on = {"user": "user"}
+    seen = {"user": [large + 1, large, None], "at": [NOON - 9 * HOUR] * 3, "clicks": [11, 10, 12]}
+    clicks = FeatureTable(name="clicks", paths=[write(tmp_path / "c.parquet", seen)], on=on, columns={"clicks": "c"}, event_time="at")
+    ages = FeatureTable(
+        name="ages", paths=[write(tmp_path / "ages.parquet", {"user": [large + 1, large], "age": [31, 30]})], on=on, columns={"age": "age"}
+    )
+
+    frame = join(tmp_path, main, clicks, ages).sort_values("id")
+
+    ids = rows["id"].to_pylist()
+    expected = {ids[0]: (10, 30), ids[2]: (11, 31)}
+    assert {int(row.id): (row.c, row.age) for row in frame.itertuples() if not np.isnan(row.age)} == expected
+    assert frame["c"].isna().sum() == 1
+
+
 def test_row_whose_label_is_not_known_yet_is_left_out(tmp_path: Path, main: MainTable) -> None:
     assert join(tmp_path, dataclasses.replace(main, label_known_at="landed"))["id"].tolist() == [1, 3]
 

@@ -404,11 +404,13 @@ def test_target_encoding_is_equal_in_any_batches() -> None:
     assert one.tobytes() == other.tobytes()
 
 
-def test_integers_from_2_53_of_which_one_is_missing_in_another_batch_are_no_categories() -> None:
+def test_integers_from_2_53_are_categories_in_full_and_refused_where_a_batch_has_them_as_floats() -> None:
     plans = [plan("x", "category")]
     planned = FittedTransforms.planned(["x"], derived=[], features=plans)
+    fitted = planned.fitted(plans, [{"x": pd.Series([2**60 + 1, 1])}, {"x": pd.Series([3.0, None])}])
+    assert json.loads(fitted.to_json())["features"][0]["parameters"]["values"] == [1, 3, 2**60 + 1]
     with pytest.raises(DataError, match=r"from 2\*\*53") as caught:
-        planned.fitted(plans, [{"x": pd.Series([2**60, 1])}, {"x": pd.Series([3.0, None])}])
+        planned.fitted(plans, [{"x": pd.Series([2**60, 1])}, {"x": pd.Series([2.0**60, None])}])
     assert caught.value.code == "transform.precision"
 
 
@@ -455,7 +457,10 @@ def test_hash_tells_neighbours_from_2_53_apart_in_columns_without_a_missing_valu
     assert len(set(apply_one(transforms, large, "int64"))) == 4
     assert apply_one(transforms, [*large, None], "Int64") == [*apply_one(transforms, large, "int64"), 0]
     # As before, and as a float.
-    assert apply_one(transforms, [7, 2**53], "int64") == apply_one(transforms, [7.0, 2.0**53], "float64")
+    assert apply_one(transforms, [7, 2**52], "int64") == apply_one(transforms, [7.0, 2.0**52], "float64")
+    with pytest.raises(DataError, match=r"feature 'x': 1 values from 2\*\*53") as caught:
+        apply_one(transforms, [7.0, 2.0**53], "float64")
+    assert caught.value.code == "transform.precision"
 
 
 def test_a_model_whose_rows_had_no_such_integer_hashes_as_models_made_before() -> None:

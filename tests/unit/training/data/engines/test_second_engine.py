@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -26,6 +27,7 @@ from training.data.engines.engine import Frame, Progress
 from training.data.engines.scratch_frame import ScratchFrame, fit_by_batch, write_rows
 from training.data.frames import pandas_rows
 from training.data.joins import LABEL, FeatureTable, MainTable, RowChecks
+from training.data.target_encoding import TargetRows
 from training.data.transforms import FeaturePlan, FittedTransforms
 from training.data.windows import (
     AT,
@@ -303,22 +305,63 @@ def test_a_frame_on_disk_is_read_in_the_memory_of_a_few_batches(tmp_path: Path) 
     assert most < num_batches * table.nbytes / 2
 
 
-def test_integers_above_2_53_with_a_missing_one_anywhere_are_no_categories(tmp_path: Path) -> None:
-    large = 2**53 + 1
-    frame = scratch(tmp_path, number=pa.array([1, large, large, None], pa.int64()), flag=pa.array([True, False, True, None]))
-    training = np.array([1, 1, 1, 0], dtype=bool)
+LARGE = 2**53
 
-    with pytest.raises(DataError, match=r"'number'.*from 2\*\*53") as caught:
-        fit_by_batch(
-            frame,
-            training,
-            tmp_path,
-            derived=[],
-            features=[FeaturePlan(name="number", settings=EncoderSettings(kind="category"))],
-        )
+
+@pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize("kind", ["category", "hash", "target_encode"])
+def test_integers_from_2_53_beside_a_missing_one_are_told_apart_in_training_and_in_serving(kind: str, tmp_path: Path) -> None:
+    ids = [LARGE, LARGE + 1, LARGE, LARGE + 1, None, LARGE + 2, 7]
+    frame = scratch(tmp_path, id=pa.array(ids, pa.int64()))
+    training = np.array([1, 1, 1, 1, 0, 0, 1], dtype=bool)
+    target = TargetRows(label=np.array([0, 1, 0, 1, 1], dtype=np.float32), numbers=np.arange(5, dtype=np.int32))
+    plans = [FeaturePlan(name="id", settings=EncoderSettings(kind=kind), target=target if kind == "target_encode" else None)]
+
+    found = fit_by_batch(frame, training, tmp_path, derived=[], features=plans)
+
+    def cells(rows: pd.DataFrame) -> list[float]:
+        matrix = found.apply(rows, serving=True)
+        return (matrix.floats if matrix.num_floats else matrix.ints)[:, 0].tolist()
+
+    of_frame = [cell for rows in frame.batches() for cell in cells(pandas_rows(rows, frame.nullable))]
+    assert of_frame[:2] == of_frame[2:4]
+    assert len(set(of_frame[:2])) == 2
+    if kind == "hash":
+        assert len({*of_frame[:2], of_frame[5], of_frame[6]}) == 4
+    else:
+        assert of_frame[4] == of_frame[5] == cells(pd.DataFrame({"id": [5]}))[0]
+    assert cells(pd.DataFrame({"id": pd.Series(ids, dtype="Int64")})) == of_frame
+    assert cells(pd.DataFrame({"id": [LARGE + 1, LARGE]})) == [of_frame[1], of_frame[0]]
+    assert cells(pd.DataFrame({"id": [7.0, None]})) == [of_frame[6], of_frame[4]]
+    with pytest.raises(DataError, match=r"'id': 1 values from 2\*\*53, such as 9007199254740992") as caught:
+        cells(pd.DataFrame({"id": [LARGE + 1, None]}))
     assert caught.value.code == "transform.precision"
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_an_expression_sees_integers_from_2_53_beside_a_missing_one_in_full(tmp_path: Path) -> None:
+    ids = [LARGE + 1, 4, None, LARGE + 3, 5, 6]
+    frame = scratch(tmp_path, id=pa.array(ids, pa.int64()))
+    derived = [Derived(name="next", type="int64", sql="id + 1"), Derived(name="digit", type="int64", sql="next % 10")]
+    plans = [FeaturePlan(name=name, settings=EncoderSettings(kind="category")) for name in ("next", "digit")]
+
+    found = fit_by_batch(frame, np.ones(6, dtype=bool), tmp_path, derived=derived, features=plans)
+
+    made = pa.concat_tables(found.derive(pandas_rows(rows, frame.nullable)) for rows in frame.batches())
+    assert made["next"].to_pylist() == [LARGE + 2, 5, None, LARGE + 4, 6, 7]
+    assert [feature["parameters"]["values"] for feature in json.loads(found.to_json())["features"]] == [
+        [5, 6, 7, LARGE + 2, LARGE + 4],
+        [6, 4, 5, 7],
+    ]
+    with pytest.raises(DataError, match=r"column 'id': 2 values from 2\*\*53") as caught:
+        found.derive(pd.DataFrame({"id": pd.Series(ids, dtype="float64")}))
+    assert caught.value.code == "transform.precision"
+
+
+def test_flags_with_a_missing_one_are_categories(tmp_path: Path) -> None:
+    frame = scratch(tmp_path, flag=pa.array([True, False, True, None]))
     flags = [FeaturePlan(name="flag", settings=EncoderSettings(kind="category"))]
-    found = fit_by_batch(frame, training, tmp_path, derived=[], features=flags)
+    found = fit_by_batch(frame, np.array([1, 1, 1, 0], dtype=bool), tmp_path, derived=[], features=flags)
     rows = pd.read_parquet(frame.path).drop(columns=LABEL)
     assert found.apply(rows, serving=True).ints[:, 0].tolist() == [1, 2, 1, 0]
 
