@@ -230,6 +230,8 @@ def _run(stage: str, work: Any, context: StageContext) -> Any:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Check the files, and their data; return the exit code."""
     options = parser().parse_args(arguments)
+    # It logs each folder that it makes.
+    logging.getLogger("great_expectations").setLevel(logging.ERROR)
     exit_code = spec_check.main(options.files)
     if not options.data or exit_code:
         return exit_code
@@ -276,6 +278,4 @@ def _print(line: str) -> None:
 if __name__ == "__main__":
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger("training.spec.check").setLevel(logging.INFO)
-    # It tells of each folder that it makes.
-    logging.getLogger("great_expectations").setLevel(logging.ERROR)
     sys.exit(main())

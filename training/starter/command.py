@@ -1,10 +1,12 @@
 """Writes a pipeline for a table: YAML, expectations suite and DAG file, guessed from the rows.
 
-    nightshift init FILE --time COLUMN --label COLUMN [--name NAME]
+    nightshift init FILE --label COLUMN [--time COLUMN] [--name NAME]
 
-Reads a CSV, JSON lines (also .gz, .zst) or Parquet file. Columns that nearly give the label away are declared `known: after`, so that no
-model sees them; the output names them, and every other guess. No file is replaced without --force, and none is written if one cannot be.
-Exit code 0, or that of the error that is printed.
+Reads CSV, JSON lines (also .gz, .zst) or Parquet: a file, a folder of files, or partitions by hour, day or month (`data`, or
+`data/day={date}`, `data/{date}.csv`). Columns are named as in the file. Without --time, a row has the time of its partition; without
+partitions, all rows count as of one instant, and they are divided at random. Columns that nearly give the label away are declared
+`known: after`, so that no model sees them; the output names them, and every other guess. No file is replaced without --force, and none
+is written if one cannot be. Exit code 0, or that of the error that is printed.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ from training.command_line import example, exit_code_of
 from training.errors import DataError, DeniedError, shown
 from training.spec.check import check_files
 from training.spec.types import NAME_RULE
+from training.starter.choices import SPLITS, Choices
 from training.starter.drafts import Draft, drafted
+from training.starter.files import TableFiles, files_of
 from training.starter.labels import PRIMARY, label_of
 from training.starter.tables import FoundTable, Report, opened
 from training.starter.texts import DAG, Naming, suite_text, yaml_text
@@ -51,10 +55,12 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog=example("nightshift init orders.csv --time ordered_at --label cancelled"),
     )
-    found.add_argument("file", type=Path, metavar="FILE", help="table with one row per prediction: .csv, .jsonl, .parquet")
-    found.add_argument("--time", required=True, metavar="COLUMN", help="when a row happened: an instant, a day, or a year")
+    found.add_argument("files", nargs="+", metavar="FILE", help="table with one row per prediction: .csv, .jsonl, .parquet, or a folder")
+    found.add_argument("--time", default="", metavar="COLUMN", help="when a row happened: an instant, a day, or a year")
     found.add_argument("--label", required=True, metavar="COLUMN", help="what is predicted")
     found.add_argument("--key", default="", metavar="COLUMN[,COLUMN]", help="columns that identify a row; default: found")
+    found.add_argument("--split", choices=SPLITS, default="", help="default: time; without --time stratified by class, or random")
+    found.add_argument("--split-column", default="", metavar="COLUMN", help="of --split group or stratified")
     found.add_argument("--name", default="", help="of the pipeline and the model; default: that of the file")
     found.add_argument("--task", choices=tuple(PRIMARY), help="default: by the label's values")
     found.add_argument("--positive", default="", metavar="CLASS", help="of a binary label of texts; default: a guess that is printed")
@@ -68,7 +74,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _init(options: argparse.Namespace) -> int:
-    naming = _naming(options)
+    files = files_of(options.files)
+    naming = _naming(options, files)
     root = options.to or _checkout(Path.cwd())
     paths = {
         "yaml": root / "dags" / "pipelines" / f"{naming.name}.yaml",
@@ -76,13 +83,16 @@ def _init(options: argparse.Namespace) -> int:
         "dag": root / "dags" / f"{naming.name}.py",
     }
     _check_free(paths, force=options.force)
-    with tempfile.TemporaryDirectory(prefix="nightshift-init-") as scratch, opened(options.file, Path(scratch), progress()) as table:
-        time = event_time_of(table, options.time, zone=naming.zone, time_format=options.time_format)
+    with (
+        tempfile.TemporaryDirectory(prefix="nightshift-init-") as scratch,
+        opened(files, Path(scratch), progress(), label=options.label, zone=naming.zone) as table,
+    ):
+        choices = _choices(options, naming)
+        time = event_time_of(table, options.time, zone=naming.zone, now=choices.now, time_format=options.time_format)
         if options.label == options.time:
             raise DataError("init.label", f"{shown(options.label)} is the time of a row", hint="name another column")
         label = label_of(table, options.label, task=options.task or "", positive=options.positive)
-        key = [name.strip() for name in options.key.split(",") if name.strip()]
-        draft = drafted(table, time, label, key=key, zone=naming.zone, now=datetime.now(UTC), report=progress())
+        draft = drafted(table, time, label, choices, report=progress())
         texts = {"yaml": yaml_text(table, time, draft, naming), "suite": suite_text(table, draft, naming), "dag": DAG}
         _check(texts["yaml"], naming, Path(scratch))
         _write({paths[what]: text for what, text in texts.items()}, force=options.force)
@@ -93,13 +103,18 @@ def _init(options: argparse.Namespace) -> int:
     return 0
 
 
-def _naming(options: argparse.Namespace) -> Naming:
+def _choices(options: argparse.Namespace, naming: Naming) -> Choices:
+    key = [name.strip() for name in options.key.split(",") if name.strip()]
+    return Choices(key=key, split=options.split, split_column=options.split_column, zone=naming.zone, now=datetime.now(UTC))
+
+
+def _naming(options: argparse.Namespace, files: TableFiles) -> Naming:
     """Return the names.
 
     Raises:
         DataError: `init.name`, the name is none, or the time zone is not known.
     """
-    stem = options.file.name.split(".")[0]
+    stem = files.root.resolve().name.split(".")[0]
     name = options.name or re.sub(r"[^a-z0-9_]+", "_", stem.lower()).strip("_")
     if not re.fullmatch(NAME_RULE, name, re.ASCII):
         raise DataError("init.name", f"{shown(name)} is not a pipeline's name", hint="--name orders: letters a-z, digits, '_', '-', '.'")
@@ -186,9 +201,11 @@ def _write(texts: Mapping[Path, str], *, force: bool) -> None:
 
 def _report(table: FoundTable, time: EventTime, draft: Draft, naming: Naming, paths: Mapping[str, Path]) -> str:
     label = draft.label
+    renamed = [f"{column.name} is {shown(column.source_name)}" for column in table.columns.values() if column.source_name != column.name]
     lines = [
-        f"{table.path.name}: {table.num_rows:,} rows, {len(table.columns) + len(table.left_out)} columns",
-        f"  time       {time.column}" + (f", read as {time.sql}" if time.sql else ""),
+        f"{table.path.name}: {_counted(table)}{table.num_rows:,} rows, {len(table.columns) + len(table.left_out)} columns",
+        *([f"  names      {_listed(renamed)}"] if renamed else []),
+        f"  time       {_time(time)}",
         f"  label      {label.column}: {label.task}" + (f", {len(label.classes)} classes" if label.classes else ""),
         f"  key        {', '.join(draft.key)}",
         f"  split      {draft.split}",
@@ -197,16 +214,16 @@ def _report(table: FoundTable, time: EventTime, draft: Draft, naming: Naming, pa
     look = [f"{name} is not a feature, for it may be the label in other words: {reason}" for name, reason in draft.late.items()]
     look += [f"{name} is not a feature: {reason}" for name, reason in draft.skipped.items()]
     look += [f"column {shown(name)} is not read: {reason}" for name, reason in table.left_out.items()]
-    look += [
-        f"{name} is {column} as a number; {shown(table.columns[column].marker)} counts as missing" for name, column in draft.numbers.items()
-    ]
+    for marker in dict.fromkeys(table.columns[column].marker for column in draft.numbers.values()):
+        derived = [name for name, column in draft.numbers.items() if table.columns[column].marker == marker]
+        look.append(f"{shown(marker)} counts as a missing number in {_listed(derived)}")
     look += [f"{label.num_missing:,} rows without a label are left out"] if label.num_missing else []
     look += [label.note] if label.note else []
     look += draft.notes
     if look:
         lines += ["look at:", *(f"  - {each}" for each in look[:40]), *([f"  - … and {len(look) - 40} more"] if len(look) > 40 else [])]
     lines += ["written:", *(f"  {path}" for path in paths.values())]
-    uri = table.path.resolve().parent.as_uri()
+    uri = data_folder(table.files).as_uri()
     lines += [
         "next:",
         f"  export {naming.variable}={uri}",
@@ -216,6 +233,26 @@ def _report(table: FoundTable, time: EventTime, draft: Draft, naming: Naming, pa
     return "\n".join(lines) + "\n"
 
 
+def data_folder(files: TableFiles) -> Path:
+    """Return the folder that the pipeline's environment variable names."""
+    return files.root.resolve().parent
+
+
+def _counted(table: FoundTable) -> str:
+    files = table.files
+    if files.partition:
+        return f"{len(files.paths):,} files of {len(set(files.names)):,} {files.grain}s ({files.partition}), "
+    return f"{len(files.paths):,} files, " if len(files.paths) > 1 else ""
+
+
+def _time(time: EventTime) -> str:
+    if time.is_constant:
+        return f"none: all rows count as of one instant, {time.sql}"
+    if time.is_generated:
+        return f"{time.name}, the begin of the row's partition"
+    return time.column + (f", read as {time.sql}" if time.sql else "")
+
+
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:MAX_SHOWN]) + (" …" if len(names) > MAX_SHOWN else "")
 
@@ -223,6 +260,9 @@ def _listed(names: Sequence[str]) -> str:
 def _as_json(table: FoundTable, time: EventTime, draft: Draft, paths: Mapping[str, Path]) -> dict[str, Any]:
     return {
         "rows": table.num_rows,
+        "files": len(table.files.paths),
+        "partition": table.files.partition,
+        "names": {column.name: column.source_name for column in table.columns.values()},
         "time": {"column": time.column, "sql": time.sql},
         "label": {"column": draft.label.column, "task": draft.label.task, "positive": draft.label.positive, "note": draft.label.note},
         "key": list(draft.key),

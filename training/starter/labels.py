@@ -8,7 +8,8 @@ from typing import Final
 
 from training.errors import DataError, shown
 from training.sql.expressions import quoted
-from training.starter.tables import FoundColumn, FoundTable
+from training.starter.cells import FoundColumn
+from training.starter.tables import FoundTable
 
 MAX_CLASSES: Final = 1_000
 YES: Final = ("yes", "y", "true", "t", "1", "positive", "pos")
@@ -46,10 +47,10 @@ def label_of(table: FoundTable, name: str, *, task: str = "", positive: str = ""
     Raises:
         DataError: `init.label`, there is no such column, all its values are the same, it is a time, or it does not fit the task.
     """
-    column = table.columns.get(name)
+    column = table.find(name)
     if column is None:
         reason = f": {table.left_out[name]}" if name in table.left_out else ""
-        hint = f"columns: {', '.join(list(table.columns)[:20])}"
+        hint = f"columns: {table.listed()}"
         raise DataError("init.label", f"{table.path} has no usable column {shown(name)}{reason}", hint=hint)
     if column.type in ("date", "timestamp"):
         raise _refused(name, f"it is of type {column.type}: a label is a number, a text or a truth value", "derive a column in the file")

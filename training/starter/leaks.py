@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from training.sql.expressions import quoted
-from training.starter.tables import FoundColumn, FoundTable, Report
+from training.starter.cells import FoundColumn
+from training.starter.tables import FoundTable, Report
 
 SURE: Final = 0.98
 """Share of rows whose class a column determines, rank correlation, or AUC: as `evaluate.checks.leakage`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import timedelta
 from typing import Final
 
 PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
@@ -19,3 +20,12 @@ def scalar(text: str) -> str:
 def flow_list(names: list[str] | tuple[str, ...]) -> str:
     """Return texts as a list on one line."""
     return f"[{', '.join(scalar(name) for name in names)}]"
+
+
+def duration(length: timedelta) -> str:
+    """Return a duration as the YAML has it, in the largest unit that divides it."""
+    seconds = max(1, round(length.total_seconds()))
+    for suffix, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds % size == 0:
+            return f"{seconds // size}{suffix}"
+    return f"{seconds}s"

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from training.sql.expressions import literal, quoted
+from training.starter.cells import FoundColumn
 from training.starter.drafts import FEW_VALUES, Draft
 from training.starter.labels import PRIMARY
-from training.starter.scalars import flow_list, scalar
-from training.starter.tables import FoundColumn, FoundTable
+from training.starter.scalars import duration, flow_list, scalar
+from training.starter.tables import FoundTable
 from training.starter.time_columns import EventTime
 
 MOSTLY: Final = 0.95
@@ -48,13 +49,13 @@ def yaml_text(table: FoundTable, time: EventTime, draft: Draft, naming: Naming) 
     """Return the YAML."""
     lines = [
         "# yaml-language-server: $schema=pipeline.schema.json",
-        f"# Written by `nightshift init` from {_comment(table.path.name)}, {table.num_rows:,} rows. Each line is yours to change.",
+        f"# Written by `nightshift init` from {_comment(table.path.name)}, {table.num_rows:,} rows. You may change every line.",
         f"name: {scalar(naming.name)}",
         f"description: {scalar(f'Predicts {draft.label.column} of {table.path.name}')}",
         f"owner: {scalar(naming.owner)}",
         'schedule: "0 3 * * *"'
         if draft.is_recent
-        else '# schedule: "0 3 * * *"       # the data ends long ago: without it, runs are started by hand',
+        else f'# schedule: "0 3 * * *"       # {_why_by_hand(time)}: without it, runs are started by hand',
         f"timezone: {naming.zone}",
         "",
         "data:",
@@ -95,16 +96,20 @@ def _source(table: FoundTable, time: EventTime, draft: Draft, naming: Naming) ->
     lines = [
         "  source:",
         "    table: rows",
-        f"    kind: {table.kind}",
+        f"    kind: {table.files.kind}",
         f"    uri: {scalar('${' + naming.variable + '}/' + table.path.name)}",
+        *([f"    partition: {json.dumps(table.files.partition)}"] if table.files.partition else []),
         f"    event_time: {scalar(time.name)}",
-        f"    window: {draft.window.days}d",
+        f"    window: {duration(draft.window)}",
         f"    key: {flow_list([*draft.key])}",
         "    columns:",
+        *([f"      {scalar(draft.row_number)}: {{type: int64, generated: row_number}}"] if draft.row_number else []),
+        *([f"      {scalar(time.name)}: {{type: timestamp, generated: partition_start}}"] if time.is_generated else []),
     ]
     for column in table.columns.values():
         keys = [
             f"type: {column.type}",
+            *([f"source_name: {json.dumps(column.source_name, ensure_ascii=False)}"] if column.source_name != column.name else []),
             *(["nullable: true"] if column.num_missing else []),
             *(["known: after"] if column.name in late else []),
         ]
@@ -114,7 +119,8 @@ def _source(table: FoundTable, time: EventTime, draft: Draft, naming: Naming) ->
     if table.left_out:
         lines.append("    ignore:")
         lines += [f"      - {scalar(name)}   # {_comment(reason)}" for name, reason in table.left_out.items()]
-    derived = [f"      {scalar(time.name)}: {{type: timestamp, sql: {scalar(time.sql)}}}"] if time.sql else []
+    one = "   # no column is the time of a row: all rows count as of this instant" if time.is_constant else ""
+    derived = [f"      {scalar(time.name)}: {{type: timestamp, sql: {scalar(time.sql)}}}{one}"] if time.sql else []
     if draft.label.name != draft.label.column:
         derived.append(f"      {_number(table, draft.label.name, draft.label.column)}")
     if derived:
@@ -125,6 +131,10 @@ def _source(table: FoundTable, time: EventTime, draft: Draft, naming: Naming) ->
         known = "<> ''" if draft.label.classes else "IS NOT NULL"
         lines.append(f"    where: {{sql: {scalar(f'{quoted(draft.label.name)} {known}')}, because: {because}}}")
     return lines
+
+
+def _why_by_hand(time: EventTime) -> str:
+    return "nothing says how old a row is" if time.is_constant else "the data ends long ago"
 
 
 def _number(table: FoundTable, name: str, column: str) -> str:

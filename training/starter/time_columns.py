@@ -1,13 +1,17 @@
-"""How a column is read as an instant: as it stands, or by an SQL expression that the YAML derives."""
+"""The event time of rows: a column, an SQL expression that the YAML derives, the begin of a partition, or one instant for all rows."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Final
+from zoneinfo import ZoneInfo
 
 from training.errors import DataError, shown
 from training.sql.expressions import literal, quoted
-from training.starter.tables import FoundColumn, FoundTable
+from training.starter.cells import FoundColumn
+from training.starter.names import free
+from training.starter.tables import FoundTable
 
 FORMATS: Final = (
     *("%Y/%m/%d", "%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y", "%Y%m%d", "%b %d %Y", "%d %b %Y", "%d-%b-%Y", "%Y-%m", "%Y/%m"),
@@ -21,11 +25,18 @@ class EventTime:
     """The event time of a table's rows."""
 
     column: str
-    """Of the file."""
+    """The column's identifier; empty: one instant for all rows."""
     name: str
     """In the YAML: the column itself, or a derived one."""
     sql: str
     """Of the derived one, as the YAML has it; empty: it is not derived."""
+
+    is_generated: bool = False
+    """Whether it is the begin of the row's partition, which is not in the file."""
+
+    @property
+    def is_constant(self) -> bool:
+        return not self.column
 
     @property
     def instant(self) -> str:
@@ -33,17 +44,24 @@ class EventTime:
         return f"({self.sql})" if self.sql else quoted(self.column)
 
 
-def event_time_of(table: FoundTable, name: str, *, zone: str, time_format: str = "") -> EventTime:
+def event_time_of(table: FoundTable, name: str, *, zone: str, now: datetime, time_format: str = "") -> EventTime:
     """Return how a column is read as an instant.
 
     Args:
+        name: of the column; empty: the begin of the row's partition, and without partitions the day before `now`, for all rows.
         zone: time zone of days, and of times without an offset.
         time_format: of texts, as strptime has it; empty: one of FORMATS that all rows have.
 
     Raises:
         DataError: `init.time`, there is no such column, it is no time, its format is not clear, or it has missing values.
     """
-    column = table.columns.get(name)
+    if not name and table.partition_start:
+        return EventTime(column=table.partition_start, name=table.partition_start, sql="", is_generated=True)
+    if not name:
+        day = now.astimezone(ZoneInfo(zone)).date() - timedelta(days=1)
+        sql = f"timezone({literal(zone)}, make_timestamp({day.year}, {day.month}, {day.day}, 0, 0, 0))"
+        return EventTime(column="", name=free("recorded_at", table.taken), sql=sql)
+    column = table.find(name)
     if column is None:
         raise DataError("init.time", f"{table.path} has no usable column {shown(name)}{_reason(table, name)}", hint=_candidates(table))
     if column.num_missing:
@@ -51,11 +69,8 @@ def event_time_of(table: FoundTable, name: str, *, zone: str, time_format: str =
         raise DataError("init.time", message, hint="each row needs its time: leave such rows out of the file, or use another column")
     sql = _sql(table, column, zone, time_format)
     if not sql:
-        return EventTime(column=name, name=name, sql="")
-    derived = f"{name}_at"
-    while derived.lower() in {other.lower() for other in table.columns}:
-        derived += "_"
-    return EventTime(column=name, name=derived, sql=sql)
+        return EventTime(column=column.name, name=column.name, sql="")
+    return EventTime(column=column.name, name=free(f"{column.name}_at", table.taken), sql=sql)
 
 
 def _sql(table: FoundTable, column: FoundColumn, zone: str, time_format: str) -> str:
@@ -77,7 +92,7 @@ def _sql(table: FoundTable, column: FoundColumn, zone: str, time_format: str) ->
             # As ISO 8601, which every engine reads alike.
             return f"timezone({place}, CAST(replace({text}, '/', '-') AS TIMESTAMP))"
         return f"timezone({place}, strptime({text}, {literal(chosen)}))"
-    raise DataError("init.time", f"column {shown(column.name)} is of type {column.type}, no time", hint=_candidates(table))
+    raise DataError("init.time", f"column {shown(column.source_name)} is of type {column.type}, no time", hint=_candidates(table))
 
 
 def _format_of(table: FoundTable, column: FoundColumn, text: str) -> str:
@@ -86,14 +101,14 @@ def _format_of(table: FoundTable, column: FoundColumn, text: str) -> str:
     ).fetchall()[0]
     found = [each for each, count in zip(FORMATS, counts, strict=True) if count == table.num_rows]
     if len(found) > 1:
-        message = f"the times in column {shown(column.name)} have the formats {' and '.join(found)}, both in all rows"
+        message = f"the times in column {shown(column.source_name)} have the formats {' and '.join(found)}, both in all rows"
         raise DataError("init.time", message, hint=f"say which: --time-format '{found[0]}'")
     if not found:
         # The first value that is unlike most others: a stray NA, where nearly all are times.
         best = FORMATS[max(range(len(FORMATS)), key=counts.__getitem__)]
         example = table.value(f"SELECT {text} FROM rows WHERE try_strptime({text}, {literal(best)}) IS NULL LIMIT 1")  # noqa: S608 - quoted
         others = f", {max(counts):,} of {table.num_rows:,} have the format {best}" if max(counts) else ""
-        message = f"column {shown(column.name)}: {shown(example)} is not a time in a known format{others}"
+        message = f"column {shown(column.source_name)}: {shown(example)} is not a time in a known format{others}"
         raise DataError("init.time", message, hint="repair the values, state the format (--time-format '%d.%m.%y'), or name another column")
     return found[0]
 
@@ -102,7 +117,7 @@ def _check_format(table: FoundTable, column: FoundColumn, text: str, chosen: str
     query = f"SELECT {text} FROM rows WHERE try_strptime({text}, {literal(chosen)}) IS NULL LIMIT 1"  # noqa: S608 - quoted
     wrong = table.value(query)
     if wrong is not None:
-        message = f"column {shown(column.name)}: {shown(wrong)} has not the format {chosen}"
+        message = f"column {shown(column.source_name)}: {shown(wrong)} has not the format {chosen}"
         raise DataError("init.time", message, hint="correct --time-format, or the value")
 
 
@@ -110,8 +125,13 @@ def _reason(table: FoundTable, name: str) -> str:
     return f": {table.left_out[name]}" if name in table.left_out else ""
 
 
+def times_of(table: FoundTable) -> list[str]:
+    """Return the columns that surely are times, as the file names them."""
+    return [each.source_name for each in table.columns.values() if each.type in ("timestamp", "date") or each.is_local_time]
+
+
 def _candidates(table: FoundTable) -> str:
-    likely = [each.name for each in table.columns.values() if each.type in ("timestamp", "date") or each.is_local_time]
+    likely = times_of(table)
     if likely:
         return f"columns with times: {', '.join(likely[:10])}"
-    return f"columns: {', '.join(list(table.columns)[:20])}"
+    return f"columns: {table.listed()}; without --time all rows have one instant"

@@ -216,14 +216,51 @@ def test_rows_of_one_instant_are_divided_at_random(
     assert checked_with_data(result, file, tmp_path / "to", monkeypatch) == 0
 
 
-def test_columns_that_the_yaml_cannot_name_are_ignored_and_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
+def test_columns_of_any_name_are_declared_by_readable_identifiers(
+    form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = [{**row, "Total ($)": 1, "2nd": "x", "VALUE": 3} for row in ROWS]
-    file = csv_of(rows, tmp_path / "orders.csv")
-    result = found(file, capsys, to=tmp_path / "to")
-    assert set(result["not_read"]) == {"Total ($)", "2nd", "VALUE"}
+    rows: list[dict[str, Any]] = [
+        {
+            "": number,
+            "Ordered At": f"{START + timedelta(hours=2 * number):%Y-%m-%dT%H:%M:%SZ}",
+            "Größe (cm)": number % 11 + 0.5,
+            "2nd/3rd": "ab"[number % 2],
+            "ITEMS": number % 6,
+            "items": number % 5,
+            "label": number % 3,
+            "a.b": number % 4,
+            "Out come?": ("kept", "cancelled")[int(number % 7 > 4)],
+        }
+        for number in range(NUM_ROWS)
+    ]
+    file = tmp_path / f"orders.{form}"
+    if form == "csv":
+        csv_of(rows, file)
+    elif form == "jsonl":
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    else:
+        times = pa.array([datetime.fromisoformat(row["Ordered At"]) for row in rows], pa.timestamp("us", "UTC"))
+        pq.write_table(pa.Table.from_pylist(rows).set_column(1, "Ordered At", times), file)
+    options = ["--time", "Ordered At", "--label", "Out come?", "--to", str(tmp_path / "to")]
+    assert main([str(file), *options, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["names"] == {
+        "row": "",
+        "ordered_at": "Ordered At",
+        "grosse_cm": "Größe (cm)",
+        "column_2nd_3rd": "2nd/3rd",
+        "ITEMS": "ITEMS",
+        "items_2": "items",
+        "label_2": "label",
+        "a_b": "a.b",
+        "out_come": "Out come?",
+    }
+    assert (result["key"], result["not_read"], result["label"]["column"]) == (["row"], {}, "out_come")
+    assert {"grosse_cm", "column_2nd_3rd", "ITEMS", "items_2", "label_2", "a_b"} <= set(result["features"])
     assert checked_with_data(result, file, tmp_path / "to", monkeypatch) == 0
+    assert main([str(file), *options, "--force"]) == 0
+    assert "  names      row is '', ordered_at is 'Ordered At', grosse_cm is 'Größe (cm)'" in capsys.readouterr().out
 
 
 def test_columns_may_have_names_that_yaml_and_sql_read_as_something_else(
@@ -282,7 +319,9 @@ def test_nothing_is_written_where_one_file_cannot_be(tmp_path: Path, capsys: pyt
         (b"ordered_at,outcome,x\n,a,1\n2026-01-02,b,2\n", (), "init.time"),
         (b"day,outcome,x\n2026-01-01,a,1\n2026-01-02,b,2\n", (), "init.time"),
         (b"ordered_at,label,x\n2026-01-01,a,1\n2026-01-02,b,2\n", (), "init.label"),
-        (b"ordered_at,outcome\n2026-01-01,a\n2026-01-01,a\n2026-01-01,b\n", (), "init.key"),
+        (b"ordered_at,outcome,x\n2026-01-01,a,1\n2026-01-02,b,2\n", ("--split", "group"), "init.split"),
+        (b"ordered_at,outcome,x\n2026-01-01,a,1\n2026-01-02,b,2\n", ("--split", "group", "--split-column", "y"), "init.split"),
+        (b"ordered_at,outcome,x\n2026-01-01,a,1\n2026-01-02,b,2\n", ("--split", "time", "--time", ""), "init.split"),
         (b"ordered_at,outcome,x\n2026-01-01,a,1\n2026-01-02,b,2\n", ("--key", "y"), "init.key"),
         (b"ordered_at,outcome,x\n2026-01-01,a,1\n2026-01-02,b,1\n", ("--key", "x"), "init.key"),
         (b"ordered_at,outcome,x\n2026-01-01,a,1\n2026-01-02,b,2\n", ("--timezone", "Mars/Base"), "init.name"),

@@ -1,0 +1,220 @@
+"""Which files a table has: one, those of a folder, or those of folders or files that are named after a time."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from training.errors import DataError, shown
+from training.sources.compression import CODECS
+from training.spec.partitions import FORMS, PARTS, Grain, bounds_of, grain_of, partition_fault
+
+SUFFIXES: Final = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".parquet": "parquet"}
+FORBIDDEN: Final = re.compile(r"[\\#?@%$\s]")
+"""In the name of a file, as `training.spec.uris` has it; and what would be decoded."""
+TIMES: Final = (
+    (re.compile(r"(?<!\d)\d{4}-\d\d-\d\d(?!\d)"), "{date}"),
+    (re.compile(r"(?<!\d)\d{4}-\d\d(?![\d-])"), "{month}"),
+    (re.compile(r"(?<!\d)(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])(?!\d)"), "%Y%m%d"),
+    (re.compile(r"(?<=year=)\d{4}(?!\d)"), "%Y"),
+    (re.compile(r"(?<=month=)\d\d(?!\d)"), "%m"),
+    (re.compile(r"(?<=day=)\d\d(?!\d)"), "%d"),
+    (re.compile(r"(?<=hour=)\d\d(?!\d)"), "{hour}"),
+    (re.compile(r"(?<![^/])\d{4}/\d\d/\d\d/\d\d(?![^/])"), "%Y/%m/%d/%H"),
+    (re.compile(r"(?<![^/])\d{4}/\d\d/\d\d(?![^/])"), "%Y/%m/%d"),
+    (re.compile(r"(?<![^/])\d{4}/\d\d(?![^/])"), "%Y/%m"),
+)
+"""What times look like in the names of folders and files, and the placeholder of `data.source.partition`."""
+PATTERNS: Final[Mapping[str, str]] = {
+    "{date}": r"(?P<Y>\d{4})-(?P<m>\d\d)-(?P<d>\d\d)",
+    "{month}": r"(?P<Y>\d{4})-(?P<m>\d\d)",
+    "{hour}": r"(?P<H>\d\d)",
+    **{"%Y": r"(?P<Y>\d{4})", "%m": r"(?P<m>\d\d)", "%d": r"(?P<d>\d\d)", "%H": r"(?P<H>\d\d)"},
+}
+_PLACEHOLDER: Final = re.compile("|".join(re.escape(part) for part in PARTS))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TableFiles:
+    """The files of a table."""
+
+    root: Path
+    """What `uri` names: the file, or the folder."""
+    kind: str
+    """Of the source that reads them: csv, jsonl, parquet."""
+    paths: Sequence[Path]
+    partition: str = ""
+    """As `data.source.partition`; empty: none."""
+    names: Sequence[str] = ()
+    """Of each path's partition, where there are some."""
+
+    @property
+    def grain(self) -> Grain | None:
+        return grain_of(self.partition) if self.partition else None
+
+    @property
+    def is_one_per_partition(self) -> bool:
+        """Whether a file has no other one beside it in its partition."""
+        return len(set(self.names)) == len(self.paths) if self.partition else len(self.paths) == 1
+
+    def starts(self, zone: str) -> dict[Path, datetime]:
+        """Return when the partition of each file begins."""
+        by_name = {name: bounds_of(name, ZoneInfo(zone))[0] for name in set(self.names)}
+        return {path: by_name[name] for path, name in zip(self.paths, self.names, strict=True)} if self.partition else {}
+
+    def newest_without_gap(self, zone: str) -> tuple[datetime, datetime, str]:
+        """Return begin and end of the newest partitions of which none is missing, and the name of the missing one before, or nothing."""
+        names = sorted(set(self.names), reverse=True)
+        start, end = bounds_of(names[0], ZoneInfo(zone))
+        for name in names[1:]:
+            earlier, later = bounds_of(name, ZoneInfo(zone))
+            if later != start:
+                moment = (start - timedelta(microseconds=1)).astimezone(ZoneInfo(zone))
+                return start, end, moment.strftime(FORMS[self.grain or Grain.DAY])
+            start = earlier
+        return start, end, ""
+
+
+def kind_of(path: Path) -> str:
+    """Return the kind of source that reads a file, by its suffixes.
+
+    Raises:
+        DataError: `init.file`, there is none for it.
+    """
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes and suffixes[-1] in CODECS:
+        suffixes.pop()
+    kind = SUFFIXES.get(suffixes[-1] if suffixes else "")
+    if kind is None:
+        message = f"{shown(path.name)} has none of the suffixes {', '.join(SUFFIXES)}"
+        raise DataError("init.file", message, hint="name the file after its format; text files may be compressed, .gz or .zst")
+    return kind
+
+
+def files_of(named: Sequence[str]) -> TableFiles:
+    """Return the files that the command line names.
+
+    Args:
+        named: one file, one folder, a folder with a partition below it (`data/dt={date}`), or files and folders of one table, as a
+            shell makes them of `data/*.csv`; the same as a pattern.
+
+    Raises:
+        DataError: `init.file`, there are none, they are of several kinds, or a source would read others too.
+    """
+    if len(named) == 1 and _PLACEHOLDER.search(named[0]):
+        return _of_pattern(named[0])
+    given = [Path(path) for text in named for path in _expanded(text)]
+    if len(given) == 1 and not given[0].is_dir():
+        path = given[0]
+        kind = kind_of(path)
+        _check_name(path.name)
+        if not path.is_file():
+            raise DataError("init.file", f"{path} is not a file", hint="name a CSV, JSON lines or Parquet file, or a folder of such files")
+        return TableFiles(root=path, kind=kind, paths=[path])
+    root = given[0] if len(given) == 1 else Path(os.path.commonpath([path.resolve().parent for path in given]))
+    chosen = [found for path in given for found in (_below(path) if path.is_dir() else [path.resolve()])]
+    return _of_folder(root, chosen)
+
+
+def _expanded(text: str) -> list[str]:
+    if Path(text).exists() or not glob.has_magic(text):
+        return [text]
+    found = sorted(glob.glob(text))
+    if not found:
+        raise DataError("init.file", f"no file has the form {text}", hint="name a file, or a folder of files")
+    return found
+
+
+def _below(folder: Path) -> list[Path]:
+    """Return the data files of a folder, as sources list them."""
+    inside = sorted(path for path in folder.resolve().rglob("*") if path.is_file())
+    return [path for path in inside if not any(part.startswith(("_", ".")) for part in path.relative_to(folder.resolve()).parts)]
+
+
+def _of_folder(root: Path, chosen: Sequence[Path]) -> TableFiles:
+    root = root.resolve()
+    if not chosen:
+        raise DataError("init.file", f"{root} has no data files", hint="name a folder with CSV, JSON lines or Parquet files")
+    partition = _detected([path.relative_to(root) for path in chosen])
+    found = _with_names(root, partition, _below(root)) if partition else TableFiles(root=root, kind="", paths=_below(root))
+    others = set(found.paths) - set(chosen)
+    if others:
+        message = f"a source of {root} would also read {sorted(others)[0].relative_to(root)}"
+        raise DataError("init.file", message, hint="name the folder, or move the files of other tables out of it")
+    return _checked(found)
+
+
+def _of_pattern(text: str) -> TableFiles:
+    parts = text.split("/")
+    first = next(number for number, part in enumerate(parts) if _PLACEHOLDER.search(part))
+    root, partition = Path("/".join(parts[:first]) or ("/" if text.startswith("/") else ".")).resolve(), "/".join(parts[first:])
+    fault = partition_fault(partition)
+    if fault:
+        raise DataError(
+            "init.file", f"{shown(partition)} {fault}", hint="name the folder or file of a day: data/dt={date}, data/{date}.csv"
+        )
+    found = _with_names(root, partition, _below(root) if root.is_dir() else [])
+    if not found.paths:
+        raise DataError("init.file", f"{root} has no files in {partition}", hint="correct the folder, or name a file")
+    return _checked(found)
+
+
+def _checked(found: TableFiles) -> TableFiles:
+    """Return the files with their kind."""
+    kinds = {kind_of(path): path for path in found.paths}
+    if len(kinds) > 1:
+        names = " and ".join(str(path.relative_to(found.root)) for path in kinds.values())
+        raise DataError("init.file", f"{found.root} has files of several formats: {names}", hint="one table has one format")
+    for part in {part for path in found.paths for part in path.relative_to(found.root).parts} | {found.root.name}:
+        _check_name(part)
+    return TableFiles(root=found.root, kind=next(iter(kinds)), paths=found.paths, partition=found.partition, names=found.names)
+
+
+def _check_name(name: str) -> None:
+    strange = FORBIDDEN.search(name)
+    if strange or not name.isprintable():
+        found = shown(strange[0]) if strange else "characters that cannot be printed"
+        raise DataError("init.file", f"the name {shown(name)} has {found}: no uri of a source may have it", hint="rename the file")
+
+
+def _detected(paths: Sequence[Path]) -> str:
+    """Return the partition of which each file is one part, or nothing: of its folder, or else its name."""
+    for texts in ({path.parent.as_posix() for path in paths}, {path.as_posix() for path in paths}):
+        found = {_with_placeholders(text) for text in texts}
+        if len(found) == 1 and not partition_fault(partition := found.pop()):
+            return partition
+    return ""
+
+
+def _with_placeholders(text: str) -> str:
+    for pattern, placeholder in TIMES:
+        text = pattern.sub(placeholder, text)
+    return text
+
+
+def _with_names(root: Path, partition: str, paths: Sequence[Path]) -> TableFiles:
+    """Return the files that are in a partition, with its name."""
+    named = dict(_named(root, partition, paths))
+    return TableFiles(root=root, kind="", paths=list(named), partition=partition, names=list(named.values()))
+
+
+def _named(root: Path, partition: str, paths: Sequence[Path]) -> Iterator[tuple[Path, str]]:
+    fixed, places = _PLACEHOLDER.split(partition), _PLACEHOLDER.findall(partition)
+    pattern = "".join(re.escape(text) + PATTERNS.get(place, "") for text, place in zip(fixed, [*places, ""], strict=True))
+    form = FORMS[grain_of(partition) or Grain.DAY]
+    for path in paths:
+        found = re.match(f"{pattern}(/|$)", path.relative_to(root).as_posix(), re.ASCII)
+        try:
+            if found is not None:
+                parts = {"Y": 1, "m": 1, "d": 1, "H": 0} | {key: int(value) for key, value in found.groupdict().items()}
+                yield path, datetime(parts["Y"], parts["m"], parts["d"], parts["H"]).strftime(form)
+        except ValueError:
+            # 2026-02-31: no partition is called so.
+            continue

@@ -1,0 +1,101 @@
+"""Which rows the first run has, and how they are divided into train, validation and test."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from training.errors import DataError, shown
+from training.spec.partitions import Grain
+from training.spec.types import MAX_DURATION
+from training.starter.choices import Choices
+from training.starter.labels import Label
+from training.starter.scalars import scalar
+from training.starter.tables import FoundTable
+from training.starter.time_columns import EventTime
+
+SHARE: Final = 0.15
+"""Of the rows in validation, and in test."""
+WHOLE_DAYS_FROM: Final = timedelta(days=20)
+DAY: Final = timedelta(days=1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Span:
+    """Which rows the first run has."""
+
+    window: timedelta
+    start: datetime
+    end: datetime
+    night: date
+    notes: Sequence[str] = ()
+
+
+def span_of(table: FoundTable, time: EventTime, first: datetime, last: datetime, choices: Choices) -> Span:
+    place = ZoneInfo(choices.zone)
+    today = choices.now.astimezone(place).date()
+    if table.files.partition:
+        start, end, missing = table.files.newest_without_gap(choices.zone)
+        window = min(end - start if table.files.grain is Grain.HOUR else timedelta(days=round((end - start) / DAY)), MAX_DURATION)
+        # A day that has begun ends after its last hour.
+        night = min((end - timedelta(microseconds=1)).astimezone(place).date() + DAY, today)
+        notes = [f"the window begins after the partition {missing}, which is missing: a run fails without one of its window"]
+        return Span(window=window, start=end - window, end=end, night=night, notes=notes if missing else ())
+    if time.is_constant:
+        return Span(window=MAX_DURATION, start=first, end=last + DAY, night=today)
+    night = min(last.astimezone(place).date() + DAY, today)
+    end = datetime(night.year, night.month, night.day, tzinfo=place)
+    window = min(timedelta(days=max(1, math.ceil((end - first) / DAY) + 1)), MAX_DURATION)
+    notes = [f"rows before {(end - window).date()} are outside of the window: {MAX_DURATION.days} days is the longest"]
+    return Span(window=window, start=max(first, end - window), end=end, night=night, notes=notes if end - first > window else ())
+
+
+def split_of(table: FoundTable, time: EventTime, label: Label, span: Span, choices: Choices) -> str:
+    """Return how rows are divided, as the YAML has it.
+
+    Raises:
+        DataError: `init.split`.
+    """
+    kind, column = choices.split, ""
+    if choices.split_column:
+        found = table.find(choices.split_column)
+        if kind not in ("group", "stratified") or found is None:
+            lacks = f"{table.path} has no column {shown(choices.split_column)}"
+            reason = lacks if found is None else "it needs --split group or stratified"
+            raise DataError("init.split", f"--split-column: {reason}", hint=f"columns: {table.listed()}")
+        column = f", column: {scalar(found.name)}"
+    elif kind == "group":
+        raise DataError("init.split", "--split group: nothing says which column the groups are", hint="--split-column COLUMN")
+    if kind == "time" and time.is_constant:
+        raise DataError("init.split", "--split time: all rows have one instant", hint="name the column of the time: --time COLUMN")
+    if kind in ("", "time") and not time.is_constant:
+        return _by_time(table, time, label, span.start, span.end, is_fixed=kind == "time")
+    kind = kind or ("random" if label.task == "regression" else "stratified")
+    return f"{{by: {kind}{column}, validation: {SHARE}, test: {SHARE}}}"
+
+
+def _by_time(table: FoundTable, time: EventTime, label: Label, first: datetime, end: datetime, *, is_fixed: bool) -> str:
+    """Return the split by time with the newest seventh of the rows as test, or at random where there are too few times."""
+    at = f"epoch_us({time.instant})"
+    bounds = f"{at} >= {int(first.timestamp() * 1_000_000)} AND {at} < {int(end.timestamp() * 1_000_000)}"
+    used = f"{bounds} AND {label.sql} IS NOT NULL"
+    query = f"SELECT quantile_disc({at}, {1 - 2 * SHARE}), quantile_disc({at}, {1 - SHARE}) FROM rows WHERE {used}"  # noqa: S608 - quoted
+    instants = table.connection.sql(query).fetchall()[0]
+    if None in instants:
+        raise DataError("init.split", f"{table.path}: no row with a label is older than {end}", hint="wait until the day is over")
+    validation_at, test_at = (datetime.fromtimestamp(value / 1_000_000, UTC) for value in instants)
+    unit = DAY if end - first >= WHOLE_DAYS_FROM else timedelta(hours=1)
+    test = max(1, math.ceil((end - test_at) / unit))
+    validation = max(1, math.ceil((end - test * unit - validation_at) / unit))
+    start = end - (test + validation) * unit
+    low, middle = (int(each.timestamp() * 1_000_000) for each in (start, end - test * unit))
+    counts = f"count(*) FILTER ({at} < {low}), count(*) FILTER ({at} >= {low} AND {at} < {middle}), count(*) FILTER ({at} >= {middle})"
+    rows = table.connection.sql(f"SELECT {counts} FROM rows WHERE {used}").fetchall()[0]  # noqa: S608
+    if min(rows) < max(1, 0.03 * sum(rows)) and not is_fixed:
+        return f"{{by: random, validation: {SHARE}, test: {SHARE}}}"
+    suffix = "d" if unit == DAY else "h"
+    return f"{{by: time, validation: {validation}{suffix}, test: {test}{suffix}}}"
