@@ -65,9 +65,9 @@ def drafted(table: FoundTable, time: EventTime, label: Label, choices: Choices, 
     """
     first, last = _range(table, time)
     span = span_of(table, time, first, last, choices)
-    split = split_of(table, time, label, span, choices)
     names = [name for name in table.columns if name not in (label.column, time.column)]
     late = suspects(table, label.sql, names=names, is_number=label.task == "regression", report=report)
+    split, notes = split_of(table, time, label, span, choices, late=late, report=report)
     entities = _entities(table, time, label, late)
     found_key, row_number = key_of(table, time, label, late, choices.key)
     numbers = {_number_name(table, name): name for name in names if table.columns[name].marker and name not in late}
@@ -92,7 +92,7 @@ def drafted(table: FoundTable, time: EventTime, label: Label, choices: Choices, 
         night=span.night,
         slices=_slices(table, features),
         is_recent=not time.is_constant and choices.now - last < timedelta(days=3),
-        notes=[*span.notes, *_notes(table, time, row_number)],
+        notes=[*span.notes, *notes, *_notes(table, time, row_number)],
     )
 
 

@@ -14,48 +14,50 @@ MAX_VALUES_SHARE: Final = 0.2
 """A column with more different values for each row says little about the class of another row."""
 
 
-def suspects(table: FoundTable, label: str, *, names: list[str], is_number: bool, report: Report) -> dict[str, str]:
+def suspects(table: FoundTable, label: str, *, names: list[str], is_number: bool, report: Report, rows: str = "rows") -> dict[str, str]:
     """Return the columns that nearly determine the label, with the reason.
 
     Args:
         label: SQL of the label; null where it is missing.
         names: of the columns that could be features.
         is_number: whether the label is a number, rather than a class.
-        report: is told which column of how many is looked at.
+        report: is given which column of how many is looked at.
+        rows: SQL of the rows that are looked at.
     """
     found: dict[str, str] = {}
     for number, name in enumerate(names, start=1):
         report("leaks", number, len(names))
         column = table.columns[name]
-        if reason := _of_presence(table, column, label, is_number=is_number):
+        if reason := _of_presence(table, column, label, rows, is_number=is_number):
             found[name] = reason
-        elif column.is_number and (reason := _of_order(table, column, label, is_number=is_number)):
+        elif column.is_number and (reason := _of_order(table, column, label, rows, is_number=is_number)):
             found[name] = reason
-        elif not is_number and (reason := _of_values(table, column, label)):
+        elif not is_number and (reason := _of_values(table, column, label, rows)):
             found[name] = reason
     return found
 
 
-def _of_presence(table: FoundTable, column: FoundColumn, label: str, *, is_number: bool) -> str:
+def _of_presence(table: FoundTable, column: FoundColumn, label: str, rows: str, *, is_number: bool) -> str:
     """A value that is there only for one class: `refund_date` of a refunded order."""
     if is_number or not 0 < column.num_missing < table.num_rows:
         return ""
-    share, naive = _purity(table, f"({column.sql} IS NULL)", label)
+    share, naive = _purity(table, f"({column.sql} IS NULL)", label, rows)
     return f"whether it is empty gives the label in {share:.1%} of the rows" if share >= SURE and naive < SURE - 0.03 else ""
 
 
-def _of_values(table: FoundTable, column: FoundColumn, label: str) -> str:
-    count = int(str(table.value(f"SELECT approx_count_distinct({quoted(column.name)}) FROM rows") or 0))  # noqa: S608 - quoted
-    if count > max(2, table.num_rows * MAX_VALUES_SHARE):
+def _of_values(table: FoundTable, column: FoundColumn, label: str, rows: str) -> str:
+    query = f"SELECT approx_count_distinct({quoted(column.name)}), count(*) FROM {rows}"  # noqa: S608 - quoted
+    count, num_rows = table.connection.sql(query).fetchall()[0]
+    if count > max(2, num_rows * MAX_VALUES_SHARE):
         return ""
-    share, naive = _purity(table, quoted(column.name), label)
+    share, naive = _purity(table, quoted(column.name), label, rows)
     return f"its value gives the label in {share:.1%} of the rows" if share >= SURE and naive < SURE - 0.03 else ""
 
 
-def _purity(table: FoundTable, by: str, label: str) -> tuple[float, float]:
+def _purity(table: FoundTable, by: str, label: str, rows: str) -> tuple[float, float]:
     """Return the share of rows that have the most frequent class of their value, and that of the most frequent class."""
     query = f"""
-        WITH counts AS (SELECT {by} AS value, {label} AS class, count(*) AS n FROM rows WHERE {label} IS NOT NULL GROUP BY 1, 2)
+        WITH counts AS (SELECT {by} AS value, {label} AS class, count(*) AS n FROM {rows} WHERE {label} IS NOT NULL GROUP BY 1, 2)
         SELECT sum(best) / sum(total), (SELECT max(n) FROM (SELECT sum(n) AS n FROM counts GROUP BY class)) / sum(total)
         FROM (SELECT max(n) AS best, sum(n) AS total FROM counts GROUP BY value)
     """  # noqa: S608 - quoted
@@ -63,23 +65,23 @@ def _purity(table: FoundTable, by: str, label: str) -> tuple[float, float]:
     return float(share or 0), float(naive or 0)
 
 
-def _of_order(table: FoundTable, column: FoundColumn, label: str, *, is_number: bool) -> str:
+def _of_order(table: FoundTable, column: FoundColumn, label: str, rows: str, *, is_number: bool) -> str:
     """Rank correlation with a number, or the AUC of one class against another."""
     where = f"WHERE {column.sql} IS NOT NULL AND {label} IS NOT NULL"
-    ranked = f"SELECT rank() OVER (ORDER BY {column.sql}) AS a, {{}} AS b FROM rows {where}"  # noqa: S608 - quoted
+    ranked = f"SELECT rank() OVER (ORDER BY {column.sql}) AS a, {{}} AS b FROM {rows} {where}"  # noqa: S608 - quoted
     if is_number:
         query = f"SELECT corr(a, b) FROM ({ranked.format(f'rank() OVER (ORDER BY {label})')})"  # noqa: S608 - quoted
         value = table.value(query)
         strength = abs(float(str(value))) if value is not None else 0.0
         # Two constants have none; DuckDB says NaN.
         return f"its rank correlation with the label is {strength:.3f}" if SURE <= strength <= 1.01 else ""
-    classes = table.connection.sql(f"SELECT {label} AS class FROM rows {where} GROUP BY 1 ORDER BY 1 LIMIT 3").fetchall()  # noqa: S608
+    classes = table.connection.sql(f"SELECT {label} AS class FROM {rows} {where} GROUP BY 1 ORDER BY 1 LIMIT 3").fetchall()  # noqa: S608
     if len(classes) != 2:
         return ""
     query = f"""
         WITH numbered AS (
             SELECT {label} AS class, rank() OVER (ORDER BY {column.sql})
-                + (count(*) OVER (PARTITION BY {column.sql}) - 1) / 2.0 AS place FROM rows {where}
+                + (count(*) OVER (PARTITION BY {column.sql}) - 1) / 2.0 AS place FROM {rows} {where}
         )
         SELECT sum(place), count(*), (SELECT count(*) FROM numbered) FROM numbered WHERE class = (SELECT min(class) FROM numbered)
     """  # noqa: S608 - quoted

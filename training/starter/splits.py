@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
@@ -14,8 +14,9 @@ from training.spec.partitions import Grain
 from training.spec.types import MAX_DURATION
 from training.starter.choices import Choices
 from training.starter.labels import Label
+from training.starter.leaks import suspects
 from training.starter.scalars import scalar
-from training.starter.tables import FoundTable
+from training.starter.tables import FoundTable, Report
 from training.starter.time_columns import EventTime
 
 SHARE: Final = 0.15
@@ -54,8 +55,14 @@ def span_of(table: FoundTable, time: EventTime, first: datetime, last: datetime,
     return Span(window=window, start=max(first, end - window), end=end, night=night, notes=notes if end - first > window else ())
 
 
-def split_of(table: FoundTable, time: EventTime, label: Label, span: Span, choices: Choices) -> str:
-    """Return how rows are divided, as the YAML has it.
+def split_of(
+    table: FoundTable, time: EventTime, label: Label, span: Span, choices: Choices, *, late: Collection[str], report: Report
+) -> tuple[str, list[str]]:
+    """Return how rows are divided, as the YAML has it, and what the reader should know of it.
+
+    Args:
+        late: columns that no model sees.
+        report: is given which column of how many is looked at.
 
     Raises:
         DataError: `init.split`.
@@ -73,13 +80,28 @@ def split_of(table: FoundTable, time: EventTime, label: Label, span: Span, choic
     if kind == "time" and time.is_constant:
         raise DataError("init.split", "--split time: all rows have one instant", hint="name the column of the time: --time COLUMN")
     if kind in ("", "time") and not time.is_constant:
-        return _by_time(table, time, label, span.start, span.end, is_fixed=kind == "time")
+        by_time, test_rows = _by_time(table, time, label, span.start, span.end, is_fixed=kind == "time")
+        names = [name for name in table.columns if name not in (label.column, time.column, *late)]
+        known = _that_give_it(table, label, names, test_rows, report) if test_rows and not kind else {}
+        if not known:
+            return by_time, []
+        name, reason = next(iter(known.items()))
+        note = f"in the newest rows {name} alone decides ({reason}), so they are no test: rows are divided at random by class"
+        return f"{{by: stratified, validation: {SHARE}, test: {SHARE}}}", [note]
     kind = kind or ("random" if label.task == "regression" else "stratified")
-    return f"{{by: {kind}{column}, validation: {SHARE}, test: {SHARE}}}"
+    return f"{{by: {kind}{column}, validation: {SHARE}, test: {SHARE}}}", []
 
 
-def _by_time(table: FoundTable, time: EventTime, label: Label, first: datetime, end: datetime, *, is_fixed: bool) -> str:
-    """Return the split by time with the newest seventh of the rows as test, or at random where there are too few times."""
+def _that_give_it(table: FoundTable, label: Label, names: list[str], rows: str, report: Report) -> dict[str, str]:
+    """Return the columns that determine the class in some rows, as the gate `leakage` would find."""
+    return {} if label.task == "regression" else suspects(table, label.sql, names=names, is_number=False, report=report, rows=rows)
+
+
+def _by_time(table: FoundTable, time: EventTime, label: Label, first: datetime, end: datetime, *, is_fixed: bool) -> tuple[str, str]:
+    """Return the split by time with the newest seventh of the rows as test, and SQL of these rows.
+
+    Where there are too few times, it is at random, and there is no SQL.
+    """
     at = f"epoch_us({time.instant})"
     bounds = f"{at} >= {int(first.timestamp() * 1_000_000)} AND {at} < {int(end.timestamp() * 1_000_000)}"
     used = f"{bounds} AND {label.sql} IS NOT NULL"
@@ -96,6 +118,7 @@ def _by_time(table: FoundTable, time: EventTime, label: Label, first: datetime, 
     counts = f"count(*) FILTER ({at} < {low}), count(*) FILTER ({at} >= {low} AND {at} < {middle}), count(*) FILTER ({at} >= {middle})"
     rows = table.connection.sql(f"SELECT {counts} FROM rows WHERE {used}").fetchall()[0]  # noqa: S608
     if min(rows) < max(1, 0.03 * sum(rows)) and not is_fixed:
-        return f"{{by: random, validation: {SHARE}, test: {SHARE}}}"
+        return f"{{by: random, validation: {SHARE}, test: {SHARE}}}", ""
     suffix = "d" if unit == DAY else "h"
-    return f"{{by: time, validation: {validation}{suffix}, test: {test}{suffix}}}"
+    newest = f"(SELECT * FROM rows WHERE {used} AND {at} >= {middle})"  # noqa: S608 - quoted
+    return f"{{by: time, validation: {validation}{suffix}, test: {test}{suffix}}}", newest

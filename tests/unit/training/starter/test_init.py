@@ -207,6 +207,19 @@ def test_label_of_two_values_is_binary(
     assert checked_with_data(result, file, tmp_path / "to", monkeypatch) == 0
 
 
+def test_rows_are_divided_at_random_where_one_column_gives_the_label_in_the_newest_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    newest = NUM_ROWS * 3 // 4
+    rows = with_column("site", lambda number, row: row["outcome"] if number >= newest else "ab"[number % 2])
+    file = csv_of(rows, tmp_path / "orders.csv")
+    result = found(file, capsys, to=tmp_path / "to")
+    assert result["split"] == "{by: stratified, validation: 0.15, test: 0.15}"
+    assert any("site alone decides (its value gives the label in 100.0% of the rows)" in note for note in result["notes"])
+    assert "site" in result["features"]
+    assert found(file, capsys, "--split", "time", "--force", to=tmp_path / "to")["split"].startswith("{by: time")
+
+
 def test_rows_of_one_instant_are_divided_at_random(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
