@@ -49,6 +49,12 @@ SQUARE_LARGEST: Final = 2.0**450
 """Between these, a square and its rounding error are normal floats."""
 SPLITTER: Final = 134_217_729.0
 """2**27 + 1: splits a float into two of 26 bits."""
+DIGIT_BITS: Final = 20
+"""Of a chunk's digits: the products of two add up to at most 2**53, so that a dot product is exact as float64, in any order."""
+MAX_DIGITS: Final = 6
+"""Of a chunk; values of more different sizes are squared one by one."""
+DIGIT_EXPONENTS: Final = range(-300, 450)
+"""Of a chunk's largest value: the squares of its digits are normal floats."""
 
 
 class ExactSum:
@@ -79,6 +85,10 @@ class ExactSum:
         self._units += other._units
         self._special = _added(self._special, other._special)
         return self
+
+    def add_units(self, units: int) -> None:
+        """Add to the sum of the finite values, in units of 2**-1074; the count stays."""
+        self._units += units
 
     @property
     def value(self) -> float:
@@ -154,12 +164,15 @@ class ExactMoments:
         return self.sum.count
 
     def add(self, values: NDArray[np.floating[Any]]) -> None:
-        """Add values, any shape, as float64; float32 takes half of the time."""
+        """Add values, any shape, as float64."""
         flat = np.ascontiguousarray(values).reshape(-1)
         # The square of 24 bits has 48, and its exponent is far from float64's ends: nothing is rounded.
         is_narrow = flat.dtype == np.float32
+        work = np.empty((1 + MAX_DIGITS, min(len(flat), CHUNK_ROWS)))
         for start in range(0, len(flat), CHUNK_ROWS):
             chunk = flat[start : start + CHUNK_ROWS].astype(np.float64, copy=False)
+            if self._add_digits(chunk, work[:, : len(chunk)]):
+                continue
             if is_narrow:
                 self.sum.add(chunk)
                 self._squares[0].add(chunk * chunk)
@@ -194,6 +207,48 @@ class ExactMoments:
         """The population's standard deviation: the root of the exact variance, rounded once; NaN as `variance`."""
         numerator, denominator = self._exact_variance()
         return rounded_root(numerator, denominator) if denominator else math.nan
+
+    def _add_digits(self, values: Floats, work: Floats) -> bool:
+        """Add values as sums and dot products of their digits, where these are few and none is special; return whether they were added.
+
+        A digit is a whole number of `DIGIT_BITS` bits and a sign, times a power of two that all values share: the first one that of the
+        largest value, each next one 2**-DIGIT_BITS of it.
+
+        Args:
+            values: [n], at most `CHUNK_ROWS`.
+            work: [1 + MAX_DIGITS, n], overwritten.
+        """
+        largest = max(float(values.max()), -float(values.min()))
+        exponent = math.frexp(largest)[1] - DIGIT_BITS
+        if not (math.isfinite(largest) and exponent + DIGIT_BITS in DIGIT_EXPONENTS):
+            return False
+        rest, digits = work[0], work[1:]
+        rest[:] = values
+        num_digits = 0
+        while float(np.dot(rest, rest)):
+            if num_digits == MAX_DIGITS:
+                return False
+            splitting = math.ldexp(1.5, exponent - DIGIT_BITS * num_digits + 52)
+            digit = digits[num_digits]
+            np.add(rest, splitting, out=digit)
+            digit -= splitting
+            rest -= digit
+            num_digits += 1
+        if rest.any():
+            # So small that its squares are 0.
+            return False
+        self.sum.count += len(values)
+        # In units of the last digit, and of its square.
+        last = exponent - DIGIT_BITS * (num_digits - 1)
+        total, squares = 0, 0
+        for place in range(num_digits):
+            total += int(math.ldexp(float(digits[place].sum()), -last))
+            for other in range(place + 1):
+                product = int(math.ldexp(float(np.dot(digits[place], digits[other])), -2 * last))
+                squares += product if other == place else 2 * product
+        self.sum.add_units(total << last - LEAST_EXPONENT)
+        self._squares[0].add_units(squares << 2 * last - LEAST_EXPONENT)
+        return True
 
     def _add_chunk(self, values: Floats) -> None:
         self.sum.add(values)

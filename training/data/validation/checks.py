@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
 from training.data.snapshot_meta import SnapshotMeta
+from training.data.validation.key_order import has_unique_order
 from training.data.validation.results import CheckResult, ColumnStatistics, listed, verdict
 from training.data.validation.snapshot_view import FILE_COLUMN, TableView
 from training.spec.partitions import Grain, bounds_of, grain_of
@@ -140,6 +141,24 @@ def check_unique(view: TableView) -> list[CheckResult]:
     key = view.contract.key
     if not key or not set(key) <= set(view.sound_columns()):
         return results
+    extra, first = (0, None) if has_unique_order(view, key) else _repeated_keys(view, key)
+    rows = view.facts["rows"]
+    results.append(
+        CheckResult(
+            code="data.duplicates",
+            check=f"one row per key ({', '.join(key)})",
+            table=view.name,
+            status=verdict(extra == 0),
+            observed=f"{extra:,} rows too many" + (f" of {rows:,} ({extra / rows:.2%})" if extra else ""),
+            allowed="0",
+            detail=f"the first such key: {first}" if extra else "",
+        )
+    )
+    return results
+
+
+def _repeated_keys(view: TableView, key: Sequence[str]) -> tuple[int, str | None]:
+    """Return how many rows are too many for one row per key, and the first such key."""
     columns = ", ".join(quoted(name) for name in key)
     example = " || ', ' || ".join(f"coalesce(CAST({quoted(name)} AS VARCHAR), 'null')" for name in key)
     # Rows without a complete key are counted by the check for nulls.
@@ -149,19 +168,7 @@ def check_unique(view: TableView) -> list[CheckResult]:
         SELECT coalesce(sum(n - 1), 0), (SELECT min({example}) FROM repeated) FROM repeated
     """  # noqa: S608 - quoted column names
     extra, first = view.rows(query)[0]
-    rows = view.facts["rows"]
-    results.append(
-        CheckResult(
-            code="data.duplicates",
-            check=f"one row per key ({', '.join(key)})",
-            table=view.name,
-            status=verdict(extra == 0),
-            observed=f"{int(extra):,} rows too many" + (f" of {rows:,} ({extra / rows:.2%})" if extra else ""),
-            allowed="0",
-            detail=f"the first such key: {first}" if extra else "",
-        )
-    )
-    return results
+    return int(extra), first
 
 
 def check_partition_days(view: TableView, zone: ZoneInfo) -> list[CheckResult]:

@@ -20,6 +20,8 @@ MAX_BINS: Final = 1024
 """Of normally distributed numbers, a bin holds at most about 1 in 130 of them."""
 SIGN_SHIFT: Final = 63
 LARGEST: Final = float(np.finfo(np.float64).max)
+MAX_SPAN: Final = 2**18
+"""Of keys that are counted in a table with a place for each; more are sorted."""
 _MAGNITUDE: Final = np.int64(2**63 - 1)
 
 
@@ -37,14 +39,29 @@ class KeyHistogram:
     def total(self) -> int:
         return int(self.counts.sum())
 
-    def add_sorted(self, values: Floats) -> None:
-        """Add finite numbers, [n], rising, none of them -0.0."""
+    def add(self, values: Floats) -> None:
+        """Add finite numbers, [n] in any order, none of them -0.0."""
+        if not len(values):
+            return
+        keys = keys_of(values)
+        keys >>= self.shift
+        least = int(keys.min())
+        # The first numbers are sorted: without a shift, hardly any two of them are near each other.
+        if int(keys.max()) - least >= MAX_SPAN:
+            return self.add_sorted(np.sort(values))
+        keys -= least
+        counts = np.bincount(keys)
+        found = np.flatnonzero(counts)
+        return self._add(KeyHistogram(self.shift, found + least, counts[found]))
+
+    def add_sorted(self, values: Floats, counts: Keys | None = None) -> None:
+        """Add finite numbers, [n], rising, none of them -0.0, each as often as `counts`, [n], says; None: once."""
         if not len(values):
             return
         keys = keys_of(values) >> self.shift
         starts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
-        counts = np.diff(np.append(starts, len(keys)))
-        self._add(KeyHistogram(self.shift, keys[starts], counts))
+        sums = np.diff(np.append(starts, len(keys))) if counts is None else np.add.reduceat(counts, starts)
+        self._add(KeyHistogram(self.shift, keys[starts], sums))
 
     def merge(self, other: KeyHistogram) -> Self:
         """Add the counts of another; return self."""

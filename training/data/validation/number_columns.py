@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,13 +14,15 @@ import pyarrow as pa
 
 from training.data.exact_sums import ExactMoments
 from training.data.validation.integer_moments import IntegerMoments
-from training.data.validation.key_histogram import KeyHistogram
+from training.data.validation.key_histogram import MAX_SPAN, KeyHistogram
 from training.data.validation.snapshot_view import numpy_of, valid_of
 
 OLDER: Final = 0
 NEWER: Final = 1
 NEITHER: Final = -1
 SIDES: Final = (OLDER, NEWER, NEITHER)
+COUNTED_SPAN: Final = 4
+"""Integers are counted in a table with a place for each where it has up to so many places per row."""
 LARGEST_EXACT: Final = 2**53
 """Integers up to this are numbers of float64."""
 
@@ -67,20 +70,16 @@ class NumberSide:
             histogram=self.histogram, num_missing=self.num_nan + num_null, num_below=self.num_below, num_above=self.num_above
         )
 
-    def add(self, values: Values) -> None:
-        """Add values, [n], rising, NaN last, none of them -0.0."""
-        first, last = 0, len(values)
-        if values.dtype.kind == "f":
-            first, last, stop = (
-                int(np.searchsorted(values, bound, side=side))  # type: ignore[call-overload]
-                for bound, side in ((-np.inf, "right"), (np.inf, "left"), (np.nan, "left"))
-            )
-            self.num_below += first
-            self.num_above += stop - last
-            self.num_nan += len(values) - stop
-        finite = values[first:last]
+    def add(self, finite: Values, least: float, largest: float) -> None:
+        """Add finite numbers, [n], at least one, none of them -0.0; the least and the largest of them."""
+        if isinstance(self.moments, IntegerMoments) and int(largest) - int(least) < min(MAX_SPAN, COUNTED_SPAN * len(finite)):
+            counts = np.bincount(finite.astype(np.int64, copy=False) - int(least))
+            self.moments.add_counted(int(least), counts)
+            found = np.flatnonzero(counts)
+            self.histogram.add_sorted((found + int(least)).astype(np.float64), counts[found])
+            return
         self.moments.add(finite)
-        self.histogram.add_sorted(finite.astype(np.float64, copy=False))
+        self.histogram.add(finite.astype(np.float64, copy=False))
 
     def merge(self, other: NumberSide) -> None:
         """Add what another has."""
@@ -146,33 +145,52 @@ class NumberColumn:
         return -LARGEST_EXACT <= self.minimum and self.maximum <= LARGEST_EXACT
 
     def _add_side(self, side: int, rows: Values) -> None:
-        # A copy that may be sorted, and without -0.0, which equals 0.0 and has other bits.
-        ordered = rows + rows.dtype.type(0)
-        ordered.sort()
+        if not len(rows):
+            return
         found = self.sides[side]
-        num_nan, num_below = found.num_nan, found.num_below
-        found.add(ordered)
-        ordered = ordered[: len(ordered) - (found.num_nan - num_nan)]
-        self._count(ordered)
-        finite = ordered[found.num_below - num_below :]
-        finite = finite[: np.searchsorted(finite, np.inf, side="left")] if finite.dtype.kind == "f" else finite
-        if len(finite):
-            low, high = finite[0].item(), finite[-1].item()
-            self.minimum = low if self.minimum is None else min(self.minimum, low)
-            self.maximum = high if self.maximum is None else max(self.maximum, high)
+        # A copy without -0.0, which equals 0.0 and has other bits.
+        numbers = rows if self.is_integer else rows + rows.dtype.type(0)
+        if not self.is_integer and np.isnan(numbers.min()):
+            numbers = numbers[~np.isnan(numbers)]
+            found.num_nan += len(rows) - len(numbers)
+        if not len(numbers):
+            return
+        low, high = numbers.min().item(), numbers.max().item()
+        self._count(numbers, low, high)
+        if not (math.isfinite(low) and math.isfinite(high)):
+            found.num_below += int(np.count_nonzero(numbers == -np.inf))
+            found.num_above += int(np.count_nonzero(numbers == np.inf))
+            numbers = numbers[np.isfinite(numbers)]
+            if not len(numbers):
+                return
+            low, high = numbers.min().item(), numbers.max().item()
+        found.add(numbers, low, high)
+        self.minimum = low if self.minimum is None else min(self.minimum, low)
+        self.maximum = high if self.maximum is None else max(self.maximum, high)
 
-    def _count(self, ordered: Values) -> None:
-        """Count the values, rising and without NaN, below each cut."""
-        if not self._cuts or not len(ordered):
+    def _count(self, numbers: Values, low: float, high: float) -> None:
+        """Count the values, without NaN and from `low` to `high`, below each cut."""
+        if not self._cuts:
             return
-        if ordered.dtype.kind == "i" and max(-int(ordered[0]), int(ordered[-1])) <= LARGEST_EXACT:
-            self._less += [np.searchsorted(ordered, _whole(np.ceil(cut)), side="left") for cut in self._cuts]
-            self._up_to += [np.searchsorted(ordered, _whole(np.floor(cut)), side="right") for cut in self._cuts]
-            return
-        # As Great Expectations compares: with the nearest float64.
-        numbers = ordered.astype(np.float64, copy=False)
-        self._less += np.searchsorted(numbers, self._cuts, side="left")
-        self._up_to += np.searchsorted(numbers, self._cuts, side="right")
+        if self.is_integer and max(-low, high) <= LARGEST_EXACT:
+            bounds: list[tuple[float, float]] = [(_whole(np.ceil(cut)), _whole(np.floor(cut))) for cut in self._cuts]
+        else:
+            # As Great Expectations compares: with the nearest float64.
+            numbers, low, high = numbers.astype(np.float64, copy=False), float(low), float(high)
+            bounds = [(cut, cut) for cut in self._cuts]
+        for place, (first, last) in enumerate(bounds):
+            self._less[place] += _num_less(numbers, first, low, high)
+            self._up_to[place] += len(numbers) - _num_more(numbers, last, low, high)
+
+
+def _num_less(numbers: Values, cut: float, low: float, high: float) -> int:
+    """Return how many numbers, from `low` to `high`, are less than the cut."""
+    return 0 if cut <= low else len(numbers) if cut > high else int(np.count_nonzero(numbers < cut))
+
+
+def _num_more(numbers: Values, cut: float, low: float, high: float) -> int:
+    """Return how many numbers, from `low` to `high`, are more than the cut."""
+    return 0 if cut >= high else len(numbers) if cut < low else int(np.count_nonzero(numbers > cut))
 
 
 def _whole(cut: float) -> int:

@@ -112,6 +112,16 @@ def test_variance_and_deviation_are_the_exact_ones_rounded_once(values: Floats) 
     assert is_nearest_root(moments.deviation, variance)
 
 
+@pytest.mark.parametrize("small", [1e-5, 1e-17, 1e-60, 1e-200, 1e-320])
+def test_the_moments_of_small_and_large_values_together_lose_no_bit(small: float) -> None:
+    values = np.random.default_rng(4).normal(size=500)
+    values[::3] *= small
+    found = _moments(values)
+    exact = list(map(Fraction, values.tolist()))
+    assert found.exact_mean == sum(exact) / len(exact)
+    assert found.variance == _nearest(sum(value**2 for value in exact) / len(exact) - (sum(exact) / len(exact)) ** 2)
+
+
 def _moments(values: Floats) -> ExactMoments:
     moments = ExactMoments()
     moments.add(values)

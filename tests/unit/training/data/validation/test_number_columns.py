@@ -52,6 +52,14 @@ def test_a_histogram_is_the_same_for_any_order_and_division(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SAMPLES)
+def test_numbers_in_any_order_are_counted_as_sorted_ones(name: str) -> None:
+    found = KeyHistogram()
+    for part in np.array_split(np.random.default_rng(3).permutation(SAMPLES[name]), 5):
+        found.add(part)
+    assert found.to_json() == histogram(SAMPLES[name]).to_json()
+
+
+@pytest.mark.parametrize("name", SAMPLES)
 def test_bins_hold_the_numbers_between_their_ends(name: str) -> None:
     values = np.sort(SAMPLES[name])
     found = histogram(values)

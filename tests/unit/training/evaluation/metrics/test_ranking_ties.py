@@ -12,6 +12,7 @@ from sklearn.metrics import ndcg_score
 
 from training.evaluation.bootstrap.paired import compare
 from training.evaluation.importance import permutation_importance
+from training.evaluation.metrics import ranking
 from training.evaluation.metrics.by_task import metric_value
 from training.evaluation.metrics.metric import Rows
 from training.evaluation.metrics.ranking import group_ndcg, group_recall, group_reciprocal_rank, num_groups_without_positive
@@ -21,6 +22,17 @@ from training.pages.plots import ranking_plots
 
 RNG = np.random.default_rng(11)
 NAMES = ("ndcg@3", "ndcg@10", "mrr", "recall@3")
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_rows_are_in_the_order_of_group_falling_score_and_place(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    num = int(rng.integers(1, 60))
+    # Some have groups of many sizes, some are sorted by group, some have scores that nothing ranks.
+    groups = rng.integers(-2, 3 if seed % 4 else 40, num)
+    groups = np.sort(groups) if seed % 2 else groups
+    scores = rng.choice([0.0, -0.0, 1.0, -np.inf, np.inf, np.nan if seed % 5 == 0 else 2.0], num)
+    assert ranking._order(scores, groups).tolist() == np.lexsort((-scores, groups)).tolist()
 
 
 def brute_force(name: str, labels: np.ndarray, scores: np.ndarray, *, exponential: bool = False) -> float:
