@@ -17,7 +17,7 @@ SOURCES: Final = ("training", "plugins", "devstack")
 CODE: Final = re.compile(r"[a-z][a-z_0-9]*\.[a-z_][a-z_0-9]*\Z")
 WORD: Final = re.compile(r"[a-z][a-z_]*\Z")
 """A code of one word, `cardinality`: only the first argument of an error is taken for one."""
-NOT_CODES: Final = re.compile(r".*\.(json|db|html|css|js|py|toml|yaml|parquet|ini|safetensors|ubj|csv|txt|npy|pid|lock|log|sock|io)\Z")
+NOT_CODES: Final = re.compile(r".*\.(json|db|html|css|js|py|toml|yaml|parquet|ini|safetensors|ubj|onnx|csv|txt|npy|pid|lock|log|sock|io)\Z")
 CODE_ARGUMENT: Final[Mapping[str, int]] = {
     **dict.fromkeys(("_fatal", "_fits", "_note", "_refuse", "_refused", "refusal", "result", "kind"), 0),
     **dict.fromkeys(("Finding", "_result"), 1),

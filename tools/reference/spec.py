@@ -20,7 +20,7 @@ from pydantic.fields import FieldInfo
 from tools.reference.examples import EXAMPLES, UNITS
 from tools.reference.markdown import code, notice, table
 from training.retention.settings import Retention
-from training.spec.families import built_in_families, descriptor_of
+from training.spec.families import IMPORTED_ONLY, built_in_families, descriptor_of
 from training.spec.gate import GateDescriptor
 from training.spec.models import PipelineSpec
 from training.spec.sections.evaluation import GATES
@@ -107,7 +107,7 @@ def page(root: Path) -> str:
     ]
     for path, section in sections(PipelineSpec):
         parts.append(_section(path or "top level", section, path, documents))
-    for name in built_in_families():
+    for name in (each for each in built_in_families() if each not in IMPORTED_ONLY):
         descriptor = descriptor_of(name)
         if descriptor is not None:
             parts.append(_section(f"train.settings of {name}", descriptor.settings, "train.settings", _of_family(documents, name)))

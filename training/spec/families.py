@@ -32,6 +32,9 @@ MODELS_FOLDER: Final = Path(__file__).resolve().parent.parent / "models"
 ENTRY_POINTS: Final = "nightshift.families"
 """Group of entry points; name: of the family, value: its package."""
 
+IMPORTED_ONLY: Final = frozenset({"onnx"})
+"""Families whose models come from outside alone: no YAML names one."""
+
 _OWN_MODEL = re.compile(r"(?P<package>[A-Za-z_]\w*)(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 
 
@@ -48,7 +51,7 @@ def installed_families() -> Installed:
 
 def known_families() -> tuple[str, ...]:
     """Return the names that `train.model` may have, besides classes of allowed packages, sorted."""
-    return tuple(sorted({*built_in_families(), *installed_families().packages}))
+    return tuple(sorted({*built_in_families(), *installed_families().packages} - IMPORTED_ONLY))
 
 
 def package_of(name: str) -> str | None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from training.installation import MODEL_PACKAGES
-from training.spec.families import descriptor_of, is_allowed, is_own, known_families, own_packages, usable_families
+from training.spec.families import IMPORTED_ONLY, descriptor_of, is_allowed, is_own, known_families, own_packages, usable_families
 from training.spec.metrics import is_lower_better, is_metric, metrics_of
 from training.spec.rules.findings import Finding
 from training.spec.sections.data import Data
@@ -28,6 +28,9 @@ def family_fits(train: Train) -> Iterator[Finding]:
             else f"; a class of your own: name its package in {MODEL_PACKAGES.name}, docs/extending.md"
         )
         yield Finding(MODEL, "model.unknown", f"there is no model {told(train.model)}", f"known: {', '.join(known_families())}{allowed}")
+    if train.model in IMPORTED_ONLY:
+        message = f"models of {train.model} are not trained here: they come from outside"
+        yield Finding(MODEL, "model.imported", message, f"known: {', '.join(known_families())}; docs/promotion.md has models from outside")
     facts = descriptor_of(train.model)
     if train.learning_rate is None and (facts is None or "learning_rate" not in facts.ignored_keys):
         yield Finding(("train", "learning_rate"), "field.missing", f"the key learning_rate is missing: {train.model} needs it")

@@ -1,0 +1,117 @@
+"""Models in ONNX from outside: taken where their input is the pipeline's cells, and refused where they need more than their own file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.unit.training.stages import onnx_files
+from tests.unit.training.stages.evaluate_bench import SPEC
+from tests.unit.training.stages.onnx_files import logistic, of_two_inputs
+from tests.unit.training.stages.outside_bench import OutsideBench
+from training.errors import SpecError
+from training.models.onnx import importing
+from training.models.predictor import Predictor, load_predictor
+from training.registry.model_code import model_code
+from training.spec import parse_spec
+
+WEIGHTS = np.array([[2.0], [0.0], [0.1], [-0.1]], dtype=np.float32)
+"""Of value, noise, country and channel."""
+
+
+@pytest.fixture(scope="module", params=["binary"])
+def bench(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[OutsideBench]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+        patch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path_factory.mktemp('database')}/nightshift.db")
+        patch.setattr("training.engine.tracking.CLOSE_SECONDS", 0.2)
+        text = onnx_spec()
+        yield OutsideBench(tmp_path_factory.mktemp("onnx"), request.param, text=text)
+
+
+def onnx_spec() -> str:
+    return SPEC.replace("noise: {transform: number}", "noise: {transform: number, fill: mean}")
+
+
+def predictor_of(bench: OutsideBench, data: bytes, folder: Path, work: str) -> Predictor:
+    model = bench.registered(data, "onnx", work=work)
+    manifest = bench.store.manifests.get(model.artifact_uri, kind="model")
+    assert manifest.meta["family"] == "onnx"
+    return load_predictor(bench.store.manifests.fetch(manifest, folder / "model"))
+
+
+def test_a_graph_scores_the_pipelines_cells(bench: OutsideBench, tmp_path: Path) -> None:
+    matrix, _ = bench.cells(tmp_path / "rows", "test")
+    expected = 1 / (1 + np.exp(-matrix.as_floats() @ WEIGHTS[:, 0]))
+    raw = bench.raw(tmp_path / "raw", "test")
+    found = predictor_of(bench, logistic(WEIGHTS), tmp_path, "one input").predict(raw)
+    assert np.allclose(found, expected, atol=1e-6)
+    apart = predictor_of(bench, of_two_inputs(WEIGHTS[:2], WEIGHTS[2:]), tmp_path / "apart", "two inputs")
+    assert np.allclose(apart.predict(raw), found, atol=1e-6)
+    assert apart.predict(raw.head(0)).shape == (0,)
+
+
+def test_of_two_probabilities_the_second_is_the_positive_class(bench: OutsideBench, tmp_path: Path) -> None:
+    weights = np.concatenate([-WEIGHTS / 2, WEIGHTS / 2], axis=1)
+    predictor = predictor_of(bench, logistic(weights, link="Softmax"), tmp_path, "two columns")
+    matrix, _ = bench.cells(tmp_path / "rows", "test")
+    expected = 1 / (1 + np.exp(-matrix.as_floats() @ WEIGHTS[:, 0]))
+    assert np.allclose(predictor.predict(bench.raw(tmp_path / "raw", "test")), expected, atol=1e-6)
+
+
+FAULTS: dict[str, tuple[bytes, str, str]] = {
+    "weights in another file": (logistic(WEIGHTS, is_outside=True), "artifact.operator", "another file"),
+    "an operator of a library": (logistic(WEIGHTS, domain="com.example"), "artifact.operator", "'Sigmoid' of 'com.example'"),
+    "an operator of onnxruntime": (logistic(WEIGHTS, link="Gelu", domain="com.microsoft"), "artifact.operator", "'com.microsoft'"),
+    "functions": (logistic(WEIGHTS, more=onnx_files.field(25, b"")), "artifact.operator", "functions of its own"),
+    "old operators": (logistic(WEIGHTS, opset=3), "artifact.operator", "opset 3"),
+    "future operators": (logistic(WEIGHTS, opset=999), "artifact.malformed", "Opset 999"),
+    "no such operator": (logistic(WEIGHTS, link="Sigmund"), "artifact.malformed", "Sigmund"),
+    "another width": (logistic(np.ones((7, 1), dtype=np.float32)), "artifact.mismatch", "float32 [rows, 4]"),
+    "one row at a time": (logistic(WEIGHTS, rows=1), "artifact.mismatch", "needed: float32"),
+    "three outputs": (logistic(np.ones((4, 3), dtype=np.float32)), "artifact.mismatch", "[rows, 1] or [rows, 2]"),
+    "margins": (logistic(WEIGHTS * 9, link="Identity"), "artifact.scores", "probabilities from 0 to 1"),
+    "not a number": (logistic(WEIGHTS * np.float32("nan")), "artifact.scores", "not finite"),
+    "cut": (logistic(WEIGHTS)[:-9], "artifact.malformed", "byte"),
+    "two graphs": (logistic(WEIGHTS) + onnx_files.field(7, b""), "artifact.malformed", "2 graphs"),
+    "a long number": (b"\x08" + b"\xff" * 20, "artifact.malformed", "64 bits"),
+    "a long field": (b"\x3a\xff\xff\xff\xff\xff\xff\xff\xff\x7f", "artifact.malformed", "longer than its message"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_graph_that_needs_more_or_is_of_other_cells_is_refused(bench: OutsideBench, fault: str) -> None:
+    data, code, words = FAULTS[fault]
+    error = bench.refused(data, "onnx", work=fault)
+    assert (error["code"], words in error["message"]) == (code, True), error
+
+
+def test_what_a_graph_must_not_need_is_found_before_onnxruntime_reads_it(bench: OutsideBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def must_not_be_read(*_arguments: object) -> None:
+        raise AssertionError("onnxruntime was given a file that had not been checked")
+
+    monkeypatch.setattr(importing, "session_of", must_not_be_read)
+    inner = onnx_files.field(6, onnx_files.field(5, onnx_files.tensor("inner", WEIGHTS, is_outside=True))) + onnx_files.field(20, 5)
+    nested = onnx_files.node("If", ["x"], ["y"], inner)
+    error = bench.refused(onnx_files.model([nested], [], [], []), "onnx", work="nested")
+    assert error["code"] == "artifact.operator"
+
+
+def test_a_registered_model_carries_what_scores_it_and_names_onnxruntime_alone() -> None:
+    code = model_code("onnx")
+    assert {name for name in code.files if "/onnx/" in name} == {"training/models/onnx/__init__.py", "training/models/onnx/module.py"}
+    named = {requirement.partition("==")[0] for requirement in code.requirements}
+    assert "onnxruntime" in named
+    assert named.isdisjoint({"torch", "xgboost-cpu", "onnx", "protobuf"})
+
+
+def test_no_yaml_names_a_family_that_nothing_trains() -> None:
+    text = onnx_spec().replace("model: boosted_trees", "model: onnx").replace(", settings: {max_depth: 3}", "")
+    with pytest.raises(SpecError) as caught:
+        parse_spec(text.replace("LABEL", "cancelled").replace("TASK", "binary").replace("PRIMARY", "auc").encode())
+    assert caught.value.code == "model.imported"
+    assert "boosted_trees" in caught.value.problems[0].hint
+    assert "onnx" not in caught.value.problems[0].hint.split(";")[0]
