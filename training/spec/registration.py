@@ -13,6 +13,7 @@ from pydantic import AfterValidator, Field
 from training.errors import Problem, SpecError, shown
 from training.spec.families import descriptor_of
 from training.spec.models import PipelineSpec
+from training.spec.schedule import AS_OF_PATTERN, parse_as_of
 from training.spec.sections.train import Train
 from training.spec.types import DIGEST_RULE, Line, Name, Section, refusal
 from training.spec.uris import PLACE_HINT, place_fault
@@ -66,6 +67,10 @@ class Registration(Section):
     metrics: dict[Annotated[str, Field(min_length=1, max_length=100)], float] = Field(
         default_factory=dict, max_length=100, description="What is claimed of it; recorded, and never judged."
     )
+    trained_until: Annotated[str, Field(max_length=40, pattern=AS_OF_PATTERN.removesuffix(r"(?!\n)"))] | None = Field(
+        default=None,
+        description="Newest event time of the rows it was trained on; refused where the test rows begin before. Null: not known.",
+    )
     notes: Annotated[str, Field(max_length=2000)] | None = Field(default=None, description="For those who read the ledger.")
 
 
@@ -74,11 +79,13 @@ def registered_spec(spec: PipelineSpec, registration: Registration) -> PipelineS
 
     Raises:
         SpecError: `artifact.family`, the pipeline's model takes no file of the format; `model.task`, the family does not score the task;
-            `artifact.name`, the pipeline decides about another model.
+            `artifact.name`, the pipeline decides about another model; `as_of.invalid`, `trained_until` is no instant.
     """
     if registration.name not in (None, spec.promote.model):
         message = f"{spec.name} decides about the model {spec.promote.model}, and not about {registration.name}"
         raise _refused("artifact.name", message, "leave `name` out, or name the pipeline of that model", "registration.name")
+    if registration.trained_until is not None:
+        parse_as_of(registration.trained_until, spec.timezone)
     family = FAMILIES[registration.format] or spec.train.model
     facts = descriptor_of(family)
     if registration.format == "safetensors" and facts is not None and not facts.uses_torch:
@@ -106,4 +113,7 @@ def registered_words(registered: Mapping[str, Any]) -> str:
     version = f", version {registered['version']} there" if "version" in registered else ""
     source = f"{registered['artifact_uri']} ({registered['format']}, SHA-256 {str(registered['sha256'])[:12]})"
     claimed = f"; claimed, and not judged: {claims}" if claims else ""
-    return f"trained elsewhere: {source}{version}{claimed}"
+    rows = (
+        f", trained on rows until {registered['trained_until']}" if "trained_until" in registered else ", on rows that are not known here"
+    )
+    return f"trained elsewhere: {source}{version}{rows}{claimed}"

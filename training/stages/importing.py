@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 import numpy as np
@@ -22,6 +23,7 @@ from training.errors import DataError, shown
 from training.models.base import Artifact, FitResult, load_family
 from training.runtime.runner import StageContext
 from training.spec.rules.leakage import Lateness
+from training.spec.schedule import parse_as_of
 from training.store import Manifest
 
 TRANSFORMS_NAME: Final = "transforms.json"
@@ -46,11 +48,13 @@ def import_model(context: StageContext, dataset: Manifest) -> Imported:
     """Return the model of `parameters["artifact"]`, for the rows of a dataset.
 
     Raises:
-        DataError: `artifact.*`, it is damaged, or no model of these rows and this task; `leakage.time`; `transforms.*`.
+        DataError: `artifact.test_rows`, it has seen the test rows; `artifact.*`, it is damaged, or no model of these rows and this task;
+            `leakage.time`; `transforms.*`.
         SpecError: `artifact.family`.
     """
     store, spec = context.store, context.spec
     artifact = store.manifests.get(str(context.request.parameters["artifact"]), kind="artifact")
+    _check_rows(context, dataset, artifact.meta.get("trained_until"))
     with context.timed("fetch"):
         path = store.objects.fetch(artifact.files["artifact"].digest, context.folder / "artifact")
         own = artifact.files.get(TRANSFORMS_NAME)
@@ -71,6 +75,16 @@ def import_model(context: StageContext, dataset: Manifest) -> Imported:
         )
         _check_scores(context, result, fitted, reader, num_classes)
     return Imported(result=result, transforms=transforms, registered=dict(artifact.meta))
+
+
+def _check_rows(context: StageContext, dataset: Manifest, trained_until: str | None) -> None:
+    """Refuse a model that was trained on test rows: no gate could tell."""
+    if trained_until is None:
+        return
+    start, end = datetime.fromisoformat(dataset.meta["bounds"]["test"][0]), parse_as_of(trained_until, context.spec.timezone)
+    if end > start:
+        message = f"it was trained on rows until {end.isoformat()}, and the test rows begin at {start.isoformat()}"
+        raise DataError("artifact.test_rows", message, hint="register it with a later as_of, or train it on earlier rows")
 
 
 def _check_columns(context: StageContext, fitted: FittedTransforms, reader: DatasetReader) -> None:

@@ -28,7 +28,7 @@ from training.spec.registration import Format
 
 OF_THE_BODY: Final = {
     **{"transforms": "transforms_uri", "sha256": "sha256", "version": "version", "notes": "notes"},
-    **{"as_of": "as_of", "snapshot": "snapshot"},
+    **{"as_of": "as_of", "snapshot": "snapshot", "trained_until": "trained_until"},
 }
 """Option to the key of the request."""
 
@@ -59,6 +59,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--sha256", metavar="DIGEST", help="of the file; another file is refused")
     found.add_argument("--version", metavar="NAME", help="its version outside; recorded")
     found.add_argument("--metric", action="append", default=[], metavar="NAME=VALUE", help="a claim about it; recorded, and not judged")
+    found.add_argument("--trained-until", metavar="TIME", help="newest event time of its training rows; refused if test rows are before it")
     found.add_argument("--notes", metavar="TEXT", help="for those who read the ledger")
     found.add_argument("--as-of", metavar="TIME", help="a day, or a time with an offset; default: the last slot")
     found.add_argument("--snapshot", metavar="VERSION", help="dataset version instead of the sources")

@@ -61,7 +61,9 @@ def test_trees_from_outside_are_measured_and_decided_about_as_any_other(
     decided = bench.stage("promote", inputs, {"triggered_by": "ann"})
     assert decided.scalars["decision"] == "accepted"
     entry = Ledger().outline("orders")[-1]
-    words = "trained elsewhere: ${MODELS_URI}/17/model (xgboost_json, SHA-256 000000000000), version 17 there"
+    words = (
+        "trained elsewhere: ${MODELS_URI}/17/model (xgboost_json, SHA-256 000000000000), version 17 there, on rows that are not known here"
+    )
     assert [reason["words"] for reason in entry.reasons if reason["gate"] == "registered"] == [
         f"{words}; claimed, and not judged: auc 0.99"
     ]
@@ -180,6 +182,14 @@ def test_ubj_is_read_as_xgboost_writes_it(trees: xgboost.Booster) -> None:
     assert tree.keys() == wanted.keys()
     assert all(np.allclose(tree[name], wanted[name], rtol=1e-6) for name in wanted if name not in ("id", "tree_param"))
     assert values["learner"]["learner_model_param"] == expected["learner"]["learner_model_param"]
+
+
+def test_a_model_that_has_seen_the_test_rows_is_refused(bench: OutsideBench, trees: xgboost.Booster) -> None:
+    data = bytes(trees.save_raw("ubj"))
+    bench.registered(data, "xgboost_json", work="early", trained_until="2026-01-21")
+    error = bench.refused(data, "xgboost_json", work="late", trained_until="2026-01-24T00:00:00+00:00")
+    assert error["code"] == "artifact.test_rows"
+    assert "2026-01-24T00:00:00+00:00" in error["message"]
 
 
 def test_rounds_after_the_best_one_are_left_out(bench: OutsideBench, trees: xgboost.Booster, tmp_path: Path) -> None:
