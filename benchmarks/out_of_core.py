@@ -1,7 +1,7 @@
 """Peak memory and time of each stage under a memory limit, by the rows of the window.
 
     python -m benchmarks.out_of_core [--sizes 1 4 16] [--stages ingest prepare] [--split time] [--test-days 2]
-        [--many-values] [--grouped] [--limit 1GiB] [--folder /large/disk]
+        [--many-values] [--grouped] [--family linear] [--limit 1GiB] [--folder /large/disk]
 
 1 is 1 M rows of 20 columns, in 30 daily Parquet files. With `--many-values` there are three more: a number and a text with a value per
 eight rows (`target_encode`, and `category` that keeps the top 1,000), and a weight; `--split group` divides by that number then, and
@@ -64,7 +64,9 @@ INPUTS: Final[Mapping[str, Sequence[str]]] = {
 }
 MADE: Final = {"ingest": "snapshot", "prepare": "dataset", "train": "model"}
 """Stage to the input that it makes."""
-CHAMPION: Final = ("max_depth: 4", "max_depth: 2")
+TREES: Final = "{model: boosted_trees, seed: 3, epochs: 2, learning_rate: 0.3, settings: {max_depth: 4}}"
+LINEAR: Final = "{model: linear, seed: 3, epochs: 2}"
+CHAMPION: Final = {"boosted_trees": ("max_depth: 4", "max_depth: 2"), "linear": ("epochs: 2", "epochs: 1")}
 """What differs in the champion's spec."""
 MIB: Final = 2**20
 ROWS_PER_VALUE: Final = 8
@@ -116,7 +118,7 @@ prepare:
 {"".join(f"    f{n}: {{transform: number}}{chr(10)}" for n in range(FLOATS))}\
 {"".join(f"    c{n}: {{transform: category}}{chr(10)}" for n in range(CODES))}\
 MANY_FEATURES\
-train: {{model: boosted_trees, seed: 3, epochs: 2, learning_rate: 0.3, settings: {{max_depth: 4}}}}
+train: {TREES}
 evaluate: {{task: binary, primary: auc, slices: [word, c0]}}
 promote: {{model: rows}}
 """
@@ -141,6 +143,7 @@ class Case:
     test_days: int
     has_many_values: bool
     is_grouped: bool
+    family: str = "boosted_trees"
 
     def text(self) -> str:
         """Return the spec."""
@@ -150,6 +153,8 @@ class Case:
         if self.has_many_values:
             split = split.replace("column: c0", "column: user")
         text = SPEC.replace("SPLIT", split).replace("OF_ROWS", "".join(of_rows))
+        if self.family == "linear":
+            text = text.replace(TREES, LINEAR)
         if self.is_grouped:
             text = text.replace("task: binary, primary: auc", "task: ranking, primary: ndcg@10")
         for place, lines in (("MANY_COLUMNS", MANY_COLUMNS), ("MANY_FEATURES", MANY_FEATURES)):
@@ -192,7 +197,7 @@ class Stages:
 
     def __init__(self, folder: Path, limit: str, case: Case, mlflow_url: str) -> None:
         self._folder, self._limit, self._mlflow_url = folder, limit, mlflow_url
-        self._text = case.text()
+        self._text, self._champion = case.text(), CHAMPION[case.family]
         self._since = AS_OF.replace(hour=0) - timedelta(days=case.test_days)
         self.store = Store(str(folder / "store"))
         self.spec = self._spec_of(self._text)
@@ -201,7 +206,7 @@ class Stages:
     def measure(self, stage: str) -> Measured:
         """Run a stage; return what it took."""
         if stage == "evaluate":
-            candidate, self.spec = self._made["model"], self._spec_of(self._text.replace(*CHAMPION))
+            candidate, self.spec = self._made["model"], self._spec_of(self._text.replace(*self._champion))
             self._run("train", {"world_size": 1}, work="champion")
             self._made["champion"], self._made["model"], self.spec = self._made["model"], candidate, self._spec_of(self._text)
         return self._run(stage, self._parameters(stage), work=stage)
@@ -341,12 +346,19 @@ def main() -> None:
     parser.add_argument("--test-days", type=int, default=2, help="of 30, 1 to 27, with --split time")
     parser.add_argument("--many-values", action="store_true", help="columns with a value per eight rows, and weights")
     parser.add_argument("--grouped", action="store_true", help="one of them is the group, without weights; not with --split stratified")
+    parser.add_argument("--family", choices=sorted(CHAMPION), default="boosted_trees", help="what is trained")
     parser.add_argument("--limit", default="1GiB")
     parser.add_argument("--folder", type=Path, help="on a disk with about 1 GB per million rows")
     options = parser.parse_args()
     if options.grouped and not options.many_values:
         parser.error("--grouped needs --many-values")
-    case = Case(split=options.split, test_days=options.test_days, has_many_values=options.many_values, is_grouped=options.grouped)
+    case = Case(
+        split=options.split,
+        test_days=options.test_days,
+        has_many_values=options.many_values,
+        is_grouped=options.grouped,
+        family=options.family,
+    )
     before: dict[str, tuple[int, float]] = {}
     missed: list[str] = []
     print(f"limit {options.limit}; s (growth per 4 times the rows) | MiB of PSS (of it anonymous) | spilled | digest", flush=True)

@@ -40,6 +40,10 @@ class FamilyDescriptor:
     """Tasks of which its loss counts rows by their weights (`data.weight`, `train.class_weight`)."""
     takes_missing_numbers: bool = True
     """Whether a cell of its input may be NaN; if not, `prepare` refuses one, and the training would too."""
+    kept_row_bytes: int = 0
+    """Memory that a training keeps of each training and validation row on a CPU, whatever its limit; 0: none that is known."""
+    kept_start_bytes: int = 0
+    """What it takes besides."""
     threads: int = 1
     """Of each process, unless `placement.cpus` says otherwise. Fixed: another number of threads can round otherwise."""
 

@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -57,9 +58,9 @@ def check_data(spec: PipelineSpec, as_of: datetime, *, size_bytes: int, say: Say
     """
     say(f"{spec.name}: as of {as_of.isoformat()}")
     try:
-        is_sample, listing = _listing(spec, as_of, size_bytes, say)
+        sources = _listing(spec, as_of, size_bytes, say)
         with _scratch() as folder:
-            return _stages(_Bench(spec, as_of, folder), listing, say, is_sample=is_sample)
+            return _stages(_Bench(spec, as_of, folder), sources, say)
     except _Refused as err:
         say(f"  FAIL  {err.stage}: {_words(err.error)}")
         return err.error.exit_code
@@ -130,8 +131,18 @@ class _Bench:
         return StageContext(store=self.store, request=request, spec=self.spec, folder=folder, stop=StopFlag())
 
 
-def _listing(spec: PipelineSpec, as_of: datetime, size_bytes: int, say: Say) -> tuple[bool, Listing]:
-    """Return whether files are left out, and those that are read."""
+@dataclass(frozen=True, kw_only=True)
+class _Sources:
+    """The files that are read."""
+
+    listing: Listing
+    is_sample: bool
+    """Whether some are left out."""
+    share: float
+    """Of the main table's bytes."""
+
+
+def _listing(spec: PipelineSpec, as_of: datetime, size_bytes: int, say: Say) -> _Sources:
     from training.sources.listing import listing_for, missing_partitions
 
     try:
@@ -141,14 +152,16 @@ def _listing(spec: PipelineSpec, as_of: datetime, size_bytes: int, say: Say) -> 
     for lacking in missing:
         names = ", ".join(lacking.names[:3]) + (" …" if len(lacking.names) > 3 else "")
         say(f"  WARN  {lacking.table}: {len(lacking.names)} of {lacking.expected} partitions are not there yet: {names}")
-    is_sample = False
+    is_sample, share = False, 1.0
     for table, parts in listing.items():
         kept = sample(parts, size_bytes)
         read = sum(part["size_bytes"] for part in kept)
         left = "" if len(kept) == len(parts) else f" of {len(parts)}, spread over the window"
         say(f"        {table}: {len(kept)} files{left}, {read / MIB:,.1f} MiB")
+        if table == spec.data.source.table:
+            share = read / max(1, sum(part["size_bytes"] for part in parts))
         is_sample, listing[table] = is_sample or len(kept) < len(parts), kept
-    return is_sample, listing
+    return _Sources(listing=listing, is_sample=is_sample, share=share)
 
 
 def sample(parts: list[ListedPart], size_bytes: int) -> list[ListedPart]:
@@ -172,19 +185,24 @@ def _spread(parts: list[ListedPart], size_bytes: int) -> list[ListedPart]:
     return [ordered[place] for place in places]
 
 
-def _stages(bench: _Bench, listing: Listing, say: Say, *, is_sample: bool) -> ExitCode:
+def _stages(bench: _Bench, sources: _Sources, say: Say) -> ExitCode:
+    from training.models.memory_floor import planned_limit_bytes, shortage
     from training.stages import ingest, prepare
 
     spec = bench.spec
-    snapshot = _run("ingest", ingest.work, bench.context("ingest", {}, {"listing": listing}))
+    snapshot = _run("ingest", ingest.work, bench.context("ingest", {}, {"listing": sources.listing}))
     say(f"  ok    ingest: {snapshot.scalars['rows']:,} rows")
-    if not _validated(bench, snapshot.artifact_uri, say, is_sample=is_sample):
+    if not _validated(bench, snapshot.artifact_uri, say, is_sample=sources.is_sample):
         say("        prepare was not tried")
         return ExitCode.BAD_DATA
     dataset = _run("prepare", prepare.work, bench.context("prepare", {"snapshot": snapshot.artifact_uri}, {}))
     counts = dataset.scalars
     splits = ", ".join(f"{name} {counts[f'rows_{name}']:,}" for name in ("train", "validation", "test"))
     say(f"  ok    prepare: rows of {splits}; {counts['features']} features")
+    # Of a sample, about as many as its share of the bytes says.
+    lacking = shortage(spec, int((counts["rows_train"] + counts["rows_validation"]) / sources.share), planned_limit_bytes(spec))
+    if lacking is not None:
+        say(f"  WARN  train: {lacking}")
     label = spec.data.label.column
     if "label_mean" in counts:
         say(f"        label {label}: mean {counts['label_mean']}")

@@ -21,6 +21,7 @@ from training import liveness
 from training.data.mapped_shards import MappedShards
 from training.data.transforms import CELL_BYTES
 from training.engine.devices import LOCAL_WORLD_SIZE
+from training.models.memory_floor import shortage
 from training.models.shard_rows import shards_of
 from training.runtime.stage_memory import stage_memory_bytes
 
@@ -45,6 +46,10 @@ def matrices_of(context: FitContext, *, max_bin: int) -> Iterator[dict[str, xgbo
     """
     gang, threads = context.gang, context.spec.train.threads_per_process
     splits = shards_of(context)
+    if gang.device.type == "cpu" and gang.is_first:
+        on_node = sum(rows.num_rows for rows in splits.values()) * min(LOCAL_WORLD_SIZE.read(), gang.world_size) // gang.world_size
+        if (lacking := shortage(context.spec, on_node, stage_memory_bytes())) is not None:
+            logger.warning("%s", lacking)
     # One rank decides: the two kinds of matrix make other calls of the collective. A GPU takes its rows from memory.
     on_disk = bool(gang.from_first(gang.device.type == "cpu" and too_large(splits.values(), gang.world_size)))
     made: dict[str, xgboost.DMatrix] = {}
