@@ -19,6 +19,7 @@ from tests.unit.training.code.named_work import code_of_request, run_process
 from tests.unit.training.installed_distribution import installed
 from training.contracts import RunIdentity, StageRequest, StageResult
 from training.errors import DataError, NightshiftError, SpecError, UnavailableError
+from training.sources.files import read_rows
 from training.sources.listing import listing_for, missing_partitions
 from training.sources.registry import _class_of, source_of
 from training.sources.source import PartContent, SourcePart
@@ -265,6 +266,27 @@ def test_a_changed_day_is_other_work_and_is_refused_by_its_listed_version(shop: 
         source.read(listed, shop.folder, limit_bytes=2**30)
 
 
+def test_source_is_asked_by_its_own_names_and_rows_have_those_of_the_yaml(shop: Shop) -> None:
+    spec = shop.spec(
+        (
+            "      value: {type: double}",
+            "      amount: {type: double, source_name: value}\n      place: {type: int64, generated: row_number}",
+        ),
+        ("    value: {transform", "    amount: {transform"),
+        ("        name: {type: string, as", "        day: {type: string, source_name: name, as"),
+    )
+    found = []
+    for contract in contracts_of(spec):
+        source = source_of(contract)
+        part = SourcePart.of(listing_for(spec, AS_OF)[contract.name][-1])
+        content = source.read(part, shop.folder, limit_bytes=2**20)
+        found.append(read_rows(contract, content, source=part.uri, limit_bytes=2**20, partition=part.partition))
+    orders, weekdays = found
+    assert orders.column_names == ["order_id", "ordered_at", "weekday", "amount", "place", "cancelled"]
+    assert (orders["amount"].to_pylist(), orders["place"].to_pylist()) == ([0, 0.5, 1, 1.5, 2], [0, 1, 2, 3, 4])
+    assert (weekdays.column_names, weekdays["day"][0].as_py()) == (["weekday", "day"], "sun")
+
+
 def test_a_day_without_rows_is_waited_for_and_named(shop: Shop) -> None:
     shop.change("DELETE FROM sales WHERE day = '2026-01-04'")
     spec = shop.spec()
@@ -416,8 +438,6 @@ def test_what_an_installed_source_does_wrong_has_a_code_and_names_it(
 
 
 def test_rows_of_a_stream_end_at_the_limit_of_memory(shop: Shop) -> None:
-    from training.sources.files import read_rows
-
     contract = contracts_of(shop.spec())[0]
     part = SourcePart.of(listing_for(shop.spec(), AS_OF)["orders"][0])
     content = source_of(contract).read(part, shop.folder, limit_bytes=2**20)
@@ -436,8 +456,6 @@ def test_rows_of_a_stream_end_at_the_limit_of_memory(shop: Shop) -> None:
     ],
 )
 def test_an_error_amid_a_stream_keeps_its_code_or_says_whether_a_retry_helps(shop: Shop, error: Exception, code: str) -> None:
-    from training.sources.files import read_rows
-
     schema = pa.schema([("order_id", pa.int64())])
 
     def batches() -> Iterator[pa.RecordBatch]:
