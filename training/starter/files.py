@@ -112,7 +112,8 @@ def files_of(named: Sequence[str]) -> TableFiles:
         return _of_pattern(named[0])
     given = [Path(path) for text in named for path in _expanded(text)]
     if len(given) == 1 and not given[0].is_dir():
-        path = given[0]
+        # What a link names: a source of the link's folder does not follow it out of there.
+        path = given[0].resolve()
         kind = kind_of(path)
         _check_name(path.name)
         if not path.is_file():
