@@ -16,6 +16,7 @@ from training.format import moment
 from training.registry.decisions import CHAMPIONS
 from training.registry.headline import headline
 from training.registry.ledger import Entry, Ledger, ModelAliases, Pending
+from training.registry.mlflow_schema import is_schema_alone, schema_part
 from training.registry.mlflow_versions import LIFECYCLE_TAG, registry_faults
 from training.registry.verdicts import verdict
 
@@ -190,8 +191,13 @@ def _tags(
 
 
 def _descriptions(client: Any, model: str, found: Mapping[str, str], history: Sequence[Entry]) -> list[Difference]:
-    """Compare the versions' descriptions; a person's stays, which is one without `DECIDED_BY`."""
-    expected = {entry.version: description_of(entry) for entry in history}
+    """Compare the versions' descriptions; a person's stays, which is one without `DECIDED_BY`.
+
+    The schema, which the registration has written, stays below the decision.
+    """
+    expected = {
+        entry.version: description_of(entry, schema=schema_part(found[entry.version])) for entry in history if entry.version in found
+    }
     return [
         Difference(
             model=model,
@@ -201,19 +207,24 @@ def _descriptions(client: Any, model: str, found: Mapping[str, str], history: Se
             mend=_call(client.update_model_version, model, version, text),
         )
         for version, text in expected.items()
-        if version in found and found[version] != text and (not found[version] or DECIDED_BY in found[version])
+        if found[version] != text and (not found[version] or DECIDED_BY in found[version] or is_schema_alone(found[version]))
     ]
 
 
-def description_of(entry: Entry) -> str:
-    """Return a version's description: the last decision about it in one line, who decided and when, and the reason of each gate."""
+def description_of(entry: Entry, *, schema: str = "") -> str:
+    """Return a version's description: the last decision about it in one line, who decided and when, and the reason of each gate.
+
+    Args:
+        schema: what follows it (`training.registry.mlflow_schema`).
+    """
+    tail = f"\n\n{schema}" if schema else ""
     at = moment(entry.decided_at.isoformat(timespec="seconds"))
     gates = [f"| {_cell(reason['gate'])} | {verdict(reason)} | {_cell(reason['words'])} |" for reason in entry.reasons]
     lines = [f"{headline(entry)}{DECIDED_BY}{entry.decided_by}, {at}.", "", "| gate | verdict | reason |", "| --- | --- | --- |", *gates]
     # Whole lines: half a row of the table would be shown as text.
-    while len("\n".join(lines)) > MAX_DESCRIPTION_CHARS:
+    while len("\n".join(lines)) + len(tail) > MAX_DESCRIPTION_CHARS:
         lines.pop()
-    return "\n".join(lines)
+    return "\n".join(lines) + tail
 
 
 def _cell(text: str) -> str:

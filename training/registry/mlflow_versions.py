@@ -15,6 +15,7 @@ import mlflow
 from mlflow.exceptions import MlflowException
 
 from training.errors import UnavailableError
+from training.registry.mlflow_schema import ModelSchema, schema_text
 from training.registry.model_code import model_code, write_code
 from training.registry.model_files import write_list
 from training.store import Manifest, Ref, Store
@@ -57,6 +58,7 @@ def register_candidate(
     run_id: str | None,
     tags: Mapping[str, str],
     output: str = "",
+    schema: ModelSchema | None = None,
 ) -> Registered:
     """Register a model artifact as a version; the same weights are the same version, however often and by how many this is called.
 
@@ -65,6 +67,7 @@ def register_candidate(
         run_id: MLflow run of the training, if it is known.
         tags: further tags of the version.
         output: what the model returns, in words.
+        schema: for MLflow's pages; None: `inputs`.
 
     Raises:
         SpecError: `model.not_isolated`, the model's class imports what a registered model cannot carry.
@@ -77,9 +80,19 @@ def register_candidate(
         if found is not None:
             return Registered(found, _artifact_digest(store, client, model, found))
         _ensure_model(client, model)
-        model_id = _log_model(store, client, model, manifest, inputs=inputs, output=output, run_id=run_id)
+        shown = schema or ModelSchema(inputs, ())
+        model_id = _log_model(store, client, model, manifest, inputs=inputs, parameters=_parameters(shown, output), run_id=run_id)
         all_tags = {WEIGHTS_TAG: weights, LIFECYCLE_TAG: "candidate", **tags}
-        made = client.create_model_version(model, source=f"models:/{model_id}", run_id=run_id, model_id=model_id, tags=all_tags)
+        made = client.create_model_version(
+            model,
+            source=f"models:/{model_id}",
+            run_id=run_id,
+            model_id=model_id,
+            tags=all_tags,
+            description=schema_text(shown) or None,
+            # The version is ready at once. MLflow's client logs that it waits for it.
+            await_creation_for=0,
+        )
         version = _find(client, model, weights) or str(made.version)
         logger.info("registered %s version %s", model, version)
         return Registered(version, _artifact_digest(store, client, model, version))
@@ -111,7 +124,14 @@ def _ensure_model(client: Any, model: str) -> None:
 
 
 def _log_model(
-    store: Store, client: Any, model: str, manifest: Manifest, *, inputs: Mapping[str, str], output: str, run_id: str | None
+    store: Store,
+    client: Any,
+    model: str,
+    manifest: Manifest,
+    *,
+    inputs: Mapping[str, str],
+    parameters: Mapping[str, str],
+    run_id: str | None,
 ) -> str:
     with tempfile.TemporaryDirectory() as folder:
         data = store.manifests.fetch(manifest, Path(folder) / "data")
@@ -133,7 +153,7 @@ def _log_model(
         logged = mlflow.initialize_logged_model(
             name=model,
             source_run_id=run_id,
-            params=_schema_parameters(inputs, output),
+            params=dict(parameters),
             model_type="nightshift",
             experiment_id=experiment_id,
         )
@@ -144,12 +164,9 @@ def _log_model(
         return str(logged.model_id)
 
 
-def _schema_parameters(inputs: Mapping[str, str], output: str) -> dict[str, str]:
-    """Return the schema of a model as parameters of its page.
-
-    No signature: MLflow would refuse whole numbers for a float column, and missing values of an integer column, which models accept.
-    """
-    named = {f"input.{UNNAMEABLE.sub('_', name)}"[:MAX_PARAM_NAME_CHARS]: kind for name, kind in inputs.items()}
+def _parameters(schema: ModelSchema, output: str) -> dict[str, str]:
+    """Return the schema of a model as parameters of the logged model's page."""
+    named = {f"input.{UNNAMEABLE.sub('_', name)}"[:MAX_PARAM_NAME_CHARS]: kind for name, kind in schema.inputs.items()}
     return {**named, **({"output": output} if output else {})}
 
 

@@ -272,21 +272,28 @@ def _checks(context: StageContext, data: Dataset, raw: RawRows, predictor: Predi
 def _register(context: StageContext, model: Manifest, predictor: Predictor, rows: pd.DataFrame, run_id: str | None) -> Registered:
     # Its threads: the process that measures the latency is forked before.
     with lean_imports(deferred=MLFLOW_DEFERRED, absent=MLFLOW_MODELS_OPTIONAL):
+        from training.registry.mlflow_schema import ModelSchema, output_columns
         from training.registry.mlflow_versions import register_candidate
 
     inputs = {name: str(rows[name].dtype) for name in predictor.inputs}
-    request = context.request
+    request, spec = context.request, context.spec
+    declared = spec.data.declared_types()
+    shown = ModelSchema(
+        {name: declared.get(name, kind) for name, kind in inputs.items()},
+        output_columns(spec.evaluate.task, spec.data.label.column, predictor.classes),
+    )
     tags = {"nightshift.pipeline": request.pipeline, "nightshift.as_of": request.as_of, "nightshift.model": model.digest}
     if "registered" in model.meta:
         tags["nightshift.registered"] = registered_words(model.meta["registered"])
     return register_candidate(
         context.store,
-        context.spec.promote.model,
+        spec.promote.model,
         model,
         inputs=inputs,
         run_id=run_id,
         tags=tags,
-        output=f"{context.spec.evaluate.task} of {context.spec.data.label.column}",
+        output=f"{spec.evaluate.task} of {spec.data.label.column}",
+        schema=shown,
     )
 
 

@@ -309,6 +309,11 @@ class Data(Section):
             types.update({name: column.type for name, column in table.joined.items()})
         return types | {name: window.type_of(self._column_type(window)) for name, window in self.windows.items()}
 
+    def declared_types(self) -> dict[str, str]:
+        """Return `frame_types`, with `, nullable` after the type of a column that may miss values in the main table."""
+        nullable = {name for name, column in self.source.columns.items() if getattr(column, "nullable", False)}
+        return {name: f"{kind}, nullable" if name in nullable else kind for name, kind in self.frame_types().items()}
+
     def table_of(self, window: Window) -> FeatureTable | None:
         """Return the feature table whose rows a window looks at; None: the main table, or one that no window can look at."""
         return next((table for table in self.features if table.table == window.table and table.event_time is not None), None)

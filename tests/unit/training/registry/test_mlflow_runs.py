@@ -11,6 +11,7 @@ import pytest
 from tests.unit.training.registry.scenes import decide_on
 from training.registry.ledger import Ledger
 from training.registry.mlflow_runs import Evaluated, log_evaluation, note_decision
+from training.registry.mlflow_schema import ModelSchema, schema_text
 from training.registry.mlflow_versions import register_candidate
 from training.store import Manifest, Store
 
@@ -74,6 +75,7 @@ def test_an_evaluation_is_on_the_run_on_the_logged_model_and_once_however_often_
         "test_ndcg_at_10": (0.64, "p test"),
         "test_mrr": (0.5, "p test"),
     }
+    assert version.description == schema_text(ModelSchema({"price": "float32", "odd:name@x": "int64"}, ()))
     assert logged.params == {"input.price": "float32", "input.odd_name_x": "int64", "output": "ranking of clicked"}
 
 

@@ -77,7 +77,11 @@ def test_a_versions_description_has_its_last_decision_and_a_persons_text_stays(
 
     decide_on(ledger, 1, model=model)
     request = decide_on(ledger, 2, "needs_approval", model=model)
+    # What the registration writes stays below each decision.
+    schema = "**Schema**\n\n| | column | type |\n| --- | --- | --- |\n| input | price | double |"
+    registry.update_model_version(model, "2", schema)
     follow(ledger, model)
+    assert description("2").endswith(f" |\n\n{schema}")
     assert description("1").startswith(f"promoted: better by 0.01; version 1.1.0 of {model}\n\nDecided by night/1, 20")
     assert "| improvement | pass | better by 0.01 |" in description("1")
     assert description("2").startswith(f"needs approval: gap 0.2 is above 0.1; version 1.2.0 of {model}")
@@ -86,6 +90,7 @@ def test_a_versions_description_has_its_last_decision_and_a_persons_text_stays(
     follow(ledger, model)
     assert description("1") == "Kept for the audit."
     assert "approved by ada: fine \\| good |" in description("2")
+    assert description("2").endswith(f" |\n\n{schema}")
     assert differences(ledger, model) == []
 
 
