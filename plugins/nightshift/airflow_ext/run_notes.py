@@ -1,5 +1,8 @@
 """A note on each run of a pipeline with its outcome in one line: the decision with its reasons, or the task that failed and why.
 
+And a note on each of its tasks that left a report or a page of MLflow's: links, which Airflow shows in the header of the task's page. The
+links of operators are on another tab there.
+
 A task cannot write the note of its own run, so a listener does, in the process that ends the run: the scheduler. It writes in the
 scheduler's own transaction: a second one would wait for the row of the run, which the scheduler has locked.
 """
@@ -8,6 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,6 +35,9 @@ MAX_CHARS: Final = 1000
 DECIDES: Final = ("promote", ROLLBACK, "tune")
 """Tasks whose result is the outcome of a run; the first that is there counts."""
 RESOLVE: Final = "resolve"
+LINKS: Final[Mapping[str, str]] = {"_link_ReportLink": "Report", "_link_MlflowLink": "MLflow", "_link_ReusedFromLink": "Reused from"}
+"""Keys in XCom of the links of `airflow_ext.links` that the note of a task has, in this order, to their names."""
+_LINK_URL: Final = re.compile(r"(https?:/)?/[^\s()<>\[\]]*")
 HOUSEKEEPING_TASKS: Final = ("repair", "collect", "clean")
 
 
@@ -98,6 +105,7 @@ def _note(dag_run: DagRun, *, is_failed: bool) -> None:
         session = object_session(dag_run)
         if session is None or not _is_ours(session, dag_run.dag_id):
             return
+        _note_links(session, dag_run)
         known = dag_run.dag_run_note
         if known is not None and known.user_id is not None:
             # A person's words stay.
@@ -108,6 +116,39 @@ def _note(dag_run: DagRun, *, is_failed: bool) -> None:
     except Exception:
         # The note is for people: nothing that the scheduler does may depend on it.
         logger.exception("no note for run %s of %s", dag_run.run_id, dag_run.dag_id)
+
+
+def links_line(urls: Mapping[str, object]) -> str:
+    """Return links in Markdown, in one line.
+
+    Args:
+        urls: keys of `LINKS` to what XCom has; what is no URL is left out.
+    """
+    found = [(name, urls.get(key)) for key, name in LINKS.items()]
+    return " · ".join(f"[{name}]({url})" for name, url in found if isinstance(url, str) and _LINK_URL.fullmatch(url))
+
+
+def _note_links(session: Session, dag_run: DagRun) -> None:
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.models.xcom import XComModel
+
+    asked = select(XComModel.task_id, XComModel.key, XComModel.value).where(
+        XComModel.dag_id == dag_run.dag_id, XComModel.run_id == dag_run.run_id, XComModel.key.in_(LINKS), XComModel.map_index == -1
+    )
+    by_task: dict[str, dict[str, object]] = {}
+    for task_id, key, value in session.execute(asked):
+        by_task.setdefault(task_id, {})[key] = _loaded(value)
+    tasks = select(TaskInstance).where(
+        TaskInstance.dag_id == dag_run.dag_id,
+        TaskInstance.run_id == dag_run.run_id,
+        TaskInstance.task_id.in_(by_task),
+        TaskInstance.map_index == -1,
+    )
+    for task in session.scalars(tasks):
+        line = links_line(by_task[task.task_id])
+        known = task.task_instance_note
+        if line and len(line) <= MAX_CHARS and (known is None or known.user_id is None):
+            task.note = line
 
 
 def _storable(text: str) -> str:
@@ -159,7 +200,10 @@ def _returned(session: Session, dag_run: DagRun, task_id: str, key: str) -> Any:
     asked = select(XComModel.value).where(
         XComModel.dag_id == dag_run.dag_id, XComModel.run_id == dag_run.run_id, XComModel.task_id == task_id, XComModel.key == key
     )
-    value = session.scalar(asked.limit(1))
+    return _loaded(session.scalar(asked.limit(1)))
+
+
+def _loaded(value: Any) -> Any:
     try:
         return json.loads(value) if isinstance(value, str) else value
     except ValueError:

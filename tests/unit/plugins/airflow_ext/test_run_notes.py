@@ -18,7 +18,7 @@ from airflow.utils.types import DagRunTriggeredByType, DagRunType
 from sqlalchemy import delete
 from sqlalchemy.orm import Session
 
-from nightshift.airflow_ext import run_notes
+from nightshift.airflow_ext import links, run_notes
 from nightshift.operators import failures
 from nightshift.operators.failures import noted_failure
 
@@ -78,6 +78,36 @@ def test_the_headline_of_a_decision_is_the_note(session: Session) -> None:
     result = {"promote": ("return_value", {"scalars": {**DECIDED, "headline": line}})}
     run = ended(session, DagRunState.SUCCESS, result, dag_id="search_ranking")
     assert run.note == line
+
+
+def test_a_task_that_left_a_report_has_its_links_in_its_note_and_a_persons_note_stays(session: Session) -> None:
+    left = {"validate": ("_link_ReportLink", "http://air/nightshift/reports/p/1"), "train": ("_link_MlflowLink", "http://ml/#/runs/1")}
+    run = ended(session, DagRunState.FAILED, left, failed=("train",), dag_id="search_ranking")
+
+    def note(task_id: str) -> str | None:
+        task = run.get_task_instance(task_id, session=session)
+        assert task is not None
+        return task.note
+
+    assert note("validate") == "[Report](http://air/nightshift/reports/p/1)"
+    assert note("train") == "[MLflow](http://ml/#/runs/1)"
+    assert note("evaluate") is None
+    task = run.get_task_instance("train", session=session)
+    assert task is not None
+    assert task.task_instance_note is not None
+    task.task_instance_note.content, task.task_instance_note.user_id = "looked at", "ada"
+    session.flush()
+    run_notes.on_dag_run_failed(dag_run=run, msg="")
+    assert (note("train"), run.note) == ("looked at", "failed in train")
+
+
+def test_links_are_in_one_line_and_what_is_no_url_is_left_out() -> None:
+    urls = {"_link_MlflowLink": "http://ml/#/runs/1", "_link_ReportLink": "/nightshift/reports/p/1", "_link_ReusedFromLink": ""}
+    assert run_notes.links_line(urls) == "[Report](/nightshift/reports/p/1) · [MLflow](http://ml/#/runs/1)"
+    assert run_notes.links_line({"_link_ReportLink": "javascript:alert(1)", "_link_MlflowLink": {"a": 1}}) == ""
+    # The keys are those that Airflow gives the operators' links.
+    kinds = (links.ReportLink, links.MlflowLink, links.ReusedFromLink)
+    assert {kind().xcom_key: kind.name for kind in kinds} == dict(run_notes.LINKS)
 
 
 def test_a_run_of_housekeeping_names_what_was_done_and_nothing_else() -> None:
