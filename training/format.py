@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from datetime import datetime
 from typing import Any, Final
+from zoneinfo import ZoneInfo
 
 from markupsafe import Markup
 
@@ -62,6 +63,17 @@ def moment(text: Any) -> str:
         return str(text)
     zone = "" if found.tzinfo is None else " UTC" if not found.utcoffset() else found.strftime(" %z")
     return f"{found:%Y-%m-%d %H:%M}{zone}"
+
+
+def local_moment(text: Any, timezone: str) -> str:
+    """Return an ISO 8601 moment on the clock of a time zone, with the zone's name; what is none, or has no offset, as it is."""
+    try:
+        found = datetime.fromisoformat(str(text))
+    except ValueError:
+        return str(text)
+    if found.tzinfo is None:
+        return str(text)
+    return f"{found.astimezone(ZoneInfo(timezone)):%Y-%m-%d %H:%M} ({timezone})"
 
 
 def breakable(text: Any) -> Markup:

@@ -25,6 +25,7 @@ from training.evaluation.metrics.per_class import by_class
 from training.evaluation.raw_rows import RawRows
 from training.evaluation.rows import Rows
 from training.evaluation_record import FILE, FORMAT_VERSION, META_KEYS, Candidate, Comparison, EvaluationRecord, Rival, figure_json
+from training.format import local_moment
 from training.models.predictor import Predictor, load_predictor
 from training.pages.evaluation import EvaluationPage, render_report
 from training.pages.plots import task_plots
@@ -152,7 +153,7 @@ def _page(context: StageContext, record: EvaluationRecord, rows: Rows, scores: M
         EvaluationPage(
             record=record,
             pipeline=context.request.pipeline,
-            as_of=context.request.as_of,
+            as_of=local_moment(context.request.as_of, spec.timezone),
             rules=spec.evaluate,
             plots=plots,
             facts=facts,

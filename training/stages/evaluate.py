@@ -49,7 +49,7 @@ from training.evaluation_record import (
     UnknownLabels,
     figure_json,
 )
-from training.format import moment
+from training.format import local_moment, moment, number
 from training.installation import TRACKING
 from training.models.predictor import Predictor, load_predictor
 from training.pages.evaluation import EvaluationPage, render_report
@@ -350,7 +350,7 @@ def _report(context: StageContext, rows: Rows, scored: Scored, record: Evaluatio
         EvaluationPage(
             record=record,
             pipeline=context.request.pipeline,
-            as_of=context.request.as_of,
+            as_of=local_moment(context.request.as_of, context.spec.timezone),
             rules=rules,
             plots=plots,
             history=history,
@@ -390,12 +390,8 @@ def _store(context: StageContext, record: EvaluationRecord, baselines: Baselines
     set_run_ref(store, context.request, "evaluation", uri)
     report_uri = context.publish_page("evaluation", page)
     scalars = _scalars(record, baselines, context.spec.evaluate.primary)
-    logger.info(
-        "%s %s, %s",
-        scalars["primary"],
-        scalars["candidate"],
-        record.baseline if record.comparison is None else f"gain {scalars['gain']}",
-    )
+    gain = record.baseline if record.comparison is None else f"gain {number(scalars['gain'])}"
+    logger.info("%s %s, %s", scalars["primary"], number(scalars["candidate"]), gain)
     return Outcome(artifact_uri=uri, digest=manifest.digest, scalars=scalars, reports={"evaluation": report_uri})
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from training.contracts import canonical_json
 from training.engine.tracking import Parent, Tracker
 from training.errors import DivergedError, NightshiftError
+from training.format import local_moment
 from training.models.base import FitResult
 from training.runtime.runner import Outcome, StageContext, main
 from training.spec.carried_code import check_own_class
@@ -149,7 +150,7 @@ def _parent(context: StageContext) -> Parent:
     study = str(request.parameters["study"])
     return Parent(
         key=StudyStore(context.store, request.pipeline, study).tracking_key,
-        name=f"study {study[:12]}",
+        name=f"study {local_moment(request.as_of, context.spec.timezone)}",
         child_name=f"trial {request.parameters['slot']}",
         tags={"nightshift.pipeline": request.pipeline, "nightshift.study": study, "nightshift.as_of": request.as_of},
     )

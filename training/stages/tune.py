@@ -12,7 +12,7 @@ from training import liveness
 from training.contracts import Scalar, canonical_json
 from training.engine.tracking import finish_parent
 from training.errors import DataError
-from training.format import figure
+from training.format import figure, local_moment
 from training.pages.study import render_study
 from training.runtime.runner import Outcome, StageContext, main
 from training.spec.sections.tuning import Tune
@@ -41,7 +41,9 @@ def work(context: StageContext) -> Outcome:
         raise DataError("tune.no_trial", message, hint="look at the trials' logs, and at tune.space")
     importance = importance_of(tune, records)
     counts = {state: sum(record.state == state for record in records) for state in ("complete", "pruned", "failed")}
-    page = render_study(tune, records, best, importance, pipeline=request.pipeline, as_of=request.as_of)
+    page = render_study(
+        tune, records, best, importance, pipeline=request.pipeline, as_of=local_moment(request.as_of, context.spec.timezone)
+    )
     num_steps = sum(record.steps for record in records)
     meta = {
         "study": request.parameters["study"],

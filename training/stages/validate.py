@@ -57,6 +57,7 @@ def work(context: StageContext) -> Outcome:
         as_of=request.as_of,
         window=(window["start"], window["end"]),
         snapshot_digest=manifest.digest,
+        timezone=context.spec.timezone,
     )
     report_uri = context.publish_page("validation", page)
     for check in findings.checks:

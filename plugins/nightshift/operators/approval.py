@@ -24,7 +24,7 @@ from nightshift.operators.promotion import FollowOperator
 from nightshift.queries.questions import APPROVE, ASK, DECLINE, subject_words
 from nightshift.settings import Settings
 from training.errors import DeniedError, shown
-from training.format import number
+from training.format import local_moment, number
 from training.registry.verdicts import verdict
 from training.spec import PipelineSpec
 from training.waiting import waiting_for_database
@@ -194,9 +194,9 @@ class AskOperator(HITLOperator):
             *([f"**The last answer was REFUSED**: {_cell(refused)}. The question is still open.", ""] if refused else []),
             f"**May answer:** {people}" + ("." if barred is None else f"; not {_cell(barred)}, who started the run."),
             "",
-            f"**{request.model} {version}**, as of {evidence.get('as_of')}, {subject_words(evidence)}.",
+            f"**{request.model} {version}**, as of {local_moment(evidence.get('as_of'), self.spec.timezone)}, {subject_words(evidence)}.",
             "",
-            "| gate | verdict | what it says |",
+            "| gate | verdict | reason |",
             "| --- | --- | --- |",
         ]
         lines += [f"| {_cell(r['gate'])} | {verdict(r)} | {_cell(r['words'])} |" for r in request.reasons]
@@ -207,8 +207,9 @@ class AskOperator(HITLOperator):
             for name, value in (evidence.get("metrics") or {}).items()
         ]
         if evidence.get("report_uri"):
-            lines += ["", f"[The whole report]({report_url(str(evidence['pipeline']), str(evidence['report_uri']))})"]
-        lines += ["", f"Without an answer by {until:%Y-%m-%d %H:%M %Z} it stays a candidate. A newer candidate ends this request."]
+            lines += ["", f"[Evaluation report]({report_url(str(evidence['pipeline']), str(evidence['report_uri']))})"]
+        end = local_moment(until.isoformat(), self.spec.timezone)
+        lines += ["", f"Without an answer by {end} it stays a candidate. A newer candidate ends this request."]
         headline = f"May {request.model} {version} be promoted?"
         return (f"REFUSED, asked again: {headline}" if refused else headline), "\n".join(lines)
 

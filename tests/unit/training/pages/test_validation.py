@@ -52,6 +52,18 @@ def test_the_columns_that_moved_most_come_first_and_only_some_have_a_chart() -> 
     assert page.count("<svg ") == MAX_CHARTS
 
 
+def test_a_report_shows_its_instants_on_the_clock_of_the_pipeline() -> None:
+    local = render_report(
+        Findings(),
+        pipeline="p",
+        as_of="2026-01-02T07:00:00+00:00",
+        window=("2025-12-01T05:00:00+00:00", "2026-01-02T05:00:00+00:00"),
+        snapshot_digest="d",
+        timezone="America/New_York",
+    ).decode()
+    assert "as of 2026-01-02 02:00 (America/New_York) · window 2025-12-01 00:00 (America/New_York) to 2026-01-02 00:00 " in local
+
+
 def test_a_report_without_an_earlier_snapshot_has_no_drift() -> None:
     page = render_report(Findings(), pipeline="p", as_of="2026-01-02", window=("a", "b"), snapshot_digest="d").decode()
     assert "Drift of" not in page
