@@ -32,6 +32,7 @@ from training.evaluation.measures import Measures
 from training.evaluation.raw_rows import Columns
 from training.evaluation.rows import Rows, dense_numbers
 from training.evaluation_record import Baselines, Comparison, NaiveBaseline
+from training.format import number
 from training.spec import PipelineSpec
 from training.spec.metrics import is_lower_better
 from training.spec.types import duration_text
@@ -233,9 +234,10 @@ def log_record(record: Baselines, primary: str, metrics: Mapping[str, float]) ->
     if best is None:
         logger.info("no naive baseline: %s", record.why_none or f"none has {primary} on the validation rows")
         return
-    logger.info("best naive baseline %s: %s %s, candidate %s", best.name, primary, best.metrics.get(primary), metrics.get(primary))
+    of_best, own = number(best.metrics.get(primary)), number(metrics.get(primary))
+    logger.info("best naive baseline %s: %s %s, candidate %s", best.name, primary, of_best, own)
     if record.worse:
-        values = ", ".join(f"{name} {metrics.get(name)} against {best.metrics[name]}" for name in record.worse)
+        values = ", ".join(f"{name} {number(metrics.get(name))} against {number(best.metrics[name])}" for name in record.worse)
         logger.warning("the candidate is worse than the naive baseline %s: %s", best.name, values)
 
 

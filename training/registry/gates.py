@@ -108,7 +108,7 @@ def decide(record: EvaluationRecord, rules: Evaluate, *, approval: str, promote:
         # Nothing moves, so there is nothing that a person could approve.
         return Decision(outcome="accepted", reasons=tuple(reasons))
     if approval != "automatic":
-        words = "the spec asks for a person's approval (promote.approval), so nothing is promoted by itself"
+        words = "an approval is required (promote.approval)"
         reasons.append(Reason(gate="approval", passed=True, words=words, severity="approve"))
     asks = approval != "automatic" or "approve" in failed
     return Decision(outcome="needs_approval" if asks else "accepted", reasons=tuple(reasons))

@@ -35,13 +35,13 @@ _KEPT: Final[tuple[str, ...]] = ("minimum", "maximum", "exclusiveMinimum", "excl
 def params_schema(spec: PipelineSpec) -> dict[str, dict[str, JsonValue]]:
     """Return name to JSON Schema, default included, of each parameter of a trigger's form; sections have the spec's values as defaults."""
     return {
-        **_study_schema(spec),
         "as_of": as_of_schema(spec),
         "force": _FORCE,
         "snapshot": _SNAPSHOT,
         "registration": _REGISTRATION,
         "train": _train_schema(spec.train),
         "evaluate": _evaluate_schema(spec),
+        **_study_schema(spec),
     }
 
 
@@ -49,8 +49,8 @@ def as_of_schema(spec: PipelineSpec) -> dict[str, JsonValue]:
     """Return the schema of `as_of`: null, a day, or a date-time with an offset."""
     return {
         "title": "As of",
-        "description": "The instant whose past the run may see; empty: the logical date, or the last slot of the schedule. "
-        f"A day (2026-01-31) begins at midnight in {spec.timezone}; a time has its offset (2026-01-31T02:00:00+00:00).",
+        "description": "The run uses data from before this time only. Empty: the logical date, or the last slot of the schedule. "
+        f"A day (2026-01-31) begins at midnight in {spec.timezone}; a time needs its offset from UTC (2026-01-31T02:00:00+00:00).",
         # A pattern and no `format`: where a validator of dates happens to be installed, Airflow would refuse a day without a time.
         "type": ["null", "string"],
         "pattern": AS_OF_PATTERN,
@@ -60,16 +60,16 @@ def as_of_schema(spec: PipelineSpec) -> dict[str, JsonValue]:
 
 
 _FORCE: Final[dict[str, JsonValue]] = {
-    "title": "Do everything again",
-    "description": "Do the work of every stage again, also where its result is there.",
+    "title": "Repeat all stages",
+    "description": "Repeat the work of all stages, also where a result exists.",
     "type": "boolean",
     "default": False,
 }
 
 _SNAPSHOT: Final[dict[str, JsonValue]] = {
     "title": "Snapshot",
-    "description": "Version of an existing snapshot of this pipeline (`nightshift datasets list`), which the run takes instead of its "
-    "sources, with that snapshot's `as_of`; empty: a new snapshot is taken.",
+    "description": "Version of an existing snapshot of this pipeline (`nightshift datasets list`): the run uses it instead of its "
+    "sources, with that snapshot's `as_of`. Empty: the run takes a new snapshot.",
     "type": ["null", "string"],
     "pattern": SNAPSHOT_PATTERN,
     "maxLength": 64,
@@ -88,7 +88,7 @@ _REGISTRATION: Final[dict[str, JsonValue]] = {
 def _study_schema(spec: PipelineSpec) -> dict[str, dict[str, JsonValue]]:
     if spec.tune is None:
         return {}
-    text = "Keys of `tune` that are others for this run: its space, its objective, how many trials."
+    text = "Overrides of `tune` for this run alone: space, objective, number of trials."
     return {"tune": {"title": "Study", "description": text, "type": "object", "default": {}}}
 
 

@@ -124,7 +124,7 @@ class LocalBackend(Backend):
         """Run one attempt; return None when its result is there."""
         request = task.request(attempt_id=new_attempt_id(), takeover_epoch=takeover_epoch)
         uri = task.address.write_request(request)
-        task.say(f"again by hand: python -m training.stages.{task.stage} {uri}")
+        task.say(f"to repeat it by hand: python -m training.stages.{task.stage} {uri}")
         launcher = self._launcher = LocalLauncher(self._settings)
         if self._stopped:
             raise _stopped("stopped before it began")

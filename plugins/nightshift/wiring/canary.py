@@ -58,5 +58,5 @@ def canary_dag(spec: PipelineSpec, spec_path: Path, common: TaskArguments) -> DA
         look >> promote >> next_look
         # Runs after a failed look too, or one that a user ended, and a run's state is that of the look.
         next_look.as_teardown()
-    set_params(dag, {"as_of": param_of({**as_of_schema(spec), "description": "The instant whose past may be seen; empty: now."})})
+    set_params(dag, {"as_of": param_of({**as_of_schema(spec), "description": "The run uses data from before this time only. Empty: now."})})
     return dag

@@ -169,7 +169,7 @@ class RemoteWork:
             if avoided.nodes:
                 where += f" {'without' if avoided.tries else 'preferably not on'} {', '.join(avoided.nodes)} (slow before)"
             by_hand = f"python -m training.stages.{task.stage} {entry.request_uri}"
-            task.say(f"launch {number}: {entry.name}, {where}{' on spot nodes' if spot else ''}; again by hand: {by_hand}")
+            task.say(f"launch {number}: {entry.name}, {where}{' on spot nodes' if spot else ''}; to repeat it by hand: {by_hand}")
 
     def _nodes(self, last: LaunchEntry | None, cause: Cause, ended: LaunchStatus | None) -> int:
         if self._task.stage not in TRAININGS:

@@ -208,7 +208,7 @@ def test_stricter_severity_never_decides_more_leniently(
 def test_approval_is_never_taken_for_granted() -> None:
     decision = judged(GOOD, approval="required")
     assert decision.outcome == "needs_approval"
-    assert decision.summary == "the spec asks for a person's approval (promote.approval), so nothing is promoted by itself"
+    assert decision.summary == "an approval is required (promote.approval)"
     assert judged(GOOD, approval="whatever").outcome == "needs_approval"
     assert judged(changed(("metrics", "auc"), NAN), approval="required").outcome == "rejected"
 
