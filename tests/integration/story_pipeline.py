@@ -50,10 +50,12 @@ class StoryPipeline:
         shutil.copy(installation.dags / "search_ranking.py", installation.dags / f"{name}.py")
 
     def change(self, old: str, new: str) -> None:
-        """Edit the YAML."""
+        """Edit the YAML as an editor does: Airflow, which reads it all the time, sees the old text or the new one, never an empty file."""
         text = self.path.read_text(encoding="utf-8")
         assert old in text
-        self.path.write_text(text.replace(old, new), encoding="utf-8")
+        edited = self.path.with_suffix(".edited")
+        edited.write_text(text.replace(old, new), encoding="utf-8")
+        edited.replace(self.path)
 
     def as_of(self, days_ago: int) -> str:
         """Return the instant of a night."""
