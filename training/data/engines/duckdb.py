@@ -30,7 +30,7 @@ from training.runtime.stage_memory import ENGINE_SHARE, STAGE_MEMORY, engine_mem
 from training.sql.expressions import SPILL_FOLDER, columns_of, hardened, literal, quoted
 
 PROGRESS_SECONDS: Final = 1.0
-FRAME_FILE: Final = "joined.parquet"
+FRAME_FILE: Final = "joined.arrow"
 OUT_OF_MEMORY: Final = "Out of Memory Error"
 """Begins DuckDB's message, also where Arrow passes it on."""
 

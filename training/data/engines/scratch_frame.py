@@ -12,7 +12,6 @@ from typing import Any, Final, Self
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from training.data.derived import Derived, number_types
@@ -29,19 +28,28 @@ MEMORY_BYTES: Final = 64 * 2**20
 def write_rows(path: Path, schema: pa.Schema, batches: Iterator[pa.Table]) -> int:
     """Write batches to a scratch file; return the number of rows."""
     num_rows = 0
-    # Numbers seldom repeat: looking for repeats takes five times as long as writing them, and nothing reads statistics here.
-    texts = [field.name for field in schema if pa.types.is_string(field.type)]
-    with pq.ParquetWriter(path, schema, compression="lz4", use_dictionary=texts, write_statistics=False) as writer:
+    # As they are in memory, so that reading decodes nothing. Only texts are much smaller when compressed.
+    has_texts = any(pa.types.is_string(field.type) for field in schema)
+    options = pa.ipc.IpcWriteOptions(compression="lz4" if has_texts else None, use_threads=False)
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema, options=options) as writer:
         for batch in batches:
-            writer.write_table(batch)
+            writer.write_table(batch, max_chunksize=BATCH_ROWS)
             num_rows += batch.num_rows
     return num_rows
 
 
-def read_column(path: Path, name: str) -> pa.ChunkedArray:
-    """Return one column of a scratch file."""
-    with pq.ParquetFile(path) as file:
-        return file.read(columns=[name]).column(name)
+def read_rows(path: Path, schema: pa.Schema, names: Sequence[str] | None) -> Iterator[pa.Table]:
+    """Yield the batches of a scratch file; of the others of its columns nothing is read.
+
+    Args:
+        names: columns; None: all.
+    """
+    fields = None if names is None else [schema.get_field_index(name) for name in names]
+    options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
+    # Not mapped: pages of a mapped file would count as this process's memory.
+    with pa.OSFile(str(path), "rb") as file, pa.ipc.open_file(file, options=options) as reader:
+        for number in range(reader.num_record_batches):
+            yield pa.Table.from_batches([reader.get_batch(number)])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +86,10 @@ class ScratchFrame:
     def column(self, name: str) -> pa.ChunkedArray:
         if name == LABEL and self.label is not None:
             return pa.chunked_array([self.label])
-        values = read_column(self.path, name) if self.rows is None else self.rows.column(name)
+        if self.rows is not None:
+            values = self.rows.column(name)
+        else:
+            values = pa.chunked_array([c for rows in self._read([name]) for c in rows.column(name).chunks], self.schema.field(name).type)
         return values if self.kept is None else values.filter(pa.array(self.kept))
 
     def column_batches(self, name: str) -> Iterator[pa.ChunkedArray]:
@@ -127,9 +138,7 @@ class ScratchFrame:
             rows = self.rows if names is None else self.rows.select(names)
             yield from (rows.slice(start, BATCH_ROWS) for start in range(0, rows.num_rows, BATCH_ROWS))
             return
-        # With `pre_buffer`, Arrow's default, every row group that was read stays in memory.
-        with pq.ParquetFile(self.path, pre_buffer=False) as file:
-            yield from (pa.Table.from_batches([batch]) for batch in file.iter_batches(BATCH_ROWS, columns=names))
+        yield from read_rows(self.path, self.schema, names)
 
 
 def _drained(tables: list[pa.Table]) -> Iterator[pa.Table]:

@@ -42,7 +42,7 @@ def test_a_full_disk_is_an_error_before_anything_is_written(tmp_path: Path) -> N
 def test_a_column_has_the_values_of_the_kept_rows(scratch: ScratchArrays, tmp_path: Path) -> None:
     instants = pa.array(np.arange(100).astype("datetime64[us]")).cast(pa.timestamp("us", tz="UTC"))
     table = pa.table({"at": instants, "label": pa.array(np.arange(100, dtype=np.float32))})
-    path = tmp_path / "rows.parquet"
+    path = tmp_path / "rows.arrow"
     frame = ScratchFrame(path=path, schema=table.schema, num_rows=write_rows(path, table.schema, iter([table[:30], table[30:]])))
     kept = np.arange(100) % 3 == 0
 

@@ -81,7 +81,7 @@ class PandasEngine:
         checks = RowChecks(main, features)
         checked = checks.checked(rows)
         checks.finish()
-        path = self._folder / "pandas.parquet"
+        path = self._folder / "pandas.arrow"
         return ScratchFrame(path=path, schema=checked.schema, num_rows=write_rows(path, checked.schema, iter([checked])))
 
     def fit(
@@ -210,7 +210,7 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def scratch(folder: Path, **columns: Any) -> ScratchFrame:
     table = pa.table({**columns, LABEL: pa.array(np.arange(len(next(iter(columns.values()))), dtype=np.float32))})
-    path = folder / "rows.parquet"
+    path = folder / "rows.arrow"
     return ScratchFrame(path=path, schema=table.schema, num_rows=write_rows(path, table.schema, iter([table])))
 
 
@@ -243,7 +243,7 @@ def test_batches_have_the_types_of_the_whole_frame(tmp_path: Path) -> None:
         flags=pa.array([True, False, True, None, None, True]),
         text=pa.array([None, None, None, "a", "b", "c"]),
     )
-    whole = pd.read_parquet(frame.path)
+    whole = pd.read_feather(frame.path)
 
     for rows in derived_of(frame):
         assert rows.dtypes.to_dict() == whole.dtypes.to_dict()
@@ -267,7 +267,7 @@ def test_fitting_by_batch_is_fitting_on_the_training_rows(tmp_path: Path) -> Non
 
     found = fit_by_batch(frame, training, tmp_path, derived=derived, features=features)
 
-    rows = pd.read_parquet(frame.path).drop(columns=LABEL)[training]
+    rows = pd.read_feather(frame.path).drop(columns=LABEL)[training]
     plan = FittedTransforms.planned(["number", "text"], derived=derived, features=features, types={"number": "int32"})
     halves = plan.derive(rows).to_pandas()
     assert halves["half"].dropna().tolist() == [2.0, 0.0, 12.0]
@@ -279,7 +279,7 @@ def test_fitting_by_batch_is_fitting_on_the_training_rows(tmp_path: Path) -> Non
 def test_a_frame_has_the_same_rows_in_memory_and_on_disk(limit_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("training.data.engines.scratch_frame.MEMORY_BYTES", limit_bytes)
     table = pa.table({"x": list(range(10)), LABEL: pa.array(np.arange(10, dtype=np.float32))})
-    path = tmp_path / "rows.parquet"
+    path = tmp_path / "rows.arrow"
 
     frame = ScratchFrame.of_batches(path, table.schema, iter([table.slice(0, 4), table.slice(4, 4), table.slice(8)]))
 
@@ -295,7 +295,7 @@ def test_a_frame_has_the_same_rows_in_memory_and_on_disk(limit_bytes: int, tmp_p
 def test_a_frame_on_disk_is_read_in_the_memory_of_a_few_batches(tmp_path: Path) -> None:
     rows = 1 << 14
     table = pa.table({f"x{number}": np.arange(rows) * 1.5 for number in range(16)})
-    path, num_batches = tmp_path / "rows.parquet", 24
+    path, num_batches = tmp_path / "rows.arrow", 24
     num_rows = write_rows(path, table.schema, itertools.repeat(table, num_batches))
     frame = ScratchFrame(path=path, schema=table.schema, num_rows=num_rows)
     before = pa.total_allocated_bytes()
@@ -362,11 +362,11 @@ def test_flags_with_a_missing_one_are_categories(tmp_path: Path) -> None:
     frame = scratch(tmp_path, flag=pa.array([True, False, True, None]))
     flags = [FeaturePlan(name="flag", settings=EncoderSettings(kind="category"))]
     found = fit_by_batch(frame, np.array([1, 1, 1, 0], dtype=bool), tmp_path, derived=[], features=flags)
-    rows = pd.read_parquet(frame.path).drop(columns=LABEL)
+    rows = pd.read_feather(frame.path).drop(columns=LABEL)
     assert found.apply(rows, serving=True).ints[:, 0].tolist() == [1, 2, 1, 0]
 
 
 def test_a_frame_without_rows_is_empty(tmp_path: Path) -> None:
     schema = pa.schema([("x", pa.int64())])
-    frame = ScratchFrame.of_batches(tmp_path / "rows.parquet", schema, iter([]))
+    frame = ScratchFrame.of_batches(tmp_path / "rows.arrow", schema, iter([]))
     assert (frame.num_rows, list(frame.batches()), frame.column("x").to_pylist()) == (0, [], [])
