@@ -120,7 +120,7 @@ def apply_overrides(spec: PipelineSpec, conf: Mapping[str, object]) -> tuple[Pip
     changed = spec
     try:
         changed = _changed(spec, overrides)
-        problems += _trained_and_registered(overrides)
+        problems += _without_effect(overrides, _differences(spec, changed))
     except SpecError as err:
         problems += [_as_conf(problem, spec) for problem in err.problems]
     if problems:
@@ -143,14 +143,14 @@ def _as_of_problems(overrides: Overrides, spec: PipelineSpec) -> list[Problem]:
     return []
 
 
-def _trained_and_registered(overrides: Overrides) -> list[Problem]:
-    """Return a problem for each section that a run has no use for where its model comes from outside."""
-    given = {"train": bool(_given(overrides.train.model_dump())), "tune": bool(overrides.tune)}
-    return [
-        Problem(code="field.conflict", message=f"{section} has no effect on a model from outside", hint="leave it out", field=section)
-        for section, is_given in given.items()
-        if overrides.registration is not None and is_given
-    ]
+def _without_effect(overrides: Overrides, differences: JsonObject) -> list[Problem]:
+    """Return a problem for each changed key that a run has no use for where its model comes from outside."""
+    if overrides.registration is None:
+        return []
+    # Not for each key that is given: Airflow's form sends the spec's values.
+    keys = [key for key in differences if key.partition(".")[0] in ("train", "tune")]
+    message = "has no effect: the model comes from outside"
+    return [Problem(code="field.conflict", message=message, hint="leave it out", field=key) for key in keys]
 
 
 def _changed(spec: PipelineSpec, overrides: Overrides) -> PipelineSpec:

@@ -20,6 +20,7 @@ from training.data.dataset_reader import DatasetReader
 from training.data.joins import LABEL
 from training.data.transforms import FittedTransforms
 from training.errors import DataError, shown
+from training.format import figure
 from training.models.base import Artifact, FitResult, load_family
 from training.runtime.runner import StageContext
 from training.spec.rules.leakage import Lateness
@@ -139,7 +140,7 @@ def _fault(scores: NDArray[np.float64], num_rows: int, task: str, num_classes: i
     if not np.isfinite(scores).all():
         return f"{int((~np.isfinite(scores)).sum())} scores are not finite"
     if task in ("binary", "multiclass") and (scores.min(initial=0) < 0 or scores.max(initial=0) > 1):
-        return f"its scores are from {scores.min():.6g} to {scores.max():.6g}, and probabilities from 0 to 1"
+        return f"its scores are from {figure(scores.min())} to {figure(scores.max())}, and probabilities from 0 to 1"
     if num_classes is not None and len(scores) and np.abs(scores.sum(axis=1) - 1).max() > SUM_TOLERANCE:
         return "the probabilities of a row do not add up to 1"
     return ""

@@ -39,7 +39,7 @@ def test_overrides_are_in_the_spec_and_parameters_beside_it(ranking: PipelineSpe
             (
                 {key: "x"},
                 f": {key}: [conf.unknown_key] unknown key '{key}' "
-                f"(a trigger takes as_of, force, snapshot, train, evaluate; all else is the YAML's)",
+                f"(a trigger takes as_of, force, snapshot, registration, train, evaluate; all else is the YAML's)",
             )
             for key in ("image", "cmds", "namespace", "volumes", "env_vars", "pod_template_file", "data")
         ),
@@ -91,6 +91,33 @@ def test_overrides_are_in_the_spec_and_parameters_beside_it(ranking: PipelineSpe
 def test_conf_is_refused_in_these_words(ranking: PipelineSpec, conf: dict[str, Any], message: str) -> None:
     (shown,) = refused(ranking, conf)
     assert shown == message or (message.endswith(" ") and shown.startswith(message))
+
+
+@pytest.mark.parametrize(
+    ("registration", "message"),
+    [
+        ({"formt": "onnx"}, ": registration.formt: [conf.unknown_key] unknown key 'formt' (did you mean format?)"),
+        ({"artifact_uri": "s3://models/m.pt"}, ": registration.artifact_uri: [artifact.pickle] 's3://models/m.pt' is a pickle by its name"),
+        ({"artifact_uri": "/models/m.onnx"}, ": registration.artifact_uri: [uri.forbidden] '/models/m.onnx' is not a place"),
+        ({"sha256": "F" * 64}, ": registration.sha256: [digest.invalid] expected a SHA-256"),
+        ({"metrics": {"auc": math.inf}}, ": registration.metrics.auc: [field.range] must be finite, got inf"),
+        ({"metrics": {"auc": "0.9"}}, ": registration.metrics.auc: [field.type] expected a number"),
+        ({"version": "1\n2"}, ": registration.version: ["),
+    ],
+)
+def test_a_model_from_outside_is_refused_in_these_words(ranking: PipelineSpec, registration: dict[str, Any], message: str) -> None:
+    (shown,) = refused(ranking, {"registration": {"artifact_uri": "s3://models/m.onnx", "format": "onnx", **registration}})
+    assert shown.startswith(message)
+
+
+def test_a_model_from_outside_has_no_settings_of_a_training_but_those_of_the_spec(ranking: PipelineSpec) -> None:
+    registration = {"artifact_uri": "s3://models/m.onnx", "format": "onnx"}
+    # As Airflow's form sends it.
+    _, parameters = apply_overrides(ranking, {"registration": registration, "train": {"epochs": ranking.train.epochs}})
+    assert parameters.registration is not None
+    assert refused(ranking, {"registration": registration, "train": {"epochs": 99}}) == [
+        ": train.epochs: [field.conflict] has no effect: the model comes from outside (leave it out)"
+    ]
 
 
 def test_deep_conf_is_refused_without_recursion(ranking: PipelineSpec) -> None:
