@@ -40,6 +40,7 @@ BODIES: dict[str, list[dict[str, Any]]] = {
     "POST /api/v1/pipelines/{pipeline}/runs": [{}, {"as_of": "2026-02-01", "train": {"learning_rate": 0.01}}, {"snapshot": OLD}],
     "POST /api/v1/training-runs": [{"pipeline": name, "force": True} for name in PIPELINES],
     "POST /api/v1/hpo/studies": [{"pipeline": name, "trials": 2} for name in PIPELINES],
+    "POST /api/v1/models/register": [{"pipeline": name, "artifact_uri": "s3://models/m.onnx", "format": "onnx"} for name in PIPELINES],
     "POST /api/v1/training-runs/{id}/checkpoints/{name}/restore": [{}, {"train": {"learning_rate": 0.5}}],
 }
 
