@@ -1,6 +1,7 @@
 """Whether a training would need more memory than it may plan with, by its rows: known before it begins.
 
-A family whose library keeps something of every row in memory, whatever the limit, says so in its descriptor (`kept_row_bytes`, `kept_start_bytes`).
+A family whose library keeps something of every row in memory, whatever the limit, says so in its descriptor: `kept_row_bytes`,
+`kept_start_bytes`.
 """
 
 from __future__ import annotations

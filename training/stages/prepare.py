@@ -31,6 +31,7 @@ from training.data.label_delay import META_KEY, SplitRule, split_bounds, split_l
 from training.data.row_weights import weight_column
 from training.data.scratch_arrays import ScratchArrays
 from training.data.shards import SHARDED_SPLITS, ShardWriter, describe_layout
+from training.data.small_files import merged
 from training.data.split_kinds import divide, split_meta
 from training.data.splits import SPLITS, SplitBounds, check_labels, is_before, split_rows
 from training.data.target_encoding import TargetRows, frame_fold_numbers
@@ -39,6 +40,7 @@ from training.data.window_plan import window_columns
 from training.errors import DataError, shown
 from training.models.learnable import check_learnable
 from training.runtime.runner import Outcome, StageContext, main
+from training.sources.tables import ARROW_TYPES
 from training.spec import PipelineSpec
 from training.spec.families import descriptor_of
 from training.spec.types import duration_text
@@ -241,7 +243,13 @@ def _labels(spec: PipelineSpec, frame: Frame, rows: Rows, scratch: ScratchArrays
 
 
 def _parts(snapshot: Manifest, table: str, folder: Path) -> list[Path]:
-    return [folder / "snapshot" / name for name in sorted(snapshot.meta["tables"][table]["parts"])]
+    """Return the files of a table, or one of all their rows where they are many and small."""
+    facts = snapshot.meta["tables"][table]
+    paths = [folder / "snapshot" / name for name in sorted(facts["parts"])]
+    schema = facts["schema"]
+    # Files of several schemas are left to the join, which names what is wrong with them.
+    is_one = all(part.get("schema", schema) == schema for part in facts["parts"].values()) and set(schema.values()) <= ARROW_TYPES.keys()
+    return merged(paths, schema, folder / "snapshot", table) if is_one else paths
 
 
 def _bounds(spec: PipelineSpec, snapshot: Manifest) -> SplitBounds:
