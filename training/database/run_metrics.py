@@ -1,7 +1,8 @@
 """Metrics of trainings in the table `run_metric`: copied from the journals in the store by processes that have the database.
 
-A training itself has none: in a cluster its pod has no secret of it. The operator of `train` copies while it waits for the training
-and when that has ended; housekeeping copies what is missing: of trainings that failed, or ended while the database was away.
+A training itself has none: in a cluster its pod has no secret of it. The operators of trainings and of trials copy while they wait for
+one and when it has ended, in a cluster the triggerer while it waits; housekeeping copies what is missing: of trainings that failed, or
+ended while the database was away. Rows are deleted after their journal.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from typing import Any, Final
 
-from sqlalchemy import Engine, func, select
+from sqlalchemy import Engine, delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
@@ -32,7 +33,10 @@ RECENT: Final = timedelta(days=7)
 
 
 def copy_points(engine: Engine, bucket: Bucket, pipeline: str, run_id: str) -> int:
-    """Add the points of a run that the table lacks; return how many. It may be called again, and by several processes.
+    """Add the points of a training that the table lacks; return how many. It may be called again, and by several processes.
+
+    Args:
+        run_id: of a run, or the name of a trial's journal.
 
     Raises:
         UnavailableError: `database.unavailable`, or the store does not answer; what was added stays.
@@ -58,6 +62,31 @@ def copy_recent(engine: Engine, bucket: Bucket, *, now: datetime | None = None) 
     return sum(_copied(engine, bucket, pipeline, run_id) for pipeline, run_id in _recent(bucket, now or datetime.now(UTC)))
 
 
+def delete_expired(engine: Engine, bucket: Bucket, *, before: datetime) -> int:
+    """Delete the rows of trainings whose journal retention has deleted and whose last point is older; return how many rows.
+
+    Args:
+        before: points of that instant and later keep all rows of their training.
+
+    Raises:
+        UnavailableError: as `copy_points`; what was deleted stays deleted.
+    """
+    old = select(RunMetric.run_id).group_by(RunMetric.run_id).having(func.max(RunMetric.logged_at) < before)
+    with database_faults(), Session(engine) as session:
+        candidates = set(session.scalars(old))
+    if not candidates:
+        return 0
+    # After the rows were looked at: a journal that is made now has no old rows.
+    candidates -= {f"{pipeline}:{run_id}" for pipeline, run_id, _modified in _journals(bucket)}
+    num_rows = 0
+    for run_id in sorted(candidates):
+        # A transaction for each: others write in between.
+        with database_faults(), Session(engine) as session, session.begin():
+            num_rows += session.scalar(select(func.count()).where(RunMetric.run_id == run_id)) or 0
+            session.execute(delete(RunMetric).where(RunMetric.run_id == run_id))
+    return num_rows
+
+
 def _copied(engine: Engine, bucket: Bucket, pipeline: str, run_id: str) -> int:
     try:
         return copy_points(engine, bucket, pipeline, run_id)
@@ -68,11 +97,15 @@ def _copied(engine: Engine, bucket: Bucket, pipeline: str, run_id: str) -> int:
 
 
 def _recent(bucket: Bucket, now: datetime) -> Iterator[tuple[str, str]]:
+    return ((pipeline, run_id) for pipeline, run_id, modified in _journals(bucket) if modified > now - RECENT)
+
+
+def _journals(bucket: Bucket) -> Iterator[tuple[str, str, datetime]]:
+    """Yield pipeline, name and last change of each journal in the store."""
     found = [entry for entry in bucket.list(PREFIX) if entry.key.count("/") == 3]
     for folder, entries in groupby(found, key=lambda entry: entry.key.rpartition("/")[0]):
-        if max(entry.modified for entry in entries) > now - RECENT:
-            _, pipeline, run_id = folder.split("/")
-            yield pipeline, run_id
+        _, pipeline, run_id = folder.split("/")
+        yield pipeline, run_id, max(entry.modified for entry in entries)
 
 
 def _row(run_id: str, point: MetricPoint) -> dict[str, Any]:

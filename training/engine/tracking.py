@@ -38,7 +38,7 @@ from training.runtime.context import StageContext
 from training.runtime.lazy_imports import MLFLOW_DEFERRED, MLFLOW_OPTIONAL, lean_imports
 from training.runtime.provenance import environment, git_state
 from training.store import Bucket
-from training.store.metric_journal import MetricJournal
+from training.store.metric_journal import MetricJournal, journal_name
 
 logger = logging.getLogger(__name__)
 
@@ -50,8 +50,6 @@ MAX_RETRY_SECONDS: Final = 60.0
 CLOSE_SECONDS: Final = 10.0
 MAX_PENDING: Final = 1_000_000
 RECORD_NAME: Final = "/tracking.json"
-LIVE_STAGE: Final = "train"
-"""The stage whose metrics are read while it works; trials of a study are in MLflow."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,8 +112,8 @@ class Tracker:
         self._journal = RunJournal(context.store.bucket, key)
         self._thread = threading.Thread(target=self._run, name="tracking", daemon=True)
         self._live: LiveMetrics | None = None
-        if self._enabled and request.stage == LIVE_STAGE:
-            self._live = LiveMetrics(MetricJournal(context.store.bucket, request.pipeline, request.run.run_id), request.attempt_id)
+        if self._enabled and (name := journal_name(request.stage, request.run.run_id, request.parameters)) is not None:
+            self._live = LiveMetrics(MetricJournal(context.store.bucket, request.pipeline, name), request.attempt_id)
         if self._enabled:
             for name, value in QUICK.items():
                 os.environ.setdefault(name, value)

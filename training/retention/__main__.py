@@ -9,8 +9,11 @@ import argparse
 import json
 import sys
 from dataclasses import asdict
+from datetime import UTC, datetime
 
 from training.command_line import exit_code_of
+from training.database import connect
+from training.database.run_metrics import delete_expired
 from training.installation import STORE, home_folder
 from training.registry.retention import LedgerRoots
 from training.retention.report import report_lines
@@ -43,6 +46,9 @@ def _collect(given: argparse.Namespace) -> int:
     retention = load_retention()
     roots = LedgerRoots(champions=retention.champions)
     report = Collector(store, retention.rules(), roots, say=say_progress).collect(dry_run=given.dry_run)
+    if not given.dry_run:
+        num_rows = delete_expired(connect(), store.bucket, before=datetime.now(UTC) - retention.runs)
+        say_progress(f"{num_rows:,} rows of run_metric were deleted")
     if given.json:
         sys.stdout.write(json.dumps({kind: asdict(tally) for kind, tally in report.by_kind.items()}, indent=1) + "\n")
         return 0

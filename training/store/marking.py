@@ -111,7 +111,7 @@ class Marking:
         for unit in units(self._list("runs"), 3):
             self._refs_of(unit, is_kept=unit.newest >= self._oldest or unit.key in self._live_runs)
         for unit in units(self._list(metric_journal.PREFIX), 3):
-            is_kept = unit.newest >= self._oldest or unit.key.replace(metric_journal.PREFIX, "runs", 1) in self._live_runs
+            is_kept = unit.newest >= self._oldest or self._is_live_journal(unit)
             (self._found.kept if is_kept else self._found.expired).append(unit)
         self._refs()
         for key in sorted(self._found.reached):
@@ -157,6 +157,11 @@ class Marking:
         study = json_object(request.get("parameters") or {}).get("study")
         if study:
             self._live_studies.add(f"{request.get('pipeline')}/{study}")
+
+    def _is_live_journal(self, unit: Unit) -> bool:
+        _, pipeline, name = unit.key.split("/")
+        study = metric_journal.study_of(name)
+        return f"runs/{pipeline}/{name}" in self._live_runs if study is None else f"{pipeline}/{study}" in self._live_studies
 
     def _refs(self) -> None:
         groups: dict[str, list[Unit]] = {}

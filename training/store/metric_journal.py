@@ -1,6 +1,7 @@
 """Metric points of a training while it trains, in an order that never changes: the source of live metrics.
 
-Of one run: `metrics/<pipeline>/<run>/<number>.jsonl`, a batch of events each, named by the number of its first event. Numbers count from 1
+Of one run: `metrics/<pipeline>/<run>/<number>.jsonl`, a batch of events each, named by the number of its first event. A trial of a study
+has a journal of its own: `<run>` is then `<study>-<slot>`, because several runs may work on one study. Numbers count from 1
 without gaps over all attempts. The first line of a batch has its attempt and its number, each other line is an event:
 
     {"began": …}                      an attempt began; it has a number, and no reader sees it
@@ -16,12 +17,13 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from training.contracts import json_number
 from training.errors import NightshiftError
+from training.stage_table import TRAININGS, TRIAL
 from training.store.bucket import Bucket
 
 logger = logging.getLogger(__name__)
@@ -31,6 +33,8 @@ MERGED: Final = 64
 """Batches of about the same size that become one."""
 MAX_MERGED_BYTES: Final = 4 * 1024 * 1024
 _NAME: Final = re.compile(r"(\d{12})\.jsonl")
+
+_TRIAL: Final = re.compile(r"([0-9a-f]{64})-\d{5}")
 
 RawPoint = tuple[str, float, int, int]
 """Name, value, step, milliseconds since the epoch."""
@@ -78,10 +82,41 @@ class Place:
     """Changes when batches are merged into it."""
 
 
+def trial_journal(study: str, slot: int) -> str:
+    """Return the name of the journal of one trial, in place of a run's id.
+
+    Args:
+        study: digest of the study.
+    """
+    return f"{study}-{slot:05d}"
+
+
+def journal_name(stage: str, run_id: str, parameters: Mapping[str, object]) -> str | None:
+    """Return the name of the journal of a stage's work; None: it logs no metrics.
+
+    Args:
+        parameters: of the stage's request; a trial has `study` and `slot`.
+    """
+    if stage == TRIAL:
+        return trial_journal(str(parameters["study"]), int(str(parameters["slot"])))
+    return run_id if stage in TRAININGS else None
+
+
+def study_of(name: str) -> str | None:
+    """Return the digest of the study whose trial has the journal of this name; None: it is that of a run."""
+    match = _TRIAL.fullmatch(name)
+    return None if match is None else match[1]
+
+
 class MetricJournal:
-    """The points of one run's training."""
+    """The points of one training: of a run, or of a trial."""
 
     def __init__(self, bucket: Bucket, pipeline: str, run_id: str) -> None:
+        """Name the journal; nothing is read or written.
+
+        Args:
+            run_id: of a run, or `trial_journal`.
+        """
         self.bucket = bucket
         self._folder = f"{PREFIX}/{pipeline}/{run_id}"
 

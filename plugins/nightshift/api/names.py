@@ -39,3 +39,4 @@ DecisionKey = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$", description="`key` 
 SnapshotVersion = Annotated[
     str, Path(pattern=r"^[0-9a-f]{16}([0-9a-f]{48})?$", description="Version of a snapshot, or its digest.", examples=["0a1b2c3d4e5f6071"])
 ]
+TrialNumber = Annotated[int, Path(ge=0, lt=100_000, description="Number of a trial in its study, from 0.", examples=[3])]

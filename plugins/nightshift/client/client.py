@@ -181,8 +181,18 @@ class Client:
             after: `id` of a point; only those that follow it.
             follow: until the training has ended; otherwise those that there are.
         """
-        path = f"/training-runs/{_quoted(id)}/metrics"
+        return self._metrics(f"/training-runs/{_quoted(id)}/metrics", after, follow=follow)
 
+    def trial_metrics(self, id: str, number: int, *, after: str | None = None, follow: bool = False) -> Iterator[MetricPoint]:
+        """Yield the metrics of a trial, as `metrics` does those of a run.
+
+        Args:
+            id: of the study's run, `<pipeline>:<run_id>`.
+            number: of the trial, from 0.
+        """
+        return self._metrics(f"/hpo/studies/{_quoted(id)}/trials/{number}/metrics", after, follow=follow)
+
+    def _metrics(self, path: str, after: str | None, *, follow: bool) -> Iterator[MetricPoint]:
         def page(last: str | None) -> MetricPage:
             return self._checked(self._send("GET", path, params={} if last is None else {"after": last}), MetricPage)
 

@@ -2,7 +2,7 @@
 
     nightshift runs list [PIPELINE] [--state failed] [--limit 20] [--json]
     nightshift runs show PIPELINE:RUN_ID [--json]
-    nightshift runs metrics PIPELINE:RUN_ID [--follow] [--after ID] [--json]
+    nightshift runs metrics PIPELINE:RUN_ID [--trial N] [--follow] [--after ID] [--json]
     nightshift runs start PIPELINE [--as-of 2026-01-31] [--set train.learning_rate=0.01] [--snapshot VERSION] [--force] [--wait] [--json]
     nightshift runs restore PIPELINE:RUN_ID CHECKPOINT [--set train.learning_rate=0.001] [--wait] [--json]
 
@@ -78,6 +78,7 @@ def parser() -> argparse.ArgumentParser:
         epilog=example("nightshift runs metrics search_ranking:night-2026-02-01 --follow"),
     )
     metrics.add_argument("id", metavar="PIPELINE:RUN_ID", help="as `list` shows it")
+    metrics.add_argument("--trial", type=int, metavar="N", help="of this trial of the study of the run, from 0, instead of its training")
     metrics.add_argument("--follow", action="store_true", help="print new points until the training has ended")
     metrics.add_argument("--after", metavar="ID", help="only points that follow the one with this id; --json shows ids")
     start = commands.add_parser(
@@ -158,7 +159,11 @@ def _show(client: Client, options: argparse.Namespace) -> int:
 
 
 def _metrics(client: Client, options: argparse.Namespace) -> int:
-    for point in client.metrics(options.id, after=options.after, follow=options.follow):
+    if options.trial is None:
+        points = client.metrics(options.id, after=options.after, follow=options.follow)
+    else:
+        points = client.trial_metrics(options.id, options.trial, after=options.after, follow=options.follow)
+    for point in points:
         if options.json:
             line = json.dumps(point.model_dump(mode="json"), ensure_ascii=False)
         else:

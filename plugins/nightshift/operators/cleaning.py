@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from nightshift.settings import Settings
 from training.errors import LeaseHeldError, NightshiftError, UnavailableError
 from training.installation import Variable
-from training.store import Store
+from training.store import Bucket, Store
 from training.waiting import waiting_for_database
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ class CollectOperator(BaseOperator):
             AirflowFailException: the settings are wrong, or a record cannot be read, which may reference anything: nothing was deleted.
             UnavailableError: store or database do not answer; Airflow tries again.
         """
+        from training.database import connect
+        from training.database.run_metrics import delete_expired
         from training.registry.retention import LedgerRoots
         from training.retention.report import report_lines
         from training.retention.settings import load_retention
@@ -61,6 +63,9 @@ class CollectOperator(BaseOperator):
             raise AirflowFailException(str(err)) from err
         for line in report_lines(report, dry_run=False):
             self.log.info("%s", line)
+        # A store or database that goes away here is looked at again in `every`: the collection itself is done.
+        num_rows = delete_expired(connect(settings.database_url), Bucket(settings.store_uri), before=datetime.now(UTC) - retention.runs)
+        self.log.info("%d rows of run_metric were deleted", num_rows)
         return {verdict: report.total(verdict) for verdict in ("kept", "condemned", "deleted")}
 
     def _say(self, line: str) -> None:

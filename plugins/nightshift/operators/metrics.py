@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
     from sqlalchemy import Engine
 
-    from training.contracts import RunIdentity, StageResult
-
 logger = logging.getLogger(__name__)
 
 LIVE_SECONDS: Final = 2.0
@@ -65,26 +63,33 @@ class CopyMetricsOperator(BaseOperator):
                 end_run(engine, pipeline, run_id, state)
 
 
-def copy_metrics(result: StageResult, settings: Settings) -> None:
-    """Copy the metrics of a training that has ended. It never fails a task: housekeeping copies what this did not."""
+def copy_metrics(pipeline: str, journal: str, settings: Settings) -> None:
+    """Copy the metrics of a training that has ended. It never fails a task: housekeeping copies what this did not.
+
+    Args:
+        journal: name of the training's journal (`training.store.metric_journal.journal_name`).
+    """
     from training.database import connect
     from training.database.run_metrics import copy_points
 
     try:
-        num_points = copy_points(connect(settings.database_url), Bucket(settings.store_uri), result.pipeline, result.run.run_id)
+        num_points = copy_points(connect(settings.database_url), Bucket(settings.store_uri), pipeline, journal)
         logger.info("%d points of metrics were added to run_metric", num_points)
     except NightshiftError as err:
         logger.warning("housekeeping copies the metrics later: %s", err)
 
 
 @contextmanager
-def copied_live(run: RunIdentity, settings: Settings, every_seconds: float = LIVE_SECONDS) -> Iterator[None]:
+def copied_live(pipeline: str, journal: str, settings: Settings, every_seconds: float = LIVE_SECONDS) -> Iterator[None]:
     """Copy the metrics of a training while the body waits for it. What fails is left to the copy at the end, and to housekeeping.
 
     In a thread of its own: neither the training nor the task that watches it waits for the database.
+
+    Args:
+        journal: as in `copy_metrics`.
     """
     is_over = threading.Event()
-    copier = threading.Thread(target=_copy_until, args=(is_over, run, settings, every_seconds), name="metrics", daemon=True)
+    copier = threading.Thread(target=_copy_until, args=(is_over, pipeline, journal, settings, every_seconds), name="metrics", daemon=True)
     copier.start()
     try:
         yield
@@ -93,12 +98,12 @@ def copied_live(run: RunIdentity, settings: Settings, every_seconds: float = LIV
         copier.join(LAST_COPY_SECONDS)
 
 
-def _copy_until(is_over: threading.Event, run: RunIdentity, settings: Settings, every_seconds: float) -> None:
+def _copy_until(is_over: threading.Event, pipeline: str, journal: str, settings: Settings, every_seconds: float) -> None:
     from training.database import connect
     from training.database.run_metrics import copy_points
 
     while not is_over.wait(every_seconds):
         try:
-            copy_points(connect(settings.database_url), Bucket(settings.store_uri), run.dag_id, run.run_id)
+            copy_points(connect(settings.database_url), Bucket(settings.store_uri), pipeline, journal)
         except (NightshiftError, ValueError) as err:
             logger.debug("metrics are copied later: %s", err)

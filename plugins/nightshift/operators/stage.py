@@ -31,13 +31,12 @@ from nightshift.work import Work
 from training.contracts import ContractError, ExitCode, JsonObject, JsonValue, RunIdentity, StageResult, require_result
 from training.errors import NightshiftError
 from training.store import Store, point_at, records
+from training.store.metric_journal import journal_name
 from training.waiting import waiting_for_database
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
-METRICS_STAGE: Final = "train"
-"""Keeps a journal of its metrics."""
 TRACKING_RECORD: Final = "tracking.json"
 """The id of a training's MLflow run, beside its result (`training.engine.tracking_journal`)."""
 
@@ -120,7 +119,8 @@ class StageOperator(BaseOperator):
         self._backend = backend_of(settings)
         if self._stopped:
             self._backend.stop()
-        live = copied_live(run, settings) if self.stage == METRICS_STAGE else nullcontext()
+        journal = journal_name(self.stage, run.run_id, work.parameters)
+        live = nullcontext() if journal is None else copied_live(resolved.spec.name, journal, settings)
         try:
             with live:
                 found = self._backend.run(task, event)
@@ -155,8 +155,8 @@ class StageOperator(BaseOperator):
         is_own = found.run.owner == run.owner and found.run.try_number == run.try_number
         self.result = found if is_own else found.as_reused()
         self.report_uri = next(iter(found.reports.values()), "")
-        if self.stage == METRICS_STAGE:
-            copy_metrics(found, Settings.from_environment())
+        if (journal := journal_name(self.stage, found.run.run_id, {})) is not None:
+            copy_metrics(found.pipeline, journal, Settings.from_environment())
         if not is_own:
             # However old the work is: this run needs what it made.
             reused = Store(Settings.from_environment().store_uri).run_ref(found.pipeline, run.run_id, f"reused/{self.stage}")

@@ -23,7 +23,8 @@ from anyio import CapacityLimiter
 
 from nightshift.queries.records import MetricPoint
 from nightshift.queries.trainings import Training, training
-from training.store import Bucket, metric_journal
+from nightshift.queries.trials import TrialLook
+from training.store import Bucket, Store, metric_journal
 from training.store.metric_journal import MetricJournal, Place, wanted
 
 POLL_SECONDS: Final = 0.5
@@ -71,21 +72,26 @@ class Shared:
 
 
 class Feed:
-    """The points of one run's training."""
+    """The points of one training."""
 
-    def __init__(self, feeds: Feeds, pipeline: str, run_id: str) -> None:
+    def __init__(self, feeds: Feeds, pipeline: str, look: Callable[[], Training]) -> None:
+        """Begin to read.
+
+        Args:
+            look: returns the state of the training; in a thread.
+        """
         self._feeds = feeds
-        self._pipeline, self._run_id = pipeline, run_id
+        self._pipeline = pipeline
         self._journals: dict[str, MetricJournal] = {}
         self._places: dict[str, Shared] = {}
-        self._state = Shared(functools.partial(feeds.in_thread, training, pipeline, run_id), POLL_SECONDS)
+        self._state = Shared(functools.partial(feeds.in_thread, look), POLL_SECONDS)
         self.used_at = time.monotonic()
 
     async def state(self) -> Training:
         """Return the state of the training, at most half a second old.
 
         Raises:
-            DeniedError: `run.unknown`; UnavailableError: `airflow.database`.
+            DeniedError: `run.unknown`, `trial.unknown`; UnavailableError: `airflow.database`, or the store does not answer.
         """
         self.used_at = time.monotonic()
         found: Training = await self._state.get()
@@ -104,6 +110,8 @@ class Feed:
         points: list[MetricPoint] = []
         frames: list[bytes] = []
         reached, journal = number, await self._journal(state)
+        if journal is None:
+            return points, frames, False
         for place in wanted(await self._listed(journal, is_fresh=state.has_ended), number):
             if len(points) >= limit:
                 return points, frames, True
@@ -118,12 +126,13 @@ class Feed:
             reached = max(reached, batch.end - 1)
         return points, frames, False
 
-    async def _journal(self, state: Training) -> MetricJournal:
-        """Return the run's own journal; where it has none, that of the run whose training was found."""
-        own = self._journal_of(self._run_id)
-        if state.trained_by != self._run_id and not await self._listed(own, is_fresh=False):
-            return self._journal_of(state.trained_by)
-        return own
+    async def _journal(self, state: Training) -> MetricJournal | None:
+        """Return the first journal that there is; where there is none, the one where it will be."""
+        journals = [self._journal_of(name) for name in state.journals]
+        for journal in journals[:-1]:
+            if await self._listed(journal, is_fresh=False):
+                return journal
+        return journals[-1] if journals else None
 
     def _journal_of(self, run_id: str) -> MetricJournal:
         if run_id not in self._journals:
@@ -146,16 +155,25 @@ class Feeds:
 
     def __init__(self, bucket: Bucket) -> None:
         self.bucket = bucket
-        self._feeds: dict[tuple[str, str], Feed] = {}
+        self._feeds: dict[str, Feed] = {}
         self._batches: OrderedDict[tuple[str, str], Task[Cached | None]] = OrderedDict()
         self._limiter = CapacityLimiter(MAX_STORE_THREADS)
 
-    def of(self, pipeline: str, run_id: str) -> Feed:
-        """Return the feed of a run."""
+    def of_run(self, pipeline: str, run_id: str) -> Feed:
+        """Return the feed of a run's training."""
+        return self._of(f"{pipeline}:{run_id}", pipeline, lambda: functools.partial(training, pipeline, run_id))
+
+    def of_trial(self, pipeline: str, run_id: str, slot: int) -> Feed:
+        """Return the feed of a trial of a study, by the run of the study and the trial's number in it."""
+        return self._of(f"{pipeline}:{run_id}/{slot}", pipeline, lambda: TrialLook(Store(self.bucket.root_uri), pipeline, run_id, slot))
+
+    def _of(self, key: str, pipeline: str, look: Callable[[], Callable[[], Training]]) -> Feed:
         now = time.monotonic()
-        for key in [key for key, feed in self._feeds.items() if now - feed.used_at > IDLE_SECONDS]:
-            del self._feeds[key]
-        return self._feeds.setdefault((pipeline, run_id), Feed(self, pipeline, run_id))
+        for idle in [each for each, feed in self._feeds.items() if now - feed.used_at > IDLE_SECONDS]:
+            del self._feeds[idle]
+        if key not in self._feeds:
+            self._feeds[key] = Feed(self, pipeline, look())
+        return self._feeds[key]
 
     async def in_thread(self, work: Callable[..., Found], *arguments: Any) -> Found:
         """Run what blocks in one of few threads."""

@@ -24,10 +24,10 @@ NO_RUN: Final = frozenset({"", ".", ".."})
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Training:
-    """The training of a run."""
+    """A training, of a run or of a trial."""
 
-    trained_by: str
-    """Id of the pipeline's run that trained: an earlier one where its result was found."""
+    journals: tuple[str, ...]
+    """Names of journals of metrics in the pipeline, of which the first one with points counts. None: it is not known yet."""
     has_ended: bool
     """No attempt is under way or to come."""
 
@@ -48,7 +48,9 @@ def training(pipeline: str, run_id: str) -> Training:
         state = session.scalar(select(TaskInstance.state).filter_by(**of_task))
         value = session.scalar(select(XComModel.value).filter_by(**of_task, key=RETURN_VALUE))
         has_ended = found.state in ENDED_RUN or state in ENDED_TASK
-    return Training(trained_by=_maker(value) or run_id, has_ended=has_ended)
+    # Its own; where it has none, that of the earlier run whose training was found.
+    maker = _maker(value)
+    return Training(journals=(run_id,) if maker in (None, run_id) else (run_id, str(maker)), has_ended=has_ended)
 
 
 def _maker(value: Any) -> str | None:

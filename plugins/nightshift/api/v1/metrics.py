@@ -1,4 +1,4 @@
-"""Metrics of a training while it trains: as a stream of events, or by polling."""
+"""Metrics of a training while it trains, of a run or of a trial: as a stream of events, or by polling."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from fastapi import APIRouter, Header, Query, Response
 from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 
-from nightshift.api.access import Granted
+from nightshift.api.access import Access, Granted
 from nightshift.api.event_stream import MAX_STREAMS, EventStream
-from nightshift.api.names import RunKey
+from nightshift.api.names import RunKey, TrialNumber
 from nightshift.api.problems import problem, responses
 from nightshift.api.routing import ApiRoute
 from nightshift.queries import runs
@@ -61,8 +61,31 @@ async def metrics(
     """
     pipeline, _, run_id = id.partition(":")
     await run_in_threadpool(granted.require_read, pipeline, runs.unknown_run(pipeline, run_id))
-    feed = feeds_of(Settings.from_environment().store_uri).of(pipeline, run_id)
-    position = last_event_id or after
+    feed = feeds_of(Settings.from_environment().store_uri).of_run(pipeline, run_id)
+    return await _answer(feed, granted, last_event_id or after, limit, accept)
+
+
+@router.get("/hpo/studies/{id}/trials/{number}/metrics", responses=_ANSWERS, response_model=MetricPage)
+async def trial_metrics(
+    id: RunKey,
+    number: TrialNumber,
+    granted: Granted,
+    after: After = None,
+    last_event_id: LastEventId = None,
+    limit: PagePoints = MAX_PAGE,
+    accept: Annotated[str, Header(include_in_schema=False)] = "",
+) -> Response:
+    """Show the metrics of a trial of a study, as those of a run's training; they end with the trial, or with the study's run.
+
+    `id` is that of the study's run. Several runs may work on one study: each shows all of its trials.
+    """
+    pipeline, _, run_id = id.partition(":")
+    await run_in_threadpool(granted.require_read, pipeline, runs.unknown_run(pipeline, run_id))
+    feed = feeds_of(Settings.from_environment().store_uri).of_trial(pipeline, run_id, number)
+    return await _answer(feed, granted, last_event_id or after, limit, accept)
+
+
+async def _answer(feed: Feed, granted: Access, position: str | None, limit: int, accept: str) -> Response:
     if EVENTS not in accept:
         return JSONResponse((await _page(feed, position, limit)).model_dump(mode="json"))
     # What is wrong is an answer, and not a stream that ends.

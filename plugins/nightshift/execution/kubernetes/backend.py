@@ -16,6 +16,7 @@ from training.contracts import JsonObject, StageResult
 from training.errors import UnavailableError, shown
 from training.spec import PipelineSpec
 from training.stage_table import TRAININGS
+from training.store.metric_journal import journal_name
 
 if TYPE_CHECKING:
     from nightshift.execution.kubernetes.launches import RemoteWork, Waiting
@@ -86,7 +87,7 @@ class KubernetesBackend(Backend):
                 raise
             # The launch keeps running in the cluster: this costs none of the user's tries.
             raise StageEndedError(Verdict(action=Action.GIVE_UP, reason=str(err), code=err.code)) from err
-        return found if isinstance(found, StageResult) else Deferral(trigger=watching(found))
+        return found if isinstance(found, StageResult) else Deferral(trigger=watching(found, task))
 
     def stop(self) -> None:
         """Delete the launch that is under way, if it is this task's own."""
@@ -107,10 +108,11 @@ def remote_work(task: StageTask, cluster: Cluster) -> RemoteWork:
     return RemoteWork(task, generation=generation, cluster=cluster, submitter=submitter)
 
 
-def watching(waiting: Waiting) -> WatchLaunch:
-    """Return the trigger that waits for a launch."""
+def watching(waiting: Waiting, task: StageTask) -> WatchLaunch:
+    """Return the trigger that waits for a launch of a task's work."""
     from nightshift.execution.kubernetes.trigger import WatchLaunch
 
+    journal = journal_name(task.stage, task.run.run_id, task.work.parameters)
     return WatchLaunch(
         number=waiting.number,
         name=waiting.name,
@@ -119,6 +121,7 @@ def watching(waiting: Waiting) -> WatchLaunch:
         limits=waiting.limits.to_json(),
         connection=waiting.connection,
         in_cluster=waiting.in_cluster,
+        metrics=None if journal is None else f"{task.resolved.spec.name}/{journal}",
     )
 
 

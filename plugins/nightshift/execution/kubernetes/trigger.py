@@ -17,6 +17,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from kubernetes_asyncio import client
 from kubernetes_asyncio.client.exceptions import ApiException
 
+from nightshift.execution.kubernetes.live_metrics import copied_meanwhile
 from nightshift.execution.kubernetes.logs import LogFollower, checked
 from nightshift.execution.kubernetes.manifests import LAUNCH_LABEL
 from nightshift.execution.kubernetes.status import Json, LaunchStatus, look_at_gang, look_at_pod, member_index, seconds_since
@@ -47,8 +48,14 @@ class WatchLaunch(BaseTrigger):
         limits: dict[str, float],
         connection: str | None,
         in_cluster: bool | None,
+        metrics: str | None = None,
     ) -> None:
-        """Watch launch `number`, the `kind` (Pod or Job) of that name; `limits` as of `Limits`."""
+        """Watch launch `number`, the `kind` (Pod or Job) of that name; `limits` as of `Limits`.
+
+        Args:
+            metrics: `<pipeline>/<journal>` that the launch writes, of which SQL clients get the points meanwhile; None: it writes none,
+                or an earlier release serialised the trigger.
+        """
         super().__init__()  # type: ignore[no-untyped-call]
         self.number = number
         self.name = name
@@ -57,6 +64,7 @@ class WatchLaunch(BaseTrigger):
         self.limits = limits
         self.connection = connection
         self.in_cluster = in_cluster
+        self.metrics = metrics
         self._said = ""
         self._said_at = -SAY_EVERY_SECONDS
         self._fired = False
@@ -64,11 +72,12 @@ class WatchLaunch(BaseTrigger):
         self._num_denials = 0
 
     def serialize(self) -> tuple[str, dict[str, JsonValue]]:
-        names = ("number", "name", "kind", "namespace", "limits", "connection", "in_cluster")
+        names = ("number", "name", "kind", "namespace", "limits", "connection", "in_cluster", "metrics")
         return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        status = await self._until_over()
+        async with copied_meanwhile(self.metrics):
+            status = await self._until_over()
         self._fired = True
         yield TriggerEvent({"number": self.number, "seen": status.to_json()})  # type: ignore[no-untyped-call]
 

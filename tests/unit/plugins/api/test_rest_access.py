@@ -24,6 +24,7 @@ READS = [
     f"/runs/{RUN}",
     f"/experiments/search_ranking/runs/{quote(DONE, safe='')}",
     f"/hpo/studies/{STUDY}",
+    f"/hpo/studies/{STUDY}/trials/0/metrics",
     f"/training-runs/{RUN}/metrics",
     f"/training-runs/{RUN}/checkpoints",
     "/models",

@@ -85,6 +85,11 @@ READS: dict[str, dict[str, str]] = {
         "422": f"/training-runs/{RUN}/checkpoints?limit=0",
     },
     "/hpo/studies/{id}": {"200": f"/hpo/studies/{STUDY}", "404": "/hpo/studies/search_ranking:r9", "422": "/hpo/studies/%00:r"},
+    "/hpo/studies/{id}/trials/{number}/metrics": {
+        "200": f"/hpo/studies/{STUDY}/trials/0/metrics",
+        "404": f"/hpo/studies/{STUDY}/trials/3/metrics",
+        "422": f"/hpo/studies/{STUDY}/trials/-1/metrics",
+    },
     "/models": {"200": "/models", "422": "/models?cursor=%21"},
     "/models/{model}": {"200": "/models/search_ranking", "404": "/models/nothing", "422": "/models/-"},
     "/models/{model}/versions/{version}": {

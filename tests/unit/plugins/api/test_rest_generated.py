@@ -57,6 +57,7 @@ def known_ids(label: str) -> dict[str, list[str]]:
         "model": PIPELINES,
         "id": [f"{name}:{STUDY_RUN if '/studies/' in label else DONE}" for name in PIPELINES],
         "run_id": [DONE],
+        "number": ["0", "1", "2"],
         "key": [entry.key for entry in Ledger().outline("search_ranking")],
         "name": ["3", "epoch_3", "step_500", "newest", "1"],
         "version": [OLD, NEW] if "/datasets/" in label else ["1", "2", "3", "1.1.0"],

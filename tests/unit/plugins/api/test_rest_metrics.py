@@ -19,10 +19,10 @@ from nightshift.api import event_stream
 from nightshift.api.v1 import metrics as routes
 from nightshift.queries import metric_feed
 from nightshift.settings import Settings
-from tests.unit.plugins.seeded_installation import API, DONE, Seeded
+from tests.unit.plugins.seeded_installation import API, DONE, STUDY_DIGEST, STUDY_RUN, Seeded
 from training.errors import UnavailableError
 from training.store import Bucket
-from training.store.metric_journal import JournalWriter, MetricJournal
+from training.store.metric_journal import JournalWriter, MetricJournal, trial_journal
 
 PATH = f"/training-runs/{quote(f'search_ranking:{DONE}', safe='')}/metrics"
 STREAM = {"Accept": "text/event-stream"}
@@ -174,3 +174,25 @@ def test_the_cache_forgets_batches_beyond_its_size(seeded: Seeded, monkeypatch: 
     for start in range(0, 40, 2):
         write(writer, range(start, start + 2))
     assert [point["step"] for point in seeded.get(PATH).json()["items"]] == list(range(40))
+
+
+TRIAL = f"/hpo/studies/{quote(f'search_ranking:{STUDY_RUN}', safe='')}/trials/{{}}/metrics"
+
+
+def test_each_trial_of_a_study_has_its_own_points_while_it_trains_as_page_and_stream(seeded: Seeded) -> None:
+    for slot in (1, 2):
+        write(JournalWriter(journal(trial_journal(STUDY_DIGEST, slot)), "a1"), range(slot + 2))
+    pages = [seeded.get(TRIAL.format(slot)).json() for slot in range(3)]
+    assert [[point["step"] for point in page["items"]] for page in pages] == [[], [0, 1, 2], [0, 1, 2, 3]]
+    # Two trials of the seeded study are finished; the third one trains, and its study's run too.
+    assert [page["is_complete"] for page in pages] == [True, True, False]
+    assert events_of(seeded.get(TRIAL.format(1), headers=STREAM).text) == (pages[1]["items"], ["end"])
+    first = pages[1]["items"][0]["id"]
+    assert seeded.get(f"{TRIAL.format(1)}?after={first}").json()["items"] == pages[1]["items"][1:]
+
+
+@pytest.mark.parametrize(("number", "run", "status", "code"), [("3", STUDY_RUN, 404, "trial.unknown"), ("0", "r9", 404, "run.unknown")])
+def test_a_trial_that_no_study_has_is_unknown(seeded: Seeded, number: str, run: str, status: int, code: str) -> None:
+    answer = seeded.get(TRIAL.format(number).replace(STUDY_RUN, run))
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+    assert seeded.get(TRIAL.format("-1")).status_code == 422

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 import time
@@ -11,27 +12,15 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from nightshift.execution.kubernetes import live_metrics
 from nightshift.operators.metrics import CopyMetricsOperator, copied_live, copy_metrics
 from nightshift.operators.resolve import ResolveOperator
 from nightshift.settings import Settings
 from tests.unit.plugins.conftest import SPEC_PATH
-from training.contracts import RunIdentity, StageResult
 from training.database import connect
 from training.errors import UnavailableError
 from training.store import Store
 from training.store.metric_journal import JournalWriter, MetricJournal
-
-RESULT = StageResult(
-    pipeline="p",
-    stage="train",
-    fingerprint="f" * 64,
-    artifact_uri="file:///store/artifact",
-    digest="d" * 64,
-    run=RunIdentity(dag_id="p", run_id="r1", task_id="train"),
-    attempt_id="a1",
-    attempts=1,
-    committed_at="2026-02-01T02:00:05+00:00",
-)
 
 
 def write(store: Store, run_id: str) -> None:
@@ -48,14 +37,14 @@ def test_a_training_is_copied_when_it_ends_and_others_by_housekeeping(
 ) -> None:
     write(store, "r1")
     write(store, "r2")
-    copy_metrics(RESULT, settings)
+    copy_metrics("p", "r1", settings)
     assert run_ids(settings) == ["p:r1"]
     assert execute(CopyMetricsOperator(task_id="metrics"), context_of("metrics")) == 1
     assert run_ids(settings) == ["p:r1", "p:r2"]
 
 
 def test_a_training_is_copied_while_its_task_waits_for_it(settings: Settings, store: Store) -> None:
-    with copied_live(RESULT.run, settings, every_seconds=0.01):
+    with copied_live("p", "r1", settings, every_seconds=0.01):
         write(store, "r1")
         deadline = time.monotonic() + 60
         while run_ids(settings) != ["p:r1"]:
@@ -78,11 +67,11 @@ def test_live_copy_goes_on_after_a_store_that_was_away_and_fails_nothing(
     write(store, "r1")
     with monkeypatch.context() as patched:
         patched.setattr(MetricJournal, "places", away)
-        with copied_live(RESULT.run, settings, every_seconds=0.01):
+        with copied_live("p", "r1", settings, every_seconds=0.01):
             # Asked again after it failed.
             assert all(asked.acquire(timeout=60) for _ in range(3))
     assert run_ids(settings) == []
-    copy_metrics(RESULT, settings)
+    copy_metrics("p", "r1", settings)
     assert run_ids(settings) == ["p:r1"]
 
 
@@ -122,5 +111,20 @@ def test_a_store_that_is_away_fails_no_training(
         raise UnavailableError("storage.unavailable", "no answer")
 
     monkeypatch.setattr(MetricJournal, "places", away)
-    copy_metrics(RESULT, settings)
+    copy_metrics("p", "r1", settings)
     assert "housekeeping copies the metrics later" in caplog.text
+
+
+def test_a_training_in_the_cluster_is_copied_while_the_triggerer_waits_for_it(
+    settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_metrics, "COPY_SECONDS", 0.01)
+
+    async def waits() -> None:
+        async with live_metrics.copied_meanwhile("p/r1"), asyncio.timeout(60):
+            await asyncio.to_thread(write, store, "r1")
+            while await asyncio.to_thread(run_ids, settings) != ["p:r1"]:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(waits())
+    assert run_ids(settings) == ["p:r1"]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import os
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine, text
 
 from training.database import connect, run_metrics
-from training.database.run_metrics import copy_points, copy_recent
+from training.database.run_metrics import copy_points, copy_recent, delete_expired
 from training.errors import UnavailableError
 from training.store import Bucket
 from training.store.metric_journal import JournalWriter, MetricJournal
@@ -62,6 +63,22 @@ def test_housekeeping_copies_journals_that_changed_and_one_that_is_damaged_keeps
     assert copy_recent(engine, bucket) == 2
     assert {row[0] for row in rows(engine)} == {"p:r2"}
     assert "the metrics of p:r1 are not copied" in caplog.text
+
+
+def test_rows_are_deleted_after_their_journal_once_their_last_point_is_old(empty_database: str, bucket: Bucket) -> None:
+    engine = connect(empty_database)
+    for run_id in ("gone", "there", "young"):
+        write(bucket, run_id, range(3))
+    write(bucket, "young", range(3, 4), "a2").append([("loss", 0.1, 9, AT + 10_000)])
+    assert copy_recent(engine, bucket) == 11
+    for run_id in ("gone", "young"):
+        for place in MetricJournal(bucket, "p", run_id).places():
+            bucket.delete(place.key)
+    before = datetime.fromtimestamp(AT / 1000 + 5, UTC)
+    assert [delete_expired(engine, bucket, before=before) for _ in range(2)] == [3, 0]
+    assert {row[0] for row in rows(engine)} == {"p:there", "p:young"}
+    # What is deleted is not copied again: its journal is gone.
+    assert copy_recent(engine, bucket) == 0
 
 
 def test_a_store_that_does_not_answer_is_an_error_that_is_retried(

@@ -18,6 +18,7 @@ from training.store.collector import DEAD_SECONDS, Collector
 from training.store.condemned import TAKEOVER_SECONDS, Condemned
 from training.store.leases import Lease
 from training.store.marking import Rules, kept_checkpoints
+from training.store.metric_journal import trial_journal
 
 
 def test_what_nothing_needs_is_deleted_after_its_address_and_a_grace_period(store: Store) -> None:
@@ -258,6 +259,17 @@ def test_journals_of_metrics_go_with_their_runs_and_stay_while_those_train(local
     age(local, "metrics/p/old", "metrics/p/r", days=60)
     Collector(local, LONG).collect()
     assert keys(local, "metrics") == ["metrics/p/r/000000000001.jsonl", "metrics/p/young/000000000001.jsonl"]
+
+
+def test_journals_of_trials_stay_while_a_trial_of_their_study_is_alive(local: Store) -> None:
+    alive, ended = "5" * 64, "6" * 64
+    for study in (alive, ended):
+        local.bucket.create(f"metrics/p/{trial_journal(study, 3)}/000000000001.jsonl", b"{}")
+    address = local.address("p", "trial", "a" * 64)
+    address.write_request(request_of(local, "a" * 64, stage="trial", parameters={"study": alive, "slot": 7}))
+    age(local, "metrics", days=60)
+    Collector(local, LONG).collect()
+    assert keys(local, "metrics") == [f"metrics/p/{alive}-00003/000000000001.jsonl"]
 
 
 def test_marks_reports_and_leftovers_without_an_object_are_deleted(local: Store) -> None:

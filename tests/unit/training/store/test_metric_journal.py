@@ -11,7 +11,7 @@ import pytest
 
 from training.errors import UnavailableError
 from training.store import Bucket
-from training.store.metric_journal import MERGED, JournalWriter, MetricJournal, RawPoint
+from training.store.metric_journal import MERGED, JournalWriter, MetricJournal, RawPoint, journal_name, study_of
 
 
 @pytest.fixture
@@ -120,3 +120,11 @@ def test_a_damaged_line_is_left_out_and_the_numbers_of_the_others_stay(journal: 
     journal.bucket.put(place.key, b"\n".join([*lines[:2], b'["train_lo', lines[3]]))
     assert [(point.number, point.step) for point in journal.after(0)] == [(2, 0), (4, 2)]
     assert "event 3 of a metrics journal is damaged" in caplog.text
+
+
+def test_work_that_trains_has_a_journal_of_its_run_or_of_its_trial() -> None:
+    study = "5" * 64
+    assert journal_name("train", "r1", {}) == "r1"
+    assert journal_name("trial", "r1", {"study": study, "slot": 3}) == f"{study}-00003"
+    assert journal_name("evaluate", "r1", {}) is None
+    assert (study_of(f"{study}-00003"), study_of("night-2026-02-01")) == (study, None)

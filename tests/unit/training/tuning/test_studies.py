@@ -21,6 +21,7 @@ from training.runtime.context import StageContext, StopFlag
 from training.runtime.runner import run
 from training.spec.sections.tuning import Tune
 from training.store import Manifest
+from training.store.metric_journal import MetricJournal, trial_journal
 from training.tuning.importance import importance_of
 from training.tuning.records import TrialRecord, best_of
 from training.tuning.storage import open_storage
@@ -52,6 +53,9 @@ def test_a_study_finishes_as_many_trials_as_requested_and_the_best_goes_to_train
     assert bench.search(spec, "plain") == [0, 1, 2, 3, 4]
     records = bench.study("plain").records()
     assert [record.slot for record in records] == [0, 1, 2, 3, 4]
+    for slot in range(5):
+        journal = MetricJournal(bench.store.bucket, "search_ranking", trial_journal(study_name("plain"), slot))
+        assert "validation_loss" in {point.name for point in journal.after(0)}
     assert all(1e-3 <= record.settings["learning_rate"] <= 1e-1 for record in records)
     best = best_of(records)
     assert best is not None
