@@ -217,6 +217,8 @@ def _report(table: FoundTable, time: EventTime, draft: Draft, naming: Naming, pa
     for marker in dict.fromkeys(table.columns[column].marker for column in draft.numbers.values()):
         derived = [name for name, column in draft.numbers.items() if table.columns[column].marker == marker]
         look.append(f"{shown(marker)} counts as a missing number in {_listed(derived)}")
+    if label.missing:
+        look.append(f"{shown(label.missing)} in {label.column} counts as a missing label, as it is a missing number in other columns")
     look += [f"{label.num_missing:,} rows without a label are left out"] if label.num_missing else []
     look += [label.note] if label.note else []
     look += draft.notes
@@ -247,10 +249,10 @@ def _counted(table: FoundTable) -> str:
 
 def _time(time: EventTime) -> str:
     if time.is_constant:
-        return f"none: all rows count as of one instant, {time.sql}"
+        return f"none: all rows count as of one instant, {time.reading}"
     if time.is_generated:
         return f"{time.name}, the begin of the row's partition"
-    return time.column + (f", read as {time.sql}" if time.sql else "")
+    return time.column + (f", read as {time.reading}" if time.sql else "")
 
 
 def _listed(names: Sequence[str]) -> str:

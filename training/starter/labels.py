@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from training.errors import DataError, shown
-from training.sql.expressions import quoted
+from training.sql.expressions import literal, quoted
 from training.starter.cells import FoundColumn
 from training.starter.tables import FoundTable
 
@@ -34,6 +34,8 @@ class Label:
     classes: Sequence[str] = ()
     """Texts, where there are some."""
     num_missing: int = 0
+    missing: str = ""
+    """Text that stands for a missing label, where it stands for a missing number in other columns."""
     note: str = ""
 
 
@@ -54,7 +56,8 @@ def label_of(table: FoundTable, name: str, *, task: str = "", positive: str = ""
         raise DataError("init.label", f"{table.path} has no usable column {shown(name)}{reason}", hint=hint)
     if column.type in ("date", "timestamp"):
         raise _refused(name, f"it is of type {column.type}: a label is a number, a text or a truth value", "derive a column in the file")
-    sql = _sql(column)
+    marker = _missing_text(table, column)
+    sql = _sql(column, marker)
     query = f"""
         SELECT {sql} AS value, count(*) AS n FROM rows WHERE {sql} IS NOT NULL GROUP BY 1 ORDER BY n DESC, 1
         LIMIT {MAX_CLASSES + 1}
@@ -65,12 +68,24 @@ def label_of(table: FoundTable, name: str, *, task: str = "", positive: str = ""
     missing = table.num_rows - int(str(table.value(f"SELECT count({sql}) FROM rows")))  # noqa: S608 - quoted
     if column.is_number:
         return _number(column, found, task, missing)
-    return _text(column, found, task, positive, missing)
+    label = _text(column, found, task, positive, missing)
+    return replace(label, sql=sql, missing=marker) if marker else label
 
 
-def _sql(column: FoundColumn) -> str:
+def _missing_text(table: FoundTable, column: FoundColumn) -> str:
+    """Return the text that other columns have for a missing number, if the label's texts have it; else an empty one."""
+    if column.type != "string" or column.marker:
+        return ""
+    for marker in sorted({each.marker for each in table.columns.values() if each.marker}):
+        if table.value(f"SELECT count(*) FROM rows WHERE {quoted(column.name)} = {literal(marker)}"):  # noqa: S608 - quoted
+            return marker
+    return ""
+
+
+def _sql(column: FoundColumn, missing: str = "") -> str:
     """Return the label in SQL; an empty text is none."""
-    return f"nullif({column.sql}, '')" if column.type == "string" and not column.marker else column.sql
+    plain = f"nullif({column.sql}, '')" if column.type == "string" and not column.marker else column.sql
+    return f"nullif({plain}, {literal(missing)})" if missing else plain
 
 
 def _text(column: FoundColumn, found: list[tuple[object, int]], task: str, positive: str, missing: int) -> Label:

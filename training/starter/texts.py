@@ -127,9 +127,11 @@ def _source(table: FoundTable, time: EventTime, draft: Draft, naming: Naming) ->
         lines += ["    derive:", *derived]
     if draft.label.num_missing:
         because = "a row without a label can neither train nor judge"
+        name = quoted(draft.label.name)
+        text = f"nullif({name}, {literal(draft.label.missing)})" if draft.label.missing else name
         # An empty text is no label either.
-        known = "<> ''" if draft.label.classes else "IS NOT NULL"
-        lines.append(f"    where: {{sql: {scalar(f'{quoted(draft.label.name)} {known}')}, because: {because}}}")
+        known = f"{text} <> ''" if draft.label.classes else f"{name} IS NOT NULL"
+        lines.append(f"    where: {{sql: {scalar(known)}, because: {because}}}")
     return lines
 
 

@@ -30,6 +30,8 @@ class EventTime:
     """In the YAML: the column itself, or a derived one."""
     sql: str
     """Of the derived one, as the YAML has it; empty: it is not derived."""
+    reading: str = ""
+    """How the derived one follows from the column, for people."""
 
     is_generated: bool = False
     """Whether it is the begin of the row's partition, which is not in the file."""
@@ -60,38 +62,39 @@ def event_time_of(table: FoundTable, name: str, *, zone: str, now: datetime, tim
     if not name:
         day = now.astimezone(ZoneInfo(zone)).date() - timedelta(days=1)
         sql = f"timezone({literal(zone)}, make_timestamp({day.year}, {day.month}, {day.day}, 0, 0, 0))"
-        return EventTime(column="", name=free("recorded_at", table.taken), sql=sql)
+        return EventTime(column="", name=free("recorded_at", table.taken), sql=sql, reading=f"{day} 00:00 in {zone}")
     column = table.find(name)
     if column is None:
         raise DataError("init.time", f"{table.path} has no usable column {shown(name)}{_reason(table, name)}", hint=_candidates(table))
     if column.num_missing:
         message = f"column {shown(name)} is empty in {column.num_missing:,} of {table.num_rows:,} rows"
         raise DataError("init.time", message, hint="each row needs its time: leave such rows out of the file, or use another column")
-    sql = _sql(table, column, zone, time_format)
+    sql, form = _sql(table, column, zone, time_format)
     if not sql:
         return EventTime(column=column.name, name=column.name, sql="")
-    return EventTime(column=column.name, name=free(f"{column.name}_at", table.taken), sql=sql)
+    return EventTime(column=column.name, name=free(f"{column.name}_at", table.taken), sql=sql, reading=f"{form} in {zone}")
 
 
-def _sql(table: FoundTable, column: FoundColumn, zone: str, time_format: str) -> str:
+def _sql(table: FoundTable, column: FoundColumn, zone: str, time_format: str) -> tuple[str, str]:
+    """Return the instant in SQL, empty where the column is one, and the form of its values for people."""
     name, place = quoted(column.name), literal(zone)
     # As the YAML's expressions name it: a name that is a plain word needs no quotes there, and with them it is the same.
     if column.type == "timestamp" and not time_format:
-        return ""
+        return "", ""
     if (column.type == "date" and not time_format) or (column.is_local_time and not time_format):
-        return f"timezone({place}, CAST({name} AS TIMESTAMP))"
+        return f"timezone({place}, CAST({name} AS TIMESTAMP))", "a day" if column.type == "date" else "a local time"
     if column.type == "int64" and not time_format:
         low, high = table.connection.sql(f"SELECT min({name}), max({name}) FROM rows").fetchall()[0]  # noqa: S608 - quoted
         if YEARS[0] <= low <= high <= YEARS[1]:
-            return f"timezone({place}, make_timestamp({name}, 1, 1, 0, 0, 0))"
+            return f"timezone({place}, make_timestamp({name}, 1, 1, 0, 0, 0))", "a year"
     text = name if column.type == "string" else f"CAST({name} AS VARCHAR)"
     if column.type in ("string", "int64", "date"):
         chosen = time_format or _format_of(table, column, text)
         _check_format(table, column, text, chosen)
         if chosen.startswith("%Y/%m/%d"):
             # As ISO 8601, which every engine reads alike.
-            return f"timezone({place}, CAST(replace({text}, '/', '-') AS TIMESTAMP))"
-        return f"timezone({place}, strptime({text}, {literal(chosen)}))"
+            return f"timezone({place}, CAST(replace({text}, '/', '-') AS TIMESTAMP))", chosen
+        return f"timezone({place}, strptime({text}, {literal(chosen)}))", chosen
     raise DataError("init.time", f"column {shown(column.source_name)} is of type {column.type}, no time", hint=_candidates(table))
 
 

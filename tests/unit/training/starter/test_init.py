@@ -177,6 +177,34 @@ def test_rows_without_a_label_are_left_out(
     assert checked_with_data(result, file, tmp_path / "to", monkeypatch) == 0
 
 
+def test_text_that_is_a_missing_number_in_other_columns_is_no_class_of_the_label(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [
+        {**row, "items": "NA" if number % 9 == 0 else row["items"], "outcome": "NA" if number % 10 == 0 else ("yes", "no")[number % 3 == 0]}
+        for number, row in enumerate(ROWS)
+    ]
+    file = csv_of(rows, tmp_path / "orders.csv")
+    result = found(file, capsys, to=tmp_path / "to")
+    assert result["label"]["task"] == "binary"
+    assert r"nullif(\"outcome\", 'NA') <> ''" in Path(result["written"]["yaml"]).read_text(encoding="utf-8")
+    assert checked_with_data(result, file, tmp_path / "to", monkeypatch) == 0
+    assert init(file, "--force", to=tmp_path / "to") == 0
+    assert "'NA' in outcome counts as a missing label" in capsys.readouterr().out
+    # Where no column of numbers has the text, it may be North America.
+    rows = [{**row, "items": 1 + number % 5} for number, row in enumerate(rows)]
+    result = found(csv_of(rows, tmp_path / "orders.csv"), capsys, "--force", to=tmp_path / "to")
+    assert result["label"]["task"] == "multiclass"
+
+
+def test_report_names_the_time_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = csv_of(with_column("year", lambda number, _row: 2000 + number // 100), tmp_path / "orders.csv")
+    assert main([str(file), "--label", "outcome", "--to", str(tmp_path / "to")]) == 0
+    assert re.search(r"time       none: all rows count as of one instant, \d{4}-\d\d-\d\d 00:00 in UTC\n", capsys.readouterr().out)
+    assert main([str(file), "--label", "outcome", "--time", "year", "--to", str(tmp_path / "to"), "--force"]) == 0
+    assert "time       year, read as a year in UTC\n" in capsys.readouterr().out
+
+
 def test_label_with_a_marker_for_missing_numbers_is_derived(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
