@@ -276,8 +276,8 @@ def environment(settings: Settings, inherited: Mapping[str, str] | None = None) 
     """
     base = {name: value for name, value in (os.environ if inherited is None else inherited).items() if not name.startswith("AIRFLOW_")}
     checkout = settings.checkout_path
-    scripts = str(Path(sys.executable).parent)
-    path = PATH.value(base) or os.defpath
+    path = (PATH.value(base) or os.defpath).split(os.pathsep)
+    programs = [str(Path(sys.executable).parent), str(checkout / "devstack" / "bin")]
     own = f"{MODEL_PATH.value(base)}{os.pathsep}{PYTHON_PATH.value(base)}"
     places = dict.fromkeys([str(checkout), str(checkout / "plugins"), *filter(None, own.split(os.pathsep))])
     ours = {
@@ -291,7 +291,7 @@ def environment(settings: Settings, inherited: Mapping[str, str] | None = None) 
         "MLFLOW_TRACKING_URI": settings.mlflow_uri,
         "PYTHONPATH": os.pathsep.join(places),
         "PYTHONWARNINGS": QUIET_WARNINGS,
-        "PATH": path if scripts in path.split(os.pathsep) else os.pathsep.join([scripts, path]),
+        "PATH": os.pathsep.join([*(folder for folder in programs if folder not in path), *path]),
         "DO_NOT_TRACK": "true",
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",

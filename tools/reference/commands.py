@@ -45,9 +45,7 @@ MODULES: Final[tuple[tuple[str, tuple[tuple[str, ...], ...]], ...]] = (
 )
 """Module to the beginnings of a command line that have a help of their own."""
 STAGES: Final = "python -m training.stages.<stage> REQUEST_URI"
-NIGHTSHIFT: Final = (
-    'Installed by the wheel (`make wheel`). In a checkout, after `eval "$(make env)"`: `python -m nightshift.console COMMAND`.\n\n'
-)
+NIGHTSHIFT: Final = 'Installed by the wheel (`make wheel`). In a checkout, `eval "$(make env)"` puts it on the path.\n\n'
 WIDTH: Final = "100"
 
 

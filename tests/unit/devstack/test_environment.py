@@ -392,11 +392,11 @@ def test_clean_shell_finds_the_packages_although_make_has_set_their_path_for_its
     command = [sys.executable, "-m", "devstack", "env"]
     lines = subprocess.run(command, env=by_make, capture_output=True, text=True, check=True).stdout
 
-    script = f"{lines}\npython -c 'import nightshift.settings, training.registry; print(\"found\")'"
+    script = f"{lines}\npython -c 'import nightshift.settings, training.registry; print(\"found\")' && nightshift --version"
     clean = {"PATH": "/usr/bin:/bin", "HOME": str(settings.home)}
     seen = subprocess.run(["/bin/sh", "-c", script], env=clean, cwd=settings.home, capture_output=True, text=True, check=False)
 
-    assert seen.stdout == "found\n", seen.stderr
+    assert seen.stdout.startswith("found\nnightshift "), seen.stderr
 
 
 def test_first_start_makes_the_databases_of_airflow_and_mlflow_in_drafts_and_later_ones_do_not(settings: Settings) -> None:
