@@ -29,7 +29,7 @@ class Pipeline(Record):
     name: str
     description: str | None
     is_paused: bool = Field(description="Its schedule starts no runs. A run that a request starts waits until it is unpaused.")
-    schedule: str | None = Field(description="In words, as Airflow shows it.")
+    schedule: str | None = Field(description="As Airflow shows it; null: runs are started by hand.")
     next_run_after: datetime | None
     tags: list[str]
     owners: list[str]

@@ -187,7 +187,8 @@ def _pipeline(found: DagModel) -> Pipeline:
         name=found.dag_id,
         description=found.description,
         is_paused=found.is_paused,
-        schedule=found.timetable_summary,
+        # Airflow's text of a DAG that has no schedule.
+        schedule=None if found.timetable_summary == "None" else found.timetable_summary,
         next_run_after=found.next_dagrun_create_after,
         tags=sorted(tag.name for tag in found.tags),
         owners=sorted(owner.strip() for owner in (found.owners or "").split(",") if owner.strip()),

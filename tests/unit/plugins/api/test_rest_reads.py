@@ -5,6 +5,10 @@ from __future__ import annotations
 from urllib.parse import quote
 
 import pytest
+from airflow.models import DagModel  # noqa: TID251 - the schedule as the dag-processor writes it
+from airflow.timetables.simple import NullTimetable
+from airflow.utils.session import create_session
+from sqlalchemy import select, update
 
 from tests.unit.plugins.seeded_installation import DONE, NEW, OLD, PIPELINES, Seeded
 
@@ -16,6 +20,18 @@ def test_pipelines_are_the_dags_of_specs_and_not_their_helpers(seeded: Seeded) -
     assert seeded.get("/pipelines/search_ranking").json()["schedule"]
     helper = seeded.get("/pipelines/search_ranking.canary")
     assert (helper.status_code, helper.json()["code"]) == (404, "pipeline.unknown")
+
+
+def test_schedule_of_a_pipeline_that_has_none_is_null(seeded: Seeded) -> None:
+    row = DagModel.dag_id == "search_ranking"
+    with create_session() as session:
+        before = session.scalar(select(DagModel.timetable_summary).where(row))
+        session.execute(update(DagModel).where(row).values(timetable_summary=NullTimetable().summary))
+    try:
+        assert seeded.get("/pipelines/search_ranking").json()["schedule"] is None
+    finally:
+        with create_session() as session:
+            session.execute(update(DagModel).where(row).values(timetable_summary=before))
 
 
 def test_a_run_has_its_stages_in_order_with_results_and_overrides(seeded: Seeded) -> None:
