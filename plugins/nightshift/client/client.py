@@ -357,7 +357,8 @@ def _error_of(response: httpx.Response) -> NightshiftError:
         body = response.json()
         code, detail, hint = str(body["code"]), str(body["detail"]), str(body.get("hint", ""))
         errors = [
-            Problem(code=str(each["code"]), message=str(each["message"]), field=str(each["field"])) for each in body.get("errors", [])
+            Problem(code=str(each["code"]), message=str(each["message"]), hint=str(each.get("hint", "")), field=str(each["field"]))
+            for each in body.get("errors", [])
         ]
     except (ValueError, KeyError, TypeError):
         where = f"{response.request.method} {response.request.url}"

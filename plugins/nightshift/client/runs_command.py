@@ -193,7 +193,7 @@ def _restore(client: Client, options: argparse.Namespace) -> int:
 
 def started(client: Client, options: argparse.Namespace, run: Run) -> int:
     if client.pipeline(run.pipeline).is_paused and run.state == "queued":
-        sys.stderr.write(f"warning: {run.pipeline} is paused in Airflow: the run starts when it is unpaused\n")
+        sys.stderr.write(f"warning: {run.pipeline} is paused in Airflow: the run starts after `airflow dags unpause {run.pipeline}`\n")
     if options.wait:
         if not options.json:
             sys.stdout.write(f"{run.id}\n")

@@ -34,7 +34,7 @@ def test_the_command_starts_the_run_that_judges_the_model(capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        (["model.ubj"], "[uri.forbidden]"),
+        (["model.ubj"], "[uri.forbidden] 'model.ubj' is not a place that a YAML may name ("),
         (["s3://models/model.pkl"], "[artifact.pickle]"),
         ([ARTIFACT, "--metric", "auc"], "[command.metric]"),
         ([ARTIFACT, "--metric", "auc=nan"], "[command.metric]"),
