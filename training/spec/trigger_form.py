@@ -145,9 +145,12 @@ def _property(model: JsonObject, name: str, value: JsonValue) -> dict[str, JsonV
     if branch["type"] == "object":
         return {"type": "object", "additionalProperties": {"type": ["null", "number"]}, "default": value}
     kept = {key: branch[key] for key in _KEPT if key in branch}
-    return {"type": branch["type"] if value is not None else ["null", branch["type"]], **kept, "default": value}
+    found: dict[str, JsonValue] = {"type": branch["type"], **kept, "default": value}
+    return found if value is not None else _nullable(found)
 
 
 def _nullable(schema: JsonObject) -> dict[str, JsonValue]:
-    kind = schema["type"]
-    return {**schema, "type": kind if isinstance(kind, list) else ["null", kind]}
+    kind, values = schema["type"], schema.get("enum")
+    # An enumeration refuses what it does not list, null too.
+    listed: dict[str, JsonValue] = {"enum": [*values, None]} if isinstance(values, list) and None not in values else {}
+    return {**schema, "type": kind if isinstance(kind, list) else ["null", kind], **listed}

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from training.errors import SpecError
 from training.spec import PipelineSpec, RunParameters, apply_overrides, params_schema, spec_part
+from training.spec.families import descriptor_of
+from training.spec.sections.train import Train
 from training.stage_table import STAGES
 
 
@@ -190,6 +192,18 @@ def test_form_has_the_specs_values_as_defaults_and_accepts_them(ranking: Pipelin
     assert schema["train"]["properties"]["early_stopping"]["type"] == ["null", "integer"]
     conf = {name: part["default"] for name, part in schema.items()}
     assert apply_overrides(ranking, conf) == (ranking, RunParameters())
+
+
+@pytest.mark.parametrize("family", ["boosted_trees", "lightgbm", "linear"])
+def test_form_accepts_its_own_defaults_for_every_family(flights: PipelineSpec, family: str) -> None:
+    facts = descriptor_of(family)
+    assert facts is not None
+    settings = facts.settings().model_dump(mode="json")
+    spec = flights.model_copy(update={"train": Train.model_validate({"model": family, "epochs": 5, "settings": settings})})
+    schema = params_schema(spec)
+    for part in schema.values():
+        jsonschema.validate(part["default"], part)
+    assert apply_overrides(spec, {name: part["default"] for name, part in schema.items()})[0] == spec
 
 
 def test_form_leaves_out_what_has_no_effect_on_the_family(flights: PipelineSpec) -> None:
