@@ -48,7 +48,7 @@ class Rows:
         return cls(
             labels=labels,
             groups=None if group is None else dense_numbers(raw[group]),
-            origins=_origins(raw, event_time, entities),
+            origins=_origins(raw, event_time, entities, are_named=bool(rules.entities)),
             values={name: values_of(raw[name]) for name in dict.fromkeys((*rules.slices, *rules.sensitive))},
         )
 
@@ -67,9 +67,10 @@ def dense_numbers(column: pd.Series[Any]) -> Ints:
     return np.unique(column.to_numpy(), return_inverse=True)[1].astype(np.int64)
 
 
-def _origins(raw: RawRows, event_time: str, entities: Sequence[str]) -> Origins:
+def _origins(raw: RawRows, event_time: str, entities: Sequence[str], *, are_named: bool) -> Origins:
     codes = {}
     if entities and set(entities) <= set(raw.names):
         hashes = np.concatenate([np.empty(0, dtype=np.uint64), *raw.hashes(entities)])
         codes[", ".join(entities)] = pd.factorize(hashes)[0].astype(np.int64)
-    return Origins(microseconds=raw[event_time].to_numpy(dtype="datetime64[us]").astype(np.int64), entities=codes)
+    microseconds = raw[event_time].to_numpy(dtype="datetime64[us]").astype(np.int64)
+    return Origins(microseconds=microseconds, entities=codes, are_named=are_named)

@@ -48,6 +48,8 @@ class Draft:
     night: date
     """The day after the newest row, or today if that is earlier, in the pipeline's time zone."""
     slices: Sequence[str]
+    entities: Sequence[str]
+    """Of rows that all have one instant: what is independent of what, which no time says."""
     is_recent: bool
     """Whether the newest row is of these days, so that a schedule makes sense."""
     notes: Sequence[str]
@@ -91,6 +93,7 @@ def drafted(table: FoundTable, time: EventTime, label: Label, choices: Choices, 
         window=span.window,
         night=span.night,
         slices=_slices(table, features),
+        entities=_independent(table, found_key, choices) if first == last else (),
         is_recent=not time.is_constant and choices.now - last < timedelta(days=3),
         notes=[*span.notes, *notes, *_notes(table, time, row_number)],
     )
@@ -171,6 +174,12 @@ def _feature(table: FoundTable, column: FoundColumn, *, is_key: bool) -> tuple[s
     if float(str(words or 0)) >= MANY_WORDS:
         return "{transform: text}", ""
     return "", "nearly each row has its own value: an id, or a text without words"
+
+
+def _independent(table: FoundTable, key: Sequence[str], choices: Choices) -> Sequence[str]:
+    """Return the columns of what is independent: the groups of a split by group, else the rows."""
+    groups = table.find(choices.split_column) if choices.split == "group" else None
+    return key if groups is None else [groups.name]
 
 
 def _number_name(table: FoundTable, name: str) -> str:

@@ -17,6 +17,7 @@ from training.starter.tables import FoundTable
 from training.starter.time_columns import EventTime
 
 MOSTLY: Final = 0.95
+INDEPENDENT: Final = "each is independent of the others, which no time shows: else name what is, such as the customer"
 DAG: Final = "from nightshift.wiring.pipeline import pipeline_dag  # an Airflow DAG\n\ndag = pipeline_dag(__file__)\n"
 
 
@@ -85,6 +86,7 @@ def yaml_text(table: FoundTable, time: EventTime, draft: Draft, naming: Naming) 
         # Otherwise a lag that ranks the labels well is taken for the label.
         *(["  severity: {leakage: warn}     # lags rank the labels of a series well, and are known before"] if draft.windows else []),
         *([f"  slices: {flow_list([*draft.slices])}"] if draft.slices else []),
+        *([f"  entities: {flow_list([*draft.entities])}   # {INDEPENDENT}"] if draft.entities else []),
         "",
         f"promote: {{model: {scalar(naming.name)}, approval: automatic}}",
     ]

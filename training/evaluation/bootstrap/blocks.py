@@ -53,6 +53,8 @@ class Origins:
     """[n] event time since any fixed moment."""
     entities: Mapping[str, Codes]
     """Columns that together name an entity (`carrier, flight`) to the number of each row's, [n]; the first that fits is used."""
+    are_named: bool = False
+    """Whether the pipeline names the entities: where all rows have one instant, each may then have a single row."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -275,13 +277,19 @@ def entity_codes(influence: Influence, origins: Origins, groups: Codes | None) -
         if influence.rows is not None and not np.array_equal(of_unit, -influence.first_of(-codes)):
             continue
         numbers = np.unique(of_unit, return_inverse=True)[1].astype(np.int64)
-        if 1 < numbers.max(initial=0) + 1 < influence.num_units:
+        num = int(numbers.max(initial=0)) + 1
+        if 1 < num < influence.num_units or (1 < num == influence.num_units and _is_said_to_be_independent(origins)):
             return "entity", columns, numbers
     if influence.rows is not None:
         return "group", "", np.arange(influence.num_units)
     if groups is not None:
         return "group", "", np.unique(groups, return_inverse=True)[1].astype(np.int64)
     return "none", "", None
+
+
+def _is_said_to_be_independent(origins: Origins) -> bool:
+    """Return whether rows of one instant, which nothing but the pipeline's author knows to be independent, are named as entities."""
+    return origins.are_named and int(np.ptp(origins.microseconds)) == 0
 
 
 def _of_clusters(influence: Influence, codes: Codes, confidence: float) -> tuple[float, int]:

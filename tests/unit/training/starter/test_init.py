@@ -205,6 +205,17 @@ def test_report_names_the_time_in_words(tmp_path: Path, capsys: pytest.CaptureFi
     assert "time       year, read as a year in UTC\n" in capsys.readouterr().out
 
 
+def test_later_models_of_a_table_without_a_time_are_judged_by_independent_rows_or_groups(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = csv_of(with_column("customer", lambda number, _row: f"c{number % 90}"), tmp_path / "orders.csv")
+    for options, entities in (((), "[order_id]"), (("--split", "group", "--split-column", "customer"), "[customer]")):
+        assert main([str(file), "--label", "outcome", "--to", str(tmp_path / "to"), "--force", "--key", "order_id", *options]) == 0
+        yaml = (tmp_path / "to" / "dags" / "pipelines" / "orders.yaml").read_text(encoding="utf-8")
+        assert f"  entities: {entities}   #" in yaml
+    capsys.readouterr()
+
+
 def test_label_with_a_marker_for_missing_numbers_is_derived(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,6 +265,7 @@ def test_rows_of_one_instant_are_divided_at_random(
     file = csv_of([{**row, "ordered_at": "2026-02-01"} for row in ROWS], tmp_path / "orders.csv")
     result = found(file, capsys, to=tmp_path / "to")
     assert result["split"].startswith("{by: random")
+    assert "  entities: [order_id]   #" in Path(result["written"]["yaml"]).read_text(encoding="utf-8")
     assert checked_with_data(result, file, tmp_path / "to", monkeypatch) == 0
 
 

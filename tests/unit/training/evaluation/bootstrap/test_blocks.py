@@ -27,10 +27,12 @@ def interval(
     *,
     entities: np.ndarray | None = None,
     groups: np.ndarray | None = None,
+    are_named: bool = False,
     least_seconds: float = DAY_SECONDS,
 ) -> BlockInterval:
     influence = Influence(rows=None, num_units=len(values), values=values - values.mean())
-    origins = Origins(microseconds=times.astype(np.int64), entities={} if entities is None else {"customer": entities})
+    codes = {} if entities is None else {"customer": entities}
+    origins = Origins(microseconds=times.astype(np.int64), entities=codes, are_named=are_named)
     return block_interval(influence, origins, groups, gain=float(values.mean()), confidence=0.95, least_seconds=least_seconds)
 
 
@@ -127,6 +129,17 @@ def test_ranked_groups_are_clusters_unless_an_entity_holds_whole_groups() -> Non
         assert blocks is not None
         found[name] = (blocks.clusters, blocks.num_clusters, blocks.too_few_blocks)
     assert found == {"user": ("entity", 34, True), "item": ("group", 100, True)}
+
+
+def test_rows_of_one_instant_are_independent_only_where_the_pipeline_names_them_as_entities() -> None:
+    values = np.random.default_rng(3).normal(size=400)
+    instant, rows = np.zeros(400), np.arange(400)
+    assert not interval(values, instant, entities=rows).bounded
+    found = interval(values, instant, entities=rows, are_named=True)
+    assert (found.bounded, found.clusters, found.num_clusters) == (True, "entity", 400)
+    assert (found.high - found.low) / 2 == pytest.approx(1.96 * values.std() / math.sqrt(400), rel=0.02)
+    # With two instants the rows of each may share a shock.
+    assert not interval(values, np.repeat([0, HALF_HOUR], 200), entities=rows, are_named=True).bounded
 
 
 def test_without_entities_too_few_times_and_too_long_a_dependence_leave_the_interval_unbounded() -> None:
