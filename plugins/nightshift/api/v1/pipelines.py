@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
@@ -25,6 +25,8 @@ router = APIRouter(route_class=ApiRoute, tags=["pipelines"])
 MAX_PAGE = 50
 AS_OF = AS_OF_PATTERN.removesuffix(r"(?!\n)")
 """Pydantic's `$` is the end, and it knows no look-ahead."""
+AsOf = Annotated[str, Field(max_length=40, json_schema_extra={"pattern": AS_OF})]
+"""The pattern is for clients: `check_instant` refuses what is no instant, in words."""
 
 
 class StartRun(BaseModel):
@@ -34,9 +36,7 @@ class StartRun(BaseModel):
         extra="forbid", json_schema_extra={"examples": [{"as_of": "2026-02-01", "train": {"learning_rate": 0.01}}, {"force": True}]}
     )
 
-    as_of: str | None = Field(
-        default=None, pattern=AS_OF, max_length=40, description="A day, or a time with an offset; null: the last slot."
-    )
+    as_of: AsOf | None = Field(default=None, description="A day, or a time with an offset; null: the last slot.")
     force: bool = Field(default=False, description="Do the work of every stage again, also where its result is there.")
     snapshot: str | None = Field(
         default=None, pattern="^[0-9a-f]{16}([0-9a-f]{48})?$", description="Dataset version instead of the sources."

@@ -13,7 +13,7 @@ from pydantic.config import JsonDict
 from nightshift.api.access import Granted
 from nightshift.api.problems import API_PREFIX, responses
 from nightshift.api.routing import ApiRoute, IdempotencyKey, answered_once
-from nightshift.api.v1.pipelines import AS_OF, check_instant
+from nightshift.api.v1.pipelines import AsOf, check_instant
 from nightshift.queries import runs
 from nightshift.queries.datasets import check_usable
 from nightshift.queries.records import Run
@@ -46,9 +46,7 @@ class RegisterModel(Registration):
     stage: str = Field(
         default="candidate", max_length=40, description="`candidate`, or `staging`, which is the same here; any other answers 409."
     )
-    as_of: str | None = Field(
-        default=None, pattern=AS_OF, max_length=40, description="A day, or a time with an offset; null: the last slot."
-    )
+    as_of: AsOf | None = Field(default=None, description="A day, or a time with an offset; null: the last slot.")
     snapshot: str | None = Field(
         default=None, pattern="^[0-9a-f]{16}([0-9a-f]{48})?$", description="Dataset version instead of the sources."
     )

@@ -13,7 +13,7 @@ from nightshift.api.access import Granted
 from nightshift.api.names import RunKey
 from nightshift.api.problems import API_PREFIX, responses
 from nightshift.api.routing import ApiRoute, IdempotencyKey, answered_once
-from nightshift.api.v1.pipelines import AS_OF, check_instant
+from nightshift.api.v1.pipelines import AsOf, check_instant
 from nightshift.queries import runs, studies
 from nightshift.queries.datasets import check_usable
 from nightshift.queries.records import Study
@@ -38,9 +38,7 @@ class StartStudy(BaseModel):
     trials: int | None = Field(default=None, ge=1, le=10_000, description="How many at most.")
     tune: dict[str, Any] = Field(default_factory=dict, description="Further keys of `tune`: sampler, pruner, parallel.")
     train: dict[str, Any] = Field(default_factory=dict, description="Keys of `train` that all trials have.")
-    as_of: str | None = Field(
-        default=None, pattern=AS_OF, max_length=40, description="A day, or a time with an offset; null: the last slot."
-    )
+    as_of: AsOf | None = Field(default=None, description="A day, or a time with an offset; null: the last slot.")
     snapshot: str | None = Field(
         default=None, pattern="^[0-9a-f]{16}([0-9a-f]{48})?$", description="Dataset version instead of the sources."
     )

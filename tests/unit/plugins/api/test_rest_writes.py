@@ -72,7 +72,7 @@ def test_a_refused_request_may_be_repeated_once_its_reason_is_gone(seeded: Seede
 @pytest.mark.parametrize(
     ("body", "code"),
     [
-        ({"as_of": "yesterday"}, "request.invalid"),
+        ({"as_of": "yesterday"}, "as_of.invalid"),
         ({"as_of": "2098-01-01"}, "as_of.future"),
         ({"as_of": "2999-01-01"}, "as_of.invalid"),
         ({"train": {"learning_rate": "fast"}}, "conf.invalid"),
