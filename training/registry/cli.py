@@ -64,6 +64,8 @@ def parser() -> argparse.ArgumentParser:
     back.add_argument("--reason", required=True, help="for those who read the ledger a year later")
     back.add_argument("--by", default=None, help="the user who orders it (default: the user of this process)")
     back.add_argument("--yes", action="store_true", help="do not ask for confirmation; required where standard input is not a terminal")
+    # For `nightshift rollback`, which has it with a server: the same line works on both sides.
+    back.add_argument("--wait", action="store_true", help="with --server: end when it is done; without a server it always is")
     check = commands.add_parser("check", help="compare MLflow with the ledger")
     check.add_argument("model", nargs="?", help="name of a model; absent: all")
     check.add_argument("--repair", action="store_true", help="set MLflow right")

@@ -50,6 +50,6 @@ def order_stage(ledger: Ledger, model: str, wanted: str, stage: StageName, may: 
 def _refused(found: ModelVersion, stage: str, why: str) -> DeniedError:
     last = found.decisions[0]
     message = f"version {found.version} of {found.model} ({last.outcome}) cannot be made {stage}: {why}"
-    gates = "train and evaluate it again: a run's gates decide"
-    hint = gates if stage != "archived" else "make another version champion: it takes the alias from this one"
-    return DeniedError("stage.transition", message, hint=hint)
+    if stage == "archived":
+        return DeniedError("stage.transition", message, hint="make another version champion: it takes the alias from this one")
+    return DeniedError("stage.transition", message, hint="train and evaluate it again: a run's gates decide")

@@ -195,7 +195,7 @@ def test_rollback_without_a_terminal_needs_yes(
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
     assert main(["rollback", "m", "--reason", "late"]) == ExitCode.DENIED
     assert "add --yes" in capsys.readouterr().err
-    assert main(["rollback", "m", "--reason", "late", "--yes"]) == 0
+    assert main(["rollback", "m", "--reason", "late", "--yes", "--wait"]) == 0
     assert (seats(ledger), untold) == (("1", None), ["m"])
 
 
