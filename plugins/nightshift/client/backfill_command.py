@@ -88,7 +88,11 @@ def slots_of(client: Client, pipeline: str, first: date, last: date) -> list[dat
     """
     if last < first:
         raise DeniedError("backfill.range", f"--from {first} is later than --to {last}", hint="exchange them")
-    if client.pipeline(pipeline).is_paused:
+    found_pipeline = client.pipeline(pipeline)
+    if found_pipeline.schedule is None:
+        hint = f"start its runs one by one: nightshift runs start {pipeline} --as-of {first}"
+        raise DeniedError("backfill.empty", f"{pipeline} has no schedule, so there are no slots", hint=hint)
+    if found_pipeline.is_paused:
         message = f"{pipeline} is paused in Airflow: its runs would wait"
         raise DeniedError("backfill.paused", message, hint=f"unpause it: airflow dags unpause {pipeline}")
     zone = ZoneInfo(str(client.airflow("GET", f"/dags/{quote(pipeline, safe='')}/details").json()["timezone"] or "UTC"))
@@ -100,7 +104,7 @@ def slots_of(client: Client, pipeline: str, first: date, last: date) -> list[dat
         found = sorted(datetime.fromisoformat(str(each["logical_date"])) for each in planned)
     if not found:
         message = f"no slot of {pipeline} has come from {first} to {last}"
-        raise DeniedError("backfill.empty", message, hint="choose other days; a pipeline without a schedule has no slots")
+        raise DeniedError("backfill.empty", message, hint="choose other days")
     if len(found) > MAX_RUNS:
         raise DeniedError(
             "backfill.too_many", f"{len(found)} slots, limit {MAX_RUNS}", hint=f"the first {MAX_RUNS} end with {found[MAX_RUNS - 1]}"

@@ -125,6 +125,18 @@ def test_paused_pipeline_is_refused_because_its_runs_would_wait(capsys: pytest.C
     assert "[backfill.paused]" in capsys.readouterr().err
 
 
+def test_pipeline_without_a_schedule_is_refused_with_the_command_that_starts_one_run(
+    scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipeline = runs.pipeline
+    monkeypatch.setattr(runs, "pipeline", lambda *given: pipeline(*given).model_copy(update={"schedule": None}))
+    assert main(RANGE) == 77
+    error = capsys.readouterr().err
+    assert "[backfill.empty]" in error
+    assert f"nightshift runs start {PIPELINE} --as-of" in error
+    assert scheduler.started == []
+
+
 def test_what_airflow_refuses_is_an_error_with_its_reason(scheduler: Scheduler, capsys: pytest.CaptureFixture[str]) -> None:
     # No route: 404, as from an Airflow that does not know the DAG.
     assert main(RANGE) == 77
