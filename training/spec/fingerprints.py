@@ -12,6 +12,7 @@ from typing import Final
 
 from training.contracts import JsonObject, JsonValue, json_object
 from training.spec.models import PipelineSpec
+from training.spec.rules.leakage import Lateness
 from training.spec.rules.tuning import VALIDATION_LOSS
 from training.spec.sections.drift import Drift
 from training.spec.sections.train import Placement
@@ -77,9 +78,19 @@ def spec_part(spec: PipelineSpec, stage: str) -> dict[str, JsonValue]:
 
 
 def import_part(spec: PipelineSpec) -> dict[str, JsonValue]:
-    """Return the part of a spec that a model from outside depends on, where the stage `train` takes one in instead of training."""
+    """Return the part of a spec that a model from outside depends on, where the stage `train` takes one in instead of training.
+
+    Its transforms may read any column, so which columns are late decides whether it is refused: no rule of the spec has seen them.
+    """
     train = spec.model_dump(mode="json", by_alias=True)["train"]
-    return {"train": {key: train[key] for key in ("model", "settings")}, "task": spec.evaluate.task}
+    lateness = Lateness(spec.data, spec.prepare)
+    late = sorted(name for name in {**spec.data.frame_types(), **spec.prepare.derive} if lateness.why(name) is not None)
+    return {
+        "train": {key: train[key] for key in ("model", "settings")},
+        "task": spec.evaluate.task,
+        "timezone": spec.timezone,
+        "late": list[JsonValue](late),
+    }
 
 
 def _ingest(values: JsonObject) -> dict[str, JsonValue]:
