@@ -36,9 +36,13 @@ def whole_number(name: str, value: int) -> bytes:
     return field(1, name) + field(3, value) + field(20, 2)
 
 
-def tensor(name: str, values: NDArray[np.float32], *, is_outside: bool = False) -> bytes:
+ENTRY = field(13, field(1, "location") + field(2, "weights.bin"))
+LOCATION = field(14, 1)
+"""Two fields of a tensor that is in another file: each alone says so."""
+
+
+def tensor(name: str, values: NDArray[np.float32], *, is_outside: bool = False, outside: bytes = ENTRY + LOCATION) -> bytes:
     dims = b"".join(field(1, size) for size in values.shape)
-    outside = field(13, field(1, "location") + field(2, "weights.bin")) + field(14, 1)
     return dims + field(2, FLOAT) + field(8, name) + (outside if is_outside else field(9, values.astype("<f4").tobytes()))
 
 

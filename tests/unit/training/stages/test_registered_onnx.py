@@ -62,7 +62,64 @@ def test_of_two_probabilities_the_second_is_the_positive_class(bench: OutsideBen
     assert np.allclose(predictor.predict(bench.raw(tmp_path / "raw", "test")), expected, atol=1e-6)
 
 
+def with_tensor(tensor: bytes, *, number: int = 5) -> bytes:
+    """Return a model that names a tensor in a field of its graph."""
+    return onnx_files.field(7, onnx_files.field(number, tensor))
+
+
+def outside(fields: bytes) -> bytes:
+    return onnx_files.tensor("weights", WEIGHTS, is_outside=True, outside=fields)
+
+
+def nested(depth: int) -> bytes:
+    """Return a model of graphs in graphs."""
+    graph = b""
+    for _ in range(depth):
+        graph = onnx_files.field(1, onnx_files.node("If", ["x"], ["y"], onnx_files.field(6, graph)))
+    return onnx_files.field(7, graph)
+
+
+def with_labels(weights: np.ndarray) -> bytes:
+    """Return a classifier: its scores, and the class as a whole number."""
+    product, linked = onnx_files.node("MatMul", ["cells", "w"], ["logits"]), onnx_files.node("Sigmoid", ["logits"], ["scores"])
+    cast = onnx_files.node("Cast", ["scores"], ["label"], onnx_files.whole_number("to", onnx_files.INT64))
+    outputs = [onnx_files.port("label", onnx_files.INT64, ["rows", 1]), onnx_files.port("scores", onnx_files.FLOAT, ["rows", 1])]
+    inputs = [onnx_files.port("cells", onnx_files.FLOAT, ["rows", len(weights)])]
+    return onnx_files.model([product, linked, cast], [onnx_files.tensor("w", weights)], inputs, outputs)
+
+
+def test_the_label_beside_the_scores_of_a_classifier_is_left_out(bench: OutsideBench, tmp_path: Path) -> None:
+    raw = bench.raw(tmp_path / "raw", "test")
+    found = predictor_of(bench, with_labels(WEIGHTS), tmp_path / "both", "both")
+    alone = predictor_of(bench, logistic(WEIGHTS), tmp_path / "alone", "alone")
+    assert np.allclose(found.predict(raw), alone.predict(raw), atol=1e-6)
+
+
+def test_rows_are_scored_a_part_at_a_time(bench: OutsideBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = bench.raw(tmp_path / "raw", "test")
+    predictor = predictor_of(bench, of_two_inputs(WEIGHTS[:2], WEIGHTS[2:]), tmp_path, "parts")
+    whole = predictor.predict(raw)
+    monkeypatch.setattr("training.models.onnx.module.SCORED_ROWS", 300)
+    assert len(raw) % 300
+    assert np.allclose(predictor.predict(raw), whole, atol=1e-6)
+
+
 FAULTS: dict[str, tuple[bytes, str, str]] = {
+    "an entry of another file": (with_tensor(outside(onnx_files.ENTRY)), "artifact.operator", "another file"),
+    "a place in another file": (with_tensor(outside(onnx_files.LOCATION)), "artifact.operator", "another file"),
+    "sparse weights in another file": (
+        with_tensor(onnx_files.field(1, outside(onnx_files.ENTRY)), number=15),
+        *("artifact.operator", "another file"),
+    ),
+    "a constant in another file": (
+        with_tensor(onnx_files.node("Constant", [], ["c"], onnx_files.field(5, outside(onnx_files.ENTRY))), number=1),
+        *("artifact.operator", "another file"),
+    ),
+    "a sparse constant elsewhere": (
+        with_tensor(onnx_files.node("Constant", [], ["c"], onnx_files.field(22, onnx_files.field(2, outside(onnx_files.ENTRY)))), number=1),
+        *("artifact.operator", "another file"),
+    ),
+    "graphs in graphs": (nested(18), "artifact.malformed", "nested more than 16 deep"),
     "weights in another file": (logistic(WEIGHTS, is_outside=True), "artifact.operator", "another file"),
     "an operator of a library": (logistic(WEIGHTS, domain="com.example"), "artifact.operator", "'Sigmoid' of 'com.example'"),
     "an operator of onnxruntime": (logistic(WEIGHTS, link="Gelu", domain="com.microsoft"), "artifact.operator", "'com.microsoft'"),

@@ -121,7 +121,31 @@ def _tree(change: Callable[[dict[str, Any]], object]) -> Callable[[dict[str, Any
     return lambda values: change(values["learner"]["gradient_booster"]["model"]["trees"][0])
 
 
+def _trees(change: Callable[[dict[str, Any]], object]) -> Callable[[dict[str, Any]], object]:
+    return lambda values: change(values["learner"]["gradient_booster"]["model"])
+
+
+def _one_child(tree: dict[str, Any]) -> None:
+    leaf = tree["left_children"].index(-1)
+    tree["right_children"][leaf] = len(tree["right_children"]) - 1
+
+
+def _dart(learner: dict[str, Any]) -> None:
+    learner["gradient_booster"] = {"name": "dart", "gbtree": learner["gradient_booster"], "weight_drop": [1.0]}
+
+
 FAULTS: dict[str, tuple[Callable[[dict[str, Any]], object], str, str]] = {
+    "a node with one child": (_tree(_one_child), "artifact.malformed", "one child"),
+    "categories": (_tree(lambda tree: tree.__setitem__("categories_nodes", [0])), "artifact.malformed", "splits by categories"),
+    "types of splits": (_tree(lambda tree: tree["split_type"].__setitem__(0, 1)), "artifact.malformed", "splits by categories"),
+    "vectors": (_tree(lambda tree: tree["tree_param"].__setitem__("size_leaf_vector", "2")), "artifact.malformed", "vectors"),
+    "a group too many": (_trees(lambda model: model["tree_info"].__setitem__(0, 1)), "artifact.malformed", "1 groups"),
+    "rounds that end early": (_trees(lambda model: model["iteration_indptr"].__setitem__(-1, 5)), "artifact.malformed", "into rounds"),
+    "a weight for one of twelve trees": (_learner(_dart), "artifact.malformed", "weight_drop"),
+    "targets": (
+        _learner(lambda learner: learner["learner_model_param"].__setitem__("num_target", "2")),
+        *("artifact.mismatch", "predicts 2 targets"),
+    ),
     "a child outside of the tree": (_tree(lambda tree: tree["left_children"].__setitem__(0, 10**6)), "artifact.malformed", "a child"),
     "a negative child": (_tree(lambda tree: tree["left_children"].__setitem__(0, -7)), "artifact.malformed", "a child"),
     "a loop": (_tree(lambda tree: tree["left_children"].__setitem__(1, 1)), "artifact.malformed", "parents"),
@@ -156,6 +180,30 @@ def test_a_file_of_other_or_damaged_trees_is_refused_before_xgboost_reads_it(
 
 def _must_not_be_read(*_arguments: object) -> None:
     raise AssertionError("XGBoost was given a file that had not been checked")
+
+
+def test_what_another_program_wrote_into_the_file_is_not_in_the_model(bench: OutsideBench, trees: xgboost.Booster, tmp_path: Path) -> None:
+    booster = trees.copy()
+    booster.set_attr(best_score="0.9", secret="…")
+    model = bench.registered(bytes(booster.save_raw("json")), "xgboost_json", work="attributes")
+    weights = bench.store.manifests.fetch(bench.store.manifests.get(model.artifact_uri), tmp_path) / "weights.ubj"
+    found = xgboost.Booster(model_file=str(weights))
+    assert (found.attributes(), found.feature_names) == ({}, None)
+
+
+def test_a_json_text_above_its_limit_is_not_parsed(bench: OutsideBench, trees: xgboost.Booster, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = bytes(trees.save_raw("json"))
+    monkeypatch.setattr("training.models.boosted_trees.importing.MAX_JSON_BYTES", len(data) - 1)
+    assert bench.refused(data, "xgboost_json", work="large")["code"] == "artifact.too_large"
+    bench.registered(bytes(trees.save_raw("ubj")), "xgboost_json", work="as ubj")
+
+
+@pytest.mark.parametrize(
+    ("data", "words"), [(b"{U\x01a" * 40 + b"T" + b"}" * 40, "nested more than 32 deep"), (b"{}}", "1 bytes follow")], ids=["deep", "more"]
+)
+def test_bounds_of_ubj_are_kept(data: bytes, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        decode(data)
 
 
 @pytest.mark.parametrize(
