@@ -117,8 +117,9 @@ def test_what_a_training_would_have_read_is_refused_beside_a_model_from_outside(
         execute(resolve, context_of("resolve", conf={**conf(), section: given}))
 
 
-def resolved_with(store: Store, digest: str | None) -> ResolvedRun:
+def resolved_with(store: Store, digest: str | None, **train: Any) -> ResolvedRun:
     spec = resolve_uris(load_spec(SPEC_PATH), {"SHOP_URI": "file:///shop"})
+    spec = spec.model_copy(update={"train": spec.train.model_copy(update=train)})
     artifact = {} if digest is None else {"artifact": {"uri": f"{store.root_uri}/a", "digest": digest}}
     return ResolvedRun({"spec_uri": store.put_json(freeze(spec)), "as_of": "2026-02-01T02:00:00+00:00", "force": False, **artifact})
 
@@ -141,10 +142,11 @@ def test_the_address_of_an_import_is_that_of_its_file(store: Store) -> None:
     results = {"dataset": result_of("prepare", "d"), "snapshot": result_of("ingest", "e")}
     settings = Settings.from_environment()
     works = [
-        work_of("train", resolved_with(store, digest), results, nonce="", settings=settings)
-        for digest in ("1" * 64, "1" * 64, "2" * 64, None)
+        work_of("train", resolved_with(store, digest, **train), results, nonce="", settings=settings)
+        for digest, train in (("1" * 64, {}), ("1" * 64, {"learning_rate": 0.5}), ("2" * 64, {}), (None, {}))
     ]
-    assert works[0] == works[1]
+    # How this pipeline would have trained is no part of a model from outside.
+    assert works[0].fingerprint == works[1].fingerprint
     assert len({work.fingerprint for work in works}) == 3
     assert works[0].parameters["artifact"] == f"{store.root_uri}/a"
     assert "artifact" not in works[3].parameters

@@ -45,3 +45,7 @@ def test_a_long_run_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
     run = [np.zeros(2, dtype=np.int64), np.arange(2)]
     assert has_no_repeats([run])
     assert not has_no_repeats([run, [run[0], run[1] + 2]])
+
+
+def test_a_column_wider_than_64_bits_is_left_to_the_count() -> None:
+    assert not has_no_repeats([[np.array([1, 1, 2]), np.array([-(2**63), 2**63 - 1, 0])]])

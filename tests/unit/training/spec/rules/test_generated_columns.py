@@ -50,3 +50,10 @@ def test_contract_says_what_is_generated_and_by_which_clock(accept: Callable[...
     main, weather, _ = contracts_of(accept("flight_delay", ("flight: {type: int64}", "flight: {type: int64, generated: row_number}")))
     assert main.columns["flight"].generated == "row_number"
     assert main.timezone == weather.timezone == "America/New_York"
+
+
+def test_generated_column_may_be_called_as_another_one_is_in_the_file(accept: Callable[..., PipelineSpec]) -> None:
+    new = "flight: {type: int64, generated: row_number}\n      flight_number: {type: int64, source_name: flight}"
+    main = contracts_of(accept("flight_delay", ("flight: {type: int64}", new)))[0]
+    assert main.at_source().columns["flight"].source_name == "flight"
+    assert list(main.source_names.items()) == [("flight_number", "flight")]
