@@ -8,11 +8,11 @@ others: those that a rival was trained or chosen on are left out of the evaluati
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,27 @@ IS_BASELINE: Final = "champion"
 LEARNED_FROM: Final = ("train", "validation")
 MIN_UNSEEN: Final = 0.5
 """Share of the test rows that must be left. A stratified division moves about one row in a hundred; fewer are another table."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rivals:
+    """What a candidate is measured against."""
+
+    champion: Rival | None
+    canary: Rival | None
+
+    @classmethod
+    def of(cls, parameters: Mapping[str, Any]) -> Rivals:
+        """Return those that the parameters of the stage name."""
+        found = {name: parameters.get(name) for name in ("champion", "canary")}
+        return cls(**{name: None if rival is None else Rival.model_validate(rival) for name, rival in found.items()})
+
+    @property
+    def all(self) -> dict[str, Rival | None]:
+        return {"champion": self.champion, "canary": self.canary}
+
+    def named(self) -> dict[str, Rival]:
+        return {name: rival for name, rival in self.all.items() if rival is not None}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,20 +18,17 @@ from numpy.typing import NDArray
 from training.contracts import Scalar
 from training.data.classes import Classes
 from training.data.dataset import meta_of
-from training.data.dataset_reader import DatasetReader
-from training.data.joins import LABEL
 from training.data.label_delay import META_KEY
-from training.data.scratch_arrays import ScratchArrays
 from training.data.split_kinds import division_words
-from training.data.splits import SPLITS
 from training.engine.tracking_journal import tracked_run
 from training.evaluation import checks, latency
-from training.evaluation.baselines import Splits, columns_needed, log_record, naive_record, named_entries
+from training.evaluation.baselines import log_record, naive_record, named_entries
 from training.evaluation.cadence import Night
+from training.evaluation.evaluated_dataset import Dataset, read_dataset
 from training.evaluation.measures import Measures
 from training.evaluation.metrics.per_class import by_class
 from training.evaluation.raw_rows import RawRows
-from training.evaluation.rivals import Compared, compared
+from training.evaluation.rivals import Compared, Rivals, compared
 from training.evaluation.rows import Rows
 from training.evaluation.staleness import advice_of
 from training.evaluation_record import (
@@ -58,7 +55,6 @@ from training.pages.plots import task_plots
 from training.registry.gates import decide
 from training.runtime.lazy_imports import MLFLOW_DEFERRED, MLFLOW_MODELS_OPTIONAL, lean_imports
 from training.runtime.runner import Outcome, StageContext, main
-from training.spec.models import PipelineSpec
 from training.spec.registration import registered_words
 from training.store import Manifest, set_run_ref
 
@@ -92,7 +88,7 @@ def work(context: StageContext) -> Outcome:
     request, store = context.request, context.store
     dataset = store.manifests.get(request.inputs["dataset"], kind="dataset")
     model = store.manifests.get(request.inputs["model"], kind="model")
-    rivals = _rivals(context)
+    rivals = Rivals.of(request.parameters)
     with context.timed("fetch"):
         data = read_dataset(context, dataset)
         alike = compared(store, dataset, data.reader, data.test, rivals.all, as_of=request.as_of, folder=context.folder)
@@ -118,105 +114,19 @@ def work(context: StageContext) -> Outcome:
         result_checks = _checks(context, data, raw, predictor, measures, scored)
         importance = measures.importance(predictor, raw)
     with context.timed("latency"):
-        calls = latency.measure(
-            context.folder / "candidate",
-            first_rows,
-            context.folder,
-            dataset.meta["group"],
-            {f"{name}_ms": limit for name, limit in context.spec.evaluate.latency_ms.model_dump().items() if limit is not None},
-        )
-    advice = advice_of(
-        context.spec,
-        lambda name, numbers: RawRows(data.reader, numbers)[name],
-        data.event_us,
-        data.test,
-        predictor.inputs,
-        champion=rivals.champion,
-        nights=[Night(**night) for night in request.parameters.get("nights") or []],
-        process_hours=request.parameters.get("process_hours"),
-    )
+        calls = _calls(context, first_rows, dataset)
     rest = EvaluationRecord(
         baselines=baselines,
         checks=result_checks,
         importance=importance,
-        latency=None if calls is None else {batch: Latency.model_validate(found) for batch, found in calls.items()},
-        advice=Advice.model_validate(advice),
+        latency=calls,
+        advice=_advice(context, data, predictor, rivals.champion),
         **_to_approve(context),
     )
     record = EvaluationRecord.of_parts(_facts(model, dataset, registered, rivals, alike), measured, rest)
     with context.timed("report"):
         page = _report(context, rows, scored, record, model, run_id)
     return _store(context, record, baselines, page, run_id)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Dataset:
-    """A dataset: single columns of all rows, and the numbers of each split's rows."""
-
-    reader: DatasetReader
-    labels: Floats
-    """[n] of all rows"""
-    event_us: NDArray[np.int64]
-    """[n], microseconds since 1970, UTC."""
-    training: NDArray[np.int64]
-    validation: NDArray[np.int64]
-    test: NDArray[np.int64]
-    group: str | None
-
-    def splits(self, spec: PipelineSpec) -> Splits:
-        columns = columns_needed(spec, RawRows(self.reader, self.test).names)
-        return Splits(
-            frame=self.reader,
-            columns=columns,
-            labels=self.labels,
-            event_us=self.event_us,
-            training=self.training,
-            validation=self.validation,
-            test=self.test,
-        )
-
-
-def read_dataset(context: StageContext, dataset: Manifest) -> Dataset:
-    """Fetch a dataset's raw rows and splits.
-
-    Raises:
-        DataError: an object is missing or altered; `dataset.newer`.
-    """
-    reader = DatasetReader(context.store, dataset, context.folder / "dataset")
-    arrays = ScratchArrays(context.folder)
-    training, validation, test = (reader.numbers(name, arrays) for name in SPLITS)
-    return Dataset(
-        reader=reader,
-        labels=arrays.column(reader, LABEL, np.float64),
-        event_us=arrays.column(reader, context.spec.data.source.event_time, "datetime64[us]").view(np.int64),
-        training=training,
-        validation=validation,
-        test=test,
-        group=dataset.meta["group"],
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rivals:
-    """What the candidate is measured against."""
-
-    champion: Rival | None
-    canary: Rival | None
-
-    @property
-    def all(self) -> dict[str, Rival | None]:
-        return {"champion": self.champion, "canary": self.canary}
-
-    def named(self) -> dict[str, Rival]:
-        return {name: rival for name, rival in self.all.items() if rival is not None}
-
-
-def _rivals(context: StageContext) -> Rivals:
-    champion, canary = (context.request.parameters.get(name) for name in ("champion", "canary"))
-    return Rivals(
-        champion=None if champion is None else Rival.model_validate(champion),
-        canary=None if canary is None else Rival.model_validate(canary),
-    )
 
 
 def _score(context: StageContext, dataset: Manifest, raw: RawRows, predictor: Predictor, others: dict[str, Rival]) -> Scored:
@@ -267,6 +177,34 @@ def _checks(context: StageContext, data: Dataset, raw: RawRows, predictor: Predi
     overlap = checks.overlap(entities, training.hashes(entities), raw.hashes(entities))
     found = measures.checks(scored.candidate, scored.champion)
     return Checks(leakage=leakage, overlap=overlap, drift=found.drift, constant=found.constant)
+
+
+def _calls(context: StageContext, rows: pd.DataFrame, dataset: Manifest) -> dict[str, Latency] | None:
+    """Return how long calls of the candidate take, by their number of rows."""
+    limits = context.spec.evaluate.latency_ms.model_dump()
+    found = latency.measure(
+        context.folder / "candidate",
+        rows,
+        context.folder,
+        dataset.meta["group"],
+        {f"{name}_ms": limit for name, limit in limits.items() if limit is not None},
+    )
+    return None if found is None else {batch: Latency.model_validate(call) for batch, call in found.items()}
+
+
+def _advice(context: StageContext, data: Dataset, predictor: Predictor, champion: Rival | None) -> Advice:
+    parameters = context.request.parameters
+    found = advice_of(
+        context.spec,
+        lambda name, numbers: RawRows(data.reader, numbers)[name],
+        data.event_us,
+        data.test,
+        predictor.inputs,
+        champion=champion,
+        nights=[Night(**night) for night in parameters.get("nights") or []],
+        process_hours=parameters.get("process_hours"),
+    )
+    return Advice.model_validate(found)
 
 
 def _register(context: StageContext, model: Manifest, predictor: Predictor, rows: pd.DataFrame, run_id: str | None) -> Registered:
