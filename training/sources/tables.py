@@ -52,7 +52,7 @@ def schema_of(schema: pa.Schema, *, source: str) -> dict[str, str]:
     """Return column name to type name, in the file's order.
 
     Raises:
-        DataError: `schema.names`, a name stands twice.
+        DataError: `schema.names`, a name appears twice.
     """
     check_names(schema.names, source=source)
     return {name: type_name(schema.field(name).type) for name in schema.names}

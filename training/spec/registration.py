@@ -89,7 +89,7 @@ def registered_spec(spec: PipelineSpec, registration: Registration) -> PipelineS
     family = FAMILIES[registration.format] or spec.train.model
     facts = descriptor_of(family)
     if registration.format == "safetensors" and facts is not None and not facts.uses_torch:
-        message = f"safetensors are the tensors of the pipeline's own model, and {family} is no torch model"
+        message = f"safetensors are the tensors of the pipeline's own model, and {family} is not a torch model"
         raise _refused("artifact.family", message, f"a file for {family} has the format xgboost_json or onnx", "registration.format")
     if facts is not None and spec.evaluate.task not in facts.tasks:
         message = f"a model of the format {registration.format} cannot be judged by the task {spec.evaluate.task}"
@@ -110,7 +110,7 @@ def registered_words(registered: Mapping[str, Any]) -> str:
         registered: a registration as JSON, with the digest of the file.
     """
     claims = ", ".join(f"{name} {value:g}" for name, value in sorted(registered.get("metrics", {}).items()))
-    version = f", version {registered['version']} there" if "version" in registered else ""
+    version = f", version {registered['version']}" if "version" in registered else ""
     source = f"{registered['artifact_uri']} ({registered['format']}, SHA-256 {str(registered['sha256'])[:12]})"
     claimed = f"; claimed, and not judged: {claims}" if claims else ""
     rows = (

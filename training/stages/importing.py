@@ -49,7 +49,7 @@ def import_model(context: StageContext, dataset: Manifest) -> Imported:
     """Return the model of `parameters["artifact"]`, for the rows of a dataset.
 
     Raises:
-        DataError: `artifact.test_rows`, it has seen the test rows; `artifact.*`, it is damaged, or no model of these rows and this task;
+        DataError: `artifact.test_rows`, it has seen the test rows; `artifact.*`, it is damaged, or not a model of these rows and this task;
             `leakage.time`; `transforms.*`.
         SpecError: `artifact.family`.
     """

@@ -81,7 +81,7 @@ def opened(files: TableFiles, folder: Path, report: Report, *, label: str, zone:
 
     Args:
         folder: for scratch files.
-        report: is told which column of how many is looked at.
+        report: called with the number of the column at hand, and of all.
         label: the column's name in the file.
         zone: time zone by whose clock partitions are named.
 

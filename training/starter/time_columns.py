@@ -95,7 +95,7 @@ def _sql(table: FoundTable, column: FoundColumn, zone: str, time_format: str) ->
             # As ISO 8601, which every engine reads alike.
             return f"timezone({place}, CAST(replace({text}, '/', '-') AS TIMESTAMP))", chosen
         return f"timezone({place}, strptime({text}, {literal(chosen)}))", chosen
-    raise DataError("init.time", f"column {shown(column.source_name)} is of type {column.type}, no time", hint=_candidates(table))
+    raise DataError("init.time", f"column {shown(column.source_name)} is of type {column.type}, not a time", hint=_candidates(table))
 
 
 def _format_of(table: FoundTable, column: FoundColumn, text: str) -> str:
@@ -120,7 +120,7 @@ def _check_format(table: FoundTable, column: FoundColumn, text: str, chosen: str
     query = f"SELECT {text} FROM rows WHERE try_strptime({text}, {literal(chosen)}) IS NULL LIMIT 1"  # noqa: S608 - quoted
     wrong = table.value(query)
     if wrong is not None:
-        message = f"column {shown(column.source_name)}: {shown(wrong)} has not the format {chosen}"
+        message = f"column {shown(column.source_name)}: {shown(wrong)} does not have the format {chosen}"
         raise DataError("init.time", message, hint="correct --time-format, or the value")
 
 

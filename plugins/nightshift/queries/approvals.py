@@ -83,7 +83,7 @@ def answer(ledger: Ledger, request: Entry, given: AnswerName, *, note: str, user
             _check_not_own(request, user)
             _respond(session, task, request, given, note=note, user=user)
         elif not _is_by(detail, name, given):
-            message = f"somebody else has answered about version {request.version} of {request.model}"
+            message = f"another user has answered about version {request.version} of {request.model}"
             raise DeniedError("approval.ended", message, hint="the model's decisions have the reason")
         return _record(request, given, name, run=f"{task.dag_id}:{task.run_id}")
 

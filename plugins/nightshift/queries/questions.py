@@ -1,4 +1,4 @@
-"""What the question about a candidate is called, and which answers it has: for the task that asks, and for whoever answers elsewhere."""
+"""What the question about a candidate is called, and which answers it has: for the task that asks, and for the REST API."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def tune_dag(spec: PipelineSpec, spec_path: Path, common: TaskArguments, params:
         schedule=None,
         catchup=False,
         max_active_runs=1,
-        # It runs only where somebody starts it: what is started would wait for somebody else.
+        # It runs only when a user starts it: a paused DAG would leave that run queued until another user unpauses it.
         is_paused_upon_creation=False,
         tags=[*spec.tags, "tune", HELPER_TAG],
     )

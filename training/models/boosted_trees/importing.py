@@ -197,11 +197,11 @@ def _fault(tree: Fields, num_features: int) -> str:
             return "a node has one child"
         children = np.concatenate([left[inner], right[inner]])
         if len(children) and (children.min() < 1 or children.max() >= size):
-            return "a child is none of its nodes"
+            return "a child is not one of its nodes"
         if len(np.unique(children)) != len(children) or reached[children].any() or (parents[children] != np.tile(inner, 2)).any():
             return "a node has two parents, or another than it says"
         if ((features[inner] < 0) | (features[inner] >= num_features)).any():
-            return f"it splits by a feature that is none of the {num_features}"
+            return f"it splits by a feature that is not one of the {num_features}"
         reached[children] = True
         level = children
     if not np.isfinite(conditions[reached]).all() or not np.isfinite(weights[reached]).all():
@@ -224,4 +224,4 @@ def _numbers(values: Any) -> NDArray[np.float64]:
 
 
 def _malformed(reason: str) -> DataError:
-    return DataError("artifact.malformed", f"the file is no model of XGBoost: {reason}", hint=UBJ_HINT)
+    return DataError("artifact.malformed", f"the file is not an XGBoost model: {reason}", hint=UBJ_HINT)

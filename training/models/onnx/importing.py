@@ -223,4 +223,4 @@ def _text(value: int | memoryview) -> str:
 
 
 def _malformed(reason: str) -> DataError:
-    return DataError("artifact.malformed", f"the file is no model in ONNX that can be read: {reason}", hint="export it again, and check it")
+    return DataError("artifact.malformed", f"the file is not a readable ONNX model: {reason}", hint="export it again, and check it")

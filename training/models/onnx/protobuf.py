@@ -30,7 +30,7 @@ def fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
         elif kind in (_FIXED_64, _FIXED_32):
             length = 8 if kind == _FIXED_64 else 4
         else:
-            raise ValueError(f"byte {place} begins a field of the kind {kind}, which there is not")
+            raise ValueError(f"byte {place} begins a field of the unknown kind {kind}")
         if place + length > len(data):
             raise ValueError(f"a field of {length} bytes at byte {place} is longer than its message")
         yield number, data[place : place + length]

@@ -20,7 +20,7 @@ from training.sources.listing import list_source
 from training.sources.registry import source_of
 from training.sources.schema_changes import schema_changes
 from training.sources.source import SourcePart, Window
-from training.sources.table_contract import Column, TableContract
+from training.sources.table_contract import Column, RowSample, TableContract
 from training.sources.tables import ARROW_TYPES
 
 KINDS = ("csv", "jsonl", "parquet")
@@ -136,10 +136,12 @@ def test_column_of_another_column_with_a_dot_in_its_name_is_measured_alone(tmp_p
 
 
 def test_source_sees_its_own_names_and_a_run_those_of_the_yaml() -> None:
-    contract = replace(CONTRACT, event_time="home_goals", known_at="age", key=("age_2", "select"))
+    sample = RowSample(share=0.5, seed=1, by=("age_2", "select"))
+    contract = replace(CONTRACT, event_time="home_goals", known_at="age", key=("age_2", "select"), sample=sample)
     there = contract.at_source()
     assert list(there.columns) == list(IN_FILE)[:-1]
     assert (there.event_time, there.known_at, there.key) == ("Home Goals", "Age", ("age", "select"))
+    assert there.sample == replace(sample, by=("age", "select"))
     plain = replace(contract, columns={"select": Column(type="int64")})
     assert plain.at_source() is plain
 

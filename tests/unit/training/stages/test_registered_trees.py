@@ -61,9 +61,7 @@ def test_trees_from_outside_are_measured_and_decided_about_as_any_other(
     decided = bench.stage("promote", inputs, {"triggered_by": "ann"})
     assert decided.scalars["decision"] == "accepted"
     entry = Ledger().outline("orders")[-1]
-    words = (
-        "trained elsewhere: ${MODELS_URI}/17/model (xgboost_json, SHA-256 000000000000), version 17 there, on rows that are not known here"
-    )
+    words = "trained elsewhere: ${MODELS_URI}/17/model (xgboost_json, SHA-256 000000000000), version 17, on rows that are not known here"
     assert [reason["words"] for reason in entry.reasons if reason["gate"] == "registered"] == [
         f"{words}; claimed, and not judged: auc 0.99"
     ]
