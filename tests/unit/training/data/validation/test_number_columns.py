@@ -16,6 +16,7 @@ from training.data.validation import order_statistics, snapshot_view
 from training.data.validation.column_statistics import profile
 from training.data.validation.integer_moments import IntegerMoments
 from training.data.validation.key_histogram import MAX_BINS, KeyHistogram, aligned, keys_of, values_of
+from training.data.validation.number_columns import NumberColumn
 from training.data.validation.order_statistics import between, quantile, values_at
 
 RNG = np.random.default_rng(7)
@@ -144,3 +145,33 @@ def test_values_by_rank_are_exact_with_little_memory(tmp_path: Path, monkeypatch
     assert numbers is not None
     ranks = [0, 1, len(values) // 10, len(values) // 2, len(values) - 1]
     assert values_at(view, "x", list(dict.fromkeys(ranks)), numbers.total.histogram) == np.sort(values)[list(dict.fromkeys(ranks))].tolist()
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ("double", np.where(RNG.random(3_000) < 0.1, RNG.choice([np.inf, -np.inf, np.nan], 3_000), RNG.integers(-9, 9, 3_000) / 2)),
+        ("double", np.array([np.nan, np.inf, np.inf, -np.inf])),
+        ("int64", RNG.integers(-2_005, -1_990, 3_000)),
+        ("int64", np.array([-(2**62), 3, 2**62 + 1])),
+        ("int8", RNG.integers(-128, 128, 3_000).astype(np.int8)),
+    ],
+    ids=["halves", "no finite number", "years", "wide", "narrow"],
+)
+def test_a_column_counts_its_numbers_as_one_comparison_after_the_other(kind: str, values: np.ndarray) -> None:
+    finite = values[np.isfinite(values)] if values.dtype.kind == "f" else values
+    cuts = [-2_000.0, -4.5, -0.25, 0.0, 4.0, *(float(end) for end in (finite.min(), finite.max()) if len(finite))] if len(finite) else [0.0]
+    column = NumberColumn(kind, cuts)
+    for part in np.array_split(values, 3):
+        column.add(pa.chunked_array([pa.array(part)]), None)
+    for cut in cuts:
+        found = (column.num_less(cut, or_equal=False), column.num_less(cut, or_equal=True))
+        assert found == (np.count_nonzero(values.astype(float) < cut), np.count_nonzero(values.astype(float) <= cut))
+    counts = column.total.counts()
+    is_nan = np.isnan(values.astype(float))
+    assert (counts.num_below, counts.num_above, counts.num_missing) == ((values == -np.inf).sum(), (values == np.inf).sum(), is_nan.sum())
+    assert (counts.rows, counts.histogram.total) == (len(values), len(finite))
+    assert (column.minimum, column.maximum) == ((finite.min(), finite.max()) if len(finite) else (None, None))
+    if len(finite) > 3:
+        assert column.total.moments.mean == statistics.fmean(finite.tolist())
+        assert math.isclose(column.total.moments.deviation, statistics.pstdev(finite.tolist()), rel_tol=1e-12)
