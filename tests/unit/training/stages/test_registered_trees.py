@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -232,10 +233,13 @@ def test_ubj_is_read_as_xgboost_writes_it(trees: xgboost.Booster) -> None:
 
 def test_a_model_that_has_seen_the_test_rows_is_refused(bench: OutsideBench, trees: xgboost.Booster) -> None:
     data = bytes(trees.save_raw("ubj"))
-    bench.registered(data, "xgboost_json", work="early", trained_until="2026-01-21")
-    error = bench.refused(data, "xgboost_json", work="late", trained_until="2026-01-24T00:00:00+00:00")
+    start = datetime.fromisoformat(bench.store.manifests.get(bench.dataset_uri).meta["bounds"]["test"][0])
+    # Rows until that instant are those before it, as the rows of a training here.
+    bench.registered(data, "xgboost_json", work="early", trained_until=start.isoformat())
+    late = (start + timedelta(seconds=1)).isoformat()
+    error = bench.refused(data, "xgboost_json", work="late", trained_until=late)
     assert error["code"] == "artifact.test_rows"
-    assert "2026-01-24T00:00:00+00:00" in error["message"]
+    assert late in error["message"]
 
 
 def test_rounds_after_the_best_one_are_left_out(bench: OutsideBench, trees: xgboost.Booster, tmp_path: Path) -> None:
