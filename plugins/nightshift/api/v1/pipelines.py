@@ -86,13 +86,22 @@ def start_training(wanted: StartTraining, granted: Granted, request: Request, ke
 
 def _started(request: Request, granted: Access, pipeline: str, wanted: StartRun, key: str | None, *, path: str) -> Response:
     granted.require(pipeline, "POST", runs.unknown_pipeline(pipeline), "start runs")
-    conf = wanted.conf()
-    if wanted.as_of is not None:
-        check_instant(wanted.as_of)
+    return started(request, granted, pipeline, wanted.conf(), key, path=path)
+
+
+def started(request: Request, granted: Access, pipeline: str, conf: dict[str, Any], key: str | None, *, path: str) -> Response:
+    """Queue a run of a pipeline, once for a key; the rights are checked.
+
+    Args:
+        conf: of the trigger.
+        path: of the route, of which a key is.
+    """
+    if conf.get("as_of") is not None:
+        check_instant(conf["as_of"])
 
     def work(name: str) -> Run:
-        if wanted.snapshot is not None:
-            check_usable(connect(Settings.from_environment().database_url), pipeline, wanted.snapshot)
+        if conf.get("snapshot") is not None:
+            check_usable(connect(Settings.from_environment().database_url), pipeline, conf["snapshot"])
         run_id = f"api__{name[:32]}" if name else f"api__{datetime.now(UTC).isoformat()}"
         return runs.start_run(pipeline, run_id, conf, by=granted.name)
 

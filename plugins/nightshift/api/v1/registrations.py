@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Body, Request, Response
@@ -11,14 +10,11 @@ from pydantic import ConfigDict, Field
 from pydantic.config import JsonDict
 
 from nightshift.api.access import Granted
-from nightshift.api.problems import API_PREFIX, responses
-from nightshift.api.routing import ApiRoute, IdempotencyKey, answered_once
-from nightshift.api.v1.pipelines import AsOf, check_instant
+from nightshift.api.problems import responses
+from nightshift.api.routing import ApiRoute, IdempotencyKey
+from nightshift.api.v1.pipelines import AsOf, started
 from nightshift.queries import runs
-from nightshift.queries.datasets import check_usable
 from nightshift.queries.records import Run
-from nightshift.settings import Settings
-from training.database import connect
 from training.errors import DeniedError, Problem, SpecError, shown
 from training.spec.registration import Registration
 from training.spec.types import NAME_RULE
@@ -81,15 +77,4 @@ def register_model(wanted: Annotated[RegisterModel, Body()], granted: Granted, r
         message = f"a model from outside comes as a candidate, not as {shown(wanted.stage)}"
         hint = "leave `stage` out: the run's gates promote it where it earns it; PUT …/stage makes an earlier champion champion again"
         raise DeniedError("stage.transition", message, hint=hint)
-    if wanted.as_of is not None:
-        check_instant(wanted.as_of)
-
-    def work(name: str) -> Run:
-        if wanted.snapshot is not None:
-            check_usable(connect(Settings.from_environment().database_url), pipeline, wanted.snapshot)
-        run_id = f"api__{name[:32]}" if name else f"api__{datetime.now(UTC).isoformat()}"
-        return runs.start_run(pipeline, run_id, conf, by=granted.name)
-
-    location = f"{request.scope.get('root_path', '')}{API_PREFIX}/runs/{{id}}"
-    body = {"path": "/models/register", "body": {"pipeline": pipeline, **conf}}
-    return answered_once(granted.name, key, body, 202, work, location=location)
+    return started(request, granted, pipeline, conf, key, path="/models/register")
