@@ -33,9 +33,12 @@ def test_a_pickle_is_known_by_its_name_in_any_form(name: str) -> None:
 
 
 def test_settings_are_those_of_the_pipelines_own_family_and_none_of_another(ranking: PipelineSpec) -> None:
-    assert ranking.train.settings
-    own, other = (registered_spec(ranking, registration(name)).train for name in ("safetensors", "onnx"))
-    assert (own.model, own.settings) == (ranking.train.model, ranking.train.settings)
+    assert ranking.train.settings["hidden"] != [3]
+    train = ranking.train.model_copy(update={"settings": {**ranking.train.settings, "hidden": [3]}})
+    spec = ranking.model_copy(update={"train": train})
+    own, other = (registered_spec(spec, registration(name)).train for name in ("safetensors", "onnx"))
+    assert (own.model, own.settings) == (train.model, train.settings)
+    assert import_part(spec) != import_part(ranking)
     assert (other.model, other.settings) == ("onnx", {})
     assert own.seed == other.seed == ranking.train.seed
 
