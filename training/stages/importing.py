@@ -19,7 +19,8 @@ from training.data.dataset import meta_of
 from training.data.dataset_reader import DatasetReader
 from training.data.joins import LABEL
 from training.data.transforms import FittedTransforms
-from training.errors import DataError, shown
+from training.data.transforms_file import malformed
+from training.errors import DataError, NightshiftError, shown
 from training.format import figure
 from training.models.base import Artifact, FitResult, load_family
 from training.runtime.runner import StageContext
@@ -32,6 +33,8 @@ TRIED_ROWS: Final = 256
 """Rows of the validation split that a model must be able to score before it is taken."""
 MAX_NAMED: Final = 10
 SUM_TOLERANCE: Final = 1e-3
+DEPENDENCE_TOLERANCE: Final = 1e-3
+"""Share of a score. Products of matrices of other sizes round otherwise, by less than a thousandth of this."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +64,10 @@ def import_model(context: StageContext, dataset: Manifest) -> Imported:
         own = artifact.files.get(TRANSFORMS_NAME)
         transforms = store.objects.get_bytes((own or dataset.files[TRANSFORMS_NAME]).digest)
         reader = DatasetReader(store, dataset, context.folder / "dataset")
-    fitted = FittedTransforms.from_json(transforms)
+    try:
+        fitted = FittedTransforms.from_json(transforms)
+    except (AttributeError, IndexError, OverflowError, ZeroDivisionError, RecursionError) as err:
+        raise malformed(err) from err
     if own is not None:
         _check_columns(context, fitted, reader)
     num_classes = _num_classes(context, dataset, reader)
@@ -126,8 +132,17 @@ def _check_scores(
     scorer = load_family(context.spec.train.model).load(folder, result.architecture)
     names = fitted.inputs(serving=True)
     rows = reader.rows_numbered(reader.numbers("validation")[:TRIED_ROWS], names or reader.schema.names[:1])
-    scores = scorer(fitted.apply(rows, serving=True))
-    fault = _fault(scores, len(rows), context.spec.evaluate.task, num_classes)
+    try:
+        scores = scorer(fitted.apply(rows, serving=True))
+        # Every second row in the reverse order: other rows beside each, and another number of them.
+        others = scorer(fitted.apply(rows.iloc[1::2].iloc[::-1], serving=True))[::-1]
+    except NightshiftError:
+        raise
+    except Exception as err:  # There is no list of what libraries raise for a file from outside.
+        words = f"{type(err).__name__}: {next(iter(str(err).splitlines()), '')[:300]}"
+        hint = "score some rows of the pipeline with it, more than one at a time, where it was made"
+        raise DataError("artifact.scores", f"{len(rows)} rows of the validation split cannot be scored: {words}", hint=hint) from err
+    fault = _fault(scores, len(rows), context.spec.evaluate.task, num_classes) or _dependence(scores[1::2], others)
     if fault:
         raise DataError("artifact.scores", f"on {len(rows)} rows of the validation split, {fault}", hint="its output does not fit the task")
 
@@ -144,6 +159,13 @@ def _fault(scores: NDArray[np.float64], num_rows: int, task: str, num_classes: i
     if num_classes is not None and len(scores) and np.abs(scores.sum(axis=1) - 1).max() > SUM_TOLERANCE:
         return "the probabilities of a row do not add up to 1"
     return ""
+
+
+def _dependence(scores: NDArray[np.float64], others: NDArray[np.float64]) -> str:
+    """Return what is wrong where the scores of the same rows differ beside other rows, or nothing."""
+    if np.allclose(scores, others, rtol=DEPENDENCE_TOLERANCE, atol=DEPENDENCE_TOLERANCE * np.abs(scores).max(initial=0)):
+        return ""
+    return "the score of a row is another one beside other rows, or each time: no evaluation says what it would be in service"
 
 
 def _named(names: Sequence[str]) -> str:

@@ -52,7 +52,7 @@ def imported_trees(artifact: Artifact) -> FitResult:
         _check_version(values["version"])
         if not reasons:
             _check_trees(learner, num_features=len(artifact.features))
-    except (KeyError, TypeError, ValueError, IndexError, OverflowError) as err:
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError, AttributeError) as err:
         raise _malformed(f"{type(err).__name__}: {str(err)[:200]}") from err
     if reasons:
         more = f"; and {len(reasons) - MAX_REASONS} more" if len(reasons) > MAX_REASONS else ""
@@ -84,12 +84,20 @@ def _read(path: Path) -> Fields:
             message = f"the JSON has {len(data):,} bytes, at most {MAX_JSON_BYTES:,} are read"
             raise DataError("artifact.too_large", message, hint="write it as UBJ: Booster.save_model('model.ubj')")
         else:
-            values = json.loads(data)
+            values = json.loads(data, object_pairs_hook=_fields)
         if not isinstance(values, dict):
             raise TypeError("it is not an object")
     except (ValueError, TypeError, RecursionError) as err:
         raise _malformed(f"{type(err).__name__}: {str(err)[:200]}") from err
     return values
+
+
+def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON. With a key twice, XGBoost would read the first value, which nothing here has looked at."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError(f"a key is there twice, of {', '.join(shown(name) for name, _ in pairs[:MAX_REASONS])}")
+    return found
 
 
 def _is_ubj(data: bytes) -> bool:
@@ -104,6 +112,8 @@ def _loaded(path: Path, learner: Fields) -> xgboost.Booster:
     try:
         named.write_bytes(data)
         booster.load_model(str(named))
+        # Some of a file is looked at only when it is used: `base_score`.
+        booster.num_boosted_rounds()
         best = learner.get("attributes", {}).get("best_iteration")
         if best is not None and 0 <= int(best) < booster.num_boosted_rounds() - 1:
             booster = booster[: int(best) + 1]
@@ -159,6 +169,8 @@ def _check_trees(learner: Fields, *, num_features: int) -> None:
     boosted = learner["gradient_booster"]
     model = boosted["model"] if boosted["name"] == "gbtree" else boosted["gbtree"]["model"]
     trees, groups = model["trees"], _whole(model["tree_info"])
+    if any(len(each) for each in model.get("cats", {}).values()):
+        raise ValueError("it has tables of categories; train with numbers, as transforms.json makes them")
     num_groups = max(1, int(learner["learner_model_param"]["num_class"]))
     if len(trees) != len(groups) or len(trees) != int(model["gbtree_model_param"]["num_trees"]) or not len(trees):
         raise ValueError(f"{len(trees)} trees, {len(groups)} in tree_info, {model['gbtree_model_param']['num_trees']} in num_trees")
@@ -170,7 +182,8 @@ def _check_trees(learner: Fields, *, num_features: int) -> None:
     if len(rounds) < 2 or rounds[0] != 0 or rounds[-1] != len(trees) or (np.diff(rounds) < 0).any():
         raise ValueError("iteration_indptr does not divide the trees into rounds")
     for number, tree in enumerate(trees):
-        fault = _fault(tree, num_features)
+        # XGBoost puts a tree at the place that it names, wherever that is.
+        fault = _fault(tree, num_features) if int(tree["id"]) == number else f"its id is {int(tree['id'])}"
         if fault:
             raise ValueError(f"tree {number}: {fault}")
 
@@ -210,17 +223,24 @@ def _fault(tree: Fields, num_features: int) -> str:
 
 
 def _whole(values: Any) -> NDArray[np.int64]:
-    found = np.asarray(values)
+    found = _array(values)
     if found.ndim != 1 or (found.size and found.dtype.kind not in "iub"):
         raise TypeError("a list of whole numbers is needed")
     return found.astype(np.int64)
 
 
 def _numbers(values: Any) -> NDArray[np.float64]:
-    found = np.asarray(values)
+    found = _array(values)
     if found.ndim != 1 or (found.size and found.dtype.kind not in "iuf"):
         raise TypeError("a list of numbers is needed")
     return found.astype(np.float64)
+
+
+def _array(values: Any) -> NDArray[Any]:
+    # Of texts, numpy would make an array in which each entry has the width of the longest.
+    if isinstance(values, list) and not all(isinstance(value, int | float) for value in values):
+        raise TypeError("a list of numbers is needed")
+    return np.asarray(values)
 
 
 def _malformed(reason: str) -> DataError:

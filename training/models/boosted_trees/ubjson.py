@@ -8,6 +8,8 @@ from typing import Any, Final
 import numpy as np
 
 MAX_DEPTH: Final = 32
+MAX_VALUES: Final = 2**23
+"""Those that are Python objects; a list without entries takes 60 bytes for 2 of the file. A tree has about 30 of them."""
 _NUMBERS: Final = {b"i": ">i1", b"U": ">u1", b"I": ">i2", b"l": ">i4", b"L": ">i8", b"d": ">f4", b"D": ">f8"}
 _WORDS: Final = {b"T": True, b"F": False, b"Z": None}
 _LENGTHS: Final = {b"i": "b", b"U": "B", b"I": ">h", b"l": ">i", b"L": ">q"}
@@ -17,7 +19,8 @@ def decode(data: bytes) -> Any:
     """Return the value of a whole file; arrays of one type of numbers are numpy arrays.
 
     Raises:
-        ValueError: it is not UBJSON, ends early, goes on after the value, or is nested too deeply.
+        ValueError: it is not UBJSON, ends early, goes on after the value, is nested too deeply, has too many values, or a key twice: other
+            readers take the first of these where this one would take the last.
     """
     reader = _Reader(data)
     value = reader.value(0)
@@ -30,11 +33,13 @@ class _Reader:
     def __init__(self, data: bytes) -> None:
         self._data = data
         self.place = 0
+        self._num_values = 0
 
     def value(self, depth: int, marker: bytes | None = None) -> Any:
         marker = self._take(1) if marker is None else marker
-        if depth > MAX_DEPTH:
-            raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
+        self._num_values += 1
+        if depth > MAX_DEPTH or self._num_values > MAX_VALUES:
+            raise ValueError(f"it is nested more than {MAX_DEPTH} deep, or has more than {MAX_VALUES:,} values")
         if marker == b"{":
             return self._object(depth)
         if marker == b"[":
@@ -51,6 +56,8 @@ class _Reader:
         found: dict[str, Any] = {}
         while self._peek() != b"}":
             name = self._text(self._length())
+            if name in found:
+                raise ValueError(f"the key {name[:80]!r} is there twice")
             found[name] = self.value(depth + 1)
         self._take(1)
         return found
@@ -66,9 +73,9 @@ class _Reader:
             if kind in _NUMBERS:
                 return self._numbers(kind, length)
             # Each value has a byte at least: a length that the file cannot have allocates nothing.
-            if length > len(self._data) - self.place:
-                raise ValueError(f"an array of {length} values at byte {self.place} is longer than the file")
-            return [self.value(depth + 1, kind) for _ in range(length)]
+            if kind is None and length <= len(self._data) - self.place:
+                return [self.value(depth + 1) for _ in range(length)]
+            raise ValueError(f"the array at byte {self.place} is longer than the file, or of one type that is no number")
         if kind is not None:
             raise ValueError(f"an array of one type at byte {self.place} has no length")
         items = []

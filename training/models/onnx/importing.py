@@ -20,12 +20,18 @@ from training.models.onnx.protobuf import fields
 
 DOMAINS: Final = ("", "ai.onnx", "ai.onnx.ml")
 """Of operators that the standard defines."""
+ENDLESS: Final = ("Loop",)
+"""Operators that a graph may repeat for ever."""
 MIN_OPSET: Final = 7
 MAX_DEPTH: Final = 16
 MAX_REASONS: Final = 10
 FLOATS: Final = ("tensor(float)", "tensor(double)")
 _SOURCE_LINE: Final = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (/onnxruntime_src/\S+ .*?\) )?")
 """What onnxruntime's messages begin with."""
+_UNREADABLE: Final = (
+    *(states.Fail, states.InvalidGraph, states.InvalidProtobuf, states.InvalidArgument, states.NotImplemented),
+    *(RuntimeError, UnicodeDecodeError),
+)
 # Numbers of the fields in onnx.proto, which never change.
 _MODEL_GRAPH, _MODEL_OPSET, _MODEL_FUNCTIONS = 7, 8, 25
 _OPSET_DOMAIN, _OPSET_VERSION = 1, 2
@@ -67,7 +73,7 @@ def imported_graph(artifact: Artifact) -> FitResult:
         raise DataError("artifact.operator", message, hint="export it with standard operators, and its weights in the file")
     try:
         session = session_of(data)
-    except (states.Fail, states.InvalidGraph, states.InvalidProtobuf, states.InvalidArgument, states.NotImplemented, RuntimeError) as err:
+    except _UNREADABLE as err:
         raise _malformed(_SOURCE_LINE.sub("", str(err).splitlines()[0])[:300]) from err
     architecture = _architecture(session, artifact)
     return FitResult(
@@ -129,6 +135,8 @@ def _of_node(node: memoryview, depth: int) -> Iterator[str]:
             domain = _text(value)
         elif number == _NODE_ATTRIBUTE:
             yield from _of_attribute(_bytes(value), depth)
+    if operator in ENDLESS:
+        yield f"the operator {shown(operator)}, which may never end"
     if domain not in DOMAINS:
         yield f"the operator {shown(operator)} of {shown(domain)}"
 

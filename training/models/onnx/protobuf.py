@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from typing import Final
 
 MAX_VARINT_BYTES: Final = 10
+MAX_NUMBER: Final = 2**29 - 1
+"""Of a field. Protocol Buffers drop what a key has beyond 32 bits: the field would be another one there than here."""
 _VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
 
 
@@ -19,8 +21,8 @@ def fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
     while place < len(data):
         key, place = _varint(data, place)
         number, kind = key >> 3, key & 7
-        if number == 0:
-            raise ValueError(f"byte {place} begins a field without a number")
+        if not 1 <= number <= MAX_NUMBER:
+            raise ValueError(f"byte {place} begins a field with the number {number}, which there is not")
         if kind == _VARINT:
             value, place = _varint(data, place)
             yield number, value

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.training.stages import onnx_files
 from tests.unit.training.stages.evaluate_bench import SPEC
-from tests.unit.training.stages.onnx_files import logistic, of_two_inputs
+from tests.unit.training.stages.onnx_files import field, logistic, node, of_two_inputs, varint, whole_number
 from tests.unit.training.stages.outside_bench import OutsideBench
 from training.errors import SpecError
 from training.models.onnx import importing
@@ -104,6 +104,18 @@ def test_rows_are_scored_a_part_at_a_time(bench: OutsideBench, tmp_path: Path, m
     assert np.allclose(predictor.predict(raw), whole, atol=1e-6)
 
 
+def of_nodes(last: bytes, *tensors: bytes) -> bytes:
+    """Return a model that ends in this node."""
+    ports = [onnx_files.port("cells", onnx_files.FLOAT, ["rows", 4])], [onnx_files.port("scores", onnx_files.FLOAT, ["rows", 1])]
+    return onnx_files.model(
+        [node("MatMul", ["cells", "weights"], ["logits"]), last], [onnx_files.tensor("weights", WEIGHTS), *tensors], *ports
+    )
+
+
+SIZES = field(1, 2) + field(2, onnx_files.INT64) + field(8, "shape") + field(9, np.array([64, 1], dtype="<i8").tobytes())
+LONG_KEY = of_nodes(node("Gelu", ["logits"], ["scores"]) + varint((7 << 3 | 2) + (1 << 32)) + varint(13) + b"com.microsoft")
+"""Readers that keep 32 bits of a key see the field of the operator's domain."""
+
 FAULTS: dict[str, tuple[bytes, str, str]] = {
     "an entry of another file": (with_tensor(outside(onnx_files.ENTRY)), "artifact.operator", "another file"),
     "a place in another file": (with_tensor(outside(onnx_files.LOCATION)), "artifact.operator", "another file"),
@@ -134,6 +146,11 @@ FAULTS: dict[str, tuple[bytes, str, str]] = {
     "not a number": (logistic(WEIGHTS * np.float32("nan")), "artifact.scores", "not finite"),
     "cut": (logistic(WEIGHTS)[:-9], "artifact.malformed", "byte"),
     "two graphs": (logistic(WEIGHTS) + onnx_files.field(7, b""), "artifact.malformed", "2 graphs"),
+    "operators by a long key": (LONG_KEY, "artifact.malformed", "which there is not"),
+    "an endless loop": (of_nodes(node("Loop", ["", "", "logits"], ["scores"])), "artifact.operator", "'Loop', which may never end"),
+    "another number of rows": (of_nodes(node("Reshape", ["logits", "shape"], ["scores"]), SIZES), "artifact.scores", "cannot be scored"),
+    "chance": (of_nodes(node("RandomUniformLike", ["logits"], ["scores"])), "artifact.scores", "beside other rows"),
+    "rows that know each other": (of_nodes(node("Softmax", ["logits"], ["scores"], whole_number("axis", 0))), "artifact.scores", "beside"),
     "a long number": (b"\x08" + b"\xff" * 20, "artifact.malformed", "64 bits"),
     "a long field": (b"\x3a\xff\xff\xff\xff\xff\xff\xff\xff\x7f", "artifact.malformed", "longer than its message"),
 }

@@ -152,6 +152,12 @@ FAULTS: dict[str, tuple[Callable[[dict[str, Any]], object], str, str]] = {
     "an array too short": (_tree(lambda tree: tree["split_conditions"].pop()), "artifact.malformed", "num_nodes"),
     "a number that is not finite": (_tree(lambda tree: tree["base_weights"].__setitem__(0, float("nan"))), "artifact.malformed", "finite"),
     "a text for a number": (_tree(lambda tree: tree.__setitem__("left_children", "many")), "artifact.malformed", "whole numbers"),
+    "a tree at another place": (_tree(lambda tree: tree.__setitem__("id", 3)), "artifact.malformed", "its id is 3"),
+    "wide texts": (_tree(lambda tree: tree.__setitem__("left_children", ["a" * 10**6, *[""] * 10**5])), "artifact.malformed", "a list of"),
+    "categories": (
+        _learner(lambda learner: learner["gradient_booster"]["model"]["cats"].__setitem__("sorted_idx", [5, 10**6])),
+        *("artifact.malformed", "categories"),
+    ),
     "no trees": (_learner(lambda learner: learner["gradient_booster"]["model"].pop("trees")), "artifact.malformed", "KeyError"),
     "a newer version": (lambda values: values.__setitem__("version", [99, 0, 0]), "artifact.newer", "99.0.0"),
     "margins": (_learner(lambda learner: learner["objective"].__setitem__("name", "binary:logitraw")), "artifact.mismatch", "logitraw"),
@@ -215,12 +221,31 @@ def test_bounds_of_ubj_are_kept(data: bytes, words: str) -> None:
         (b"{L\x7f\xff\xff\xff\xff\xff\xff\xff", "artifact.malformed"),
         (b"{U\x01a" * 40, "artifact.malformed"),
         (b"{U\x01a[$U#L\x7f\xff\xff\xff\xff\xff\xff\xff", "artifact.malformed"),
+        (b"{U\x01a[$Z#U\xff" + b"Z" * 300 + b"}", "artifact.malformed"),
         (b"{U\x01a[#L\x7f\xff\xff\xff\xff\xff\xff\xff", "artifact.malformed"),
     ],
-    ids=["cut", "empty", "deep list", "deep object", "long key", "deep ubj", "long numbers", "long list"],
+    ids=["cut", "empty", "deep list", "deep object", "long key", "deep ubj", "long numbers", "nothing, many times", "long list"],
 )
 def test_what_is_no_model_at_all_is_refused(bench: OutsideBench, data: bytes, words: str, request: pytest.FixtureRequest) -> None:
     assert bench.refused(data, "xgboost_json", work=request.node.callspec.id)["code"] == words
+
+
+@pytest.mark.parametrize("form", ["json", "ubj"])
+def test_a_key_of_which_xgboost_would_read_another_value_is_refused(
+    bench: OutsideBench, trees: xgboost.Booster, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    data = bytes(trees.save_raw(form))
+    key = b'"left_children":[9],' if form == "json" else b"L" + (13).to_bytes(8, "big") + b"left_children[$U#U\x01\x09"
+    place = data.index(key[: key.index(b"[")])
+    monkeypatch.setattr(xgboost.Booster, "load_model", _must_not_be_read)
+    error = bench.refused(data[:place] + key + data[place:], "xgboost_json", work=f"twice {form}")
+    assert (error["code"], "twice" in error["message"]) == ("artifact.malformed", True), error
+
+
+def test_scores_that_are_missing_for_a_class_are_refused(bench: OutsideBench, trees: xgboost.Booster) -> None:
+    values = json_of(trees)
+    values["learner"]["learner_model_param"]["base_score"] = "[1,2,3]"
+    assert bench.refused(json.dumps(values).encode(), "xgboost_json", work="base score")["code"] == "artifact.malformed"
 
 
 def test_ubj_is_read_as_xgboost_writes_it(trees: xgboost.Booster) -> None:
