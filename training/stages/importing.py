@@ -66,10 +66,10 @@ def import_model(context: StageContext, dataset: Manifest) -> Imported:
         reader = DatasetReader(store, dataset, context.folder / "dataset")
     try:
         fitted = FittedTransforms.from_json(transforms)
-    except (AttributeError, IndexError, OverflowError, ZeroDivisionError, RecursionError) as err:
+        if own is not None:
+            _check_columns(context, fitted, reader)
+    except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RecursionError) as err:
         raise malformed(err) from err
-    if own is not None:
-        _check_columns(context, fitted, reader)
     num_classes = _num_classes(context, dataset, reader)
     with context.timed("import"):
         result = load_family(spec.train.model).imported(

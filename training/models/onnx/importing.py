@@ -72,10 +72,9 @@ def imported_graph(artifact: Artifact) -> FitResult:
         message = f"the graph needs what is not in it: {'; '.join(reasons[:MAX_REASONS])}{more}"
         raise DataError("artifact.operator", message, hint="export it with standard operators, and its weights in the file")
     try:
-        session = session_of(data)
+        architecture = _architecture(session_of(data), artifact)
     except _UNREADABLE as err:
         raise _malformed(_SOURCE_LINE.sub("", str(err).splitlines()[0])[:300]) from err
-    architecture = _architecture(session, artifact)
     return FitResult(
         weights_name=WEIGHTS,
         weights=data,

@@ -230,6 +230,16 @@ def test_what_is_no_model_at_all_is_refused(bench: OutsideBench, data: bytes, wo
     assert bench.refused(data, "xgboost_json", work=request.node.callspec.id)["code"] == words
 
 
+@pytest.mark.parametrize("name", [{"a": 1}, 5, None], ids=repr)
+def test_transforms_that_are_damaged_are_refused(bench: OutsideBench, trees: xgboost.Booster, name: object) -> None:
+    values = json.loads(bench.transforms.to_json())
+    values["features"][0]["name"] = name
+    values["derive"] = [{"name": 5, "type": "double", "sql": "value + 1"}] if name is None else []
+    transforms = json.dumps(values).encode()
+    error = bench.refused(bytes(trees.save_raw("ubj")), "xgboost_json", work=f"damaged {name}", transforms=transforms)
+    assert error["code"] in ("transforms.malformed", "artifact.columns")
+
+
 @pytest.mark.parametrize("form", ["json", "ubj"])
 def test_a_key_of_which_xgboost_would_read_another_value_is_refused(
     bench: OutsideBench, trees: xgboost.Booster, monkeypatch: pytest.MonkeyPatch, form: str
