@@ -8,11 +8,14 @@ lacks are kept: a column that has both those and a missing value is of pandas' t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    # `ingest` reads a constant of this module, and no frame.
+    import pandas as pd
 
 FIRST_INEXACT: Final = 1 << 53
 """Below it float64 has every integer; at it, the next one has become equal."""
@@ -97,5 +100,7 @@ def pandas_column(name: str, values: pa.ChunkedArray) -> pd.Series[Any]:
 
 
 def _exact(values: pa.ChunkedArray) -> pd.Series[Any]:
+    import pandas as pd
+
     found: pd.Series[Any] = values.cast(pa.int64()).to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
     return found

@@ -154,7 +154,7 @@ FAULTS: dict[str, tuple[Callable[[dict[str, Any]], object], str, str]] = {
     "a text for a number": (_tree(lambda tree: tree.__setitem__("left_children", "many")), "artifact.malformed", "whole numbers"),
     "a tree at another place": (_tree(lambda tree: tree.__setitem__("id", 3)), "artifact.malformed", "its id is 3"),
     "wide texts": (_tree(lambda tree: tree.__setitem__("left_children", ["a" * 10**6, *[""] * 10**5])), "artifact.malformed", "a list of"),
-    "categories": (
+    "tables of categories": (
         _learner(lambda learner: learner["gradient_booster"]["model"]["cats"].__setitem__("sorted_idx", [5, 10**6])),
         *("artifact.malformed", "categories"),
     ),
