@@ -18,6 +18,7 @@ import pytest
 
 from devstack.processes import marked_by_home
 from devstack.shop import write_day
+from nightshift.console import COMMANDS
 from tests.integration.installation import FIRST_DAY, FLIGHTS, ROOT, free_ports
 from training.contracts import sha256_hex
 
@@ -31,7 +32,7 @@ NUM_SEARCHES = 60
 ANSWER = b"y\n"
 """What the user types when `rollback` asks."""
 
-WORDS = re.compile(r"(make|eval|airflow|mlflow|python|export|ls|sh|curl|docker|kubectl|helm|cp|mkdir|gunzip)\s")
+WORDS = re.compile(r"(make|eval|airflow|mlflow|nightshift|python|export|ls|sh|curl|docker|kubectl|helm|cp|mkdir|gunzip)\s")
 """First words of a shell line."""
 
 SHELL_FENCES = ("", "sh", "bash", "shell", "console")
@@ -255,6 +256,9 @@ def test_line_with_an_unknown_first_word_is_reported(tmp_path: Path, block: str)
 def test_each_shell_line_of_the_docs_is_one_of_the_manual_or_has_a_reason(path: Path) -> None:
     manual = " ".join(manual_lines())
     for line in shell_lines(path):
-        if not reason_not_here(line):
+        if line.startswith("nightshift "):
+            # tests/integration/test_examples_of_the_help.py runs each command.
+            assert line.split()[1] in COMMANDS, f"{path.name}: there is no such command: {line}"
+        elif not reason_not_here(line):
             command = " ".join(line.split()[:3])
             assert command in manual, f"{path.name}: run it in this test, or add it to NOT_HERE with the reason: {line}"
