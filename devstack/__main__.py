@@ -98,12 +98,15 @@ def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(prog="python -m devstack", description=__doc__)
     commands = found.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    def command(name: str, run: Callable[[Settings, argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
-        made = commands.add_parser(name, help=text, description=text)
+    def command(
+        name: str, run: Callable[[Settings, argparse.Namespace], int], text: str, *, prog: str | None = None
+    ) -> argparse.ArgumentParser:
+        made = commands.add_parser(name, help=text, description=text, prog=prog)
         made.set_defaults(run=run)
         return made
 
-    night = command("run", _run, "start the services, run the next simulated night of a pipeline, show it and its outcome")
+    text = "start the services, run the next simulated night of a pipeline, show it and its outcome"
+    night = command("run", _run, text, prog="nightshift run")
     night.add_argument("pipeline", nargs="?", default="search_ranking")
     night.add_argument("--night", type=parse_day, help="this night (YYYY-MM-DD) instead of the next one")
     night.add_argument("--conf", type=parse_conf, default={}, help='overrides of this run as JSON: {"train": {"epochs": 5}}')
@@ -118,7 +121,7 @@ def parser() -> argparse.ArgumentParser:
     backfill.add_argument("--keep-going", action="store_true", help="continue after a night that failed; the exit code is still 1")
     command("start", _start, "start the services and wait until they are ready")
     command("stop", _stop, "end every process of this installation, and no other")
-    command("status", _status, "say what runs; exit code 3 if nothing does")
+    command("status", _status, "say what runs; exit code 3 if nothing does", prog="nightshift services")
     follow = command("follow", _follow, "show a run's progress and outcome")
     follow.add_argument("pipeline")
     follow.add_argument("run_id", nargs="?", help="default: the newest run")

@@ -69,7 +69,7 @@ SUBSTITUTES = {
 """Parts of lines that run in another form, with the reason."""
 
 REFUSED = {
-    "python -m training.registry rollback": (77, "[rollback.", "one champion only, if no later night was accepted"),
+    "nightshift rollback": (77, "[rollback.", "one champion only, if no later night was accepted"),
 }
 """Beginnings of lines that may be refused: exit code, code of the error, reason."""
 
@@ -226,7 +226,7 @@ def test_lines_of_the_manual_run_in_order_in_a_clean_shell(shell: CleanShell) ->
         assert "decision  " in output(run), output(run)
     assert re.search(r"2026-02-10 .*(accepted|rejected)", output("make backfill"))
     assert re.search(r"2026-02-11 .*(accepted|rejected)", output("make backfill"))
-    assert "champion: " in output("python -m training.registry show")
+    assert "champion: " in output("nightshift show")
     assert "already done" in output("python -m training.stages.train")
     # The flights end in 2013: the last night before now has none. The other two runs have, and started after it, one at a time.
     found = output(runs)

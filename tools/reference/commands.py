@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import Final
 from unittest import mock
 
+from nightshift.console import COMMANDS
 from tools.reference.markdown import code, notice, table
 
 TARGET: Final = re.compile(r"^([a-z-]+):.*## (.*)$", re.MULTILINE)
 MODULES: Final[tuple[tuple[str, tuple[tuple[str, ...], ...]], ...]] = (
     ("nightshift.console", ((),)),
     ("devstack.__main__", ((), ("run",), ("backfill",), ("start",), ("stop",), ("status",), ("follow",), ("env",), ("supervise",))),
+    ("training.starter.command", ((),)),
+    ("training.stages.check_data", ((),)),
     ("nightshift.client.status_command", ((),)),
     ("nightshift.client.runs_command", ((), ("list",), ("show",), ("metrics",), ("start",), ("restore",))),
     ("nightshift.client.logs_command", ((),)),
@@ -44,6 +47,11 @@ MODULES: Final[tuple[tuple[str, tuple[tuple[str, ...], ...]], ...]] = (
     ("tools.reference.__main__", ((),)),
 )
 """Module to the beginnings of a command line that have a help of their own."""
+CONSOLE: Final = "nightshift.console"
+CONSOLE_NAME: Final = "nightshift"
+WITH_SERVER: Final = frozenset(command.with_server for command in COMMANDS.values() if command.with_server)
+"""Modules whose commands have the names of those that work without a server."""
+PROGRAM: Final = re.compile(r"^usage: ((?:python -m [\w.]+|nightshift)(?: [a-z]+)*)", re.MULTILINE)
 STAGES: Final = "python -m training.stages.<stage> REQUEST_URI"
 NIGHTSHIFT: Final = 'Installed by the wheel (`make wheel`). In a checkout, `eval "$(make env)"` puts it on the path.\n\n'
 WIDTH: Final = "100"
@@ -59,6 +67,19 @@ def help_of(module: str, arguments: tuple[str, ...]) -> str:
     return said.getvalue().rstrip()
 
 
+def _section(module: str, arguments: tuple[str, ...]) -> str:
+    """Return the heading, which is the line that a user types, what else starts the command, and its help."""
+    text = help_of(module, arguments)
+    by_module = " ".join(["python -m", module.removesuffix(".__main__").removesuffix(".cli").removesuffix(".command"), *arguments])
+    named = PROGRAM.search(text)
+    if module == CONSOLE:
+        return f"## {CONSOLE_NAME}\n{NIGHTSHIFT}```text\n{text}\n```\n"
+    if named is None or named[1] in (by_module, CONSOLE_NAME):
+        return f"## {by_module}\n```text\n{text}\n```\n"
+    where = " with a server" if module in WITH_SERVER else ""
+    return f"## {named[1]}{where}\nModule: `{by_module}`.\n\n```text\n{text}\n```\n"
+
+
 def page(root: Path) -> str:
     """Return the page."""
     targets = TARGET.findall((root / "Makefile").read_text(encoding="utf-8"))
@@ -69,7 +90,5 @@ def page(root: Path) -> str:
     ]
     for module, lines in MODULES:
         for arguments in lines:
-            name = "nightshift" if module == "nightshift.console" else f"python -m {module.removesuffix('.__main__').removesuffix('.cli')}"
-            note = NIGHTSHIFT if name == "nightshift" else ""
-            parts.append(f"\n## {' '.join([name, *arguments])}\n{note}```text\n{help_of(module, arguments)}\n```\n")
+            parts.append(f"\n{_section(module, arguments)}")
     return "".join(parts)

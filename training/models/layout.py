@@ -1,6 +1,6 @@
 """Says which layout a pipeline's training needs on some devices, without having them.
 
-    python -m training.models.layout SPEC --devices 32xA100-80GB
+    nightshift layout SPEC --devices 32xA100-80GB
 
 The model is built without memory; nothing is trained, and no dataset is read. Exit code 0, or 64 where the file is wrong or no layout fits.
 """
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     found = argparse.ArgumentParser(
-        prog="python -m training.models.layout",
+        prog="nightshift layout",
         description="Says which layout a pipeline's training needs: memory per process, bytes sent, expected time of a step.",
         formatter_class=argparse.RawTextHelpFormatter,
         epilog=example("nightshift layout dags/pipelines/search_ranking.yaml --devices 8xA100-80GB"),

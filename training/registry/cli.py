@@ -1,11 +1,11 @@
 """What was decided about models, and why; and the way back.
 
-    python -m training.registry                                  all models, their champions and canaries
-    python -m training.registry show MODEL [--json]              every decision about one
-    python -m training.registry rollback MODEL [--to VERSION] --reason "..." [--yes]
+    nightshift show                                              all models, their champions and canaries
+    nightshift show MODEL [--json]                               every decision about one
+    nightshift rollback MODEL [--to VERSION] --reason "..." [--yes]
     python -m training.registry check [MODEL] [--repair]         what MLflow says otherwise than the ledger
 
-`python -m training.registry MODEL` is short for `show MODEL`.
+`python -m training.registry show` and `rollback` are the same commands, `python -m training.registry MODEL` is short for `show MODEL`.
 
 Exit codes: 0 done, or no was answered; 1 `check` found differences that it did not set right; 2 the command line is wrong;
 74 database or MLflow do not answer; 77 refused (unknown version, nothing to go back to, another decision was faster).
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    found = argparse.ArgumentParser(prog="python -m training.registry", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    found = argparse.ArgumentParser(prog="nightshift", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     commands = found.add_subparsers(dest="command", required=True, metavar="{show,rollback,check}")
     show = commands.add_parser(
         "show",
@@ -66,7 +66,8 @@ def parser() -> argparse.ArgumentParser:
     back.add_argument("--yes", action="store_true", help="do not ask for confirmation; required where standard input is not a terminal")
     # For `nightshift rollback`, which has it with a server: the same line works on both sides.
     back.add_argument("--wait", action="store_true", help="with --server: end when it is done; without a server it always is")
-    check = commands.add_parser("check", help="compare MLflow with the ledger")
+    # `nightshift check` is another command.
+    check = commands.add_parser("check", prog="python -m training.registry check", help="compare MLflow with the ledger")
     check.add_argument("model", nargs="?", help="name of a model; absent: all")
     check.add_argument("--repair", action="store_true", help="set MLflow right")
     return found

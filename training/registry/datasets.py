@@ -1,10 +1,10 @@
 """The versions of data sets (snapshots) that runs made, and their deprecation.
 
-    python -m training.registry.datasets list [PIPELINE] [--json]
-    python -m training.registry.datasets show PIPELINE VERSION [--json]
-    python -m training.registry.datasets deprecate PIPELINE VERSION --reason "..." [--by USER] [--json]
+    nightshift datasets list [PIPELINE] [--json]
+    nightshift datasets show PIPELINE VERSION [--json]
+    nightshift datasets deprecate PIPELINE VERSION --reason "..." [--by USER] [--json]
 
-`nightshift datasets` asks a server instead where --server or NIGHTSHIFT_SERVER names one; a deprecation is then by the token's user.
+It asks a server instead where --server or NIGHTSHIFT_SERVER names one; a deprecation is then by the token's user.
 
 New runs refuse a deprecated version. Nothing is deleted: models made of it stay, and so do its files, until retention deletes them.
 
@@ -38,9 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    found = argparse.ArgumentParser(
-        prog="python -m training.registry.datasets", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    found = argparse.ArgumentParser(prog="nightshift datasets", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     commands = found.add_subparsers(dest="command", required=True, metavar="{list,show,deprecate}")
     listing = commands.add_parser(
         "list",

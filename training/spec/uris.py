@@ -142,7 +142,8 @@ def _resolved(path: Path, uri: str, environ: Mapping[str, str], problems: list[P
     name = placeholder[1]
     root = environ.get(name, "").strip()
     if not root:
-        hint = f"set {name} to the place that holds {uri[placeholder.end() :].lstrip('/') or 'the data'}: a folder, or s3://bucket/prefix"
+        data = uri[placeholder.end() :].lstrip("/") or "the data"
+        hint = f"set {name} to the place that holds {data}: a folder, or s3://bucket/prefix; on a laptop, `make start` passes it to the services"
         problems.append(Problem(code="uri.unset", message=f"the environment variable {name} is not set", hint=hint, field=dotted(path)))
         return uri
     if not is_place(root):

@@ -1,6 +1,6 @@
 """Checks pipelines' files and, with `--data`, their data, before a night does.
 
-    python -m training.stages.check_data [--data [--as-of 2026-01-31] [--size 256MiB]] FILE...
+    nightshift check [--data [--as-of 2026-01-31] [--size 256MiB]] FILE...
 
 With `--data`, ingest, validate and prepare run on the data of the next run, in a scratch folder: nothing is registered, and no store or
 ledger is touched. Of a table larger than `--size`, some files are read, spread evenly over the window; a single file is read whole.

@@ -201,7 +201,9 @@ def started(client: Client, options: argparse.Namespace, run: Run) -> int:
     if options.json:
         print_json(run)
     else:
-        sys.stdout.write("".join(f"{line}\n" for line in run_lines(run)) if options.wait else f"{run.id}  {run.state}\n")
+        # The stages were shown while they ended.
+        lines = ["", *head_lines(run)] if options.wait else [f"{run.id}  {run.state}"]
+        sys.stdout.write("".join(f"{line}\n" for line in lines))
     return 1 if run.state == "failed" else 0
 
 
@@ -222,6 +224,11 @@ class _Progress:
 
 def run_lines(run: Run) -> list[str]:
     """Return a run with its stages, in words."""
+    return [*head_lines(run), "", *[stage_line(stage) for stage in run.stages]]
+
+
+def head_lines(run: Run) -> list[str]:
+    """Return a run without its stages, in words."""
     lines = {
         "run": run.id,
         "state": run.state + (f": {run.note}" if run.note else ""),
@@ -231,7 +238,7 @@ def run_lines(run: Run) -> list[str]:
     }
     if run.parameters:
         lines["given"] = json.dumps(run.parameters, sort_keys=True)
-    return [f"{name + ':':<9}{value}" for name, value in lines.items()] + ["", *[stage_line(stage) for stage in run.stages]]
+    return [f"{name + ':':<9}{value}" for name, value in lines.items()]
 
 
 def stage_line(stage: Stage) -> str:

@@ -1,10 +1,10 @@
 """Checkpoints by name: which there are, and one as a file of safetensors.
 
-    python -m training.engine.checkpoint list PIPELINE [RUN] [--json]
-    python -m training.engine.checkpoint export PIPELINE RUN NAME FILE.safetensors [--what module|best|all] [--force]
+    nightshift checkpoints list PIPELINE [RUN] [--json]
+    nightshift checkpoints export PIPELINE RUN NAME FILE.safetensors [--what module|best|all] [--force]
 
-    python -m training.engine.checkpoint restore PIPELINE RUN NAME
-    python -m training.engine.checkpoint import PIPELINE RUN FILE.safetensors
+    nightshift checkpoints restore PIPELINE RUN NAME
+    nightshift checkpoints import PIPELINE RUN FILE.safetensors
 
 `nightshift checkpoints list` asks a server instead where --server or NIGHTSHIFT_SERVER names one.
 `restore` and `import` print the conf of a trigger: its training begins at the checkpoint, or at step 0 with the file's weights.
@@ -52,9 +52,7 @@ def _chosen(options: argparse.Namespace) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    found = argparse.ArgumentParser(
-        prog="python -m training.engine.checkpoint", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    found = argparse.ArgumentParser(prog="nightshift checkpoints", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     commands = found.add_subparsers(dest="command", required=True, metavar="{list,export,restore,import}")
     listed = commands.add_parser(
         "list",

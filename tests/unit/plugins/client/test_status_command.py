@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import webbrowser
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,6 +16,8 @@ from fastapi.responses import JSONResponse
 from sqlalchemy import update
 
 from nightshift.client import logs_command, open_command, runs_command, status_command
+from nightshift.client.client import Client
+from nightshift.queries.records import Run
 from tests.unit.plugins.client.test_client import Server
 from tests.unit.plugins.seeded_installation import DONE
 from training.engine.checkpoint.catalog import named
@@ -143,3 +146,20 @@ def test_restore_starts_a_run_whose_training_begins_at_the_checkpoint(capsys: py
     run = json.loads(output[output.index("{\n") :])
     wanted = StoreUri(named(Store(str(home_folder() / "store")), "search_ranking", DONE, "epoch_3").uri).digest
     assert run["parameters"]["train"] == {"from_checkpoint": wanted, "learning_rate": 0.5}
+
+
+@pytest.mark.usefixtures("server")
+def test_a_start_that_waits_shows_each_stage_once_and_then_the_outcome(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def two_looks(client: Client, id: str, *, each: Callable[[Run], None]) -> Run:
+        run = client.run(RUN)
+        each(run)
+        each(run)
+        return run
+
+    monkeypatch.setattr(Client, "wait", two_looks)
+    assert runs_command.main(["start", "search_ranking", "--wait"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in lines if line.startswith("train")] == [["train", "success"]]
+    assert lines.index("state:   success") > lines.index(next(line for line in lines if line.startswith("train")))

@@ -98,7 +98,8 @@ def test_unset_variables_are_all_named_with_what_to_set_them_to(flights: Pipelin
         resolve_uris(flights, {"FLIGHTS_URI": " "})
     assert [problem.render("flight_delay") for problem in caught.value.problems] == [
         f"flight_delay: {field}: [uri.unset] the environment variable FLIGHTS_URI is not set "
-        f"(set FLIGHTS_URI to the place that holds {file}: a folder, or s3://bucket/prefix)"
+        f"(set FLIGHTS_URI to the place that holds {file}: a folder, or s3://bucket/prefix; on a laptop, "
+        "`make start` passes it to the services)"
         for field, file in [
             ("data.source.uri", "flights.csv"),
             ("data.features[0].uri", "weather.csv"),
