@@ -143,7 +143,10 @@ def _resolved(path: Path, uri: str, environ: Mapping[str, str], problems: list[P
     root = environ.get(name, "").strip()
     if not root:
         data = uri[placeholder.end() :].lstrip("/") or "the data"
-        hint = f"set {name} to the place that holds {data}: a folder, or s3://bucket/prefix; on a laptop, `make start` passes it to the services"
+        hint = (
+            f"set {name} to the place that holds {data}: a folder, or s3://bucket/prefix; "
+            "on a laptop, `make start` passes it to the services"
+        )
         problems.append(Problem(code="uri.unset", message=f"the environment variable {name} is not set", hint=hint, field=dotted(path)))
         return uri
     if not is_place(root):
