@@ -153,7 +153,7 @@ def _by_value(
     num = len(values.names)
     labels, scores, groups = rows.labels, rows.scores, rows.groups
     if not is_own and np.isfinite(scores).all():
-        found = metric_of(primary).part_values(rows, values.codes.astype(np.int64), values.support)
+        found = metric_of(primary).part_values(rows, values.codes, values.support)
         if found is not None:
             return found
     numbers = np.flatnonzero(values.codes >= 0)

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,7 +87,7 @@ class Metric(ABC):
         found = values[0] - values[1]
         return resampled_means(found[np.isfinite(found)][:, None], seed)[:, 0]
 
-    def part_values(self, rows: Rows, codes: NDArray[np.int64], support: NDArray[np.int64]) -> Floats | None:
+    def part_values(self, rows: Rows, codes: NDArray[np.integer[Any]], support: NDArray[np.int64]) -> Floats | None:
         """Return the metric of each part of the rows by one pass, [parts]; None where there is no way but part by part.
 
         Args:
@@ -145,7 +145,7 @@ class CalledMetric(Metric):
     def value(self, rows: Rows) -> float:
         return float(self._function(rows.labels, rows.scores, rows.groups))
 
-    def part_values(self, rows: Rows, codes: NDArray[np.int64], support: NDArray[np.int64]) -> Floats | None:
+    def part_values(self, rows: Rows, codes: NDArray[np.integer[Any]], support: NDArray[np.int64]) -> Floats | None:
         return None
 
     def differences(self, new: Rows, old: Rows, seed: int) -> Floats:

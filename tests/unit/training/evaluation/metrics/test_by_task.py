@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, f1_score, ndcg_score, roc_auc_score
 
 from training.evaluation.bootstrap.paired import compare
-from training.evaluation.metrics.auc import roc_area, roc_area_by, weighted_precision_area, weighted_roc_area
+from training.evaluation.metrics.auc import roc_area, roc_area_by, roc_influence, weighted_precision_area, weighted_roc_area
 from training.evaluation.metrics.by_task import metric_value, score_metrics
 from training.evaluation.metrics.language import bits_per_byte, perplexity
 from training.evaluation.metrics.ranking import group_ndcg, group_recall, group_reciprocal_rank
@@ -85,12 +87,29 @@ def test_weighted_average_precision_with_ties_is_that_of_a_plain_reference() -> 
 
 def test_area_by_slice_is_that_of_each_slice_alone() -> None:
     labels, scores = (RNG.random(300) < 0.4).astype(float), RNG.integers(0, 20, 300).astype(float)
-    codes = RNG.integers(0, 4, 300)
+    codes = RNG.integers(-1, 4, 300).astype(np.int16)
     labels[codes == 2] = 1.0
-    found = roc_area_by(labels, scores, codes, 6)
+    found = roc_area_by(labels, scores, codes, np.bincount(codes[codes >= 0], minlength=6))
     assert found[[0, 1, 3]] == pytest.approx([roc_auc_score(labels[codes == n], scores[codes == n]) for n in (0, 1, 3)])
     assert np.isnan(found[[2, 4, 5]]).all()
     assert roc_area(labels, scores) == pytest.approx(roc_auc_score(labels, scores))
+
+
+def test_areas_hold_few_bytes_of_each_row() -> None:
+    num = 200_000
+    labels, scores, codes = (RNG.random(num) < 0.1).astype(float), RNG.random(num), np.zeros(num, dtype=np.int16)
+    codes[: num // 2] = 1
+    limits: list[tuple[Callable[[], object], int]] = [
+        (lambda: roc_area(labels, scores), 40),
+        (lambda: roc_area_by(labels, scores, codes, np.array([num // 2, num // 2])), 50),
+        (lambda: roc_influence(labels, scores), 70),
+    ]
+    for measured, bytes_per_row in limits:
+        tracemalloc.start()
+        measured()
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < bytes_per_row * num, (peak / num, bytes_per_row)
 
 
 def test_recall_is_the_share_of_positives_among_the_first() -> None:
