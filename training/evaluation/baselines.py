@@ -56,7 +56,7 @@ class Naive:
     about: str
     """In words, for the report."""
     scores: Floats
-    """[n], or [n, classes]"""
+    """[n], or [n, classes]; of a constant, one value stands for all rows."""
     coverage: float = 1.0
     """Share of the rows that its own rule has a value for; the others have the mean of the training labels."""
 
@@ -115,32 +115,42 @@ def naive_record(spec: PipelineSpec, splits: Splits, candidate: Floats, metrics:
     if why is not None:
         return _baselines(why_none=why)
     history = History.of(spec, splits.frame, splits.labels, splits.event_us)
-    numbers = {"validation": splits.validation, "test": splits.test}
-    by_split = {name: naive_scores(spec, splits, history, rows) for name, rows in numbers.items()}
-    unknown = next((name for name, found in by_split.items() if not found), None)
-    if unknown is not None:
-        return _baselines(why_none=f"no training label was known when the first {unknown} row was decided")
-    rules, group = spec.evaluate, spec.data.group
-    measures = {name: Measures(rules, splits.rows(rows, group), seed=spec.train.seed, lenient=True) for name, rows in numbers.items()}
-    chosen_by = {naive.name: measures["validation"].primary(naive.scores) for naive in by_split["validation"]}
+    chosen_by = _primary_by_name(spec, splits, history)
+    of_test = naive_scores(spec, splits, history, splits.test) if chosen_by else []
+    if not of_test:
+        return _baselines(why_none=f"no training label was known when the first {'test' if chosen_by else 'validation'} row was decided")
+    measures = _measures(spec, splits, splits.test)
     found = tuple(
         NaiveBaseline(
             name=naive.name,
             about=naive.about,
             coverage=naive.coverage,
             validation=chosen_by.get(naive.name, float("nan")),
-            metrics=measures["test"].metrics(naive.scores),
+            metrics=measures.metrics(naive.scores),
         )
-        for naive in by_split["test"]
+        for naive in of_test
     )
     warnings = _season_warnings(spec, history, found)
-    best = best_of(found, rules.primary)
+    best = best_of(found, spec.evaluate.primary)
     if best is None:
         return _baselines(found=found, warnings=warnings)
-    scores = next(naive.scores for naive in by_split["test"] if naive.name == best.name)
-    comparison = Comparison.model_validate(measures["test"].compare(candidate, scores))
+    scores = next(naive.scores for naive in of_test if naive.name == best.name)
+    comparison = Comparison.model_validate(measures.compare(candidate, scores))
     worse = tuple(name for name, value in best.metrics.items() if _is_worse(name, metrics.get(name), value))
     return _baselines(found=found, warnings=warnings, best=best.name, comparison=comparison, worse=worse)
+
+
+def _primary_by_name(spec: PipelineSpec, splits: Splits, history: History) -> dict[str, float]:
+    """Return the primary metric of each baseline on the validation rows, by which the best one is chosen; empty: there is none."""
+    found = naive_scores(spec, splits, history, splits.validation)
+    if not found:
+        return {}
+    measures = _measures(spec, splits, splits.validation)
+    return {naive.name: measures.primary(naive.scores) for naive in found}
+
+
+def _measures(spec: PipelineSpec, splits: Splits, numbers: Ints) -> Measures:
+    return Measures(spec.evaluate, splits.rows(numbers, spec.data.group), seed=spec.train.seed, lenient=True)
 
 
 def _baselines(
@@ -259,14 +269,14 @@ def _of_classes(shares: Floats, num_rows: int, *, is_binary: bool) -> list[Naive
         ("majority_class", "the most frequent class of the training rows", likeliest),
     )
     return [
-        Naive(name=name, about=about, scores=np.full(num_rows, row[1]) if is_binary else np.tile(row, (num_rows, 1)))
+        Naive(name=name, about=about, scores=np.broadcast_to(row[1], num_rows) if is_binary else np.broadcast_to(row, (num_rows, len(row))))
         for name, about, row in both
     ]
 
 
 def _of_numbers(labels: Floats, num_rows: int) -> Iterator[Naive]:
-    yield Naive(name="mean", about="the mean of the training labels", scores=np.full(num_rows, labels.mean()))
-    yield Naive(name="median", about="the median of the training labels", scores=np.full(num_rows, np.median(labels)))
+    yield Naive(name="mean", about="the mean of the training labels", scores=np.broadcast_to(labels.mean(), num_rows))
+    yield Naive(name="median", about="the median of the training labels", scores=np.broadcast_to(np.median(labels), num_rows))
 
 
 def _of_series(spec: PipelineSpec, history: History, target: Ints, *, mean: float) -> Iterator[Naive]:
