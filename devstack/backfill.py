@@ -13,11 +13,11 @@ from typing import Final
 from zoneinfo import ZoneInfo
 
 from devstack.airflow_api import AirflowApi
-from devstack.environment import require_noted_places
 from devstack.keeping import Keeper
 from devstack.lifecycle import api, start
 from devstack.night import Say, checked_spec, past_runs, run_one, wait_parsed, written_at
 from devstack.nights import BadDayError, next_night
+from devstack.noted_places import require_noted_places
 from devstack.stopping import stopped_services_named
 from devstack.summary import number, stage_result
 from devstack.switching import switched_on

@@ -14,24 +14,20 @@ import secrets
 import shlex
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
 from devstack.locking import locked
 from devstack.processes import MARK
-from nightshift.airflow_ext.holds import is_in_use
 from nightshift.json_files import read_object
 from nightshift.settings import Settings
-from nightshift.sources import FILE as SOURCES_FILE
-from nightshift.sources import is_source_name, noted_places, places_in, with_noted_places
+from nightshift.sources import places_in, with_noted_places
 from training.contracts import sha256_hex
 from training.errors import DeniedError, NightshiftError, shown
 from training.installation import MODEL_PATH, PYTHON_PATH, Variable
 from training.runtime.provenance import source_version
-from training.spec import PipelineSpec
-from training.spec.uris import PLACEHOLDER_RULE, names_of_places
+from training.spec.uris import PLACEHOLDER_RULE
 
 USERNAME: Final = "admin"
 """Starts the runs; the same name is MLflow's account."""
@@ -83,7 +79,7 @@ QUIET_WARNINGS: Final = ",".join(
 
 _SECRET = re.compile(r"[!-~]+( [!-~]+)*")
 _FERNET_KEY = re.compile(r"[A-Za-z0-9_-]{43}=")
-_PLACEHOLDER = re.compile(rf"\$\{{({PLACEHOLDER_RULE})\}}", re.ASCII)
+PLACEHOLDER = re.compile(rf"\$\{{({PLACEHOLDER_RULE})\}}", re.ASCII)
 
 
 def airflow_home(settings: Settings) -> Path:
@@ -315,58 +311,6 @@ def service_environment(settings: Settings) -> dict[str, str]:
     return {name: value for name, value in wanted.items() if name not in places}
 
 
-def note_places(settings: Settings, say: Callable[[str], None]) -> None:
-    """Note where this command's environment says that data is, for all later runs; a variable that is set to nothing is forgotten.
-
-    Raises:
-        NightshiftError: `services.busy`, another command runs nights of a pipeline whose place would change; nothing is noted then.
-    """
-    with _sources_locked(settings) as path:
-        before = noted_places(settings.home)
-        forgotten = {name for name, value in os.environ.items() if is_source_name(name) and not value.strip()}
-        kept = {name: value for name, value in before.items() if name not in forgotten}
-        wanted = {SHOP: shop_root(settings).as_uri(), **kept, **places_in(os.environ)}
-        if wanted == before:
-            return
-        changed = {name: value for name, value in sorted(before.items()) if value != wanted.get(name)}
-        _require_unused(settings, changed)
-        write_private(path, json.dumps(wanted, indent=1, sort_keys=True))
-    for name, value in changed.items():
-        say(f"{name} is now {wanted.get(name, 'not set')} (before: {value}), from the next run on")
-
-
-def require_noted_places(settings: Settings, spec: PipelineSpec) -> None:
-    """Return if the next run of a pipeline reads the places that this command's environment names. Call it with the DAG switched on.
-
-    Raises:
-        NightshiftError: `services.busy`, another command has noted another place in the meantime.
-    """
-    with _sources_locked(settings):
-        noted = {SHOP: shop_root(settings).as_uri(), **noted_places(settings.home)}
-    for name, value in places_in(environment(settings)).items():
-        if noted.get(name) != value and name in names_of_places(spec):
-            message = f"another command has set {name} to {noted.get(name)!r} a moment ago; this one has {value!r}"
-            raise NightshiftError("services.busy", message, hint="repeat the command once the other one has ended")
-
-
-@contextmanager
-def _sources_locked(settings: Settings) -> Iterator[Path]:
-    path = settings.home / SOURCES_FILE
-    with locked(path.with_suffix(".lock")):
-        yield path
-
-
-def _require_unused(settings: Settings, changed: Iterable[str]) -> None:
-    """Return if no command that lives runs nights with these places: a backfill's nights all read the same ones."""
-    for name in changed:
-        for path in sorted(settings.pipelines_path.glob("*.yaml")):
-            text = path.read_text(encoding="utf-8", errors="replace")
-            if name in _PLACEHOLDER.findall(text) and is_in_use(settings.home, path.stem):
-                message = f"{name} cannot change: another command runs nights of {path.stem}, which read it"
-                hint = f"wait until that command has ended, or unset {name} in this shell to use the same place"
-                raise NightshiftError("services.busy", message, hint=hint)
-
-
 def digests(settings: Settings) -> dict[str, str]:
     """Return a digest, by name, of each setting and of the code that running services hold: where one differs, they are old."""
     # Of the variables that pipelines name, services hold those that are not a place of data: webhooks.
@@ -381,7 +325,7 @@ def digests(settings: Settings) -> dict[str, str]:
 
 def _named_in_pipelines(settings: Settings) -> set[str]:
     texts = (path.read_text(encoding="utf-8", errors="replace") for path in settings.pipelines_path.glob("*.yaml"))
-    return {name for text in texts for name in _PLACEHOLDER.findall(text)}
+    return {name for text in texts for name in PLACEHOLDER.findall(text)}
 
 
 def _plugins_version(folder: Path) -> str:

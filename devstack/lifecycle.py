@@ -16,8 +16,9 @@ import httpx
 from devstack.airflow_api import AirflowApi
 from devstack.announcing import Awaited
 from devstack.components import components, note_database_is_current, ports
-from devstack.environment import USERNAME, airflow_url, credentials, digests, environment, note_places, prepare_home
+from devstack.environment import USERNAME, airflow_url, credentials, digests, environment, prepare_home
 from devstack.locking import START_LOCK, locked
+from devstack.noted_places import note_places
 from devstack.places import require_home, require_places
 from devstack.ports import require_free
 from devstack.processes import MARK, Mark, wait_gone

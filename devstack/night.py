@@ -11,10 +11,11 @@ from typing import Final
 from devstack.airflow_api import AirflowApi
 from devstack.announcing import Awaited
 from devstack.demo import make_data
-from devstack.environment import dags_path, environment, require_noted_places
+from devstack.environment import dags_path, environment
 from devstack.keeping import Keeper
 from devstack.lifecycle import api, start
 from devstack.nights import RUN_ID_PREFIX, Night, PastRun, next_night
+from devstack.noted_places import require_noted_places
 from devstack.parsing import ParseLimit
 from devstack.places import require_home
 from devstack.progress import Follower

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from nightshift.execution.kubernetes.config import Cluster
-from nightshift.execution.kubernetes.manifests import Launch, job_manifest, member_template, pod_manifest
+from nightshift.execution.kubernetes.launch import Launch
+from nightshift.execution.kubernetes.manifests import job_manifest, member_template, pod_manifest
 from tests.kubernetes.cluster_installation import kubectl
 
 FOLDER: Final = Path(__file__).resolve().parents[1] / "unit" / "plugins" / "execution" / "kubernetes" / "recordings"

@@ -29,7 +29,8 @@ from training.data.encoders import (
     logarithms,
     numbers,
 )
-from training.data.exact_sums import ExactMoments, ExactSum
+from training.data.exact_moments import ExactMoments
+from training.data.exact_sums import ExactSum
 from training.data.frames import FIRST_INEXACT
 from training.data.quantiles import Quantiles
 from training.data.value_numbers import ValueNumbers, infinite

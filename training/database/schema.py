@@ -61,9 +61,9 @@ class LedgerDecision(Base):
     version: Mapped[str] = mapped_column(String(32))
     """The registry's version number."""
     action: Mapped[str] = mapped_column(String(32))
-    """What moved: see `training.registry.ledger.ACTIONS`."""
+    """What moved: see `training.registry.ledger_entries.ACTIONS`."""
     outcome: Mapped[str] = mapped_column(String(32))
-    """See `training.registry.ledger.OUTCOMES`."""
+    """See `training.registry.ledger_entries.OUTCOMES`."""
     reasons: Mapped[list[Any]] = mapped_column(JSON)
     """`registry.verdicts.ReasonJson` each."""
     evidence: Mapped[dict[str, Any]] = mapped_column(JSON)
@@ -85,7 +85,7 @@ class ModelStanding(Base):
 
     model: Mapped[str] = mapped_column(String(63), primary_key=True)
     champion: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
-    """See `training.registry.ledger.AliasHolder`."""
+    """See `training.registry.ledger_entries.AliasHolder`."""
     canary: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     revision: Mapped[int] = mapped_column(BigInteger)
 

@@ -10,7 +10,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import torch
@@ -28,6 +28,7 @@ from training.engine.optim import MAX_GRAD_NORM, Schedule, ScheduledOptimizer
 from training.engine.optimizers import OptimizerSettings
 from training.engine.parallel.strategy import Strategy, SumLoss
 from training.engine.precision import LossScale
+from training.engine.progress import Progress
 from training.engine.replicas import ReplicaCheck
 from training.engine.stragglers import Straggler, StragglerCheck
 from training.engine.tracking import Tracker
@@ -45,49 +46,6 @@ OPTIMIZER: Final = "optimizer/"
 
 Judge = Callable[[int, float], bool]
 """(epochs done, validation loss) to whether training is to end here: what a search for settings prunes by."""
-
-
-@dataclass(kw_only=True)
-class Progress:
-    """Where a training stands; with the tensors, all that a checkpoint holds."""
-
-    step: int = 0
-    """Optimizer steps done."""
-    epoch: int = 0
-    """Epochs done."""
-    best_epoch: int = 0
-    best_loss: float = math.inf
-    history: list[dict[str, float]] = field(default_factory=list)
-    epoch_loss: float = 0.0
-    """Sum of this rank-0 epoch's losses so far, over all ranks' units, each times its weight."""
-    loss_scale: LossScale | None = None
-    """Only of a training in fp16."""
-
-    def to_json(self) -> Position:
-        position = Position(
-            step=self.step,
-            epoch=self.epoch,
-            best_epoch=self.best_epoch,
-            best_loss=None if math.isinf(self.best_loss) else self.best_loss,
-            history=self.history,
-            epoch_loss=self.epoch_loss,
-        )
-        if self.loss_scale is not None:
-            position["loss_scale"] = self.loss_scale.to_json()
-        return position
-
-    @classmethod
-    def from_json(cls, values: Position) -> Progress:
-        best_loss = values["best_loss"]
-        return cls(
-            step=values["step"],
-            epoch=values["epoch"],
-            best_epoch=values["best_epoch"],
-            best_loss=math.inf if best_loss is None else best_loss,
-            history=values["history"],
-            epoch_loss=values["epoch_loss"],
-            loss_scale=LossScale(**values["loss_scale"]) if "loss_scale" in values else None,
-        )
 
 
 @dataclass(frozen=True, kw_only=True)

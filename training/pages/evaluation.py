@@ -14,6 +14,7 @@ from training.evaluation.metrics.per_class import ByClass
 from training.evaluation_record import EvaluationRecord
 from training.format import breakable, brief, moment, number, percent, signed
 from training.pages import evaluation_view as view
+from training.pages.checks_view import checks
 from training.pages.evaluation_links import Link
 from training.pages.plots import history_plot
 from training.pages.templates import FOLDER, template_environment
@@ -61,7 +62,7 @@ def render_report(page: EvaluationPage) -> bytes:
         "slices": view.slices(record, rules, primary),
         "fairness": view.fairness(record, rules),
         "latency": view.latency(record, rules),
-        "checks": view.checks(record, rules, () if page.decision is None else page.decision.reasons),
+        "checks": checks(record, rules, () if page.decision is None else page.decision.reasons),
         "importance": view.importance(record),
         "plots": {title: Markup(svg) for title, svg in page.plots.items()},  # noqa: S704 - drawn by training.pages.plots
         "history": Markup(history_plot(page.history)) if page.history else None,  # noqa: S704 - as above

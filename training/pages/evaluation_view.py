@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from training.contracts import Scalar
 from training.evaluation_record import (
     Baselines,
     Comparison,
-    Drift,
     EvaluationRecord,
     LabelCounts,
-    Leakage,
     NaiveBaseline,
-    Overlap,
     Slice,
 )
 from training.format import brief, finite, number, percent, signed
@@ -64,13 +61,14 @@ def decision(made: Decision | CanaryVerdict | None) -> Row | None:
     is_waiting = made.outcome == "waiting"
     order = ["bad", "ask", "warn", "good"]
     badges = sorted(
-        ((reason, _badge(reason, is_waiting=is_waiting)) for reason in made.reasons), key=lambda pair: order.index(pair[1].look)
+        ((reason, badge_of(reason, is_waiting=is_waiting)) for reason in made.reasons), key=lambda pair: order.index(pair[1].look)
     )
     gates = [{"gate": reason.gate, "words": reason.words, **badge._asdict()} for reason, badge in badges]
     return {"words": words, "look": look, "mark": mark, "gates": gates}
 
 
-def _badge(reason: Reason, *, is_waiting: bool = False) -> Badge:
+def badge_of(reason: Reason, *, is_waiting: bool = False) -> Badge:
+    """Return the verdict of a gate; of a canary that waits, what it still lacks is not a failure."""
     # A required approval is not a failure, but nothing is promoted before it.
     is_passed = reason.passed and reason.gate != "approval"
     if is_waiting and not is_passed and reason.severity == "fail":
@@ -298,51 +296,6 @@ def latency(record: EvaluationRecord, rules: Evaluate) -> list[Row]:
         cells = [_limited(name, value, limit if batch == "1" else None) for name, value, limit in both]
         rows.append({"batch": batch, "cells": cells, "rows_per_second": found.rows_per_second})
     return rows
-
-
-def checks(record: EvaluationRecord, rules: Evaluate, reasons: Iterable[Reason]) -> list[Row]:
-    """Return what is wrong with results that look good, each with the verdict of the gate of its name, if that one spoke."""
-    found = record.checks
-    if found is None or not found.model_fields_set:
-        return []
-    verdicts = {reason.gate: _badge(reason) for reason in reasons}
-    rows: list[Row] = [
-        {"name": "leakage", "words": _leakage(found.leakage), "limit": f"below {brief(rules.checks.leakage)}"},
-        {
-            "name": "overlap",
-            "words": _overlap(found.overlap),
-            "limit": "no limit" if rules.checks.overlap is None else f"at most {percent(rules.checks.overlap)}",
-        },
-        {"name": "drift", "words": _drift(found.drift), "limit": f"at most {brief(rules.checks.drift)}"},
-        {"name": "constant", "words": _constant(found.constant), "limit": "not constant"},
-    ]
-    return [{**row, "badge": verdicts.get(str(row["name"]))} for row in rows]
-
-
-def _leakage(found: Leakage | None) -> str:
-    if found is None:
-        return "no feature alone could be measured against the label"
-    return f"the strongest feature alone is {found.feature}: it ranks the labels with {brief(found.value)}"
-
-
-def _overlap(found: Overlap | None) -> str:
-    if found is None:
-        return "not measured: no entities are known"
-    names = ", ".join(found.entities)
-    of = "" if found.num_test is None else f" of {number(found.num_test)}"
-    return f"{percent(found.share)}{of} test entities{f' ({names})' if names else ''} were trained on too"
-
-
-def _drift(found: Drift | None) -> str:
-    if found is None:
-        return "not measured: there is no champion's prediction to compare with"
-    return f"population stability index of the predictions against the champion's: {brief(found.psi)}"
-
-
-def _constant(found: bool | None) -> str:
-    if found is None:
-        return "not measured"
-    return "every prediction is the same" if found else "the predictions differ"
 
 
 def importance(record: EvaluationRecord) -> Row:

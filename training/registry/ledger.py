@@ -3,113 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from sqlalchemy import Row, delete, select, update
+from sqlalchemy import delete, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
-from training.contracts import MAX_CLOCK_SKEW, canonical_json, json_number, sha256_hex
+from training.contracts import MAX_CLOCK_SKEW
 from training.database.connect import connect, database_faults
 from training.database.schema import LedgerDecision, ModelStanding, RegistryOutbox
 from training.errors import DeniedError
-from training.registry.verdicts import ReasonJson
-
-ACTIONS: Final = ("promoted", "canary", "canary_ended", "rolled_back", "recorded")
-"""New champion; new canary; canary ended; champion rolled back to an earlier version; nothing moved."""
-OUTCOMES: Final = (
-    *("accepted", "rejected", "needs_approval"),
-    *("approved", "declined", "expired", "superseded", "bypassed", "stale"),
-    "rolled_back",
+from training.registry.ledger_entries import (
+    ACTIONS,
+    OUTCOMES,
+    REQUEST,
+    AliasHolder,
+    Entry,
+    ModelAliases,
+    Move,
+    Pending,
+    columns_of,
+    decision_key,
+    entry_of,
+    holder_of,
+    with_zone,
 )
-"""Of a candidate or a canary; of a request for approval; of a person's order."""
+
+__all__ = [
+    "ACTIONS",
+    "OUTCOMES",
+    "REQUEST",
+    "AliasHolder",
+    "Entry",
+    "Ledger",
+    "ModelAliases",
+    "Move",
+    "Pending",
+    "check_as_of",
+    "decision_key",
+    "locked_standing",
+    "open_request_rows",
+]
+
 PAGE_ROWS: Final = 100
-REQUEST: Final = "needs_approval"
 SEATED: Final[Mapping[str, str]] = {"promoted": "became champion", "canary": "became canary", "rolled_back": "is champion again"}
 """Actions that give a version an alias, in words."""
 MOVED: Final[Mapping[str, str]] = {**SEATED, "canary_ended": "was settled as canary"}
 """Actions that move the standing, in words: what was measured against it before can no longer be approved."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AliasHolder:
-    """A version that holds an alias."""
-
-    version: str
-    weights_digest: str
-    model_uri: str
-    """The model artifact's manifest in the store."""
-    as_of: str
-    bounds: Mapping[str, Sequence[str]]
-    """Split to [start, end] of the rows it was made with."""
-    semantic_version: str = ""
-    since: str = ""
-    """When it took the alias, ISO 8601; empty for holders from before this field existed."""
-    decision_key: str = ""
-    """Of the decision about its own evaluation."""
-    artifact_digest: str = ""
-    """SHA-256 of the list of the files in MLflow's registry, for `load_verified`; empty for versions that were registered without one."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ModelAliases:
-    """The versions that hold a model's aliases."""
-
-    model: str
-    champion: AliasHolder | None = None
-    canary: AliasHolder | None = None
-    revision: int = 0
-    """How often the standing has moved; 0: never."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Move:
-    """A standing to move to, from the revision that the decision was made against."""
-
-    champion: AliasHolder | None
-    canary: AliasHolder | None
-    expected_revision: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
-    """One decision."""
-
-    model: str
-    key: str
-    version: str
-    action: str
-    outcome: str
-    reasons: Sequence[ReasonJson]
-    evidence: Mapping[str, Any]
-    decided_by: str
-    decided_at: datetime = field(default_factory=lambda: datetime.now(UTC))
-    semantic_version: str = ""
-    request_key: str | None = None
-    """Key of the request for approval that this one ends."""
-    revision: int | None = None
-    """Of the standing after the move; None where this decision moved nothing. The ledger fills it in."""
-    deleted_at: datetime | None = None
-    """When retention deleted the version's weights; None while they are kept."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Pending:
-    """An update that MLflow does not have yet, or a writer's note that it works at one."""
-
-    number: int
-    model: str
-    is_note: bool
-    since: datetime
-    key: str = ""
-    """Of the decision; empty for a note."""
-
-
-def decision_key(*parts: str) -> str:
-    """Return the idempotency key of a decision: of a candidate (model, weights' digest, evaluation's digest)."""
-    return sha256_hex(canonical_json(list(parts)))
 
 
 class Ledger:
@@ -129,13 +71,13 @@ class Ledger:
             row = session.get(ModelStanding, model)
             if row is None:
                 return ModelAliases(model=model)
-            return ModelAliases(model=model, champion=_holder(row.champion), canary=_holder(row.canary), revision=row.revision)
+            return ModelAliases(model=model, champion=holder_of(row.champion), canary=holder_of(row.canary), revision=row.revision)
 
     def history(self, model: str) -> list[Entry]:
         """Return all decisions about `model`, oldest first."""
         with database_faults(), Session(self._engine) as session:
             rows = session.scalars(select(LedgerDecision).where(LedgerDecision.model == model).order_by(LedgerDecision.id))
-            return [_entry(row) for row in rows]
+            return [entry_of(row) for row in rows]
 
     def outline(self, model: str, *, outcome: str | None = None) -> list[Entry]:
         """Return all decisions about `model`, oldest first, without their evidence: 3 KB of JSON each, most of the time of `history`.
@@ -148,7 +90,7 @@ class Ledger:
         if outcome is not None:
             asked = asked.where(LedgerDecision.outcome == outcome)
         with database_faults(), Session(self._engine) as session:
-            return [_entry(row, evidence={}) for row in session.execute(asked)]
+            return [entry_of(row, evidence={}) for row in session.execute(asked)]
 
     def newest_first(self, model: str) -> Iterator[Entry]:
         """Yield the decisions about `model`, newest first, read in pages: a caller that stops early reads little of a long history."""
@@ -157,7 +99,7 @@ class Ledger:
             asked = select(LedgerDecision).where(LedgerDecision.model == model).order_by(LedgerDecision.id.desc()).limit(PAGE_ROWS)
             with database_faults(), Session(self._engine) as session:
                 rows = list(session.scalars(asked if below is None else asked.where(LedgerDecision.id < below)))
-                page = [_entry(row) for row in rows]
+                page = [entry_of(row) for row in rows]
                 below = rows[-1].id if rows else None
             yield from page
             if len(page) < PAGE_ROWS:
@@ -179,18 +121,18 @@ class Ledger:
         """Return the decision with this key."""
         with database_faults(), Session(self._engine) as session:
             row = _known(session, model, key)
-            return None if row is None else _entry(row)
+            return None if row is None else entry_of(row)
 
     def ending_of(self, model: str, request_key: str) -> Entry | None:
         """Return the decision that answered or ended a request for approval, None while it is open."""
         with database_faults(), Session(self._engine) as session:
             row = session.scalar(_endings(model, request_key))
-            return None if row is None else _entry(row)
+            return None if row is None else entry_of(row)
 
     def open_requests(self, model: str) -> list[Entry]:
         """Return the requests for approval that nothing has ended, oldest first."""
         with database_faults(), Session(self._engine) as session:
-            return [_entry(row) for row in open_request_rows(session, model)]
+            return [entry_of(row) for row in open_request_rows(session, model)]
 
     def add_note(self, model: str) -> int:
         """Note in the outbox that a process updates MLflow for `model`; return the note's number."""
@@ -207,9 +149,7 @@ class Ledger:
             if model is not None:
                 rows = rows.where(RegistryOutbox.model == model)
             return [
-                Pending(
-                    number=row.id, model=row.model, is_note=not row.decision_key, since=_with_zone(row.created_at), key=row.decision_key
-                )
+                Pending(number=row.id, model=row.model, is_note=not row.decision_key, since=with_zone(row.created_at), key=row.decision_key)
                 for row in session.scalars(rows)
             ]
 
@@ -239,18 +179,18 @@ class Ledger:
             standing = locked_standing(session, entry.model)
             known = _known(session, entry.model, entry.key)
             if known is not None:
-                return _entry(known)
+                return entry_of(known)
             if entry.request_key is not None:
                 _check_open(session, entry, entry.request_key)
             if entry.outcome == REQUEST:
                 # No question about what an approval could not move any more.
                 _check_revision(standing, int(entry.evidence.get("revision", 0)), entry)
-            before = _holder(standing.canary)
+            before = holder_of(standing.canary)
             if entry.action == "rolled_back":
                 _check_kept(session, entry)
             if move is not None:
                 _move(standing, move, entry)
-            added = LedgerDecision(**_columns(entry), revision=None if move is None else standing.revision)
+            added = LedgerDecision(**columns_of(entry), revision=None if move is None else standing.revision)
             session.add(added)
             # In this order: rows are numbered as they are flushed, and history reads by number.
             session.flush()
@@ -260,7 +200,7 @@ class Ledger:
                 _supersede(session, entry)
             session.add(RegistryOutbox(model=entry.model, decision_key=entry.key, created_at=entry.decided_at))
             session.flush()
-            return _entry(added)
+            return entry_of(added)
 
 
 def locked_standing(session: Session, model: str) -> ModelStanding:
@@ -279,7 +219,7 @@ def check_as_of(holder: AliasHolder, model: str) -> None:
     """
     as_of = datetime.fromisoformat(holder.as_of)
     now = datetime.now(UTC)
-    if _with_zone(as_of) > now + MAX_CLOCK_SKEW:
+    if with_zone(as_of) > now + MAX_CLOCK_SKEW:
         raise DeniedError(
             "as_of.future",
             f"version {holder.version} of {model} is as of {holder.as_of}, which is later than now ({now.isoformat(timespec='seconds')}): "
@@ -317,7 +257,7 @@ def _check_kept(session: Session, entry: Entry) -> None:
     message = f"the weights of version {entry.semantic_version or entry.version} of {entry.model} were deleted by retention"
     raise DeniedError(
         "version.deleted",
-        f"{message} on {_with_zone(newest.deleted_at):%Y-%m-%d}",
+        f"{message} on {with_zone(newest.deleted_at):%Y-%m-%d}",
         hint=f"name a version that is kept (python -m training.registry {entry.model}), or trigger the run as of {as_of} again",
     )
 
@@ -344,7 +284,7 @@ def open_request_rows(session: Session, model: str) -> list[LedgerDecision]:
 def _check_open(session: Session, entry: Entry, request_key: str) -> None:
     ending = session.scalar(_endings(entry.model, request_key))
     if ending is not None:
-        raise _ended(entry, _entry(ending))
+        raise _ended(entry, entry_of(ending))
     request = _known(session, entry.model, request_key)
     if request is None or request.outcome != REQUEST:
         message = f"version {entry.version} of {entry.model} cannot be {entry.outcome}: the ledger has no request {request_key}"
@@ -369,7 +309,7 @@ def _displace(session: Session, canary: AliasHolder, move: Move, entry: Entry) -
         decided_by=entry.decided_by,
         decided_at=entry.decided_at,
     )
-    session.add(LedgerDecision(**_columns(ending)))
+    session.add(LedgerDecision(**columns_of(ending)))
     session.flush()
 
 
@@ -392,62 +332,10 @@ def _supersede(session: Session, entry: Entry) -> None:
             decided_at=entry.decided_at,
             request_key=request.decision_key,
         )
-        session.add(LedgerDecision(**_columns(ending)))
+        session.add(LedgerDecision(**columns_of(ending)))
 
 
 def _ended(entry: Entry, ending: Entry) -> DeniedError:
     words = "; ".join(str(reason["words"]) for reason in ending.reasons)
     message = f"the request for version {entry.version} of {entry.model} has ended: {ending.outcome} by {ending.decided_by} ({words})"
     return DeniedError("approval.ended", message, hint="only the newest request can be answered, once")
-
-
-def _holder(values: Mapping[str, Any] | None) -> AliasHolder | None:
-    return None if values is None else AliasHolder(**values)
-
-
-def _columns(entry: Entry) -> dict[str, object]:
-    return {
-        "model": entry.model,
-        "decision_key": entry.key,
-        "version": entry.version,
-        "semantic_version": entry.semantic_version,
-        "action": entry.action,
-        "outcome": entry.outcome,
-        "reasons": _json(list(entry.reasons)),
-        "evidence": _json(entry.evidence),
-        "decided_at": entry.decided_at,
-        "decided_by": entry.decided_by[:512],
-        "request_key": entry.request_key,
-    }
-
-
-def _json(value: Any) -> Any:
-    """Return what both databases keep and give back alike: PostgreSQL takes no NaN and no NUL, and a decision must not fail by a number."""
-    if isinstance(value, Mapping):
-        return {str(key): _json(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_json(part) for part in value]
-    return value.replace("\0", "\N{REPLACEMENT CHARACTER}") if isinstance(value, str) else json_number(value)
-
-
-def _entry(row: LedgerDecision | Row[Any], evidence: Mapping[str, Any] | None = None) -> Entry:
-    return Entry(
-        model=row.model,
-        key=row.decision_key,
-        version=row.version,
-        action=row.action,
-        outcome=row.outcome,
-        reasons=row.reasons,
-        evidence=row.evidence if evidence is None else evidence,
-        decided_by=row.decided_by,
-        decided_at=_with_zone(row.decided_at),
-        semantic_version=row.semantic_version,
-        request_key=row.request_key,
-        revision=row.revision,
-        deleted_at=None if row.deleted_at is None else _with_zone(row.deleted_at),
-    )
-
-
-def _with_zone(instant: datetime) -> datetime:
-    """SQLite keeps no zone; all that is written is UTC."""
-    return instant if instant.tzinfo else instant.replace(tzinfo=UTC)

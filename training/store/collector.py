@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from training.errors import LeaseHeldError, LeaseLostError, StoreError, UnavailableError
 from training.store import Store
@@ -22,6 +22,7 @@ from training.store.condemned import TAKEOVER_SECONDS, Condemned, Mark
 from training.store.marking import Marked, Marking, Rules, Unit, units
 from training.store.progress import INTERVAL_SECONDS, Progress, Say
 from training.store.refs import Ref
+from training.store.roots import NoRoots, Roots
 
 logger = logging.getLogger(__name__)
 
@@ -38,33 +39,6 @@ MAX_CLOCK_DIFFERENCE: Final = timedelta(minutes=15)
 requests whose time differs by more than that, too."""
 PROBE_AGE: Final = timedelta(days=1)
 SHOWN_PROBLEMS: Final = 20
-
-
-class Roots(Protocol):
-    """What has to stay by the ledger."""
-
-    def identity(self) -> str | None:
-        """Return the permanent identity of this ledger; None while it has no decision."""
-
-    def uris(self) -> Collection[str]:
-        """Return the URIs that the ledger needs."""
-
-    def release(self, uris: Collection[str]) -> Collection[str]:
-        """Note that these manifests are deleted next; return those that must stay after all."""
-
-
-class NoRoots:
-    """For a store without a ledger."""
-
-    def identity(self) -> str | None:
-        return None
-
-    def uris(self) -> Collection[str]:
-        return ()
-
-    def release(self, uris: Collection[str]) -> Collection[str]:
-        del uris
-        return ()
 
 
 class Collector:

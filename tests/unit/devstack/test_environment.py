@@ -17,10 +17,10 @@ from devstack.environment import (
     digests,
     environment,
     mlflow_home,
-    note_places,
     prepare_home,
     shell_lines,
 )
+from devstack.noted_places import note_places
 from devstack.status import addresses
 from devstack.stopping import running
 from nightshift.execution.local import stage_environment

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from devstack.environment import note_places, require_noted_places
 from devstack.night import find_spec
+from devstack.noted_places import note_places, require_noted_places
 from nightshift.airflow_ext.holds import hold_path
 from nightshift.settings import Settings
 from nightshift.sources import noted_places

@@ -11,8 +11,8 @@ import pytest
 
 from devstack import keeping, night
 from devstack.airflow_api import AirflowApi
-from devstack.environment import note_places
 from devstack.night import run_night
+from devstack.noted_places import note_places
 from devstack.processes import ProcessId
 from devstack.state import ComponentState, ServicesState, note_stop
 from devstack.stopping import stopped_services_named

@@ -17,7 +17,8 @@ import yaml
 from kubernetes.utils.quantity import parse_quantity
 
 from nightshift.execution.kubernetes.config import load_cluster
-from nightshift.execution.kubernetes.manifests import Launch, labels_of
+from nightshift.execution.kubernetes.launch import Launch
+from nightshift.execution.kubernetes.manifests import labels_of
 from tests.unit.docker.restricted_profile import SECRET
 from training.runtime.provenance import CHECKOUT
 from training.stage_table import ALL_STAGES, TRAININGS

@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from training.data.exact_sums import rounded_quotient, rounded_root
+from training.data.rounding import rounded_quotient, rounded_root
 
 LIMB_BITS: Final = 16
 MAX_ROWS: Final = 1 << 20
@@ -17,7 +17,7 @@ MAX_ROWS: Final = 1 << 20
 
 
 class IntegerMoments:
-    """The moments of the integers added so far; as `training.data.exact_sums.ExactMoments`."""
+    """The moments of the integers added so far; as `training.data.exact_moments.ExactMoments`."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from training.data.exact_sums import ExactMoments
+from training.data.exact_moments import ExactMoments
 from training.data.validation.integer_moments import IntegerMoments
 from training.data.validation.key_histogram import MAX_SPAN, KeyHistogram
 from training.data.validation.snapshot_view import numpy_of, valid_of

@@ -18,11 +18,11 @@ from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
 from nightshift.execution.kubernetes.config import Cluster
+from nightshift.execution.kubernetes.launch import Launch
 from nightshift.execution.kubernetes.manifests import (
     ATTEMPT_LABEL,
     CONTAINER,
     LAUNCH_LABEL,
-    Launch,
     Manifest,
     job_manifest,
     member_template,

@@ -13,7 +13,7 @@ from nightshift.execution.backend import ELASTIC, StageTask, spec_environment
 from nightshift.execution.budget import Relaunches, next_relaunch, resumption
 from nightshift.execution.kubernetes.client import Submitter, in_cluster
 from nightshift.execution.kubernetes.config import Cluster
-from nightshift.execution.kubernetes.manifests import Launch, launch_name, launch_of
+from nightshift.execution.kubernetes.launch import Launch, launch_name, launch_of
 from nightshift.execution.kubernetes.slow_nodes import NOTHING, Avoidance, avoidance
 from nightshift.execution.kubernetes.status import LaunchStatus
 from nightshift.execution.kubernetes.timeouts import Limits, limits_of

@@ -8,20 +8,26 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from training.data.exact_sums import (
-    CHUNK_ROWS,
-    ExactMoments,
-    ExactSum,
-    GroupSums,
-    exact_deviation,
-    exact_mean,
-    exact_sum,
-)
+from training.data.exact_moments import ExactMoments
+from training.data.exact_sums import CHUNK_ROWS, ExactSum, exact_mean
+from training.data.group_sums import GroupSums
 
 Floats = NDArray[np.float64]
 
 LARGEST = math.nextafter(math.inf, 0)
 LEAST = math.ulp(0.0)
+
+
+def exact_sum(values: Floats) -> float:
+    total = ExactSum()
+    total.add(values)
+    return total.value
+
+
+def exact_deviation(values: Floats) -> float:
+    moments = ExactMoments()
+    moments.add(values)
+    return moments.deviation
 
 
 def any_bits(rng: np.random.Generator, num: int) -> Floats:
@@ -210,7 +216,7 @@ def test_sums_by_group_are_those_of_fsum_in_any_order_and_any_batches(num_groups
 
 
 def test_digits_of_groups_are_carried_before_they_overflow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("training.data.exact_sums.BATCHES_BETWEEN_CARRIES", 3)
+    monkeypatch.setattr("training.data.group_sums.BATCHES_BETWEEN_CARRIES", 3)
     rng = np.random.default_rng(5)
     sums, every = GroupSums(2), []
     for _ in range(50):

@@ -18,12 +18,13 @@ from tests.unit.training.engine.parallel.tiny_transformer import TinyTransformer
 from tests.unit.training.engine.parallel.tiny_transformer import squares as row_squares
 from tests.unit.training.engine.test_optimizers import Deep
 from training.data.loader import Batch, cut
-from training.engine.loop import Loop, Progress
+from training.engine.loop import Loop
 from training.engine.optim import Schedule, ScheduledOptimizer
 from training.engine.optimizers import OptimizerSettings
 from training.engine.parallel.choice import strategy_for
 from training.engine.parallel.gang import Gang
 from training.engine.precision import FIRST_SCALE, GROWTH_INTERVAL, MAX_SCALE, LossScale
+from training.engine.progress import Progress
 from training.errors import DivergedError, PreemptedError
 from training.spec.layout import Layout
 

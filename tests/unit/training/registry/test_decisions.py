@@ -410,13 +410,13 @@ def test_a_rollback_reads_the_evidence_of_the_versions_that_it_is_about(
     for number in range(1, 30):
         decide_on(ledger, number)
     read: list[str] = []
-    entry_of = ledger_module._entry
+    entry_of = ledger_module.entry_of
 
     def counted(row: Any, evidence: Any = None) -> Entry:
         if evidence is None:
             read.append(row.version)
         return entry_of(row, evidence)
 
-    monkeypatch.setattr(ledger_module, "_entry", counted)
+    monkeypatch.setattr(ledger_module, "entry_of", counted)
     assert back(ledger, to).version == ((to and "2") or "28")
     assert len(read) <= 3

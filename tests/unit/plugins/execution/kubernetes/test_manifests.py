@@ -6,12 +6,10 @@ from typing import Any
 import pytest
 
 from nightshift.execution.kubernetes.config import Cluster
+from nightshift.execution.kubernetes.launch import Launch, launch_name, launch_of
 from nightshift.execution.kubernetes.manifests import (
-    Launch,
     command_of,
     job_manifest,
-    launch_name,
-    launch_of,
     member_template,
     pod_manifest,
     service_manifest,

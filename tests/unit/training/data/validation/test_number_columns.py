@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from tests.unit.training.data.validation.test_suite_verdicts import view_of
-from training.data.exact_sums import ExactMoments
+from training.data.exact_moments import ExactMoments
 from training.data.validation import order_statistics, snapshot_view
 from training.data.validation.column_statistics import profile
 from training.data.validation.integer_moments import IntegerMoments
