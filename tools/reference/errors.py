@@ -20,7 +20,7 @@ WORD: Final = re.compile(r"[a-z][a-z_]*\Z")
 NOT_CODES: Final = re.compile(r".*\.(json|db|html|css|js|py|toml|yaml|parquet|ini|safetensors|ubj|onnx|csv|txt|npy|pid|lock|log|sock|io)\Z")
 CODE_ARGUMENT: Final[Mapping[str, int]] = {
     **dict.fromkeys(("_fatal", "_fits", "_note", "_refuse", "_refused", "refusal", "result", "kind"), 0),
-    **dict.fromkeys(("Finding", "_result"), 1),
+    **dict.fromkeys(("Finding", "_result", "problem"), 1),
     **dict.fromkeys(("_of_code", "problem_at"), 2),
 }
 """Function to the position of the code among its arguments; errors of training.errors have it first."""
@@ -29,6 +29,7 @@ RAISED_AS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("CheckResult", "result", "_result"), "check of the validation report"),
     **dict.fromkeys(("Verdict", "LaunchStatus", "_of_code"), "outcome of an attempt"),
     "BadDayError": "SpecError",
+    "problem": "answer of the REST API",
 }
 """Function to what its code ends as."""
 OTHER_PREFIXES: Final = ("nightshift", "devstack", "training", "importlib", "mlflow.genai", "mlflow.user", "google")
@@ -53,7 +54,7 @@ PLACES: Final = frozenset(
 """Keys of the YAML, which look like codes."""
 METRICS: Final = frozenset({"training/data/validation/suite_batches.py", "training/data/validation/suite_profile.py"})
 """Files with names of Great Expectations' metrics, which look like codes."""
-ALONE: Final = frozenset({"expectation.failed", "key.unused"})
+ALONE: Final = frozenset({"expectation.failed", "key.unused", "route.method", "route.unknown"})
 """Codes that are constants, with a first part that no other code has."""
 IN_A_MESSAGE: Final = re.compile(r"\[([a-z_]+\.[a-z_]+)\] ")
 

@@ -94,7 +94,7 @@ def page(root: Path) -> str:
     """Return the page.
 
     Raises:
-        ValueError: a key without a unit or an example.
+        ValueError: a key without a unit, a meaning or an example.
     """
     documents = [read_document((root / name).read_bytes(), name).value for name in SHIPPED]
     parts = [
@@ -146,7 +146,9 @@ def _row(key: Key, path: str, documents: Sequence[Document]) -> tuple[str, ...]:
     nested = list(_sections_in(key.field.annotation))
     target = f"{path}.{key.name}{nested[0][1]}".lstrip(".") if nested else ""
     type_text = f"section [{target}](#{anchor(target)})" if nested else type_of(key.field.annotation, schema)
-    meaning = _meanings(key.section).get(key.attribute, "")
+    meaning = _meanings(key.section).get(key.attribute) or (_docstring(nested[0][0]) if nested else "")
+    if not meaning:
+        raise ValueError(f"{key.place} has no meaning: add a docstring below it")
     unit = "" if nested else unit_of(key, type_text)
     return (
         code(key.name),

@@ -23,10 +23,10 @@ from training.errors import Problem, SpecError
 from training.models.base import load_family
 from training.models.torch_family import TorchFamily, architecture_of
 from training.spec import PipelineSpec
+from training.spec.key_types import AUTO
 from training.spec.layout import Layout
 from training.spec.sections.data import Feature
 from training.spec.sections.train import DEFAULT_BATCH_SIZE
-from training.spec.types import AUTO
 
 logger = logging.getLogger(__name__)
 

@@ -182,7 +182,7 @@ class TorchFamily(Family):
         return imported_weights(self, artifact)
 
     def layout(self, spec: PipelineSpec, gang: Gang | Alone, dataset_path: Path, dataset_meta: DatasetMeta) -> Layout:
-        from training.spec.types import AUTO
+        from training.spec.key_types import AUTO
 
         if spec.train.parallel != AUTO or gang.world_size == 1:
             return spec.train.layout_for(gang.world_size)

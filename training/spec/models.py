@@ -10,13 +10,14 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from training.contracts import JsonValue
 from training.errors import Problem, SpecError
-from training.spec.sections.data import Data, Prepare, Validate
+from training.spec.sections.data import Data, Prepare
 from training.spec.sections.evaluation import Evaluate
 from training.spec.sections.promotion import Promote
 from training.spec.sections.resources import StageResources
 from training.spec.sections.timeout import Timeout
 from training.spec.sections.train import Train
 from training.spec.sections.tuning import Tune
+from training.spec.sections.validation import Validate
 from training.spec.types import FROZEN, ONE_LINE, PLAIN_TEXT, Day, Line, Name, PositiveDuration, Section, TimeOfDay, refusal, told
 from training.stage_table import STAGES, TABLE
 
@@ -36,29 +37,40 @@ TimeZone = Annotated[str, Field(max_length=64), AfterValidator(_timezone)]
 
 
 class Retries(Section):
+    """How often a stage is tried again, by what ended it."""
+
     failures: Annotated[int, Field(ge=0, le=100)] = 2
     """How often a failure of the pipeline's own making is tried again."""
     infrastructure: Annotated[int, Field(ge=0, le=100)] = 8
     """How often a killed or lost stage is started again."""
     backoff: PositiveDuration = Field(default="10s", validate_default=True)
+    """Pause before the first retry; each later one is twice as long, at most an hour."""
 
 
 Event = Literal["failure", "deadline", "success", "rejected", "needs_approval", "canary", "promoted", "rolled_back"]
 
 
 class Slack(Section):
+    """A channel of Slack that gets the alerts."""
+
     connection: Line = "slack_default"
     """Airflow connection with the token."""
     channel: Line
+    """Name or id of the channel."""
 
 
 class Email(Section):
+    """Addresses that get the alerts."""
+
     connection: Line = "smtp_default"
     """Airflow connection of the mail server."""
     to: Annotated[tuple[Line, ...], Field(strict=False, min_length=1, max_length=50)]
+    """Addresses of the receivers."""
 
 
 class Alerts(Section):
+    """What is announced, and where."""
+
     on: Annotated[tuple[Event, ...], Field(strict=False)] = (
         "failure",
         "deadline",
@@ -68,6 +80,7 @@ class Alerts(Section):
         "promoted",
         "rolled_back",
     )
+    """Events that are announced: `failure` of a task, a missed `deadline`, `success` of a run, and what became of a candidate or canary."""
     webhook: Line | None = None
     """`${NAME_URI}`: an address is often a secret, so it is never in the file."""
     slack: Slack | None = None
@@ -82,15 +95,20 @@ class Costs(Section):
     hour: Annotated[float, Field(ge=0, le=1e6)] | None = None
     """Of one hour of one process's placement."""
     currency: Annotated[str, Field(pattern="^[A-Z]{3}$")] = "USD"
+    """Code of three letters, shown with the amounts."""
 
 
 class PipelineSpec(Section):
     """One pipeline."""
 
     name: Name
+    """Of the DAG, and of the experiment in MLflow; that of the file."""
     description: Annotated[str, Field(max_length=2000), PLAIN_TEXT] = ""
+    """What is predicted and for whom; its first line is the description of the DAG."""
     owner: Line
+    """Of the DAG and of the runs in MLflow; in a cluster, queues are assigned by it."""
     tags: Annotated[tuple[Annotated[str, Field(min_length=1, max_length=100), ONE_LINE], ...], Field(strict=False)] = ()
+    """Of the DAG."""
     schedule: Annotated[str, Field(max_length=200)] | None = None
     """Cron with five fields; absent: started by hand only."""
     timezone: TimeZone = "UTC"

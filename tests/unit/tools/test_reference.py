@@ -75,6 +75,8 @@ def test_code_with_class_hint_and_message_is_collected_from_every_form_of_raise(
         "def g(x):\n"
         "    hint = 'of another function'\n"
         "    yield Finding(('data',), 'rows.many' if x else 'rows.none', 'message', 'lower it')\n"
+        "def h(x):\n"
+        "    return problem(429, 'rows.busy', 'message', hint='wait')\n"
         "TABLE = {'rows.listed': 1, 'other.word': 2, 'rows.json': 3}\n",
         encoding="utf-8",
     )
@@ -82,6 +84,7 @@ def test_code_with_class_hint_and_message_is_collected_from_every_form_of_raise(
     found = errors.collect(tmp_path)
 
     assert {name: (sorted(entry.classes), sorted(entry.hints)) for name, entry in found.items()} == {
+        "rows.busy": (["answer of the REST API"], ["wait"]),
         "rows.few": (["DataError"], ["raise …"]),
         "rows.listed": ([], []),
         "rows.many": (["SpecError"], ["lower it"]),

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 from training.data.label_delay import UnknownLabels
 from training.data.validation.results import CheckResult, Status, listed
 from training.data.validation.snapshot_view import TableView
-from training.spec.sections.data import WEEKDAYS
+from training.spec.key_types import WEEKDAYS
 
 
 def check_days(

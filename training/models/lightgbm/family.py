@@ -17,17 +17,23 @@ class LightgbmSettings(Section):
     """Of `lightgbm`: LightGBM's parameters by their own names."""
 
     num_leaves: Annotated[int, Field(ge=2, le=131072)] = 31
+    """Largest number of leaves of a tree."""
     max_depth: Annotated[int, Field(ge=1, le=1000)] | None = None
     """Absent: limited by `num_leaves` alone."""
     min_data_in_leaf: Annotated[int, Field(ge=1, le=10**9)] = 20
+    """Least number of rows of a leaf."""
     feature_fraction: _Share = 1.0
     """Of the features, for each tree."""
     bagging_fraction: _Share = 1.0
     """Of the rows, for each tree."""
     lambda_l1: _Penalty = 0.0
+    """L1 penalty on the values of leaves."""
     lambda_l2: _Penalty = 0.0
+    """L2 penalty on the values of leaves."""
     min_gain_to_split: _Penalty = 0.0
+    """Least reduction of the loss by a split."""
     max_bin: Annotated[int, Field(ge=2, le=65535)] = 255
+    """Bins of a feature's histogram."""
     categorical: bool = True
     """Whether ids (of `category`, `hash`, `datetime`, …) are split as categories; false: as numbers, as `boosted_trees` does."""
     objective: Literal["quantile", "poisson", "log"] | None = None

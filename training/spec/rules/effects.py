@@ -11,18 +11,19 @@ from datetime import date, time
 from typing import Final
 
 from training.spec.families import descriptor_of
+from training.spec.key_types import AUTO
 from training.spec.models import Alerts, Costs
 from training.spec.rules.findings import Finding, Rule
 from training.spec.rules.portability import functions_are_portable
 from training.spec.rules.training import num_shares
-from training.spec.sections.data import Data, Validate
+from training.spec.sections.data import Data
 from training.spec.sections.drift import Drift, DriftLimits
 from training.spec.sections.evaluation import Evaluate
 from training.spec.sections.promotion import Promote
 from training.spec.sections.timeout import Timeout
 from training.spec.sections.train import Train
 from training.spec.sections.tuning import Tune
-from training.spec.types import AUTO
+from training.spec.sections.validation import Validate
 from training.spec.yaml_reader import Path
 
 CODE: Final = "key.unused"

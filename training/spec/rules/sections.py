@@ -53,10 +53,11 @@ from training.spec.rules.tuning import conditions_fit, grid_is_finite, objective
 from training.spec.rules.weights import class_weights_name_classes, weight_is_a_number, weights_are_counted
 from training.spec.rules.windows import rows_of_windows_are_read, windows_are_known_in_time, windows_can_be_computed
 from training.spec.schedule import schedule_faults
-from training.spec.sections.data import Column, Data, Derived, FeatureTable, Prepare, Validate
+from training.spec.sections.data import Column, Data, Derived, FeatureTable, Prepare
 from training.spec.sections.evaluation import Evaluate
 from training.spec.sections.promotion import Promote
 from training.spec.sections.resources import resources_fit
+from training.spec.sections.validation import Validate
 from training.spec.types import duration_text, told
 from training.spec.uris import forbidden_uris, forbidden_webhook
 from training.spec.yaml_reader import Path

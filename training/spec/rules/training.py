@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping
 
 from training.installation import MODEL_PACKAGES
 from training.spec.families import IMPORTED_ONLY, descriptor_of, is_allowed, is_own, known_families, own_packages, usable_families
+from training.spec.key_types import AUTO
 from training.spec.metrics import is_lower_better, is_metric, metrics_of
 from training.spec.rules.findings import Finding
 from training.spec.sections.data import Data
 from training.spec.sections.evaluation import Evaluate
 from training.spec.sections.train import DEFAULT_BATCH_SIZE, Parallel, Train
-from training.spec.types import AUTO, told
+from training.spec.types import told
 from training.spec.yaml_reader import Path
 
 MODEL: Path = ("train", "model")

@@ -1,4 +1,4 @@
-"""The sections `data`, `validate` and `prepare`: which rows and columns, how they are checked, what the model sees."""
+"""The sections `data` and `prepare`: which rows and columns, what the model sees."""
 
 from __future__ import annotations
 
@@ -8,31 +8,26 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, ValidationInfo, WithJsonSchema, field_validator
 
 from training.errors import SpecError
+from training.spec.key_types import ShareOrDuration, SplitEnd
 from training.spec.partitions import Grain, grain_of
 from training.spec.problems import nearest
-from training.spec.sections.drift import Drift
 from training.spec.sections.windows import Window
 from training.spec.source_kinds import DESCRIPTORS, Days, descriptor_of_source, known_sources, with_source_defaults
 from training.spec.types import (
     FROZEN,
-    Bytes,
     ColumnName,
     Duration,
-    EmptyDays,
     Line,
     Name,
     PositiveDuration,
     Scalar,
     Section,
     Setting,
-    ShareOrDuration,
     SourceName,
-    SplitEnd,
     Suite,
     refusal,
     told,
 )
-from training.spec.types import WEEKDAYS as WEEKDAYS
 from training.spec.yaml_reader import Path
 from training.sql.analysis import in_order_of_use
 
@@ -64,9 +59,11 @@ class Column(Section):
     """A column of the file; others than these and the ignored ones are refused. Its key is its name after reading."""
 
     type: ColumnType
+    """Of the values; a value of another type is refused."""
     known: Known = "before"
     """`after`: known only after the decision, so never a feature."""
     nullable: bool = False
+    """Whether values may be missing; without it, a missing value fails the validation."""
     source_name: SourceName | None = None
     """Its name in the file, or whatever the source is, such as `Home Goals`; absent: the key. `""` is the column without a
     name that pandas writes."""
@@ -94,7 +91,9 @@ class Derived(Section):
     """A column computed from others of the row by one SQL expression."""
 
     type: ColumnType
+    """Of the result."""
     sql: Sql
+    """One SQL expression over the columns of a row, in DuckDB's dialect."""
     known: Known | None = None
     """Absent: as late as the latest column that `sql` mentions."""
     because: Line | None = None
@@ -123,6 +122,7 @@ class Table(Section):
     """Where a table is, and what reads it."""
 
     table: Name
+    """Its name in snapshots, reports and messages."""
     kind: Kind
     """`csv`, `jsonl` (JSON lines), `parquet`, or a kind that an installed distribution adds (docs/extending.md)."""
     uri: Annotated[Line | None, Field(validate_default=True)] = None
@@ -178,18 +178,23 @@ class Source(Table):
     """Folder of one day below `uri`, `dt={date}`; of one hour, `dt={date}/hour={hour}`; or of one month, `month={month}`. `%Y`, `%m`, `%d`
     and `%H` name parts of a time. Complete when its time is over."""
     event_time: ColumnName
+    """Column with the instant of a row: it decides the window, the split by time, and what a join may see."""
     decision_lead: Duration = Field(default="0s", validate_default=True)
     """The prediction is made this long before the event; joins see nothing later."""
     window: PositiveDuration
+    """Rows this long before `as_of` are used."""
     history: PositiveDuration | None = None
     """Rows this long before the window are read too. `data.windows` look at them; they are in no split."""
     wait: Duration = Field(default="0s", validate_default=True)
     """A late partition of any table is waited for this long, then the run fails."""
     key: Annotated[Columns, Field(min_length=1)]
+    """Columns that together identify a row."""
     columns: Annotated[dict[ColumnName, Column], Field(min_length=1, max_length=MAX_COLUMNS)]
+    """The columns that are read."""
     ignore: Annotated[tuple[str, ...], Field(strict=False)] = ()
     """Columns of the file that are not read, by their names there."""
     derive: dict[ColumnName, Derived] = Field(default_factory=dict)
+    """Columns that are computed when the table is read, and stored in the snapshot."""
     where: Where | None = None
     sample: Sample | None = None
     union: Annotated[tuple[UnionTable, ...], Field(strict=False)] = ()
@@ -224,6 +229,7 @@ class FeatureTable(Table):
     on: Annotated[dict[ColumnName, ColumnName], Field(min_length=1)]
     """Ours to theirs: the main table's column to this file's column."""
     event_time: ColumnName | None = None
+    """Column with the instant from which a row holds; absent: a dimension, one row for each key."""
     partition: Annotated[str, Field(max_length=200)] | None = None
     """Folder of one hour, day or month below `uri`, as of the main table; needs `max_age`, which says how far back they are needed."""
     available_after: Duration = Field(default="0s", validate_default=True)
@@ -231,8 +237,11 @@ class FeatureTable(Table):
     max_age: PositiveDuration | None = None
     """An older row than this is not a match."""
     suite: Suite | None = None
+    """Great Expectations suite that the table must pass: its file below expectations/."""
     columns: Annotated[dict[ColumnName, JoinedColumn], Field(min_length=1, max_length=MAX_COLUMNS)]
+    """The columns that are read and joined."""
     ignore: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    """Columns of the file that are not read, by their names there."""
 
     @property
     def joined(self) -> dict[str, JoinedColumn]:
@@ -245,6 +254,7 @@ class Label(Section):
     """What is predicted."""
 
     column: ColumnName
+    """Column of the main table or of `data.source.derive` that has it."""
     rule: Annotated[str, Field(pattern=r"^(<|<=|>|>=|=|==|!=|<>) ?-?[0-9]+(\.[0-9]+)?$")] | None = None
     """`> 15`: the label is whether the column is so; absent: its value."""
     positive: Annotated[str, Field(min_length=1, max_length=200)] | None = None
@@ -278,8 +288,11 @@ class Split(Section):
 
 
 class Data(Section):
+    """Which tables are read, how they are joined, what is predicted, and how the rows are divided."""
+
     source: Source
     features: Annotated[tuple[FeatureTable, ...], Field(strict=False)] = ()
+    """Tables that are joined to the main one."""
     windows: Annotated[dict[ColumnName, Window], Field(max_length=MAX_COLUMNS)] = Field(default_factory=dict)
     """Columns of the joined frame that are made of earlier rows: lags, rolling functions, the time since the last row."""
     label: Label
@@ -332,30 +345,11 @@ class Data(Section):
         return None if column is None else column.type
 
 
-class Validate(Section):
-    """Optional checks; row count, keys, label, finiteness and types are always checked."""
-
-    suite: Suite | None = None
-    volume_change: Annotated[float, Field(gt=0, le=100)] | None = None
-    """Largest share by which the number of rows may differ from the day or run before: 0.2 is 20 %."""
-    freshness: PositiveDuration | None = None
-    """The newest row must not be older than this at `as_of`."""
-    unknown_labels: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Largest share of a split's rows whose label is not known at `as_of`; absent: above 0.1 it warns."""
-    schema_change: Literal["warn", "fail"] = "warn"
-    """Columns added, removed or of another type since the previous snapshot: a warning, or the run fails before it reads."""
-    empty_days: EmptyDays = None
-    """Days of the window that may have no rows: `allow`, or days of the week (`[sat, sun]`) in the pipeline's time zone. Absent: an empty
-    partition fails, and a day without rows of a source without partitions warns."""
-    drift: Drift = Field(default_factory=Drift)
-    memory: Bytes | None = None
-    """What all rows of the columns of one expectation may take, for expectations that need them all in memory; absent: 1 GiB."""
-
-
 class Feature(Section):
     """A column of the frame, or of `prepare.derive`, and how the model sees it."""
 
     transform: Transform
+    """How the values become numbers or ids."""
     serve_as: Scalar | None = None
     """Constant that stands in for the column when scoring."""
     fill: Literal["mean", "keep"] | None = None
@@ -387,9 +381,12 @@ class Feature(Section):
 
 
 class Prepare(Section):
+    """What the model sees of the joined rows."""
+
     derive: dict[ColumnName, Derived] = Field(default_factory=dict)
     """Part of the fitted transforms: computed alike when training, evaluating and serving."""
     features: Annotated[dict[ColumnName, Feature], Field(min_length=1, max_length=MAX_COLUMNS)]
+    """Column to how the model sees it; other columns are no features."""
 
     def derive_in_order(self) -> list[tuple[str, Derived]]:
         """Return the derived columns such that each comes after those that it mentions."""

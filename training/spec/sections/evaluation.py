@@ -21,7 +21,9 @@ class Improvement(Section):
     """How much better than the champion's the primary metric must be: in its own units, or as a share of the champion's."""
 
     absolute: Annotated[float, Field(ge=0, le=1e6)] | None = None
+    """The gain must be larger than this."""
     relative: Annotated[float, Field(ge=0, le=100)] | None = None
+    """The gain must be larger than this share of the champion's value; not together with `absolute`."""
 
 
 class Fairness(Section):
@@ -37,8 +39,11 @@ class LatencyLimits(Section):
     """Of one prediction of one row (a group, for rankers), in milliseconds."""
 
     p50: _Milliseconds | None = None
+    """Limit of the median."""
     p95: _Milliseconds | None = None
+    """Limit of the time that 95 % of the calls keep to."""
     p99: _Milliseconds | None = None
+    """Limit of the time that 99 % of the calls keep to."""
 
 
 class Checks(Section):
@@ -56,6 +61,7 @@ class Baseline(Section):
     """The naive baselines that every evaluation scores in addition to the model."""
 
     enabled: bool = True
+    """Whether baselines are scored and the gate `naive_baseline` judges."""
     season: PositiveDuration | None = None
     """Of a series (regression): the seasonal naive copies the value of this long before; absent: `1d` and `7d` are tried."""
     sql: Annotated[str, Field(min_length=1, max_length=4000)] | None = None
@@ -66,8 +72,12 @@ GateName = Annotated[str, Field(pattern="^[a-z][a-z0-9_]{0,62}$")]
 
 
 class Evaluate(Section):
+    """How a model is measured, and what it must reach."""
+
     task: Task
+    """What the label is: a choice among a group's rows, one of two classes, one of several, a number, or text."""
     primary: Line
+    """Metric by which models are compared."""
     metrics: dict[Annotated[str, Field(pattern="^[a-z][a-z0-9_]{0,62}$")], Line] = Field(default_factory=dict)
     """Custom metrics: name to `package.module:function` of an allowed package; more is better."""
     threshold: Annotated[float, Field(gt=0, lt=1)] = 0.5
@@ -84,6 +94,7 @@ class Evaluate(Section):
     block: PositiveDuration = Field(default="1d", validate_default=True)
     """The shortest block of time that counts as one observation in that interval; the rows may require longer ones."""
     slices: Annotated[tuple[ColumnName, ...], Field(strict=False)] = ()
+    """Columns by whose values the primary metric is also computed."""
     slice_pairs: bool = True
     """Also the pairs of those columns."""
     slice_support: Annotated[int, Field(ge=1, le=10**9)] = 100
@@ -91,6 +102,7 @@ class Evaluate(Section):
     slice_drop: Annotated[float, Field(ge=0, le=1e6)] | None = None
     """How much worse than the champion any slice may be, in the primary metric's units; absent: reported, not gated; needs `slices`."""
     sensitive: Annotated[tuple[ColumnName, ...], Field(strict=False)] = ()
+    """Columns between whose values fairness is measured."""
     fairness: Fairness = Field(default_factory=Fairness)
     entities: Annotated[tuple[ColumnName, ...], Field(strict=False)] = ()
     """Columns that together identify the entity of a row; absent: the source's key."""

@@ -25,9 +25,12 @@ class Canary(Section):
 
 
 class Promote(Section):
+    """Which model a candidate may become, and who or what decides about it."""
+
     model: Name
     """Name in the registry."""
     approval: Literal["automatic", "required"] = "automatic"
+    """`required`: a person approves each accepted candidate. `automatic`: only where a gate asks for it."""
     approvers: Annotated[tuple[Line, ...], Field(strict=False, max_length=100)] = ()
     """Ids of Airflow users who may approve; absent: any user who may edit the DAG's tasks."""
     approve_own: bool = False

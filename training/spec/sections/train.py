@@ -8,21 +8,9 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from training.contracts import JsonValue
 from training.spec.families import descriptor_of, with_defaults
+from training.spec.key_types import AUTO, ClassWeight, OrAuto, OrDuration
 from training.spec.layout import Layout, fitted
-from training.spec.types import (
-    AUTO,
-    Bytes,
-    ClassWeight,
-    Digest,
-    Line,
-    Name,
-    OrAuto,
-    OrDuration,
-    PositiveDuration,
-    Section,
-    Setting,
-    refusal,
-)
+from training.spec.types import Bytes, Digest, Line, Name, PositiveDuration, Section, Setting, refusal
 
 DEFAULT_BATCH_SIZE: Final = 1024
 """Of a class of one's own."""
@@ -32,11 +20,15 @@ class Placement(Section):
     """How many processes train, and with what. Amounts are per node."""
 
     nodes: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Machines; more than one is a gang."""
     processes_per_node: Annotated[int, Field(ge=1, le=64)] = 1
+    """Processes of the training on each machine."""
     cpus: Annotated[float, Field(gt=0, le=1024)] | None = None
     """Also sets the threads of each process, an equal share; absent: the family's own number, independent of the machine."""
     memory: Bytes | None = None
+    """Of a node's pod; absent: as the installation's placement file states."""
     gpus: Annotated[int, Field(ge=0, le=64)] = 0
+    """Of each node: 0, or one for each process."""
     accelerator: Name | None = None
     """Kind of GPU, by the installation's name for it."""
     shared_memory: Bytes | None = None
@@ -94,6 +86,8 @@ class SaveInterval(Section):
 
 
 class Checkpoint(Section):
+    """When checkpoints are saved, and how many stay."""
+
     every: Annotated[SaveInterval, OrDuration("time", "{steps: 1000}")] = Field(default="10m", validate_default=True)
     """When a checkpoint is saved besides those after each epoch: a duration, `{steps: 1000}`, or both keys."""
     keep: Annotated[int, Field(ge=1, le=1000)] = 3
@@ -101,9 +95,12 @@ class Checkpoint(Section):
 
 
 class Train(Section):
+    """How the model is made."""
+
     model: Line
     """A family of training/models/, or `package.module:Class` of an allowed package."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    """Of the initial weights, the order of rows, and all random numbers of the training."""
     epochs: Annotated[int, Field(ge=1, le=100_000)]
     """Passes over the training rows; boosting rounds for trees."""
     batch_size: Annotated[int, Field(ge=1, le=2**27)] | None = None

@@ -15,10 +15,13 @@ class SearchSpace(Section):
     float_: Annotated[tuple[float, float], Field(strict=False)] | None = Field(default=None, alias="float")
     """[low, high], both included."""
     int_: Annotated[tuple[int, int], Field(strict=False)] | None = Field(default=None, alias="int")
+    """[low, high], both included, whole numbers."""
     choices: Annotated[tuple[Scalar, ...], Field(strict=False)] | None = None
+    """The values that are tried."""
     log: bool = False
     """Equal chances for equal ratios."""
     step: Annotated[float, Field(gt=0)] | None = None
+    """Distance of two values that are tried, from low on."""
     when: dict[str, Scalar] = Field(default_factory=dict)
     """Only where other parameters have these values."""
 
@@ -54,16 +57,22 @@ class SearchSpace(Section):
 
 
 class Tune(Section):
+    """A search for settings before the training."""
+
     trials: Annotated[int, Field(ge=1, le=10_000)]
+    """How many trainings the study has at most."""
     parallel: Annotated[int, Field(ge=1, le=256)] = 1
     """Trials at a time, each placed as the training is."""
     gpus: Annotated[int, Field(ge=0, le=65_536)] | None = None
     """GPUs that all trials together may have; absent: no limit of the study's own."""
     sampler: Literal["tpe", "grid", "random", "cmaes"] = "tpe"
+    """How settings are chosen: by Parzen estimators (`tpe`), all combinations (`grid`), at random, or by CMA-ES."""
     pruner: Literal["hyperband", "halving", "median", "none"] = "hyperband"
+    """What ends trials early that are worse than others at the same epoch."""
     objective: Line = "validation_loss"
     """`validation_loss`, or a metric of the task, over the validation rows."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    """Of the sampler."""
     patience: Annotated[int, Field(ge=1, le=10_000)] | None = None
     """Finished trials without a better one after which the study ends."""
     within: PositiveDuration | None = None
