@@ -1,6 +1,6 @@
 """Two processes, a store that takes 10 s for a state, and a notice of 120, 30 or 5 s before SIGKILL.
 
-The step of the notice is committed where its save fits into the time; otherwise it is not begun, and the checkpoint before stands.
+The step of the notice is committed where its save fits into the time; otherwise it is not begun, and the checkpoint before it is kept.
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ from training.engine.precision import LossScale
 from training.engine.progress import Progress
 from training.engine.replicas import ReplicaCheck
 from training.engine.stragglers import Straggler, StragglerCheck
+from training.engine.throughput import Throughput
 from training.engine.tracking import Tracker
 from training.engine.watchdog import Watchdog
 from training.errors import DataError, NightshiftError, PeerLostError, PreemptedError
@@ -93,6 +94,7 @@ class Loop:
             compared=lambda step, ratio: parts.tracker.log(step, slowest_rank_ratio=ratio),
         )
         self._loss = self._stragglers.measuring(parts.loss, parts.module)
+        self._throughput = Throughput()
         self._given_up = False
         self.progress = Progress(loss_scale=LossScale() if parts.strategy.precision == "fp16" else None)
         self.best: dict[str, torch.Tensor] = {}
@@ -138,6 +140,7 @@ class Loop:
         parts, progress = self._parts, self.progress
         # The first rank may still wait for an upload: not in the collective of a step, whose limit is short.
         self._gang.wait_for_all()
+        self._throughput.begin()
         first = progress.step - progress.epoch * parts.loader.steps_per_epoch
         for number, batch in enumerate(self._stragglers.batches(parts.loader.batches(progress.epoch, first)), start=first):
             self._step(cut(batch, parts.loader.num_micro_batches(number)), parts.loader.batch_weight(progress.epoch, number))
@@ -155,7 +158,7 @@ class Loop:
             self._compare_replicas()
         if is_stopped and saves:
             is_committed = self._save_last()
-            outcome = "is committed" if is_committed else "is not committed: the checkpoint before stands"
+            outcome = "is committed" if is_committed else "is not committed: the checkpoint before it is kept"
             raise PreemptedError("train.preempted", f"stopped after step {progress.step}, which {outcome}")
         if is_stopped:
             # Its collective with the first rank breaks, which then saves the last whole step.
@@ -176,11 +179,12 @@ class Loop:
             loss = float(total) / scale * strategy.num_data_ranks / weight
             metrics = self._update(loss, norm)
         progress.step += 1
+        self._throughput.add(sum(len(batch["label"]) for batch in batches) * strategy.num_data_ranks)
         # In fp16 a single batch may overflow: its step is skipped, and its loss left out.
         known = {"loss": loss} if math.isfinite(loss) else {}
         progress.epoch_loss += sum(known.values()) * weight
         if progress.step % TRACK_EVERY_STEPS == 0:
-            parts.tracker.log(progress.step, **metrics)
+            parts.tracker.log(progress.step, **metrics, **self._throughput.take())
         parts.stage.progress(progress.step, self._total_steps, "steps", epoch=progress.epoch + 1, **known)
 
     def _update(self, loss: float, norm: float) -> dict[str, float]:
@@ -288,10 +292,10 @@ class Loop:
         if math.isfinite(left) and self._gang.is_first:
             words = f"{left:.1f} s are left to commit step {self.progress.step}"
             measured = f"earlier checkpoints took {needed:.1f} s" if needed else "no checkpoint was measured yet"
-            logger.info("%s; %s: %s", words, measured, "it is saved" if fits else "it is not saved, the checkpoint before stands")
+            logger.info("%s; %s: %s", words, measured, "it is saved" if fits else "it is not saved, the checkpoint before it is kept")
         is_committed = checkpoints.save_within(self._saved_state() if fits else None, position, seconds=left)
         if fits and not is_committed and self._gang.is_first:
-            logger.warning("step %d was not committed in time: the checkpoint before stands", self.progress.step)
+            logger.warning("step %d was not committed in time: the checkpoint before it is kept", self.progress.step)
         return is_committed
 
     def _time_for_last_save(self) -> tuple[float, float]:

@@ -19,6 +19,8 @@ from zoneinfo import ZoneInfo
 
 from training import liveness
 from training.engine.live_metrics import LiveMetrics
+from training.engine.machine_metrics import MachineMetrics
+from training.engine.nvml import Nvml
 from training.engine.tracking_journal import (
     MAX_BATCH,
     MAX_PARAM_CHARS,
@@ -34,6 +36,7 @@ from training.engine.tracking_journal import (
     send,
 )
 from training.errors import NightshiftError, StoreError
+from training.installation import GPUS
 from training.runtime.context import StageContext
 from training.runtime.lazy_imports import MLFLOW_DEFERRED, MLFLOW_OPTIONAL, lean_imports
 from training.runtime.provenance import environment, git_state
@@ -94,6 +97,8 @@ class Tracker:
         self._started_at_ms = _now_ms()
         self._pending: list[Point] = []
         self._lost = 0
+        self._step = 0
+        """Of the newest metrics: samples of the machine are logged with it."""
         self._num_kept = 0
         """Parts of the journal that this attempt wrote."""
         self._is_described = False
@@ -123,7 +128,7 @@ class Tracker:
         """Queue metrics of a step; takes about a microsecond."""
         if not self._enabled:
             return
-        now = _now_ms()
+        self._step, now = step, _now_ms()
         points = [(name, value, step, now) for name, value in metrics.items()]
         if self._live is not None:
             self._live.extend(points)
@@ -153,7 +158,10 @@ class Tracker:
         # It sends while the work hangs: no progress of the work's.
         liveness.in_background()
         opens_by = time.monotonic() + OPEN_SECONDS
+        machine = MachineMetrics(Nvml(GPUS.value()) if self._context.request.parameters.get("device") else None)
         while not self._closing.wait(FLUSH_SECONDS):
+            if found := machine.sample_if_due():
+                self.log(self._step, **found)
             if self._pending or time.monotonic() >= opens_by:
                 self._flush()
         self._away_until = 0.0

@@ -24,6 +24,7 @@ _UNITS: Final = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 class _Process:
     """One process now."""
 
+    resident_bytes: int
     resident_peak_bytes: int
     cpu_seconds: float
     """With those of its children that have ended."""
@@ -96,6 +97,7 @@ def _read(pid: int) -> _Process | None:
         counted = {}
     # Fields 14 to 17 of proc(5): utime, stime, cutime, cstime; the third is the first after the name.
     return _Process(
+        resident_bytes=status.get("VmRSS", 0) * 1024,
         resident_peak_bytes=status.get("VmHWM", 0) * 1024,
         cpu_seconds=sum(map(int, stat[11:15])) / TICKS_PER_SECOND,
         read_bytes=counted.get("rchar", 0),

@@ -71,7 +71,7 @@ def test_save_that_is_not_written_in_time_is_given_up_and_the_one_before_stands(
     with caplog.at_level(logging.INFO):
         said = told_after(bench.loop(), 6, 0.5, gate)
     assert "step 6, which is not committed" in said
-    assert "step 6 was not committed in time: the checkpoint before stands" in caplog.text
+    assert "step 6 was not committed in time: the checkpoint before it is kept" in caplog.text
     gate.opened.set()
     assert [entry["step"] for entry in bench.saved] == [4]
     assert bench.train().progress.step == 12
@@ -84,7 +84,7 @@ def test_save_longer_than_the_notice_is_not_begun(
     with monkeypatch.context() as patch, caplog.at_level(logging.INFO):
         patch.setattr(type(loop._parts.checkpoints), "expected_seconds", lambda _self: 31.0)
         assert "step 6, which is not committed" in told_after(loop, 6, 30.0)
-    assert "earlier checkpoints took 31.0 s: it is not saved, the checkpoint before stands" in caplog.text
+    assert "earlier checkpoints took 31.0 s: it is not saved, the checkpoint before it is kept" in caplog.text
     assert [entry["step"] for entry in bench.saved] == [4]
     assert bench.train().progress.step == 12
 

@@ -89,7 +89,7 @@ def test_every_tenth_step_is_tracked_and_every_step_is_reported(bench: LoopBench
     loop = bench.train(epochs=5)
     logged: Any = loop._parts.tracker.logged
     assert [step for step, metrics in logged if "train_loss_step" in metrics] == [10, 20]
-    assert set(logged[2][1]) == {"train_loss_step", "grad_norm", "learning_rate"}
+    assert set(logged[2][1]) == {"train_loss_step", "grad_norm", "learning_rate", "training_throughput_samples_per_sec"}
     reported = loop._parts.stage.__dict__["reported"]
     assert [(entry["done"], entry["total"], entry["unit"], entry["epoch"]) for entry in reported] == [
         (step, 20, "steps", 1 + (step - 1) // 4) for step in range(1, 21)

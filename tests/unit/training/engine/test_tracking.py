@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -122,6 +123,20 @@ def test_metrics_parameters_tags_and_status_reach_the_run(bench: LoopBench, serv
     assert tags["nightshift.as_of"] == "2026-01-01T00:00:00+00:00"
     assert tags["nightshift.git_dirty"] in ("true", "false")
     assert spooled(bench) == []
+
+
+def test_samples_of_the_machine_are_logged_at_the_newest_step(bench: LoopBench, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("training.engine.machine_metrics.SAMPLE_SECONDS", 0.0)
+    tracker = tracker_of(bench)
+    tracker.log(7, loss=1.0)
+    deadline = time.monotonic() + 60
+    while not any(name == "memory_bytes" for run in server.runs.values() for name, *_ in run["points"]):
+        assert time.monotonic() < deadline
+        tracker._closing.wait(0.01)
+    assert tracker.close()
+    ((_, run),) = server.runs.items()
+    samples = {name: step for name, _, step, _ in run["points"] if name != "loss"}
+    assert samples == {"cpu_cores_used": 7, "memory_bytes": 7}
 
 
 def test_many_points_go_in_batches_of_a_thousand(bench: LoopBench, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,6 +123,7 @@ def test_judge_ends_the_boosting_and_every_round_is_tracked_and_reported(bench: 
     result = fit(context)
     assert result.num_steps == 3
     assert [step for step, _metrics in bench.tracker.logged] == [1, 2, 3]
+    assert all(metrics["training_throughput_samples_per_sec"] > 0 for _step, metrics in bench.tracker.logged)
     assert [metrics["validation_loss"] for _step, metrics in bench.tracker.logged] == [entry["validation_loss"] for entry in result.history]
     reported: Any = context.stage.__dict__["reported"]
     assert [(entry["done"], entry["total"], entry["unit"]) for entry in reported] == [(1, 9, "rounds"), (2, 9, "rounds"), (3, 9, "rounds")]
