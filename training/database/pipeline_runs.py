@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import Engine, select, update
+from sqlalchemy import Engine, and_, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -15,6 +15,11 @@ from training.database.connect import database_faults
 from training.database.schema import PipelineRecord, PipelineRun
 
 RUNNING: Final = "running"
+FAILED: Final = "failed"
+LOST: Final = "lost"
+"""Airflow does not have the run any more."""
+CLEARED_WITHIN: Final = timedelta(days=7)
+"""So long after it failed, a run is looked at again: once its tasks are cleared, it goes on."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,19 +86,22 @@ def config_of(engine: Engine, pipeline: str) -> Mapping[str, Any] | None:
     return found
 
 
-def unended_runs(engine: Engine) -> list[tuple[str, str]]:
-    """Return pipeline and run id of the runs that have not ended yet, as far as this database knows."""
+def unsettled_runs(engine: Engine, *, now: datetime | None = None) -> list[tuple[str, str, str]]:
+    """Return pipeline, run id and noted state of the runs whose state may change: those that run, and those that failed within a week."""
+    begin = (now or datetime.now(UTC)) - CLEARED_WITHIN
+    failed_lately = and_(PipelineRun.state == FAILED, PipelineRun.ended_at > begin)
+    asked = select(PipelineRun.pipeline, PipelineRun.run_id, PipelineRun.state).where(or_(PipelineRun.state == RUNNING, failed_lately))
     with database_faults(), Session(engine) as session:
-        found = session.execute(select(PipelineRun.pipeline, PipelineRun.run_id).where(PipelineRun.state == RUNNING))
-        return [(pipeline, key.removeprefix(f"{pipeline}:")) for pipeline, key in found]
+        return [(pipeline, key.removeprefix(f"{pipeline}:"), state) for pipeline, key, state in session.execute(asked)]
 
 
-def end_run(engine: Engine, pipeline: str, run_id: str, state: str) -> None:
-    """Note how a run has ended.
+def note_state(engine: Engine, pipeline: str, run_id: str, state: str, *, noted: str) -> None:
+    """Note how a run has ended, or that it goes on; nothing where another state than `noted` is noted by now.
 
     Args:
-        state: `success`, `failed` or `lost`.
+        state: `success`, `failed`, `lost` or `running`.
     """
     wanted = PipelineRun.run_id == f"{pipeline}:{run_id}"
+    ended_at = None if state == RUNNING else datetime.now(UTC)
     with database_faults(), Session(engine) as session, session.begin():
-        session.execute(update(PipelineRun).where(wanted, PipelineRun.state == RUNNING).values(state=state, ended_at=datetime.now(UTC)))
+        session.execute(update(PipelineRun).where(wanted, PipelineRun.state == noted).values(state=state, ended_at=ended_at))

@@ -47,20 +47,22 @@ class CopyMetricsOperator(BaseOperator):
         settings = Settings.from_environment()
         num_points = copy_recent(connect(settings.database_url), Bucket(settings.store_uri))
         self.log.info("%d points of metrics were added to run_metric", num_points)
-        self._end_runs(context, connect(settings.database_url))
+        self._note_states(context, connect(settings.database_url))
         return num_points
 
-    def _end_runs(self, context: Context, engine: Engine) -> None:
-        """Note how runs have ended: the scheduler ends them, and must not wait for our database."""
-        from training.database.pipeline_runs import end_run, unended_runs
+    def _note_states(self, context: Context, engine: Engine) -> None:
+        """Note how runs have ended, and which failed ones go on: the scheduler ends them, and must not wait for our database."""
+        from training.database.pipeline_runs import FAILED, LOST, RUNNING, note_state, unsettled_runs
 
-        for pipeline, run_id in unended_runs(engine):
-            if context["ti"].get_dr_count(dag_id=pipeline, run_ids=[run_id]) == 0:
-                end_run(engine, pipeline, run_id, "lost")
-                continue
-            state = str(context["ti"].get_dagrun_state(dag_id=pipeline, run_id=run_id))
-            if state in ENDED:
-                end_run(engine, pipeline, run_id, state)
+        for pipeline, run_id, noted in unsettled_runs(engine):
+            if context["ti"].get_dr_count(dag_id=pipeline, run_ids=[run_id]):
+                state = str(context["ti"].get_dagrun_state(dag_id=pipeline, run_id=run_id))
+            else:
+                state = noted if noted == FAILED else LOST
+            # A run that is queued again, after its tasks were cleared, goes on.
+            state = state if state in (*ENDED, LOST) else RUNNING
+            if state != noted:
+                note_state(engine, pipeline, run_id, state, noted=noted)
 
 
 def copy_metrics(pipeline: str, journal: str, settings: Settings) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from nightshift.operators.resolve import ResolveOperator
 from nightshift.settings import Settings
 from tests.unit.plugins.conftest import SPEC_PATH
 from training.database import connect
+from training.database.pipeline_runs import CLEARED_WITHIN, unsettled_runs
 from training.errors import UnavailableError
 from training.store import Store
 from training.store.metric_journal import JournalWriter, MetricJournal
@@ -102,6 +104,27 @@ def test_runs_are_recorded_by_their_first_task_and_ended_by_housekeeping(
     assert "SHOP_URI" in config
     assert str(settings.home) not in config
     assert json.loads(parameters) == {"train.learning_rate": 0.01}
+
+
+def test_a_failed_run_that_goes_on_after_its_tasks_were_cleared_has_its_new_state(
+    settings: Settings, shop: Path, execute: Any, context_of: Any
+) -> None:
+    states = dict.fromkeys(("cleared", "repaired", "given up", "deleted"), "failed")
+    for run_id in states:
+        execute(ResolveOperator(task_id="resolve", spec_path=str(SPEC_PATH)), context_of("resolve", run_id=run_id))
+    context = context_of("metrics")
+    context["ti"].get_dr_count = lambda dag_id, run_ids: sum(run_id in states for run_id in run_ids)
+    context["ti"].get_dagrun_state = lambda dag_id, run_id: states[run_id]
+    execute(CopyMetricsOperator(task_id="metrics"), context)
+    states |= {"cleared": "queued", "repaired": "success"}
+    del states["deleted"]
+    execute(CopyMetricsOperator(task_id="metrics"), context)
+    with connect(settings.database_url).connect() as connection:
+        rows = connection.execute(text("SELECT run_id, state, ended_at IS NULL FROM bi_runs"))
+        found = {row[0].partition(":")[2]: tuple(row[1:]) for row in rows}
+    assert found == {"cleared": ("running", 1), "repaired": ("success", 0), "given up": ("failed", 0), "deleted": ("failed", 0)}
+    old = unsettled_runs(connect(settings.database_url), now=datetime.now(UTC) + CLEARED_WITHIN)
+    assert old == [("search_ranking", "cleared", "running")]
 
 
 def test_a_store_that_is_away_fails_no_training(
