@@ -131,7 +131,7 @@ def end_if_stale(ledger: Ledger, request: Entry) -> Entry | None:
 def _stale(request: Entry, entry: Entry, now: ModelAliases) -> Entry:
     """Return `entry` as the end of a request that was measured against an older standing."""
     measured = (request.evidence.get("champion") or {}).get("version")
-    champion = now.champion.version if now.champion else "nobody"
+    champion = now.champion.version if now.champion else "none"
     words = (
         f"the request is for weights {request.evidence['weights_digest'][:12]}, evaluated against champion {measured or 'none'} "
         f"(revision {request.evidence['revision']}); champion is {champion} now (revision {now.revision})"

@@ -232,7 +232,7 @@ class _Builder:
         first = self.document.marks.get(path)
         frame.key, frame.discards = name, first is not None
         if first is not None:
-            message = f"key {shown(name)} stands here and in line {first.line} already"
+            message = f"key {shown(name)} is here and in line {first.line}"
             self._note("spec.duplicate_key", message, event, path, "keep one of the two")
             return
         self.document.marks[path] = mark

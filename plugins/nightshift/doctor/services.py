@@ -23,7 +23,7 @@ TIMEOUT_SECONDS: Final = 10.0
 MAX_CLOCK_SECONDS: Final = 30.0
 """Of a server's clock: tokens of Airflow are valid from when they were made, by its clock."""
 START: Final = "start it; on a laptop: make start"
-PLUGIN: Final = "put nightshift_plugin.py into Airflow's plugins folder, and restart its api-server (docs/operating.md)"
+PLUGIN: Final = "put a file with `from nightshift_plugin import NightshiftPlugin` into Airflow's plugins folder, and restart its api-server"
 HEALTHY: Final = "healthy"
 
 

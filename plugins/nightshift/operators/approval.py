@@ -27,6 +27,7 @@ from training.errors import DeniedError, shown
 from training.format import local_moment, number
 from training.registry.verdicts import verdict
 from training.spec import PipelineSpec
+from training.spec.types import duration_text
 from training.waiting import waiting_for_database
 
 if TYPE_CHECKING:
@@ -131,7 +132,8 @@ class AskOperator(HITLOperator):
         if _said_ended(self, ledger, request):
             return None
         if event.get("error_type") == "timeout":
-            return self._record(ledger, request, "expired", "nobody", f"nobody answered within {self.spec.promote.approve_within}")
+            words = f"no answer within {duration_text(self.spec.promote.approve_within)} (promote.approve_within)"
+            return self._record(ledger, request, "expired", "nobody", words)
         # The trigger ends for nothing else: this is Airflow's record of a person's response.
         answer = cast("Answer", event)
         note_answer(context, request, answer)

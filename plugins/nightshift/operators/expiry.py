@@ -10,6 +10,7 @@ from airflow.sdk import BaseOperator
 from nightshift.settings import Settings
 from training.errors import DataError, DeniedError, SpecError
 from training.spec import PipelineSpec
+from training.spec.types import duration_text
 from training.store import Store
 from training.waiting import waiting_for_database
 
@@ -45,8 +46,9 @@ class ExpireOperator(BaseOperator):
         if datetime.now(UTC) < request.decided_at + spec.promote.approve_within:
             self.log.info("version %s of %s has waited for an answer since %s", request.version, request.model, request.decided_at)
             return
+        words = f"no answer within {duration_text(spec.promote.approve_within)} (promote.approve_within)"
         try:
-            answer_request(ledger, request, "expired", by="nobody", words=f"nobody answered within {spec.promote.approve_within}")
+            answer_request(ledger, request, "expired", by="nobody", words=words)
             self.log.warning("the request for version %s of %s has expired", request.version, request.model)
         except DeniedError as err:
             self.log.info("%s", err)

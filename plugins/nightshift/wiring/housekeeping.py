@@ -9,7 +9,7 @@ retention settings (docs/retention.md).
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from airflow.sdk import DAG, CronTriggerTimetable
 
@@ -20,9 +20,6 @@ from nightshift.operators.expiry import ExpireOperator
 from nightshift.operators.metrics import CopyMetricsOperator
 from nightshift.operators.repair import RepairOperator
 from training.spec.rules.names import HELPER_TAG, HOUSEKEEPING
-
-if TYPE_CHECKING:
-    pass
 
 COLLECTION_LIMIT: Final = timedelta(hours=12)
 """A collection whose storage hangs gives its slot in the pool back."""

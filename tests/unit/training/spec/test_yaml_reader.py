@@ -116,8 +116,8 @@ def test_unreadable_text_is_refused_with_its_place(text: bytes, code: str, messa
 
 
 NOTED = [
-    (b"a: 1\nb: 2\na: 3", "s:3:1: a: [spec.duplicate_key] key 'a' stands here and in line 1 already (keep one of the two)"),
-    (b'{"a": {"b": 1, "b": 2}}', "s:1:16: a.b: [spec.duplicate_key] key 'b' stands here and in line 1 already (keep one of the two)"),
+    (b"a: 1\nb: 2\na: 3", "s:3:1: a: [spec.duplicate_key] key 'a' is here and in line 1 (keep one of the two)"),
+    (b'{"a": {"b": 1, "b": 2}}', "s:1:16: a.b: [spec.duplicate_key] key 'b' is here and in line 1 (keep one of the two)"),
     (b"a: &x 1", "s:1:4: a: [spec.alias] an anchor, &x: each value is written where it is used (take it away)"),
     (b"a: *x", "s:1:4: a: [spec.alias] an alias, *x: each value is written where it is used (write the value out)"),
     (

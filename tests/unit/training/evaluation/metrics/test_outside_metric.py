@@ -91,6 +91,16 @@ def test_an_evaluation_by_it_runs_in_a_process_that_covers_its_code(site: Path, 
     assert set(record["metrics"]) == {*metrics_of("binary"), "hinge"}
 
 
+def test_module_whose_metric_is_of_another_class_is_refused(tmp_path: Path) -> None:
+    caches: list[Any] = [installed_packages, descriptor_of_metric, metric_of]
+    files = {"acme_wrong/metric.py": METRIC.replace("hinge", "wrong"), "acme_wrong/module.py": "METRIC = 3"}
+    with (
+        installed(tmp_path, "acme_wrong", group="nightshift.metrics", points={"wrong": "acme_wrong"}, files=files, caches=caches),
+        pytest.raises(SpecError, match=r"metric\.not_a_metric.*'wrong' is a int, not a Metric"),
+    ):
+        metric_of("wrong")
+
+
 @pytest.mark.parametrize("descriptor", DESCRIPTORS, ids=lambda descriptor: descriptor.name)
 def test_each_metric_of_the_table_has_an_implementation(descriptor: Any) -> None:
     assert descriptor_of_metric(descriptor.reported) is descriptor
