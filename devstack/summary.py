@@ -93,8 +93,8 @@ def _comparison(store: Store, result: StageResult) -> list[str]:
     lines += _baseline_lines(meta, result)
     if comparison is None:
         return [*lines, f"not compared: {meta['baseline']}"]
-    better, low, high = (number(comparison[name]) for name in ("gain", "low", "high"))
-    return [*lines, f"{result.scalars['primary']} better by {better}, interval {low} to {high}"]
+    gain, low, high = (number(comparison[name]) for name in ("gain", "low", "high"))
+    return [*lines, f"{result.scalars['primary']} gain over the champion {gain}, interval {low} to {high}"]
 
 
 def _baseline_lines(meta: Mapping[str, Any], result: StageResult) -> list[str]:

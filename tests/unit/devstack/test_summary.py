@@ -144,6 +144,14 @@ def test_comparison_has_the_best_naive_baseline_beside_model_and_champion(settin
         assert "mae gain over the naive baseline seasonal_7d 4.2" in text
 
 
+def test_gain_over_the_champion_has_its_sign_and_its_interval(settings: Settings) -> None:
+    comparison = {"gain": -0.0281074, "low": -0.04155, "high": -0.01467}
+    meta = {"metrics": {"auc": 0.7}, "champion_metrics": {"auc": 0.73}, "comparison": comparison, "baseline": "champion"}
+    uri, _ = Store(settings.store_uri).manifests.put_files("evaluation", {"metrics.json": b"{}"}, meta)
+    text = text_of(settings, [TaskView("evaluate", "success", 1, 3.0)], result("evaluate", artifact_uri=uri, scalars={"primary": "auc"}))
+    assert "auc gain over the champion -0.02811, interval -0.04155 to -0.01467" in text
+
+
 def test_comparison_has_the_season_that_the_spec_names_and_the_warnings_where_another_baseline_is_best(settings: Settings) -> None:
     named = [{"name": "seasonal_14d", "key": "evaluate.baseline.season", "metrics": {"mae": 31.5, "rmse": 39.0}}]
     meta = {
