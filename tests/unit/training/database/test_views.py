@@ -18,7 +18,7 @@ from tests.unit.training.registry.scenes import decide_on
 from training.database import connect
 from training.database.connect import MIGRATIONS
 from training.database.schema import DatasetVersion, LedgerDecision, ModelStanding, ModelVersion
-from training.registry.decisions import roll_back, settle_canary
+from training.registry.decisions import answer_request, roll_back, settle_canary
 from training.registry.ledger import Ledger
 
 NOW = datetime(2026, 2, 1, tzinfo=UTC)
@@ -115,8 +115,13 @@ def test_stages_agree_with_the_ledger_after_decisions_a_canary_and_a_rollback(em
     decide_on(ledger, 4, canary=True)
     settle_canary(ledger, ledger.standing("m"), outcome="rolled_back", reasons=[], evidence={}, decided_by="settle")
     decide_on(ledger, 5, "needs_approval")
+    assert read(engine, "SELECT notes FROM bi_model_version WHERE notes IS NOT NULL") == []
+    (request,) = ledger.open_requests("m")
+    answer_request(ledger, request, "declined", by="eve", words="declined by eve: not now")
     roll_back(ledger, "m", by="ada", reason="late flights")
     assert stages() == {"1": "champion", "2": "candidate", "3": "archived", "4": "archived", "5": "candidate"}
+    notes = dict(read(engine, "SELECT version, notes FROM bi_model_version WHERE notes IS NOT NULL"))
+    assert notes == {"1": "from version 3 (1.3.0): late flights", "5": "declined by eve: not now"}
 
 
 def test_a_version_has_the_record_of_its_own_model_and_one_of_before_semantic_versions_has_none(empty_database: str) -> None:
@@ -162,3 +167,12 @@ def test_a_downgrade_removes_the_views(empty_database: str) -> None:
         config.attributes["connection"] = connection
         command.downgrade(config, "0006")
     assert inspect(engine).get_view_names() == []
+
+
+def test_a_downgrade_of_one_release_leaves_the_view_that_it_had(empty_database: str) -> None:
+    engine, config = connect(empty_database), Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.downgrade(config, "0009")
+    assert "notes" not in {column["name"] for column in inspect(engine).get_columns("bi_model_version")}
