@@ -108,7 +108,7 @@ class Comparison(Part):
 
 
 class Alarm(Part):
-    """Whether a canary is surely worse (`evaluation.bootstrap.sequential.Alarm`)."""
+    """Whether a canary is significantly worse (`evaluation.bootstrap.sequential.Alarm`)."""
 
     is_worse: StrictBool | None = None
     e_value: Figure | None = None

@@ -103,7 +103,7 @@ def comparisons(record: EvaluationRecord, primary: str, rules: Evaluate) -> list
         }
         row["words"], row["look"] = _sureness(gain, low, high)
         if found.blocks is not None and found.blocks.bounded is False:
-            row["words"], row["look"] = "not surely: the interval is unbounded, too few blocks", "warn"
+            row["words"], row["look"] = "not significantly: the interval is unbounded, too few blocks", "warn"
         rows.append(row)
     return rows
 
@@ -145,7 +145,7 @@ def _sureness(gain: float | None, low: float | None, high: float | None) -> tupl
         return "worse", "bad"
     if low == high == 0:
         return "no difference", "warn"
-    return f"{'better' if gain > 0 else 'worse' if gain < 0 else 'the same'}, but not surely: zero lies in the interval", "warn"
+    return f"{'better' if gain > 0 else 'worse' if gain < 0 else 'the same'}, but not significantly: zero lies in the interval", "warn"
 
 
 def _places(gain: float, low: float, high: float) -> dict[str, float]:

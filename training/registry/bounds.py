@@ -22,8 +22,8 @@ APPROVED_MISS: Final = 2.0
 def bounds(record: EvaluationRecord, rules: Evaluate) -> Iterator[Reason]:
     """Yield a reason for each bound of the spec.
 
-    A bound also rejects a candidate that is surely better than a champion which violates the same bound by more. The reason states it,
-    because keeping that champion is the worse choice; `evaluate.severity` decides.
+    A bound also rejects a candidate that is significantly better than a champion which violates the same bound by more. The reason
+    states it, because keeping that champion is the worse choice; `evaluate.severity` decides.
 
     Args:
         record: its `metrics` are judged.
@@ -54,7 +54,7 @@ def _bound(record: EvaluationRecord, rules: Evaluate, gate: str, name: str, boun
     champion = None if passed else _worse_champion(record, name, value, at_most=at_most)
     if champion is not None:
         numbers["champion"] = champion
-        words += f"; the champion is further from it ({figure(champion)}), and the candidate is surely better than the champion"
+        words += f"; the champion is further from it ({figure(champion)}), and the candidate is significantly better than the champion"
         words += f" (evaluate.severity: {{{gate}: approve}} would ask a person)" if severity == "fail" else ""
     return Reason(gate=gate, passed=passed, severity=severity, words=words, numbers=numbers)
 
@@ -90,7 +90,7 @@ def _covers(found: ApprovedFinding, reason: Reason) -> bool:
 
 
 def _worse_champion(record: EvaluationRecord, name: str, value: float, *, at_most: bool) -> float | None:
-    """Return the champion's value of `name` where it misses the bound by more and the candidate is surely better; else None."""
+    """Return the champion's value of `name` where it misses the bound by more and the candidate is significantly better; else None."""
     old, low = finite(record.champion_metrics.get(name)), None if record.comparison is None else finite(record.comparison.low)
     if old is None or low is None or low <= 0:
         return None

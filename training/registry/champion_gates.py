@@ -109,7 +109,7 @@ def _drift(record: EvaluationRecord, rules: Evaluate) -> Iterator[Reason]:
 
 
 def _canary(record: EvaluationRecord, rules: Evaluate) -> Iterator[Reason]:
-    """Only one canary at a time: a candidate takes the place of one that is under way by being surely better."""
+    """Only one canary at a time: a candidate takes the place of one that is under way by being significantly better."""
     canary = record.canary
     if canary is None or has_weights_of(record, record.champion):
         return

@@ -38,7 +38,7 @@ EFFECT_VARIANCE: Final = 0.5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alarm:
-    """Whether a canary is surely worse, by completed blocks."""
+    """Whether a canary is significantly worse, by completed blocks."""
 
     is_worse: bool
     e_value: float

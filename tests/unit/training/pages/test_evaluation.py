@@ -115,7 +115,7 @@ def test_candidate_is_shown_next_to_the_champion_with_interval_and_direction() -
     [
         (0.0, 0.0, "no difference"),
         (-0.02, -0.001, "worse"),
-        (-0.001, 0.02, "better, but not surely: zero lies in the interval"),
+        (-0.001, 0.02, "better, but not significantly: zero lies in the interval"),
         (0.001, 0.02, "better"),
     ],
 )
@@ -386,7 +386,7 @@ def test_the_interval_says_how_many_blocks_it_rests_on_and_what_replaced_too_few
     none = {**few, "clusters": "none", "bounded": False, "low": "-inf", "high": "inf"}
     unbounded = {**comparison, "low": "-inf", "high": "inf", "blocks": none}
     found = rendered(evaluation=evaluation(comparison=unbounded)).text
-    assert "not surely: the interval is unbounded, too few blocks" in found
+    assert "not significantly: the interval is unbounded, too few blocks" in found
     assert "there are no entities or groups" in found
 
 

@@ -55,14 +55,16 @@ def test_fairness_gap_between_values_without_support_is_a_warning() -> None:
 
 
 @pytest.mark.parametrize(("metric", "gate", "value", "champion"), [("auc", "minimum", 0.59, 0.50), ("log_loss", "maximum", 0.71, 0.95)])
-def test_bound_that_rejects_a_surely_better_candidate_than_a_worse_champion_says_so(
+def test_bound_that_rejects_a_significantly_better_candidate_than_a_worse_champion_says_so(
     metric: str, gate: str, value: float, champion: float
 ) -> None:
     better = changed(("metrics", metric), value)
     better["champion_metrics"][metric] = champion
     rejected = judged(better)
     assert rejected.outcome == "rejected"
-    assert f"the champion is further from it ({champion:g}), and the candidate is surely better than the champion" in rejected.summary
+    assert (
+        f"the champion is further from it ({champion:g}), and the candidate is significantly better than the champion" in rejected.summary
+    )
     assert f"(evaluate.severity: {{{gate}: approve}} would ask a person)" in rejected.summary
     asked = judged(better, severity={gate: "approve"})
     assert asked.outcome == "needs_approval"

@@ -175,7 +175,7 @@ def test_feature_that_is_the_label_rejects_by_name() -> None:
     )
 
 
-def test_candidate_takes_a_canarys_place_only_by_being_surely_better() -> None:
+def test_candidate_takes_a_canarys_place_only_by_being_significantly_better() -> None:
     assert decision(BETTER, {}, canary=scores(1.0, seed=3)).outcome == "accepted"
     assert failed(decision(BETTER, {}, canary=scores(1.3, seed=3))) == {"canary"}
     assert failed(decision(BETTER, {}, canary=scores(1.6, seed=3))) == {"canary"}

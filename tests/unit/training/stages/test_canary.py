@@ -58,7 +58,9 @@ def test_only_rows_that_arrived_since_are_scored(bench: EvaluateBench, seats: di
     assert judge(bench, made(seats["good"], 3), seats["blind"], "three days")[1]["num_rows"] < record["num_rows"]
 
 
-def test_a_good_canary_is_surely_better_and_a_poisoned_one_surely_worse(bench: EvaluateBench, seats: dict[str, dict[str, Any]]) -> None:
+def test_a_good_canary_is_significantly_better_and_a_poisoned_one_significantly_worse(
+    bench: EvaluateBench, seats: dict[str, dict[str, Any]]
+) -> None:
     good = judge(bench, made(seats["good"], 6), seats["blind"], "good")[1]
     poisoned = judge(bench, made(seats["blind"], 6), seats["good"], "poisoned")[1]
     assert good["comparison"]["low"] > 0.1
