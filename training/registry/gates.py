@@ -127,9 +127,9 @@ def judge_canary(
 
     It is rolled back at once where its primary metric is not a number and the champion's on the same rows is one, and, with
     `EARLY_SUPPORT` rows, beyond a bound (unless that only warns, or a person approved it), when it is constant, or when its alarm says
-    that it is significantly worse. It is promoted after the time and the support that the rules ask for if it is not worse than
-    tolerated, and rolled back if it is. Without the support, or on rows that have no such metric, it waits for as long as the rules have patience. The
-    alarm is always valid (`evaluation.bootstrap.sequential`): looking again and again makes a false one no likelier.
+    that it is significantly worse. It is promoted after the time and the support that the rules ask for if it is not worse than tolerated,
+    and rolled back if it is. Without the support, or on rows that have no such metric, it waits for as long as the rules have patience.
+    The alarm is always valid (`evaluation.bootstrap.sequential`): looking again and again makes a false one no likelier.
 
     Args:
         record: `metrics` are the canary's, `champion_metrics` the champion's, on the same rows; `comparison` is canary minus
