@@ -15,6 +15,7 @@ from tools.reference.examples import EXAMPLES, UNITS
 from training.retention.settings import Retention
 from training.spec.families import built_in_families, descriptor_of
 from training.spec.models import PipelineSpec
+from training.spec.types import Section
 from training.spec.yaml_reader import read_document
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -52,6 +53,16 @@ def test_example_of_a_key_is_accepted_by_its_model(place: str) -> None:
 
     assert not document.problems
     TypeAdapter(key.field.rebuild_annotation()).validate_python(document.value[key.name])
+
+
+def test_key_without_words_is_refused() -> None:
+    class Bare(Section):
+        """A section with a key that nothing describes."""
+
+        size: int = 1
+
+    with pytest.raises(ValueError, match=r"Bare\.size has no meaning"):
+        spec._row(spec.keys_of(Bare)[0], "", [])
 
 
 def test_units_are_of_keys_that_exist() -> None:
