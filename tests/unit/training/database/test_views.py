@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import uuid
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,11 @@ from typing import Any
 import pytest
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import Engine, inspect, text
+from sqlalchemy import Engine, create_engine, inspect, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
+from tests.databases import new_database
 from tests.unit.training.registry.scenes import decide_on
 from training.database import connect
 from training.database.connect import MIGRATIONS
@@ -167,6 +169,19 @@ def test_a_downgrade_removes_the_views(empty_database: str) -> None:
         config.attributes["connection"] = connection
         command.downgrade(config, "0006")
     assert inspect(engine).get_view_names() == []
+
+
+def test_a_role_that_may_read_a_view_may_read_it_after_the_upgrade(postgres: str) -> None:
+    engine, config = create_engine(new_database(postgres, f"n{uuid.uuid4().hex[:12]}")), Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0009")
+        connection.execute(text("GRANT SELECT ON bi_model_version TO PUBLIC"))
+        command.upgrade(config, "head")
+    granted = "SELECT COUNT(*) FROM information_schema.role_table_grants WHERE table_name = 'bi_model_version' AND grantee = 'PUBLIC'"
+    assert read(engine, granted) == [(1,)]
+    engine.dispose()
 
 
 def test_a_downgrade_of_one_release_leaves_the_view_that_it_had(empty_database: str) -> None:

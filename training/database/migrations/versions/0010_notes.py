@@ -30,8 +30,8 @@ SELECT
         ELSE 'candidate'
     END AS stage,
     latest.outcome AS last_outcome, versions.first_decided_at, promotion.decided_at AS promoted_at, promotion.decided_by AS promoted_by,
-    {notes}made.framework, made.input_schema, made.output_schema, made.code_version, made.snapshot_digest, made.weights_digest,
-    made.created_at, versions.weights_deleted_at
+    made.framework, made.input_schema, made.output_schema, made.code_version, made.snapshot_digest, made.weights_digest,
+    made.created_at, versions.weights_deleted_at{notes}
 FROM versions
 JOIN ledger_decision AS latest ON latest.id = versions.last_id
 LEFT JOIN ledger_decision AS promotion ON promotion.id = versions.promotion_id
@@ -41,23 +41,26 @@ LEFT JOIN model_version AS made ON made.model = versions.model AND made.semantic
 """
 _FIELD = {"sqlite": "json_extract(standing.{seat}, '$.version')", "postgresql": "standing.{seat} ->> 'version'"}
 _NOTES = {
-    "sqlite": "json_extract(person.reasons, '$[#-1].words') AS notes, ",
-    "postgresql": "person.reasons -> -1 ->> 'words' AS notes, ",
+    "sqlite": ", json_extract(person.reasons, '$[#-1].words') AS notes",
+    "postgresql": ", person.reasons -> -1 ->> 'words' AS notes",
 }
 
 
 def upgrade() -> None:
-    _make(_NOTES[op.get_bind().dialect.name])
+    dialect = op.get_bind().dialect.name
+    if dialect == "postgresql":
+        # A view that is made again has lost the rights of the roles that read it; a column may be added at the end.
+        op.execute(f"CREATE OR REPLACE VIEW bi_model_version AS {_query(dialect, _NOTES[dialect])}")
+    else:
+        op.execute("DROP VIEW bi_model_version")
+        op.execute(f"CREATE VIEW bi_model_version AS {_query(dialect, _NOTES[dialect])}")
 
 
 def downgrade() -> None:
-    _make("")
-
-
-def _make(notes: str) -> None:
-    field = _FIELD[op.get_bind().dialect.name]
     op.execute("DROP VIEW bi_model_version")
-    op.execute(
-        "CREATE VIEW bi_model_version AS "
-        + _MODEL_VERSION.format(notes=notes, champion=field.format(seat="champion"), canary=field.format(seat="canary"))
-    )
+    op.execute(f"CREATE VIEW bi_model_version AS {_query(op.get_bind().dialect.name, '')}")
+
+
+def _query(dialect: str, notes: str) -> str:
+    field = _FIELD[dialect]
+    return _MODEL_VERSION.format(notes=notes, champion=field.format(seat="champion"), canary=field.format(seat="canary"))
