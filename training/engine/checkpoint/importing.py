@@ -78,7 +78,9 @@ def read_header(path: str, file: IO[bytes], size: int) -> tuple[dict[str, Chunke
         values = json.loads(file.read(length).decode("utf-8"), object_pairs_hook=_unique)
         if not isinstance(values, dict):
             raise TypeError("the header is not an object")
-        values.pop("__metadata__", None)
+        notes = values.pop("__metadata__", {})
+        if not (isinstance(notes, dict) and all(isinstance(note, str) for note in notes.values())):
+            raise TypeError("__metadata__ is not an object of texts")
         return _entries(values, size - 8 - length), size - 8 - length
     except (ValueError, TypeError, KeyError, RecursionError) as err:
         raise _unreadable(path, f"{type(err).__name__}: {str(err)[:200]}") from err

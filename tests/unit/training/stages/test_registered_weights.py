@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,6 +67,12 @@ def _changed(change: Callable[[Tensors], object]) -> Callable[[bytes], bytes]:
     return changed
 
 
+def _with_header(data: bytes, change: Callable[[dict[str, Any]], dict[str, Any]]) -> bytes:
+    length = int.from_bytes(data[:8], "little")
+    header = json.dumps(change(json.loads(data[8 : 8 + length]))).encode()
+    return len(header).to_bytes(8, "little") + header + data[8 + length :]
+
+
 FAULTS: dict[str, tuple[Callable[[bytes], bytes], str, tuple[str, ...]]] = {
     "missing and extra": (
         _changed(lambda tensors: tensors.update(planted=tensors.pop("numbers.bias"))),
@@ -79,6 +87,11 @@ FAULTS: dict[str, tuple[Callable[[bytes], bytes], str, tuple[str, ...]]] = {
         ("numbers.bias",),
     ),
     "cut": (lambda data: data[:-1], "weights.unreadable", ("bytes",)),
+    "notes": (
+        lambda data: _with_header(data, lambda header: {"__metadata__": {"epoch": 3}, **header}),
+        "weights.unreadable",
+        ("__metadata__",),
+    ),
     "no header": (lambda data: b"\xff" * 7 + b"\x00" + data[8:], "weights.unreadable", ("header",)),
 }
 
