@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
+import re
+from typing import Any, Final
 
 from training.data.label_delay import MAX_DAYS_SHOWN
 from training.data.validation.results import Findings
-from training.format import brief, local_moment
+from training.format import brief, finite, local_moment
 from training.pages.drift_charts import HEIGHT, WIDTH, compared_tables
 from training.pages.night_charts import HEIGHT as NIGHT_HEIGHT
 from training.pages.night_charts import WIDTH as NIGHT_WIDTH
@@ -14,6 +15,8 @@ from training.pages.night_charts import night_charts
 from training.pages.templates import template_environment
 
 STATUS_ORDER: Final = {"failed": 0, "warned": 1, "passed": 2}
+INSTANT: Final = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?\+00")
+"""As the profile of a column writes one."""
 MAX_CHARS: Final = 40
 """Of a cell: the least and the greatest text of a column may be long."""
 
@@ -28,7 +31,9 @@ def render_report(
     """
     environment = template_environment()
     environment.filters["moment"] = lambda text: local_moment(text, timezone)
-    environment.filters["number"] = lambda value: brief(value)[:MAX_CHARS]
+    environment.filters["number"] = _cell
+    environment.filters["bound"] = lambda value: _bound(value, timezone)
+    environment.filters["share"] = lambda value: _cell(value) if finite(value) is None else f"{value:.4f}"
     most = max(findings.rows_per_day.values(), default=0)
     page = environment.get_template("validation.html").render(
         pipeline=pipeline,
@@ -48,3 +53,12 @@ def render_report(
         unknown_days=[] if findings.unknown_labels is None else list(findings.unknown_labels["days"].items())[-MAX_DAYS_SHOWN:],
     )
     return page.encode("utf-8")
+
+
+def _cell(value: Any) -> str:
+    return brief(value)[:MAX_CHARS]
+
+
+def _bound(value: Any, timezone: str) -> str:
+    """Return the least or the greatest value of a column: an instant on the clock of the time zone."""
+    return local_moment(value, timezone) if isinstance(value, str) and INSTANT.fullmatch(value) else _cell(value)

@@ -68,3 +68,16 @@ def test_a_report_without_an_earlier_snapshot_has_no_drift() -> None:
     page = render_report(Findings(), pipeline="p", as_of="2026-01-02", window=("a", "b"), snapshot_digest="d").decode()
     assert "Drift of" not in page
     assert "Siddiqi" not in page
+
+
+def test_bounds_of_a_column_are_instants_of_the_pipelines_clock_or_what_the_rows_have() -> None:
+    at = {"nulls": 0, "minimum": "2026-01-03 00:00:20.80006+00", "maximum": "2026-02-01 23:57:25+00"}
+    price = {"nulls": 0, "minimum": 2.49, "maximum": 269.2, "mean": 38.4, "deviation": 30.7, "mean_shift": -0.00419, "psi": 4.48553e-05}
+    findings = Findings(statistics={"orders": {"at": at, "name": {"nulls": 1, "minimum": "2026-01-03", "maximum": "zoë"}, "price": price}})
+    page = render_report(
+        findings, pipeline="p", as_of="2026-02-02", window=("a", "b"), snapshot_digest="d", timezone="Europe/Berlin"
+    ).decode()
+    cells = {row[0]: row[1:] for row in (re.findall(r"<td[^>]*>(.*?)</td>", line) for line in page.splitlines() if "<td" in line) if row}
+    assert cells["at"][1:3] == ["2026-01-03 01:00 (Europe/Berlin)", "2026-02-02 00:57 (Europe/Berlin)"]
+    assert cells["name"][1:3] == ["2026-01-03", "zoë"]
+    assert cells["price"] == ["0", "2.49", "269.2", "38.4", "30.7", "-0.0042", "0.0000"]
