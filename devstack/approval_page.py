@@ -7,6 +7,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from devstack.airflow_api import AirflowApi
+from devstack.airflow_database import has_begun
 from devstack.environment import APPROVER, USERNAME, airflow_url, credentials
 from nightshift.settings import Settings
 from training.contracts import StageResult
@@ -48,6 +49,8 @@ def _question(client: AirflowApi, dag_id: str, key: str) -> tuple[str, dict[str,
     """Return the approval run of a request, with Airflow's record of the question; None while there is none."""
     runs = (client.find(f"/dags/{dag_id}/dagRuns", order_by="-run_after", limit=MAX_RUNS) or {"dag_runs": []})["dag_runs"]
     for run in runs:
+        if not has_begun(run):
+            continue
         path = f"/dags/{dag_id}/dagRuns/{quote(run['dag_run_id'], safe='')}"
         events = (client.find(f"{path}/upstreamAssetEvents") or {"asset_events": []})["asset_events"]
         if key in {event["extra"].get("key") for event in events} | {(run.get("conf") or {}).get("request")}:

@@ -162,6 +162,13 @@ def test_runs_that_have_not_finished_keep_their_tasks_results_and_triggers(datab
     assert (database.count("trigger"), database.count("asset_event"), database.count("dagrun_asset_event")) == (1, 1, 1)
 
 
+def test_nothing_is_deleted_while_a_run_of_an_event_has_not_begun(database: Database, api: AirflowApi) -> None:
+    dag_id = database.dag("pipeline.approval")
+    database.run(dag_id, "queued", days=0.1, state="queued", run_type="asset_triggered", start_date=None)
+    database.event(dag_id, "queued", days=70)
+    assert limits(api, BEFORE).before == datetime.fromtimestamp(0, UTC) - MARGIN
+
+
 def test_command_without_the_limit_deletes_what_unfinished_runs_need(database: Database) -> None:
     """What Airflow's own command does by itself; the day that this fails, the limit may go."""
     dag_id = database.dag("training")
