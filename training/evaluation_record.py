@@ -44,12 +44,7 @@ def _from_json(value: object) -> object:
         raise ValueError("an integer beyond all floats") from None
 
 
-def figure_json(value: float | None) -> float | str | None:
-    """Return a number as the file has it: a word where it is not finite."""
-    return json_number(value)
-
-
-Figure = Annotated[float, BeforeValidator(_from_json), PlainSerializer(figure_json)]
+Figure = Annotated[float, BeforeValidator(_from_json), PlainSerializer(json_number, return_type=float | str)]
 """A measured number. Not finite: it was measured and has no value."""
 Figures = dict[str, Figure]
 Bounds = dict[str, tuple[str, str]]

@@ -42,7 +42,7 @@ class MachineMetrics:
             return {}
         processes = self._meter.look()
         cpu_seconds = sum(process.cpu_seconds for process in processes)
-        # A rank that has ended takes its time along, where it is no child of this process.
+        # The CPU time of a process that has ended is in its parent's numbers, unless the parent is not looked at.
         cores = max(0.0, cpu_seconds - self._cpu_seconds) / seconds
         self._looked_at, self._cpu_seconds = now, cpu_seconds
         found = {"cpu_cores_used": cores, "memory_bytes": float(sum(process.resident_bytes for process in processes))}

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from training.contracts import JsonValue
+from training.contracts import JsonValue, json_number
 from training.errors import shown
-from training.evaluation_record import Checks, EvaluationRecord, Fairness, Latency, Leakage, figure_json
+from training.evaluation_record import Checks, EvaluationRecord, Fairness, Latency, Leakage
 from training.format import figure, finite
 from training.registry.gate import Gate, RulesGate
 from training.registry.reasons import Reason, at_most, missing
@@ -25,7 +25,7 @@ def _finite(record: EvaluationRecord, rules: Evaluate) -> Iterator[Reason]:
     wrong = [name for name in needed if finite(metrics.get(name)) is None]
     if wrong:
         words = f"metric not finite: {', '.join(wrong)} {'is' if len(wrong) == 1 else 'are'} missing or no number"
-        values = {name: shown(figure_json(metrics[name])) if name in metrics else None for name in wrong}
+        values = {name: shown(json_number(metrics[name])) if name in metrics else None for name in wrong}
         yield Reason(gate="finite", passed=False, words=words, numbers=values)
         return
     value = metrics[rules.primary]

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from training.contracts import Scalar
+from training.contracts import Scalar, json_number
 from training.data.classes import Classes
 from training.data.dataset import meta_of
 from training.data.dataset_reader import DatasetReader
@@ -24,7 +24,7 @@ from training.evaluation.measures import Measures
 from training.evaluation.metrics.per_class import by_class
 from training.evaluation.raw_rows import RawRows
 from training.evaluation.rows import Rows
-from training.evaluation_record import FILE, FORMAT_VERSION, META_KEYS, Candidate, Comparison, EvaluationRecord, Rival, figure_json
+from training.evaluation_record import FILE, FORMAT_VERSION, META_KEYS, Candidate, Comparison, EvaluationRecord, Rival
 from training.format import local_moment
 from training.models.predictor import Predictor, load_predictor
 from training.pages.evaluation import EvaluationPage, render_report
@@ -181,12 +181,12 @@ def _store(context: StageContext, record: EvaluationRecord, page: bytes) -> Outc
     scalars: dict[str, Scalar] = {
         "rows": record.num_rows,
         "primary": primary,
-        "canary": figure_json(record.metrics.get(primary)),
-        "champion": figure_json(record.champion_metrics.get(primary)),
-        "gain": figure_json(comparison.gain),
-        "low": figure_json(comparison.low),
-        "high": figure_json(comparison.high),
-        "probability": figure_json(comparison.probability),
+        "canary": json_number(record.metrics.get(primary)),
+        "champion": json_number(record.champion_metrics.get(primary)),
+        "gain": json_number(comparison.gain),
+        "low": json_number(comparison.low),
+        "high": json_number(comparison.high),
+        "probability": json_number(comparison.probability),
     }
     return Outcome(artifact_uri=uri, digest=manifest.digest, scalars=scalars, reports={"canary": context.publish_page("canary", page)})
 

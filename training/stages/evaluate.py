@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from training.contracts import Scalar
+from training.contracts import Scalar, json_number
 from training.data.classes import Classes
 from training.data.dataset import meta_of
 from training.data.label_delay import META_KEY
@@ -44,7 +44,6 @@ from training.evaluation_record import (
     Latency,
     Rival,
     UnknownLabels,
-    figure_json,
 )
 from training.format import local_moment, moment, number
 from training.installation import TRACKING
@@ -339,22 +338,22 @@ def _scalars(record: EvaluationRecord, baselines: Baselines, primary: str) -> di
     scalars: dict[str, Scalar] = {
         "rows": record.num_rows,
         "primary": primary,
-        "candidate": figure_json(record.metrics[primary]),
-        "champion": figure_json(record.champion_metrics.get(primary)),
+        "candidate": json_number(record.metrics[primary]),
+        "champion": json_number(record.champion_metrics.get(primary)),
         "champion_version": None if record.champion is None else record.champion.version,
         "baseline": record.baseline,
         "version": record.version,
         "naive_baseline": None if naive is None else naive.name,
-        **{f"naive_baseline_{name}": figure_json(getattr(over_naive, name)) for name in ("gain", "low", "high")},
-        "worst_slice": None if worst is None else figure_json(record.slices[worst].candidate),
-        "slice_gap": figure_json(record.slice_gap),
-        "latency_p95_ms": None if timed is None else figure_json(timed["1"].p95_ms),
+        **{f"naive_baseline_{name}": json_number(getattr(over_naive, name)) for name in ("gain", "low", "high")},
+        "worst_slice": None if worst is None else json_number(record.slices[worst].candidate),
+        "slice_gap": json_number(record.slice_gap),
+        "latency_p95_ms": None if timed is None else json_number(timed["1"].p95_ms),
     }
     scalars |= {f"candidate_{name}": value for name, value in record.metrics.items() if math.isfinite(value)}
-    scalars |= {f"champion_{name}": figure_json(value) for name, value in record.champion_metrics.items()}
-    scalars |= {f"naive_baseline_{name}": figure_json(value) for name, value in ({} if naive is None else naive.metrics).items()}
+    scalars |= {f"champion_{name}": json_number(value) for name, value in record.champion_metrics.items()}
+    scalars |= {f"naive_baseline_{name}": json_number(value) for name, value in ({} if naive is None else naive.metrics).items()}
     if record.comparison is not None:
-        scalars |= {name: figure_json(getattr(record.comparison, name)) for name in ("gain", "low", "high", "probability")}
+        scalars |= {name: json_number(getattr(record.comparison, name)) for name in ("gain", "low", "high", "probability")}
     return scalars
 
 
