@@ -20,6 +20,7 @@ from fastapi import Depends, HTTPException, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from nightshift.api import rates
+from nightshift.api.problems import RETRY_AFTER
 from training.errors import DeniedError
 
 Action = Literal["GET", "POST", "PUT"]
@@ -106,7 +107,8 @@ async def access(
     found = Access(user, _expiry(token))
     if not rates.RATES.take(found.name, per_minute := rates.RATE.read()):
         message = f"{found.name} has sent more than {per_minute:,} requests in a minute"
-        raise DeniedError("request.rate", message, hint="wait as long as Retry-After says; NIGHTSHIFT_API_RATE sets the limit")
+        hint = "wait as long as Retry-After says; NIGHTSHIFT_API_RATE sets the limit"
+        raise DeniedError("request.rate", message, hint=hint, details={RETRY_AFTER: rates.RATES.wait_seconds(per_minute)})
     return found
 
 

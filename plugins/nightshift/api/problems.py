@@ -20,6 +20,8 @@ logger = logging.getLogger("nightshift.api")
 
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_SECONDS: Final = 5
+RETRY_AFTER: Final = "retry_after_seconds"
+"""Key of an error's details: after how many seconds the request may be repeated."""
 API_PREFIX: Final = "/api/v1"
 MAX_ECHO_CHARS: Final = 200
 TITLES: Final[Mapping[int, str]] = {
@@ -68,10 +70,16 @@ def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     }
 
 
-def problem(status: int, code: str, detail: str, *, hint: str = "", errors: list[Detail] | None = None) -> JSONResponse:
-    """Return an error's response."""
+def problem(
+    status: int, code: str, detail: str, *, hint: str = "", errors: list[Detail] | None = None, retry_seconds: int = RETRY_SECONDS
+) -> JSONResponse:
+    """Return an error's response.
+
+    Args:
+        retry_seconds: of the header `Retry-After`, where the status has one.
+    """
     body = ProblemBody(title=TITLES.get(status, "Error"), status=status, detail=detail, code=code, hint=hint, errors=errors or [])
-    headers = {"Retry-After": str(RETRY_SECONDS)} if status in (429, 503) else {"WWW-Authenticate": "Bearer"} if status == 401 else None
+    headers = {"Retry-After": str(retry_seconds)} if status in (429, 503) else {"WWW-Authenticate": "Bearer"} if status == 401 else None
     return JSONResponse(body.model_dump(), status_code=status, media_type=MEDIA_TYPE, headers=headers)
 
 
@@ -111,7 +119,9 @@ def of_error(err: NightshiftError) -> JSONResponse:
     details = []
     if isinstance(err, SpecError):
         details = [Detail(code=each.code, message=each.message, hint=each.hint, field=each.field) for each in err.problems]
-    return problem(status_of(err), err.code, err.message if not details else details[0].message, hint=err.hint, errors=details)
+    message = err.message if not details else details[0].message
+    retry_seconds = int(str(err.details.get(RETRY_AFTER, RETRY_SECONDS)))
+    return problem(status_of(err), err.code, message, hint=err.hint, errors=details, retry_seconds=retry_seconds)
 
 
 async def _known(_request: Request, err: Exception) -> JSONResponse:

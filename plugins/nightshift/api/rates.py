@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -45,6 +46,11 @@ class Rates:
             if len(self._buckets) > MAX_BUCKETS:
                 self._forget(now)
         return may_send
+
+    @staticmethod
+    def wait_seconds(per_minute: int) -> int:
+        """Return after how many seconds a user who may not send a request may send one again, rounded up."""
+        return math.ceil(MINUTE_SECONDS / per_minute)
 
     def _forget(self, now: float) -> None:
         """Drop users who have sent nothing for a minute: their buckets are full."""

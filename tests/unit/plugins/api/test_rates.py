@@ -58,9 +58,12 @@ def test_users_who_are_gone_take_no_memory_and_those_who_are_not_keep_their_limi
 
 def test_user_above_the_limit_gets_429_with_retry_after_and_others_are_answered(seeded: Seeded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NIGHTSHIFT_API_RATE", "2")
-    monkeypatch.setattr(rates, "RATES", Rates(Clock()))
+    clock = Clock()
+    monkeypatch.setattr(rates, "RATES", Rates(clock))
     assert [seeded.get("/runs").status_code for _ in range(2)] == [200, 200]
     refused = seeded.get("/runs")
-    assert (refused.status_code, refused.json()["code"], refused.headers["Retry-After"]) == (429, "request.rate", "5")
+    assert (refused.status_code, refused.json()["code"], refused.headers["Retry-After"]) == (429, "request.rate", "30")
     assert seeded.post("/pipelines/search_ranking/runs", {}, user="ada", role="viewer").status_code == 429
     assert seeded.get("/runs", user="bob", role="user").status_code == 200
+    clock.now += 30
+    assert seeded.get("/runs").status_code == 200, "after the seconds of Retry-After"
