@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Callable
 from typing import Final
 
-from training.errors import NightshiftError
+from training.errors import NightshiftError, shown
 
 INTERRUPTED: Final = 130
 
@@ -29,6 +30,17 @@ def exit_code_of(command: Callable[[], int]) -> int:
         sys.stderr.write("\n")
         return INTERRUPTED
     return code
+
+
+def number_from(least: int) -> Callable[[str], int]:
+    """Return what argparse reads an option by that is a whole number from `least` on."""
+
+    def read(text: str) -> int:
+        if not (text.isascii() and text.isdigit()) or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{shown(text)} is not a whole number from {least} on")
+        return int(text)
+
+    return read
 
 
 def example(command: str) -> str:

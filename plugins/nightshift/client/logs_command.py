@@ -25,7 +25,7 @@ from nightshift.client.client import ENDED, POLL_SECONDS, Client
 from nightshift.client.login import add_options, client_of
 from nightshift.client.tables import one_line
 from nightshift.queries.records import Run, Stage
-from training.command_line import example, exit_code_of
+from training.command_line import example, exit_code_of, number_from
 from training.errors import DeniedError, shown
 
 FAILED: Final = "failed"
@@ -56,7 +56,9 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("id", metavar="PIPELINE:RUN_ID", help="as `nightshift runs list` shows it")
     found.add_argument("stage", nargs="?", metavar="STAGE", help="a stage, or resolve or wait")
     which = found.add_mutually_exclusive_group()
-    which.add_argument("--try", dest="number", type=int, metavar="NUMBER", help="of Airflow's task, from 1; default: the last one")
+    which.add_argument(
+        "--try", dest="number", type=number_from(1), metavar="NUMBER", help="of Airflow's task, from 1; default: the last one"
+    )
     which.add_argument("--follow", action="store_true", help="print new lines until the end")
     add_options(found)
     return found

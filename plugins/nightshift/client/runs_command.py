@@ -32,7 +32,7 @@ from nightshift.client.client import Client
 from nightshift.client.login import add_options, client_of
 from nightshift.client.tables import one_line
 from nightshift.queries.records import Run, Stage
-from training.command_line import example, exit_code_of
+from training.command_line import example, exit_code_of, number_from
 from training.errors import Problem, SpecError, shown
 from training.format import NOTHING, brief, finite
 
@@ -63,7 +63,7 @@ def parser() -> argparse.ArgumentParser:
     )
     listing.add_argument("pipeline", nargs="?", help="name of a pipeline; absent: all")
     listing.add_argument("--state", choices=("queued", "running", "success", "failed"), help="only runs in this state")
-    listing.add_argument("--limit", type=int, default=LIMIT, help=f"how many at most; default {LIMIT}")
+    listing.add_argument("--limit", type=number_from(1), default=LIMIT, help=f"how many at most; default {LIMIT}")
     show = commands.add_parser(
         "show",
         help="one run with its stages",
@@ -78,7 +78,9 @@ def parser() -> argparse.ArgumentParser:
         epilog=example("nightshift runs metrics search_ranking:night-2026-02-01 --follow"),
     )
     metrics.add_argument("id", metavar="PIPELINE:RUN_ID", help="as `list` shows it")
-    metrics.add_argument("--trial", type=int, metavar="N", help="of this trial of the study of the run, from 0, instead of its training")
+    metrics.add_argument(
+        "--trial", type=number_from(0), metavar="N", help="of this trial of the study of the run, from 0, instead of its training"
+    )
     metrics.add_argument("--follow", action="store_true", help="print new points until the training has ended")
     metrics.add_argument("--after", metavar="ID", help="only points that follow the one with this id; --json shows ids")
     start = commands.add_parser(
@@ -135,7 +137,7 @@ def overrides_of(settings: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def _list(client: Client, options: argparse.Namespace) -> int:
-    found = list(islice(client.runs(options.pipeline, state=options.state), max(0, options.limit)))
+    found = list(islice(client.runs(options.pipeline, state=options.state), options.limit))
     if options.json:
         print_json(found)
         return 0

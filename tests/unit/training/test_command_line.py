@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 
 import pytest
 
-from training.command_line import exit_code_of
+from training.command_line import exit_code_of, number_from
 from training.errors import UnavailableError
 
 
@@ -25,6 +26,17 @@ def test_ctrl_c_is_exit_code_130_without_a_traceback(capsys: pytest.CaptureFixtu
 
     assert exit_code_of(interrupted) == 130
     assert capsys.readouterr().err == "\n"
+
+
+@pytest.mark.parametrize(("least", "text"), [(1, "0"), (0, "-1"), (1, "x"), (1, ""), (1, "1.5"), (0, "\u0661")])
+def test_number_below_the_least_or_no_number_is_a_wrong_command_line(least: int, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--limit", type=number_from(least))
+    assert parser.parse_args(["--limit", "7"]).limit == 7
+    with pytest.raises(SystemExit) as ended:
+        parser.parse_args([f"--limit={text}"])
+    assert ended.value.code == 2
+    assert f"is not a whole number from {least} on" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("size", [10, 1_000_000])
