@@ -50,7 +50,7 @@ class Rates:
     @staticmethod
     def wait_seconds(per_minute: int) -> int:
         """Return after how many seconds a user who may not send a request may send one again, rounded up."""
-        return math.ceil(MINUTE_SECONDS / per_minute)
+        return math.ceil(MINUTE_SECONDS / max(per_minute, 1))
 
     def _forget(self, now: float) -> None:
         """Drop users who have sent nothing for a minute: their buckets are full."""
