@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 from training.errors import DataError, shown
 from training.sql.expressions import literal, quoted
-from training.starter.cells import FoundColumn
+from training.starter.cells import DAY, INSTANT, LOCAL, FoundColumn
 from training.starter.names import free
 from training.starter.tables import FoundTable
 
@@ -69,33 +69,50 @@ def event_time_of(table: FoundTable, name: str, *, zone: str, now: datetime, tim
     if column.num_missing:
         message = f"column {shown(name)} is empty in {column.num_missing:,} of {table.num_rows:,} rows"
         raise DataError("init.time", message, hint="each row needs its time: leave such rows out of the file, or use another column")
-    sql, form = _sql(table, column, zone, time_format)
+    sql, reading = _sql(table, column, zone, time_format)
     if not sql:
         return EventTime(column=column.name, name=column.name, sql="")
-    return EventTime(column=column.name, name=free(f"{column.name}_at", table.taken), sql=sql, reading=f"{form} in {zone}")
+    return EventTime(column=column.name, name=free(f"{column.name}_at", table.taken), sql=sql, reading=reading)
 
 
 def _sql(table: FoundTable, column: FoundColumn, zone: str, time_format: str) -> tuple[str, str]:
-    """Return the instant in SQL, empty where the column is one, and the form of its values for people."""
+    """Return the instant in SQL, empty where the column is one, and how its values are read, for people."""
     name, place = quoted(column.name), literal(zone)
     # As the YAML's expressions name it: a name that is a plain word needs no quotes there, and with them it is the same.
     if column.type == "timestamp" and not time_format:
         return "", ""
     if (column.type == "date" and not time_format) or (column.is_local_time and not time_format):
-        return f"timezone({place}, CAST({name} AS TIMESTAMP))", "a day" if column.type == "date" else "a local time"
+        return f"timezone({place}, CAST({name} AS TIMESTAMP))", f"a {'day' if column.type == 'date' else 'local time'} in {zone}"
     if column.type == "int64" and not time_format:
         low, high = table.connection.sql(f"SELECT min({name}), max({name}) FROM rows").fetchall()[0]  # noqa: S608 - quoted
         if YEARS[0] <= low <= high <= YEARS[1]:
-            return f"timezone({place}, make_timestamp({name}, 1, 1, 0, 0, 0))", "a year"
+            return f"timezone({place}, make_timestamp({name}, 1, 1, 0, 0, 0))", f"a year in {zone}"
+    if column.type == "string" and not time_format and (form := _iso_form(table, name)):
+        if form == "an instant":
+            return f"CAST({name} AS TIMESTAMPTZ)", "an instant with its offset"
+        return f"timezone({place}, CAST({name} AS TIMESTAMP))", f"{form} in {zone}"
     text = name if column.type == "string" else f"CAST({name} AS VARCHAR)"
     if column.type in ("string", "int64", "date"):
         chosen = time_format or _format_of(table, column, text)
         _check_format(table, column, text, chosen)
         if chosen.startswith("%Y/%m/%d"):
             # As ISO 8601, which every engine reads alike.
-            return f"timezone({place}, CAST(replace({text}, '/', '-') AS TIMESTAMP))", chosen
-        return f"timezone({place}, strptime({text}, {literal(chosen)}))", chosen
+            return f"timezone({place}, CAST(replace({text}, '/', '-') AS TIMESTAMP))", f"{chosen} in {zone}"
+        if "%z" in chosen.lower():
+            return f"strptime({text}, {literal(chosen)})", chosen
+        return f"timezone({place}, strptime({text}, {literal(chosen)}))", f"{chosen} in {zone}"
     raise DataError("init.time", f"column {shown(column.source_name)} is of type {column.type}, not a time", hint=_candidates(table))
+
+
+def _iso_form(table: FoundTable, name: str) -> str:
+    """Return what texts in the form of ISO 8601 are, else nothing. Parquet files have some; of other files, such columns are times."""
+    casts = {"an instant": (INSTANT, "TIMESTAMPTZ"), "a local time": (LOCAL, "TIMESTAMP"), "a day": (DAY, "DATE")}
+    parts = [
+        f"count(*) FILTER (regexp_full_match({name}, {literal(form)}) AND TRY_CAST({name} AS {kind}) IS NOT NULL)"
+        for form, kind in casts.values()
+    ]
+    counts = table.connection.sql(f"SELECT {', '.join(parts)} FROM rows").fetchall()[0]  # noqa: S608 - quoted
+    return next((words for words, count in zip(casts, counts, strict=True) if count == table.num_rows), "")
 
 
 def _format_of(table: FoundTable, column: FoundColumn, text: str) -> str:

@@ -141,6 +141,27 @@ def test_times_in_other_forms_are_derived_in_the_named_time_zone(
     assert checked_with_data(result, file, tmp_path / "to", monkeypatch) == 0
 
 
+@pytest.mark.parametrize(
+    ("form", "options", "sql"),
+    [
+        ("%Y-%m-%dT%H:%M:%SZ", (), 'CAST("ordered_at" AS TIMESTAMPTZ)'),
+        ("%Y-%m-%d %H:%M:%S+02:00", (), 'CAST("ordered_at" AS TIMESTAMPTZ)'),
+        ("%Y-%m-%dT%H:%M:%S", (), "timezone('Europe/Berlin', CAST(\"ordered_at\" AS TIMESTAMP))"),
+        ("%Y-%m-%d", ("--key", "order_id"), "timezone('Europe/Berlin', CAST(\"ordered_at\" AS TIMESTAMP))"),
+        ("%d.%m.%Y %H:%M +0200", ("--time-format", "%d.%m.%Y %H:%M %z"), "strptime(\"ordered_at\", '%d.%m.%Y %H:%M %z')"),
+    ],
+)
+def test_times_that_a_parquet_file_has_as_texts_are_derived(
+    form: str, options: tuple[str, ...], sql: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{**row, "ordered_at": (START + timedelta(hours=2 * number)).strftime(form)} for number, row in enumerate(ROWS)]
+    file = tmp_path / "orders.parquet"
+    pq.write_table(pa.Table.from_pylist(rows), file)
+    result = found(file, capsys, "--timezone", "Europe/Berlin", *options, to=tmp_path / "to")
+    assert result["time"] == {"column": "ordered_at", "sql": sql}
+    assert checked_with_data(result, file, tmp_path / "to", monkeypatch) == 0
+
+
 def test_days_that_may_be_read_in_two_ways_are_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [{**row, "ordered_at": f"{number % 12 + 1:02d}/{number % 11 + 1:02d}/2026"} for number, row in enumerate(ROWS)]
     file = csv_of(rows, tmp_path / "orders.csv")
