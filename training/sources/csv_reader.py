@@ -60,6 +60,8 @@ def read_header(path: Path, *, source: str) -> list[str]:
         text = line.decode("utf-8-sig").rstrip("\r\n")
     except UnicodeDecodeError as err:
         raise _malformed(source, 1, f"byte 0x{line[err.start]:02x} is not UTF-8", "save the file as UTF-8") from err
+    if _is_open(text):
+        raise _unclosed(source, 1)
     try:
         names = next(csv.reader([text], strict=False))
     except csv.Error as err:
@@ -70,6 +72,15 @@ def read_header(path: Path, *, source: str) -> list[str]:
                 raise _malformed(source, 1, f"one column, {shown(names[0])}, with a {word} in its name", "separate the columns by commas")
     check_names(names, source=source)
     return names
+
+
+def _is_open(line: str) -> bool:
+    """Return whether a quoted cell goes on after the line."""
+    try:
+        next(csv.reader([line], strict=True))
+    except csv.Error as err:
+        return "unexpected end of data" in str(err)
+    return False
 
 
 def read_csv(path: Path, types: Mapping[str, pa.DataType], *, source: str, may_be_empty: bool = False) -> pa.Table:

@@ -36,7 +36,7 @@ _CONSTANTS: Final[Mapping[str, Scalar]] = {
 _INTEGER = re.compile(r"[-+]?[0-9]+")
 _BASED = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
+CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 _BOMS: Final = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
 
 
@@ -129,7 +129,7 @@ def _decoded(text: bytes) -> str:
         line = text.count(b"\n", 0, err.start) + 1
         problem = Problem(code="spec.encoding", message=f"byte 0x{text[err.start]:02x} is not UTF-8", hint=hint, line=line)
         raise _Unreadable(problem) from err
-    found = _CONTROL.search(decoded)
+    found = CONTROL.search(decoded)
     if found is not None:
         line = decoded.count("\n", 0, found.start()) + 1
         message = f"has the control character {shown(found[0])}"
@@ -219,7 +219,7 @@ class _Builder:
             return event.value, True
         if not event.style:
             return scalar(event.value), False
-        if _CONTROL.search(event.value):
+        if CONTROL.search(event.value):
             self._note("spec.encoding", f"has a control character: {shown(event.value)}", event, path, "take it away")
             return event.value, True
         return event.value, False

@@ -23,6 +23,7 @@ from training.sources.jsonl_reader import first_keys
 from training.sources.limits import table_limit_bytes
 from training.sources.tables import ARROW_TYPES, schema_of
 from training.spec.types import SourceName
+from training.spec.yaml_reader import CONTROL
 from training.sql.expressions import hardened, literal, quoted
 from training.starter.cells import FoundColumn, counts_of, json_column, text_column, typed
 from training.starter.files import TableFiles
@@ -125,6 +126,7 @@ class _Opening:
         if len(every) > MAX_COLUMNS:
             message = f"{self.files.root} has {len(every):,} columns, at most {MAX_COLUMNS:,} are possible"
             raise DataError("init.columns", message, hint="write a file with fewer columns")
+        _check_characters(every, self.files.root)
         left_out = {name: reason for name in every if (reason := _undeclarable(name))}
         left_out |= _other_types(types)
         kept = [name for name in every if name not in left_out]
@@ -247,6 +249,14 @@ class _Opening:
         if found:
             self.connection.execute(f"CREATE VIEW rows AS SELECT {', '.join(selected)} FROM raw")  # noqa: S608 - quoted
         return found
+
+
+def _check_characters(names: Sequence[str], place: Path) -> None:
+    """Refuse names that a YAML can neither declare nor ignore."""
+    for position, name in enumerate(names, start=1):
+        if CONTROL.search(name):
+            message = f"{place}: the name of column {position}, {shown(name)}, has a control character, which no YAML can have"
+            raise DataError("schema.names", message, hint="rename the column in the file")
 
 
 def _undeclarable(name: str) -> str:

@@ -51,6 +51,7 @@ def read(tmp_path: Path, data: bytes) -> pa.Table:
         ),
         (b'n,x,t,s\n1,1.5,,"a\rb"\n', "format.csv", "f.csv, line 2: a carriage return (CR) that no line feed (LF) follows"),
         (b"n,x,t,s\n1,1.5,,a\r", "format.csv", "f.csv, line 2: a carriage return (CR) that no line feed (LF) follows"),
+        (b'n,x,t,"s\nu"\n' + GOOD, "format.csv", "f.csv, line 1: a quote is not closed on its line"),
         (b"n" * 2_000_000 + b"\n1\n", "format.csv", "f.csv, line 1: the header line is longer than 1,048,576 bytes"),
         (b"n" * 200_000 + b"\n1\n", "format.csv", "f.csv, line 1: the header line cannot be read: field larger than field limit (131072)"),
         (b"n,x,t,s\n" + GOOD * 3 + b"1,1.5,," + b"a" * 3_000_000 + b"\n", "format.csv", "f.csv, line 5: longer than 1,048,576 bytes"),
@@ -93,8 +94,8 @@ def test_an_empty_cell_is_null_and_an_empty_text_is_not(tmp_path: Path) -> None:
 
 def test_header_names_may_be_anything_that_is_there_once(tmp_path: Path) -> None:
     path = tmp_path / "f.csv"
-    path.write_text('=cmd(),"a,b",été\n1,2,3\n')
-    assert read_header(path, source="f.csv") == ["=cmd()", "a,b", "été"]
+    path.write_text('=cmd(),"a,b",été,5" pipe,"6"" pipe"\n1,2,3,4,5\n')
+    assert read_header(path, source="f.csv") == ["=cmd()", "a,b", "été", '5" pipe', '6" pipe']
 
 
 @pytest.mark.parametrize("chunk_bytes", [1, 2, 3, 5, 7, 100])
