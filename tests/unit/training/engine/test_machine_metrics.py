@@ -2,58 +2,60 @@
 
 from __future__ import annotations
 
-import ctypes
+import sys
 import time
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
+import pynvml
 import pytest
 
 from training.engine.machine_metrics import SAMPLE_SECONDS, MachineMetrics
-from training.engine.nvml import LIBRARY, GpuUse, Nvml
+from training.engine.nvml import GpuUse, Nvml
 
 GPUS = {0: (90, 3 * 2**30), 1: (50, 5 * 2**30), 2: (1, 2**20)}
 """Number of a GPU to its use and its memory in use; the UUID of number 2 is GPU-c."""
-UUIDS = {b"GPU-c": 2}
-UNKNOWN = 6
+UUIDS = {"GPU-c": 2}
 
 
 class Library:
-    """Answers as NVML does; the part 1 of a GPU has no rates."""
+    """Answers as pynvml does; the part 1 of a GPU has no rates."""
+
+    NVMLError = pynvml.NVMLError
 
     def __init__(self, *, is_broken: bool = False, silent: int | None = None) -> None:
         self.is_broken, self.silent = is_broken, silent
 
-    def nvmlInit_v2(self) -> int:
-        return UNKNOWN if self.is_broken else 0
+    def nvmlInit(self) -> None:
+        if self.is_broken:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
 
-    def nvmlDeviceGetCount_v2(self, count: Any) -> int:
-        count._obj.value = len(GPUS)
-        return 0
+    def nvmlDeviceGetCount(self) -> int:
+        return len(GPUS)
 
-    def nvmlDeviceGetHandleByIndex_v2(self, number: Any, handle: Any) -> int:
-        handle._obj.value = number.value + 1
-        return 0 if number.value in GPUS else UNKNOWN
+    def nvmlDeviceGetHandleByIndex(self, number: int) -> int:
+        if number not in GPUS:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+        return number
 
-    def nvmlDeviceGetHandleByUUID(self, uuid: bytes, handle: Any) -> int:
-        handle._obj.value = UUIDS.get(uuid, 0) + 1
-        return 0 if uuid in UUIDS else UNKNOWN
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:
+        if uuid not in UUIDS:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+        return UUIDS[uuid]
 
-    def nvmlDeviceGetUtilizationRates(self, handle: Any, rates: Any) -> int:
-        number = handle.value - 1
-        rates._obj.gpu = GPUS[number][0]
-        return UNKNOWN if number == self.silent else 0
+    def nvmlDeviceGetUtilizationRates(self, handle: int) -> SimpleNamespace:
+        if handle == self.silent:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        return SimpleNamespace(gpu=GPUS[handle][0])
 
-    def nvmlDeviceGetMemoryInfo(self, handle: Any, memory: Any) -> int:
-        memory._obj.used = GPUS[handle.value - 1][1]
-        return 0
+    def nvmlDeviceGetMemoryInfo(self, handle: int) -> SimpleNamespace:
+        return SimpleNamespace(used=GPUS[handle][1])
 
 
 def nvml(visible: str, **library: Any) -> Nvml:
-    def load(name: str) -> Library:
-        assert name == LIBRARY
-        return Library(**library)
-
-    return Nvml(visible, load=load)
+    with mock.patch.dict(sys.modules, {"pynvml": Library(**library)}):
+        return Nvml(visible)
 
 
 def use(number: int) -> GpuUse:
@@ -74,10 +76,6 @@ def test_gpu_that_does_not_answer_is_left_out() -> None:
 
 
 def test_machine_without_a_driver_has_no_gpus() -> None:
-    def missing(name: str) -> ctypes.CDLL:
-        raise OSError(f"{name}: cannot open shared object file")
-
-    assert Nvml("", load=missing).uses() == []
     assert nvml("", is_broken=True).uses() == []
 
 
