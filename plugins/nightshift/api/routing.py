@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Annotated, Any, Final
 from urllib.parse import quote
@@ -20,6 +21,8 @@ from training.database.api_answers import Answers
 from training.errors import DeniedError, NightshiftError
 
 MAX_BODY_BYTES: Final = 256 * 1024
+MAX_DEPTH: Final = 32
+"""Of objects and lists in a body."""
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 IdempotencyKey = Annotated[
     str | None,
@@ -43,10 +46,32 @@ class ApiRoute(APIRoute):
             bounded = await _bounded(request)
             if bounded is None:
                 return problem(413, "request.too_large", f"the body is above {MAX_BODY_BYTES:,} bytes", hint="send less")
+            fault = "" if request.method == "GET" else _fault_of(await bounded.body())
+            if fault:
+                return problem(422, "request.invalid", fault, hint="send JSON in UTF-8")
             response = await inner(bounded)
             return _tagged(request, response) if request.method == "GET" and response.status_code == 200 else response
 
         return handler
+
+
+def _fault_of(body: bytes) -> str:
+    """Return what no record can hold in a JSON body, or nothing; a body that is no JSON is refused where it is read."""
+    try:
+        value = json.loads(body)
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        return "a text of the body has half of a surrogate pair"
+    except RecursionError:
+        return f"the body is nested deeper than {MAX_DEPTH} levels"
+    except ValueError:
+        return ""
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH):
+        level = [each for part in level if isinstance(part, dict | list) for each in (part.values() if isinstance(part, dict) else part)]
+        if not level:
+            return ""
+    return f"the body is nested deeper than {MAX_DEPTH} levels"
 
 
 async def _bounded(request: Request) -> Request | None:
