@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Annotated, Any, Final
 from urllib.parse import quote
@@ -68,6 +69,8 @@ def _fault_of(body: bytes) -> str:
         return ""
     level: list[Any] = [value]
     for _ in range(MAX_DEPTH):
+        if any(isinstance(each, float) and not math.isfinite(each) for each in level):
+            return "a number of the body is not finite"
         level = [each for part in level if isinstance(part, dict | list) for each in (part.values() if isinstance(part, dict) else part)]
         if not level:
             return ""

@@ -117,7 +117,9 @@ def test_a_version_is_deprecated_once_and_the_repetition_has_the_same_answer(see
 NESTED = b'{"train": ' + b'{"a": ' * 900 + b"1" + b"}" * 901
 
 
-@pytest.mark.parametrize("body", [b"{", b"\xff\xfe", b"", b'{"as_of": NaN}', NESTED, b'{"train": {"\\ud800": 1}}'])
+@pytest.mark.parametrize(
+    "body", [b"{", b"\xff\xfe", b"", b'{"as_of": NaN}', NESTED, b'{"train": {"\\ud800": 1}}', b'{"train": {"learning_rate": 1e400}}']
+)
 def test_a_body_that_is_no_json_is_invalid(seeded: Seeded, body: bytes) -> None:
     headers = {**seeded.headers("bob", "user"), "Content-Type": "application/json"}
     answer = seeded.client.post(f"/api/v1{START}", content=body, headers=headers)
