@@ -11,9 +11,10 @@ from airflow.models.serialized_dag import SerializedDagModel
 from airflow.utils.state import DagRunState
 from airflow.utils.types import DagRunTriggeredByType
 from sqlalchemy import select
+from sqlalchemy.exc import IntegrityError
 
 from nightshift.queries.records import RunState
-from nightshift.queries.runs import airflow_session, run_fields
+from nightshift.queries.runs import airflow_session, has_run, run_fields
 from training.errors import DeniedError
 from training.spec.rules.names import ROLLBACK
 
@@ -33,6 +34,10 @@ def start_rollback(run_id: str, *, model: str, version: str, reason: str, by: st
     except DagRunAlreadyExists:
         # The same order came before.
         _queue_again(run_id, conf, by=by)
+    except IntegrityError:
+        if not has_run(ROLLBACK, run_id):
+            raise
+        # The same order came at the same moment: its run waits already.
     except DagNotFound as err:
         message = f"Airflow has no DAG {ROLLBACK!r}"
         raise DeniedError("rollback.missing", message, hint="copy dags/rollback.py, or use `nightshift rollback`") from err

@@ -19,7 +19,7 @@ from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
 from airflow.utils.types import DagRunTriggeredByType
 from sqlalchemy import Select, select
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import Session
 
 from nightshift.queries.records import Artifact, Pipeline, Run, RunState, RunSummary, Stage
@@ -148,9 +148,19 @@ def trigger(dag_id: str, run_id: str, conf: JsonObject, *, by: str) -> None:
     except DagRunAlreadyExists:
         # The same order came before: its run is the answer.
         pass
+    except IntegrityError:
+        if not has_run(dag_id, run_id):
+            raise
+        # The same order came at the same moment, between Airflow's look and its row.
     except (ParamValidationError, ValueError) as err:
         hint = "GET /pipelines/{pipeline} names the pipeline; docs/reference/spec.md has its keys"
         raise SpecError("request", [Problem(code="conf.invalid", message=str(err), hint=hint)]) from err
+
+
+def has_run(dag_id: str, run_id: str) -> bool:
+    """Return whether a DAG has a run of this id."""
+    with airflow_session() as session:
+        return session.scalar(select(DagRun.id).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)) is not None
 
 
 def unknown_pipeline(name: str) -> DeniedError:

@@ -70,6 +70,16 @@ def test_an_order_whose_run_failed_begins_again_as_the_same_run_by_who_gives_it_
         assert task.state is None
 
 
+def test_the_same_order_at_the_same_moment_in_two_processes_is_one_run(replaced: Seeded, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = "/models/search_ranking/versions/1/stage"
+    first = replaced.put(path, ORDER)
+    # Airflow looked for the run before the other process had made it.
+    monkeypatch.setattr(DagRun, "find_duplicate", lambda *arguments, **options: None)
+    again = replaced.put(path, ORDER)
+    assert (again.status_code, again.content) == (202, first.content)
+    assert len(rollback_runs()) == 1
+
+
 @pytest.mark.parametrize("state", ["running", "success"])
 def test_an_order_whose_run_has_not_failed_starts_nothing(replaced: Seeded, state: str) -> None:
     path = "/models/search_ranking/versions/1/stage"

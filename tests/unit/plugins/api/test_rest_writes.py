@@ -6,11 +6,13 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from airflow.models import DagRun  # noqa: TID251 - where Airflow looks for a run
 
 from nightshift.api.routing import MAX_BODY_BYTES
 from nightshift.queries import runs
-from tests.unit.plugins.seeded_installation import NEW, OLD, Seeded
+from tests.unit.plugins.seeded_installation import DONE, NEW, OLD, Seeded
 from training.database import connect
+from training.database.api_answers import Answers
 from training.database.datasets import deprecate
 
 START = "/pipelines/search_ranking/runs"
@@ -60,6 +62,28 @@ def test_a_request_whose_process_died_before_the_answer_is_one_run(seeded: Seede
         assert "killed" not in broken.text
     assert seeded.post(START, {}, headers=KEY).status_code == 202
     assert number_of_runs(seeded) == before + 1
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (START, {}),
+        ("/training-runs", {"pipeline": "search_ranking"}),
+        ("/models/register", {"pipeline": "search_ranking", "artifact_uri": "s3://bucket/model.ubj", "format": "xgboost_json"}),
+        ("/hpo/studies", {"pipeline": "search_ranking", "trials": 3}),
+        (f"/training-runs/{quote(f'search_ranking:{DONE}', safe='')}/checkpoints/newest/restore", {}),
+    ],
+)
+def test_the_same_request_at_the_same_moment_in_two_processes_is_one_run(
+    seeded: Seeded, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(Answers, "end", lambda *arguments: None)
+    first = seeded.post(path, body, headers=KEY)
+    # Airflow looked for the run before the other process had made it.
+    monkeypatch.setattr(DagRun, "find_duplicate", lambda *arguments, **options: None)
+    second = seeded.post(path, body, headers=KEY)
+    assert (first.status_code, second.status_code) == (202, 202), second.text
+    assert first.json()["id"] == second.json()["id"]
 
 
 def test_a_refused_request_may_be_repeated_once_its_reason_is_gone(seeded: Seeded) -> None:
