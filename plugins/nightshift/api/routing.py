@@ -115,7 +115,7 @@ def answered_once(
         key: the `Idempotency-Key`; None: the work is done.
         request: what must be equal for the same key.
         status: of the answer where the work succeeds.
-        work: gets a name for its effect, which is the same for the same user and key, and must not have the effect twice.
+        work: gets a name for its effect, the same for the same user, key and request within 24 hours; must not have the effect twice.
         location: of the header, where `{id}` is replaced by the answer's.
 
     Raises:
@@ -126,23 +126,22 @@ def answered_once(
     answers = Answers(connect(Settings.from_environment().database_url))
     digest = sha256_hex(canonical_json(dict(request)))
     name = sha256_hex(canonical_json([user, key]))
-    known = answers.find(name)
-    if known is None:
-        answers.begin(name, digest)
-        known = answers.find(name)
-    if known is not None and known.request_digest != digest:
+    known = answers.find(name) or answers.begin(name, digest)
+    if known.request_digest != digest:
         message = f"the Idempotency-Key {key!r} was used for another request"
         raise DeniedError("idempotency.mismatch", message, hint="use a new key for a new request")
-    if known is not None and known.status is not None and known.body is not None:
+    if known.status is not None and known.body is not None:
         return _answer(known.status, known.body, location)
+    # A key that is used again a day later has another effect, and never that of the earlier request.
+    effect = sha256_hex(canonical_json([name, digest, known.begun_at.isoformat()]))
     try:
-        body = work(name).model_dump(mode="json")
+        body = work(effect).model_dump(mode="json")
     except NightshiftError as err:
         refused = of_error(err)
         if refused.status_code < 500:
             answers.forget(name)
         raise
-    answers.end(name, status, body)
+    answers.end(name, known, status, body)
     return _answer(status, body, location)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 from urllib.parse import quote
 
@@ -10,8 +11,9 @@ from airflow.models import DagRun  # noqa: TID251 - where Airflow looks for a ru
 
 from nightshift.api.routing import MAX_BODY_BYTES
 from nightshift.queries import runs
+from nightshift.settings import Settings
 from tests.unit.plugins.seeded_installation import DONE, NEW, OLD, Seeded
-from training.database import connect
+from training.database import api_answers, connect
 from training.database.api_answers import Answers
 from training.database.datasets import deprecate
 
@@ -62,6 +64,18 @@ def test_a_request_whose_process_died_before_the_answer_is_one_run(seeded: Seede
         assert "killed" not in broken.text
     assert seeded.post(START, {}, headers=KEY).status_code == 202
     assert number_of_runs(seeded) == before + 1
+
+
+@pytest.mark.parametrize("learning_rate", [0.5, 0.25])
+def test_a_key_that_is_used_again_a_day_later_is_a_new_run(seeded: Seeded, monkeypatch: pytest.MonkeyPatch, learning_rate: float) -> None:
+    first = seeded.post(START, {"train": {"learning_rate": 0.5}}, headers=KEY).json()
+    with monkeypatch.context() as patch:
+        patch.setattr(api_answers, "KEPT", timedelta(0))
+        Answers(connect(Settings.from_environment().database_url)).begin("another", "d")
+    body = {"train": {"learning_rate": learning_rate}}
+    later = seeded.post(START, body, headers=KEY).json()
+    assert later["id"] != first["id"]
+    assert later["parameters"] == body
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,8 @@ def test_a_request_has_its_first_answer_and_its_digest(answers: Answers) -> None
     begun = answers.find("n")
     assert begun is not None
     assert (begun.request_digest, begun.status, begun.body) == ("d", None, None)
-    answers.end("n", 202, {"id": "a"})
-    answers.end("n", 200, {"id": "b"})
+    answers.end("n", begun, 202, {"id": "a"})
+    answers.end("n", begun, 200, {"id": "b"})
     ended = answers.find("n")
     assert ended is not None
     assert (ended.status, ended.body) == (202, {"id": "a"})
@@ -32,11 +32,20 @@ def test_a_request_has_its_first_answer_and_its_digest(answers: Answers) -> None
 
 def test_a_refused_request_is_forgotten_and_an_answered_one_is_not(answers: Answers) -> None:
     for name in ("refused", "answered"):
-        answers.begin(name, "d")
-    answers.end("answered", 202, {})
+        begun = answers.begin(name, "d")
+    answers.end("answered", begun, 202, {})
     for name in ("refused", "answered"):
         answers.forget(name)
     assert (answers.find("refused"), answers.find("answered") is None) == (None, False)
+
+
+def test_an_answer_is_kept_where_an_equal_request_was_refused_in_between(answers: Answers) -> None:
+    begun = answers.begin("n", "d")
+    answers.forget("n")
+    answers.end("n", begun, 202, {"id": "a"})
+    found = answers.find("n")
+    assert found is not None
+    assert (found.request_digest, found.begun_at, found.status) == ("d", begun.begun_at, 202)
 
 
 def test_an_answer_of_the_day_before_is_gone(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
