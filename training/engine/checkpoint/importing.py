@@ -21,6 +21,10 @@ from training.store.manifests import FileEntry
 
 MAX_HEADER_BYTES: Final = 100_000_000
 """As the readers of safetensors have it."""
+MAX_DIMENSIONS: Final = 64
+"""Torch has no more of them; the product of millions of numbers would take hours."""
+MAX_NUMBER: Final = 2**63
+MAX_NAME_CHARS: Final = 1000
 _DTYPES: Final = {code: dtype for dtype, code in CODES.items()}
 _ZERO: Final = "optimizer/"
 HINT: Final = "export the weights of a checkpoint of this run to see what is needed"
@@ -96,11 +100,15 @@ def _entries(values: Mapping[str, Any], num_bytes: int) -> dict[str, ChunkedEntr
     """Return the tensors, which must fill the bytes without a gap or an overlap."""
     found, places = {}, []
     for name, value in values.items():
+        if len(name) > MAX_NAME_CHARS or not name.isprintable():
+            raise ValueError(f"the name {name[:80]!r} is above {MAX_NAME_CHARS} characters, or not printable")
         if set(value) != {"dtype", "shape", "data_offsets"} or value["dtype"] not in _DTYPES:
             raise ValueError(f"tensor {name[:80]!r} has not dtype (one of {', '.join(_DTYPES)}), shape and data_offsets")
         shape, (start, stop) = value["shape"], value["data_offsets"]
-        if not isinstance(shape, list) or not all(type(number) is int and number >= 0 for number in [*shape, start, stop]):
-            raise ValueError(f"tensor {name[:80]!r}: shape and data_offsets are not whole numbers from 0")
+        if not isinstance(shape, list) or len(shape) > MAX_DIMENSIONS:
+            raise ValueError(f"tensor {name[:80]!r}: shape is not a list of at most {MAX_DIMENSIONS} numbers")
+        if not all(type(number) is int and 0 <= number < MAX_NUMBER for number in [*shape, start, stop]):
+            raise ValueError(f"tensor {name[:80]!r}: shape and data_offsets are not whole numbers from 0 to 2^63")
         entry = whole_tensor(_DTYPES[value["dtype"]], shape, start)
         if stop - start != num_items(shape) * ITEM_BYTES[entry["dtype"]]:
             raise ValueError(f"tensor {name[:80]!r}: {stop - start} bytes are not those of {value['dtype']} {shape}")
