@@ -24,6 +24,8 @@ RETRY_AFTER: Final = "retry_after_seconds"
 """Key of an error's details: after how many seconds the request may be repeated."""
 API_PREFIX: Final = "/api/v1"
 MAX_ECHO_CHARS: Final = 200
+MAX_ERRORS: Final = 50
+"""Of one answer: a body of 256 KiB may have 20,000 unknown keys."""
 TITLES: Final[Mapping[int, str]] = {
     400: "Bad request",
     401: "Not authenticated",
@@ -140,7 +142,7 @@ async def _database(_request: Request, err: Exception) -> JSONResponse:
 async def _invalid(_request: Request, err: Exception) -> JSONResponse:
     assert isinstance(err, RequestValidationError)  # noqa: S101 - as it was registered
     details = []
-    for each in err.errors():
+    for each in err.errors()[:MAX_ERRORS]:
         given = repr(each.get("input"))[:MAX_ECHO_CHARS]
         field = ".".join(str(part) for part in each["loc"])
         if "." in each["type"]:

@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field
 from pydantic.config import JsonDict
 
 from nightshift.api.access import Granted
-from nightshift.api.problems import responses
+from nightshift.api.problems import MAX_ERRORS, responses
 from nightshift.api.routing import ApiRoute, IdempotencyKey
 from nightshift.api.v1.pipelines import AsOf, started
 from nightshift.queries import runs
@@ -51,10 +51,11 @@ class RegisterModel(Registration):
         """Return the trigger's conf: only what was given.
 
         Raises:
-            SpecError: `request.invalid`, every key that there is not.
+            SpecError: `request.invalid`, the first keys that there are not.
         """
         if self.model_extra:
-            raise SpecError("request", [_unknown(key, list(type(self).model_fields)) for key in self.model_extra])
+            unknown = list(self.model_extra)[:MAX_ERRORS]
+            raise SpecError("request", [_unknown(key, list(type(self).model_fields)) for key in unknown])
         values = self.model_dump(mode="json", exclude_none=True, exclude=set(OF_THE_RUN))
         registration = {key: value for key, value in values.items() if value != {}}
         run = {"as_of": self.as_of, "snapshot": self.snapshot, "registration": registration}

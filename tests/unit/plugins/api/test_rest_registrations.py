@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 import pytest
 
+from nightshift.api.problems import MAX_ERRORS
 from tests.unit.plugins.seeded_installation import NEW, Seeded
 
 PATH = "/models/register"
@@ -60,3 +61,11 @@ def test_a_wrong_registration_starts_no_run(seeded: Seeded, change: dict[str, An
 def test_an_unknown_key_names_the_nearest_one(seeded: Seeded) -> None:
     answer = seeded.post(PATH, {**BODY, "artefact_uri": "s3://bucket/model.ubj"})
     assert answer.json()["errors"][0]["hint"] == "did you mean artifact_uri?"
+
+
+@pytest.mark.parametrize("path", [PATH, "/training-runs"])
+def test_an_answer_names_the_first_of_thousands_of_unknown_keys(seeded: Seeded, path: str) -> None:
+    odd = {f"key_{number}": 0 for number in range(5000)}
+    answer = seeded.post(path, {**(BODY if path == PATH else {"pipeline": "search_ranking"}), **odd})
+    assert (answer.status_code, len(answer.json()["errors"])) == (422, MAX_ERRORS)
+    assert answer.json()["errors"][0]["field"] == "body.key_0"
