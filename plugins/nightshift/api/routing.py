@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
@@ -71,10 +71,17 @@ def _fault_of(body: bytes) -> str:
     for _ in range(MAX_DEPTH):
         if any(isinstance(each, float) and not math.isfinite(each) for each in level):
             return "a number of the body is not finite"
+        if any("\0" in text for each in level for text in _texts(each)):
+            return "a text of the body has the character NUL"
         level = [each for part in level if isinstance(part, dict | list) for each in (part.values() if isinstance(part, dict) else part)]
         if not level:
             return ""
     return f"the body is nested deeper than {MAX_DEPTH} levels"
+
+
+def _texts(value: Any) -> Iterable[str]:
+    """Return a text itself, and the keys of an object."""
+    return (value,) if isinstance(value, str) else value if isinstance(value, dict) else ()
 
 
 async def _bounded(request: Request) -> Request | None:

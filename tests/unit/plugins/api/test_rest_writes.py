@@ -12,7 +12,7 @@ from airflow.models import DagRun  # noqa: TID251 - where Airflow looks for a ru
 from nightshift.api.routing import MAX_BODY_BYTES
 from nightshift.queries import runs
 from nightshift.settings import Settings
-from tests.unit.plugins.seeded_installation import DONE, NEW, OLD, Seeded
+from tests.unit.plugins.seeded_installation import API, DONE, NEW, OLD, Seeded
 from training.database import api_answers, connect
 from training.database.api_answers import Answers
 from training.database.datasets import deprecate
@@ -163,3 +163,13 @@ def test_a_body_that_is_no_json_is_invalid(seeded: Seeded, body: bytes) -> None:
     answer = seeded.client.post(f"/api/v1{START}", content=body, headers=headers)
     assert (answer.status_code, answer.json()["code"]) == (422, "request.invalid")
     assert answer.headers["content-type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize("value", ['"a\\u0000b"', '{"\\u0000": 1}', '[[{"a": "\\u0000"}]]'])
+def test_a_text_with_a_character_that_no_database_holds_is_refused(seeded: Seeded, value: str) -> None:
+    before = number_of_runs(seeded)
+    headers = {**seeded.headers("bob", "user"), "Content-Type": "application/json"}
+    answer = seeded.client.post(API + START, content='{"tune": {"a": ' + value + "}}", headers=headers)
+    assert (answer.status_code, answer.json()["code"]) == (422, "request.invalid"), answer.text
+    assert "NUL" in answer.json()["detail"]
+    assert number_of_runs(seeded) == before
