@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import json
 import logging
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import mlflow
@@ -24,6 +22,7 @@ from training.engine.tracking_journal import quick_requests
 from training.errors import UnavailableError
 from training.registry.headline import headline
 from training.registry.mlflow_versions import registry_faults
+from training.scratch import scratch_folder
 from training.spec import PipelineSpec
 from training.store import Manifest, Store
 
@@ -87,13 +86,13 @@ def log_evaluation(evaluated: Evaluated, metrics: Mapping[str, float], report: b
     run_id = evaluated.run_id
     if run_id is None:
         return
-    with registry_faults(), tempfile.TemporaryDirectory() as folder:
+    with registry_faults(), scratch_folder() as folder:
         client = mlflow.MlflowClient()
         inputs = _data_parts(evaluated)
         tested = next((part.dataset for part in inputs if part.tags[0].value == CONTEXTS["test"]), None)
         client.log_inputs(run_id, inputs)
         client.log_batch(run_id, metrics=list(_metrics(client, evaluated, metrics, tested)))
-        path = Path(folder) / "evaluation.html"
+        path = folder / "evaluation.html"
         path.write_bytes(report)
         client.log_artifact(run_id, str(path))
         _describe_experiment(client, run_id, evaluated.description)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import re
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import mlflow
@@ -18,6 +16,7 @@ from training.errors import UnavailableError
 from training.registry.mlflow_schema import ModelSchema, schema_text
 from training.registry.model_code import model_code, write_code
 from training.registry.model_files import write_list
+from training.scratch import scratch_folder
 from training.store import Manifest, Ref, Store
 
 logger = logging.getLogger(__name__)
@@ -133,15 +132,15 @@ def _log_model(
     parameters: Mapping[str, str],
     run_id: str | None,
 ) -> str:
-    with tempfile.TemporaryDirectory() as folder:
-        data = store.manifests.fetch(manifest, Path(folder) / "data")
+    with scratch_folder() as folder:
+        data = store.manifests.fetch(manifest, folder / "data")
         code = model_code(json.loads((data / "model.json").read_bytes())["family"])
-        saved = Path(folder) / "saved"
+        saved = folder / "saved"
         mlflow.pyfunc.save_model(
             path=str(saved),
             loader_module=code.name,
             data_path=str(data),
-            code_paths=[str(write_code(code, Path(folder) / "code"))],
+            code_paths=[str(write_code(code, folder / "code"))],
             pip_requirements=code.requirements,
             metadata={"inputs": dict(inputs), "model_digest": manifest.digest},
         )

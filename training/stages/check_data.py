@@ -14,7 +14,6 @@ import logging
 import os
 import signal
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from training.contracts import ExitCode, RunIdentity, StageRequest
 from training.errors import NightshiftError, SpecError
 from training.installation import DATABASE
 from training.runtime.machine_limits import machine_limit
+from training.scratch import scratch_folder
 from training.spec import check as spec_check
 from training.spec.schedule import check_not_future, settle_as_of
 from training.spec.types import parse_size
@@ -71,10 +71,10 @@ def _scratch() -> Iterator[Path]:
     """Yield a folder that is removed, also if the process is asked to end. Ingest registers its snapshot in a database there."""
     known = DATABASE.value() if DATABASE.is_set() else None
     before = signal.signal(signal.SIGTERM, _end)
-    with tempfile.TemporaryDirectory(prefix="nightshift-check-") as folder:
+    with scratch_folder() as folder:
         os.environ[DATABASE.name] = f"sqlite:///{folder}/check.db"
         try:
-            yield Path(folder)
+            yield folder
         finally:
             signal.signal(signal.SIGTERM, before)
             if known is None:

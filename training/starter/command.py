@@ -17,7 +17,6 @@ import json
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,6 +26,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from training.command_line import example, exit_code_of
 from training.errors import DataError, DeniedError, shown
+from training.scratch import scratch_folder
 from training.spec.check import check_files
 from training.spec.types import NAME_RULE
 from training.starter.choices import SPLITS, Choices
@@ -84,8 +84,8 @@ def _init(options: argparse.Namespace) -> int:
     }
     _check_free(paths, force=options.force)
     with (
-        tempfile.TemporaryDirectory(prefix="nightshift-init-") as scratch,
-        opened(files, Path(scratch), progress(), label=options.label, zone=naming.zone) as table,
+        scratch_folder() as scratch,
+        opened(files, scratch, progress(), label=options.label, zone=naming.zone) as table,
     ):
         choices = _choices(options, naming)
         time = event_time_of(table, options.time, zone=naming.zone, now=choices.now, time_format=options.time_format)
@@ -94,7 +94,7 @@ def _init(options: argparse.Namespace) -> int:
         label = label_of(table, options.label, task=options.task or "", positive=options.positive)
         draft = drafted(table, time, label, choices, report=progress())
         texts = {"yaml": yaml_text(table, time, draft, naming), "suite": suite_text(table, draft, naming), "dag": DAG}
-        _check(texts["yaml"], naming, Path(scratch))
+        _check(texts["yaml"], naming, scratch)
         _write({paths[what]: text for what, text in texts.items()}, force=options.force)
         if options.json:
             sys.stdout.write(json.dumps(_as_json(table, time, draft, paths), indent=1, ensure_ascii=False) + "\n")

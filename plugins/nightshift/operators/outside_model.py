@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -10,6 +9,7 @@ from typing import Final
 from nightshift.settings import Settings
 from nightshift.sources import with_noted_places
 from training.contracts import JsonValue
+from training.scratch import scratch_folder
 from training.spec import PipelineSpec
 from training.spec.registration import Registration
 from training.spec.uris import resolve_place
@@ -43,13 +43,13 @@ def store_artifact(registration: Registration, spec: PipelineSpec, run_id: str, 
     environ = with_noted_places(settings.home)
     store, files = Store(settings.store_uri), dict[str, Path | bytes]()
     meta: dict[str, JsonValue] = registration.model_dump(mode="json", exclude_none=True)
-    with tempfile.TemporaryDirectory(prefix="nightshift-artifact-") as scratch:
-        path = Path(scratch) / MODEL_FILE
+    with scratch_folder() as scratch:
+        path = scratch / MODEL_FILE
         uri, root = resolve_place(registration.artifact_uri, "registration.artifact_uri", environ)
         meta["sha256"] = fetch_artifact(uri, path, root=root, format_name=registration.format, sha256=registration.sha256)
         files[MODEL_FILE] = path
         if registration.transforms_uri is not None:
-            other = Path(scratch) / TRANSFORMS_FILE
+            other = scratch / TRANSFORMS_FILE
             uri, root = resolve_place(registration.transforms_uri, "registration.transforms_uri", environ)
             meta["transforms_sha256"] = fetch_artifact(uri, other, root=root, format_name="transforms")
             files[TRANSFORMS_FILE] = other

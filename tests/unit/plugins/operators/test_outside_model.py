@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import pickle
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from nightshift.settings import Settings
 from training.contracts import RunIdentity, StageResult
 from training.runtime.provenance import CHECKOUT
 from training.spec import freeze, load_spec, resolve_uris
-from training.store import Store
+from training.store import Manifests, Store
 
 SPEC_PATH = CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml"
 UBJ = b"{U\x01aU\x01}"
@@ -67,6 +69,27 @@ def test_the_file_is_in_the_store_and_the_spec_names_the_family_that_scores_it(
     kept = store.run_ref("search_ranking", context["dag_run"].run_id, "artifact").read()
     assert kept is not None
     assert kept.value == settled["artifact"]["uri"]
+
+
+@pytest.mark.usefixtures("shop")
+def test_the_copy_of_a_killed_import_is_removed_by_the_next(
+    resolve: ResolveOperator, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, context_of: Context, execute: Execute
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    (models / "m.ubj").write_bytes(UBJ)
+    killed = os.fork()
+    if killed == 0:
+        # It ends as a process that was killed: with the copy made, and nothing of Python's way out.
+        with monkeypatch.context() as patch:
+            patch.setattr(Manifests, "put_files", lambda *_: os._exit(9))
+            execute(resolve, context_of("resolve", conf=conf()))
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(killed, 0)[1]) == 9
+    left = [path.stat().st_size for path in temporary.rglob("artifact")]
+    execute(resolve, context_of("resolve", conf=conf()))
+    assert (left, list(temporary.iterdir())) == ([len(UBJ)], [])
 
 
 REFUSED: dict[str, tuple[Callable[[Path], object], dict[str, Any], str]] = {
