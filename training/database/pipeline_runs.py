@@ -8,12 +8,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from sqlalchemy import Engine, and_, or_, select, update
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from training.database.connect import database_faults
 from training.database.schema import PipelineRecord, PipelineRun
 
+QUEUED: Final = "queued"
 RUNNING: Final = "running"
 FAILED: Final = "failed"
 LOST: Final = "lost"
@@ -49,6 +51,28 @@ def record_run(engine: Engine, run: SettledRun) -> None:
     except IntegrityError:
         # Another run of the pipeline made its row in between.
         _record(engine, run)
+
+
+def record_queued(engine: Engine, pipeline: str, run_id: str, parameters: Mapping[str, Any]) -> None:
+    """Note a run that a request has queued; nothing where its first task was faster.
+
+    Args:
+        parameters: keys that the request gave, and their values.
+
+    Raises:
+        UnavailableError: `database.unavailable`.
+    """
+    add = postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
+    row = {
+        "run_id": f"{pipeline}:{run_id}",
+        "pipeline": pipeline,
+        "state": QUEUED,
+        "git_commit": "",
+        "parameters": dict(parameters),
+        "resource_spec": {},
+    }
+    with database_faults(), Session(engine) as session, session.begin():
+        session.execute(add(PipelineRun).on_conflict_do_nothing(), row)
 
 
 def _record(engine: Engine, run: SettledRun) -> None:
@@ -87,10 +111,12 @@ def config_of(engine: Engine, pipeline: str) -> Mapping[str, Any] | None:
 
 
 def unsettled_runs(engine: Engine, *, now: datetime | None = None) -> list[tuple[str, str, str]]:
-    """Return pipeline, run id and noted state of the runs whose state may change: those that run, and those that failed within a week."""
+    """Return pipeline, run id and noted state of the runs whose state may change: those that are queued or run, and those that failed
+    within a week."""
     begin = (now or datetime.now(UTC)) - CLEARED_WITHIN
     failed_lately = and_(PipelineRun.state == FAILED, PipelineRun.ended_at > begin)
-    asked = select(PipelineRun.pipeline, PipelineRun.run_id, PipelineRun.state).where(or_(PipelineRun.state == RUNNING, failed_lately))
+    is_open = PipelineRun.state.in_((QUEUED, RUNNING))
+    asked = select(PipelineRun.pipeline, PipelineRun.run_id, PipelineRun.state).where(or_(is_open, failed_lately))
     with database_faults(), Session(engine) as session:
         return [(pipeline, key.removeprefix(f"{pipeline}:"), state) for pipeline, key, state in session.execute(asked)]
 

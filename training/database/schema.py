@@ -52,6 +52,7 @@ class LedgerDecision(Base):
         UniqueConstraint("model", "decision_key", name="uq_ledger_decision_model_key"),
         UniqueConstraint("model", "request_key", name="uq_ledger_decision_model_request"),
         UniqueConstraint("model", "revision", name="uq_ledger_decision_model_revision"),
+        Index("ix_ledger_decision_model_version", "model", "version"),
     )
 
     id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True)
@@ -176,7 +177,7 @@ class PipelineRecord(Base):
 
 
 class PipelineRun(Base):
-    """A run of a pipeline whose first task has settled what it works with."""
+    """A run of a pipeline: one that a request queued, or whose first task has settled what it works with."""
 
     __tablename__ = "pipeline_run"
 
@@ -184,9 +185,10 @@ class PipelineRun(Base):
     """`<pipeline>:<run_id>`, as the REST API has it."""
     pipeline: Mapped[str] = mapped_column(String(63))
     state: Mapped[str] = mapped_column(String(16), index=True)
-    """Airflow's: `running`, `success`, `failed`; `lost`: Airflow does not have the run any more."""
-    as_of: Mapped[datetime] = mapped_column(DateTime(timezone=True))
-    started_at: Mapped[datetime] = mapped_column(DateTime(timezone=True))
+    """Airflow's: `queued`, `running`, `success`, `failed`; `lost`: Airflow does not have the run any more."""
+    as_of: Mapped[datetime | None] = mapped_column(DateTime(timezone=True))
+    """Absent until the first task has settled it, as `started_at`."""
+    started_at: Mapped[datetime | None] = mapped_column(DateTime(timezone=True))
     """When the first task settled it."""
     ended_at: Mapped[datetime | None] = mapped_column(DateTime(timezone=True))
     """When housekeeping saw that it had ended."""

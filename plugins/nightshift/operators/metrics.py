@@ -52,15 +52,16 @@ class CopyMetricsOperator(BaseOperator):
 
     def _note_states(self, context: Context, engine: Engine) -> None:
         """Note how runs have ended, and which failed ones go on: the scheduler ends them, and must not wait for our database."""
-        from training.database.pipeline_runs import FAILED, LOST, RUNNING, note_state, unsettled_runs
+        from training.database.pipeline_runs import FAILED, LOST, QUEUED, RUNNING, note_state, unsettled_runs
 
         for pipeline, run_id, noted in unsettled_runs(engine):
             if context["ti"].get_dr_count(dag_id=pipeline, run_ids=[run_id]):
                 state = str(context["ti"].get_dagrun_state(dag_id=pipeline, run_id=run_id))
             else:
                 state = noted if noted == FAILED else LOST
-            # A run that is queued again, after its tasks were cleared, goes on.
-            state = state if state in (*ENDED, LOST) else RUNNING
+            if state not in (*ENDED, LOST):
+                # A run that is queued again, after its tasks were cleared, goes on; how one begins, its first task notes.
+                state = QUEUED if noted == QUEUED else RUNNING
             if state != noted:
                 note_state(engine, pipeline, run_id, state, noted=noted)
 

@@ -6,6 +6,7 @@ Airflow's own routes read it by the same classes. What a stage made is its resul
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -23,10 +24,15 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import Session
 
 from nightshift.queries.records import Artifact, Pipeline, Run, RunState, RunSummary, Stage
+from nightshift.settings import Settings
 from training.contracts import ContractError, JsonObject, StageResult, require_result
+from training.database import connect
+from training.database.pipeline_runs import record_queued
 from training.errors import DeniedError, Problem, SpecError, UnavailableError, shown
 from training.spec.rules.names import PIPELINE_TAG
 from training.stage_table import TABLE
+
+logger = logging.getLogger(__name__)
 
 RESOLVE: Final = "resolve"
 FIRST_TASKS: Final = (RESOLVE, "wait")
@@ -134,7 +140,16 @@ def start_run(name: str, run_id: str, conf: JsonObject, *, by: str) -> Run:
     """
     pipeline(name)
     trigger(name, run_id, conf, by=by)
+    _note_queued(name, run_id, conf)
     return run(name, run_id)
+
+
+def _note_queued(name: str, run_id: str, conf: JsonObject) -> None:
+    try:
+        record_queued(connect(Settings.from_environment().database_url), name, run_id, conf)
+    except UnavailableError as err:
+        # The run is queued; SQL clients see it once its first task has begun.
+        logger.warning("%s of %s is not noted as queued: %s", run_id, name, err)
 
 
 def trigger(dag_id: str, run_id: str, conf: JsonObject, *, by: str) -> None:

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import pytest
 from airflow.models import DagRun  # noqa: TID251 - where Airflow looks for a run
+from sqlalchemy import text
 
 from nightshift.api.routing import MAX_BODY_BYTES
 from nightshift.queries import runs
@@ -16,6 +17,7 @@ from tests.unit.plugins.seeded_installation import API, DONE, NEW, OLD, Seeded
 from training.database import api_answers, connect
 from training.database.api_answers import Answers
 from training.database.datasets import deprecate
+from training.errors import UnavailableError
 
 START = "/pipelines/search_ranking/runs"
 KEY = {"Idempotency-Key": "one"}
@@ -48,6 +50,23 @@ def test_the_same_request_twice_is_one_run_with_one_answer(seeded: Seeded) -> No
     for user, headers in (("olga", KEY), ("bob", {}), ("bob", {})):
         assert seeded.post(START, {"as_of": "2026-02-01"}, user=user, headers=headers).status_code == 202
     assert number_of_runs(seeded) == before + 4
+
+
+def test_a_run_that_a_request_started_is_queued_for_sql_clients(seeded: Seeded) -> None:
+    run_id = seeded.post(START, {"train": {"learning_rate": 0.5}}).json()["id"]
+    query = text("SELECT status, started_at, ended_at FROM bi_experiment_run WHERE run_uuid = :id")
+    with connect(Settings.from_environment().database_url).connect() as connection:
+        assert tuple(connection.execute(query, {"id": run_id}).one()) == ("queued", None, None)
+
+
+def test_a_run_is_started_also_if_it_cannot_be_noted_for_sql_clients(seeded: Seeded, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_arguments: Any) -> None:
+        raise UnavailableError("database.unavailable", "no answer")
+
+    monkeypatch.setattr(runs, "record_queued", away)
+    before = number_of_runs(seeded)
+    assert seeded.post(START, {}).status_code == 202
+    assert number_of_runs(seeded) == before + 1
 
 
 def test_a_request_whose_process_died_before_the_answer_is_one_run(seeded: Seeded, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from nightshift.operators.resolve import ResolveOperator
 from nightshift.settings import Settings
 from tests.unit.plugins.conftest import SPEC_PATH
 from training.database import connect
-from training.database.pipeline_runs import CLEARED_WITHIN, unsettled_runs
+from training.database.pipeline_runs import CLEARED_WITHIN, record_queued, unsettled_runs
 from training.errors import UnavailableError
 from training.store import Store
 from training.store.metric_journal import JournalWriter, MetricJournal
@@ -125,6 +125,31 @@ def test_a_failed_run_that_goes_on_after_its_tasks_were_cleared_has_its_new_stat
     assert found == {"cleared": ("running", 1), "repaired": ("success", 0), "given up": ("failed", 0), "deleted": ("failed", 0)}
     old = unsettled_runs(connect(settings.database_url), now=datetime.now(UTC) + CLEARED_WITHIN)
     assert old == [("search_ranking", "cleared", "running")]
+
+
+def test_a_run_that_a_request_queued_is_queued_until_its_first_task_or_its_end(
+    settings: Settings, shop: Path, execute: Any, context_of: Any
+) -> None:
+    engine, ranking = connect(settings.database_url), "search_ranking"
+    states = {"waits": "queued", "begun": "running", "failed early": "failed"}
+    for run_id in (*states, "deleted"):
+        record_queued(engine, ranking, run_id, {"force": True})
+    execute(ResolveOperator(task_id="resolve", spec_path=str(SPEC_PATH)), context_of("resolve", run_id="begun"))
+    # The answer of the api-server may be slower than the first task.
+    record_queued(engine, ranking, "begun", {"force": True})
+    context = context_of("metrics")
+    context["ti"].get_dr_count = lambda dag_id, run_ids: sum(run_id in states for run_id in run_ids)
+    context["ti"].get_dagrun_state = lambda dag_id, run_id: states[run_id]
+    execute(CopyMetricsOperator(task_id="metrics"), context)
+    query = "SELECT run_uuid, status, started_at IS NULL, ended_at IS NULL FROM bi_experiment_run"
+    with engine.connect() as connection:
+        found = {row[0].partition(":")[2]: tuple(row[1:]) for row in connection.execute(text(query))}
+    assert found == {
+        "waits": ("queued", 1, 1),
+        "begun": ("running", 0, 1),
+        "failed early": ("failed", 1, 0),
+        "deleted": ("killed", 1, 0),
+    }
 
 
 def test_a_store_that_is_away_fails_no_training(

@@ -9,10 +9,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, insert, text
 
 from training.database import connect, run_metrics
 from training.database.run_metrics import copy_points, copy_recent, delete_expired
+from training.database.schema import RunMetric
 from training.errors import UnavailableError
 from training.store import Bucket
 from training.store.metric_journal import JournalWriter, MetricJournal
@@ -49,6 +50,33 @@ def test_points_are_copied_once_and_new_ones_are_added(empty_database: str, buck
     first = [("p:r1", 1, "loss", step, step / 4) for step in range(5)]
     assert rows(engine) == [*first, ("p:r1", 1, "loss", 5, None), ("p:r1", 2, "loss", 4, 1.0), ("p:r1", 2, "loss", 5, 1.25)]
     assert copy_points(engine, bucket, "p", "none") == 0
+
+
+RUNS, POINTS = 3000, 10
+READS = {
+    "copy": "SELECT MAX(number) FROM run_metric WHERE run_id = 'p:r1500'",
+    "view": "SELECT step, value FROM bi_run_metric WHERE run_id = 'p:r1500' AND metric_name = 'loss' ORDER BY step",
+}
+
+
+def test_points_of_a_run_are_found_by_an_index_among_those_of_thousands_of_runs(empty_database: str, bucket: Bucket) -> None:
+    engine, at = connect(empty_database), datetime(2026, 2, 1, tzinfo=UTC)
+    fixed = {"attempt": 1, "metric_name": "loss", "value": 0.5, "logged_at": at}
+    with engine.begin() as connection:
+        for run in range(RUNS):
+            connection.execute(
+                insert(RunMetric), [{"run_id": f"p:r{run}", "number": step, "step": step, **fixed} for step in range(1, POINTS + 1)]
+            )
+        connection.execute(text("ANALYZE"))
+        explain = "EXPLAIN " if engine.dialect.name == "postgresql" else "EXPLAIN QUERY PLAN "
+        for name, query in READS.items():
+            plan = " ".join(str(row[-1]) for row in connection.execute(text(explain + query))).lower()
+            assert "index" in plan, (name, plan)
+            assert "seq scan" not in plan, (name, plan)
+            assert "scan run_metric" not in plan, (name, plan)
+    # The copy of one more run looks at no other.
+    write(bucket, "new", range(4))
+    assert copy_points(engine, bucket, "p", "new") == 4
 
 
 def test_housekeeping_copies_journals_that_changed_and_one_that_is_damaged_keeps_no_other_out(

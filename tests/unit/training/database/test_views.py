@@ -19,6 +19,7 @@ from tests.databases import new_database
 from tests.unit.training.registry.scenes import decide_on
 from training.database import connect
 from training.database.connect import MIGRATIONS
+from training.database.pipeline_runs import SettledRun, record_queued, record_run
 from training.database.schema import DatasetVersion, LedgerDecision, ModelStanding, ModelVersion
 from training.registry.decisions import answer_request, roll_back, settle_canary
 from training.registry.ledger import Ledger
@@ -28,6 +29,10 @@ VIEWS = (
     *("bi_dataset_version", "bi_experiment_run", "bi_experiments", "bi_model_version"),
     *("bi_pipelines", "bi_run_metric", "bi_runs", "bi_training_datasets"),
 )
+SETTLED: dict[str, Any] = {
+    **{"pipeline": "p", "git_commit": "", "parameters": {}, "resource_spec": {}},
+    **{"description": "", "schedule": None, "owner": "ada", "dag_config": {}},
+}
 PAGE = Path(__file__).parents[4] / "docs" / "sql.md"
 
 
@@ -191,3 +196,15 @@ def test_a_downgrade_of_one_release_leaves_the_view_that_it_had(empty_database: 
         config.attributes["connection"] = connection
         command.downgrade(config, "0009")
     assert "notes" not in {column["name"] for column in inspect(engine).get_columns("bi_model_version")}
+
+
+def test_a_downgrade_leaves_no_run_without_a_time(empty_database: str) -> None:
+    engine, config = connect(empty_database), Config()
+    record_queued(engine, "p", "waits", {})
+    record_run(engine, SettledRun(run_id="begun", as_of=NOW, **SETTLED))
+    config.set_main_option("script_location", str(MIGRATIONS))
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.downgrade(config, "0010")
+    assert read(engine, "SELECT run_id, state FROM bi_runs") == [("p:begun", "running")]
+    assert "created_by" not in {column["name"] for column in inspect(engine).get_columns("bi_pipelines")}
