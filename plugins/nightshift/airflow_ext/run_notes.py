@@ -19,7 +19,7 @@ from airflow.listeners import hookimpl
 from sqlalchemy import select
 
 from training.masking import masked
-from training.spec.rules.names import HELPER_SUFFIXES, HOUSEKEEPING, PIPELINE_TAG, ROLLBACK
+from training.spec.rules.names import APPROVAL_SUFFIX, HELPER_SUFFIXES, HOUSEKEEPING, PIPELINE_TAG, ROLLBACK
 
 if TYPE_CHECKING:
     from airflow.models.dagrun import DagRun
@@ -30,8 +30,12 @@ logger = logging.getLogger("nightshift.airflow_ext.run_notes")
 RETURN_VALUE: Final = "return_value"
 FAILURE: Final = "failure"
 """Key in XCom of what a failed try said: `operators.failures` writes it."""
+ASKED_BY: Final = "asked_by"
+"""Key in XCom of the run that an approval was asked for: `operators.approval` writes it."""
 MAX_CHARS: Final = 1000
 """Airflow's limit of a note."""
+THEN: Final = "; asked for with: "
+"""Between an answer and what the run itself had said."""
 DECIDES: Final = ("promote", ROLLBACK, "tune")
 """Tasks whose result is the outcome of a run; the first that is there counts."""
 RESOLVE: Final = "resolve"
@@ -113,9 +117,26 @@ def _note(dag_run: DagRun, *, is_failed: bool) -> None:
         line = failure_line(_failures(session, dag_run)) if is_failed else _decision(session, dag_run)
         if line:
             dag_run.note = _storable(masked(" ".join(line.split())))[:MAX_CHARS]
+            _note_answer(session, dag_run)
     except Exception:
         # The note is for people: nothing that the scheduler does may depend on it.
         logger.exception("no note for run %s of %s", dag_run.run_id, dag_run.dag_id)
+
+
+def _note_answer(session: Session, dag_run: DagRun) -> None:
+    """Put the outcome of an approval before the note of the run that asked, which else said for ever that it needs one."""
+    from airflow.models.dagrun import DagRun
+
+    asked_by = _returned(session, dag_run, "promote", ASKED_BY)
+    if not dag_run.dag_id.endswith(APPROVAL_SUFFIX) or not isinstance(asked_by, str):
+        return
+    owner = dag_run.dag_id.removesuffix(APPROVAL_SUFFIX)
+    run = session.scalar(select(DagRun).where(DagRun.dag_id == owner, DagRun.run_id == asked_by))
+    known = None if run is None else run.dag_run_note
+    if run is None or known is None or known.user_id is not None:
+        return
+    before = str(known.content).rpartition(THEN)[2]
+    run.note = f"{str(dag_run.note)[: MAX_CHARS // 2]}{THEN}{before}"[:MAX_CHARS]
 
 
 def links_line(urls: Mapping[str, object]) -> str:

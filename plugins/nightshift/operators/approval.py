@@ -18,11 +18,13 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
 from nightshift.airflow_ext.links import report_url
+from nightshift.airflow_ext.run_notes import ASKED_BY
 from nightshift.execution.retries import TaskArguments
 from nightshift.operators.approval_state import Answer, Person, note_answer, note_refusal, noted_answer, refusal
 from nightshift.operators.promotion import FollowOperator
 from nightshift.queries.questions import APPROVE, ASK, DECLINE, subject_words
 from nightshift.settings import Settings
+from training.contracts import JsonValue, RunIdentity, StageResult
 from training.errors import DeniedError, shown
 from training.format import local_moment, number
 from training.registry.verdicts import verdict
@@ -243,6 +245,12 @@ class AnswerOperator(FollowOperator):
             raise AirflowFailException(f"the question was not answered: task {ASK} is {state}; clear it to ask again")
         words = f"the task {ASK} is marked as {state} without an answer (Airflow's audit log says by whom): nothing is promoted"
         return answer_request(ledger, request, "bypassed", by="somebody in Airflow", words=words)
+
+    def finish(self, context: Context, found: StageResult, run: RunIdentity) -> dict[str, JsonValue]:
+        """Return the result for XCom, and name the run that asked: its note gets the answer, too."""
+        request = request_of(context, _ledger(), self.spec)
+        context["ti"].xcom_push(key=ASKED_BY, value=request.evidence.get("run_id"))
+        return super().finish(context, found, run)
 
 
 class WatchRequest(BaseTrigger):

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.api.common.delete_dag import delete_dag
 from airflow.models import DagRun  # noqa: TID251 - what the listener is given
 from airflow.models.serialized_dag import SerializedDagModel  # noqa: TID251 - as above
 from airflow.models.xcom import XComModel  # noqa: TID251 - as above
@@ -21,7 +22,12 @@ from sqlalchemy.orm import Session
 from nightshift.airflow_ext import links, run_notes
 from nightshift.operators import failures
 from nightshift.operators.failures import noted_failure
+from nightshift.wiring.approval import approval_dag
+from tests.unit.plugins.airflow_dags import write_dag
+from training.runtime.provenance import CHECKOUT
+from training.spec import parse_spec
 
+APPROVALS = "search_ranking.approval"
 DECIDED = {
     "decision": "rejected",
     "action": "recorded",
@@ -37,6 +43,16 @@ def session(airflow_dags: None) -> Iterator[Session]:
         session.execute(delete(DagRun))
     with create_session() as session:
         yield session
+
+
+@pytest.fixture
+def approvals(session: Session) -> Iterator[Session]:
+    """The session, with the DAG of search_ranking's approvals: the shipped pipelines have none."""
+    text = (CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml").read_bytes()
+    write_dag(approval_dag(parse_spec(text.replace(b"approval: automatic", b"approval: required")), {}))
+    yield session
+    session.commit()
+    delete_dag(APPROVALS)
 
 
 def ended(session: Session, state: DagRunState, values: dict[str, tuple[str, Any]], *, failed: tuple[str, ...] = (), dag_id: str) -> DagRun:
@@ -67,6 +83,15 @@ def ended(session: Session, state: DagRunState, values: dict[str, tuple[str, Any
     return run
 
 
+def answered(session: Session, line: str, *, asked_by: str) -> DagRun:
+    """End a run of the approval's DAG whose answer was `line`."""
+    run = ended(session, DagRunState.RUNNING, {"promote": ("return_value", {"scalars": {"headline": line}})}, dag_id=APPROVALS)
+    XComModel.set(key=run_notes.ASKED_BY, value=asked_by, dag_id=APPROVALS, task_id="promote", run_id="r1", session=session)
+    run_notes.on_dag_run_success(dag_run=run, msg="")
+    session.flush()
+    return run
+
+
 def test_a_run_that_decided_has_the_decision_and_its_reasons_in_one_line(session: Session) -> None:
     result = {"promote": ("return_value", {"scalars": DECIDED})}
     run = ended(session, DagRunState.SUCCESS, result, dag_id="search_ranking")
@@ -78,6 +103,27 @@ def test_the_headline_of_a_decision_is_the_note(session: Session) -> None:
     result = {"promote": ("return_value", {"scalars": {**DECIDED, "headline": line}})}
     run = ended(session, DagRunState.SUCCESS, result, dag_id="search_ranking")
     assert run.note == line
+
+
+@pytest.mark.parametrize("by_a_person", [False, True])
+def test_an_answer_is_in_the_note_of_the_run_that_asked_unless_that_is_a_persons(approvals: Session, by_a_person: bool) -> None:
+    asked = {"promote": ("return_value", {"scalars": {**DECIDED, "headline": "needs approval: version 7 of search_ranking"}})}
+    run = ended(approvals, DagRunState.SUCCESS, asked, dag_id="search_ranking")
+    if by_a_person:
+        run.dag_run_note.user_id = "eve"
+    line = "promoted: approved by eve; version 7 of search_ranking"
+    answer = answered(approvals, line, asked_by="r1")
+    # Its tasks are cleared, and it ends again.
+    run_notes.on_dag_run_success(dag_run=answer, msg="")
+    approvals.flush()
+    assert answer.note == line
+    approvals.refresh(run)
+    both = f"{line}; asked for with: needs approval: version 7 of search_ranking"
+    assert run.note == ("needs approval: version 7 of search_ranking" if by_a_person else both)
+
+
+def test_an_answer_to_a_run_that_is_gone_is_noted_on_the_approval_alone(approvals: Session) -> None:
+    assert answered(approvals, "promoted: version 7", asked_by="deleted").note == "promoted: version 7"
 
 
 def test_a_task_that_left_a_report_has_its_links_in_its_note_and_a_persons_note_stays(session: Session) -> None:
