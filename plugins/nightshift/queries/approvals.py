@@ -11,7 +11,7 @@ from airflow.models.taskinstance import TaskInstance
 from airflow.utils.session import create_session
 from airflow.utils.state import TaskInstanceState
 from fastapi import HTTPException
-from sqlalchemy import select
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session, joinedload
 
 from nightshift.queries.models import May, version
@@ -74,7 +74,7 @@ def answer(ledger: Ledger, request: Entry, given: AnswerName, *, note: str, user
         return _record(request, given, name, run=None)
     with create_session() as session:
         task = _question(session, request)
-        detail = None if task is None else task.hitl_detail
+        detail = None if task is None else _locked(session, task)
         if task is None or detail is None or (task.state not in WAITING and not _is_by(detail, name, given)):
             # Not yet, or it was refused and is asked again.
             message = f"the DAG {asking_dag(request)} has not asked about version {request.version} yet"
@@ -105,6 +105,19 @@ def _question(session: Session, request: Entry) -> TaskInstance | None:
         .order_by(TaskInstance.queued_dttm.desc())
     )
     return session.scalars(query).first()
+
+
+def _locked(session: Session, task: TaskInstance) -> HITLDetail | None:
+    """Return the question as it is now, and let no other answer in before this session ends.
+
+    Airflow locks it too, but judges what its session knew before. Tasks are locked first, as there.
+    """
+    session.execute(select(TaskInstance.id).where(TaskInstance.id == task.id).with_for_update())
+    # SQLite has no locks of rows: a change takes its only one.
+    wanted = update(HITLDetail).where(HITLDetail.ti_id == task.id).values(ti_id=HITLDetail.ti_id)
+    session.execute(wanted.execution_options(synchronize_session=False))
+    session.refresh(task)
+    return session.scalar(select(HITLDetail).where(HITLDetail.ti_id == task.id).execution_options(populate_existing=True))
 
 
 def _respond(session: Session, task: TaskInstance, request: Entry, given: AnswerName, *, note: str, user: Any) -> None:

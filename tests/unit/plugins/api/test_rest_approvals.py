@@ -17,9 +17,10 @@ from airflow.utils.state import DagRunState, TaskInstanceState
 from airflow.utils.types import DagRunTriggeredByType, DagRunType
 from fastapi.responses import JSONResponse
 from sqlalchemy import delete, select
-from sqlalchemy.orm import joinedload
+from sqlalchemy.orm import Session, joinedload
 
 from nightshift.client.answer_command import main
+from nightshift.queries import approvals
 from nightshift.queries.questions import ASK, subject_words
 from nightshift.wiring.approval import approval_dag
 from tests.unit.plugins.airflow_dags import write_dag
@@ -144,6 +145,28 @@ def test_who_started_the_run_may_not_answer_also_where_airflow_cannot_know(
     assert (found.status_code, found.json().get("code")) == (status, code)
     assert asked().hitl_detail.response_received == (status == 202)
     assert waiting.put(PATH, YES, user="olga", role="op").status_code == (202 if code else 503)
+
+
+@pytest.mark.parametrize(("user", "option", "status"), [("bob", "Approve", 202), ("bob", "Decline", 409), ("olga", "Approve", 409)])
+def test_of_two_answers_at_the_same_moment_the_first_counts(
+    waiting: Seeded, monkeypatch: pytest.MonkeyPatch, user: str, option: str, status: int
+) -> None:
+    look = approvals._question
+
+    def answered_after_the_look(session: Any, about: Entry) -> Any:
+        found = look(session, about)
+        # A session of its own: `create_session` has one for each thread.
+        with Session(session.get_bind()) as other, other.begin():
+            question = other.scalars(select(HITLDetail)).one()
+            question.responded_at, question.responded_by = datetime.now(UTC), {"id": user, "name": user}
+            question.chosen_options = [option]
+        return found
+
+    monkeypatch.setattr(approvals, "_question", answered_after_the_look)
+    answer = waiting.put(PATH, YES)
+    assert answer.status_code == status, answer.text
+    question = asked().hitl_detail
+    assert (question.responded_by["name"], question.chosen_options, question.params_input) == (user, [option], {})
 
 
 @pytest.mark.parametrize(
