@@ -34,8 +34,6 @@ ASKED_BY: Final = "asked_by"
 """Key in XCom of the run that an approval was asked for: `operators.approval` writes it."""
 MAX_CHARS: Final = 1000
 """Airflow's limit of a note."""
-THEN: Final = "; asked for with: "
-"""Between an answer and what the run itself had said."""
 DECIDES: Final = ("promote", ROLLBACK, "tune")
 """Tasks whose result is the outcome of a run; the first that is there counts."""
 RESOLVE: Final = "resolve"
@@ -124,7 +122,10 @@ def _note(dag_run: DagRun, *, is_failed: bool) -> None:
 
 
 def _note_answer(session: Session, dag_run: DagRun) -> None:
-    """Put the outcome of an approval before the note of the run that asked, which else said for ever that it needs one."""
+    """Note the outcome of an approval on the run that asked, too, which else said for ever that it needs one.
+
+    The line of an answer has the reasons of the request.
+    """
     from airflow.models.dagrun import DagRun
 
     asked_by = _returned(session, dag_run, "promote", ASKED_BY)
@@ -135,8 +136,7 @@ def _note_answer(session: Session, dag_run: DagRun) -> None:
     known = None if run is None else run.dag_run_note
     if run is None or known is None or known.user_id is not None:
         return
-    before = str(known.content).rpartition(THEN)[2]
-    run.note = f"{str(dag_run.note)[: MAX_CHARS // 2]}{THEN}{before}"[:MAX_CHARS]
+    run.note = dag_run.note
 
 
 def links_line(urls: Mapping[str, object]) -> str:

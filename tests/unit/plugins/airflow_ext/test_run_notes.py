@@ -118,8 +118,7 @@ def test_an_answer_is_in_the_note_of_the_run_that_asked_unless_that_is_a_persons
     approvals.flush()
     assert answer.note == line
     approvals.refresh(run)
-    both = f"{line}; asked for with: needs approval: version 7 of search_ranking"
-    assert run.note == ("needs approval: version 7 of search_ranking" if by_a_person else both)
+    assert run.note == ("needs approval: version 7 of search_ranking" if by_a_person else line)
 
 
 def test_an_answer_to_a_run_that_is_gone_is_noted_on_the_approval_alone(approvals: Session) -> None:
