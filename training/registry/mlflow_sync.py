@@ -46,7 +46,13 @@ class Difference:
     mend: Callable[[], object]
 
     def __str__(self) -> str:
-        return f"{self.model}: {self.what} is {self.found or 'not there'}, the ledger says {self.expected or 'none'}"
+        return f"{self.model}: {self.what} is {_brief(self.found) or 'not there'}, the ledger says {_brief(self.expected) or 'none'}"
+
+
+def _brief(text: str | None) -> str:
+    """Return the first line of a text, at most 200 characters: a description has tables."""
+    line = (text or "").partition("\n")[0][:200]
+    return line if line == (text or "") else f"{line} …"
 
 
 def follow(ledger: Ledger, model: str, *, whole: bool = True) -> ModelAliases:

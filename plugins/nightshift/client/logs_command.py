@@ -30,8 +30,8 @@ from training.errors import DeniedError, shown
 
 FAILED: Final = "failed"
 STAGE_ENDED: Final = frozenset({"success", FAILED, "upstream_failed", "skipped", "removed"})
-GROUPS: Final = ("::group::", "::endgroup::")
-"""Of Airflow's page: where a part of the log can be folded."""
+HIDDEN: Final = ("::group::", "::endgroup::", "Could not read served logs")
+"""Lines for Airflow's page: where a part of the log can be folded; and of a running task, that no worker serves its log beside the file."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -149,7 +149,7 @@ def _print_head(stage: str, number: int, options: argparse.Namespace) -> None:
 def _print(record: dict[str, Any], options: argparse.Namespace) -> None:
     if options.json:
         sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")
-    elif not str(record.get("event", "")).startswith(GROUPS):
+    elif not str(record.get("event", "")).startswith(HIDDEN):
         sys.stdout.write("".join(f"{line}\n" for line in _lines(record)))
     sys.stdout.flush()
 

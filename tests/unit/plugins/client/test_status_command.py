@@ -77,7 +77,9 @@ ERROR = {"event": "task failed", "level": "error", "error_detail": [{"exc_type":
 
 
 def test_log_is_printed_to_its_end_without_what_controls_the_terminal(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    queries = airflow_log(server, [([{"event": "::group::sources"}, EPOCH], "next part"), ([ERROR, "plain"], None)])
+    queries = airflow_log(
+        server, [([{"event": "::group::sources"}, EPOCH, "Could not read served logs: refused"], "next part"), ([ERROR, "plain"], None)]
+    )
     assert logs_command.main([RUN, "train"]) == 0
     output = capsys.readouterr()
     assert output.out.splitlines() == [

@@ -102,6 +102,11 @@ def test_a_description_is_cut_at_a_whole_line_of_what_mlflow_keeps(ledger: Ledge
     assert 4500 < len(found) <= 5000
     assert found.endswith("w |")
     assert differences(ledger, model) == []
+    registry.update_model_version(model, "1", "x" * 300 + "\n\nDecided by me")
+    (difference,) = differences(ledger, model)
+    cut = "x" * 200 + " …"
+    assert str(difference).startswith(f"{model}: description of version 1 is {cut}, the ledger says rejected: ")
+    assert "\n" not in str(difference)
 
 
 def test_what_another_writer_set_is_listed_and_set_right(ledger: Ledger, registry: mlflow.MlflowClient, model: str) -> None:
