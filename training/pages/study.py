@@ -6,6 +6,7 @@ import functools
 import io
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import matplotlib as mpl
@@ -15,7 +16,7 @@ from matplotlib.figure import Figure
 from training.format import brief, number
 from training.pages.templates import template_environment
 from training.spec.sections.tuning import Tune
-from training.tuning.records import TrialRecord
+from training.tuning.records import TrialRecord, is_less_better, measured
 
 COLORS: Final = {"complete": "#1b6ca8", "pruned": "#b0b0b0", "failed": "#c0392b"}
 MAX_SLICES: Final = 12
@@ -26,13 +27,18 @@ def render_study(
 ) -> bytes:
     """Return the page: the best settings, what mattered, how the search went, every trial."""
     ranked = sorted(records, key=lambda r: (r.state != "complete", r.value if r.value is not None else float("inf"), r.slot))
-    plots = {"Course of the study": _course(records, best), "Lowest validation loss of each trial so far": _curves(records)}
+    # Sorted by the values of the records, of which less is always better; shown as they were measured.
+    records, ranked = (tuple(_as_measured(each, tune.objective) for each in found) for found in (records, ranked))
+    best = _as_measured(best, tune.objective)
+    course = _course(records, best, tune.objective)
+    plots = {"Course of the study": course, "Lowest validation loss of each trial so far": _curves(records)}
     plots |= {f"By {name}": _by_setting(records, name, tune) for name in list(importance or tune.space)[:MAX_SLICES]}
     values = {
         "pipeline": pipeline,
         "as_of": as_of,
         "tune": tune,
         "best": best,
+        "less_is_better": is_less_better(tune.objective),
         "importance": importance,
         "records": ranked,
         "names": list(tune.space),
@@ -42,12 +48,17 @@ def render_study(
     return _template().render(number=number, brief=brief, **values).encode()
 
 
-def _course(records: Sequence[TrialRecord], best: TrialRecord) -> str:
-    figure, axes = _figure(("trial", "objective"))
+def _as_measured(record: TrialRecord, objective: str) -> TrialRecord:
+    return replace(record, value=measured(objective, record.value))
+
+
+def _course(records: Sequence[TrialRecord], best: TrialRecord, objective: str) -> str:
+    figure, axes = _figure(("trial", objective))
     complete = [record for record in records if record.state == "complete" and record.value is not None]
     axes.scatter([r.slot for r in complete], [r.value for r in complete], color=COLORS["complete"], s=14, label="complete")
-    lows = list(itertools.accumulate((r.value for r in complete if r.value is not None), min))
-    axes.step([r.slot for r in complete], lows, where="post", color="#d1701b", label="best so far")
+    better = min if is_less_better(objective) else max
+    bests = list(itertools.accumulate((r.value for r in complete if r.value is not None), better))
+    axes.step([r.slot for r in complete], bests, where="post", color="#d1701b", label="best so far")
     axes.axvline(best.slot, color="#dddddd", linewidth=1, zorder=0)
     axes.legend(frameon=False)
     return _svg(figure)
@@ -64,7 +75,7 @@ def _curves(records: Sequence[TrialRecord]) -> str:
 
 
 def _by_setting(records: Sequence[TrialRecord], name: str, tune: Tune) -> str:
-    figure, axes = _figure((name, "objective"))
+    figure, axes = _figure((name, tune.objective))
     known = [record for record in records if record.state == "complete" and name in record.settings]
     space = tune.space[name]
     values = [r.settings[name] if space.choices is None else space.choices.index(r.settings[name]) for r in known]

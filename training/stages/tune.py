@@ -18,7 +18,7 @@ from training.runtime.runner import Outcome, StageContext, main
 from training.spec.sections.tuning import Tune
 from training.store import set_run_ref
 from training.tuning.importance import importance_of
-from training.tuning.records import StudyStore, TrialRecord, best_of
+from training.tuning.records import StudyStore, TrialRecord, best_of, measured
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +40,7 @@ def work(context: StageContext) -> Outcome:
         message = f"none of {len(records)} trials has a value: {'; '.join(reasons) or 'none was begun'}"
         raise DataError("tune.no_trial", message, hint="look at the trials' logs, and at tune.space")
     importance = importance_of(tune, records)
+    value = float(measured(tune.objective, best.value) or 0.0)
     counts = {state: sum(record.state == state for record in records) for state in ("complete", "pruned", "failed")}
     page = render_study(
         tune, records, best, importance, pipeline=request.pipeline, as_of=local_moment(request.as_of, context.spec.timezone)
@@ -50,7 +51,7 @@ def work(context: StageContext) -> Outcome:
         "slot": best.slot,
         "settings": dict(best.settings),
         "objective": tune.objective,
-        "value": best.value,
+        "value": value,
         "trials": counts,
         "steps": num_steps,
         "importance": importance,
@@ -59,13 +60,13 @@ def work(context: StageContext) -> Outcome:
     uri, manifest = store.manifests.put_files("tuning", files, meta)
     set_run_ref(store, request, "tuning", uri)
     with liveness.phase("mlflow", "study"):
-        finish_parent(store.bucket, study.tracking_key, _parameters(tune, best), {"best_value": best.value, "trials": float(len(records))})
+        finish_parent(store.bucket, study.tracking_key, _parameters(tune, best), {"best_value": value, "trials": float(len(records))})
     logger.info(
-        "best of %d trials (%s) is %d: %s %s with %s", len(records), counts, best.slot, tune.objective, figure(best.value), best.settings
+        "best of %d trials (%s) is %d: %s %s with %s", len(records), counts, best.slot, tune.objective, figure(value), best.settings
     )
     scalars: dict[str, Scalar] = {
-        **{"best_slot": best.slot, "best_value": best.value, "trials": len(records), **counts, "steps": num_steps},
-        "headline": f"best of {len(records)} trials: {best.slot}, {tune.objective} {figure(best.value)}, with {_settings(best)}",
+        **{"best_slot": best.slot, "best_value": value, "trials": len(records), **counts, "steps": num_steps},
+        "headline": f"best of {len(records)} trials: {best.slot}, {tune.objective} {figure(value)}, with {_settings(best)}",
     }
     return Outcome(artifact_uri=uri, digest=manifest.digest, scalars=scalars, reports={"tuning": context.publish_page("tuning", page)})
 

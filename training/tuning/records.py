@@ -16,6 +16,8 @@ from datetime import UTC, datetime
 from typing import Final, Literal, NotRequired, Self, TypedDict
 
 from training.contracts import JsonObject, fingerprint
+from training.spec.metrics import is_lower_better
+from training.spec.rules.tuning import VALIDATION_LOSS
 from training.spec.sections.train import Placement
 from training.spec.sections.tuning import Tune
 from training.stage_table import TRIAL
@@ -49,7 +51,10 @@ class TrialRecord:
     """Its number in the study, from 0."""
     state: State
     value: float | None
-    """The objective, less is better: a metric of which more is better with its sign turned. None for a trial that failed."""
+    """The objective, less is better: a metric of which more is better with its sign turned. None for a trial that failed.
+
+    People see it by `measured`.
+    """
     settings: JsonObject
     epochs: int
     steps: int
@@ -160,6 +165,16 @@ def num_workers(tune: Tune, placement: Placement) -> int:
     asked = placement.gpus * placement.nodes
     most = tune.parallel if tune.gpus is None or asked == 0 else min(tune.parallel, tune.gpus // asked)
     return max(1, min(most, num_trials(tune)))
+
+
+def measured(objective: str, value: float | None) -> float | None:
+    """Return what an objective measured, in its own unit and direction, from a record's value."""
+    return value if value is None or is_less_better(objective) else 0.0 - value
+
+
+def is_less_better(objective: str) -> bool:
+    """Return whether the lowest value of an objective is the best."""
+    return objective == VALIDATION_LOSS or is_lower_better(objective)
 
 
 def best_of(records: Sequence[TrialRecord]) -> TrialRecord | None:

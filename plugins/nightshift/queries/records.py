@@ -93,7 +93,7 @@ class Trial(Record):
 
     number: int = Field(description="From 0, which has the champion's settings, or those of the spec.")
     state: Literal["complete", "pruned", "failed"]
-    value: float | None = Field(description="Lower is better: of a metric of which more is better, the negative. Null: failed or pruned.")
+    value: float | None = Field(description="Of the objective; null: failed or pruned.")
     settings: dict[str, Any]
     epochs: int
     steps: int = Field(description="Optimizer steps, or boosting rounds.")
@@ -105,10 +105,11 @@ class Study(RunSummary):
 
     digest: str | None = Field(description="SHA-256; equal searches over equal data are one study and share trials. Null: not planned yet.")
     objective: str | None = Field(description="`validation_loss`, or a metric on the validation rows; null: not settled yet.")
+    less_is_better: bool | None = Field(description="Of the objective's values; null: not settled yet.")
     space: dict[str, Any] = Field(description="Parameter to what is searched, as the YAML has it.")
     num_trials: int | None = Field(description="Trials that it will have at most; null: not settled yet.")
     trials: list[Trial]
-    best: Trial | None = Field(description="The complete trial with the lowest value; null: there is none.")
+    best: Trial | None = Field(description="The complete trial with the best value; null: there is none.")
 
 
 class Holder(Record):

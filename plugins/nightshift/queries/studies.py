@@ -15,7 +15,7 @@ from training.errors import DeniedError, shown
 from training.spec import PipelineSpec
 from training.spec.rules.names import TUNE_SUFFIX
 from training.store import Store
-from training.tuning.records import StudyStore, TrialRecord, best_of
+from training.tuning.records import StudyStore, TrialRecord, best_of, is_less_better, measured
 from training.tuning.settings import num_trials
 
 
@@ -67,25 +67,43 @@ def study(store: Store, name: str, run_id: str) -> Study:
 def _searched(store: Store, name: str, dag_id: str, run_id: str) -> dict[str, Any]:
     # From the store: users of Airflow's API may write XCom.
     settled, planned = settled_ref(store, dag_id, run_id).read(), study_ref(store, dag_id, run_id).read()
-    known: dict[str, Any] = {"digest": None, "objective": None, "space": {}, "num_trials": None, "trials": [], "best": None}
+    known: dict[str, Any] = {
+        "digest": None,
+        "objective": None,
+        "less_is_better": None,
+        "space": {},
+        "num_trials": None,
+        "trials": [],
+        "best": None,
+    }
     spec = None if settled is None else PipelineSpec.thaw(store.get_json(str(settled.value["spec_uri"])))
     if spec is None or spec.tune is None:
         return known
     space = spec.tune.model_dump(mode="json", by_alias=True, exclude_none=True)["space"]
-    known |= {"objective": spec.tune.objective, "space": space, "num_trials": num_trials(spec.tune)}
+    known |= {
+        "objective": spec.tune.objective,
+        "less_is_better": is_less_better(spec.tune.objective),
+        "space": space,
+        "num_trials": num_trials(spec.tune),
+    }
     if planned is None:
         return known
     records = [record for record in StudyStore(store, name, planned.value["study"]).records() if record.slot < spec.tune.trials]
     best = best_of(records)
-    trials = [_trial(record) for record in records]
-    return {**known, "digest": planned.value["study"], "trials": trials, "best": None if best is None else _trial(best)}
+    trials = [_trial(record, spec.tune.objective) for record in records]
+    return {
+        **known,
+        "digest": planned.value["study"],
+        "trials": trials,
+        "best": None if best is None else _trial(best, spec.tune.objective),
+    }
 
 
-def _trial(record: TrialRecord) -> Trial:
+def _trial(record: TrialRecord, objective: str) -> Trial:
     return Trial(
         number=record.slot,
         state=record.state,
-        value=record.value,
+        value=measured(objective, record.value),
         settings=dict(record.settings),
         epochs=record.epochs,
         steps=record.steps,

@@ -13,6 +13,7 @@ from nightshift.run_refs import settled_ref
 from nightshift.settings import Settings
 from tests.unit.plugins.seeded_installation import STUDY_DIGEST, STUDY_RUN, Seeded
 from training.store import Store
+from training.tuning.records import measured
 
 STUDY = quote(f"search_ranking:{STUDY_RUN}", safe="")
 SPACE = {"learning_rate": {"float": [1e-5, 1e-3], "log": True}}
@@ -25,7 +26,14 @@ def test_a_study_shows_its_space_its_finished_trials_and_the_best_while_it_runs(
     assert list(found["space"]) == ["learning_rate"]
     assert found["space"]["learning_rate"]["float"] == [0.0001, 0.01]
     assert [(trial["number"], trial["value"]) for trial in found["trials"]] == [(0, 0.5), (1, 0.25)]
-    assert found["best"] == found["trials"][1]
+    assert (found["best"], found["less_is_better"]) == (found["trials"][1], True)
+
+
+@pytest.mark.parametrize(
+    ("objective", "shown"), [("validation_loss", -0.7), ("log_loss", -0.7), ("auc", 0.7), ("ndcg@10", 0.7), ("own", 0.7)]
+)
+def test_a_value_is_shown_in_the_direction_of_its_metric(objective: str, shown: float) -> None:
+    assert (measured(objective, -0.7), measured(objective, None)) == (shown, None)
 
 
 def test_a_started_study_is_a_run_of_the_helper_dag_with_its_own_space_and_no_trials_yet(seeded: Seeded) -> None:

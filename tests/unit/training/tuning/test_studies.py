@@ -17,6 +17,7 @@ from tests.unit.training.tuning.study_bench import StudyBench, study_name
 from training.contracts import ExitCode
 from training.engine.loop import Loop
 from training.errors import DivergedError
+from training.format import figure, number
 from training.runtime.context import StageContext, StopFlag
 from training.runtime.runner import run
 from training.spec.sections.tuning import Tune
@@ -262,6 +263,13 @@ def test_an_objective_is_the_metric_over_the_validation_rows_with_less_being_bet
     bench.search(spec, "metric")
     records = bench.study("metric").records()
     assert all(record.value is not None and -1.0 <= record.value < -0.2 for record in records if record.state == "complete")
+    # People see the metric.
+    shown = bench.tune(spec, "metric")
+    best = max(-record.value for record in records if record.value is not None)
+    page = bench.store.manifests.get(shown.artifact_uri, kind="tuning").files["report.html"]
+    assert shown.scalars["best_value"] == best
+    assert f"ndcg@10 {figure(best)}, with" in str(shown.scalars["headline"])
+    assert f"ndcg@10 <b>{number(best)}</b> over the validation rows (more is better)" in bench.store.objects.get_bytes(page.digest).decode()
     by_loss = bench.spec(trials=2)
     bench.search(by_loss, "loss")
     assert records[0].losses == bench.study("loss").records()[0].losses
