@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 
 RESOLVE: Final = "resolve"
 FIRST_TASKS: Final = (RESOLVE, "wait")
+STUDY_TASKS: Final = ("tune_plan", "trials")
+"""Before `tune`: see `operators.study`."""
 RETURN_VALUE: Final = "return_value"
 
 
@@ -104,11 +106,19 @@ def run(name: str, run_id: str) -> Run:
             )
         )
         values = {task_id: _plain(value) for task_id, value in returned}
-        order = {task_id: place for place, task_id in enumerate((*FIRST_TASKS, *TABLE))}
+        order = {task_id: place for place, task_id in enumerate(_chain())}
         stages = sorted(
             (_stage(task, values.get(task.task_id)) for task in tasks), key=lambda stage: (order.get(stage.name, 99), stage.name)
         )
         return _run(found, values.get(RESOLVE), stages)
+
+
+def _chain() -> Iterator[str]:
+    """Yield the tasks of a pipeline's run in their order."""
+    yield from FIRST_TASKS
+    for name in TABLE:
+        yield from STUDY_TASKS if name == "tune" else ()
+        yield name
 
 
 def conf_of(name: str, run_id: str) -> dict[str, Any]:

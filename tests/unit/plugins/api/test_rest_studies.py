@@ -9,9 +9,14 @@ from airflow.models import DagModel  # noqa: TID251 - marked as stale
 from airflow.utils.session import create_session
 from sqlalchemy import update
 
+from nightshift.queries import runs
 from nightshift.run_refs import settled_ref
 from nightshift.settings import Settings
+from nightshift.wiring.pipeline import build_dag
+from tests.unit.plugins.airflow_dags import STUDY as STUDY_SECTION
 from tests.unit.plugins.seeded_installation import STUDY_DIGEST, STUDY_RUN, Seeded
+from training.runtime.provenance import CHECKOUT
+from training.spec.loader import parse_spec
 from training.store import Store
 from training.tuning.records import measured
 
@@ -85,3 +90,12 @@ def test_a_settled_spec_that_was_deleted_is_no_internal_error(seeded: Seeded) ->
     ref.move({**head.value, "spec_uri": f"{store.root_uri}/objects/00/{'0' * 64}"}, expected=head.number)
     answer = seeded.get(f"/hpo/studies/{STUDY}")
     assert (answer.status_code, answer.json()["code"]) == (409, "object.missing")
+
+
+def test_the_tasks_of_a_study_come_in_their_order_in_a_run() -> None:
+    path = CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml"
+    study = build_dag(parse_spec(path.read_bytes() + STUDY_SECTION), path)
+    tasks = [task.task_id for task in study.topological_sort()]
+    chain = list(runs._chain())
+    assert [name for name in chain if name in tasks] == [name for name in tasks if name in chain]
+    assert {"tune_plan", "trials", "tune"} <= set(chain) & set(tasks)
