@@ -28,7 +28,7 @@ def render_study(
     """Return the page: the best settings, what mattered, how the search went, every trial."""
     ranked = sorted(records, key=lambda r: (r.state != "complete", r.value if r.value is not None else float("inf"), r.slot))
     # Sorted by the values of the records, of which less is always better; shown as they were measured.
-    records, ranked = (tuple(_as_measured(each, tune.objective) for each in found) for found in (records, ranked))
+    records, ranked = ([_as_measured(each, tune.objective) for each in found] for found in (records, ranked))
     best = _as_measured(best, tune.objective)
     course = _course(records, best, tune.objective)
     plots = {"Course of the study": course, "Lowest validation loss of each trial so far": _curves(records)}
