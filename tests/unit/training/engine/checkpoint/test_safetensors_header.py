@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from training.engine.checkpoint.importing import MAX_DIMENSIONS, read_header
+from training.engine.checkpoint.importing import MAX_DIMENSIONS, MAX_HEADER_BYTES, read_header
 from training.errors import DataError
 
 FOUR = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
@@ -51,3 +51,11 @@ def test_a_name_that_a_log_or_a_database_cannot_show_is_refused(name: str) -> No
 def test_as_many_dimensions_as_torch_has_are_read() -> None:
     tensors, num_bytes = read({"weight": {**FOUR, "shape": [1] * MAX_DIMENSIONS}})
     assert (list(tensors), num_bytes) == (["weight"], 4)
+
+
+def test_a_header_of_more_than_16_mib_is_refused_before_it_is_read() -> None:
+    length = MAX_HEADER_BYTES + 1
+    file = io.BytesIO(length.to_bytes(8, "little") + b"{")
+    with pytest.raises(DataError, match="its header has 16,777,217 bytes, at most 16,777,216 are read"):
+        read_header("the file", file, 8 + length)
+    assert file.tell() == 8
