@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from training.format import brief, number
 from training.pages.templates import template_environment
 from training.spec.sections.tuning import Tune
-from training.tuning.records import TrialRecord, is_less_better, measured
+from training.tuning.records import TrialRecord, lower_is_better, measured
 
 COLORS: Final = {"complete": "#1b6ca8", "pruned": "#b0b0b0", "failed": "#c0392b"}
 MAX_SLICES: Final = 12
@@ -38,7 +38,7 @@ def render_study(
         "as_of": as_of,
         "tune": tune,
         "best": best,
-        "less_is_better": is_less_better(tune.objective),
+        "lower_is_better": lower_is_better(tune.objective),
         "importance": importance,
         "records": ranked,
         "names": list(tune.space),
@@ -56,7 +56,7 @@ def _course(records: Sequence[TrialRecord], best: TrialRecord, objective: str) -
     figure, axes = _figure(("trial", objective))
     complete = [record for record in records if record.state == "complete" and record.value is not None]
     axes.scatter([r.slot for r in complete], [r.value for r in complete], color=COLORS["complete"], s=14, label="complete")
-    better = min if is_less_better(objective) else max
+    better = min if lower_is_better(objective) else max
     bests = list(itertools.accumulate((r.value for r in complete if r.value is not None), better))
     axes.step([r.slot for r in complete], bests, where="post", color="#d1701b", label="best so far")
     axes.axvline(best.slot, color="#dddddd", linewidth=1, zorder=0)

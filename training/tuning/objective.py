@@ -14,7 +14,7 @@ from training.models.base import FitResult, load_family
 from training.runtime.context import StageContext
 from training.spec.rules.tuning import VALIDATION_LOSS
 from training.store import Manifest
-from training.tuning.records import is_less_better
+from training.tuning.records import lower_is_better
 
 
 def objective_value(context: StageContext, dataset: Manifest, result: FitResult, objective: str) -> float:
@@ -35,4 +35,4 @@ def objective_value(context: StageContext, dataset: Manifest, result: FitResult,
     labels = batch["label"].numpy().astype(np.float64)
     own = load_own_metrics({objective: rules.metrics[objective]})[objective] if objective in rules.metrics else None
     value = metric_value(objective, labels, scores, groups, threshold=rules.threshold, gain=rules.gain, own=own)
-    return value if is_less_better(objective) else -value
+    return value if lower_is_better(objective) else -value

@@ -169,10 +169,10 @@ def num_workers(tune: Tune, placement: Placement) -> int:
 
 def measured(objective: str, value: float | None) -> float | None:
     """Return what an objective measured, in its own unit and direction, from a record's value."""
-    return value if value is None or is_less_better(objective) else 0.0 - value
+    return value if value is None or lower_is_better(objective) else 0.0 - value
 
 
-def is_less_better(objective: str) -> bool:
+def lower_is_better(objective: str) -> bool:
     """Return whether the lowest value of an objective is the best."""
     return objective == VALIDATION_LOSS or is_lower_better(objective)
 

@@ -105,7 +105,7 @@ class Study(RunSummary):
 
     digest: str | None = Field(description="SHA-256; equal searches over equal data are one study and share trials. Null: not planned yet.")
     objective: str | None = Field(description="`validation_loss`, or a metric on the validation rows; null: not settled yet.")
-    less_is_better: bool | None = Field(description="Of the objective's values; null: not settled yet.")
+    lower_is_better: bool | None = Field(description="Of the objective's values; null: not settled yet.")
     space: dict[str, Any] = Field(description="Parameter to what is searched, as the YAML has it.")
     num_trials: int | None = Field(description="Trials that it will have at most; null: not settled yet.")
     trials: list[Trial]

@@ -31,7 +31,7 @@ def test_a_study_shows_its_space_its_finished_trials_and_the_best_while_it_runs(
     assert list(found["space"]) == ["learning_rate"]
     assert found["space"]["learning_rate"]["float"] == [0.0001, 0.01]
     assert [(trial["number"], trial["value"]) for trial in found["trials"]] == [(0, 0.5), (1, 0.25)]
-    assert (found["best"], found["less_is_better"]) == (found["trials"][1], True)
+    assert (found["best"], found["lower_is_better"]) == (found["trials"][1], True)
 
 
 @pytest.mark.parametrize(

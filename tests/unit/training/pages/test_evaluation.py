@@ -160,7 +160,7 @@ def test_the_worst_slice_is_marked_first_and_small_ones_come_last_and_grey() -> 
     assert "Best and worst are 0.19 apart" in found.text
 
 
-def test_where_less_is_better_the_worst_slice_is_the_largest() -> None:
+def test_where_lower_is_better_the_worst_slice_is_the_largest() -> None:
     slices = [
         {"columns": {"c": name}, "support": 900, "is_small": False, "candidate": x, "champion": 0.5} for name, x in (("p", 0.3), ("q", 0.7))
     ]

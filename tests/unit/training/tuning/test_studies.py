@@ -269,7 +269,9 @@ def test_an_objective_is_the_metric_over_the_validation_rows_with_less_being_bet
     page = bench.store.manifests.get(shown.artifact_uri, kind="tuning").files["report.html"]
     assert shown.scalars["best_value"] == best
     assert f"ndcg@10 {figure(best)}, with" in str(shown.scalars["headline"])
-    assert f"ndcg@10 <b>{number(best)}</b> over the validation rows (more is better)" in bench.store.objects.get_bytes(page.digest).decode()
+    assert (
+        f"ndcg@10 <b>{number(best)}</b> over the validation rows (higher is better)" in bench.store.objects.get_bytes(page.digest).decode()
+    )
     by_loss = bench.spec(trials=2)
     bench.search(by_loss, "loss")
     assert records[0].losses == bench.study("loss").records()[0].losses

@@ -208,7 +208,7 @@ def test_own_metric_is_compared_by_the_same_groups_and_more_is_better() -> None:
     assert mine.high - mine.low == pytest.approx(known.high - known.low, rel=0.2)
 
 
-def test_own_metric_called_as_one_of_which_less_is_better_is_still_one_of_more() -> None:
+def test_own_metric_called_as_one_of_which_lower_is_better_is_still_one_of_more() -> None:
     labels, new, old, _ = scored("binary")
     found = compare("loss", labels, new, old, None, confidence=0.95, seed=1, own=lambda y, s, _: float(np.corrcoef(y, s)[0, 1]))
     assert found.gain > 0
