@@ -34,6 +34,22 @@ SNAPSHOT_PATTERN: Final = "^([0-9a-f]{16}|[0-9a-f]{64})$"
 """The version of a snapshot, or its whole digest."""
 
 
+class PlacementOverrides(Section):
+    """Resources of one run's training. The pool of its task is the YAML's: Airflow knows it before a run begins."""
+
+    nodes: int | None = None
+    processes_per_node: int | None = None
+    cpus: float | None = None
+    memory: str | None = None
+    gpus: int | None = None
+    accelerator: str | None = None
+    shared_memory: str | None = None
+    min_nodes: int | None = None
+    spot: bool | None = None
+    topology: str | None = None
+    priority: str | None = None
+
+
 class TrainOverrides(Section):
     """What a trigger may change for one run; absent or null: as the spec says."""
 
@@ -44,6 +60,8 @@ class TrainOverrides(Section):
     seed: int | None = None
     early_stopping: int | None = None
     from_checkpoint: str | None = None
+    placement: PlacementOverrides = Field(default_factory=PlacementOverrides)
+    """Those given replace the spec's, the others stay."""
     settings: dict[str, object] | None = None
     """The family's own: those given replace the spec's, the others stay."""
 
@@ -120,7 +138,7 @@ def apply_overrides(spec: PipelineSpec, conf: Mapping[str, object]) -> tuple[Pip
     changed = spec
     try:
         changed = _changed(spec, overrides)
-        problems += _without_effect(overrides, _differences(spec, changed))
+        problems += [*_without_effect(overrides, _differences(spec, changed)), *_of_another_pool(spec, changed)]
     except SpecError as err:
         problems += [_as_conf(problem, spec) for problem in err.problems]
     if problems:
@@ -153,12 +171,23 @@ def _without_effect(overrides: Overrides, differences: JsonObject) -> list[Probl
     return [Problem(code="field.conflict", message=message, hint="leave it out", field=key) for key in keys]
 
 
+def _of_another_pool(spec: PipelineSpec, changed: PipelineSpec) -> list[Problem]:
+    """Return a problem for GPUs of a run whose task waits in the pool for trainings without, or the other way round."""
+    before, after = spec.train.placement, changed.train.placement
+    if before.pool is not None or bool(before.gpus) == bool(after.gpus):
+        return []
+    message = f"the YAML has gpus {before.gpus}: trainings with and without GPUs wait in different pools, and a trigger changes no pool"
+    hint = "set train.placement.gpus in the YAML, or train.placement.pool, which is then that of all runs"
+    return [Problem(code="field.conflict", message=message, hint=hint, field="train.placement.gpus")]
+
+
 def _changed(spec: PipelineSpec, overrides: Overrides) -> PipelineSpec:
     if overrides.tune and spec.tune is None:
         problem = Problem(code="conf.unknown_key", message="the pipeline has no study to change", hint="add tune to its YAML", field="tune")
         raise SpecError(SOURCE, [problem])
     values = spec.model_dump(mode="json", by_alias=True)
     train = overrides.train.model_dump(exclude={"settings"}, exclude_none=True)
+    train["placement"] = values["train"]["placement"] | train["placement"]
     # A null within settings is a value: only the user's model knows its meaning.
     settings = values["train"]["settings"] | (overrides.train.settings or {})
     whole = {

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from training.contracts import JsonObject, JsonValue, json_object
 from training.spec.families import descriptor_of
 from training.spec.models import PipelineSpec
-from training.spec.overrides import SNAPSHOT_PATTERN, EvaluateOverrides, TrainOverrides
+from training.spec.overrides import SNAPSHOT_PATTERN, EvaluateOverrides, PlacementOverrides, TrainOverrides
 from training.spec.schedule import AS_OF_PATTERN
 from training.spec.sections.evaluation import Evaluate
 from training.spec.sections.train import Train
@@ -27,6 +27,10 @@ _TITLES: Final[Mapping[str, tuple[str, str]]] = {
     "seed": ("Seed", ""),
     "early_stopping": ("Early stopping", "Epochs without a better validation metric after which training ends."),
     "from_checkpoint": ("From checkpoint", "SHA-256 that `nightshift checkpoints restore` prints: training begins there."),
+    "placement": (
+        "Resources",
+        "Nodes, and for each its processes, cores, memory and GPUs; which of them count depends on the installation.",
+    ),
     "settings": ("Settings", "The model family's own."),
 }
 _KEPT: Final[tuple[str, ...]] = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "enum", "items", "maxItems")
@@ -98,11 +102,18 @@ def _train_schema(train: Train) -> dict[str, JsonValue]:
     properties: dict[str, dict[str, JsonValue]] = {}
     for name in names:
         title, description = _TITLES[name]
-        schema = _settings_schema(train) if name == "settings" else _property(_schema_of(Train), name, getattr(train, name))
+        schema = _settings_schema(train) if name == "settings" else _property(_schema_of(Train), name, _value(train, name))
         properties[name] = {"title": title, **schema}
         if description:
             properties[name]["description"] = description
     return _section("Training", f"Overrides of `train` for this run alone: {', '.join(names)}.", properties)
+
+
+def _value(train: Train, name: str) -> JsonValue:
+    if name == "placement":
+        return train.placement.model_dump(mode="json", include=set(PlacementOverrides.model_fields))
+    value: JsonValue = getattr(train, name)
+    return value
 
 
 def _settings_schema(train: Train) -> dict[str, JsonValue]:

@@ -25,7 +25,7 @@ from nightshift.wiring.housekeeping import housekeeping_dag
 from nightshift.wiring.pipeline import build_dag, decision_dags, pipeline_dag
 from nightshift.wiring.rollback import rollback_dag
 from training.runtime.provenance import CHECKOUT
-from training.spec import parse_spec
+from training.spec import load_spec, parse_spec
 
 DAGS = CHECKOUT / "dags"
 TUNE = """
@@ -327,6 +327,7 @@ def test_the_form_shows_what_the_spec_says(ranking: DAG) -> None:
             "seed": 17,
             "early_stopping": None,
             "from_checkpoint": None,
+            "placement": load_spec(DAGS / "pipelines" / "search_ranking.yaml").train.placement.model_dump(mode="json", exclude={"pool"}),
             "settings": {"embedding_dim": 16, "hidden": [64, 32], "dropout": 0.0, "loss": "listwise"},
         },
         "evaluate": {

@@ -46,6 +46,16 @@ def test_the_spec_is_frozen_with_its_places(
     assert frozen["alerts"]["webhook"] is None
 
 
+def test_the_training_of_one_run_has_the_resources_that_the_trigger_gives(
+    resolve: ResolveOperator, shop: Path, store: Store, context_of: Context, execute: Execute
+) -> None:
+    given = {"processes_per_node": 1, "cpus": 1, "memory": "3GiB"}
+    values = execute(resolve, context_of("resolve", conf={"train": {"placement": given}}))
+    placement = PipelineSpec.thaw(store.get_json(values["spec_uri"])).train.placement
+    assert (placement.world_size, placement.cpus, placement.memory) == (1, 1.0, 3 * 2**30)
+    assert values["overrides"] == {f"train.placement.{key}": value for key, value in given.items()}
+
+
 def test_the_form_sent_unchanged_is_the_run_without_a_form(
     resolve: ResolveOperator, shop: Path, context_of: Context, execute: Execute
 ) -> None:

@@ -12,6 +12,7 @@ from training.errors import SpecError
 from training.spec import PipelineSpec, RunParameters, apply_overrides, params_schema, spec_part
 from training.spec.families import descriptor_of
 from training.spec.sections.train import Train
+from training.spec.types import parse_size
 from training.stage_table import STAGES
 
 
@@ -65,10 +66,23 @@ def test_overrides_are_in_the_spec_and_parameters_beside_it(ranking: PipelineSpe
         ({"as_of": "20260131T000000Z"}, ": as_of: [as_of.invalid] '20260131T000000Z' is not a time in this form "),
         ({"train": {"epoch": 1}}, ": train.epoch: [conf.unknown_key] unknown key 'epoch' (did you mean epochs?)"),
         (
-            {"train": {"placement": {"nodes": 9}}},
-            ": train.placement: [conf.unknown_key] unknown key 'placement' "
-            "(a trigger takes epochs, batch_size, learning_rate, weight_decay, seed, early_stopping, from_checkpoint, settings; "
+            {"train": {"parallel": {"shard": 2}}},
+            ": train.parallel: [conf.unknown_key] unknown key 'parallel' "
+            "(a trigger takes epochs, batch_size, learning_rate, weight_decay, seed, early_stopping, from_checkpoint, placement, settings; "
             "all else is the YAML's)",
+        ),
+        ({"train": {"placement": {"pool": "gpu"}}}, ": train.placement.pool: [conf.unknown_key] unknown key 'pool' (known: accelerator, "),
+        ({"train": {"placement": {"nodes": 0}}}, ": train.placement.nodes: [resources.nodes] must be at least 1, got 0"),
+        (
+            {"train": {"placement": {"memory": "much"}}},
+            ": train.placement.memory: [resources.memory] expected an amount of memory, got 'much' ",
+        ),
+        ({"train": {"placement": {"cpus": "2"}}}, ": train.placement.cpus: [resources.cpus] expected a number, got '2' "),
+        ({"train": {"placement": {"nodes": 3}}}, ": train.batch_size: [batch.indivisible] "),
+        (
+            {"train": {"placement": {"gpus": 2}}},
+            ": train.placement.gpus: [field.conflict] the YAML has gpus 0: trainings with and without GPUs wait in different pools, "
+            "and a trigger changes no pool (set train.placement.gpus in the YAML, or train.placement.pool, which is then that of all runs)",
         ),
         ({"force": "yes"}, ": force: [field.type] expected true or false, got 'yes' "),
         ({"as_of": 20260131}, ": as_of: [field.type] expected text, got 20260131 (quote it)"),
@@ -178,6 +192,7 @@ def test_form_has_the_specs_values_as_defaults_and_accepts_them(ranking: Pipelin
         "seed": 17,
         "early_stopping": None,
         "from_checkpoint": None,
+        "placement": ranking.train.placement.model_dump(mode="json", exclude={"pool"}),
         "settings": {"embedding_dim": 16, "hidden": [64, 32], "dropout": 0.0, "loss": "listwise"},
     }
     assert schema["train"]["properties"]["epochs"] == {
@@ -206,9 +221,32 @@ def test_form_accepts_its_own_defaults_for_every_family(flights: PipelineSpec, f
     assert apply_overrides(spec, {name: part["default"] for name, part in schema.items()})[0] == spec
 
 
+def test_resources_given_replace_the_specs_one_by_one(ranking: PipelineSpec) -> None:
+    given = {"nodes": 2, "memory": "2GiB", "cpus": None, "spot": True}
+    spec, parameters = apply_overrides(ranking, {"train": {"placement": given}})
+    wanted = {"nodes": 2, "memory": parse_size("2GiB"), "spot": True}
+    assert spec.train.placement == ranking.train.placement.model_copy(update=wanted)
+    assert set(parameters.overrides) == {"train.placement.nodes", "train.placement.memory", "train.placement.spot"}
+    # The number of processes is part of the training's address, their memory is not.
+    assert spec_part(spec, "train") == spec_part(ranking, "train")
+    assert spec.train.placement.world_size == 2 * ranking.train.placement.world_size
+    with_gpus = ranking.model_copy(
+        update={"train": ranking.train.model_copy(update={"placement": ranking.train.placement.model_copy(update={"pool": "all"})})}
+    )
+    assert apply_overrides(with_gpus, {"train": {"placement": {"gpus": 2}}})[0].train.placement.gpus == 2
+
+
 def test_form_leaves_out_what_has_no_effect_on_the_family(flights: PipelineSpec) -> None:
     schema = params_schema(flights)
-    assert list(schema["train"]["properties"]) == ["epochs", "learning_rate", "seed", "early_stopping", "from_checkpoint", "settings"]
+    assert list(schema["train"]["properties"]) == [
+        "epochs",
+        "learning_rate",
+        "seed",
+        "early_stopping",
+        "from_checkpoint",
+        "placement",
+        "settings",
+    ]
     assert apply_overrides(flights, {name: part["default"] for name, part in schema.items()})[0] == flights
 
 
