@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
@@ -11,7 +13,10 @@ from sqlalchemy.orm import Session
 
 from training.database.connect import database_faults
 from training.database.schema import DatasetVersion
-from training.errors import DeniedError, shown
+from training.errors import DataError, DeniedError, shown
+from training.store import Store
+
+logger = logging.getLogger(__name__)
 
 VERSION_DIGITS: Final = 16
 """Of a snapshot's digest: its version. A whole digest is accepted, too."""
@@ -30,6 +35,9 @@ class Dataset:
     """Of the main table."""
     size_bytes: int
     schema_hash: str
+    split: Mapping[str, Any]
+    """As the YAML of the run that took the snapshot first had it; keys with their default value are left out."""
+    split_hash: str
     created_at: datetime
     created_by: str
     deleted_at: datetime | None
@@ -86,6 +94,20 @@ def find_dataset(engine: Engine, pipeline: str, version: str) -> Dataset:
     if others:
         message += f": it is of {', '.join(sorted(others))}"
     raise DeniedError("snapshot.unknown", message, hint=f"`nightshift datasets list {pipeline}` shows its versions")
+
+
+def columns_of(store: Store, found: Dataset) -> dict[str, dict[str, str]] | None:
+    """Return table to column to type, as the snapshot's manifest has them; None: it is gone, or of another store.
+
+    Raises:
+        UnavailableError: the store does not answer.
+    """
+    try:
+        tables = store.manifests.get(found.uri, kind="snapshot").meta["tables"]
+    except (DataError, DeniedError) as err:
+        logger.info("the columns of snapshot %s are not known: %s", found.version, err)
+        return None
+    return {name: {column: str(kind) for column, kind in facts.get("schema", {}).items()} for name, facts in tables.items()}
 
 
 def check_not_deprecated(engine: Engine, pipeline: str, digest: str) -> None:
@@ -158,6 +180,8 @@ def _dataset(row: DatasetVersion) -> Dataset:
         rows=row.row_count,
         size_bytes=row.size_bytes,
         schema_hash=row.schema_hash,
+        split=row.split_config,
+        split_hash=row.split_config_hash,
         created_at=_zoned(row.created_at),
         created_by=row.created_by,
         deleted_at=None if row.deprecated_at is None else _zoned(row.deprecated_at),

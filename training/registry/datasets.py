@@ -1,7 +1,7 @@
 """The versions of data sets (snapshots) that runs made, and their deprecation.
 
     nightshift datasets list [PIPELINE] [--json]
-    nightshift datasets show PIPELINE VERSION [--json]
+    nightshift datasets show PIPELINE VERSION [--store URI] [--json]
     nightshift datasets deprecate PIPELINE VERSION --reason "..." [--by USER] [--json]
 
 It asks a server instead where --server or NIGHTSHIFT_SERVER names one; a deprecation is then by the token's user.
@@ -26,8 +26,10 @@ from sqlalchemy import Engine
 
 from training.command_line import example, exit_code_of
 from training.database import connect
-from training.database.datasets import datasets, deprecate, find_dataset
+from training.database.datasets import columns_of, datasets, deprecate, find_dataset
+from training.installation import STORE
 from training.registry.dataset_table import dataset_line, dataset_words, none_words
+from training.store import Store
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -60,6 +62,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawTextHelpFormatter,
         epilog=example('nightshift datasets deprecate search_ranking 0a1b2c3d4e5f6071 --reason "wrong prices"'),
     )
+    show.add_argument("--store", default=STORE.text(), metavar="URI", help="root of the store, for the columns; default: NIGHTSHIFT_STORE")
     for command in (show, mark):
         command.add_argument("pipeline", help="name of a pipeline")
         command.add_argument("version", help="16 hexadecimal digits, as `list` shows them, or the whole digest")
@@ -82,10 +85,8 @@ def _list(engine: Engine, options: argparse.Namespace) -> int:
 
 def _show(engine: Engine, options: argparse.Namespace) -> int:
     found = find_dataset(engine, options.pipeline, options.version)
-    if options.json:
-        sys.stdout.write(_json(found.record()))
-        return 0
-    sys.stdout.write(dataset_words(found))
+    columns = columns_of(Store(options.store), found) if options.store else None
+    sys.stdout.write(_json({**found.record(), "tables": columns}) if options.json else dataset_words(found, columns))
     return 0
 
 

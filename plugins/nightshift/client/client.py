@@ -19,6 +19,7 @@ from nightshift.queries.records import (
     ApprovalAnswer,
     Checkpoint,
     Comparison,
+    DatasetDetails,
     DatasetVersion,
     Decision,
     DecisionSummary,
@@ -270,9 +271,9 @@ class Client:
         """Yield the versions of a pipeline's data, the newest first; None: the newest one of each pipeline."""
         return self._pages("/datasets" if pipeline is None else f"/datasets/{_quoted(pipeline)}/versions", DatasetVersion, {})
 
-    def dataset(self, pipeline: str, version: str) -> DatasetVersion:
-        """Return one version."""
-        return self._get(f"/datasets/{_quoted(pipeline)}/versions/{_quoted(version)}", DatasetVersion)
+    def dataset(self, pipeline: str, version: str) -> DatasetDetails:
+        """Return one version, with its columns."""
+        return self._get(f"/datasets/{_quoted(pipeline)}/versions/{_quoted(version)}", DatasetDetails)
 
     def deprecate(self, pipeline: str, version: str, *, reason: str, key: str | None = None) -> DatasetVersion:
         """Mark a version, so that new runs refuse it."""

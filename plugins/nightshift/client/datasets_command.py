@@ -87,18 +87,19 @@ def _of_all(client: Client) -> Iterator[DatasetVersion]:
 
 
 def _show(client: Client, options: argparse.Namespace) -> int:
-    return _said(client.dataset(options.pipeline, options.version), options)
+    found = client.dataset(options.pipeline, options.version)
+    return _said(found, options, columns=found.tables)
 
 
 def _deprecate(client: Client, options: argparse.Namespace) -> int:
     return _said(client.deprecate(options.pipeline, options.version, reason=options.reason), options)
 
 
-def _said(found: DatasetVersion, options: argparse.Namespace) -> int:
+def _said(found: DatasetVersion, options: argparse.Namespace, *, columns: Mapping[str, Mapping[str, str]] | None = None) -> int:
     if options.json:
         print_json(found)
     else:
-        sys.stdout.write(dataset_words(_dataset(found)))
+        sys.stdout.write(dataset_words(_dataset(found), columns))
     return 0
 
 
@@ -106,7 +107,7 @@ def _dataset(found: DatasetVersion) -> Dataset:
     """Return a record as the database has it."""
     fields = dict(found)
     fields["deleted_at"] = fields.pop("changed_at")
-    return Dataset(**{name: value for name, value in fields.items() if name != "health"})
+    return Dataset(**{name: value for name, value in fields.items() if name not in ("health", "tables")})
 
 
 _COMMANDS: Final[Mapping[str, Callable[[Client, argparse.Namespace], int]]] = {"list": _list, "show": _show, "deprecate": _deprecate}

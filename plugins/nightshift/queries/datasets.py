@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 from sqlalchemy import Engine
 
-from nightshift.queries.records import DatasetVersion
-from training.database.datasets import Dataset, datasets, find_dataset, refuse_deprecated
+from nightshift.queries.records import DatasetDetails, DatasetVersion
+from training.database.datasets import Dataset, columns_of, datasets, find_dataset, refuse_deprecated
 from training.errors import DeniedError, shown
+from training.store import Store
 
 
 def versions(engine: Engine, pipeline: str) -> list[DatasetVersion]:
@@ -34,6 +35,18 @@ def version(engine: Engine, pipeline: str, wanted: str) -> DatasetVersion:
         return record_of(find_dataset(engine, pipeline, wanted))
     except DeniedError as err:
         raise unknown_version(pipeline, wanted) from err
+
+
+def details(engine: Engine, store: Store, pipeline: str, wanted: str) -> DatasetDetails:
+    """Return one version with its columns.
+
+    Raises:
+        DeniedError: as `version`.
+        UnavailableError: the store does not answer.
+    """
+    known = version(engine, pipeline, wanted)
+    columns = columns_of(store, find_dataset(engine, pipeline, wanted))
+    return DatasetDetails(**known.model_dump(), tables=columns)
 
 
 def check_usable(engine: Engine, pipeline: str, wanted: str) -> None:

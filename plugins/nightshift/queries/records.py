@@ -207,12 +207,20 @@ class DatasetVersion(Record):
     rows: int = Field(description="Of the main table.")
     size_bytes: int
     schema_hash: str
+    split: dict[str, Any] = Field(description="Of the YAML of the run that took it first; keys with their default value are left out.")
+    split_hash: str
     created_at: datetime
     created_by: str
     health: Literal["available", "deprecated", "deleted"] = Field(description="New runs accept an available one only.")
     changed_at: datetime | None = Field(description="When it was deprecated, or deleted by retention.")
     deprecated_by: str | None
     reason: str | None
+
+
+class DatasetDetails(DatasetVersion):
+    """A snapshot with its columns."""
+
+    tables: dict[str, dict[str, str]] | None = Field(description="Table to column to type; null: its manifest is gone.")
 
 
 class ComparedSide(Record):

@@ -12,10 +12,11 @@ from nightshift.api.paging import Cursor, Limit, page_of
 from nightshift.api.problems import responses
 from nightshift.api.routing import ApiRoute, IdempotencyKey, answered_once
 from nightshift.queries import datasets
-from nightshift.queries.records import DatasetVersion, Page
+from nightshift.queries.records import DatasetDetails, DatasetVersion, Page
 from nightshift.settings import Settings
 from training.database import connect
 from training.database.datasets import MAX_REASON_CHARS, deprecate
+from training.store import Store
 
 router = APIRouter(route_class=ApiRoute, tags=["datasets"])
 MAX_PAGE = 50
@@ -49,10 +50,10 @@ def versions_of(pipeline: PipelineName, granted: Granted, limit: Limit = MAX_PAG
 
 
 @router.get("/datasets/{pipeline}/versions/{version}", responses=responses(404, 422))
-def version_of(pipeline: PipelineName, version: SnapshotVersion, granted: Granted) -> DatasetVersion:
-    """Show one version."""
+def version_of(pipeline: PipelineName, version: SnapshotVersion, granted: Granted) -> DatasetDetails:
+    """Show one version, with its columns."""
     granted.require_read(pipeline, datasets.unknown_version(pipeline, version))
-    return datasets.version(_engine(), pipeline, version)
+    return datasets.details(_engine(), Store(Settings.from_environment().store_uri), pipeline, version)
 
 
 @router.post(

@@ -10,7 +10,11 @@ from airflow.timetables.simple import NullTimetable
 from airflow.utils.session import create_session
 from sqlalchemy import select, update
 
+from nightshift.settings import Settings
 from tests.unit.plugins.seeded_installation import DONE, NEW, OLD, PIPELINES, Seeded
+from training.data.dataset_versions import register_snapshot
+from training.database import connect
+from training.store import Store
 
 
 def test_pipelines_are_the_dags_of_specs_and_not_their_helpers(seeded: Seeded) -> None:
@@ -83,7 +87,17 @@ def test_datasets_show_the_newest_version_and_all_versions(seeded: Seeded) -> No
     ]
     versions = seeded.get("/datasets/search_ranking/versions").json()["items"]
     assert [(each["version"], each["health"]) for each in versions] == [(NEW, "available"), (OLD, "available")]
-    assert seeded.get(f"/datasets/search_ranking/versions/{OLD}").json() == versions[1]
+    assert seeded.get(f"/datasets/search_ranking/versions/{OLD}").json() == {**versions[1], "tables": None}
+
+
+def test_a_dataset_shows_its_columns_and_its_split(seeded: Seeded) -> None:
+    engine, store = connect(), Store(Settings.from_environment().store_uri)
+    tables = {"clicks": {"rows": 1, "schema_hash": "a" * 64, "schema": {"id": "int64"}, "parts": {}}}
+    uri, made = store.manifests.put_files("snapshot", {}, {"main": "clicks", "split": {"by": "time"}, "tables": tables})
+    version = register_snapshot(engine, name="search_ranking", uri=uri, manifest=made, created_by="r")
+    found = seeded.get(f"/datasets/search_ranking/versions/{version}").json()
+    assert (found["split"], found["tables"]) == ({"by": "time"}, {"clicks": {"id": "int64"}})
+    assert len(found["split_hash"]) == 64
 
 
 @pytest.mark.parametrize(

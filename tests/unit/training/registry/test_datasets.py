@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine, select
@@ -14,7 +15,7 @@ from training.database import DatasetVersion, connect
 from training.database.datasets import check_not_deprecated, datasets, deprecate, find_dataset
 from training.errors import DeniedError
 from training.registry.datasets import main
-from training.store import Manifest
+from training.store import Manifest, Store
 from training.store.manifests import FileEntry
 
 
@@ -44,6 +45,27 @@ def test_versions_are_listed_the_newest_first_and_found_by_version_or_digest(eng
     assert [found.version for found in datasets(engine, "p")] == [second, first]
     assert [found.version for found in datasets(engine)] == [second, first, other]
     assert find_dataset(engine, "p", manifest(2).digest) == find_dataset(engine, "p", first)
+
+
+def test_a_version_shows_its_split_and_its_columns_while_its_manifest_is_there(
+    engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Store((tmp_path / "store").as_uri())
+    facts = {"rows": 2, "schema_hash": "a" * 64, "schema": {"id": "int64", "price": "double"}}
+    meta = {"main": "t", "split": {"by": "time", "test": "7d"}, "tables": {"t": facts}}
+    uri, made = store.manifests.put_files("snapshot", {"t/1": b"rows"}, meta)
+    version = register_snapshot(engine, name="p", uri=uri, manifest=made, created_by="p/r")
+    command = ["show", "p", version, "--store", store.root_uri]
+    assert main(command) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert "split:       by time, test 7d" in shown
+    assert "table t:     id int64, price double" in shown
+    assert main([*command, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["split"], found["tables"]) == ({"by": "time", "test": "7d"}, {"t": {"id": "int64", "price": "double"}})
+    store.bucket.delete(store.bucket.key(uri))
+    assert main([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["tables"] is None
 
 
 def test_a_version_of_another_pipeline_is_unknown_and_its_owner_is_named(engine: Engine) -> None:
