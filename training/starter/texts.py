@@ -138,7 +138,7 @@ def _source(table: FoundTable, time: EventTime, draft: Draft, naming: Naming) ->
 
 
 def _why_by_hand(time: EventTime) -> str:
-    return "nothing says how old a row is" if time.is_constant else "the data ends long ago"
+    return "nothing says how old a row is" if time.is_constant else "the newest row is older than 3 days"
 
 
 def _number(table: FoundTable, name: str, column: str) -> str:
