@@ -103,7 +103,7 @@ def parser() -> argparse.ArgumentParser:
     restore.add_argument("checkpoint", metavar="CHECKPOINT", help="epoch_3 or 3, step_400, best, newest; `checkpoints list` shows them")
     for command in (start, restore):
         command.add_argument(
-            "--set", action="append", default=[], metavar="KEY=VALUE", help="a key of train, evaluate or tune; the value is JSON"
+            "--set", action="append", default=[], metavar="KEY=VALUE", help="a key of train, evaluate or tune; the value is JSON, or a word"
         )
         command.add_argument("--key", help="idempotency key: the same key starts one run within 24 hours")
         command.add_argument("--wait", action="store_true", help="show each stage, and return when the run has ended")
