@@ -53,7 +53,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--from", dest="first", type=date.fromisoformat, required=True, metavar="DAY", help="first day, 2026-02-01")
     found.add_argument("--to", dest="last", type=date.fromisoformat, required=True, metavar="DAY", help="last day")
     found.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="a key of train, evaluate or tune; the value is JSON"
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="a key of train, evaluate or tune; the value is JSON, or a word"
     )
     found.add_argument("--force", action="store_true", help="do the work of every stage again")
     found.add_argument("--keep-going", action="store_true", help="continue after a failed run")
