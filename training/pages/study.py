@@ -12,6 +12,7 @@ from typing import Any, Final
 import matplotlib as mpl
 from jinja2 import Template
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from training.format import brief, number
 from training.pages.templates import template_environment
@@ -59,6 +60,7 @@ def _course(records: Sequence[TrialRecord], best: TrialRecord, objective: str) -
     better = min if lower_is_better(objective) else max
     bests = list(itertools.accumulate((r.value for r in complete if r.value is not None), better))
     axes.step([r.slot for r in complete], bests, where="post", color="#d1701b", label="best so far")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.axvline(best.slot, color="#dddddd", linewidth=1, zorder=0)
     axes.legend(frameon=False)
     return _svg(figure)
@@ -82,8 +84,10 @@ def _by_setting(records: Sequence[TrialRecord], name: str, tune: Tune) -> str:
     axes.scatter(values, [r.value for r in known], color=COLORS["complete"], s=14)
     if space.choices is not None:
         axes.set_xticks(range(len(space.choices)), [str(choice) for choice in space.choices])
-    if space.log:
+    elif space.log:
         axes.set_xscale("log")
+    elif space.int_ is not None:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     return _svg(figure)
 
 
