@@ -24,6 +24,10 @@ FLAGS = (
 )
 
 
+class BrowserError(Exception):
+    """Chromium did not do what it was asked for."""
+
+
 class Browser:
     """One Chromium; `events` holds what it told since the last `open`."""
 
@@ -58,7 +62,7 @@ class Browser:
             answer = self._next()
             if answer.get("id") == number:
                 if "error" in answer:
-                    raise RuntimeError(f"{method}: {answer['error']}")
+                    raise BrowserError(f"{method}: {answer['error']}")
                 result: dict[str, Any] = answer["result"]
                 return result
             self.events.append(answer)
@@ -74,6 +78,12 @@ class Browser:
             self.events.append(self._next())
 
     def evaluate(self, expression: str) -> Any:
+        """Return the value of an expression in the page.
+
+        Raises:
+            BrowserError: the page went to another address meanwhile.
+            RuntimeError: the expression failed.
+        """
         found = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
         if "exceptionDetails" in found:
             raise RuntimeError(str(found["exceptionDetails"]))
