@@ -11,10 +11,10 @@ import tenacity
 from nightshift.execution.backend import StageTask
 from nightshift.execution.kubernetes.client import Submitter
 from nightshift.execution.kubernetes.config import Cluster
-from nightshift.execution.kubernetes.launches import RemoteWork
+from nightshift.execution.kubernetes.launches import RemoteWork, Waiting
 from nightshift.resolved_run import ResolvedRun
 from nightshift.work import Work
-from tests.unit.plugins.execution.kubernetes.kubernetes_api import KubernetesApi
+from tests.unit.plugins.execution.kubernetes.kubernetes_api import RUNNING, KubernetesApi
 from training.contracts import RunIdentity, StageRequest, StageResult
 from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec, freeze, load_spec
@@ -23,6 +23,9 @@ from training.store import StageAddress, Store
 from training.store.leases import Lease
 
 FINGERPRINT = "f" * 64
+FIRST = "search-ranking-train-ffffffffffff-1"
+"""The name of the first launch of that work."""
+SECOND = "search-ranking-train-ffffffffffff-2"
 
 
 @pytest.fixture
@@ -129,3 +132,13 @@ def night(api: KubernetesApi, store: Store, spec_with: Callable[..., PipelineSpe
         return Night(store, spec_with(placement, infrastructure), Cluster.model_validate(said))
 
     return make
+
+
+Nights = Callable[..., Night]
+
+
+def running(api: KubernetesApi, work: Night) -> None:
+    """A first launch that is under way: its process has the lease."""
+    assert isinstance(work.advance(), Waiting)
+    api.set_status(FIRST, RUNNING)
+    work.begin()
