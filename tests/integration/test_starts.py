@@ -136,6 +136,21 @@ def test_overridden_threshold_is_another_evaluation_and_decision_which_records_i
     assert [entry["evidence"]["overrides"] for entry in decided] == [{"evaluate.minimum.ndcg@10": 0.99}]
 
 
+def test_resources_of_one_run_are_those_of_its_training_and_its_decision_records_them(
+    installation: Installation, night: tuple[str, dict[str, StageResult]]
+) -> None:
+    _, done = night
+    installation.unpause(PIPELINE)
+    settings = ("--set", "train.placement.processes_per_node=1", "--set", "train.placement.memory=2GiB")
+    start = ("-m", "nightshift.console", "runs", "start", PIPELINE, "--as-of", AS_OF, *settings, "--wait", "--json")
+    run = json.loads(installation.command(sys.executable, *start))
+    results = results_of(installation, PIPELINE, run["run_id"])
+    assert [result["train"].scalars["world_size"] for result in (done, results)] == [2, 1]
+    overrides = {"train.placement.processes_per_node": 1, "train.placement.memory": "2GiB"}
+    assert installation.xcom(PIPELINE, run["run_id"], "resolve")["overrides"] == overrides
+    assert installation.ledger.history(PIPELINE)[-1].evidence["overrides"] == overrides
+
+
 def test_unpausing_makes_no_night_of_its_own(installation: Installation) -> None:
     name = installation.add_pipeline("unpaused")
     run_id = installation.trigger(name, {"as_of": AS_OF}, run_id="the-only-one")
