@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 
 
 def load_own_metrics(places: Mapping[str, str]) -> dict[str, OwnMetric]:
-    """Return the functions behind name to `package.module:function`. Each is `function(labels, scores, groups) -> float`, more is better.
+    """Return the functions behind name to `package.module:function`. Each is `function(labels, scores, groups) -> float`, higher is better.
 
     What a function raises, and an answer that is not a number, comes out as DataError `metric.failed`; NaN is not an error, and is rejected
     by every gate.

@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from training.format import brief, number
 from training.pages.templates import template_environment
 from training.spec.sections.tuning import Tune
-from training.tuning.records import TrialRecord, lower_is_better, measured
+from training.tuning.records import TrialRecord, is_minimized, objective_value
 
 COLORS: Final = {"complete": "#1b6ca8", "pruned": "#b0b0b0", "failed": "#c0392b"}
 MAX_SLICES: Final = 12
@@ -28,9 +28,9 @@ def render_study(
 ) -> bytes:
     """Return the page: the best settings, what mattered, how the search went, every trial."""
     ranked = sorted(records, key=lambda r: (r.state != "complete", r.value if r.value is not None else float("inf"), r.slot))
-    # Sorted by the values of the records, of which less is always better; shown as they were measured.
-    records, ranked = ([_as_measured(each, tune.objective) for each in found] for found in (records, ranked))
-    best = _as_measured(best, tune.objective)
+    # Sorted by what the search minimizes, shown as the objective has it.
+    records, ranked = ([_of_objective(each, tune.objective) for each in found] for found in (records, ranked))
+    best = _of_objective(best, tune.objective)
     course = _course(records, best, tune.objective)
     plots = {"Course of the study": course, "Lowest validation loss of each trial so far": _curves(records)}
     plots |= {f"By {name}": _by_setting(records, name, tune) for name in list(importance or tune.space)[:MAX_SLICES]}
@@ -39,7 +39,7 @@ def render_study(
         "as_of": as_of,
         "tune": tune,
         "best": best,
-        "lower_is_better": lower_is_better(tune.objective),
+        "lower_is_better": is_minimized(tune.objective),
         "importance": importance,
         "records": ranked,
         "names": list(tune.space),
@@ -49,15 +49,15 @@ def render_study(
     return _template().render(number=number, brief=brief, **values).encode()
 
 
-def _as_measured(record: TrialRecord, objective: str) -> TrialRecord:
-    return replace(record, value=measured(objective, record.value))
+def _of_objective(record: TrialRecord, objective: str) -> TrialRecord:
+    return record if record.value is None else replace(record, value=objective_value(objective, record.value))
 
 
 def _course(records: Sequence[TrialRecord], best: TrialRecord, objective: str) -> str:
     figure, axes = _figure(("trial", objective))
     complete = [record for record in records if record.state == "complete" and record.value is not None]
     axes.scatter([r.slot for r in complete], [r.value for r in complete], color=COLORS["complete"], s=14, label="complete")
-    better = min if lower_is_better(objective) else max
+    better = min if is_minimized(objective) else max
     bests = list(itertools.accumulate((r.value for r in complete if r.value is not None), better))
     axes.step([r.slot for r in complete], bests, where="post", color="#d1701b", label="best so far")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

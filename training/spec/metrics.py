@@ -117,6 +117,6 @@ def is_metric(task: str, name: str) -> bool:
 
 
 def is_lower_better(name: str) -> bool:
-    """Return whether less of a metric is better; of a function of a user's own more is."""
+    """Return whether lower values of a metric are better; of a user's own function, higher ones are."""
     descriptor = descriptor_of_metric(name)
     return descriptor is not None and descriptor.lower_is_better

@@ -18,7 +18,7 @@ from training.runtime.runner import Outcome, StageContext, main
 from training.spec.sections.tuning import Tune
 from training.store import set_run_ref
 from training.tuning.importance import importance_of
-from training.tuning.records import StudyStore, TrialRecord, best_of, measured
+from training.tuning.records import StudyStore, TrialRecord, best_of, objective_value
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ def work(context: StageContext) -> Outcome:
         message = f"none of {len(records)} trials has a value: {'; '.join(reasons) or 'none was begun'}"
         raise DataError("tune.no_trial", message, hint="look at the trials' logs, and at tune.space")
     importance = importance_of(tune, records)
-    value = float(measured(tune.objective, best.value) or 0.0)
+    value = objective_value(tune.objective, best.value)
     counts = {state: sum(record.state == state for record in records) for state in ("complete", "pruned", "failed")}
     page = render_study(
         tune, records, best, importance, pipeline=request.pipeline, as_of=local_moment(request.as_of, context.spec.timezone)

@@ -14,11 +14,11 @@ from training.models.base import FitResult, load_family
 from training.runtime.context import StageContext
 from training.spec.rules.tuning import VALIDATION_LOSS
 from training.store import Manifest
-from training.tuning.records import lower_is_better
+from training.tuning.records import is_minimized
 
 
 def objective_value(context: StageContext, dataset: Manifest, result: FitResult, objective: str) -> float:
-    """Return the objective of a fitted model, less being better: of a metric of which more is better, the negative."""
+    """Return the objective of a fitted model, to be minimized: of a metric of which higher is better, the negative."""
     if objective == VALIDATION_LOSS:
         return result.validation_loss
     folder = context.folder / "fitted"
@@ -35,4 +35,4 @@ def objective_value(context: StageContext, dataset: Manifest, result: FitResult,
     labels = batch["label"].numpy().astype(np.float64)
     own = load_own_metrics({objective: rules.metrics[objective]})[objective] if objective in rules.metrics else None
     value = metric_value(objective, labels, scores, groups, threshold=rules.threshold, gain=rules.gain, own=own)
-    return value if lower_is_better(objective) else -value
+    return value if is_minimized(objective) else -value

@@ -51,9 +51,9 @@ class TrialRecord:
     """Its number in the study, from 0."""
     state: State
     value: float | None
-    """The objective, less is better: a metric of which more is better with its sign turned. None for a trial that failed.
+    """What the search minimizes: the objective, or its negative where higher is better. None for a trial that failed.
 
-    People see it by `measured`.
+    `objective_value` turns it back.
     """
     settings: JsonObject
     epochs: int
@@ -167,13 +167,13 @@ def num_workers(tune: Tune, placement: Placement) -> int:
     return max(1, min(most, num_trials(tune)))
 
 
-def measured(objective: str, value: float | None) -> float | None:
-    """Return what an objective measured, in its own unit and direction, from a record's value."""
-    return value if value is None or lower_is_better(objective) else 0.0 - value
+def objective_value(objective: str, value: float) -> float:
+    """Return a record's value as the objective itself has it: where higher is better, the record has its negative."""
+    return value if is_minimized(objective) else 0.0 - value
 
 
-def lower_is_better(objective: str) -> bool:
-    """Return whether the lowest value of an objective is the best."""
+def is_minimized(objective: str) -> bool:
+    """Return whether lower values of an objective are better."""
     return objective == VALIDATION_LOSS or is_lower_better(objective)
 
 

@@ -15,7 +15,7 @@ from training.errors import DeniedError, shown
 from training.spec import PipelineSpec
 from training.spec.rules.names import TUNE_SUFFIX
 from training.store import Store
-from training.tuning.records import StudyStore, TrialRecord, best_of, lower_is_better, measured
+from training.tuning.records import StudyStore, TrialRecord, best_of, is_minimized, objective_value
 from training.tuning.settings import num_trials
 
 
@@ -82,7 +82,7 @@ def _searched(store: Store, name: str, dag_id: str, run_id: str) -> dict[str, An
     space = spec.tune.model_dump(mode="json", by_alias=True, exclude_none=True)["space"]
     known |= {
         "objective": spec.tune.objective,
-        "lower_is_better": lower_is_better(spec.tune.objective),
+        "lower_is_better": is_minimized(spec.tune.objective),
         "space": space,
         "num_trials": num_trials(spec.tune),
     }
@@ -103,7 +103,7 @@ def _trial(record: TrialRecord, objective: str) -> Trial:
     return Trial(
         number=record.slot,
         state=record.state,
-        value=measured(objective, record.value),
+        value=None if record.value is None else objective_value(objective, record.value),
         settings=dict(record.settings),
         epochs=record.epochs,
         steps=record.steps,

@@ -134,7 +134,7 @@ class _Pair:
 
     metric: Metric
     sign: float
-    """-1 for a metric of which less is better."""
+    """-1 for a metric of which lower is better."""
     new: Rows
     old: Rows
 

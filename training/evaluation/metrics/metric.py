@@ -25,7 +25,7 @@ from training.spec.sections.evaluation import Gain
 Floats = NDArray[np.float64]
 Groups = NDArray[np.int64]
 OwnMetric = Callable[[Floats, Floats, Groups | None], float]
-"""(labels, scores, groups) to a number; more is better."""
+"""(labels, scores, groups) to a number; higher is better."""
 
 NAN: Final = float("nan")
 OWN_CELLS: Final = 200_000_000
@@ -106,7 +106,7 @@ class Metric(ABC):
 
         Args:
             new, old: two models' scores of the same rows.
-            sign: -1 where less is better.
+            sign: -1 where lower is better.
             difference: new value less old one.
         """
         units = [self.unit_values(rows) for rows in (new, old)]

@@ -151,7 +151,7 @@ def _losses(evaluated: str) -> list[float]:
     losses = []
     for entry in evaluated.split()[1:]:
         name, _, value = entry.rpartition(":")
-        # Of a gain, more is better; everything here goes by losses.
+        # Of a gain, higher is better; everything here goes by losses.
         losses.append(-float(value) if "-ndcg" in name else float(value))
     return losses
 

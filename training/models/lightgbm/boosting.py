@@ -118,7 +118,7 @@ def _group_sizes(rows: MappedShards) -> NDArray[np.int32]:
 
 def _loss(evaluated: list[tuple[str, str, float, bool]]) -> float:
     ((_, _, value, is_gain),) = evaluated
-    # Of a gain, more is better; everything here goes by losses.
+    # Of a gain, higher is better; everything here goes by losses.
     return -value if is_gain else value
 
 

@@ -79,7 +79,7 @@ class Evaluate(Section):
     primary: Line
     """Metric by which models are compared."""
     metrics: dict[Annotated[str, Field(pattern="^[a-z][a-z0-9_]{0,62}$")], Line] = Field(default_factory=dict)
-    """Custom metrics: name to `package.module:function` of an allowed package; more is better."""
+    """Custom metrics: name to `package.module:function` of an allowed package; higher is better."""
     threshold: Annotated[float, Field(gt=0, lt=1)] = 0.5
     """At which a probability counts as a yes."""
     gain: Gain = "linear"
@@ -87,7 +87,7 @@ class Evaluate(Section):
     minimum: dict[str, _Bound] = Field(default_factory=dict)
     """Metric to the least that it must reach."""
     maximum: dict[str, _Bound] = Field(default_factory=dict)
-    """The same for metrics of which less is better."""
+    """The same for metrics of which lower is better."""
     improvement: Improvement = Field(default_factory=Improvement)
     confidence: Annotated[float, Field(ge=0.5, le=0.9999)] = 0.95
     """Of the interval whose lower end must be above zero."""

@@ -106,8 +106,8 @@ def test_candidate_is_shown_next_to_the_champion_with_interval_and_direction() -
     found = rendered(evaluation=evaluation(comparison=comparison, metrics=metrics, champion_metrics=old)).text
     assert "auc 0.75000 against the champion's 0.73770 (version 6): better" in found
     assert "gain +0.01230, 95 % interval [+0.00510, +0.02040]; better in 99.8 % of resamples of 600 units" in found
-    assert "auc decides more is better 0.75000 0.73770 +0.01230 better at least 0.6" in found
-    assert "log_loss less is better 0.40000 0.38000 +0.02000 worse at most 0.6" in found
+    assert "auc decides higher is better 0.75000 0.73770 +0.01230 better at least 0.6" in found
+    assert "log_loss lower is better 0.40000 0.38000 +0.02000 worse at most 0.6" in found
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_what_is_not_finite_is_said_in_words_and_never_drawn() -> None:
     found = rendered(evaluation=evaluation(comparison=words, metrics={"auc": "nan", "log_loss": "inf"}, slice_gap="nan"))
     assert "auc not a number against the champion's" in found.text
     assert "the difference could not be measured" in found.text
-    assert "log_loss less is better infinite" in found.text
+    assert "log_loss lower is better infinite" in found.text
     assert found.all("span", **{"class": "point"}) == []
 
 
