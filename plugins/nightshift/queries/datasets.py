@@ -31,10 +31,7 @@ def version(engine: Engine, pipeline: str, wanted: str) -> DatasetVersion:
     Raises:
         DeniedError: `snapshot.unknown`; unlike that of the command line, it does not say which pipelines have such a version.
     """
-    try:
-        return record_of(find_dataset(engine, pipeline, wanted))
-    except DeniedError as err:
-        raise unknown_version(pipeline, wanted) from err
+    return record_of(_found(engine, pipeline, wanted))
 
 
 def details(engine: Engine, store: Store, pipeline: str, wanted: str) -> DatasetDetails:
@@ -44,9 +41,8 @@ def details(engine: Engine, store: Store, pipeline: str, wanted: str) -> Dataset
         DeniedError: as `version`.
         UnavailableError: the store does not answer.
     """
-    known = version(engine, pipeline, wanted)
-    columns = columns_of(store, find_dataset(engine, pipeline, wanted))
-    return DatasetDetails(**known.model_dump(), tables=columns)
+    found = _found(engine, pipeline, wanted)
+    return DatasetDetails(**record_of(found).model_dump(), tables=columns_of(store, found))
 
 
 def check_usable(engine: Engine, pipeline: str, wanted: str) -> None:
@@ -55,9 +51,9 @@ def check_usable(engine: Engine, pipeline: str, wanted: str) -> None:
     Raises:
         DeniedError: `snapshot.unknown`, `snapshot.deprecated`, `snapshot.deleted`.
     """
-    found = version(engine, pipeline, wanted)
-    refuse_deprecated(find_dataset(engine, pipeline, wanted))
-    if found.health == "deleted":
+    found = _found(engine, pipeline, wanted)
+    refuse_deprecated(found)
+    if record_of(found).health == "deleted":
         message = f"the files of snapshot {found.version} of {pipeline} were deleted by retention"
         raise DeniedError("snapshot.deleted", message, hint="name a newer snapshot, or leave it out to take a new one")
 
@@ -70,6 +66,13 @@ def unknown_dataset(pipeline: str) -> DeniedError:
 def unknown_version(pipeline: str, wanted: str) -> DeniedError:
     """Return the error for a version that is not there, or may not be read."""
     return DeniedError("snapshot.unknown", f"pipeline {pipeline} has no snapshot {shown(wanted)}", hint="list the pipeline's versions")
+
+
+def _found(engine: Engine, pipeline: str, wanted: str) -> Dataset:
+    try:
+        return find_dataset(engine, pipeline, wanted)
+    except DeniedError as err:
+        raise unknown_version(pipeline, wanted) from err
 
 
 def record_of(found: Dataset) -> DatasetVersion:
