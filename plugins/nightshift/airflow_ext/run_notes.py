@@ -122,10 +122,7 @@ def _note(dag_run: DagRun, *, is_failed: bool) -> None:
 
 
 def _note_answer(session: Session, dag_run: DagRun) -> None:
-    """Note the outcome of an approval on the run that asked, too, which else said for ever that it needs one.
-
-    The line of an answer has the reasons of the request.
-    """
+    """Replace the note of the run that asked for an approval: it says that one is needed. The new one repeats the request's reasons."""
     from airflow.models.dagrun import DagRun
 
     asked_by = _returned(session, dag_run, "promote", ASKED_BY)

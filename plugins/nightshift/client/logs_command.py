@@ -31,7 +31,7 @@ from training.errors import DeniedError, shown
 FAILED: Final = "failed"
 STAGE_ENDED: Final = frozenset({"success", FAILED, "upstream_failed", "skipped", "removed"})
 HIDDEN: Final = ("::group::", "::endgroup::", "Could not read served logs")
-"""Lines for Airflow's page: where a part of the log can be folded; and of a running task, that no worker serves its log beside the file."""
+"""Beginnings of lines that only Airflow's page needs: folds, and a warning that it adds to the log of every running task."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -237,7 +237,7 @@ def _file(store: Store, uri: str, name: str, what: str, missing: list[str]) -> b
         if uri:
             return store.objects.get_bytes(store.manifests.get(uri).files[name].digest)
     except (DataError, DeniedError, KeyError):
-        pass
+        pass  # Deleted by retention, or of a run without this file.
     missing.append(what)
     return None
 

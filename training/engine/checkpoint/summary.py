@@ -49,7 +49,7 @@ def summary_of(store: Store, listing: Listing) -> CheckpointSummary:
     try:
         manifest, _ = opened(store, listing.uri)
     except DataError:
-        pass
+        pass  # `fault` below says what is wrong with it.
     else:
         size_bytes = sum(entry.size_bytes for entry in manifest.files.values())
         layout = _layout(manifest.meta.get("identity"))
