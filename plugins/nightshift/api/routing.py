@@ -19,7 +19,7 @@ from nightshift.settings import Settings
 from training.contracts import canonical_json, sha256_hex
 from training.database import connect
 from training.database.api_answers import Answers
-from training.errors import DeniedError, NightshiftError
+from training.errors import DeniedError, NightshiftError, shown
 
 MAX_BODY_BYTES: Final = 256 * 1024
 MAX_DEPTH: Final = 32
@@ -49,18 +49,33 @@ class ApiRoute(APIRoute):
                 return problem(413, "request.too_large", f"the body is above {MAX_BODY_BYTES:,} bytes", hint="send less")
             fault = "" if request.method == "GET" else _fault_of(await bounded.body())
             if fault:
-                return problem(422, "request.invalid", fault, hint="send JSON in UTF-8")
+                return problem(422, "request.invalid", fault, hint="send JSON in UTF-8: each key once, finite numbers")
             response = await inner(bounded)
             return _tagged(request, response) if request.method == "GET" and response.status_code == 200 else response
 
         return handler
 
 
+class _RepeatedKeyError(Exception):
+    """An object of the body has a key twice."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise _RepeatedKeyError(name)
+        found[name] = value
+    return found
+
+
 def _fault_of(body: bytes) -> str:
     """Return what no record can hold in a JSON body, or nothing; a body that is no JSON is refused where it is read."""
     try:
-        value = json.loads(body)
+        value = json.loads(body, object_pairs_hook=_object)
         json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except _RepeatedKeyError as err:
+        return f"the key {shown(str(err))} is there twice"
     except UnicodeEncodeError:
         return "a text of the body has half of a surrogate pair"
     except RecursionError:

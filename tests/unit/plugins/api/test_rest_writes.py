@@ -192,3 +192,13 @@ def test_a_text_with_a_character_that_no_database_holds_is_refused(seeded: Seede
     assert (answer.status_code, answer.json()["code"]) == (422, "request.invalid"), answer.text
     assert "NUL" in answer.json()["detail"]
     assert number_of_runs(seeded) == before
+
+
+@pytest.mark.parametrize("body", ['{"as_of": "2026-02-01", "as_of": "2026-02-02"}', '{"train": {"epochs": 1, "epochs": 1}}'])
+def test_a_body_with_a_key_twice_is_refused_by_its_name(seeded: Seeded, body: str) -> None:
+    before = number_of_runs(seeded)
+    headers = {**seeded.headers("bob", "user"), "Content-Type": "application/json"}
+    answer = seeded.client.post(API + START, content=body, headers=headers)
+    assert (answer.status_code, answer.json()["code"]) == (422, "request.invalid"), answer.text
+    assert answer.json()["detail"] == f"the key {'as_of' if 'as_of' in body else 'epochs'!r} is there twice"
+    assert number_of_runs(seeded) == before
