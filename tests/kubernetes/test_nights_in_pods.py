@@ -33,6 +33,26 @@ def test_search_ranking_reaches_champion(on_cluster: ClusterInstallation, name: 
     assert "epoch 1 of 1" in on_cluster.full_log(name, run_id, "train"), "the pod's log is in the task's"
 
 
+def test_resources_of_one_run_are_those_of_its_pods(on_cluster: ClusterInstallation) -> None:
+    name = on_cluster.copy_with_placement("search_ranking", "ranking_as_asked", {"nodes": 1, "processes_per_node": 1, "cpus": 0.4})
+    placement = {"nodes": 2, "cpus": 0.3, "memory": "1100MiB"}
+    run_id = on_cluster.trigger(name, {**NIGHT, "train": {"epochs": 1, "placement": placement}})
+    asked = {}
+
+    def look() -> bool:
+        for pod in on_cluster.pods(pipeline=name, stage="train"):
+            asked[pod["metadata"]["name"]] = pod["spec"]["containers"][0]["resources"]["requests"]
+        return on_cluster.api.get(f"/dags/{name}/dagRuns/{run_id}")["state"] in ENDED
+
+    on_cluster.until(look, f"end of {run_id}", timeout_seconds=1500)
+    assert on_cluster.wait(name, run_id) == "success", on_cluster.why(name, run_id)
+    assert list(asked.values()) == [{"cpu": "300m", "memory": "1100Mi"}] * 2
+    assert on_cluster.ledger.history(name)[-1].evidence["overrides"] == {
+        "train.epochs": 1,
+        **{f"train.placement.{key}": value for key, value in placement.items()},
+    }
+
+
 def test_a_second_run_of_the_same_night_starts_no_pod(on_cluster: ClusterInstallation) -> None:
     name = on_cluster.add_pipeline("asked_twice")
     first = on_cluster.trigger(name, {"as_of": NIGHT["as_of"]})

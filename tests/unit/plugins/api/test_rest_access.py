@@ -127,6 +127,16 @@ def test_nobody_writes_to_another_teams_pipeline(seeded: Seeded, path: str, body
 
 
 @pytest.mark.usefixtures("own_pipelines_only")
+@pytest.mark.parametrize(("route", "body"), [("stage", CHANGE), ("approval", {"answer": "approve", "note": "seen"})])
+def test_a_version_of_another_teams_model_looks_like_none_to_who_would_change_it(seeded: Seeded, route: str, body: dict[str, Any]) -> None:
+    hidden, unknown = (
+        seeded.put(f"/models/{name}/versions/1/{route}", body, user="root", role="admin") for name in ("search_ranking", "nothing_there")
+    )
+    assert hidden.status_code == 404
+    assert as_seen(hidden) == as_seen(unknown)
+
+
+@pytest.mark.usefixtures("own_pipelines_only")
 @pytest.mark.parametrize(("path", "name"), [("/pipelines", "name"), ("/runs", "pipeline"), ("/models", "name"), ("/datasets", "pipeline")])
 def test_lists_have_only_what_may_be_read(seeded: Seeded, path: str, name: str) -> None:
     assert {each[name] for each in seeded.get(path).json()["items"]} == {"flight_delay"}
