@@ -1,4 +1,4 @@
-"""The champion in MLflow's registry predicts from raw rows; and without a login nobody reads or replaces it."""
+"""The champion predicts from raw rows, one from outside is judged as any other, and without a login nobody reads or replaces one."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from devstack.environment import mlflow_account
+from tests.integration.given_weights import check_given_weights_are_judged_as_trained_ones
 from tests.integration.installation import ROOT, Installation
 from training.models.predictor import load_predictor
 
@@ -58,6 +59,15 @@ def test_champion_loads_by_its_alias_and_scores_raw_rows_as_the_evaluation_did(i
     predictor = load_predictor(store.manifests.fetch(store.manifests.get(champion.model_uri), tmp_path / "model"))
     assert scores == [pytest.approx(predictor.predict(rows.to_pandas()))] * 2
     assert np.std(predictor.predict(rows.to_pandas())) > 0
+
+
+def test_weights_from_outside_are_judged_as_those_of_a_training(installation: Installation) -> None:
+    def put(place: str, content: bytes) -> None:
+        path = installation.shop / place
+        path.parent.mkdir(parents=True)
+        path.write_bytes(content)
+
+    check_given_weights_are_judged_as_trained_ones(installation, put)
 
 
 @pytest.mark.parametrize("path", ANONYMOUS)

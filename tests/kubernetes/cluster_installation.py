@@ -130,16 +130,20 @@ class ClusterInstallation(Installation):
         )
         assert isinstance(made, cls)
         stack.callback(made.stop)
-        made.placement = placement
-        made.upload_shop(s3_url)
+        made.placement, made.s3_url = placement, s3_url
+        made.upload_shop()
         return made
 
     placement: Path
+    s3_url: str
 
-    def upload_shop(self, s3_url: str) -> None:
-        client = bucket_client(s3_url)
+    def upload_shop(self) -> None:
+        client = bucket_client(self.s3_url)
         for path in sorted(self.shop.rglob("*.parquet")):
             client.upload_file(str(path), "shop-data", f"shop/{path.relative_to(self.shop).as_posix()}")
+
+    def put_into_shop(self, place: str, content: bytes) -> None:
+        bucket_client(self.s3_url).put_object(Bucket="shop-data", Key=f"shop/{place}", Body=content)
 
     def pods(self, **labels: str) -> list[dict[str, Any]]:
         """Return the namespace's pods whose labels below nightshift.io/ are these."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.integration.given_weights import check_given_weights_are_judged_as_trained_ones
 from tests.integration.installation import ENDED
 from tests.kubernetes.cluster_installation import ClusterInstallation
 from training.stage_table import ALL_STAGES, CANARY
@@ -91,3 +92,7 @@ def test_a_study_whose_trials_are_gangs_runs_with_what_the_pipeline_gives_each_s
     assert asked["tune"] == {"cpu": "300m", "memory": "1Gi"}
     assert asked["evaluate"] == {"cpu": "200m", "memory": "1500Mi"}
     assert set(asked) == set(ALL_STAGES) - {CANARY}, "every stage ran in a pod"
+
+
+def test_weights_from_outside_are_judged_in_pods(on_cluster: ClusterInstallation) -> None:
+    check_given_weights_are_judged_as_trained_ones(on_cluster, on_cluster.put_into_shop)
