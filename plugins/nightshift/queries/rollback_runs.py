@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from airflow.api.common.trigger_dag import trigger_dag
 from airflow.exceptions import DagNotFound, DagRunAlreadyExists
@@ -10,7 +10,7 @@ from airflow.models import DagRun
 from airflow.models.serialized_dag import SerializedDagModel
 from airflow.utils.state import DagRunState
 from airflow.utils.types import DagRunTriggeredByType
-from sqlalchemy import select
+from sqlalchemy import CursorResult, select, update
 from sqlalchemy.exc import IntegrityError
 
 from nightshift.queries.records import RunState
@@ -49,11 +49,10 @@ def start_rollback(run_id: str, *, model: str, version: str, reason: str, by: st
 
 def _queue_again(run_id: str, conf: dict[str, Any], *, by: str) -> None:
     """Clear a run that failed, as Airflow's page does; the ledger has then who ordered it last, and why."""
-    failed = select(DagRun).where(DagRun.dag_id == ROLLBACK, DagRun.run_id == run_id, DagRun.state == DagRunState.FAILED)
+    failed = update(DagRun).where(DagRun.dag_id == ROLLBACK, DagRun.run_id == run_id, DagRun.state == DagRunState.FAILED)
     with airflow_session() as session:
-        found = session.scalar(failed.with_for_update())
         dag = SerializedDagModel.get_dag(ROLLBACK, session=session)
-        if found is None or dag is None:
-            return
-        found.conf, found.triggering_user_name = conf, by
-        dag.clear(run_id=run_id, session=session)
+        # The change locks the row, on SQLite the database: an equal order of this moment then finds no failed run.
+        changed = session.execute(failed.values(conf=conf, triggering_user_name=by).execution_options(synchronize_session=False))
+        if dag is not None and cast(CursorResult[Any], changed).rowcount:
+            dag.clear(run_id=run_id, session=session)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
+from typing import Any
+
 import pytest
 from airflow.models import DagRun  # noqa: TID251 - what the order starts
+from airflow.models.serialized_dag import SerializedDagModel  # noqa: TID251 - where a run is cleared
 from airflow.utils.session import create_session
 from airflow.utils.state import DagRunState
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from tests.unit.plugins.seeded_installation import Seeded, seed_model
 from training.registry.decisions import roll_back
@@ -78,6 +84,27 @@ def test_the_same_order_at_the_same_moment_in_two_processes_is_one_run(replaced:
     again = replaced.put(path, ORDER)
     assert (again.status_code, again.content) == (202, first.content)
     assert len(rollback_runs()) == 1
+
+
+def test_a_failed_run_is_cleared_while_no_equal_order_can_look_at_it(replaced: Seeded, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = "/models/search_ranking/versions/1/stage"
+    replaced.put(path, ORDER)
+    end_run(rollback_runs()[0], "failed")
+    get_dag, looks = SerializedDagModel.get_dag, []
+
+    class Cleared:
+        def clear(self, *, run_id: str, session: Session) -> Any:
+            with closing(sqlite3.connect(str(session.connection().engine.url.database), timeout=0)) as other:
+                with pytest.raises(sqlite3.OperationalError, match="locked"):
+                    other.execute("BEGIN IMMEDIATE")
+                looks.append(run_id)
+            return get_dag("rollback", session=session).clear(run_id=run_id, session=session)
+
+    monkeypatch.setattr(SerializedDagModel, "get_dag", lambda *_arguments, **_options: Cleared())
+    answer = replaced.put(path, ORDER, user="olga", role="op")
+    (run,) = rollback_runs()
+    assert (answer.status_code, looks) == (202, [run.run_id]), answer.text
+    assert (run.state, run.triggering_user_name) == ("queued", "olga")
 
 
 @pytest.mark.parametrize("state", ["running", "success"])
