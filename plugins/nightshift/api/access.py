@@ -21,6 +21,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from nightshift.api import rates
 from nightshift.api.problems import RETRY_AFTER
+from nightshift.queries.runs import has_pipeline
 from training.errors import DeniedError
 
 Action = Literal["GET", "POST", "PUT"]
@@ -70,9 +71,12 @@ class Access:
             what: in words, `start runs`.
 
         Raises:
-            DeniedError: `unknown`, the user may not even see the pipeline; `access.denied`.
+            DeniedError: `unknown`, the user may not even see the pipeline, or there is none to start; `access.denied`.
         """
         self.require_read(pipeline, unknown)
+        if action == "POST" and not has_pipeline(pipeline):
+            # Before anything else is judged: an auth manager may permit every name but some, and those must answer as this one.
+            raise unknown
         if not self._may(pipeline, action):
             message = f"{self.name} may not {what} of pipeline {pipeline}"
             raise DeniedError("access.denied", message, hint="ask an administrator of Airflow for the right")

@@ -20,7 +20,7 @@ from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
 from airflow.utils.types import DagRunTriggeredByType
 from sqlalchemy import Select, select
-from sqlalchemy.exc import IntegrityError, OperationalError
+from sqlalchemy.exc import IntegrityError, OperationalError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from nightshift.queries.records import Artifact, Pipeline, Run, RunState, RunSummary, Stage
@@ -28,7 +28,7 @@ from nightshift.settings import Settings
 from training.contracts import ContractError, JsonObject, StageResult, require_result
 from training.database import connect
 from training.database.pipeline_runs import record_queued
-from training.errors import DeniedError, Problem, SpecError, UnavailableError, shown
+from training.errors import DeniedError, NightshiftError, Problem, SpecError, UnavailableError, shown
 from training.spec.rules.names import PIPELINE_TAG
 from training.stage_table import TABLE
 
@@ -65,6 +65,12 @@ def pipeline(name: str) -> Pipeline:
         if found is None:
             raise unknown_pipeline(name)
         return _pipeline(found)
+
+
+def has_pipeline(name: str) -> bool:
+    """Return whether there is a pipeline of this name."""
+    with airflow_session() as session:
+        return session.scalar(_pipelines().where(DagModel.dag_id == name)) is not None
 
 
 def runs(names: set[str], *, state: str | None, before: int | None, limit: int) -> tuple[list[RunSummary], int | None]:
@@ -157,8 +163,8 @@ def start_run(name: str, run_id: str, conf: JsonObject, *, by: str) -> Run:
 def _note_queued(name: str, run_id: str, conf: JsonObject) -> None:
     try:
         record_queued(connect(Settings.from_environment().database_url), name, run_id, conf)
-    except UnavailableError as err:
-        # The run is queued; SQL clients see it once its first task has begun.
+    except (NightshiftError, SQLAlchemyError) as err:
+        # The run is queued, whatever is wrong with this database; SQL clients see it once its first task has begun.
         logger.warning("%s of %s is not noted as queued: %s", run_id, name, err)
 
 

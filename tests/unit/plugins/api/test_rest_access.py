@@ -136,6 +136,33 @@ def test_a_version_of_another_teams_model_looks_like_none_to_who_would_change_it
     assert as_seen(hidden) == as_seen(unknown)
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        *((path, body) for path, body, _ in WRITES),
+        ("/pipelines/search_ranking/runs", {"as_of": "2099-01-01"}),
+        ("/pipelines/search_ranking/runs", {"snapshot": OLD}),
+        ("/training-runs", {"pipeline": "search_ranking", "snapshot": OLD}),
+        ("/hpo/studies", {"pipeline": "search_ranking", "snapshot": OLD}),
+    ],
+)
+def test_the_one_pipeline_that_a_user_may_not_read_looks_like_none(
+    seeded: Seeded, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
+) -> None:
+    general = SimpleAuthManager.is_authorized_dag
+
+    def but_one(self: SimpleAuthManager, *, details: Any = None, **options: Any) -> bool:
+        is_hidden = details is not None and details.id.removesuffix(".tune") == "search_ranking"
+        return not is_hidden and general(self, details=details, **options)
+
+    monkeypatch.setattr(SimpleAuthManager, "is_authorized_dag", but_one)
+    hidden = seeded.post(path, body, user="root", role="admin")
+    other = {name: "nothing_there" if name == "pipeline" else value for name, value in body.items()}
+    unknown = seeded.post(path.replace("search_ranking", "nothing_there"), other, user="root", role="admin")
+    assert hidden.status_code == 404
+    assert as_seen(hidden) == as_seen(unknown)
+
+
 @pytest.mark.usefixtures("own_pipelines_only")
 @pytest.mark.parametrize(("path", "name"), [("/pipelines", "name"), ("/runs", "pipeline"), ("/models", "name"), ("/datasets", "pipeline")])
 def test_lists_have_only_what_may_be_read(seeded: Seeded, path: str, name: str) -> None:

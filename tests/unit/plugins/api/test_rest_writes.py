@@ -9,6 +9,7 @@ from urllib.parse import quote
 import pytest
 from airflow.models import DagRun  # noqa: TID251 - where Airflow looks for a run
 from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
 
 from nightshift.api.routing import MAX_BODY_BYTES
 from nightshift.queries import runs
@@ -17,7 +18,7 @@ from tests.unit.plugins.seeded_installation import API, DONE, NEW, OLD, Seeded
 from training.database import api_answers, connect
 from training.database.api_answers import Answers
 from training.database.datasets import deprecate
-from training.errors import UnavailableError
+from training.errors import Problem, SpecError, UnavailableError
 
 START = "/pipelines/search_ranking/runs"
 KEY = {"Idempotency-Key": "one"}
@@ -59,9 +60,20 @@ def test_a_run_that_a_request_started_is_queued_for_sql_clients(seeded: Seeded) 
         assert tuple(connection.execute(query, {"id": run_id}).one()) == ("queued", None, None)
 
 
-def test_a_run_is_started_also_if_it_cannot_be_noted_for_sql_clients(seeded: Seeded, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        UnavailableError("database.unavailable", "no answer"),
+        SpecError("NIGHTSHIFT_DATABASE", [Problem(code="settings.database", message="no URL")]),
+        OperationalError("INSERT", {}, Exception("no such column")),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_run_is_started_also_if_it_cannot_be_noted_for_sql_clients(
+    seeded: Seeded, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     def away(*_arguments: Any) -> None:
-        raise UnavailableError("database.unavailable", "no answer")
+        raise error
 
     monkeypatch.setattr(runs, "record_queued", away)
     before = number_of_runs(seeded)
