@@ -29,8 +29,11 @@ ADVISORY_LOCK: Final = 0x6E69676874
 
 URL_FORMS: Final = "sqlite:////path/file.db or postgresql+psycopg2://user:password@host:port/name"
 ESCAPES: Final = "in a password write @ : / ? # % as %40 %3A %2F %3F %23 %25"
+READ_ONLY: Final = "25006"
+"""PostgreSQL's code of a write on a server that takes none, as after a failover."""
 DAMAGED: Final = ("file is not a database", "disk image is malformed", "malformed database schema", "unsupported file format")
 HINTS: Final = {
+    "read-only transaction": "the server is a standby, or read-only: point NIGHTSHIFT_DATABASE to the one that takes writes",
     "readonly database": "make the file and its folder writable for this user",
     "unable to open": "make the file and its folder readable and writable for this user; the path must not be a folder",
     "is locked": "another process holds its write lock: try again, or end that process",
@@ -85,7 +88,7 @@ def database_faults() -> Iterator[None]:
         if any(sign in reason for sign in DAMAGED):
             hint = "restore it from a backup; or move it away, and the history of decisions begins empty"
             raise DataError("database.damaged", f"{place} is damaged or not a SQLite database: {reason}", hint=hint) from err
-        if isinstance(err, OperationalError):
+        if isinstance(err, OperationalError) or getattr(err.orig, "pgcode", None) == READ_ONLY:
             hint = next((hint for sign, hint in HINTS.items() if sign in reason), "see NIGHTSHIFT_DATABASE")
             raise UnavailableError("database.unavailable", f"{place} does not answer: {reason}", hint=hint) from err
         if err.connection_invalidated:

@@ -7,10 +7,12 @@ import time
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 from sqlalchemy.engine import make_url
 
 from tests.databases import KillablePostgres
-from training.database import outages
+from training.database import connect, outages
+from training.database.connect import database_faults
 from training.errors import SpecError, UnavailableError
 from training.registry.ledger import Ledger
 from training.runtime.provenance import CHECKOUT
@@ -116,3 +118,12 @@ def test_every_task_of_the_plugins_waits_for_the_database() -> None:
 
     assert len(found) >= 13
     assert {name for name, decorators in found.items() if "waiting_for_database()" not in decorators} == OPENS_NO_DATABASE
+
+
+def test_a_server_that_takes_no_writes_is_unavailable(killable_postgres: KillablePostgres) -> None:
+    # As a standby after a failover.
+    standby = connect(killable_postgres.url).execution_options(postgresql_readonly=True)
+    with pytest.raises(UnavailableError, match="read-only transaction") as caught, database_faults(), standby.begin() as connection:
+        connection.execute(text("CREATE TABLE refused (n INTEGER)"))
+    assert caught.value.code == "database.unavailable"
+    assert "standby" in caught.value.hint
