@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 from uuid import UUID
 
 from airflow.providers.standard.operators.hitl import HITLOperator
@@ -119,6 +119,9 @@ class AskOperator(HITLOperator):
             assigned_users=may_answer,
         )
         self.log.info("%s\nwaiting for an answer until %s", self.body, until.isoformat(timespec="seconds"))
+        self._wait(context, request, until)
+
+    def _wait(self, context: Context, request: Entry, until: datetime) -> NoReturn:
         watch = WatchRequest(model=request.model, key=request.key, until=until.isoformat(), ti_id=str(context["ti"].id))
         self.defer(trigger=watch, method_name="execute_complete")
 
@@ -128,12 +131,18 @@ class AskOperator(HITLOperator):
 
         Raises:
             RefusedAnswerError: this person may not answer.
+            TaskDeferred: the time is not over yet.
         """
         ledger = _ledger()
         request = request_of(context, ledger, self.spec)
         if _said_ended(self, ledger, request):
             return None
         if event.get("error_type") == "timeout":
+            until = request.decided_at + self.spec.promote.approve_within
+            if datetime.now(UTC) < until:
+                # The clock of the triggerer is ahead, or jumped: an expiry cannot be taken back.
+                self.log.warning("the triggerer's clock is ahead: waiting for an answer until %s", until.isoformat(timespec="seconds"))
+                self._wait(context, request, until)
             words = f"no answer within {duration_text(self.spec.promote.approve_within)} (promote.approve_within)"
             return self._record(ledger, request, "expired", "nobody", words)
         # The trigger ends for nothing else: this is Airflow's record of a person's response.

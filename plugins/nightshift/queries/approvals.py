@@ -76,7 +76,11 @@ def answer(ledger: Ledger, request: Entry, given: AnswerName, *, note: str, user
         task = _question(session, request)
         detail = None if task is None else _locked(session, task)
         if task is None or detail is None or (task.state not in WAITING and not _is_by(detail, name, given)):
-            # Not yet, or it was refused and is asked again.
+            if detail is not None and detail.response_received:
+                message = f"an answer about version {request.version} is being recorded"
+                raise UnavailableError(
+                    "approval.not_asked", message, hint="repeat the request: it is asked again if that answer does not count"
+                )
             message = f"the DAG {asking_dag(request)} has not asked about version {request.version} yet"
             raise UnavailableError("approval.not_asked", message, hint="repeat the request; see whether the DAG is paused")
         if not detail.response_received:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from types import SimpleNamespace
 from typing import Any
 
@@ -284,8 +284,25 @@ def test_a_request_that_no_approval_can_follow_is_ended_and_not_asked(
     assert ending.outcome == "stale"
 
 
-def test_no_answer_in_time_expires(ledger: Ledger) -> None:
+class NextWeek(datetime):
+    """The clock after the time of `approve_within`."""
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> datetime:
+        return datetime.now(tz) + timedelta(days=7, seconds=1)
+
+
+def test_a_clock_of_the_triggerer_that_is_ahead_ends_no_request(ledger: Ledger) -> None:
     request_for(ledger, 1)
+    with pytest.raises(TaskDeferred) as deferred:
+        ask(spec_with()).execute_complete(context(), {"error": "…", "error_type": "timeout"})
+    assert deferred.value.method_name == "execute_complete"
+    assert [entry.outcome for entry in ledger.history(MODEL)] == ["needs_approval"]
+
+
+def test_no_answer_in_time_expires(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    request_for(ledger, 1)
+    monkeypatch.setattr(approval, "datetime", NextWeek)
     assert ask(spec_with()).execute_complete(context(), {"error": "…", "error_type": "timeout"}) == "expired"
     assert ledger.history(MODEL)[-1].outcome == "expired"
     assert ledger.standing(MODEL).champion is None
