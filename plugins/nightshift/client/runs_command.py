@@ -128,12 +128,28 @@ def overrides_of(settings: Sequence[str]) -> dict[str, dict[str, Any]]:
         place = found
         for folder in folders:
             place = place.setdefault(folder, {})
-        try:
-            place[last] = json.loads(text)
-        except ValueError:
-            # A word: `--set train.optimizer=adamw`.
-            place[last] = text
+            if not isinstance(place, dict):
+                hint = "set the whole of it once, or keys of it"
+                raise SpecError(
+                    "--set", [Problem(code="command.set", message=f"{shown(setting)}: {folder} has a value already", hint=hint)]
+                )
+        place[last] = _value_of(setting, text)
     return found
+
+
+def _value_of(setting: str, text: str) -> Any:
+    """Return JSON, or a word: `--set train.optimizer=adamw`."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = text
+    try:
+        # What a request can hold.
+        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        hint = "write a finite number, or text in UTF-8"
+        raise SpecError("--set", [Problem(code="command.set", message=f"{shown(setting)} is no value of JSON", hint=hint)]) from None
+    return value
 
 
 def _list(client: Client, options: argparse.Namespace) -> int:

@@ -170,6 +170,29 @@ def test_a_run_is_started_once_by_its_key_from_the_command_line(server: Server, 
     assert first["parameters"] == {"train": {"learning_rate": 0.02}}
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["train.learning_rate=NaN"],
+        ["train.learning_rate=1e999"],
+        ['train.optimizer="\\ud800"'],
+        ["train.placement=5", "train.placement.cpus=2"],
+        ["train.learning_rate"],
+    ],
+)
+def test_a_setting_that_no_request_can_hold_is_refused_by_its_text(settings: list[str]) -> None:
+    with pytest.raises(SpecError) as refused:
+        overrides_of(settings)
+    (problem,) = refused.value.problems
+    assert problem.code == "command.set"
+    assert settings[-1].split("=")[0] in problem.message
+    assert problem.hint
+
+
+def test_a_setting_that_is_nested_too_deep_for_json_is_a_word() -> None:
+    assert overrides_of([f"train.optimizer={'[' * 100_000}"]) == {"train": {"optimizer": "[" * 100_000}}
+
+
 @pytest.mark.usefixtures("server")
 @pytest.mark.parametrize(
     ("arguments", "code"), [(["show", "nothing:r1"], 77), (["start", "search_ranking", "--set", "train.epochs=x"], 64)]
