@@ -38,6 +38,8 @@ RESOLVE: Final = "resolve"
 FIRST_TASKS: Final = (RESOLVE, "wait")
 STUDY_TASKS: Final = ("tune_plan", "trials")
 """Before `tune`: see `operators.study`."""
+MAX_CONF_LEVELS: Final = 32
+"""Of objects and lists in a conf that is shown."""
 RETURN_VALUE: Final = "return_value"
 
 
@@ -261,9 +263,22 @@ def _run(found: DagRun, settled: Any, stages: list[Stage]) -> Run:
     known = settled if isinstance(settled, Mapping) else {}
     overrides = known.get("overrides")
     snapshot = overrides.get("snapshot") if isinstance(overrides, Mapping) else None
-    parameters = dict(found.conf or {})
+    parameters = _shallow(dict(found.conf or {}))
     given = {"as_of": known.get("as_of"), "snapshot": snapshot, "parameters": parameters, "from_checkpoint": _checkpoint(parameters)}
     return Run.model_validate({**run_fields(found), **given, "stages": stages})
+
+
+def _shallow(value: Any, levels: int = MAX_CONF_LEVELS) -> Any:
+    """Return a conf with what lies deeper left out: Airflow's own ways to start a run have no limit, and JSON of an answer has."""
+    if not isinstance(value, dict | list):
+        return value
+    if levels == 0:
+        return "…"
+    return (
+        {key: _shallow(each, levels - 1) for key, each in value.items()}
+        if isinstance(value, dict)
+        else [_shallow(each, levels - 1) for each in value]
+    )
 
 
 def _checkpoint(parameters: JsonObject) -> str | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
 from urllib.parse import quote
 
 import pytest
-from airflow.models import DagModel  # noqa: TID251 - the schedule as the dag-processor writes it
+from airflow.models import DagModel, DagRun  # noqa: TID251 - the schedule as the dag-processor writes it, a conf
 from airflow.timetables.simple import NullTimetable
 from airflow.utils.session import create_session
 from sqlalchemy import select, update
@@ -52,6 +54,21 @@ def test_a_run_has_its_stages_in_order_with_results_and_overrides(seeded: Seeded
     # Somebody wrote to XCom what no stage made.
     assert run["stages"][names.index("prepare")]["artifact"] is None
     assert seeded.get(f"/experiments/search_ranking/runs/{quote(DONE, safe='')}").json() == run
+
+
+@pytest.mark.parametrize("shape", [dict, list])
+def test_a_run_whose_conf_is_nested_too_deep_for_json_is_shown_with_the_rest(seeded: Seeded, shape: type) -> None:
+    conf: Any = "inner"
+    for _ in range(600):
+        conf = {"a": conf} if shape is dict else [conf]
+    with create_session() as session:
+        session.execute(
+            update(DagRun).where(DagRun.run_id == DONE, DagRun.dag_id == "search_ranking").values(conf={"force": True, "deep": conf})
+        )
+    answer = seeded.get(f"/runs/search_ranking:{quote(DONE, safe='')}")
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["parameters"]["force"]
+    assert "…" in json.dumps(answer.json()["parameters"], ensure_ascii=False)
 
 
 def test_runs_are_listed_once_each_in_pages_from_the_newest(seeded: Seeded) -> None:
