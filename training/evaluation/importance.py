@@ -65,8 +65,9 @@ def permutation_importance(  # noqa: PLR0913 - one array a role; bundling them w
         return None
     found = {}
     for column in columns[:MAX_COLUMNS]:
-        shuffled = some[column].iloc[generator.permutation(len(some))].reset_index(drop=True)
-        found[column] = whole - measured(some.assign(**{column: shuffled}))
+        changed = some.copy(deep=False)
+        changed[column] = some[column].iloc[generator.permutation(len(some))].reset_index(drop=True)
+        found[column] = whole - measured(changed)
     return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
 
 

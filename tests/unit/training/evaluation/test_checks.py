@@ -196,6 +196,17 @@ def test_importance_is_what_shuffling_a_column_costs_largest_first() -> None:
     assert measured(("weak",), "auc") == measured(("weak",), "auc")
 
 
+@pytest.mark.parametrize("name", ["self", "kwargs", "cls", "Größe (cm)"])
+def test_importance_of_a_column_is_found_whatever_its_name(name: str) -> None:
+    frame, labels = table(0)[:2]
+    frame = frame.rename(columns={"weak": name})
+    found = permutation_importance(
+        lambda rows: rows[name].to_numpy(float), frame.iloc.__getitem__, (name,), labels, None, primary="auc", seed=1
+    )
+    assert found is not None
+    assert found[name] > 0
+
+
 def test_importance_of_a_metric_without_a_value_is_unknown() -> None:
     frame = table(0)[0]
     found = permutation_importance(
