@@ -61,7 +61,8 @@ def _result(
 ) -> CheckResult:
     wrong = [day for day in empty if not _may_be_empty(day, allowed)]
     words = "all of them" if allowed is None else "any" if allowed == "allow" else f"all but {', '.join(allowed)}"
-    detail = f"without rows: {_named(wrong)}" if wrong else f"without rows, as allowed: {_named(empty)}" if empty else ""
+    # A sentence of its own: a page joins it to the number of days that have rows.
+    detail = f"days without rows: {_named(wrong)}" if wrong else f"days without rows, as allowed: {_named(empty)}" if empty else ""
     if wrong and otherwise == "failed":
         detail += "; repair the source, or allow such days: validate.empty_days: [sat, sun]"
     return CheckResult(

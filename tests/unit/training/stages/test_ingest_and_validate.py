@@ -218,7 +218,11 @@ def test_a_day_without_a_partition_is_a_warning(night: Night, shop: Path) -> Non
     day_path(shop, LAST - timedelta(days=2)).unlink()
     results = night.results(night.validate(night.ingest()))
     (warned,) = [check for check in results["checks"] if check["status"] == "warned"]
-    assert (warned["code"], warned["observed"], warned["detail"]) == ("data.missing_days", "4 of 5", "without rows: '2026-01-29 (thu)'")
+    assert (warned["code"], warned["observed"], warned["detail"]) == (
+        "data.missing_days",
+        "4 of 5",
+        "days without rows: '2026-01-29 (thu)'",
+    )
 
 
 SATURDAY = LAST
