@@ -187,7 +187,9 @@ def trigger(dag_id: str, run_id: str, conf: JsonObject, *, by: str) -> None:
         # The same order came at the same moment, between Airflow's look and its row.
     except (ParamValidationError, ValueError) as err:
         hint = "GET /pipelines/{pipeline} names the pipeline; docs/reference/spec.md has its keys"
-        raise SpecError("request", [Problem(code="conf.invalid", message=str(err), hint=hint)]) from err
+        # Behind it: the whole schema and the whole value.
+        message = str(err).partition("\n\nFailed validating")[0]
+        raise SpecError("request", [Problem(code="conf.invalid", message=message, hint=hint)]) from err
 
 
 def has_run(dag_id: str, run_id: str) -> bool:
