@@ -298,7 +298,9 @@ class EvaluationRecord(Part):
 
     format_version: Annotated[StrictInt, Field(ge=1)] | None = None
     version: str | None = None
-    """Of the candidate in the registry."""
+    """Of the candidate in the registry, when it was evaluated: a record that is reused may name a version that is gone."""
+    logged_model: str = ""
+    """Id of the logged model that is that version's source."""
     artifact_digest: str = ""
     candidate: Candidate | None = None
     champion: Rival | None = None

@@ -92,6 +92,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     "python.packages": 'run `eval "$(make env)"` first, or use .venv/bin/python',
     "result.missing": RETRIED,
     "retention.lost": "nothing: the other collection goes on",
+    "registry.alias": "configure a channel of `alerts` in the model's pipeline; the message names the alias and two commands",
     "rollback.same": "name another version; `python -m training.registry show MODEL` lists them",
     "route.method": "the answer's header Allow names the methods of the path",
     "route.unknown": "GET /nightshift/api/v1/openapi.json lists the routes",

@@ -52,15 +52,18 @@ class LedgerDecision(Base):
         UniqueConstraint("model", "decision_key", name="uq_ledger_decision_model_key"),
         UniqueConstraint("model", "request_key", name="uq_ledger_decision_model_request"),
         UniqueConstraint("model", "revision", name="uq_ledger_decision_model_revision"),
-        Index("ix_ledger_decision_model_version", "model", "version"),
+        Index("ix_ledger_decision_model_weights", "model", "weights_digest"),
     )
 
     id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True)
     model: Mapped[str] = mapped_column(String(63))
     decision_key: Mapped[str] = mapped_column(String(64))
     """SHA-256 over what was decided about, and on which evidence: the same request twice is one decision."""
+    weights_digest: Mapped[str] = mapped_column(String(64))
+    """SHA-256 of the weights: what the decision is about."""
     version: Mapped[str] = mapped_column(String(32))
-    """The registry's version number."""
+    """The number that MLflow's registry had for these weights when it was decided. It may have another one now, and other weights may have
+    had this one: see `RegisteredVersion`."""
     action: Mapped[str] = mapped_column(String(32))
     """What moved: see `training.registry.ledger_entries.ACTIONS`."""
     outcome: Mapped[str] = mapped_column(String(32))
@@ -89,6 +92,8 @@ class ModelStanding(Base):
     """See `training.registry.ledger_entries.AliasHolder`."""
     canary: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     revision: Mapped[int] = mapped_column(BigInteger)
+    mirrored_revision: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
+    """The last one that MLflow's aliases agreed with: an alias that differs from this one was moved by another hand."""
 
 
 class RegistryOutbox(Base):
@@ -104,8 +109,45 @@ class RegistryOutbox(Base):
     done_at: Mapped[datetime | None] = mapped_column(DateTime(timezone=True))
 
 
+class RegisteredVersion(Base):
+    """Where MLflow has the weights of a version now. A hint: each use compares the version's source, and what the store noted of it."""
+
+    __tablename__ = "registered_version"
+
+    model: Mapped[str] = mapped_column(String(63), primary_key=True)
+    weights_digest: Mapped[str] = mapped_column(String(64), primary_key=True)
+    number: Mapped[str] = mapped_column(String(32))
+    """Of the version in MLflow's registry."""
+    logged_model: Mapped[str] = mapped_column(String(64))
+    """Id of the logged model that is the version's source."""
+    artifact_digest: Mapped[str] = mapped_column(String(64))
+    """SHA-256 of the list of the logged model's files, for `load_verified`."""
+    rebuilt_at: Mapped[datetime | None] = mapped_column(DateTime(timezone=True))
+    """When it was made from the store, with the code of that time; absent: the logged model is the one of its evaluation."""
+
+
+class RegistryFinding(Base):
+    """An alias in MLflow that serves other weights than the ledger says, or none. Rows stay as a record."""
+
+    __tablename__ = "registry_finding"
+
+    id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True)
+    model: Mapped[str] = mapped_column(String(63), index=True)
+    alias: Mapped[str] = mapped_column(String(32))
+    kind: Mapped[str] = mapped_column(String(32))
+    """See `training.registry.findings.KINDS`."""
+    served: Mapped[str] = mapped_column(String(64))
+    """Digest of the weights that the alias served; empty: none, or weights that the ledger does not know."""
+    words: Mapped[str] = mapped_column(Text)
+    first_seen_at: Mapped[datetime] = mapped_column(DateTime(timezone=True))
+    ended_at: Mapped[datetime | None] = mapped_column(DateTime(timezone=True))
+    """When the alias agreed with the ledger; absent: it does not yet."""
+    announced_at: Mapped[datetime | None] = mapped_column(DateTime(timezone=True))
+    """When an alert was sent last."""
+
+
 class ModelVersion(Base):
-    """One version of a model: unique weights, a number in MLflow's registry, a semantic version."""
+    """One version of a model: unique weights, a semantic version, and what it was made of."""
 
     __tablename__ = "model_version"
     __table_args__ = (

@@ -38,7 +38,7 @@ class Night:
     """Its primary metric."""
     candidate: float | None = None
     """That of the model trained in this run, on the same rows: some runs are harder than others, for both."""
-    version: str = ""
+    weights_digest: str = ""
     """The champion's: only runs of the same champion are compared with each other."""
 
 
@@ -140,8 +140,8 @@ def decay(primary: str, nights: Sequence[Night]) -> Decay | None:
     is_paired = bool(known) and all(_is_number(night.candidate) for night in known)
     sign = 1.0 if is_lower_better(primary) else -1.0
     slopes, variance, used = [], 0.0, 0
-    for version in {night.version: None for night in known}:
-        own = [night for night in known if night.version == version]
+    for weights in {night.weights_digest: None for night in known}:
+        own = [night for night in known if night.weights_digest == weights]
         ages = np.array([night.age_days for night in own])
         worse = sign * np.array([night.champion - ((night.candidate or 0.0) if is_paired else 0.0) for night in own])
         first, second = np.triu_indices(len(own), 1)

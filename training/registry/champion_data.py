@@ -21,6 +21,6 @@ def champions_snapshot(ledger: Ledger, model: str, before: datetime) -> str | No
         if datetime.fromisoformat(holder.as_of) >= before:
             continue
         # A rollback's own evidence does not name the data.
-        decisions = (with_evidence(ledger, entry) for entry in history if entry.version == holder.version)
+        decisions = (with_evidence(ledger, entry) for entry in history if entry.weights_digest == holder.weights_digest)
         return next((str(entry.evidence["snapshot_digest"]) for entry in decisions if entry.evidence.get("snapshot_digest")), None)
     return None

@@ -24,10 +24,13 @@ from typing import Any, Final
 
 from training.command_line import example, exit_code_of
 from training.errors import DeniedError, UnavailableError, shown
-from training.registry.decisions import champions, find_version, holder_of, roll_back, with_evidence
+from training.installation import STORE, home_folder
+from training.registry.decisions import VERSION_NAMES, champions, find_version, holder_of, roll_back, with_evidence
+from training.registry.findings import Findings
 from training.registry.history_table import history_lines
 from training.registry.ledger import AliasHolder, Ledger, ModelAliases
 from training.runtime.lazy_imports import MLFLOW_DEFERRED, MLFLOW_OPTIONAL, lean_imports
+from training.store import Store
 
 COMMANDS: Final = ("show", "rollback", "check")
 
@@ -60,7 +63,7 @@ def parser() -> argparse.ArgumentParser:
         epilog=example('nightshift rollback search_ranking --reason "complaints since Monday"'),
     )
     back.add_argument("model", help="name of a model")
-    back.add_argument("--to", metavar="VERSION", help="number or semantic version; absent: the champion before this one")
+    back.add_argument("--to", metavar="VERSION", help=f"{VERSION_NAMES}; absent: the champion before this one")
     back.add_argument("--reason", required=True, help="for those who read the ledger a year later")
     back.add_argument("--by", default=None, help="the user who orders it (default: the user of this process)")
     back.add_argument("--yes", action="store_true", help="do not ask for confirmation; required where standard input is not a terminal")
@@ -108,18 +111,23 @@ def _rollback(ledger: Ledger, options: argparse.Namespace) -> int:
                 sys.stdout.write("nothing was changed\n")
                 return 0
             # What was agreed to, and nothing that came between.
-            to, expected = target.version, standing.revision
+            to, expected = target.weights_digest, standing.revision
     kept = roll_back(ledger, options.model, by=options.by or _user(), reason=options.reason, to=to, expected_revision=expected)
     sys.stdout.write(f"{options.model}: champion is version {_named(kept.version, kept.semantic_version)}; the ledger has it\n")
     with lean_imports(deferred=MLFLOW_DEFERRED, absent=MLFLOW_OPTIONAL):
         from training.registry.mlflow_sync import follow  # MLflow: a second that the ledger need not wait for
 
     try:
-        follow(ledger, options.model)
+        follow(ledger, installed_store(), options.model)
     except UnavailableError as err:
         # Not again: a second rollback would go further back.
         again = f"the rollback is recorded; to update MLflow: python -m training.registry check {options.model} --repair"
         raise UnavailableError(err.code, err.message, hint=again) from err
+    lost = [finding for finding in Findings(ledger.database_url).open(options.model) if finding.kind == "missing"]
+    if lost:
+        raise DeniedError(
+            "registry.version_missing", f"the rollback is recorded, but {lost[0].words}", hint="name another version with --to"
+        )
     sys.stdout.write("MLflow's aliases and tags say so too\n")
     return 0
 
@@ -136,7 +144,7 @@ def _target(ledger: Ledger, options: argparse.Namespace, standing: ModelAliases)
         target = holder_of(with_evidence(ledger, line[-2]))
     else:
         return None
-    return None if target.version == standing.champion.version else target
+    return None if target.weights_digest == standing.champion.weights_digest else target
 
 
 def _is_agreed(question: str) -> bool:
@@ -154,18 +162,17 @@ def _check(ledger: Ledger, options: argparse.Namespace) -> int:
     with lean_imports(deferred=MLFLOW_DEFERRED, absent=MLFLOW_OPTIONAL):
         from training.registry.mlflow_sync import differences, follow
 
-    found = left = 0
+    store, found, left = installed_store(), 0, 0
     for name in names:
-        for difference in differences(ledger, name):
-            found += 1
-            sys.stdout.write(f"{difference}\n")
-        try:
-            if options.repair:
-                follow(ledger, name)
-        except DeniedError as err:
-            # A version that MLflow has lost: the other models are still checked.
-            left += 1
-            sys.stderr.write(f"error: {err}\n")
+        listed = differences(ledger, store, name)
+        found += len(listed)
+        sys.stdout.write("".join(f"{difference}\n" for difference in listed))
+        if options.repair:
+            follow(ledger, store, name, is_ordered=True)
+            # A version that cannot be registered again.
+            remaining = differences(ledger, store, name)
+            left += len(remaining)
+            sys.stderr.write("".join(f"error: {difference}\n" for difference in remaining))
     number = f"{found} difference{'' if found == 1 else 's'}"
     if not found:
         sys.stdout.write("MLflow and the ledger agree\n")
@@ -191,6 +198,11 @@ def _names(ledger: Ledger, model: str | None) -> list[str]:
     if model not in known:
         raise DeniedError("model.unknown", f"nothing was decided about {shown(model)}", hint=f"models: {', '.join(known) or 'none'}")
     return [model]
+
+
+def installed_store() -> Store:
+    """Return the installation's store."""
+    return Store(STORE.text() or str(home_folder() / "store"))
 
 
 def _holder(holder: AliasHolder | None) -> str:

@@ -12,12 +12,15 @@ from typing import Final
 
 from training.contracts import JsonObject
 from training.errors import DeniedError, shown
-from training.registry.ledger import REQUEST, AliasHolder, Entry, Ledger, ModelAliases, Move, check_as_of, decision_key
+from training.registry.ledger import REQUEST, AliasHolder, Entry, Ledger, ModelAliases, Move, check_as_of, decision_key, name_of
+from training.registry.ledger_entries import DIGEST_CHARS
 from training.registry.verdicts import ApprovedFinding, ReasonJson
 
 HOLDER: Final = "holder"
 """Key of an entry's evidence: the version that it is about, as an `AliasHolder`."""
 MAX_NAMED_VERSIONS: Final = 10
+VERSION_NAMES: Final = "semantic version, first 12 or more digits of the weights' digest, or number in MLflow"
+"""What `weights_named` takes, for the help of commands."""
 CHAMPIONS: Final = frozenset({"promoted", "rolled_back"})
 """Actions that make a champion."""
 
@@ -47,6 +50,7 @@ def record_candidate(
     entry = Entry(
         model=model,
         key=key,
+        weights_digest=holder.weights_digest,
         version=holder.version,
         semantic_version=holder.semantic_version,
         action="recorded",
@@ -65,8 +69,7 @@ def record_candidate(
         check_as_of(holder, model)
         newer = [request for request in ledger.open_requests(model) if _is_later(request, holder)]
         if newer:
-            waiting = newer[-1].semantic_version or newer[-1].version
-            words = f"version {waiting}, of a later run, waits for an answer: nothing goes backwards"
+            words = f"version {name_of(newer[-1])}, of a later run, waits for an answer: nothing goes backwards"
             return ledger.record(
                 replace(entry, outcome="rejected", reasons=[*reasons, {"gate": "standing", "passed": False, "words": words}])
             )
@@ -90,6 +93,7 @@ def answer_request(ledger: Ledger, request: Entry, outcome: str, *, by: str, wor
     entry = Entry(
         model=request.model,
         key=decision_key(request.model, request.key, outcome),
+        weights_digest=request.weights_digest,
         version=request.version,
         semantic_version=request.semantic_version,
         action="recorded",
@@ -130,10 +134,10 @@ def end_if_stale(ledger: Ledger, request: Entry) -> Entry | None:
 
 def _stale(request: Entry, entry: Entry, now: ModelAliases) -> Entry:
     """Return `entry` as the end of a request that was measured against an older standing."""
-    measured = (request.evidence.get("champion") or {}).get("version")
-    champion = now.champion.version if now.champion else "none"
+    measured = (request.evidence.get("champion") or {}).get("weights_digest", "none")
+    champion = name_of(now.champion) if now.champion else "none"
     words = (
-        f"the request is for weights {request.evidence['weights_digest'][:12]}, evaluated against champion {measured or 'none'} "
+        f"the request is for weights {request.weights_digest[:DIGEST_CHARS]}, evaluated against champion {measured[:DIGEST_CHARS]} "
         f"(revision {request.evidence['revision']}); champion is {champion} now (revision {now.revision})"
     )
     reasons: list[ReasonJson] = [*request.reasons, {"gate": "approval", "passed": False, "words": words}]
@@ -162,6 +166,7 @@ def settle_canary(
     entry = Entry(
         model=standing.model,
         key=_settlement_key(standing.model, canary.weights_digest, standing.revision),
+        weights_digest=canary.weights_digest,
         version=canary.version,
         semantic_version=canary.semantic_version,
         action="promoted" if accepted else "canary_ended",
@@ -207,12 +212,13 @@ def roll_back(
     """Make an earlier champion, or a named version, champion again; a canary ends, having been measured against the other one.
 
     Args:
-        to: number or semantic version; None: the champion before this one.
+        to: semantic version, digest or number, as `find_version` takes it; None: the champion before this one.
         order: what names the order: the same order given twice is one rollback. Empty: each call is an order, and goes further back.
         expected_revision: of the standing that the caller has looked at; None: the present one.
 
     Raises:
-        DeniedError: `rollback.nothing`, there is no earlier champion; `version.unknown`; `rollback.same`, it is champion already;
+        DeniedError: `rollback.nothing`, there is no earlier champion; `version.unknown`;
+            `version.ambiguous`; `rollback.same`, it is champion already;
             `rollback.never_champion`;
             `promotion.conflict`, another decision moved the standing at the same moment.
     """
@@ -224,15 +230,16 @@ def roll_back(
     if standing.champion is None:
         raise DeniedError("rollback.nothing", f"{shown(model)} has no champion", hint=f"models: {', '.join(ledger.models()) or 'none'}")
     target = find_version(ledger, history, to, model) if to else _previous(ledger, history, model)
-    if target.version == standing.champion.version:
+    if target.weights_digest == standing.champion.weights_digest:
         raise DeniedError("rollback.same", f"version {_named(target)} is the champion of {model} already")
-    if not any(entry.version == target.version and entry.action in CHAMPIONS for entry in history):
+    if target.weights_digest not in former_champions(history):
         message = f"version {_named(target)} of {model} was never champion: a rollback goes back to what was, and around no gate"
         raise DeniedError("rollback.never_champion", message, hint="evaluate it again, or approve its request")
     expected = standing.revision if expected_revision is None else expected_revision
     entry = Entry(
         model=model,
-        key=_order_key(model, order) if order else decision_key(model, "rollback", target.version, str(expected)),
+        key=_order_key(model, order) if order else decision_key(model, "rollback", target.weights_digest, str(expected)),
+        weights_digest=target.weights_digest,
         version=target.version,
         semantic_version=target.semantic_version,
         action="rolled_back",
@@ -251,6 +258,15 @@ def roll_back(
     return ledger.record(entry, Move(champion=holder, canary=None, expected_revision=expected))
 
 
+def former_champions(history: Sequence[Entry]) -> set[str]:
+    """Return the digests of the weights that were ever champion.
+
+    Args:
+        history: an outline suffices.
+    """
+    return {entry.weights_digest for entry in history if entry.action in CHAMPIONS}
+
+
 def champions(history: Sequence[Entry]) -> list[Entry]:
     """Return the decisions that made the champions a rollback goes back along, oldest first: what was rolled back is not in it.
 
@@ -262,48 +278,58 @@ def champions(history: Sequence[Entry]) -> list[Entry]:
         if entry.action not in CHAMPIONS:
             continue
         if entry.action == "rolled_back":
-            places = [place for place, earlier in enumerate(line) if earlier.version == entry.version]
+            places = [place for place, earlier in enumerate(line) if earlier.weights_digest == entry.weights_digest]
             line = line[: places[-1]] if places else line
         # A champion that is promoted again has no other one before it.
-        line = [*(line[:-1] if line and line[-1].version == entry.version else line), entry]
+        line = [*(line[:-1] if line and line[-1].weights_digest == entry.weights_digest else line), entry]
     return line
 
 
+def weights_named(ledger: Ledger, history: Sequence[Entry], name: str, model: str) -> str:
+    """Return the digest of the weights that a name stands for.
+
+    Args:
+        history: an outline suffices.
+        name: a semantic version; a digest, or its first 12 characters at least; or a number of MLflow's, of now or of a decision.
+
+    Raises:
+        DeniedError: `version.unknown`; `version.ambiguous`, MLflow gave the number to several versions.
+    """
+    numbers = ledger.registrations(model)
+    found: dict[str, Entry] = {}
+    for entry in history:
+        registered = numbers.get(entry.weights_digest)
+        names = (entry.semantic_version, entry.weights_digest, entry.version, None if registered is None else registered.number)
+        if name in names or (len(name) >= DIGEST_CHARS and entry.weights_digest.startswith(name)):
+            found[entry.weights_digest] = entry
+    if len(found) > 1:
+        named = ", ".join(f"{name_of(entry)} (weights {weights[:DIGEST_CHARS]})" for weights, entry in found.items())
+        message = f"{shown(name)} stands for several versions of {model}: {named}"
+        raise DeniedError("version.ambiguous", message, hint="give the semantic version, or the digest of the weights")
+    if not found:
+        known = {entry.weights_digest: entry for entry in history}
+        named = ", ".join(_named(entry) for entry in list(known.values())[-MAX_NAMED_VERSIONS:])
+        raise DeniedError("version.unknown", f"{model} has no version {shown(name)} in the ledger", hint=f"known: {named or 'none'}")
+    return next(iter(found))
+
+
 def find_version(ledger: Ledger, history: Sequence[Entry], name: str, model: str) -> AliasHolder:
-    """Return the version of that number or semantic version which anything was decided about.
+    """Return the version that a name stands for, as `weights_named` takes it.
 
     Args:
         history: an outline suffices: the evidence of the version's own decisions alone is read.
 
     Raises:
-        DeniedError: `version.unknown`.
+        DeniedError: `version.unknown`, `version.ambiguous`.
     """
-    for outlined in reversed(history):
-        if name in (outlined.version, outlined.semantic_version):
-            entry = with_evidence(ledger, outlined)
-            # A decision that ends a canary or a request makes no version.
-            if HOLDER in entry.evidence or "model_uri" in entry.evidence:
-                return holder_of(entry)
-    known = {entry.version: entry for entry in history}
-    named = ", ".join(_named(entry) for entry in list(known.values())[-MAX_NAMED_VERSIONS:])
-    raise DeniedError("version.unknown", f"{model} has no version {shown(name)} in the ledger", hint=f"known: {named or 'none'}")
+    weights = weights_named(ledger, history, name, model)
+    # A decision that ends a request says of the version what the request says.
+    return holder_of(with_evidence(ledger, next(entry for entry in reversed(history) if entry.weights_digest == weights)))
 
 
 def holder_of(entry: Entry) -> AliasHolder:
     """Return the version that an entry is about."""
-    found = entry.evidence.get(HOLDER)
-    if found is not None:
-        return AliasHolder(**found)
-    # Rows from before version 0.3 have only the parts.
-    evidence = entry.evidence
-    return AliasHolder(
-        version=entry.version,
-        weights_digest=evidence["weights_digest"],
-        model_uri=evidence["model_uri"],
-        as_of=evidence["as_of"],
-        bounds=evidence.get("bounds", {}),
-        decision_key=entry.key,
-    )
+    return AliasHolder(**entry.evidence[HOLDER])
 
 
 def _is_later(request: Entry, holder: AliasHolder) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from training.contracts import MAX_CLOCK_SKEW
 from training.database.connect import connect, database_faults
-from training.database.schema import LedgerDecision, ModelStanding, RegistryOutbox
+from training.database.schema import LedgerDecision, ModelStanding, RegisteredVersion, RegistryOutbox
 from training.errors import DeniedError
 from training.registry.ledger_entries import (
     ACTIONS,
@@ -27,9 +27,10 @@ from training.registry.ledger_entries import (
     columns_of,
     decision_key,
     entry_of,
-    holder_of,
+    name_of,
     with_zone,
 )
+from training.registry.registered import Registration
 
 __all__ = [
     "ACTIONS",
@@ -44,6 +45,7 @@ __all__ = [
     "check_as_of",
     "decision_key",
     "locked_standing",
+    "name_of",
     "open_request_rows",
 ]
 
@@ -59,6 +61,7 @@ class Ledger:
 
     def __init__(self, database_url: str | None = None) -> None:
         """Open the database; None: the installation's."""
+        self.database_url = database_url
         self._engine = connect(database_url)
 
     def standing(self, model: str) -> ModelAliases:
@@ -71,7 +74,13 @@ class Ledger:
             row = session.get(ModelStanding, model)
             if row is None:
                 return ModelAliases(model=model)
-            return ModelAliases(model=model, champion=holder_of(row.champion), canary=holder_of(row.canary), revision=row.revision)
+            return ModelAliases(
+                model=model,
+                champion=_holder(session, model, row.champion),
+                canary=_holder(session, model, row.canary),
+                revision=row.revision,
+                mirrored_revision=row.mirrored_revision,
+            )
 
     def history(self, model: str) -> list[Entry]:
         """Return all decisions about `model`, oldest first."""
@@ -162,6 +171,27 @@ class Ledger:
             session.execute(delete(RegistryOutbox).where(told, RegistryOutbox.decision_key == ""))
             session.execute(update(RegistryOutbox).where(told).values(done_at=datetime.now(UTC)))
 
+    def registrations(self, model: str) -> dict[str, Registration]:
+        """Return where MLflow has the versions of `model`, by the digest of their weights, as of the last look."""
+        with database_faults(), Session(self._engine) as session:
+            rows = session.scalars(select(RegisteredVersion).where(RegisteredVersion.model == model))
+            return {row.weights_digest: _registration(row) for row in rows}
+
+    def note_registration(self, model: str, weights_digest: str, found: Registration | None) -> None:
+        """Note where MLflow has these weights; None: nowhere. The standing does not move by it."""
+        with database_faults(), Session(self._engine) as session, session.begin():
+            if found is None:
+                this = (RegisteredVersion.model == model, RegisteredVersion.weights_digest == weights_digest)
+                session.execute(delete(RegisteredVersion).where(*this))
+            else:
+                session.merge(RegisteredVersion(model=model, weights_digest=weights_digest, **asdict(found)))
+
+    def note_mirrored(self, model: str, revision: int) -> None:
+        """Note that MLflow's aliases agree with this revision of the standing."""
+        mirrored = update(ModelStanding).where(ModelStanding.model == model, ModelStanding.mirrored_revision < revision)
+        with database_faults(), Session(self._engine) as session, session.begin():
+            session.execute(mirrored.values(mirrored_revision=revision))
+
     def record(self, entry: Entry, move: Move | None = None) -> Entry:
         """Add a decision, the change of the standing if there is one, and the update for MLflow, in one transaction.
 
@@ -185,7 +215,7 @@ class Ledger:
             if entry.outcome == REQUEST:
                 # No question about what an approval could not move any more.
                 _check_revision(standing, int(entry.evidence.get("revision", 0)), entry)
-            before = holder_of(standing.canary)
+            before = None if standing.canary is None else AliasHolder(**standing.canary)
             if entry.action == "rolled_back":
                 _check_kept(session, entry)
             if move is not None:
@@ -211,6 +241,25 @@ def locked_standing(session: Session, model: str) -> ModelStanding:
     return session.scalars(select(ModelStanding).where(ModelStanding.model == model).with_for_update()).one()
 
 
+def _holder(session: Session, model: str, values: Mapping[str, Any] | None) -> AliasHolder | None:
+    """Return the holder in a column of the standing, with the number and the artifact that it has in MLflow now."""
+    if values is None:
+        return None
+    holder = AliasHolder(**values)
+    row = session.get(RegisteredVersion, (model, holder.weights_digest))
+    return holder if row is None else replace(holder, version=row.number, artifact_digest=row.artifact_digest)
+
+
+def _registration(row: RegisteredVersion) -> Registration:
+    at = row.rebuilt_at
+    return Registration(
+        number=row.number,
+        logged_model=row.logged_model,
+        artifact_digest=row.artifact_digest,
+        rebuilt_at=None if at is None else with_zone(at),
+    )
+
+
 def check_as_of(holder: AliasHolder, model: str) -> None:
     """Refuse a version of a run that has not come: as champion it would keep every run before it from being compared.
 
@@ -222,7 +271,7 @@ def check_as_of(holder: AliasHolder, model: str) -> None:
     if with_zone(as_of) > now + MAX_CLOCK_SKEW:
         raise DeniedError(
             "as_of.future",
-            f"version {holder.version} of {model} is as of {holder.as_of}, which is later than now ({now.isoformat(timespec='seconds')}): "
+            f"version {name_of(holder)} of {model} is as of {holder.as_of}, which is later than now ({now.isoformat(timespec='seconds')}): "
             "no later run could be compared with it",
             hint="start the run again with an as_of in the past",
         )
@@ -231,7 +280,7 @@ def check_as_of(holder: AliasHolder, model: str) -> None:
 def _move(standing: ModelStanding, move: Move, entry: Entry) -> None:
     _check_revision(standing, move.expected_revision, entry)
     for holder, before in ((move.champion, standing.champion), (move.canary, standing.canary)):
-        if holder is not None and (before is None or holder.version != before["version"]):
+        if holder is not None and (before is None or holder.weights_digest != before["weights_digest"]):
             check_as_of(holder, entry.model)
     standing.champion = None if move.champion is None else asdict(move.champion)
     standing.canary = None if move.canary is None else asdict(move.canary)
@@ -242,19 +291,19 @@ def _check_revision(standing: ModelStanding, expected: int, entry: Entry) -> Non
     if standing.revision != expected:
         raise DeniedError(
             "promotion.conflict",
-            f"{entry.model} has moved on to revision {standing.revision} from {expected}, which version {entry.version} was compared with",
+            f"{entry.model} has moved on to revision {standing.revision} from {expected}, which version {name_of(entry)} was compared with",
             hint="clear the evaluate task: the candidate is then compared with the new champion",
         )
 
 
 def _check_kept(session: Session, entry: Entry) -> None:
     """Refuse to roll back to deleted weights. A deletion locks the standing's row, too, so neither can overtake the other."""
-    rows = select(LedgerDecision).where(LedgerDecision.model == entry.model, LedgerDecision.version == entry.version)
+    rows = select(LedgerDecision).where(LedgerDecision.model == entry.model, LedgerDecision.weights_digest == entry.weights_digest)
     newest = session.scalars(rows.order_by(LedgerDecision.id.desc())).first()
     if newest is None or newest.deleted_at is None:
         return
     as_of = (entry.evidence.get("holder") or {}).get("as_of")
-    message = f"the weights of version {entry.semantic_version or entry.version} of {entry.model} were deleted by retention"
+    message = f"the weights of version {name_of(entry)} of {entry.model} were deleted by retention"
     raise DeniedError(
         "version.deleted",
         f"{message} on {with_zone(newest.deleted_at):%Y-%m-%d}",
@@ -287,19 +336,20 @@ def _check_open(session: Session, entry: Entry, request_key: str) -> None:
         raise _ended(entry, entry_of(ending))
     request = _known(session, entry.model, request_key)
     if request is None or request.outcome != REQUEST:
-        message = f"version {entry.version} of {entry.model} cannot be {entry.outcome}: the ledger has no request {request_key}"
+        message = f"version {name_of(entry)} of {entry.model} cannot be {entry.outcome}: the ledger has no request {request_key}"
         raise DeniedError("approval.unknown", message, hint="the two processes have different values of NIGHTSHIFT_DATABASE")
 
 
 def _displace(session: Session, canary: AliasHolder, move: Move, entry: Entry) -> None:
     """End the canary that a move about another version displaces: no canary ends without a row."""
-    seated = {holder.version for holder in (move.champion, move.canary) if holder is not None}
-    if canary.version in seated or canary.version == entry.version:
+    seated = {holder.weights_digest for holder in (move.champion, move.canary) if holder is not None}
+    if canary.weights_digest in seated or canary.weights_digest == entry.weights_digest:
         return
-    words = f"version {entry.semantic_version or entry.version} {SEATED.get(entry.action, entry.action)} before this canary was settled"
+    words = f"version {name_of(entry)} {SEATED.get(entry.action, entry.action)} before this canary was settled"
     ending = Entry(
         model=entry.model,
         key=decision_key(entry.model, canary.weights_digest, "displaced", str(move.expected_revision)),
+        weights_digest=canary.weights_digest,
         version=canary.version,
         semantic_version=canary.semantic_version,
         action="canary_ended",
@@ -314,7 +364,7 @@ def _displace(session: Session, canary: AliasHolder, move: Move, entry: Entry) -
 
 
 def _supersede(session: Session, entry: Entry) -> None:
-    by = f"version {entry.semantic_version or entry.version}"
+    by = f"version {name_of(entry)}"
     words = f"{by} asks now" if entry.outcome == REQUEST else f"{by} {MOVED[entry.action]} meanwhile"
     for request in open_request_rows(session, entry.model):
         if request.decision_key in (entry.key, entry.request_key):
@@ -322,6 +372,7 @@ def _supersede(session: Session, entry: Entry) -> None:
         ending = Entry(
             model=entry.model,
             key=decision_key(entry.model, request.decision_key, "superseded"),
+            weights_digest=request.weights_digest,
             version=request.version,
             semantic_version=request.semantic_version,
             action="recorded",
@@ -337,5 +388,5 @@ def _supersede(session: Session, entry: Entry) -> None:
 
 def _ended(entry: Entry, ending: Entry) -> DeniedError:
     words = "; ".join(str(reason["words"]) for reason in ending.reasons)
-    message = f"the request for version {entry.version} of {entry.model} has ended: {ending.outcome} by {ending.decided_by} ({words})"
+    message = f"the request for version {name_of(entry)} of {entry.model} has ended: {ending.outcome} by {ending.decided_by} ({words})"
     return DeniedError("approval.ended", message, hint="only the newest request can be answered, once")

@@ -22,13 +22,16 @@ OUTCOMES: Final = (
 )
 """Of a candidate or a canary; of a request for approval; of a person's order."""
 REQUEST: Final = "needs_approval"
+DIGEST_CHARS: Final = 12
+"""As many characters of a digest name weights."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AliasHolder:
-    """A version that holds an alias."""
+    """A version that holds an alias: its weights are what it is, all else is what is known of it."""
 
     version: str
+    """Its number in MLflow's registry, as of the ledger's last look."""
     weights_digest: str
     model_uri: str
     """The model artifact's manifest in the store."""
@@ -41,7 +44,7 @@ class AliasHolder:
     decision_key: str = ""
     """Of the decision about its own evaluation."""
     artifact_digest: str = ""
-    """SHA-256 of the list of the files in MLflow's registry, for `load_verified`; empty for versions that were registered without one."""
+    """SHA-256 of the list of the files in MLflow's registry, for `load_verified`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,6 +56,8 @@ class ModelAliases:
     canary: AliasHolder | None = None
     revision: int = 0
     """How often the standing has moved; 0: never."""
+    mirrored_revision: int = 0
+    """The last revision that MLflow's aliases agreed with."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +75,9 @@ class Entry:
 
     model: str
     key: str
+    weights_digest: str
     version: str
+    """The number that MLflow's registry had for these weights then."""
     action: str
     outcome: str
     reasons: Sequence[ReasonJson]
@@ -103,9 +110,12 @@ def decision_key(*parts: str) -> str:
     return sha256_hex(canonical_json(list(parts)))
 
 
-def holder_of(values: Mapping[str, Any] | None) -> AliasHolder | None:
-    """Return the holder in a column of `model_standing`; None: no version holds the alias."""
-    return None if values is None else AliasHolder(**values)
+def name_of(version: AliasHolder | Entry) -> str:
+    """Return what names a version to people and to commands: its semantic version, else the beginning of its weights' digest.
+
+    Never its number: MLflow may give the number to another version once the first one is deleted.
+    """
+    return version.semantic_version or version.weights_digest[:DIGEST_CHARS]
 
 
 def columns_of(entry: Entry) -> dict[str, object]:
@@ -113,6 +123,7 @@ def columns_of(entry: Entry) -> dict[str, object]:
     return {
         "model": entry.model,
         "decision_key": entry.key,
+        "weights_digest": entry.weights_digest,
         "version": entry.version,
         "semantic_version": entry.semantic_version,
         "action": entry.action,
@@ -139,6 +150,7 @@ def entry_of(row: LedgerDecision | Row[Any], evidence: Mapping[str, Any] | None 
     return Entry(
         model=row.model,
         key=row.decision_key,
+        weights_digest=row.weights_digest,
         version=row.version,
         action=row.action,
         outcome=row.outcome,

@@ -6,7 +6,7 @@ Each step can be repeated, and the version itself goes last: one that was begun 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from functools import cached_property
 from typing import Any, Final
@@ -15,10 +15,11 @@ import mlflow
 from mlflow.exceptions import MlflowException
 
 from training import liveness
-from training.engine.tracking_journal import RunJournal, pending_journals
+from training.engine.tracking_journal import ID_TAG, RunJournal, pending_journals
 from training.errors import NightshiftError
 from training.registry.ledger import Entry, Ledger
-from training.registry.mlflow_versions import WEIGHTS_TAG, registry_faults
+from training.registry.mlflow_versions import GONE, WEIGHTS_TAG, registry_faults
+from training.registry.registered import forget_note, model_id_of, noted
 from training.store import Store
 from training.store.addresses import StoreUri
 from training.store.marking import units
@@ -28,7 +29,6 @@ logger = logging.getLogger(__name__)
 PAGE: Final = 1000
 UNDER_WAY: Final = ("RUNNING", "SCHEDULED")
 ENDED: Final = "attributes.status != 'RUNNING' and attributes.status != 'SCHEDULED'"
-GONE: Final = ("RESOURCE_DOES_NOT_EXIST", "NOT_FOUND")
 
 
 class OpenWork:
@@ -88,26 +88,39 @@ def forget(store: Store, ledger: Ledger, model: str, *, experiment: str | None, 
         NightshiftError: a record of unfinished work cannot be read; no run was deleted.
         UnavailableError: `mlflow.unavailable`, `database.unavailable`; the next call continues.
     """
-    deleted = deleted_versions(ledger.outline(model))
+    deleted, hints = deleted_weights(ledger.outline(model)), ledger.registrations(model)
+    gone_models = {hint.logged_model for weights, hint in hints.items() if weights in deleted}
     work = work or OpenWork(store)
     with registry_faults():
         client = mlflow.MlflowClient()
         versions = list(_versions(client, model))
-        # An alias of a user's own: MLflow has the version's files itself, so it serves without the store.
+        # An alias, of a user's own too: MLflow has the version's files itself, so it serves without the store.
         named = {str(number) for number in client.get_registered_model(model).aliases.values()} if versions else set()
+        kept: set[str | None] = set()
         for version in versions:
-            if str(version.version) in deleted - named:
+            weights = _deleted_of(store, version, deleted, gone_models)
+            if weights is None:
+                kept.add(version.run_id)
+            elif str(version.version) not in named:
                 _delete_version(store, client, version, work)
-        kept = {version.run_id for version in versions if str(version.version) not in deleted}
+                ledger.note_registration(model, weights, None)
         for run_id in _old_runs(client, experiment, before) if experiment is not None else ():
             if run_id not in kept and not _has_version(client, run_id) and not work.uses(run_id):
                 _delete_run(client, run_id)
 
 
-def deleted_versions(history: Sequence[Entry]) -> set[str]:
-    """Return the versions whose weights are deleted, by the newest decision about each: one that was made again has weights."""
-    newest = {entry.version: entry for entry in history}
-    return {version for version, entry in newest.items() if entry.deleted_at is not None}
+def deleted_weights(history: Sequence[Entry]) -> set[str]:
+    """Return the weights that are deleted, by the newest decision about each: what was made again is there."""
+    newest = {entry.weights_digest: entry for entry in history}
+    return {weights for weights, entry in newest.items() if entry.deleted_at is not None}
+
+
+def _deleted_of(store: Store, version: Any, deleted: Collection[str], gone_models: Collection[str]) -> str | None:
+    """Return the deleted weights that a version has, None for any other one: by the store's note, as tags and numbers prove nothing."""
+    if version.tags.get(WEIGHTS_TAG) not in deleted and model_id_of(version.source) not in gone_models:
+        return None
+    facts = noted(store, version.source)
+    return None if facts is None or facts.weights_digest not in deleted else facts.weights_digest
 
 
 def _delete_version(store: Store, client: Any, version: Any, work: OpenWork) -> None:
@@ -117,13 +130,15 @@ def _delete_version(store: Store, client: Any, version: Any, work: OpenWork) -> 
     # First of all: a training that comes to the same weights again registers them as a new version.
     if WEIGHTS_TAG in version.tags:
         client.delete_model_version_tag(name, number, WEIGHTS_TAG)
-    model_id = str(version.source).removeprefix("models:/")
-    if str(version.source).startswith("models:/"):
+    model_id = model_id_of(version.source)
+    if model_id is not None:
         _delete_logged_model(client, model_id)
-        store.ref(f"registered/{model_id}").delete()
     if has_own_run:
         _delete_run(client, version.run_id)
     client.delete_model_version(name, number)
+    if model_id is not None:
+        # After the version: by this note, one that was begun and not finished is found again.
+        forget_note(store, model_id)
     logger.info("version %s of %s is deleted from MLflow: its weights were deleted by retention", number, name)
 
 
@@ -196,7 +211,8 @@ def _old_runs(client: Any, experiment: str, before: datetime) -> list[str]:
     if found is None:
         return []
     runs: list[str] = []
-    token, wanted = None, f"attributes.start_time < {int(before.timestamp() * 1000)} and {ENDED}"
+    # Ours alone: people have runs of their own in the experiment of a pipeline.
+    token, wanted = None, f"attributes.start_time < {int(before.timestamp() * 1000)} and {ENDED} and tags.`{ID_TAG}` LIKE '%'"
     while True:
         page = client.search_runs([found.experiment_id], wanted, max_results=PAGE, page_token=token)
         runs += [run.info.run_id for run in page]

@@ -21,7 +21,7 @@ from training.contracts import StageRequest
 from training.engine.tracking_journal import quick_requests
 from training.errors import UnavailableError
 from training.registry.headline import headline
-from training.registry.mlflow_versions import registry_faults
+from training.registry.mlflow_versions import registry_faults, run_here
 from training.scratch import scratch_folder
 from training.spec import PipelineSpec
 from training.store import Manifest, Store
@@ -53,8 +53,8 @@ class Evaluated:
 
     run_id: str | None
     """MLflow run of the training, if it is known."""
-    model: str
-    version: str
+    logged_model: str
+    """Id of the registered version's."""
     pipeline: str
     description: str
     """Of the pipeline, for its experiment's page."""
@@ -63,12 +63,11 @@ class Evaluated:
     dataset_uri: str
 
     @classmethod
-    def of(cls, request: StageRequest, spec: PipelineSpec, store: Store, *, run_id: str | None, version: str) -> Evaluated:
+    def of(cls, request: StageRequest, spec: PipelineSpec, store: Store, *, run_id: str | None, logged_model: str) -> Evaluated:
         """Return those of a request of the stage `evaluate`."""
         return cls(
             run_id=run_id,
-            model=spec.promote.model,
-            version=version,
+            logged_model=logged_model,
             pipeline=request.pipeline,
             description=spec.description,
             as_of=request.as_of,
@@ -88,10 +87,13 @@ def log_evaluation(evaluated: Evaluated, metrics: Mapping[str, float], report: b
         return
     with registry_faults(), scratch_folder() as folder:
         client = mlflow.MlflowClient()
+        if run_here(client, run_id) is None:
+            logger.warning("this MLflow server does not have the run %s: the evaluation is not logged there", run_id)
+            return
         inputs = _data_parts(evaluated)
         tested = next((part.dataset for part in inputs if part.tags[0].value == CONTEXTS["test"]), None)
         client.log_inputs(run_id, inputs)
-        client.log_batch(run_id, metrics=list(_metrics(client, evaluated, metrics, tested)))
+        client.log_batch(run_id, metrics=list(_metrics(evaluated, metrics, tested)))
         path = folder / "evaluation.html"
         path.write_bytes(report)
         client.log_artifact(run_id, str(path))
@@ -115,13 +117,12 @@ def note_decision(run_id: str | None, entry: Entry) -> None:
         logger.warning("the MLflow run %s does not name the decision: %s", run_id, err)
 
 
-def _metrics(client: Any, evaluated: Evaluated, metrics: Mapping[str, float], tested: Dataset | None) -> Iterable[Metric]:
-    model_id = str(client.get_model_version(evaluated.model, evaluated.version).source).removeprefix("models:/")
+def _metrics(evaluated: Evaluated, metrics: Mapping[str, float], tested: Dataset | None) -> Iterable[Metric]:
     at_ms = int(datetime.fromisoformat(evaluated.as_of).timestamp() * 1000)
     on = {} if tested is None else {"dataset_name": tested.name, "dataset_digest": tested.digest}
     for name, value in metrics.items():
         # MLflow takes no @ in a metric's name.
-        yield Metric(f"test_{name.replace('@', '_at_')}", value, at_ms, 0, model_id=model_id, **on)
+        yield Metric(f"test_{name.replace('@', '_at_')}", value, at_ms, 0, model_id=evaluated.logged_model, **on)
 
 
 def _data_parts(evaluated: Evaluated) -> list[DatasetInput]:

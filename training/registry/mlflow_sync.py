@@ -3,124 +3,150 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
-import mlflow
 from mlflow.exceptions import MlflowException
 
-from training.errors import DeniedError, UnavailableError
+from training.errors import DataError, UnavailableError
 from training.format import moment
-from training.registry.decisions import CHAMPIONS
+from training.registry.findings import Findings
 from training.registry.headline import headline
 from training.registry.ledger import Entry, Ledger, ModelAliases, Pending
+from training.registry.mlflow_aliases import ALIASES, AliasFinding, Circumstances, Difference, alias_differences
+from training.registry.mlflow_look import Look, touched
 from training.registry.mlflow_schema import is_schema_alone, schema_part
 from training.registry.mlflow_versions import LIFECYCLE_TAG, registry_faults
 from training.registry.verdicts import verdict
+from training.store import Store
 
 logger = logging.getLogger(__name__)
 
-ALIASES: Final = ("champion", "canary")
 MAX_TAG_CHARS: Final = 5000
 MAX_DESCRIPTION_CHARS: Final = 5000
 """MLflow's column holds no more."""
 DECIDED_BY: Final = "\n\nDecided by "
 """What the descriptions hold that are ours to renew."""
 ABANDONED_AFTER: Final = timedelta(hours=1)
-PAGE_VERSIONS: Final = 2000
 MAX_ROUNDS: Final = 20
 """Rounds of comparing and correcting: two suffice for one writer, concurrent writers need some more."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Difference:
-    """What MLflow says otherwise than the ledger."""
-
-    model: str
-    what: str
-    """`alias champion`, `tag lifecycle of version 3`."""
-    found: str | None
-    expected: str | None
-    mend: Callable[[], object]
-
-    def __str__(self) -> str:
-        return f"{self.model}: {self.what} is {_brief(self.found) or 'not there'}, the ledger says {_brief(self.expected) or 'none'}"
-
-
-def _brief(text: str | None) -> str:
-    """Return the first line of a text, at most 200 characters: a description has tables."""
-    line = (text or "").partition("\n")[0][:200]
-    return line if line == (text or "") else f"{line} …"
-
-
-def follow(ledger: Ledger, model: str, *, whole: bool = True) -> ModelAliases:
+def follow(
+    ledger: Ledger,
+    store: Store,
+    model: str,
+    *,
+    whole: bool = True,
+    is_ordered: bool = False,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> ModelAliases:
     """Set MLflow's aliases and tags of `model` to what the ledger says, and mark the outbox.
 
     With `whole` all versions are compared. Without it only those that decisions in the outbox have touched and those that hold an alias:
-    the next whole comparison (housekeeping, once a day by default) finds what was changed in MLflow about the others.
+    the next whole comparison (housekeeping, once a day by default) finds what was changed in MLflow about the others. A version that is
+    missing and holds an alias is registered again. What another hand did to an alias becomes a finding (`training.registry.findings`).
 
     A note in the outbox says that a process is at work. Of two writers at once, one may overwrite what the other has just set to something
     newer; so each looks again after its last write, and ends on a look that found nothing to set right. One that died leaves its note,
     and the work, to the next process.
 
+    Args:
+        is_ordered: a person orders it: an alias on a former champion is set back at once, too.
+        now: the clock.
+
     Raises:
         UnavailableError: `database.unavailable`, `mlflow.unavailable`; nothing is lost, the next one continues.
-        DeniedError: `registry.version_missing`, the ledger names a version that MLflow does not have; all else is set right.
     """
-    note = ledger.add_note(model)
-    found: list[Difference] = []
+    note, findings = ledger.add_note(model), Findings(ledger.database_url)
     seen: dict[int, Pending] = {}
+    given = Circumstances(now=now(), findings=[], lost={}, is_ordered=is_ordered)
+    has_written = False
     for _ in range(MAX_ROUNDS):
         pending = ledger.pending(model)
         # All that were seen: a faster writer may have marked some since, and this one may just have written something older over its work.
         seen |= {entry.number: entry for entry in pending}
-        found = differences(ledger, model, pending=None if whole else list(seen.values()))
-        if not found:
+        others = any(entry.is_note and entry.number != note for entry in pending)
+        given = replace(given, findings=findings.open(model), is_contended=has_written or others)
+        found, standing = _compared(ledger, store, model, given, pending=None if whole else list(seen.values()))
+        if ledger.standing(model).revision != standing.revision:
+            continue
+        kept = [_noted(findings, model, difference.finding, given.now) for difference in found if difference.finding is not None]
+        wrong = [difference for difference in found if difference.mend is not None]
+        if not wrong:
+            findings.end(model, now=given.now, but=kept)
+            if not kept:
+                ledger.note_mirrored(model, standing.revision)
             # Other writers' notes are theirs to take away, unless they are long dead.
             abandoned = datetime.now(UTC) - ABANDONED_AFTER
             ledger.mark_told([entry.number for entry in pending if not entry.is_note or entry.number == note or entry.since < abandoned])
-            return ledger.standing(model)
-        for difference in found:
-            logger.info("%s", difference)
-            with registry_faults():
-                _mend(difference)
-    message = f"after {MAX_ROUNDS} rounds MLflow still says otherwise than the ledger: {found[0]}"
+            return standing
+        for difference in wrong:
+            given = _mended(difference, standing, given)
+            has_written = has_written or difference.what.startswith("alias ")
+    message = f"after {MAX_ROUNDS} rounds MLflow still says otherwise than the ledger: {found[0] if found else 'its standing moves'}"
     raise UnavailableError("mlflow.unavailable", message, hint="find the other process that sets aliases and tags of this model")
 
 
-def differences(ledger: Ledger, model: str, *, pending: Sequence[Pending] | None = None) -> list[Difference]:
-    """Return what MLflow says otherwise than the ledger; empty where they agree. What cannot be set right comes last.
-
-    Args:
-        pending: only what these have touched is compared, and what holds an alias; None: everything.
+def differences(ledger: Ledger, store: Store, model: str, *, now: datetime | None = None) -> list[Difference]:
+    """Return what MLflow says otherwise than the ledger; empty where they agree.
 
     Raises:
         UnavailableError: `database.unavailable`, `mlflow.unavailable`.
     """
-    standing, history = ledger.standing(model), ledger.outline(model)
+    given = Circumstances(now=now or datetime.now(UTC), findings=Findings(ledger.database_url).open(model), lost={})
+    return _compared(ledger, store, model, given, pending=None)[0]
+
+
+def _compared(
+    ledger: Ledger, store: Store, model: str, given: Circumstances, *, pending: Sequence[Pending] | None
+) -> tuple[list[Difference], ModelAliases]:
+    """Return the differences, aliases last, and the standing that they were compared with.
+
+    Args:
+        pending: only what these have touched is compared, and what holds an alias; None: everything.
+    """
     with registry_faults():
-        client = mlflow.MlflowClient()
-        try:
-            aliases = dict(client.get_registered_model(model).aliases)
-        except MlflowException as err:
-            if err.error_code != "RESOURCE_DOES_NOT_EXIST":
-                raise
-            aliases = {}
-        compared = None if pending is None else _touched(history, standing, pending) | {str(holder) for holder in aliases.values()}
-        found = _versions(client, model, compared)
-        versions = {str(version.version): dict(version.tags) for version in found}
-        described = {str(version.version): str(version.description or "") for version in found}
-    by_alias = _aliases(client, model, aliases, standing, versions)
-    by_alias.sort(key=lambda difference: difference.expected not in (None, *versions))
-    tags = _tags(client, model, versions, expected_tags(history, standing))
-    return [*tags, *_descriptions(client, model, described, history), *by_alias]
+        look = Look(ledger, store, model)
+        if pending is None:
+            look.read_all()
+            entries = look.history
+        else:
+            holders = {holder.weights_digest for holder in (look.standing.champion, look.standing.canary) if holder is not None}
+            weights = touched(look.history, {entry.key for entry in pending}) | holders
+            entries = [entry for entry in look.history if entry.weights_digest in weights]
+        shown = {entry.weights_digest: version for entry in entries if (version := look.shown(entry)) is not None}
+        by_alias = alias_differences(look, given)
+    return [*_tags(look, shown), *_descriptions(look, shown), *by_alias], look.standing
+
+
+def _noted(findings: Findings, model: str, found: AliasFinding, now: datetime) -> int:
+    """Note a finding before anything is done about it: a process that dies afterwards has left the alert to the next one."""
+    return findings.see(model, found.alias, found.kind, served=found.served, words=found.words, now=now).number
+
+
+def _mended(difference: Difference, standing: ModelAliases, given: Circumstances) -> Circumstances:
+    """Set a difference right; return the circumstances of the next look."""
+    logger.info("%s", difference)
+    try:
+        with registry_faults():
+            _mend(difference)
+    except DataError as err:
+        holder = getattr(standing, difference.what.removeprefix("alias "), None)
+        if holder is None:
+            raise
+        logger.error("%s: %s", difference.model, err)
+        return replace(given, lost={**given.lost, holder.weights_digest: str(err)})
+    return given
 
 
 def _mend(difference: Difference) -> None:
     try:
-        difference.mend()
+        if difference.mend is not None:
+            difference.mend()
     except MlflowException as err:
         # Two writers of the same tag at the same moment both add it, and the database refuses one: the next round compares again.
         if err.error_code != "BAD_REQUEST":
@@ -129,10 +155,10 @@ def _mend(difference: Difference) -> None:
 
 
 def expected_tags(history: Sequence[Entry], standing: ModelAliases) -> dict[str, dict[str, str]]:
-    """Return version to its tags, as the ledger wants them."""
+    """Return weights to the tags of their version, as the ledger wants them."""
     expected: dict[str, dict[str, str]] = {}
     for entry in history:
-        tags = expected.setdefault(entry.version, {LIFECYCLE_TAG: "candidate"})
+        tags = expected.setdefault(entry.weights_digest, {LIFECYCLE_TAG: "candidate"})
         words = "; ".join(str(reason["words"]) for reason in entry.reasons)
         tags |= {
             "nightshift.decision": entry.outcome,
@@ -149,84 +175,69 @@ def expected_tags(history: Sequence[Entry], standing: ModelAliases) -> dict[str,
     for alias in ALIASES:
         holder = getattr(standing, alias)
         if holder is not None:
-            expected.setdefault(holder.version, {})[LIFECYCLE_TAG] = alias
+            expected.setdefault(holder.weights_digest, {})[LIFECYCLE_TAG] = alias
     return expected
 
 
-def _aliases(
-    client: Any, model: str, found: Mapping[str, object], standing: ModelAliases, versions: Mapping[str, Mapping[str, str]]
-) -> list[Difference]:
-    wrong = []
-    for alias in ALIASES:
-        holder, holding = getattr(standing, alias), found.get(alias)
-        expected = None if holder is None else holder.version
-        held = None if holding is None else str(holding)
-        if expected == held:
-            continue
-        if expected is None:
-            mend = _call(client.delete_registered_model_alias, model, alias)
-        elif expected in versions:
-            mend = _call(client.set_registered_model_alias, model, alias, expected)
-        else:
-            mend = _call(_refuse_missing, model, alias, expected)
-        wrong.append(Difference(model=model, what=f"alias {alias}", found=held, expected=expected, mend=mend))
-    return wrong
-
-
-def _refuse_missing(model: str, alias: str, version: str) -> None:
-    message = f"version {version} of {model} is {alias} in the ledger, and MLflow's registry does not have it"
-    raise DeniedError("registry.version_missing", message, hint="bring it back from MLflow's backup, or roll back to another version")
-
-
-def _tags(
-    client: Any, model: str, versions: Mapping[str, Mapping[str, str]], expected: Mapping[str, Mapping[str, str]]
-) -> list[Difference]:
+def _tags(look: Look, shown: Mapping[str, Any]) -> list[Difference]:
     return [
         Difference(
-            model=model,
-            what=f"tag {name} of version {version}",
-            found=versions[version].get(name),
+            model=look.model,
+            what=f"tag {name} of version {shown[weights].version}",
+            found=shown[weights].tags.get(name),
             expected=value,
-            mend=_call(client.set_model_version_tag, model, version, name, value),
+            mend=partial(look.client.set_model_version_tag, look.model, str(shown[weights].version), name, value),
         )
-        for version, tags in expected.items()
-        if version in versions
+        for weights, tags in expected_tags(look.history, look.standing).items()
+        if weights in shown
         for name, value in tags.items()
-        if versions[version].get(name) != value
+        if shown[weights].tags.get(name) != value
     ]
 
 
-def _descriptions(client: Any, model: str, found: Mapping[str, str], history: Sequence[Entry]) -> list[Difference]:
+def _descriptions(look: Look, shown: Mapping[str, Any]) -> list[Difference]:
     """Compare the versions' descriptions; a person's stays, which is one without `DECIDED_BY`.
 
     The schema, which the registration has written, stays below the decision.
     """
+    newest = {entry.weights_digest: entry for entry in look.history if entry.weights_digest in shown}
+    found = {weights: str(shown[weights].description or "") for weights in newest}
     expected = {
-        entry.version: description_of(entry, schema=schema_part(found[entry.version])) for entry in history if entry.version in found
+        weights: description_of(entry, schema=schema_part(found[weights]), rebuilt_at=look.hints[weights].rebuilt_at)
+        for weights, entry in newest.items()
     }
     return [
         Difference(
-            model=model,
-            what=f"description of version {version}",
-            found=found[version],
+            model=look.model,
+            what=f"description of version {shown[weights].version}",
+            found=found[weights],
             expected=text,
-            mend=_call(client.update_model_version, model, version, text),
+            mend=partial(look.client.update_model_version, look.model, str(shown[weights].version), text),
         )
-        for version, text in expected.items()
-        if found[version] != text and (not found[version] or DECIDED_BY in found[version] or is_schema_alone(found[version]))
+        for weights, text in expected.items()
+        if found[weights] != text and (not found[weights] or DECIDED_BY in found[weights] or is_schema_alone(found[weights]))
     ]
 
 
-def description_of(entry: Entry, *, schema: str = "") -> str:
+def description_of(entry: Entry, *, schema: str = "", rebuilt_at: datetime | None = None) -> str:
     """Return a version's description: the last decision about it in one line, who decided and when, and the reason of each gate.
 
     Args:
         schema: what follows it (`training.registry.mlflow_schema`).
+        rebuilt_at: when the model was made from the store; None: in its evaluation.
     """
     tail = f"\n\n{schema}" if schema else ""
     at = moment(entry.decided_at.isoformat(timespec="seconds"))
     gates = [f"| {_cell(reason['gate'])} | {verdict(reason)} | {_cell(reason['words'])} |" for reason in entry.reasons]
-    lines = [f"{headline(entry)}{DECIDED_BY}{entry.decided_by}, {at}.", "", "| gate | verdict | reason |", "| --- | --- | --- |", *gates]
+    made = [] if rebuilt_at is None else [f"Registered again from the store on {rebuilt_at:%Y-%m-%d}, with the code of that day.", ""]
+    lines = [
+        f"{headline(entry)}{DECIDED_BY}{entry.decided_by}, {at}.",
+        "",
+        *made,
+        "| gate | verdict | reason |",
+        "| --- | --- | --- |",
+        *gates,
+    ]
     # Whole lines: half a row of the table would be shown as text.
     while len("\n".join(lines)) + len(tail) > MAX_DESCRIPTION_CHARS:
         lines.pop()
@@ -235,42 +246,3 @@ def description_of(entry: Entry, *, schema: str = "") -> str:
 
 def _cell(text: str) -> str:
     return " ".join(text.replace("|", "\\|").split())
-
-
-def _call(function: Callable[..., object], *arguments: object) -> Callable[[], object]:
-    return lambda: function(*arguments)
-
-
-def _touched(history: Sequence[Entry], standing: ModelAliases, pending: Sequence[Pending]) -> set[str]:
-    """Return the versions that decisions have touched since the oldest pending one, itself included."""
-    keys = {entry.key for entry in pending}
-    start = next((place for place, entry in enumerate(history) if entry.key in keys), len(history))
-    touched = {entry.version for entry in history[start:]}
-    # The former holder of an alias may have to be archived.
-    for actions in (CHAMPIONS, {"canary"}):
-        touched.update([entry.version for entry in history[:start] if entry.action in actions][-1:])
-    holders = (standing.champion, standing.canary)
-    return touched | {holder.version for holder in holders if holder is not None}
-
-
-def _versions(client: Any, model: str, compared: Collection[str] | None) -> list[Any]:
-    """Return MLflow's versions of a model, or those of `compared` that there are."""
-    if compared is not None:
-        one_by_one = [_version(client, model, version) for version in sorted(compared)]
-        return [version for version in one_by_one if version is not None]
-    found, token = [], None
-    while True:
-        page = client.search_model_versions(f"name = '{model}'", max_results=PAGE_VERSIONS, page_token=token)
-        found += list(page)
-        token = page.token
-        if not token:
-            return found
-
-
-def _version(client: Any, model: str, version: str) -> Any | None:
-    try:
-        return client.get_model_version(model, version)
-    except MlflowException as err:
-        if err.error_code != "RESOURCE_DOES_NOT_EXIST":
-            raise
-        return None

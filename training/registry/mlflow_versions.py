@@ -7,7 +7,8 @@ import logging
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple
+from pathlib import Path
+from typing import Any, Final
 
 import mlflow
 from mlflow.exceptions import MlflowException
@@ -16,8 +17,9 @@ from training.errors import UnavailableError
 from training.registry.mlflow_schema import ModelSchema, schema_text
 from training.registry.model_code import model_code, write_code
 from training.registry.model_files import write_list
+from training.registry.registered import SCHEME, Noted, Registration, note, noted, registration_of
 from training.scratch import scratch_folder
-from training.store import Manifest, Ref, Store
+from training.store import Manifest, Store
 
 logger = logging.getLogger(__name__)
 
@@ -26,14 +28,8 @@ LIFECYCLE_TAG: Final = "lifecycle"
 UNNAMEABLE: Final = re.compile(r"[^\w\-./ ]")
 """What MLflow takes in no parameter's name."""
 MAX_PARAM_NAME_CHARS: Final = 250
-
-
-class Registered(NamedTuple):
-    """A version of MLflow's registry."""
-
-    version: str
-    artifact_digest: str
-    """SHA-256 of the list of its files (`training.registry.model_files`); empty for a version that was registered without one."""
+GONE: Final = ("RESOURCE_DOES_NOT_EXIST", "NOT_FOUND")
+"""MLflow's codes for what is deleted, or never was."""
 
 
 @contextmanager
@@ -58,7 +54,7 @@ def register_candidate(
     tags: Mapping[str, str],
     output: str = "",
     schema: ModelSchema | None = None,
-) -> Registered:
+) -> Registration:
     """Register a model artifact as a version; the same weights are the same version, however often and by how many this is called.
 
     Args:
@@ -75,106 +71,148 @@ def register_candidate(
     weights = str(manifest.meta["weights_digest"])
     with registry_faults():
         client = mlflow.MlflowClient()
-        found = _find(client, model, weights)
+        found = find_registered(store, client, model, weights)
         if found is not None:
-            return Registered(found, _artifact_digest(store, client, model, found))
-        _ensure_model(client, model)
+            return found
         shown = schema or ModelSchema(inputs, ())
-        model_id = _log_model(store, client, model, manifest, inputs=inputs, parameters=_parameters(shown, output), run_id=run_id)
-        all_tags = {WEIGHTS_TAG: weights, LIFECYCLE_TAG: "candidate", **tags}
-        made = client.create_model_version(
-            model,
-            source=f"models:/{model_id}",
-            run_id=run_id,
-            model_id=model_id,
-            tags=all_tags,
-            description=schema_text(shown) or None,
-            # The version is ready at once. MLflow's client logs that it waits for it.
-            await_creation_for=0,
-        )
-        version = _find(client, model, weights) or str(made.version)
-        logger.info("registered %s version %s", model, version)
-        return Registered(version, _artifact_digest(store, client, model, version))
+        with scratch_folder() as folder:
+            saved = folder / "saved"
+            digest = save_model(store, manifest, saved, inputs=inputs)
+            facts = Noted(
+                weights_digest=weights,
+                artifact_digest=digest,
+                inputs=dict(inputs),
+                shown=dict(shown.inputs),
+                outputs=list(shown.outputs),
+                output=output,
+            )
+            run = run_here(client, run_id)
+            model_id = log_model(store, client, model, saved, facts, run=run)
+        return make_version(store, client, model, model_id, facts, run=run, tags=tags)
 
 
-def _find(client: Any, model: str, weights: str) -> str | None:
-    """Return the oldest version of these weights; younger ones, of attempts at the same time or of one that died, go.
+def save_model(store: Store, manifest: Manifest, folder: Path, *, inputs: Mapping[str, str]) -> str:
+    """Write the files of a registered model into a new folder, its code included; return the SHA-256 of their list.
 
-    MLflow numbers versions one by one, so a reader that sees a version sees all older ones: the oldest is the same for everybody.
+    Raises:
+        SpecError: `model.not_isolated`.
+        StoreError: `object.missing`, the weights are not in the store any more; `object.damaged`.
     """
-    found = client.search_model_versions(f"name = '{model}' and tags.`{WEIGHTS_TAG}` = '{weights}'")
-    versions = sorted((str(version.version) for version in found), key=int)
-    for younger in versions[1:]:
-        try:
-            client.delete_model_version(model, younger)
-        except MlflowException as err:
-            # Another attempt was faster.
-            if err.error_code != "RESOURCE_DOES_NOT_EXIST":
-                raise
-    return versions[0] if versions else None
+    with scratch_folder() as scratch:
+        data = store.manifests.fetch(manifest, scratch / "data")
+        code = model_code(json.loads((data / "model.json").read_bytes())["family"])
+        mlflow.pyfunc.save_model(
+            path=str(folder),
+            loader_module=code.name,
+            data_path=str(data),
+            code_paths=[str(write_code(code, scratch / "code"))],
+            pip_requirements=code.requirements,
+            metadata={"inputs": dict(inputs), "model_digest": manifest.digest},
+        )
+    for compiled in sorted(folder.rglob("*.pyc")):
+        compiled.unlink()
+    return write_list(folder)
 
 
-def _ensure_model(client: Any, model: str) -> None:
+def run_here(client: Any, run_id: str | None) -> Any | None:
+    """Return the MLflow run of a training, None where this server does not have it: it may be another one, or an earlier backup."""
+    if run_id is None:
+        return None
+    try:
+        run = client.get_run(run_id)
+    except MlflowException as err:
+        if err.error_code not in GONE:
+            raise
+        return None
+    return None if run.info.lifecycle_stage == "deleted" else run
+
+
+def log_model(
+    store: Store, client: Any, model: str, folder: Path, facts: Noted, *, run: Any | None, experiment_id: str | None = None
+) -> str:
+    """Upload saved files as a logged model; return its id. The store notes whose weights it has.
+
+    Args:
+        run: of the training; its experiment has the model.
+        experiment_id: without a run; None: MLflow's `Default`.
+    """
+    named = {f"input.{UNNAMEABLE.sub('_', name)}"[:MAX_PARAM_NAME_CHARS]: kind for name, kind in facts.shown.items()}
+    logged = mlflow.initialize_logged_model(
+        name=model,
+        source_run_id=None if run is None else run.info.run_id,
+        params={**named, **({"output": facts.output} if facts.output else {})},
+        model_type="nightshift",
+        experiment_id=experiment_id if run is None else run.info.experiment_id,
+    )
+    client.log_model_artifacts(logged.model_id, str(folder))
+    mlflow.finalize_logged_model(logged.model_id, "READY")
+    note(store, str(logged.model_id), facts)
+    return str(logged.model_id)
+
+
+def make_version(
+    store: Store, client: Any, model: str, model_id: str, facts: Noted, *, run: Any | None, tags: Mapping[str, str]
+) -> Registration:
+    """Make a version of a logged model; return the oldest one of its weights, which another process may have made at the same time."""
     try:
         client.create_registered_model(model)
     except MlflowException as err:
         if err.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
+    made = client.create_model_version(
+        model,
+        source=f"{SCHEME}{model_id}",
+        run_id=None if run is None else run.info.run_id,
+        model_id=model_id,
+        tags={WEIGHTS_TAG: facts.weights_digest, LIFECYCLE_TAG: "candidate", **tags},
+        description=schema_text(ModelSchema(facts.shown, facts.outputs)) or None,
+        # The version is ready at once. MLflow's client logs that it waits for it.
+        await_creation_for=0,
+    )
+    found = find_registered(store, client, model, facts.weights_digest) or registration_of(made.version, made.source, facts)
+    logger.info("registered %s version %s", model, found.number)
+    return found
 
 
-def _log_model(
-    store: Store,
-    client: Any,
-    model: str,
-    manifest: Manifest,
-    *,
-    inputs: Mapping[str, str],
-    parameters: Mapping[str, str],
-    run_id: str | None,
-) -> str:
-    with scratch_folder() as folder:
-        data = store.manifests.fetch(manifest, folder / "data")
-        code = model_code(json.loads((data / "model.json").read_bytes())["family"])
-        saved = folder / "saved"
-        mlflow.pyfunc.save_model(
-            path=str(saved),
-            loader_module=code.name,
-            data_path=str(data),
-            code_paths=[str(write_code(code, folder / "code"))],
-            pip_requirements=code.requirements,
-            metadata={"inputs": dict(inputs), "model_digest": manifest.digest},
-        )
-        for compiled in sorted(saved.rglob("*.pyc")):
-            compiled.unlink()
-        digest = write_list(saved)
-        # Without an experiment it would be in `Default`, away from the runs of its pipeline.
-        experiment_id = None if run_id is None else str(client.get_run(run_id).info.experiment_id)
-        logged = mlflow.initialize_logged_model(
-            name=model,
-            source_run_id=run_id,
-            params=dict(parameters),
-            model_type="nightshift",
-            experiment_id=experiment_id,
-        )
-        client.log_model_artifacts(logged.model_id, str(saved))
-        mlflow.finalize_logged_model(logged.model_id, "READY")
-        # In the store, which MLflow's users cannot write to, and before any version has the model.
-        _artifact_ref(store, str(logged.model_id)).move(digest, expected=0)
-        return str(logged.model_id)
+def find_registered(store: Store, client: Any, model: str, weights: str) -> Registration | None:
+    """Return the oldest version of these weights; younger ones, of attempts at the same time or of one that died, go.
+
+    The tag finds them, the store's note of the source proves them: users may write tags. MLflow numbers versions one by one, so a reader
+    that sees a version sees all older ones: the oldest is the same for everybody. A version that an alias names stays.
+    """
+    tagged = client.search_model_versions(f"name = '{model}' and tags.`{WEIGHTS_TAG}` = '{weights}'")
+    ours = [(version, facts) for version in tagged if (facts := noted(store, version.source)) and facts.weights_digest == weights]
+    if not ours:
+        return None
+    oldest, facts = min(ours, key=lambda found: int(found[0].version))
+    copies = [str(version.version) for version, _ in ours if version.source != oldest.source]
+    named = {str(number) for number in client.get_registered_model(model).aliases.values()} if copies else set()
+    for number in copies:
+        if number in named:
+            continue
+        try:
+            client.delete_model_version(model, number)
+        except MlflowException as err:
+            # Another attempt was faster.
+            if err.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+    return registration_of(oldest.version, oldest.source, facts)
 
 
-def _parameters(schema: ModelSchema, output: str) -> dict[str, str]:
-    """Return the schema of a model as parameters of the logged model's page."""
-    named = {f"input.{UNNAMEABLE.sub('_', name)}"[:MAX_PARAM_NAME_CHARS]: kind for name, kind in schema.inputs.items()}
-    return {**named, **({"output": output} if output else {})}
+def verified(store: Store, client: Any, model: str, weights: str, hint: Registration) -> Any | None:
+    """Return MLflow's version at the number of a hint, None where another one is there, or none."""
+    version = version_at(client, model, hint.number)
+    if version is None or str(version.source) != f"{SCHEME}{hint.logged_model}":
+        return None
+    facts = noted(store, version.source)
+    return version if facts is not None and facts.weights_digest == weights else None
 
 
-def _artifact_digest(store: Store, client: Any, model: str, version: str) -> str:
-    """Return the digest that was noted when the files of a version were made, empty where none was."""
-    model_id = str(client.get_model_version(model, version).source).removeprefix("models:/")
-    noted = _artifact_ref(store, model_id).read()
-    return "" if noted is None else str(noted.value)
-
-
-def _artifact_ref(store: Store, model_id: str) -> Ref:
-    return store.ref(f"registered/{model_id}")
+def version_at(client: Any, model: str, number: str) -> Any | None:
+    """Return MLflow's version of a number, None where there is none."""
+    try:
+        return client.get_model_version(model, number)
+    except MlflowException as err:
+        if err.error_code not in GONE:
+            raise
+        return None

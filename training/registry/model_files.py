@@ -18,6 +18,8 @@ from training.contracts import canonical_json
 from training.errors import DataError, shown
 
 LIST_NAME: Final = "nightshift-files.json"
+CLIENT_FILE: Final = "registered_model_meta"
+"""What MLflow's client adds to a model that it has downloaded."""
 FORMAT_VERSION: Final = 1
 MAX_NAMED: Final = 10
 MAX_DEPTH: Final = 32

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 
 import mlflow
@@ -53,11 +53,14 @@ class Repaired:
         raise kind("registry.repair", message, hint="the other models are done; by hand: python -m training.registry check --repair")
 
 
-def repair_models(store: Store, ledger: Ledger, *, forget_before: datetime | None) -> Repaired:
+def repair_models(
+    store: Store, ledger: Ledger, *, forget_before: datetime | None, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+) -> Repaired:
     """Make MLflow agree with the ledger for each model, and delete from MLflow by the retention settings.
 
     Args:
         forget_before: delete ended runs that started earlier, and versions whose weights are deleted; None: delete nothing.
+        now: the clock.
 
     Returns:
         What failed, by model; each failure is also in the log.
@@ -70,7 +73,7 @@ def repair_models(store: Store, ledger: Ledger, *, forget_before: datetime | Non
     for number, model in enumerate(found.models):
         liveness.moved()
         try:
-            follow(ledger, model)
+            follow(ledger, store, model, now=now)
             if forget_before is not None:
                 forget(store, ledger, model, experiment=experiment_of(store, ledger, model), before=forget_before, work=work)
         except UnavailableError as err:

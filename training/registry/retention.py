@@ -13,6 +13,7 @@ from training.contracts import sha256_hex
 from training.database.connect import connect, database_faults
 from training.database.schema import DatasetVersion, LedgerDecision
 from training.registry.decisions import CHAMPIONS, HOLDER
+from training.registry.findings import open_served
 from training.registry.ledger import Entry, Ledger, locked_standing, open_request_rows
 from training.store.marking import content_keys
 
@@ -57,10 +58,12 @@ class LedgerRoots:
     def _of_model(self, model: str) -> Iterator[str]:
         standing, history = self._ledger.standing(model), self._ledger.history(model)
         holders = [holder for holder in (standing.champion, standing.canary) if holder is not None]
-        kept = {holder.version for holder in holders} | former_champions(history, {holder.version for holder in holders}, self._champions)
+        with database_faults(), Session(connect(self._url)) as session:
+            kept = {holder.weights_digest for holder in holders} | open_served(session, model)
+        kept |= newest_former(history, kept, self._champions)
         yield from (holder.model_uri for holder in holders)
         for entry in history:
-            if entry.version in kept:
+            if entry.weights_digest in kept:
                 yield from _named(entry)
         # Housekeeping uses the spec of the newest decision, accepted or not.
         yield from [str(entry.evidence["spec_uri"]) for entry in history if "spec_uri" in entry.evidence][-1:]
@@ -86,12 +89,12 @@ class LedgerRoots:
         return stay
 
 
-def former_champions(history: list[Entry], holding: Collection[str], count: int) -> set[str]:
-    """Return the versions of the newest `count` champions that hold no alias now, those that were rolled back included."""
+def newest_former(history: list[Entry], holding: Collection[str], count: int) -> set[str]:
+    """Return the weights of the newest `count` champions that hold no alias now, those that were rolled back included."""
     found: list[str] = []
     for entry in reversed(history):
-        if entry.action in CHAMPIONS and entry.version not in (*holding, *found):
-            found.append(entry.version)
+        if entry.action in CHAMPIONS and entry.weights_digest not in (*holding, *found):
+            found.append(entry.weights_digest)
     return set(found[:count])
 
 
@@ -99,19 +102,19 @@ def _release(session: Session, model: str, gone: set[str]) -> set[str]:
     """Return the keys of `gone` that an alias or an open request of the model needs; note the deletion of its other versions."""
     # From here to the commit no decision about the model moves anything.
     standing = locked_standing(session, model)
-    holding = {holder["version"] for holder in (standing.champion, standing.canary) if holder}
+    holding = {holder["weights_digest"] for holder in (standing.champion, standing.canary) if holder} | open_served(session, model)
     needed = {key for holder in (standing.champion, standing.canary) if holder for key in content_keys(holder["model_uri"])}
-    asked = {request.version for request in open_request_rows(session, model)}
+    asked = {request.weights_digest for request in open_request_rows(session, model)}
     rows = session.scalars(select(LedgerDecision).where(LedgerDecision.model == model, LedgerDecision.deleted_at.is_(None))).all()
     lost = set()
     for row in rows:
         found = set(content_keys([row.evidence.get("model_uri"), (row.evidence.get(HOLDER) or {}).get("model_uri")])) & gone
-        if row.version in holding or row.version in asked:
+        if row.weights_digest in holding or row.weights_digest in asked:
             needed |= found
         elif found:
-            lost.add(row.version)
+            lost.add(row.weights_digest)
     if lost:
-        noted = update(LedgerDecision).where(LedgerDecision.model == model, LedgerDecision.version.in_(lost))
+        noted = update(LedgerDecision).where(LedgerDecision.model == model, LedgerDecision.weights_digest.in_(lost))
         session.execute(noted.where(LedgerDecision.deleted_at.is_(None)).values(deleted_at=datetime.now(UTC)))
     return needed & gone
 

@@ -6,19 +6,16 @@ import atexit
 import shutil
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from training.errors import DataError
 from training.models.predictor import NamedPredictor, Predictor
-from training.registry.model_files import check_files, check_kinds
+from training.registry.model_files import CLIENT_FILE, check_files, check_kinds
 from training.registry.scoring import load_checked
 
 if TYPE_CHECKING:
     from mlflow.pyfunc import PyFuncModel
-
-CLIENT_FILE: Final = "registered_model_meta"
-"""What MLflow's client adds to a model that it has downloaded."""
 
 
 def load_verified(uri: str, *, digest: str) -> PyFuncModel:

@@ -60,7 +60,7 @@ from training.store import Manifest, set_run_ref
 if TYPE_CHECKING:
     import pandas as pd
 
-    from training.registry.mlflow_versions import Registered
+    from training.registry.registered import Registration
 
 logger = logging.getLogger(__name__)
 
@@ -206,7 +206,7 @@ def _advice(context: StageContext, data: Dataset, predictor: Predictor, champion
     return Advice.model_validate(found)
 
 
-def _register(context: StageContext, model: Manifest, predictor: Predictor, rows: pd.DataFrame, run_id: str | None) -> Registered:
+def _register(context: StageContext, model: Manifest, predictor: Predictor, rows: pd.DataFrame, run_id: str | None) -> Registration:
     # Its threads: the process that measures the latency is forked before.
     with lean_imports(deferred=MLFLOW_DEFERRED, absent=MLFLOW_MODELS_OPTIONAL):
         from training.registry.mlflow_schema import ModelSchema, output_columns
@@ -248,11 +248,12 @@ def _other_model(context: StageContext, name: str, other: Rival) -> Predictor:
     return load_predictor(folder)
 
 
-def _facts(model: Manifest, dataset: Manifest, registered: Registered, rivals: Rivals, alike: Compared) -> EvaluationRecord:
+def _facts(model: Manifest, dataset: Manifest, registered: Registration, rivals: Rivals, alike: Compared) -> EvaluationRecord:
     unknown = dataset.meta.get(META_KEY)
     return EvaluationRecord(
         format_version=FORMAT_VERSION,
-        version=registered.version,
+        version=registered.number,
+        logged_model=registered.logged_model,
         artifact_digest=registered.artifact_digest,
         candidate=Candidate(weights_digest=model.meta["weights_digest"], model=model.digest, bounds=model.meta["bounds"]),
         champion=rivals.champion,
@@ -313,7 +314,7 @@ def _store(context: StageContext, record: EvaluationRecord, baselines: Baselines
     store, request, spec = context.store, context.request, context.spec
     finite = {name: value for name, value in record.metrics.items() if math.isfinite(value)}
     with context.timed("log", kind="mlflow"):
-        log_evaluation(Evaluated.of(request, spec, store, run_id=run_id, version=record.version or ""), finite, page)
+        log_evaluation(Evaluated.of(request, spec, store, run_id=run_id, logged_model=record.logged_model), finite, page)
     best = baselines.best_entry
     meta = {
         **record.to_json(*META_KEYS),

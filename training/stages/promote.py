@@ -20,10 +20,11 @@ from training.data.transforms_file import serving_inputs
 from training.engine.tracking_journal import deliver_all, tracked_run
 from training.errors import DeniedError, UnavailableError
 from training.evaluation_record import FILE, EvaluationRecord
-from training.registry.decisions import approved_findings, holder_of, record_candidate, settle_canary, settlement
+from training.registry.decisions import approved_findings, record_candidate, settle_canary, settlement
 from training.registry.gates import CanaryVerdict, decide, judge_canary
 from training.registry.headline import headline
 from training.registry.ledger import AliasHolder, Entry, Ledger, ModelAliases
+from training.registry.registered import Registration
 from training.registry.semver import Recipe, semantic_version
 from training.registry.verdicts import ReasonJson, verdict
 from training.runtime.lazy_imports import MLFLOW_DEFERRED, MLFLOW_OPTIONAL, lean_imports
@@ -39,6 +40,7 @@ with lean_imports(deferred=MLFLOW_DEFERRED, absent=MLFLOW_OPTIONAL):
     from training.registry.mlflow_runs import note_decision
     from training.registry.mlflow_sync import follow
     from training.registry.repair import repair_models
+    from training.registry.restoring import Origin, registration_now
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +62,7 @@ def work(context: StageContext) -> Outcome:
     with context.timed("ledger"):
         kept = _DECIDERS[order["kind"]](context, ledger, order)
     with context.timed("registry", kind="mlflow"):
-        standing = _followed(ledger, model, kept, is_order=order["kind"] == "follow")
+        standing = _followed(context, ledger, kept, is_order=order["kind"] == "follow")
     if isinstance(kept, CanaryVerdict):
         return _waiting(context, standing, kept)
     with context.timed("run", kind="mlflow"):
@@ -86,10 +88,11 @@ def _repaired(context: StageContext) -> Outcome:
     return Outcome(artifact_uri=uri, digest=manifest.digest, scalars={"models": len(found.models)})
 
 
-def _followed(ledger: Ledger, model: str, kept: Entry | CanaryVerdict, *, is_order: bool) -> ModelAliases:
+def _followed(context: StageContext, ledger: Ledger, kept: Entry | CanaryVerdict, *, is_order: bool) -> ModelAliases:
     """Update MLflow. Where no alias moved and MLflow does not answer, a later update adds the tags; an approval does not wait for them."""
+    model = context.spec.promote.model
     try:
-        return follow(ledger, model, whole=is_order)
+        return follow(ledger, context.store, model, whole=is_order)
     except UnavailableError as err:
         if isinstance(kept, CanaryVerdict) or kept.action != "recorded" or is_order:
             raise
@@ -106,15 +109,6 @@ def _candidate(context: StageContext, ledger: Ledger, order: Mapping[str, str]) 
     _check_measured(record, weights)
     snapshot = context.store.manifests.get(request.inputs["snapshot"], kind="snapshot")
     recipe = _recipe(context, model, snapshot.digest)
-    holder = AliasHolder(
-        version=record.version or "",
-        semantic_version=semantic_version(spec.promote.model, weights, recipe),
-        weights_digest=weights,
-        model_uri=request.inputs["model"],
-        as_of=request.as_of,
-        bounds=model.meta["bounds"],
-        artifact_digest=record.artifact_digest,
-    )
     evidence = {
         **_shared_evidence(context, evaluation, record),
         "weights_digest": weights,
@@ -130,6 +124,16 @@ def _candidate(context: StageContext, ledger: Ledger, order: Mapping[str, str]) 
         "overrides": request.parameters.get("overrides", {}),
         **({"registered": model.meta["registered"]} if "registered" in model.meta else {}),
     }
+    place = _registration(context, ledger, Origin.of(weights, evidence), record)
+    holder = AliasHolder(
+        version=place.number,
+        semantic_version=semantic_version(spec.promote.model, weights, recipe),
+        weights_digest=weights,
+        model_uri=request.inputs["model"],
+        as_of=request.as_of,
+        bounds=model.meta["bounds"],
+        artifact_digest=place.artifact_digest,
+    )
     return record_candidate(
         ledger,
         holder,
@@ -139,6 +143,23 @@ def _candidate(context: StageContext, ledger: Ledger, order: Mapping[str, str]) 
         evidence=evidence,
         decided_by=request.run.owner,
     )
+
+
+def _registration(context: StageContext, ledger: Ledger, origin: Origin, record: EvaluationRecord) -> Registration:
+    """Return where MLflow has the candidate now, registered again where it lost it: the evaluation may be of an earlier run.
+
+    Where MLflow does not answer, what the evaluation says counts until the next comparison.
+    """
+    model, weights = context.spec.promote.model, origin.weights_digest
+    hint = ledger.registrations(model).get(weights)
+    found = hint or Registration(number=record.version or "", logged_model=record.logged_model, artifact_digest=record.artifact_digest)
+    try:
+        found = registration_now(context.store, model, origin, found)
+    except UnavailableError as err:
+        logger.warning("%s", err)
+    if found != hint:
+        ledger.note_registration(model, weights, found)
+    return found
 
 
 def _overridden(overrides: JsonObject) -> list[ReasonJson]:
@@ -300,7 +321,7 @@ def _outcome(context: StageContext, kept: Entry, standing: ModelAliases) -> Outc
             "model": kept.model,
             "version": kept.version,
             "semantic_version": kept.semantic_version,
-            "weights_digest": holder_of(kept).weights_digest,
+            "weights_digest": kept.weights_digest,
             "decided_by": kept.decided_by,
             "key": kept.key,
             **_versions_of_aliases(standing),

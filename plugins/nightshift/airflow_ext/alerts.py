@@ -31,6 +31,8 @@ Event = Mapping[str, object]
 """What happened: `event` (its kind, as `alerts.on` lists them), `pipeline`, `run`, `reason` and more; written as JSON."""
 Alert = Callable[[Mapping[str, object]], None]
 
+REGISTRY: Final = "registry"
+"""The event that no `alerts.on` leaves out: an alias of MLflow that the ledger did not set."""
 TIMEOUT_SECONDS: Final = 10
 MAX_REASON_CHARS: Final = 1000
 WEBHOOK_SECRET: Final = Variable(
@@ -80,21 +82,27 @@ def deadline_missed(context: Mapping[str, object], pipeline: str, deadline: str,
     announce(event, Alerts.model_validate(dict(alerts)))
 
 
-def announce(event: Event, alerts: Alerts) -> None:
-    """Log an event, and send it to the spec's channels if they subscribe to it. A failed delivery is logged and fails no task."""
-    if event["event"] not in alerts.on:
-        return
-    send(event, alerts.webhook)
+def announce(event: Event, alerts: Alerts) -> bool:
+    """Log an event, and send it to the spec's channels if they subscribe to it; return whether one took it.
+
+    A failed delivery is logged and fails no task. What was found about MLflow's aliases (`registry`) is sent to every channel.
+    """
+    if event["event"] not in (*alerts.on, REGISTRY):
+        return False
+    is_taken = send(event, alerts.webhook)
     for channel, deliver in (("Slack", _to_slack), ("e-mail", _by_email)):
         try:
-            deliver(event, alerts)
+            is_taken = deliver(event, alerts) or is_taken
         except Exception as err:
             # Notifiers raise what their libraries raise, and a run is worth more than its alert.
             logger.warning("alert not delivered by %s: %s", channel, type(err).__name__)
+    return is_taken
 
 
-def send(event: Event, webhook: str | None) -> None:
-    """Log an event, and post it. A failed delivery is logged and fails no task. With `NIGHTSHIFT_WEBHOOK_SECRET` set, it is signed.
+def send(event: Event, webhook: str | None) -> bool:
+    """Log an event, and post it; return whether it was taken. With `NIGHTSHIFT_WEBHOOK_SECRET` set, it is signed.
+
+    A failed delivery is logged and fails no task.
 
     Args:
         webhook: `${NAME_URI}`, as in the spec: the address itself is a secret of the environment.
@@ -108,22 +116,24 @@ def send(event: Event, webhook: str | None) -> None:
     payload = json.dumps(shown, sort_keys=True)
     logger.warning("alert: %s", payload)
     if not address:
-        return
+        return False
     if not address.startswith(("http://", "https://")):
         logger.warning("alert not delivered: ${%s} is not an http address", name)
-        return
+        return False
     try:
         signature = signed(payload.encode(), time.time(), f"msg_{uuid.uuid4().hex}")
     except binascii.Error:
         logger.warning("alert not delivered: the part of %s after %s is not base64", WEBHOOK_SECRET.name, STANDARD_PREFIX)
-        return
+        return False
     try:
         request = urllib.request.Request(address, payload.encode(), {"Content-Type": "application/json", **signature})  # noqa: S310 - scheme checked
         with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:  # noqa: S310 - as above
             logger.info("alert delivered, status %s", answer.status)
+            return True
     except (OSError, ValueError, HTTPException) as err:
         # The address is a secret, and errors may repeat it, so only the name of the variable is logged.
         logger.warning("alert not delivered to ${%s}: %s", name, type(err).__name__)
+        return False
 
 
 def signed(payload: bytes, now: float, message_id: str, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -165,24 +175,26 @@ def _signing_key(secret: str) -> bytes:
     return base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
 
 
-def _to_slack(event: Event, alerts: Alerts) -> None:
+def _to_slack(event: Event, alerts: Alerts) -> bool:
     if alerts.slack is None:
-        return
+        return False
     from airflow.providers.slack.notifications.slack import SlackNotifier
 
     # `notify` and not a call: a call renders templates, and what a run says of itself is not a template.
     notifier = SlackNotifier(slack_conn_id=alerts.slack.connection, channel=alerts.slack.channel, text=told(event), unfurl_links=False)
     notifier.notify({})  # type: ignore[no-untyped-call]
+    return True
 
 
-def _by_email(event: Event, alerts: Alerts) -> None:
+def _by_email(event: Event, alerts: Alerts) -> bool:
     if alerts.email is None:
-        return
+        return False
     from airflow.providers.smtp.notifications.smtp import SmtpNotifier
 
     body = "<br>".join(html.escape(line) for line in told(event).splitlines())
     notifier = SmtpNotifier(to=list(alerts.email.to), subject=headline(event), html_content=body, smtp_conn_id=alerts.email.connection)
     notifier.notify({})
+    return True
 
 
 def headline(event: Event) -> str:

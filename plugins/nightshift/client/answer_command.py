@@ -24,6 +24,7 @@ from nightshift.queries.questions import ASK
 from nightshift.queries.records import ApprovalAnswer
 from training.command_line import example, exit_code_of
 from training.errors import DeniedError
+from training.registry.decisions import VERSION_NAMES
 
 ANSWERS: Final = ("approve", "decline")
 
@@ -86,7 +87,7 @@ def parser() -> argparse.ArgumentParser:
             epilog=example(f'nightshift {answer} search_ranking 1.3.0 --reason "seen with Eve"'),
         )
         command.add_argument("model", help="name of a model")
-        command.add_argument("version", help="number or semantic version of the candidate")
+        command.add_argument("version", help=f"of the candidate: {VERSION_NAMES}")
         command.add_argument(
             "--reason", "--note", dest="note", default="", metavar="TEXT", help="for those who read the ledger a year later"
         )

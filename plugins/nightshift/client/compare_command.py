@@ -53,7 +53,7 @@ def parser() -> argparse.ArgumentParser:
         epilog=example("nightshift compare search_ranking@1 search_ranking@1.0.1"),
     )
     for name in ("a", "b"):
-        found.add_argument(name, metavar=name.upper(), help="MODEL@VERSION, by number or semantic version, or PIPELINE:RUN_ID")
+        found.add_argument(name, metavar=name.upper(), help="MODEL@VERSION (semantic version, digest or number), or PIPELINE:RUN_ID")
     add_options(found)
     return found
 

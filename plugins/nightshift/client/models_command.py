@@ -24,9 +24,9 @@ from nightshift.client.login import add_options, client_of
 from nightshift.queries.records import DecisionSummary, Holder, Model, StageOrder
 from training.command_line import example, exit_code_of
 from training.errors import DeniedError
-from training.registry.decisions import champions
+from training.registry.decisions import VERSION_NAMES, champions
 from training.registry.history_table import history_lines
-from training.registry.ledger import Entry
+from training.registry.ledger import Entry, name_of
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -58,7 +58,7 @@ def parser() -> argparse.ArgumentParser:
         epilog=example('nightshift rollback search_ranking --reason "complaints since Monday"'),
     )
     back.add_argument("model", help="name of a model")
-    back.add_argument("--to", metavar="VERSION", help="number or semantic version; absent: the champion before this one")
+    back.add_argument("--to", metavar="VERSION", help=f"{VERSION_NAMES}; absent: the champion before this one")
     back.add_argument("--reason", required=True, help="for those who read the ledger a year later")
     back.add_argument("--yes", action="store_true", help="do not ask for confirmation; required where standard input is not a terminal")
     back.add_argument("--wait", action="store_true", help="return when the run has ended; exit code 77 if it failed")
@@ -123,9 +123,9 @@ def _one_before(client: Client, model: Model) -> str:
     """Return the version of the champion before this one."""
     line = champions(_history(client, model.name))
     if len(line) < 2:
-        message = f"{model.name} had no champion before version {line[-1].version}" if line else f"{model.name} has no champion"
+        message = f"{model.name} had no champion before version {name_of(line[-1])}" if line else f"{model.name} has no champion"
         raise DeniedError("rollback.nothing", message, hint="name the version to go to with --to")
-    return line[-2].version
+    return name_of(line[-2])
 
 
 def _wait(client: Client, run: str) -> None:
@@ -163,6 +163,7 @@ def _entry(found: DecisionSummary) -> Entry:
     return Entry(
         model=found.model,
         key=found.key,
+        weights_digest=found.weights_digest,
         version=found.version,
         action=found.action,
         outcome=found.outcome,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from nightshift.airflow_ext.alerts import announce
 from nightshift.airflow_ext.assets import DECISIONS, emit
 from nightshift.airflow_ext.links import report_url, task_url
+from nightshift.operators.registry_alerts import announce_findings
 from nightshift.operators.stage import StageOperator
 from nightshift.resolved_run import ResolvedRun, check_settled
 from nightshift.settings import Settings
@@ -47,6 +48,7 @@ class PromoteOperator(StageOperator):
         if self.has_decided(found, run):
             emit(context, found)
             self._announce(found)
+        announce_findings(Settings.from_environment(), run=run.run_id, model=str(found.scalars.get("model")))
         return value
 
     def resolved(self, context: Context) -> ResolvedRun:
@@ -61,6 +63,10 @@ class PromoteOperator(StageOperator):
     def work(self, context: Context, resolved: ResolvedRun, settings: Settings, *, nonce: str) -> Work:
         """Return the work, with the user who started the run, who may be barred from approving it."""
         work = super().work(context, resolved, settings, nonce=nonce)
+        if (missing := _unknown_decision(work, resolved, settings)) is not None:
+            # The ledger is an earlier one, or another one, than the store's result says: it is decided there, too.
+            self.log.warning("%s", missing)
+            work = super().work(context, resolved, settings, nonce=_newest_key(settings, self.model))
         started_by = getattr(context["dag_run"], "triggering_user_name", None)
         return replace(work, parameters={**work.parameters, "triggered_by": started_by})
 
@@ -130,6 +136,26 @@ class CanaryDecisionOperator(PromoteOperator):
         order = {"kind": "canary", "now": min(resolved.as_of, datetime.now(UTC)).isoformat()}
         report = judged.reports.get("canary")
         return Work(fingerprint=key, inputs={"evaluation": judged.artifact_uri}, parameters={"order": order, "report_uri": report})
+
+
+def _unknown_decision(work: Work, resolved: ResolvedRun, settings: Settings) -> str | None:
+    """Return what a result in the store says that the ledger does not have; None where they agree, or where there is no result."""
+    from training.registry.ledger import Ledger
+
+    found = resolved.store.address(resolved.spec.name, "promote", work.fingerprint).result()
+    if found is None:
+        return None
+    said = found.scalars
+    kept = Ledger(settings.database_url).decision(str(said.get("model")), str(said.get("key")))
+    if kept is not None and (kept.outcome, kept.action) == (said.get("decision"), said.get("action")):
+        return None
+    return f"the store has the decision {said.get('decision')} ({said.get('action')}) of {found.run.owner}, the ledger does not"
+
+
+def _newest_key(settings: Settings, model: str) -> str:
+    from training.registry.ledger import Ledger
+
+    return next((entry.key for entry in Ledger(settings.database_url).newest_first(model)), "no decision")
 
 
 def _is_past(found: StageResult) -> bool:

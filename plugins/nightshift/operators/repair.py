@@ -9,18 +9,21 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from nightshift.mlflow_account import account_header
+from nightshift.operators.registry_alerts import announce_findings
 from nightshift.operators.stage import StageOperator, task_errors
 from nightshift.resolved_run import ResolvedRun
 from nightshift.settings import Settings
 from nightshift.work import Work
 from training.contracts import JsonValue, RunIdentity, StageResult, fingerprint
 from training.errors import NightshiftError, SpecError
+from training.registry.registered import model_id_of, noted
 from training.spec.rules.names import HOUSEKEEPING
 from training.store import Ref, Store
 from training.store.collector import MAX_CLOCK_DIFFERENCE
@@ -60,7 +63,26 @@ class RepairOperator(StageOperator):
         if not reason:
             raise AirflowSkipException("the ledger, the waiting metrics and MLflow's aliases show nothing to do")
         self.log.info("MLflow is compared with the ledger: %s", reason)
-        return super().execute(context)
+        with self._announcing(context):
+            return super().execute(context)
+
+    @waiting_for_database()
+    def resume(self, context: Context, event: dict[str, JsonValue], fingerprint: str) -> dict[str, JsonValue]:
+        """Continue after a deferral; as `execute`."""
+        with self._announcing(context):
+            return super().resume(context, event, fingerprint)
+
+    @contextmanager
+    def _announcing(self, context: Context) -> Iterator[None]:
+        """Announce what the comparison found, also where it failed for some models; what no channel takes fails this task."""
+        run_id, settings = _run_id(context), Settings.from_environment()
+        try:
+            yield
+        except Exception:
+            announce_findings(settings, run=run_id)
+            raise
+        if left := announce_findings(settings, run=run_id):
+            raise AirflowFailException(f"[registry.alias] no channel of `alerts` took this: {'; '.join(left)}")
 
     def resolved(self, context: Context) -> ResolvedRun:
         """Return a spec for the process's limits and resources: the same one for the whole run, also after a deferral."""
@@ -93,6 +115,7 @@ class RepairOperator(StageOperator):
 
     def _reason(self, context: Context, settings: Settings) -> str:
         """Return why MLflow has to be looked at, empty where it has not. Reads the ledger and the store; imports no MLflow."""
+        from training.registry.findings import Findings
         from training.registry.ledger import Ledger
 
         ledger, bucket = Ledger(settings.database_url), Store(settings.store_uri).bucket
@@ -110,7 +133,10 @@ class RepairOperator(StageOperator):
         done = _done_ref(settings).read()
         if retention is None or done is None or not is_within(datetime.fromisoformat(done.value["done_at"]), retention.every):
             return "the last whole comparison was not within the interval (retention every)"
-        return next((found for model in models if (found := other_aliases(settings.mlflow_uri, ledger, model))), "")
+        if due := Findings(settings.database_url).to_announce():
+            return f"an alert is due: {due[0].words}"
+        store = Store(settings.store_uri)
+        return next((found for model in models if (found := other_aliases(settings.mlflow_uri, ledger, store, model))), "")
 
     def _retention(self) -> Retention | None:
         from training.retention.settings import load_retention
@@ -157,35 +183,55 @@ def is_within(done_at: datetime, interval: timedelta) -> bool:
     return -MAX_CLOCK_DIFFERENCE <= datetime.now(UTC) - done_at < interval
 
 
-def other_aliases(mlflow_uri: str, ledger: Ledger, model: str) -> str:
+def other_aliases(mlflow_uri: str, ledger: Ledger, store: Store, model: str) -> str:
     """Return how MLflow's aliases of a model differ from the ledger, or that they could not be read; empty where they agree.
 
-    One GET of MLflow's REST API: MLflow's client takes seconds to import. An account that this request cannot use (a plugin for
-    authentication, a Secret that only stages have) is answered by a refusal, and then the stage process looks.
+    They agree where each names the version that has the weights of the ledger: its number as noted, its source, and what the store notes
+    of that. A few GETs of MLflow's REST API: MLflow's client takes seconds to import. An account that these requests cannot use (a plugin
+    for authentication, a Secret that only stages have) is answered by a refusal, and then the stage process looks.
     """
-    standing = ledger.standing(model)
-    holders = {alias: getattr(standing, alias) for alias in ALIASES}
-    expected = {alias: holder.version for alias, holder in holders.items() if holder is not None}
+    standing, places = ledger.standing(model), ledger.registrations(model)
     try:
-        found = {alias: version for alias, version in _aliases(mlflow_uri, model).items() if alias in ALIASES}
+        found = {alias: number for alias, number in _aliases(mlflow_uri, model).items() if alias in ALIASES}
+        for alias in ALIASES:
+            holder, number = getattr(standing, alias), found.get(alias)
+            place = None if holder is None else places.get(holder.weights_digest)
+            if (holder is None) != (number is None) or (holder is not None and (place is None or place.number != number)):
+                return f"the alias {alias} of {model} names version {number}, expected {place.number if place else 'another one or none'}"
+            if holder is not None and number is not None and place is not None:
+                source = _source(mlflow_uri, model, number)
+                facts = noted(store, source)
+                if model_id_of(source) != place.logged_model or facts is None or facts.weights_digest != holder.weights_digest:
+                    return f"version {number} of {model}, the {alias}, has other weights than the ledger says"
     except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError, AttributeError) as err:
         return f"the aliases of {model} cannot be read here ({type(err).__name__})"
-    return "" if found == expected else f"the aliases of {model} are {found}, expected {expected}"
+    return ""
 
 
-def _aliases(mlflow_uri: str, model: str, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    url = f"{mlflow_uri.rstrip('/')}/api/2.0/mlflow/registered-models/get?{urllib.parse.urlencode({'name': model})}"
+def _aliases(mlflow_uri: str, model: str) -> dict[str, str]:
+    body = _get(mlflow_uri, "registered-models/get", name=model)
+    return {} if body is None else {str(entry["alias"]): str(entry["version"]) for entry in body["registered_model"].get("aliases", [])}
+
+
+def _source(mlflow_uri: str, model: str, number: str) -> str:
+    """Return the source of a version; empty where MLflow has no such version."""
+    body = _get(mlflow_uri, "model-versions/get", name=model, version=number)
+    return "" if body is None else str(body["model_version"]["source"])
+
+
+def _get(mlflow_uri: str, path: str, environ: Mapping[str, str] = os.environ, **parameters: str) -> Any | None:
+    """Return MLflow's answer, None where what is asked for does not exist."""
+    url = f"{mlflow_uri.rstrip('/')}/api/2.0/mlflow/{path}?{urllib.parse.urlencode(parameters)}"
     if not url.startswith(("http://", "https://")):
         raise ValueError("MLflow is not behind HTTP")
     request = urllib.request.Request(url, headers=account_header(environ))  # noqa: S310 - scheme checked
     try:
         with urllib.request.urlopen(request, timeout=ALIAS_TIMEOUT_SECONDS) as answer:  # noqa: S310 - as above
-            body = json.load(answer)
+            return json.load(answer)
     except urllib.error.HTTPError as err:
         if err.code == 404 and json.load(err).get("error_code") == "RESOURCE_DOES_NOT_EXIST":
-            return {}
+            return None
         raise
-    return {str(entry["alias"]): str(entry["version"]) for entry in body["registered_model"].get("aliases", [])}
 
 
 def _done_ref(settings: Settings) -> Ref:

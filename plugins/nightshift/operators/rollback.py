@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
 from nightshift.operators.promotion import FollowOperator
+from nightshift.operators.registry_alerts import alerts_of
 from nightshift.settings import Settings
-from training.errors import DeniedError, SpecError
-from training.spec import load_spec
+from training.errors import DeniedError
 from training.spec.models import Alerts
 from training.spec.rules.names import ROLLBACK
 
@@ -39,21 +38,12 @@ class RollbackOperator(FollowOperator):
         conf = context["params"]
         self.model = str(conf["model"])
         ledger = Ledger(Settings.from_environment().database_url)
-        mark = f"{run.dag_id}/{run.run_id}"
-        self.alerts = _alerts_of(ledger.newest_first(self.model))
+        # Airflow gives a run's id again once the run is deleted. Its date stays through every clear.
+        mark = f"{run.dag_id}/{run.run_id}/{run.run_after.isoformat()}"
+        # A rollback needs no YAML.
+        _pipeline, self.alerts = alerts_of(ledger.newest_first(self.model), Settings.from_environment())
         by = getattr(run, "triggering_user_name", None) or "somebody in Airflow"
         try:
             return roll_back(ledger, self.model, by=by, reason=str(conf["reason"]), to=conf.get("version"), order=mark)
         except DeniedError as err:
             raise AirflowFailException(str(err)) from err
-
-
-def _alerts_of(newest_first: Iterable[Entry]) -> Alerts:
-    """Return the alert settings of the model's pipeline; none where its YAML is missing or invalid: a rollback needs no YAML."""
-    pipeline = next((str(entry.evidence["pipeline"]) for entry in newest_first if "pipeline" in entry.evidence), None)
-    if pipeline is None:
-        return Alerts()
-    try:
-        return load_spec(Settings.from_environment().pipelines_path / f"{pipeline}.yaml").alerts
-    except SpecError:
-        return Alerts()

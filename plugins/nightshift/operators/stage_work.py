@@ -48,7 +48,7 @@ class ChampionNight(TypedDict):
     age_days: float
     champion: float
     candidate: float | None
-    version: str
+    weights_digest: str
 
 
 def needs_of(stage: str, spec: PipelineSpec) -> dict[str, str]:
@@ -284,7 +284,7 @@ def nights_of(spec: PipelineSpec, settings: Settings) -> list[ChampionNight]:
                 "age_days": age.total_seconds() / 86_400,
                 "champion": float(value),
                 "candidate": float(candidate) if isinstance(candidate, int | float) else None,
-                "version": str(champion["version"]),
+                "weights_digest": str(champion["weights_digest"]),
             }
         )
     return found[::-1]

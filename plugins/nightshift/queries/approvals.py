@@ -21,7 +21,7 @@ from nightshift.settings import Settings
 from training.database import connect
 from training.database.pipeline_runs import config_of
 from training.errors import DeniedError, UnavailableError
-from training.registry.ledger import REQUEST, Entry, Ledger
+from training.registry.ledger import REQUEST, Entry, Ledger, name_of
 from training.spec.rules.names import APPROVAL_SUFFIX
 
 AnswerName = Literal["approve", "decline"]
@@ -34,7 +34,7 @@ def request_about(ledger: Ledger, model: str, wanted: str, may: May) -> Entry:
     """Return the newest request for approval of a version, open or not.
 
     Args:
-        wanted: number or semantic version.
+        wanted: semantic version, digest or number.
 
     Raises:
         DeniedError: `model.unknown`, `version.unknown`; `approval.none`, nobody was ever asked about it.
@@ -43,7 +43,7 @@ def request_about(ledger: Ledger, model: str, wanted: str, may: May) -> Entry:
     key = next((entry.key for entry in found.decisions if entry.outcome == REQUEST), None)
     request = None if key is None else ledger.decision(model, key)
     if request is None:
-        message = f"version {found.version} of {model} never waited for an approval"
+        message = f"version {found.semantic_version} of {model} never waited for an approval"
         raise DeniedError("approval.none", message, hint="awaiting_approval of GET /models/{model} lists the versions that wait")
     return request
 
@@ -69,7 +69,7 @@ def answer(ledger: Ledger, request: Entry, given: AnswerName, *, note: str, user
     ending = ledger.ending_of(request.model, request.key)
     if ending is not None:
         if (ending.outcome, ending.decided_by) != (OUTCOME_OF[given], name):
-            message = f"the request about version {request.version} of {request.model} is {ending.outcome} by {ending.decided_by}"
+            message = f"the request about version {name_of(request)} of {request.model} is {ending.outcome} by {ending.decided_by}"
             raise DeniedError("approval.ended", message, hint="the model's decisions have the reason")
         return _record(request, given, name, run=None)
     with create_session() as session:
@@ -77,17 +77,17 @@ def answer(ledger: Ledger, request: Entry, given: AnswerName, *, note: str, user
         detail = None if task is None else _locked(session, task)
         if task is None or detail is None or (task.state not in WAITING and not _is_by(detail, name, given)):
             if detail is not None and detail.response_received:
-                message = f"an answer about version {request.version} is being recorded"
+                message = f"an answer about version {name_of(request)} is being recorded"
                 raise UnavailableError(
                     "approval.not_asked", message, hint="repeat the request: it is asked again if that answer does not count"
                 )
-            message = f"the DAG {asking_dag(request)} has not asked about version {request.version} yet"
+            message = f"the DAG {asking_dag(request)} has not asked about version {name_of(request)} yet"
             raise UnavailableError("approval.not_asked", message, hint="repeat the request; see whether the DAG is paused")
         if not detail.response_received:
             _check_not_own(request, user)
             _respond(session, task, request, given, note=note, user=user)
         elif not _is_by(detail, name, given):
-            message = f"another user has answered about version {request.version} of {request.model}"
+            message = f"another user has answered about version {name_of(request)} of {request.model}"
             raise DeniedError("approval.ended", message, hint="the model's decisions have the reason")
         return _record(request, given, name, run=f"{task.dag_id}:{task.run_id}")
 
@@ -150,13 +150,13 @@ def _check_not_own(request: Entry, user: Any) -> None:
 
 
 def _own(request: Entry, name: str) -> DeniedError:
-    about = f"version {request.version} of {request.model}"
+    about = f"version {name_of(request)} of {request.model}"
     message = f"{name} started the run that made {about}, and may not answer about it (promote.approve_own is false)"
     return DeniedError("approval.self", message, hint="ask another approver")
 
 
 def _not_an_approver(request: Entry, name: str) -> DeniedError:
-    about = f"version {request.version} of {request.model}"
+    about = f"version {name_of(request)} of {request.model}"
     if name == request.evidence.get("triggered_by"):
         return _own(request, name)
     return DeniedError(
@@ -165,4 +165,4 @@ def _not_an_approver(request: Entry, name: str) -> DeniedError:
 
 
 def _record(request: Entry, given: AnswerName, name: str, *, run: str | None) -> ApprovalAnswer:
-    return ApprovalAnswer(model=request.model, version=request.version, request=request.key, answer=given, answered_by=name, run=run)
+    return ApprovalAnswer(model=request.model, version=name_of(request), request=request.key, answer=given, answered_by=name, run=run)

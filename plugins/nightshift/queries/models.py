@@ -8,7 +8,8 @@ from typing import Final
 
 from nightshift.queries.records import Decision, DecisionSummary, Holder, Model, ModelVersion, Reason
 from training.errors import DeniedError, shown
-from training.registry.ledger import AliasHolder, Entry, Ledger
+from training.registry.decisions import weights_named
+from training.registry.ledger import AliasHolder, Entry, Ledger, name_of
 
 HOLDER_FIELDS: Final = tuple(Holder.model_fields)
 May = Callable[[str], bool]
@@ -58,20 +59,28 @@ def decision(ledger: Ledger, name: str, key: str, may: May) -> Decision:
 
 
 def version(ledger: Ledger, name: str, wanted: str, may: May) -> ModelVersion:
-    """Return a version, by its number or its semantic version.
+    """Return a version, by its semantic version, its weights' digest, or its number in MLflow.
 
     Raises:
-        DeniedError: `model.unknown`; `version.unknown`.
+        DeniedError: `model.unknown`; `version.unknown`; `version.ambiguous`.
     """
-    about = [found for found in decisions(ledger, name, may) if wanted in (found.version, found.semantic_version)]
-    if not about:
-        raise DeniedError("version.unknown", f"nothing was decided about version {shown(wanted)} of {name}", hint="list the decisions")
-    standing, number = ledger.standing(name), about[0].version
-    seats = {"champion": standing.champion, "canary": standing.canary}
-    alias = next((alias for alias, holder in seats.items() if holder is not None and holder.version == number), None)
-    semantic = next((found.semantic_version for found in about if found.semantic_version), "")
+    if not _is_readable(ledger.pipelines_of(name), may):
+        raise unknown_model(name)
+    history = ledger.outline(name)
+    weights = weights_named(ledger, history, wanted, name)
+    about = [summary_of(entry) for entry in reversed(history) if entry.weights_digest == weights]
+    standing, place = ledger.standing(name), ledger.registrations(name).get(weights)
+    holders = {"champion": standing.champion, "canary": standing.canary}
+    alias = next((alias for alias, holder in holders.items() if holder is not None and holder.weights_digest == weights), None)
     return ModelVersion.model_validate(
-        {"model": name, "version": number, "semantic_version": semantic, "alias": alias, "decisions": about},
+        {
+            "model": name,
+            "version": about[0].version if place is None else place.number,
+            "semantic_version": about[0].semantic_version,
+            "weights_digest": weights,
+            "alias": alias,
+            "decisions": about,
+        },
     )
 
 
@@ -85,6 +94,7 @@ def summary_of(entry: Entry) -> DecisionSummary:
     return DecisionSummary(
         key=entry.key,
         model=entry.model,
+        weights_digest=entry.weights_digest,
         version=entry.version,
         semantic_version=entry.semantic_version,
         action=entry.action,
@@ -109,7 +119,7 @@ def _model(ledger: Ledger, name: str, pipelines: Sequence[str]) -> Model:
         champion=_holder(standing.champion),
         canary=_holder(standing.canary),
         revision=standing.revision,
-        awaiting_approval=[entry.version for entry in ledger.open_requests(name)],
+        awaiting_approval=[name_of(entry) for entry in ledger.open_requests(name)],
     )
 
 

@@ -132,7 +132,7 @@ class Model(Record):
     champion: Holder | None
     canary: Holder | None
     revision: int = Field(description="How often champion or canary have changed.")
-    awaiting_approval: list[str] = Field(description="Versions with an open request for approval.")
+    awaiting_approval: list[str] = Field(description="Semantic versions with an open request for approval.")
 
 
 class Reason(Record):
@@ -150,7 +150,8 @@ class DecisionSummary(Record):
 
     key: str
     model: str
-    version: str
+    weights_digest: str = Field(description="SHA-256 of the weights: what the decision is about.")
+    version: str = Field(description="Their number in MLflow when it was decided; it may stand for other weights today.")
     semantic_version: str
     action: str = Field(description="What moved: `promoted`, `canary`, `canary_ended`, `rolled_back`; `recorded`: nothing.")
     outcome: str
@@ -170,8 +171,9 @@ class ModelVersion(Record):
     """A version of a model."""
 
     model: str
-    version: str
+    version: str = Field(description="Its number in MLflow, as of the last comparison.")
     semantic_version: str
+    weights_digest: str = Field(description="SHA-256: what the version is.")
     alias: Literal["champion", "canary"] | None
     decisions: list[DecisionSummary] = Field(description="About this version, the newest first.")
 

@@ -21,11 +21,12 @@ def order_stage(ledger: Ledger, model: str, wanted: str, stage: StageName, may: 
     """Carry out what can be: an earlier champion becomes champion again, by a run of the DAG `rollback`; what is so already stays.
 
     Args:
-        wanted: number or semantic version.
+        wanted: semantic version, digest or number.
         reason: for those who read the ledger a year later.
 
     Raises:
-        DeniedError: `model.unknown`, `version.unknown`; `stage.approval`, it waits for a person; `stage.transition`, only gates can do it.
+        DeniedError: `model.unknown`, `version.unknown`, `version.ambiguous`; `stage.approval`, it waits for a person; `stage.transition`,
+            only gates can do it.
     """
     found = version(ledger, model, wanted, may)
     done = found.alias == stage or (stage == "archived" and found.alias is None)
@@ -33,23 +34,23 @@ def order_stage(ledger: Ledger, model: str, wanted: str, stage: StageName, may: 
         return StageOrder(model=model, version=found.version, stage=stage, is_done=True, run=None, run_state=None)
     if stage != "champion":
         raise _refused(found, stage, "a canary is made by the gates, and a version leaves its alias when another one takes it")
-    if any(entry.version == found.version for entry in ledger.open_requests(model)):
-        message = f"version {found.version} of {model} waits for an approval"
+    if any(entry.weights_digest == found.weights_digest for entry in ledger.open_requests(model)):
+        message = f"version {found.semantic_version} of {model} waits for an approval"
         raise DeniedError(
             "stage.approval", message, hint="answer it: PUT …/approval, `nightshift approve`, or Required actions of the .approval DAG"
         )
     if not any(decision.action in CHAMPIONS for decision in found.decisions):
         raise _refused(found, stage, "it was never champion, and a rollback goes around no gate")
     # The same order is one run for as long as nothing else moves the model; that begins again where it failed.
-    order = sha256_hex(canonical_json([model, found.version, ledger.standing(model).revision]))
+    order = sha256_hex(canonical_json([model, found.weights_digest, ledger.standing(model).revision]))
     run_id = f"api__{order[:32]}"
-    state = start_rollback(run_id, model=model, version=found.version, reason=reason, by=by)
+    state = start_rollback(run_id, model=model, version=found.weights_digest, reason=reason, by=by)
     return StageOrder(model=model, version=found.version, stage=stage, is_done=False, run=f"rollback:{run_id}", run_state=state)
 
 
 def _refused(found: ModelVersion, stage: str, why: str) -> DeniedError:
     last = found.decisions[0]
-    message = f"version {found.version} of {found.model} ({last.outcome}) cannot be made {stage}: {why}"
+    message = f"version {found.semantic_version} of {found.model} ({last.outcome}) cannot be made {stage}: {why}"
     if stage == "archived":
         return DeniedError("stage.transition", message, hint="make another version champion: it takes the alias from this one")
     return DeniedError("stage.transition", message, hint="train and evaluate it again: a run's gates decide")

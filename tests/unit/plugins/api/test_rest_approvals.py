@@ -92,7 +92,7 @@ def test_an_answer_is_airflows_own_record_and_wakes_the_task(waiting: Seeded, an
     assert given.status_code == 202, given.text
     assert given.json() == {
         "model": MODEL,
-        "version": "3",
+        "version": "1.3.0",
         "request": request().key,
         "answer": answer,
         "answered_by": "bob",
@@ -103,7 +103,7 @@ def test_an_answer_is_airflows_own_record_and_wakes_the_task(waiting: Seeded, an
     assert task.hitl_detail.responded_by == {"id": "bob", "name": "bob"}
     assert task.state == TaskInstanceState.SCHEDULED
     # The run judges and records it; the request is open until then.
-    assert waiting.get(f"/models/{MODEL}").json()["awaiting_approval"] == ["3"]
+    assert waiting.get(f"/models/{MODEL}").json()["awaiting_approval"] == ["1.3.0"]
 
 
 def test_the_same_answer_twice_is_one_and_another_is_refused(waiting: Seeded) -> None:
@@ -191,7 +191,7 @@ def test_the_command_answers_by_the_same_route(
         monkeypatch.setenv("NIGHTSHIFT_SERVER", server.url)
         monkeypatch.setenv("NIGHTSHIFT_TOKEN", token("bob", "user"))
         assert main(["decline", MODEL, "1.3.0", "--note", "too slow"]) == 0
-        assert capsys.readouterr().out == f"{MODEL} 3: decline by bob; {MODEL}.approval:asked records it\n"
+        assert capsys.readouterr().out == f"{MODEL} 1.3.0: decline by bob; {MODEL}.approval:asked records it\n"
         answer_request(Ledger(), request(), "declined", by="bob", words="declined by bob: too slow")
         assert main(["decline", MODEL, "3", "--wait", "--json"]) == 0
         assert main(["approve", MODEL, "3"]) == 77
@@ -236,4 +236,4 @@ def test_a_command_that_waited_fails_where_the_request_ended_otherwise(
         assert main(["approve", MODEL, "3", "--wait"]) == 77
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert f"[approval.ended] the request about version 3 of {MODEL} is {outcome} by {by}" in printed.err
+    assert f"[approval.ended] the request about version 1.3.0 of {MODEL} is {outcome} by {by}" in printed.err

@@ -88,7 +88,7 @@ def test_runs_are_listed_once_each_in_pages_from_the_newest(seeded: Seeded) -> N
 def test_models_show_standing_decisions_and_evidence(seeded: Seeded) -> None:
     assert [each["name"] for each in seeded.get("/models").json()["items"]] == sorted(PIPELINES)
     model = seeded.get("/models/search_ranking").json()
-    assert (model["champion"]["version"], model["canary"], model["awaiting_approval"]) == ("1", None, ["3"])
+    assert (model["champion"]["version"], model["canary"], model["awaiting_approval"]) == ("1", None, ["1.3.0"])
     decisions = seeded.get("/models/search_ranking/decisions").json()["items"]
     assert [(each["version"], each["outcome"]) for each in decisions] == [("3", "needs_approval"), ("2", "rejected"), ("1", "accepted")]
     assert "evidence" not in decisions[0]

@@ -39,7 +39,7 @@ def test_an_earlier_champion_is_champion_again_by_one_run_of_the_dag_rollback(re
     (run,) = rollback_runs()
     assert first.json()["run"] == f"rollback:{run.run_id}"
     assert (first.json()["is_done"], first.json()["run_state"]) == (False, "queued")
-    assert run.conf == {"model": "search_ranking", "version": "1", "reason": ORDER["reason"]}
+    assert run.conf == {"model": "search_ranking", "version": "1" * 64, "reason": ORDER["reason"]}
     assert run.triggering_user_name == "bob"
     # The order alone moves nothing: the run does.
     assert replaced.get("/models/search_ranking").json()["champion"]["version"] == "4"

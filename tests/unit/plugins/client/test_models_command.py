@@ -44,7 +44,7 @@ def test_show_without_a_model_is_the_standing_of_each(server: Server, capsys: py
     assert main(["show"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if not line.startswith(" ")] == ["flight_delay", "search_ranking"]
-    assert "  waits for an approval: version 3" in lines
+    assert "  waits for an approval: version 1.3.0" in lines
 
 
 def test_show_for_programs_has_the_evidence_of_every_decision(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,7 +62,7 @@ def test_a_rollback_without_a_version_orders_the_champion_before_this_one(
     assert main(["rollback", MODEL, "--reason", "complaints", "--yes"]) == 0
     assert capsys.readouterr().out.endswith("(queued) makes version 1 champion\n")
     (run,) = orders()
-    assert run.conf == {"model": MODEL, "version": "1", "reason": "complaints"}
+    assert run.conf == {"model": MODEL, "version": "1" * 64, "reason": "complaints"}
     assert run.triggering_user_name == "olga"
 
 

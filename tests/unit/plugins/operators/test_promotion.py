@@ -11,20 +11,24 @@ from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from nightshift.airflow_ext.assets import DECISIONS, model_asset
-from nightshift.operators import promotion, rollback
+from nightshift.operators import promotion
 from nightshift.operators.expiry import ExpireOperator
 from nightshift.operators.promotion import PromoteOperator
+from nightshift.operators.registry_alerts import alerts_of
 from nightshift.operators.resolve_canary import ResolveCanary
 from nightshift.operators.rollback import RollbackOperator
+from nightshift.operators.stage import StageOperator
 from nightshift.resolved_run import check_settled, settle
 from nightshift.settings import Settings
-from training.contracts import ContractError, RunIdentity, StageResult
+from nightshift.work import Work
+from training.contracts import ContractError, RunIdentity, StageResult, sha256_hex
 from training.registry.decisions import record_candidate
 from training.registry.ledger import AliasHolder, Entry, Ledger
 from training.runtime.provenance import CHECKOUT
 from training.spec import freeze, load_spec, resolve_uris
 from training.spec.models import Alerts
 from training.store import Store
+from training.store.addresses import StageAddress
 
 MODEL = "search_ranking"
 RUN = RunIdentity(dag_id=MODEL, run_id="r1", task_id="promote")
@@ -155,6 +159,29 @@ def test_a_forged_spec_decides_nothing(settings: Settings) -> None:
     check_settled({"ti": ti}, settings)
 
 
+def test_a_decision_that_only_the_store_has_is_made_again_in_a_restored_ledger(
+    settings: Settings, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A night was promoted between the backup of the database and that of the store."""
+    store = Store(settings.store_uri)
+    monkeypatch.setattr(StageOperator, "work", lambda *_rest, nonce: Work(fingerprint=sha256_hex(nonce.encode()), inputs={}, parameters={}))
+    resolved: Any = SimpleNamespace(store=store, spec=SimpleNamespace(name=MODEL))
+    context: Any = {"dag_run": SimpleNamespace(triggering_user_name="ann")}
+
+    def fingerprint() -> str:
+        return PromoteOperator(task_id="promote", model=MODEL, alerts=Alerts()).work(context, resolved, settings, nonce="").fingerprint
+
+    first = fingerprint()
+    entry = candidate(ledger, 1)
+    uri, manifest = store.manifests.put_files("decision", {}, {})
+    scalars = {"model": MODEL, "key": entry.key, "decision": "accepted", "action": "promoted"}
+    found = replace(result("accepted", "promoted"), fingerprint=first, artifact_uri=uri, digest=manifest.digest)
+    monkeypatch.setattr(StageAddress, "result", lambda address: replace(found, scalars=scalars) if first in address.uri else None)
+    assert fingerprint() == first
+    scalars["key"] = "of a decision that is not in this ledger"
+    assert fingerprint() == sha256_hex(entry.key.encode())
+
+
 def candidate(ledger: Ledger, number: int, outcome: str = "accepted", **more: Any) -> Entry:
     holder = AliasHolder(version=str(number), weights_digest=f"w{number}", model_uri="u", as_of="2026-02-01", bounds={})
     evidence = {
@@ -167,8 +194,8 @@ def candidate(ledger: Ledger, number: int, outcome: str = "accepted", **more: An
     return record_candidate(ledger, holder, model=MODEL, outcome=outcome, reasons=[], evidence=evidence, decided_by="night")
 
 
-def rollback_context(version: str | None = None, run_id: str = "r1") -> Any:
-    run = SimpleNamespace(dag_id="rollback", run_id=run_id, triggering_user_name="ann")
+def rollback_context(version: str | None = None, run_id: str = "r1", day: int = 1) -> Any:
+    run = SimpleNamespace(dag_id="rollback", run_id=run_id, run_after=datetime(2026, 2, day, tzinfo=UTC), triggering_user_name="ann")
     return {"dag_run": run, "params": {"model": MODEL, "version": version, "reason": "complaints"}}
 
 
@@ -182,7 +209,8 @@ def test_a_rollback_is_the_triggers_and_happens_once_per_run(ledger: Ledger) -> 
     champion = ledger.standing(MODEL).champion
     assert champion is not None
     assert champion.version == "2"
-    assert RollbackOperator(task_id="rollback").decision(rollback_context(run_id="r2")).version == "1"
+    # A run that was deleted, and triggered again by the same id, is another order.
+    assert RollbackOperator(task_id="rollback").decision(rollback_context(day=2)).version == "1"
 
 
 def test_a_rollback_to_nowhere_is_an_error_that_is_not_tried_again(ledger: Ledger) -> None:
@@ -195,9 +223,11 @@ def test_a_rollback_to_nowhere_is_an_error_that_is_not_tried_again(ledger: Ledge
 
 def test_a_rollback_tells_those_whom_the_pipeline_tells(ledger: Ledger) -> None:
     candidate(ledger, 1, pipeline=MODEL)
-    assert rollback._alerts_of(ledger.newest_first(MODEL)) == load_spec(CHECKOUT / "dags" / "pipelines" / f"{MODEL}.yaml").alerts
+    settings = Settings.from_environment()
+    expected = load_spec(CHECKOUT / "dags" / "pipelines" / f"{MODEL}.yaml").alerts
+    assert alerts_of(ledger.newest_first(MODEL), settings) == (MODEL, expected)
     candidate(ledger, 2, pipeline="gone")
-    assert rollback._alerts_of(ledger.newest_first(MODEL)) == Alerts()
+    assert alerts_of(ledger.newest_first(MODEL), settings) == ("gone", Alerts())
 
 
 def test_a_canary_run_without_a_canary_is_skipped(ledger: Ledger, execute: Any) -> None:

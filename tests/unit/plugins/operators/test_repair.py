@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -22,7 +23,9 @@ from nightshift.operators.stage import StageFailedError, StageOperator
 from nightshift.settings import Settings
 from tests.unit.training.registry.scenes import decide_on
 from training.contracts import RunIdentity, StageRequest, StageResult
+from training.registry.findings import Findings
 from training.registry.ledger import Ledger
+from training.registry.registered import Noted, Registration, forget_note, note
 from training.runtime.provenance import CHECKOUT
 from training.spec import freeze, load_spec, resolve_uris
 from training.store import Store
@@ -34,14 +37,20 @@ class Registry(BaseHTTPRequestHandler):
     """Answers as MLflow's REST API does for registered models; asks for an account."""
 
     aliases: ClassVar[dict[str, dict[str, str]]] = {}
+    sources: ClassVar[dict[str, str]] = {}
+    """`<model>/<number>` to the source of the version."""
     account = "Basic YWRtaW46c2VjcmV0"
 
     def do_GET(self) -> None:
-        name = parse_qs(urlsplit(self.path).query)["name"][0]
+        asked = {key: values[0] for key, values in parse_qs(urlsplit(self.path).query).items()}
+        name = asked["name"]
+        source = self.sources.get(f"{name}/{asked.get('version')}")
         if self.headers["Authorization"] != self.account:
             status, body = 401, {"error_code": "UNAUTHENTICATED"}
-        elif name not in self.aliases:
+        elif name not in self.aliases or ("version" in asked and source is None):
             status, body = 404, {"error_code": "RESOURCE_DOES_NOT_EXIST"}
+        elif source is not None:
+            status, body = 200, {"model_version": {"name": name, "version": asked["version"], "source": source}}
         else:
             found = [{"alias": alias, "version": version} for alias, version in self.aliases[name].items()]
             status, body = 200, {"registered_model": {"name": name, **({"aliases": found} if found else {})}}
@@ -60,6 +69,7 @@ def registry(installation: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[di
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     monkeypatch.setattr(Registry, "aliases", {})
+    monkeypatch.setattr(Registry, "sources", {})
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{server.server_port}")
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "admin")
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "secret")
@@ -81,6 +91,10 @@ def quiet(registry: dict[str, dict[str, str]], store: Store, spec_uri: str) -> L
     for model in ("a", "b"):
         decide_on(ledger, 1, model=model, evidence={"spec_uri": spec_uri, "pipeline": "p"})
         registry[model] = {"champion": "1", "of a user": "7"}
+        logged = "m-" + (model * 32)
+        note(store, logged, Noted(weights_digest="w1", artifact_digest="f" * 64))
+        ledger.note_registration(model, "w1", Registration(number="1", logged_model=logged, artifact_digest="f" * 64))
+        Registry.sources[f"{model}/1"] = f"models:/{logged}"
     ledger.mark_told([entry.number for entry in ledger.pending()])
     store.ref(DONE_REF).move({"done_at": datetime.now(UTC).isoformat()}, expected=0)
     return ledger
@@ -135,6 +149,22 @@ def alias(ledger: Ledger, store: Store, registry: dict[str, dict[str, str]], pat
     registry["b"]["champion"] = "2"
 
 
+def numbered_again(ledger: Ledger, store: Store, registry: dict[str, dict[str, str]], patch: pytest.MonkeyPatch) -> None:
+    """The registered model was deleted: number 1 is another version now, and the alias on it."""
+    patch.setitem(Registry.sources, "b/1", "models:/m-" + "0" * 32)
+
+
+def other_note(ledger: Ledger, store: Store, registry: dict[str, dict[str, str]], patch: pytest.MonkeyPatch) -> None:
+    logged = "m-" + "b" * 32
+    forget_note(store, logged)
+    note(store, logged, Noted(weights_digest="w2", artifact_digest="f" * 64))
+
+
+def alert(ledger: Ledger, store: Store, registry: dict[str, dict[str, str]], patch: pytest.MonkeyPatch) -> None:
+    findings = Findings(ledger.database_url)
+    findings.see("b", "champion", "former_champion", served="w2", words="it serves w2", now=datetime.now(UTC))
+
+
 def lost_alias(ledger: Ledger, store: Store, registry: dict[str, dict[str, str]], patch: pytest.MonkeyPatch) -> None:
     del registry["a"]
 
@@ -162,8 +192,11 @@ def no_http(ledger: Ledger, store: Store, registry: dict[str, dict[str, str]], p
         (no_http, "cannot be read here"),
         (outbox, "the outbox has entries of b"),
         (metrics, "metrics wait"),
-        (alias, "aliases of b are"),
-        (lost_alias, "aliases of a are"),
+        (alias, "the alias champion of b names version 2, expected 1"),
+        (lost_alias, "the alias champion of a names version None, expected 1"),
+        (numbered_again, "version 1 of b, the champion, has other weights than the ledger says"),
+        (other_note, "version 1 of b, the champion, has other weights than the ledger says"),
+        (alert, "an alert is due: it serves w2"),
         (account, "cannot be read here"),
         (interval, "retention every"),
     ],
@@ -181,7 +214,9 @@ def test_one_process_is_started_for_all_models_where_anything_is_open(
     change(quiet, store, registry, monkeypatch)
     task = RepairOperator(task_id="repair")
     assert reason in task._reason(context(), Settings.from_environment())
-    execute(task, context())
+    # What no channel takes fails the task.
+    with nullcontext() if change is not alert else pytest.raises(AirflowFailException, match="it serves w2"):
+        execute(task, context())
     assert started == ["promote"]
 
 
@@ -269,3 +304,36 @@ def test_task_that_failed_for_one_model_says_which_and_why(
         StageFailedError, match=r"registry\.repair.*1 of 2 models failed: a: \[mlflow\.unavailable\].*1 more.*not checked: b"
     ):
         execute(RepairOperator(task_id="repair"), context())
+
+
+def test_what_was_found_about_an_alias_is_sent_by_the_settings_of_the_pipeline_whatever_it_subscribes_to(
+    quiet: Ledger, started: list[str], execute: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[dict[str, Any]] = []
+    monkeypatch.setattr("nightshift.airflow_ext.alerts.send", lambda event, webhook: sent.append({**event, "to": webhook}) or True)
+    assert "registry" not in load_spec(CHECKOUT / "dags" / "pipelines" / "search_ranking.yaml").alerts.on
+    decide_on(quiet, 2, "rejected", model="b", evidence={"pipeline": "search_ranking"})
+    findings = Findings(quiet.database_url)
+    findings.see("b", "champion", "former_champion", served="w2", words="it serves w2", now=datetime.now(UTC))
+    for _ in range(2):
+        # Once an hour while it lasts.
+        execute(RepairOperator(task_id="repair"), context())
+    named = [(event["event"], event["pipeline"], event["model"], event["reason"], event["to"]) for event in sent]
+    assert named == [("registry", "search_ranking", "b", "it serves w2", "${ALERTS_URI}")] * 2
+    assert findings.to_announce()[0].announced_at is not None
+
+
+def test_an_alert_goes_out_also_where_the_comparison_fails_for_another_model(
+    quiet: Ledger, execute: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    announced: list[str] = []
+    monkeypatch.setattr("nightshift.operators.repair.announce_findings", lambda settings, run: announced.append(run) or [])
+
+    def failing(task: StageOperator, context: Any) -> dict[str, Any]:
+        raise StageFailedError("a failed")
+
+    monkeypatch.setattr(StageOperator, "execute", failing)
+    quiet.add_note("a")
+    with pytest.raises(StageFailedError, match="a failed"):
+        execute(RepairOperator(task_id="repair"), context())
+    assert announced == ["r1"]

@@ -263,7 +263,7 @@ def test_the_spec_that_a_run_froze_is_the_spec_of_all_its_stages(ask: WorkOf, st
 def test_nights_are_what_later_evaluations_said_of_a_champion_and_no_answer_to_a_request(installation: Path) -> None:
     settings = Settings.from_environment()
     ledger = Ledger(settings.database_url)
-    champion = {"as_of": "2026-02-01T02:00:00+00:00", "version": "1"}
+    champion = {"as_of": "2026-02-01T02:00:00+00:00", "version": "1", "weights_digest": "w1"}
     evidence = {
         "as_of": "2026-02-03T14:00:00+00:00",
         "champion": champion,
@@ -273,6 +273,7 @@ def test_nights_are_what_later_evaluations_said_of_a_champion_and_no_answer_to_a
     asked = Entry(
         model="search_ranking",
         key="a",
+        weights_digest="w2",
         version="2",
         action="recorded",
         outcome="needs_approval",
@@ -284,7 +285,9 @@ def test_nights_are_what_later_evaluations_said_of_a_champion_and_no_answer_to_a
     ledger.record(replace(asked, key="b", outcome="declined", request_key="a"))
     ledger.record(replace(asked, key="c", outcome="rejected", evidence={**evidence, "champion_metrics": {"ndcg@10": "nan"}}))
     ledger.record(replace(asked, key="d", outcome="rejected", evidence={**evidence, "champion": None}))
-    assert stage_work.nights_of(load_spec(SPEC_PATH), settings) == [{"age_days": 2.5, "champion": 0.6, "candidate": 0.61, "version": "1"}]
+    assert stage_work.nights_of(load_spec(SPEC_PATH), settings) == [
+        {"age_days": 2.5, "champion": 0.6, "candidate": 0.61, "weights_digest": "w1"}
+    ]
 
 
 def test_canary_stage_is_given_the_instant_from_which_its_verdict_counts(ask: WorkOf) -> None:

@@ -64,6 +64,7 @@ def test_a_model_is_of_the_pipelines_of_its_evidence(empty_database: str) -> Non
         entry = Entry(
             model="m",
             key=decision_key("m", str(number)),
+            weights_digest=f"w{number}",
             version=str(number),
             action="recorded",
             outcome="rejected",

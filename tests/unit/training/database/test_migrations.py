@@ -16,7 +16,6 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from training.database import Base, connect
 from training.database.connect import MIGRATIONS, _open
-from training.registry.decisions import champions, find_version, roll_back
 from training.registry.ledger import AliasHolder, Ledger
 
 BOUNDS = {"test": ["2013-01-05T00:00:00+00:00", "2013-01-06T00:00:00+00:00"]}
@@ -82,22 +81,18 @@ def test_a_ledger_of_before_canaries_keeps_its_champion_and_its_decisions(empty_
         ("3", "accepted", "", None),
     ]
     assert history[0].evidence["metrics"] == {"auc": 0.7}
+    assert [entry.weights_digest for entry in history] == ["w1", "w2", "w3"]
     assert ledger.pending() == []
 
 
-def test_a_ledger_of_before_canaries_can_be_rolled_back(empty_database: str) -> None:
-    ledger = migrated(empty_database)
-    assert [entry.version for entry in champions(ledger.outline("m"))] == ["1", "3"]
-    assert find_version(ledger, ledger.outline("m"), "2", "m").weights_digest == "w2"
-    kept = roll_back(ledger, "m", by="ada", reason="late flights")
-    champion = ledger.standing("m").champion
-    assert champion is not None
-    assert (kept.version, champion.version, champion.weights_digest, champion.model_uri) == ("1", "1", "w1", "u1")
-    assert ledger.standing("m").revision == 3
-
-
 @pytest.mark.parametrize(
-    "statement", ["UPDATE ledger_decision SET decided_by = 'eve'", "DELETE FROM ledger_decision", "TRUNCATE ledger_decision"]
+    "statement",
+    [
+        "UPDATE ledger_decision SET decided_by = 'eve'",
+        "UPDATE ledger_decision SET weights_digest = 'w9'",
+        "DELETE FROM ledger_decision",
+        "TRUNCATE ledger_decision",
+    ],
 )
 def test_the_database_refuses_to_change_or_delete_a_decision(empty_database: str, statement: str) -> None:
     if statement.startswith("TRUNCATE") and empty_database.startswith("sqlite"):
@@ -126,8 +121,9 @@ def test_the_database_refuses_a_second_ending_a_second_winner_and_a_second_row_o
     engine = connect(empty_database)
 
     def add(key: str) -> None:
-        row = {"model": "m", "decision_key": key, "version": "9", "action": "recorded", "outcome": "declined", "decided_by": "x"}
-        insert(engine, "ledger_decision", **{**row, **promise}, reasons=[], evidence={}, decided_at="2026-01-01 00:00:00+00:00")
+        row = {"model": "m", "decision_key": key, "version": "9", "weights_digest": "w9", "action": "recorded", "outcome": "declined"}
+        row |= {"decided_by": "x", **promise}
+        insert(engine, "ledger_decision", **row, reasons=[], evidence={}, decided_at="2026-01-01 00:00:00+00:00")
 
     if "decision_key" not in promise:
         add("k8")

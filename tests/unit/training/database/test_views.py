@@ -19,7 +19,6 @@ from tests.databases import new_database
 from tests.unit.training.registry.scenes import decide_on
 from training.database import connect
 from training.database.connect import MIGRATIONS
-from training.database.pipeline_runs import SettledRun, record_queued, record_run
 from training.database.schema import DatasetVersion, LedgerDecision, ModelStanding, ModelVersion
 from training.registry.decisions import answer_request, roll_back, settle_canary
 from training.registry.ledger import Ledger
@@ -46,6 +45,7 @@ def decision(model: str, version: str, action: str, outcome: str, by: str, *, se
     return LedgerDecision(
         model=model,
         decision_key=f"{version}-{action}-{by}",
+        weights_digest=f"w{version}",
         version=version,
         action=action,
         outcome=outcome,
@@ -94,7 +94,7 @@ def test_the_stage_of_a_version_follows_the_standing_and_its_past(empty_database
         decision("m", "5", "canary", "accepted", "night-5"),
         decision("m", "1", "rolled_back", "rolled_back", "ada"),
         decision("other", "1", "recorded", "rejected", "night-6"),
-        ModelStanding(model="m", champion={"version": "1"}, canary={"version": "5"}, revision=6),
+        ModelStanding(model="m", champion={"weights_digest": "w1"}, canary={"weights_digest": "w5"}, revision=6),
     )
     found = read(engine, "SELECT model_name, version, stage, last_outcome, promoted_by FROM bi_model_version ORDER BY 1, 2")
     assert found == [
@@ -136,13 +136,13 @@ def test_a_version_has_the_record_of_its_own_model_and_one_of_before_semantic_ve
     made: dict[str, Any] = {"input_schema": {}, "output_schema": {}, "recipe_digest": "r", "snapshot_digest": "d", "code_version": "c"}
     add(
         engine,
-        ModelVersion(model="m", weights_digest="w", semantic_version="1.1.0", framework="torch", created_at=NOW, **made),
-        ModelVersion(model="n", weights_digest="w", semantic_version="1.1.0", framework="xgboost", created_at=NOW, **made),
+        ModelVersion(model="m", weights_digest="w1", semantic_version="1.1.0", framework="torch", created_at=NOW, **made),
+        ModelVersion(model="n", weights_digest="w1", semantic_version="1.1.0", framework="xgboost", created_at=NOW, **made),
         decision("m", "1", "promoted", "accepted", "a"),
         decision("m", "2", "promoted", "accepted", "b", semantic=""),
     )
     wanted = "SELECT version, framework, weights_digest FROM bi_model_version ORDER BY version"
-    assert read(engine, wanted) == [("1", "torch", "w"), ("2", None, None)]
+    assert read(engine, wanted) == [("1", "torch", "w1"), ("2", None, "w2")]
 
 
 @pytest.mark.parametrize("view", VIEWS)
@@ -167,15 +167,6 @@ def test_the_page_lists_the_columns_of_each_view_and_its_queries_run(empty_datab
         read(engine, query)
 
 
-def test_a_downgrade_removes_the_views(empty_database: str) -> None:
-    engine, config = connect(empty_database), Config()
-    config.set_main_option("script_location", str(MIGRATIONS))
-    with engine.begin() as connection:
-        config.attributes["connection"] = connection
-        command.downgrade(config, "0006")
-    assert inspect(engine).get_view_names() == []
-
-
 def test_a_role_that_may_read_a_view_may_read_it_after_the_upgrade(postgres: str) -> None:
     engine, config = create_engine(new_database(postgres, f"n{uuid.uuid4().hex[:12]}")), Config()
     config.set_main_option("script_location", str(MIGRATIONS))
@@ -187,24 +178,3 @@ def test_a_role_that_may_read_a_view_may_read_it_after_the_upgrade(postgres: str
     granted = "SELECT COUNT(*) FROM information_schema.role_table_grants WHERE table_name = 'bi_model_version' AND grantee = 'PUBLIC'"
     assert read(engine, granted) == [(1,)]
     engine.dispose()
-
-
-def test_a_downgrade_of_one_release_leaves_the_view_that_it_had(empty_database: str) -> None:
-    engine, config = connect(empty_database), Config()
-    config.set_main_option("script_location", str(MIGRATIONS))
-    with engine.begin() as connection:
-        config.attributes["connection"] = connection
-        command.downgrade(config, "0009")
-    assert "notes" not in {column["name"] for column in inspect(engine).get_columns("bi_model_version")}
-
-
-def test_a_downgrade_leaves_no_run_without_a_time(empty_database: str) -> None:
-    engine, config = connect(empty_database), Config()
-    record_queued(engine, "p", "waits", {})
-    record_run(engine, SettledRun(run_id="begun", as_of=NOW, **SETTLED))
-    config.set_main_option("script_location", str(MIGRATIONS))
-    with engine.begin() as connection:
-        config.attributes["connection"] = connection
-        command.downgrade(config, "0010")
-    assert read(engine, "SELECT run_id, state FROM bi_runs") == [("p:begun", "running")]
-    assert "created_by" not in {column["name"] for column in inspect(engine).get_columns("bi_pipelines")}

@@ -16,7 +16,7 @@ from training.spec.models import Costs
 
 NAN = float("nan")
 COSTS = Costs(run=200)
-FALLING = [Night(age_days=day, champion=0.7 - 0.002 * day, version="1") for day in range(1, 15)]
+FALLING = [Night(age_days=day, champion=0.7 - 0.002 * day, weights_digest="w1") for day in range(1, 15)]
 """AUC falls by exactly 0.002 a day."""
 
 
@@ -73,7 +73,7 @@ def test_nights_without_a_number_are_left_out() -> None:
 
 
 def test_runs_each_with_another_champion_give_no_advice() -> None:
-    assert decay("auc", [Night(age_days=1, champion=0.7 - 0.01 * day, version=str(day)) for day in range(30)]) is None
+    assert decay("auc", [Night(age_days=1, champion=0.7 - 0.01 * day, weights_digest=str(day)) for day in range(30)]) is None
 
 
 def test_nights_without_decay_say_that_more_money_buys_nothing() -> None:
@@ -107,15 +107,15 @@ def test_decay_and_its_interval_are_scipys(seed: int) -> None:
 
 
 def test_one_odd_night_hardly_matters() -> None:
-    odd = [*FALLING[:-1], Night(age_days=14, champion=0.1, version="1")]
+    odd = [*FALLING[:-1], Night(age_days=14, champion=0.1, weights_digest="w1")]
     found = decay("auc", odd)
     assert found is not None
     assert found.per_day == pytest.approx(0.002, rel=0.01)
 
 
 def test_champions_are_compared_with_themselves_alone() -> None:
-    first = [Night(age_days=day, champion=0.70 - 0.002 * day, version="1") for day in range(1, 8)]
-    second = [Night(age_days=day, champion=0.90 - 0.002 * day, version="2") for day in range(5, 12)]
+    first = [Night(age_days=day, champion=0.70 - 0.002 * day, weights_digest="w1") for day in range(1, 8)]
+    second = [Night(age_days=day, champion=0.90 - 0.002 * day, weights_digest="w2") for day in range(5, 12)]
     found = decay("auc", [*first, *second])
     assert found is not None
     assert (found.per_day, found.low, found.high) == pytest.approx((0.002, 0.002, 0.002))
@@ -125,7 +125,7 @@ def test_champions_are_compared_with_themselves_alone() -> None:
 def test_hard_and_easy_nights_cancel_against_each_nights_own_candidate() -> None:
     swing = [0.05 * np.sin(day) for day in range(1, 15)]
     nights = [
-        Night(age_days=day, champion=0.7 + swing[day - 1] - 0.002 * day, candidate=0.7 + swing[day - 1], version="1")
+        Night(age_days=day, champion=0.7 + swing[day - 1] - 0.002 * day, candidate=0.7 + swing[day - 1], weights_digest="w1")
         for day in range(1, 15)
     ]
     found = decay("auc", nights)
@@ -142,7 +142,7 @@ def test_interval_holds_the_true_decay_in_nineteen_of_twenty_histories() -> None
     hits = 0
     for _ in range(400):
         nights = [
-            Night(age_days=age, champion=0.7 - 0.001 * age + generator.normal(scale=0.003), version=version)
+            Night(age_days=age, champion=0.7 - 0.001 * age + generator.normal(scale=0.003), weights_digest=version)
             for version, size in (("1", 8), ("2", 6), ("3", 5))
             for age in range(1, size + 1)
         ]

@@ -28,7 +28,7 @@ from training.models.predictor import Predictor, load_predictor
 from training.models.ranker.family import RankerSettings
 from training.models.ranker.module import FAMILY as RANKER
 from training.models.torch_family import Architecture
-from training.registry.mlflow_versions import Registered
+from training.registry.registered import Registration
 from training.stages import evaluate
 
 pytestmark = pytest.mark.slow
@@ -49,7 +49,10 @@ def _nobody_else(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
         patch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path_factory.mktemp('database')}/nightshift.db")
         patch.setattr("training.engine.tracking.CLOSE_SECONDS", 0.5)
-        patch.setattr("training.registry.mlflow_versions.register_candidate", lambda *_args, **_named: Registered("7", "f" * 64))
+        patch.setattr(
+            "training.registry.mlflow_versions.register_candidate",
+            lambda *_args, **_named: Registration(number="7", logged_model="m-7", artifact_digest="f" * 64),
+        )
         patch.setattr(latency, "measure", lambda *_args, **_named: None)
         yield
 

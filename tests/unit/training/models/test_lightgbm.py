@@ -20,7 +20,7 @@ from training.errors import DataError, PreemptedError  # noqa: E402
 from training.models.base import FitResult, load_family  # noqa: E402
 from training.models.lightgbm.family import LightgbmSettings  # noqa: E402
 from training.models.predictor import load_predictor  # noqa: E402
-from training.registry.mlflow_versions import Registered  # noqa: E402
+from training.registry.registered import Registration  # noqa: E402
 
 TASKS = ["binary", "multiclass", "regression", "ranking"]
 SMALL = {"min_data_in_leaf": 5, "num_leaves": 7}
@@ -164,7 +164,10 @@ def test_a_night_with_lightgbm_ends_with_a_model_that_scores_raw_rows(tmp_path: 
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     monkeypatch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path}/nightshift.db")
     monkeypatch.setattr("training.engine.tracking.CLOSE_SECONDS", 0.5)
-    monkeypatch.setattr("training.registry.mlflow_versions.register_candidate", lambda *_args, **_named: Registered("7", "f" * 64))
+    monkeypatch.setattr(
+        "training.registry.mlflow_versions.register_candidate",
+        lambda *_args, **_named: Registration(number="7", logged_model="m-7", artifact_digest="f" * 64),
+    )
     monkeypatch.setattr("training.evaluation.latency.measure", lambda *_args, **_named: None)
     bench = EvaluateBench(tmp_path / "bench", "binary")
     change = {"model: boosted_trees": "model: lightgbm", "settings: {max_depth: 3}": "settings: {num_leaves: 7}"}

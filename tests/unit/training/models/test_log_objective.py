@@ -13,7 +13,7 @@ from training.contracts import ExitCode
 from training.data.dataset_reader import DatasetReader
 from training.errors import SpecError
 from training.models.predictor import load_predictor
-from training.registry.mlflow_versions import Registered
+from training.registry.registered import Registration
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +31,10 @@ def _offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     monkeypatch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path}/nightshift.db")
     monkeypatch.setattr("training.engine.tracking.CLOSE_SECONDS", 0.5)
-    monkeypatch.setattr("training.registry.mlflow_versions.register_candidate", lambda *_args, **_named: Registered("7", "f" * 64))
+    monkeypatch.setattr(
+        "training.registry.mlflow_versions.register_candidate",
+        lambda *_args, **_named: Registration(number="7", logged_model="m-7", artifact_digest="f" * 64),
+    )
     monkeypatch.setattr("training.evaluation.latency.measure", lambda *_args, **_named: None)
 
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import uuid
+from pathlib import Path
 
 import mlflow
 import pytest
+
+from tests.unit.training.registry.registered import registered
+from training.store import Store
 
 
 @pytest.fixture(scope="session")
@@ -25,12 +29,12 @@ def registry(registry_uri: str, monkeypatch: pytest.MonkeyPatch) -> mlflow.Mlflo
 
 
 @pytest.fixture
-def model(registry: mlflow.MlflowClient) -> str:
-    """Name of a registered model with versions 1 to 9, whose tags say that they are candidates."""
-    name = f"m{uuid.uuid4().hex[:8]}"
-    registry.create_registered_model(name)
-    for number in range(1, 10):
-        registry.create_model_version(
-            name, source=f"file:///models/{number}", tags={"lifecycle": "candidate", "nightshift.weights_digest": f"w{number}"}
-        )
-    return name
+def store(tmp_path: Path) -> Store:
+    """A store that knows of no model."""
+    return Store(str(tmp_path / "store"))
+
+
+@pytest.fixture
+def model(registry: mlflow.MlflowClient, store: Store) -> str:
+    """Name of a registered model with versions 1 to 9 of weights w1 to w9, whose tags say that they are candidates."""
+    return registered(store, f"m{uuid.uuid4().hex[:8]}", range(1, 10))

@@ -13,11 +13,13 @@ from unittest import mock
 
 import mlflow
 
+from tests.unit.training.registry.registered import registered
 from tests.unit.training.registry.scenes import decide_on
 from training.database import connect
 from training.registry.decisions import answer_request, roll_back, settle_canary, settlement
 from training.registry.ledger import Ledger
 from training.registry.mlflow_sync import follow
+from training.store import Store
 
 CALLS = (
     "get_registered_model",
@@ -74,16 +76,12 @@ def _method(call: Callable[..., Any]) -> Callable[..., Any]:
     return lambda client, *arguments, **named: call(client, *arguments, **named)
 
 
-def new_model(registry: mlflow.MlflowClient) -> str:
+def new_model(store: Store) -> str:
     """Register a model with three candidates; return its name."""
-    name = f"m{uuid.uuid4().hex[:8]}"
-    registry.create_registered_model(name)
-    for number in range(1, 4):
-        registry.create_model_version(name, source=f"file:///models/{number}", tags={"lifecycle": "candidate"})
-    return name
+    return registered(store, f"m{uuid.uuid4().hex[:8]}", range(1, 4))
 
 
-def prepare(ledger: Ledger, model: str, story: str) -> None:
+def prepare(ledger: Ledger, store: Store, model: str, story: str) -> None:
     """Bring a model to where the story begins: version 1 is champion, and what else the story needs."""
     decide_on(ledger, 1, model=model)
     if story.startswith("canary "):
@@ -93,10 +91,10 @@ def prepare(ledger: Ledger, model: str, story: str) -> None:
     if story == "rollback":
         decide_on(ledger, 2, model=model)
         decide_on(ledger, 3, model=model, canary=True)
-    follow(ledger, model)
+    follow(ledger, store, model)
 
 
-def tell(ledger: Ledger, model: str, story: str) -> None:
+def tell(ledger: Ledger, store: Store, model: str, story: str) -> None:
     """Decide, and let MLflow follow, as a task does it: also for the second time."""
     if story in ("promotion", "new canary"):
         decide_on(ledger, 2, model=model, canary=story == "new canary", revision=1)
@@ -110,7 +108,7 @@ def tell(ledger: Ledger, model: str, story: str) -> None:
         answer_request(ledger, request, story.removeprefix("approval "), by="ada", words="so")
     elif story == "rollback":
         roll_back(ledger, model, by="ada", reason="late", order="rollback/1")
-    follow(ledger, model)
+    follow(ledger, store, model)
 
 
 STORIES = {
@@ -127,8 +125,8 @@ STORIES = {
 
 
 if __name__ == "__main__":
-    _, database, registry_uri, name, tale, where = sys.argv
+    _, database, registry_uri, folder, name, tale, where = sys.argv
     mlflow.set_tracking_uri(registry_uri)
     mlflow.set_registry_uri(registry_uri)
     with dying(database, where, die):
-        tell(Ledger(database), name, tale)
+        tell(Ledger(database), Store(folder), name, tale)

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,9 @@ import mlflow
 import pytest
 
 from training.contracts import canonical_json, sha256_hex
-from training.registry.mlflow_versions import Registered, register_candidate
-from training.registry.serving import CLIENT_FILE
+from training.registry.mlflow_versions import make_version, register_candidate
+from training.registry.model_files import CLIENT_FILE
+from training.registry.registered import Noted, Registration, note
 from training.store import Store
 
 SCRIPT = """
@@ -27,6 +28,17 @@ for path in sys.argv[2:]:
     found.append([float(score) for score in answer])
 print(json.dumps([found, sorted(sys.modules)]))
 """
+
+
+def registered(store: Store, model: str, numbers: Iterable[int]) -> str:
+    """Register weights w<number> of each number, as logged models without files; return the model's name."""
+    client = mlflow.MlflowClient()
+    for number in numbers:
+        logged = mlflow.initialize_logged_model(name=model)
+        facts = Noted(weights_digest=f"w{number}", artifact_digest=f"{number:064}")
+        note(store, logged.model_id, facts)
+        make_version(store, client, model, logged.model_id, facts, run=None, tags={})
+    return model
 
 
 class Registry:
@@ -41,13 +53,13 @@ class Registry:
         self.store = Store(str(folder / "store"))
         self._folder = folder
 
-    def register(self, files: Mapping[str, bytes], name: str = "orders") -> tuple[Registered, Path]:
+    def register(self, files: Mapping[str, bytes], name: str = "orders") -> tuple[Registration, Path]:
         """Register a model of these files; return its version and its files, downloaded."""
         weights = sha256_hex(canonical_json({file: sha256_hex(data) for file, data in files.items()}))
         _uri, manifest = self.store.manifests.put_files("model", files, {"weights_digest": weights})
         registered = register_candidate(self.store, name, manifest, inputs={"value": "double"}, run_id=None, tags={})
-        target = self._folder / f"fetched-{name}-{registered.version}"
-        fetched = Path(mlflow.artifacts.download_artifacts(artifact_uri=f"models:/{name}/{registered.version}", dst_path=str(target)))
+        target = self._folder / f"fetched-{name}-{registered.number}"
+        fetched = Path(mlflow.artifacts.download_artifacts(artifact_uri=f"models:/{name}/{registered.number}", dst_path=str(target)))
         (fetched / CLIENT_FILE).unlink(missing_ok=True)
         return registered, fetched
 

@@ -21,6 +21,7 @@ from training.registry.cli import main
 from training.registry.history_table import history_lines
 from training.registry.ledger import Ledger
 from training.registry.mlflow_sync import follow
+from training.store import Store
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -28,6 +29,7 @@ ROOT = Path(__file__).resolve().parents[4]
 @pytest.fixture
 def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
     """The installation's ledger."""
+    monkeypatch.setenv("NIGHTSHIFT_STORE", str(tmp_path / "store"))
     monkeypatch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path}/ledger.db")
     return Ledger()
 
@@ -36,7 +38,7 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
 def untold(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Models that MLflow would have been told of."""
     followed: list[str] = []
-    monkeypatch.setattr(follow_module, "follow", lambda ledger, model: followed.append(model))
+    monkeypatch.setattr(follow_module, "follow", lambda ledger, store, model: followed.append(model))
     return followed
 
 
@@ -237,15 +239,16 @@ def test_rollback_without_mlflow_reports_that_it_is_recorded_and_how_to_continue
 
 @pytest.mark.slow
 def test_a_check_lists_what_differs_and_its_repair_sets_it_right(
-    ledger: Ledger, registry: mlflow.MlflowClient, model: str, capsys: pytest.CaptureFixture[str]
+    ledger: Ledger, store: Store, registry: mlflow.MlflowClient, model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     decide_on(ledger, 1, model=model)
-    follow(ledger, model)
+    follow(ledger, store, model)
     assert main(["check"]) == 0
     assert capsys.readouterr().out == "MLflow and the ledger agree\n"
     registry.set_registered_model_alias(model, "champion", "3")
     assert main(["check", model]) == 1
-    assert capsys.readouterr().out == f"{model}: alias champion is 3, the ledger says 1\n1 difference; --repair sets MLflow right\n"
+    line = f"{model}: alias champion is version 3 (weights w3), the ledger says version 1.1.0 (weights w1)"
+    assert capsys.readouterr().out == f"{line}\n1 difference; --repair sets MLflow right\n"
     assert main(["check", "--repair"]) == 0
     assert "1 difference, set right" in capsys.readouterr().out
     assert main(["check"]) == 0
@@ -258,7 +261,7 @@ def test_a_version_that_mlflow_has_lost_keeps_no_other_model_from_being_repaired
     decide_on(ledger, 2, model=model)
     assert main(["check", "--repair"]) == 1
     captured = capsys.readouterr()
-    assert "error: [registry.version_missing] version 1 of a_lost_one is champion in the ledger" in captured.err
+    assert "error: a_lost_one: alias champion is not there, the ledger says version 1.1.0 (weights w1)" in captured.err
     assert captured.out.endswith("set right but for 1\n")
     assert str(registry.get_registered_model(model).aliases["champion"]) == "2"
 

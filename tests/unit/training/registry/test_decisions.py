@@ -153,7 +153,7 @@ def test_an_approval_of_what_was_measured_against_an_older_standing_is_stale_how
 ) -> None:
     kept = answer_request(ledger, stale_request, "approved", by="ada", words="yes")
     assert (kept.outcome, kept.action, kept.decided_by) == ("stale", "recorded", "ada")
-    assert "evaluated against champion none (revision 2); champion is 1 now (revision 3)" in kept.reasons[-1]["words"]
+    assert "evaluated against champion none (revision 2); champion is 1.1.0 now (revision 3)" in kept.reasons[-1]["words"]
     assert answer_request(ledger, stale_request, "approved", by="ada", words="yes") == kept
     assert seats(ledger) == ("1", None)
 

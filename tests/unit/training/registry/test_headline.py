@@ -18,7 +18,16 @@ from training.spec.sections.evaluation import Evaluate
 
 def entry(reasons: Sequence[Any], outcome: str = "rejected", action: str = "recorded", **fields: Any) -> Entry:
     return Entry(
-        **{"model": "search", "key": "k", "version": "7", "action": action, "outcome": outcome, "reasons": reasons, "evidence": {}},
+        **{
+            "model": "search",
+            "key": "k",
+            "weights_digest": "w7" * 32,
+            "version": "7",
+            "action": action,
+            "outcome": outcome,
+            "reasons": reasons,
+            "evidence": {},
+        },
         **{"decided_by": "night", **fields},
     )
 

@@ -23,6 +23,7 @@ def entry(number: int, *, action: str = "promoted", key: str | None = None) -> E
     return Entry(
         model="m",
         key=key or decision_key("m", f"w{number}", f"e{number}"),
+        weights_digest=f"w{number}",
         version=str(number),
         action=action,
         outcome="accepted" if action == "promoted" else "rejected",

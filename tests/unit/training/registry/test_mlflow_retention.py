@@ -14,7 +14,7 @@ from tests.unit.training.evaluation.test_latency import model_folder
 from tests.unit.training.registry.scenes import decide_on
 from training import liveness
 from training.contracts import RunIdentity, StageRequest
-from training.engine.tracking_journal import RunJournal
+from training.engine.tracking_journal import ID_TAG, RunJournal
 from training.registry.ledger import Ledger
 from training.registry.mlflow_retention import forget
 from training.registry.mlflow_versions import register_candidate
@@ -39,11 +39,12 @@ class Scene:
         for number in (1, 2, 3):
             uri, manifest = self.store.manifests.put_files("model", files, {"weights_digest": f"w{number}"})
             uris.append(uri)
-            run = client.create_run(experiment)
+            run = client.create_run(experiment, tags={ID_TAG: "t"})
             client.log_text(run.info.run_id, "page", "evaluation.html")
             client.set_terminated(run.info.run_id)
             self.runs.append(run.info.run_id)
-            register_candidate(self.store, name, manifest, inputs={"value": "double"}, run_id=run.info.run_id, tags={})
+            made = register_candidate(self.store, name, manifest, inputs={"value": "double"}, run_id=run.info.run_id, tags={})
+            self.ledger.note_registration(name, f"w{number}", made)
             decide_on(self.ledger, number, model=name, evidence={"model_uri": uri})
         self.files = folder / "artifacts"
         assert LedgerRoots(url, champions=0).release([uris[0]]) == set()
@@ -83,9 +84,13 @@ def test_version_without_weights_goes_with_its_files_its_run_and_its_note(scene:
 def test_old_runs_go_unless_a_version_that_stays_is_of_them(scene: Scene) -> None:
     experiment = scene.client.get_experiment_by_name(scene.name)
     assert experiment is not None
-    trial, alive = (scene.client.create_run(experiment.experiment_id).info.run_id for _ in range(2))
-    scene.client.set_terminated(trial)
+    trial, alive = (scene.client.create_run(experiment.experiment_id, tags={ID_TAG: "t"}).info.run_id for _ in range(2))
+    # A person's own run in the pipeline's experiment.
+    own = scene.client.create_run(experiment.experiment_id).info.run_id
+    for run_id in (trial, own):
+        scene.client.set_terminated(run_id)
     scene.forget(FUTURE)
+    assert scene.client.get_run(own).info.lifecycle_stage == "active"
     assert scene.client.get_run(trial).info.lifecycle_stage == "deleted"
     assert scene.client.get_run(alive).info.lifecycle_stage == "active"
     assert scene.stages() == ["deleted", "active", "active"]
@@ -94,7 +99,7 @@ def test_old_runs_go_unless_a_version_that_stays_is_of_them(scene: Scene) -> Non
 def test_old_run_of_a_version_of_another_model_stays(scene: Scene) -> None:
     experiment = scene.client.get_experiment_by_name(scene.name)
     assert experiment is not None
-    run_id = scene.client.create_run(experiment.experiment_id).info.run_id
+    run_id = scene.client.create_run(experiment.experiment_id, tags={ID_TAG: "t"}).info.run_id
     scene.client.set_terminated(run_id)
     other = f"{scene.name}-before"
     scene.client.create_registered_model(other)
@@ -109,7 +114,7 @@ def test_each_run_that_is_looked_at_is_a_movement(scene: Scene, monkeypatch: pyt
     experiment = scene.client.get_experiment_by_name(scene.name)
     assert experiment is not None
     for _ in range(5):
-        scene.client.set_terminated(scene.client.create_run(experiment.experiment_id).info.run_id)
+        scene.client.set_terminated(scene.client.create_run(experiment.experiment_id, tags={ID_TAG: "t"}).info.run_id)
     scene.forget(FUTURE)
     assert len(moves) >= 5
 

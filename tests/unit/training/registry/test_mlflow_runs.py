@@ -49,8 +49,7 @@ def evaluated(registry: mlflow.MlflowClient, model: str, tmp_path: Path) -> Eval
     return Evaluated(
         **{
             "run_id": run_id,
-            "model": f"{model}_new",
-            "version": made.version,
+            "logged_model": made.logged_model,
             "pipeline": "p",
             "description": "Ranks.",
             "dataset_uri": "file:///d",
@@ -68,8 +67,9 @@ def test_an_evaluation_is_on_the_run_on_the_logged_model_and_once_however_often_
     run = registry.get_run(str(evaluated.run_id))
     assert {name: run.data.metrics[name] for name in ("test_ndcg_at_10", "test_mrr")} == {"test_ndcg_at_10": 0.64, "test_mrr": 0.5}
     assert len(registry.get_metric_history(str(evaluated.run_id), "test_mrr")) == 1
-    version = registry.get_model_version(evaluated.model, evaluated.version)
-    logged = registry.get_logged_model(str(version.source).removeprefix("models:/"))
+    (version,) = registry.search_model_versions(f"run_id = '{evaluated.run_id}'")
+    logged = registry.get_logged_model(evaluated.logged_model)
+    assert version.source == f"models:/{evaluated.logged_model}"
     assert logged.experiment_id == run.info.experiment_id, "beside the runs of its pipeline"
     assert {metric.key: (metric.value, metric.dataset_name) for metric in logged.metrics} == {
         "test_ndcg_at_10": (0.64, "p test"),

@@ -13,8 +13,11 @@ from tests.unit.training.registry.scenes import at_once, decide_on, seats
 from training.errors import DeniedError, UnavailableError
 from training.registry import mlflow_sync as follow_module
 from training.registry.decisions import answer_request, roll_back, settle_canary
+from training.registry.findings import Findings
 from training.registry.ledger import Ledger
 from training.registry.mlflow_sync import differences, follow
+from training.registry.mlflow_versions import find_registered
+from training.store import Store
 
 pytestmark = pytest.mark.slow
 
@@ -34,9 +37,11 @@ def tags(registry: mlflow.MlflowClient, model: str, version: str) -> dict[str, s
     return dict(registry.get_model_version(model, version).tags)
 
 
-def test_aliases_and_lifecycles_follow_every_kind_of_decision(ledger: Ledger, registry: mlflow.MlflowClient, model: str) -> None:
+def test_aliases_and_lifecycles_follow_every_kind_of_decision(
+    ledger: Ledger, store: Store, registry: mlflow.MlflowClient, model: str
+) -> None:
     def lifecycles() -> list[str]:
-        follow(ledger, model)
+        follow(ledger, store, model)
         assert aliases(registry, model) == seats(ledger, model)
         assert ledger.pending(model) == []
         return [tags(registry, model, str(number))["lifecycle"] for number in range(1, 5)]
@@ -56,13 +61,15 @@ def test_aliases_and_lifecycles_follow_every_kind_of_decision(ledger: Ledger, re
     assert lifecycles() == ["champion", "archived", "archived", "candidate"]
 
 
-def test_a_version_carries_the_words_and_the_name_of_its_last_decision(ledger: Ledger, registry: mlflow.MlflowClient, model: str) -> None:
+def test_a_version_carries_the_words_and_the_name_of_its_last_decision(
+    ledger: Ledger, store: Store, registry: mlflow.MlflowClient, model: str
+) -> None:
     decide_on(ledger, 1, model=model)
     request = decide_on(ledger, 2, "needs_approval", model=model)
-    follow(ledger, model)
+    follow(ledger, store, model)
     assert tags(registry, model, "2")["nightshift.decision"] == "needs_approval"
     answer_request(ledger, request, "approved", by="ada", words="approved by ada: \N{SNOWMAN} fine")
-    follow(ledger, model)
+    follow(ledger, store, model)
     found = tags(registry, model, "2")
     assert (found["nightshift.decision"], found["nightshift.decided_by"], found["promoted_by"]) == ("approved", "ada", "ada")
     assert found["nightshift.reasons"] == "gap 0.2 is above 0.1; approved by ada: \N{SNOWMAN} fine"
@@ -70,7 +77,7 @@ def test_a_version_carries_the_words_and_the_name_of_its_last_decision(ledger: L
 
 
 def test_a_versions_description_has_its_last_decision_and_a_persons_text_stays(
-    ledger: Ledger, registry: mlflow.MlflowClient, model: str
+    ledger: Ledger, store: Store, registry: mlflow.MlflowClient, model: str
 ) -> None:
     def description(version: str) -> str:
         return str(registry.get_model_version(model, version).description)
@@ -80,157 +87,167 @@ def test_a_versions_description_has_its_last_decision_and_a_persons_text_stays(
     # What the registration writes stays below each decision.
     schema = "**Schema**\n\n| | column | type |\n| --- | --- | --- |\n| input | price | double |"
     registry.update_model_version(model, "2", schema)
-    follow(ledger, model)
+    follow(ledger, store, model)
     assert description("2").endswith(f" |\n\n{schema}")
     assert description("1").startswith(f"promoted: better by 0.01; version 1.1.0 of {model}\n\nDecided by night/1, 20")
     assert "| improvement | pass | better by 0.01 |" in description("1")
     assert description("2").startswith(f"needs approval: gap 0.2 is above 0.1; version 1.2.0 of {model}")
     registry.update_model_version(model, "1", "Kept for the audit.")
     answer_request(ledger, request, "approved", by="ada", words="approved by ada: fine | good")
-    follow(ledger, model)
+    follow(ledger, store, model)
     assert description("1") == "Kept for the audit."
     assert "approved by ada: fine \\| good |" in description("2")
     assert description("2").endswith(f" |\n\n{schema}")
-    assert differences(ledger, model) == []
+    assert differences(ledger, store, model) == []
 
 
-def test_a_description_is_cut_at_a_whole_line_of_what_mlflow_keeps(ledger: Ledger, registry: mlflow.MlflowClient, model: str) -> None:
+def test_a_description_is_cut_at_a_whole_line_of_what_mlflow_keeps(
+    ledger: Ledger, store: Store, registry: mlflow.MlflowClient, model: str
+) -> None:
     reasons = [{"gate": f"g{number}", "passed": True, "words": "w" * 300} for number in range(40)]
     decide_on(ledger, 1, "rejected", model=model, reasons=[{"gate": "minimum", "passed": False, "words": "too low"}, *reasons])
-    follow(ledger, model)
+    follow(ledger, store, model)
     found = registry.get_model_version(model, "1").description
     assert 4500 < len(found) <= 5000
     assert found.endswith("w |")
-    assert differences(ledger, model) == []
+    assert differences(ledger, store, model) == []
     registry.update_model_version(model, "1", "x" * 300 + "\n\nDecided by me")
-    (difference,) = differences(ledger, model)
+    (difference,) = differences(ledger, store, model)
     cut = "x" * 200 + " …"
     assert str(difference).startswith(f"{model}: description of version 1 is {cut}, the ledger says rejected: ")
     assert "\n" not in str(difference)
 
 
-def test_what_another_writer_set_is_listed_and_set_right(ledger: Ledger, registry: mlflow.MlflowClient, model: str) -> None:
+def test_what_another_writer_set_is_listed_and_set_right(ledger: Ledger, store: Store, registry: mlflow.MlflowClient, model: str) -> None:
     decide_on(ledger, 1, model=model)
-    follow(ledger, model)
+    follow(ledger, store, model)
     registry.set_registered_model_alias(model, "champion", "3")
     registry.set_registered_model_alias(model, "canary", "4")
     registry.set_registered_model_alias(model, "shadow", "5")
     registry.set_model_version_tag(model, "1", "lifecycle", "archived")
-    assert [str(difference) for difference in differences(ledger, model)] == [
+    assert [str(difference) for difference in differences(ledger, store, model)] == [
         f"{model}: tag lifecycle of version 1 is archived, the ledger says champion",
-        f"{model}: alias champion is 3, the ledger says 1",
-        f"{model}: alias canary is 4, the ledger says none",
+        f"{model}: alias champion is version 3 (weights w3), the ledger says version 1.1.0 (weights w1)",
+        f"{model}: alias canary is version 4 (weights w4), the ledger says none",
     ]
-    follow(ledger, model)
+    follow(ledger, store, model)
     assert aliases(registry, model) == ("1", None)
-    assert differences(ledger, model) == []
+    assert differences(ledger, store, model) == []
     assert registry.get_registered_model(model).aliases["shadow"] in (5, "5")
 
 
 @pytest.mark.parametrize("is_registered", [True, False])
-def test_a_champion_that_mlflow_does_not_have_is_said_by_name(ledger: Ledger, model: str, is_registered: bool) -> None:
+def test_a_champion_that_is_nowhere_any_more_is_a_finding_with_its_weights_and_the_reason(
+    ledger: Ledger, store: Store, model: str, is_registered: bool
+) -> None:
     name = model if is_registered else f"{model}_gone"
     decide_on(ledger, 50, model=name)
-    assert [(found.what, found.expected) for found in differences(ledger, name)] == [("alias champion", "50")]
-    with pytest.raises(DeniedError, match=f"version 50 of {name} is champion in the ledger") as caught:
-        follow(ledger, name)
-    assert caught.value.code == "registry.version_missing"
-    assert ledger.pending(name) != []
+    expected = [("alias champion", "version 1.50.0 (weights w50)")]
+    assert [(found.what, found.expected) for found in differences(ledger, store, name)] == expected
+    follow(ledger, store, name)
+    (finding,) = Findings(ledger.database_url).open(name)
+    assert finding.kind == "missing"
+    assert "version 1.50.0 (weights w50), is not in MLflow and cannot be registered again: [registry.rebuild]" in finding.words
+    assert [(found.what, found.expected) for found in differences(ledger, store, name)] == expected
 
 
-def test_a_missing_champion_keeps_nothing_else_from_being_set_right(ledger: Ledger, registry: mlflow.MlflowClient, model: str) -> None:
+def test_a_missing_champion_keeps_nothing_else_from_being_set_right(
+    ledger: Ledger, store: Store, registry: mlflow.MlflowClient, model: str
+) -> None:
     decide_on(ledger, 1, model=model)
+    follow(ledger, store, model)
     decide_on(ledger, 50, model=model)
     decide_on(ledger, 2, model=model, canary=True)
-    with pytest.raises(DeniedError):
-        follow(ledger, model)
+    follow(ledger, store, model)
     assert aliases(registry, model) == (None, "2")
     assert tags(registry, model, "1")["lifecycle"] == "archived"
 
 
-def test_a_model_that_only_the_ledger_knows_without_a_champion_is_no_difference(ledger: Ledger, model: str) -> None:
+def test_a_model_that_only_the_ledger_knows_without_a_champion_is_no_difference(ledger: Ledger, store: Store, model: str) -> None:
     decide_on(ledger, 1, "rejected", model=f"{model}_new")
-    follow(ledger, f"{model}_new")
+    follow(ledger, store, f"{model}_new")
     assert ledger.pending() == []
 
 
 def overtaken(monkeypatch: pytest.MonkeyPatch, meanwhile: Any) -> None:
     """Let `meanwhile` happen between the first look and the first write of whoever follows next."""
-    look, has_happened = follow_module.differences, []
+    look, has_happened = follow_module._compared, []
 
-    def slow(ledger: Ledger, model: str, **options: Any) -> Any:
-        found = look(ledger, model, **options)
-        if found and not has_happened:
+    def slow(*arguments: Any, **options: Any) -> Any:
+        found = look(*arguments, **options)
+        if found[0] and not has_happened:
             has_happened.append(True)
             meanwhile()
         return found
 
-    monkeypatch.setattr(follow_module, "differences", slow)
+    monkeypatch.setattr(follow_module, "_compared", slow)
 
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_slow_writer_overtaken_by_a_newer_champion_ends_with_the_newest(
-    ledger: Ledger, registry: mlflow.MlflowClient, model: str, monkeypatch: pytest.MonkeyPatch, whole: bool
+    ledger: Ledger, store: Store, registry: mlflow.MlflowClient, model: str, monkeypatch: pytest.MonkeyPatch, whole: bool
 ) -> None:
     decide_on(ledger, 1, model=model)
 
     def newer() -> None:
         decide_on(ledger, 2, model=model)
-        follow(ledger, model, whole=whole)
+        follow(ledger, store, model, whole=whole)
         assert aliases(registry, model) == ("2", None)
 
     overtaken(monkeypatch, newer)
-    standing = follow(ledger, model, whole=whole)
+    standing = follow(ledger, store, model, whole=whole)
     assert standing.champion is not None
     assert standing.champion.version == "2"
     assert aliases(registry, model) == ("2", None)
-    assert differences(ledger, model) == []
+    assert differences(ledger, store, model) == []
     assert ledger.pending(model) == []
 
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_slow_writer_overtaken_by_an_answer_that_moves_nothing_leaves_the_newest_words(
-    ledger: Ledger, registry: mlflow.MlflowClient, model: str, monkeypatch: pytest.MonkeyPatch, whole: bool
+    ledger: Ledger, store: Store, registry: mlflow.MlflowClient, model: str, monkeypatch: pytest.MonkeyPatch, whole: bool
 ) -> None:
     decide_on(ledger, 1, model=model)
     request = decide_on(ledger, 2, "needs_approval", model=model)
 
     def declined() -> None:
         answer_request(ledger, request, "declined", by="ada", words="no")
-        follow(ledger, model, whole=whole)
+        follow(ledger, store, model, whole=whole)
 
     overtaken(monkeypatch, declined)
-    follow(ledger, model, whole=whole)
+    follow(ledger, store, model, whole=whole)
     assert tags(registry, model, "2")["nightshift.decision"] == "declined"
-    assert differences(ledger, model) == []
+    assert differences(ledger, store, model) == []
 
 
 def test_a_writer_that_dies_after_a_late_write_leaves_a_note_and_the_next_one_sets_it_right(
-    ledger: Ledger, registry: mlflow.MlflowClient, model: str, monkeypatch: pytest.MonkeyPatch
+    ledger: Ledger, store: Store, registry: mlflow.MlflowClient, model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decide_on(ledger, 1, model=model)
 
     def newer_and_dead() -> None:
         decide_on(ledger, 2, model=model)
-        follow(ledger, model)
+        follow(ledger, store, model)
         # The late write of the first writer, and its death.
         registry.set_registered_model_alias(model, "champion", "1")
         raise KeyboardInterrupt
 
     overtaken(monkeypatch, newer_and_dead)
     with pytest.raises(KeyboardInterrupt):
-        follow(ledger, model)
+        follow(ledger, store, model)
     assert [note.is_note for note in ledger.pending(model)] == [True]
     assert aliases(registry, model) == ("1", None)
-    follow(ledger, model)
+    follow(ledger, store, model)
     assert aliases(registry, model) == ("2", None)
     assert [note.is_note for note in ledger.pending(model)] == [True]
     monkeypatch.setattr(follow_module, "ABANDONED_AFTER", timedelta(0))
-    follow(ledger, model)
+    follow(ledger, store, model)
     assert ledger.pending(model) == []
 
 
-def test_many_who_decide_and_follow_at_once_leave_mlflow_at_the_ledger(ledger: Ledger, registry: mlflow.MlflowClient, model: str) -> None:
+def test_many_who_decide_and_follow_at_once_leave_mlflow_at_the_ledger(
+    ledger: Ledger, store: Store, registry: mlflow.MlflowClient, model: str
+) -> None:
     def night(number: int) -> None:
         while True:
             try:
@@ -238,28 +255,28 @@ def test_many_who_decide_and_follow_at_once_leave_mlflow_at_the_ledger(ledger: L
                 break
             except DeniedError:
                 continue
-        follow(ledger, model)
+        follow(ledger, store, model)
 
     results = at_once([lambda number=number: night(number) for number in range(1, 7)])
     assert results == [None] * 6
     assert aliases(registry, model) == seats(ledger, model)
-    assert differences(ledger, model) == []
+    assert differences(ledger, store, model) == []
     assert ledger.pending(model) == []
 
 
 def test_another_writer_that_keeps_changing_aliases_is_an_error_and_no_endless_loop(
-    ledger: Ledger, registry: mlflow.MlflowClient, model: str, monkeypatch: pytest.MonkeyPatch
+    ledger: Ledger, store: Store, registry: mlflow.MlflowClient, model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decide_on(ledger, 1, model=model)
-    look = follow_module.differences
+    look = follow_module._compared
 
-    def contrary(ledger: Ledger, model: str, **options: Any) -> Any:
+    def contrary(*arguments: Any, **options: Any) -> Any:
         registry.set_registered_model_alias(model, "champion", "9")
-        return look(ledger, model, **options)
+        return look(*arguments, **options)
 
-    monkeypatch.setattr(follow_module, "differences", contrary)
-    with pytest.raises(UnavailableError, match="alias champion is 9, the ledger says 1"):
-        follow(ledger, model)
+    monkeypatch.setattr(follow_module, "_compared", contrary)
+    with pytest.raises(UnavailableError, match=r"alias champion is version 9 \(weights w9\), the ledger says version 1\.1\.0"):
+        follow(ledger, store, model)
     assert len([entry for entry in ledger.pending(model) if not entry.is_note]) == 1
 
 
@@ -284,45 +301,48 @@ class Asked:
 
 
 def test_a_decision_reads_the_versions_that_it_touches_however_many_there_are(
-    ledger: Ledger, registry: mlflow.MlflowClient, model: str, monkeypatch: pytest.MonkeyPatch
+    ledger: Ledger, store: Store, registry: mlflow.MlflowClient, model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(1, 7):
         decide_on(ledger, number, model=model)
-    follow(ledger, model)
+    follow(ledger, store, model)
     decide_on(ledger, 7, model=model)
+    # As `promote` does before it decides.
+    found = find_registered(store, registry, model, "w7")
+    ledger.note_registration(model, "w7", found)
     asked = Asked(monkeypatch)
-    follow(ledger, model, whole=False)
+    follow(ledger, store, model, whole=False)
     assert asked.searches == 0
     assert set(asked.versions) == {"6", "7"}
     assert [tags(registry, model, number)["lifecycle"] for number in ("5", "6", "7")] == ["archived", "archived", "champion"]
-    assert differences(ledger, model) == []
+    assert differences(ledger, store, model) == []
 
 
 def test_what_a_dead_writer_left_of_several_decisions_is_set_right_by_the_next_decision(
-    ledger: Ledger, registry: mlflow.MlflowClient, model: str
+    ledger: Ledger, store: Store, registry: mlflow.MlflowClient, model: str
 ) -> None:
     decide_on(ledger, 1, model=model)
     decide_on(ledger, 2, model=model, canary=True)
-    follow(ledger, model)
+    follow(ledger, store, model)
     # Nobody followed these three: the canary ended, two champions came and one went.
     decide_on(ledger, 3, model=model)
     decide_on(ledger, 4, "rejected", model=model)
     decide_on(ledger, 5, model=model)
-    follow(ledger, model, whole=False)
-    assert differences(ledger, model) == []
+    follow(ledger, store, model, whole=False)
+    assert differences(ledger, store, model) == []
     assert ledger.pending(model) == []
 
 
 def test_what_another_writer_set_on_an_old_version_is_left_to_the_whole_comparison(
-    ledger: Ledger, registry: mlflow.MlflowClient, model: str
+    ledger: Ledger, store: Store, registry: mlflow.MlflowClient, model: str
 ) -> None:
     for number in (1, 2, 3):
         decide_on(ledger, number, model=model)
-    follow(ledger, model)
+    follow(ledger, store, model)
     registry.set_model_version_tag(model, "1", "lifecycle", "champion")
-    registry.set_registered_model_alias(model, "champion", "2")
-    follow(ledger, model, whole=False)
+    registry.set_registered_model_alias(model, "champion", "8")
+    follow(ledger, store, model, whole=False)
     assert aliases(registry, model) == ("3", None)
-    assert [difference.what for difference in differences(ledger, model)] == ["tag lifecycle of version 1"]
-    follow(ledger, model)
-    assert differences(ledger, model) == []
+    assert [difference.what for difference in differences(ledger, store, model)] == ["tag lifecycle of version 1"]
+    follow(ledger, store, model)
+    assert differences(ledger, store, model) == []

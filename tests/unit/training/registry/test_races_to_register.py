@@ -13,6 +13,8 @@ import pytest
 from tests.unit.training.registry.scenes import at_once
 from training.registry import mlflow_versions
 from training.registry.mlflow_versions import WEIGHTS_TAG, register_candidate
+from training.registry.registered import Noted, note
+from training.store import Store
 
 CALLERS = 6
 
@@ -24,21 +26,14 @@ class DiedError(BaseException):
 @pytest.fixture
 def name(registry: mlflow.MlflowClient, monkeypatch: pytest.MonkeyPatch) -> str:
     """Name of a model that nobody has registered; its artifacts stay where they are."""
-
-    def log_nothing(store: Any, client: Any, model: str, *rest: Any, **further: Any) -> str:
-        logged = mlflow.initialize_logged_model(name=model)
-        mlflow.finalize_logged_model(logged.model_id, "READY")
-        return str(logged.model_id)
-
-    monkeypatch.setattr(mlflow_versions, "_log_model", log_nothing)
-    monkeypatch.setattr(mlflow_versions, "_artifact_digest", lambda *_: "")
+    monkeypatch.setattr(mlflow_versions, "save_model", lambda *_rest, **_named: "f" * 64)
+    monkeypatch.setattr(mlflow.MlflowClient, "log_model_artifacts", lambda *_: None)
     return f"m{uuid.uuid4().hex[:8]}"
 
 
-def register(model: str, weights: str = "w1") -> str:
-    store: Any = None
+def register(store: Store, model: str, weights: str = "w1") -> str:
     manifest: Any = SimpleNamespace(meta={"weights_digest": weights}, digest="d")
-    return register_candidate(store, model, manifest, inputs={}, run_id=None, tags={"nightshift.pipeline": "p"}).version
+    return register_candidate(store, model, manifest, inputs={}, run_id=None, tags={"nightshift.pipeline": "p"}).number
 
 
 def found(registry: mlflow.MlflowClient, model: str) -> list[tuple[str, str]]:
@@ -46,20 +41,22 @@ def found(registry: mlflow.MlflowClient, model: str) -> list[tuple[str, str]]:
     return sorted((str(version.version), version.tags[WEIGHTS_TAG]) for version in kept)
 
 
-def test_the_same_weights_are_one_version_and_others_another(registry: mlflow.MlflowClient, name: str) -> None:
-    assert [register(name), register(name), register(name, "w2"), register(name)] == ["1", "1", "2", "1"]
+def test_the_same_weights_are_one_version_and_others_another(store: Store, registry: mlflow.MlflowClient, name: str) -> None:
+    assert [register(store, name), register(store, name), register(store, name, "w2"), register(store, name)] == ["1", "1", "2", "1"]
     assert found(registry, name) == [("1", "w1"), ("2", "w2")]
     assert registry.get_model_version(name, "2").tags["lifecycle"] == "candidate"
 
 
-def test_six_who_register_the_same_weights_at_once_get_one_version(registry: mlflow.MlflowClient, name: str) -> None:
-    results = at_once([partial(register, name)] * CALLERS)
+def test_six_who_register_the_same_weights_at_once_get_one_version(store: Store, registry: mlflow.MlflowClient, name: str) -> None:
+    results = at_once([partial(register, store, name)] * CALLERS)
     (version,) = set(results)
     assert found(registry, name) == [(version, "w1")]
 
 
-def test_six_who_register_weights_of_their_own_at_once_get_versions_of_their_own(registry: mlflow.MlflowClient, name: str) -> None:
-    results = at_once([partial(register, name, f"w{number}") for number in range(CALLERS)])
+def test_six_who_register_weights_of_their_own_at_once_get_versions_of_their_own(
+    store: Store, registry: mlflow.MlflowClient, name: str
+) -> None:
+    results = at_once([partial(register, store, name, f"w{number}") for number in range(CALLERS)])
     assert found(registry, name) == sorted((version, f"w{number}") for number, version in enumerate(results))
     assert len(set(results)) == CALLERS
 
@@ -67,7 +64,7 @@ def test_six_who_register_weights_of_their_own_at_once_get_versions_of_their_own
 @pytest.mark.parametrize("call", ["create_registered_model", "create_model_version"])
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_death_around_a_registration_leaves_one_version_to_the_retry(
-    registry: mlflow.MlflowClient, name: str, monkeypatch: pytest.MonkeyPatch, call: str, when: str
+    store: Store, registry: mlflow.MlflowClient, name: str, monkeypatch: pytest.MonkeyPatch, call: str, when: str
 ) -> None:
     real = getattr(mlflow.MlflowClient, call)
 
@@ -79,25 +76,39 @@ def test_a_death_around_a_registration_leaves_one_version_to_the_retry(
     with monkeypatch.context() as patch:
         patch.setattr(mlflow.MlflowClient, call, dying)
         with pytest.raises(DiedError):
-            register(name)
-    assert register(name) == "1"
+            register(store, name)
+    assert register(store, name) == "1"
     assert found(registry, name) == [("1", "w1")]
 
 
-def test_a_younger_version_of_an_attempt_that_died_before_it_took_it_away_goes_with_the_next_call(
-    registry: mlflow.MlflowClient, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = mlflow.MlflowClient.create_model_version
+def made_beside(registry: mlflow.MlflowClient, store: Store, model: str, *, is_ours: bool) -> str:
+    """Make a further version with the tag of weights w1; return its number."""
+    source = "file:///elsewhere"
+    if is_ours:
+        logged = mlflow.initialize_logged_model(name=model)
+        note(store, logged.model_id, Noted(weights_digest="w1", artifact_digest="f" * 64))
+        source = f"models:/{logged.model_id}"
+    return str(registry.create_model_version(model, source, tags={WEIGHTS_TAG: "w1"}).version)
 
-    def overtaken(client: Any, *arguments: Any, **named: Any) -> Any:
-        real(client, *arguments, **named)
-        real(client, *arguments, **named)
-        raise DiedError
 
-    with monkeypatch.context() as patch:
-        patch.setattr(mlflow.MlflowClient, "create_model_version", overtaken)
-        with pytest.raises(DiedError):
-            register(name)
-    assert len(found(registry, name)) == 2
-    assert register(name) == "1"
+def test_a_younger_version_of_an_attempt_that_died_goes_with_the_next_call(store: Store, registry: mlflow.MlflowClient, name: str) -> None:
+    assert register(store, name) == "1"
+    made_beside(registry, store, name, is_ours=True)
+    assert register(store, name) == "1"
     assert found(registry, name) == [("1", "w1")]
+
+
+def test_a_version_that_has_our_tag_alone_is_neither_ours_nor_deleted(store: Store, registry: mlflow.MlflowClient, name: str) -> None:
+    registry.create_registered_model(name)
+    assert made_beside(registry, store, name, is_ours=False) == "1"
+    assert register(store, name) == "2"
+    assert made_beside(registry, store, name, is_ours=False) == "3"
+    assert register(store, name) == "2"
+    assert found(registry, name) == [("1", "w1"), ("2", "w1"), ("3", "w1")]
+
+
+def test_a_younger_version_stays_where_an_alias_names_it(store: Store, registry: mlflow.MlflowClient, name: str) -> None:
+    assert register(store, name) == "1"
+    registry.set_registered_model_alias(name, "shadow", made_beside(registry, store, name, is_ours=True))
+    assert register(store, name) == "1"
+    assert found(registry, name) == [("1", "w1"), ("2", "w1")]

@@ -10,9 +10,11 @@ from typing import Any
 import mlflow
 import pytest
 
+from tests.unit.training.registry.registered import registered
 from tests.unit.training.registry.scenes import decide_on
-from training.errors import DeniedError, NightshiftError, UnavailableError
+from training.errors import NightshiftError, UnavailableError
 from training.registry import repair
+from training.registry.findings import Findings
 from training.registry.ledger import Ledger
 from training.registry.mlflow_retention import OpenWork
 from training.registry.repair import repair_models
@@ -22,22 +24,16 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(str(tmp_path / "store"))
-
-
-@pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
     return Ledger(f"sqlite:///{tmp_path}/ledger.db")
 
 
 @pytest.fixture
-def models(registry: mlflow.MlflowClient, ledger: Ledger, tmp_path: Path) -> list[str]:
+def models(registry: mlflow.MlflowClient, store: Store, ledger: Ledger, tmp_path: Path) -> list[str]:
     """Three models whose first version is champion in the ledger; MLflow has the versions and no alias."""
     names = [f"{letter}-{tmp_path.name}" for letter in "abc"]
     for name in names:
-        registry.create_registered_model(name)
-        registry.create_model_version(name, source="file:///models/1")
+        registered(store, name, [1])
         decide_on(ledger, 1, model=name)
     return names
 
@@ -55,16 +51,13 @@ def test_all_models_are_repaired_in_one_call(store: Store, ledger: Ledger, model
     assert ledger.pending() == []
 
 
-def test_version_that_mlflow_lost_fails_its_model_alone_and_is_not_retried(
-    store: Store, ledger: Ledger, models: list[str], registry: mlflow.MlflowClient, caplog: pytest.LogCaptureFixture
+def test_a_version_that_nothing_has_any_more_leaves_its_model_without_a_champion_and_the_others_with_theirs(
+    store: Store, ledger: Ledger, models: list[str], registry: mlflow.MlflowClient
 ) -> None:
     decide_on(ledger, 5, model=models[1])
-    found = repair_models(store, ledger, forget_before=None)
+    repair_models(store, ledger, forget_before=None).check()
     assert aliases(registry, models) == [{"champion": "1"}, {}, {"champion": "1"}]
-    assert [record.getMessage().split(":")[0] for record in caplog.records if record.levelname == "ERROR"] == [models[1]]
-    with pytest.raises(DeniedError, match=rf"1 of 3 models failed: {models[1]}: \[registry\.version_missing\]") as caught:
-        found.check()
-    assert caught.value.code == "registry.repair"
+    assert [(found.model, found.kind) for found in Findings(ledger.database_url).to_announce()] == [(models[1], "missing")]
 
 
 @pytest.mark.parametrize(
@@ -86,10 +79,10 @@ def test_model_that_fails_otherwise_fails_alone_and_is_retried(
 ) -> None:
     real = repair.follow
 
-    def follow(ledger: Ledger, model: str) -> Any:
+    def follow(ledger: Ledger, store: Store, model: str) -> Any:
         if model == models[0]:
             raise error()
-        return real(ledger, model)
+        return real(ledger, store, model)
 
     monkeypatch.setattr(repair, "follow", follow)
     found = repair_models(store, ledger, forget_before=None)

@@ -13,7 +13,7 @@ from training.data.dataset_reader import DatasetReader
 from training.errors import DataError
 from training.evaluation import latency
 from training.models.predictor import load_predictor
-from training.registry.mlflow_versions import Registered
+from training.registry.registered import Registration
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +30,10 @@ def test_neighbours_are_other_customers_in_training_evaluation_and_serving(tmp_p
     monkeypatch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path}/nightshift.db")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     monkeypatch.setattr("training.engine.tracking.CLOSE_SECONDS", 0.5)
-    monkeypatch.setattr("training.registry.mlflow_versions.register_candidate", lambda *_args, **_named: Registered("7", "f" * 64))
+    monkeypatch.setattr(
+        "training.registry.mlflow_versions.register_candidate",
+        lambda *_args, **_named: Registration(number="7", logged_model="m-7", artifact_digest="f" * 64),
+    )
     monkeypatch.setattr(latency, "measure", lambda *_args, **_named: None)
     numbers = np.random.default_rng(1).integers(0, 4, 3000)
     customers = pd.array(LARGE + numbers, dtype="Int64")

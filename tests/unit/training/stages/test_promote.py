@@ -14,7 +14,7 @@ from training.errors import UnavailableError
 from training.evaluation import latency
 from training.registry.decisions import answer_request, approved_findings
 from training.registry.ledger import Ledger
-from training.registry.mlflow_versions import Registered
+from training.registry.registered import Registration
 
 pytestmark = pytest.mark.slow
 
@@ -35,9 +35,11 @@ def _nobody_else(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path_factory.mktemp('database')}/nightshift.db")
         patch.setattr("training.engine.tracking.CLOSE_SECONDS", 0.5)
         patch.setattr(
-            "training.registry.mlflow_versions.register_candidate", lambda *_args, **_named: Registered(str(next(versions)), DIGEST)
+            "training.registry.mlflow_versions.register_candidate",
+            lambda *_args, **_named: Registration(number=str(next(versions)), logged_model="m-7", artifact_digest=DIGEST),
         )
-        patch.setattr("training.stages.promote.follow", lambda ledger, model, **_options: ledger.standing(model))
+        patch.setattr("training.stages.promote.follow", lambda ledger, _store, model, **_options: ledger.standing(model))
+        patch.setattr("training.stages.promote.registration_now", lambda _store, _model, _origin, hint: hint)
         patch.setattr(latency, "measure", lambda *_args, **_named: LATENCY)
         yield
 

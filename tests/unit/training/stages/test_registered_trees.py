@@ -18,7 +18,7 @@ from training.evaluation import latency
 from training.models.boosted_trees.ubjson import decode
 from training.models.predictor import load_predictor
 from training.registry.ledger import Ledger
-from training.registry.mlflow_versions import Registered
+from training.registry.registered import Registration
 
 LATENCY = {str(batch): {"p50_ms": 1.0, "p95_ms": 2.0, "p99_ms": 3.0, "rows_per_second": 9.0} for batch in (1, 256)}
 
@@ -29,7 +29,10 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OutsideBench]:
         patch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
         patch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path_factory.mktemp('database')}/nightshift.db")
         patch.setattr("training.engine.tracking.CLOSE_SECONDS", 0.2)
-        patch.setattr("training.registry.mlflow_versions.register_candidate", lambda *_args, **_named: Registered("7", "f" * 64))
+        patch.setattr(
+            "training.registry.mlflow_versions.register_candidate",
+            lambda *_args, **_named: Registration(number="7", logged_model="m-7", artifact_digest="f" * 64),
+        )
         patch.setattr("training.stages.promote.follow", lambda ledger, model, **_options: ledger.standing(model))
         patch.setattr(latency, "measure", lambda *_args, **_named: LATENCY)
         yield OutsideBench(tmp_path_factory.mktemp("outside"), "binary")

@@ -18,7 +18,7 @@ from training.contracts import ExitCode, StageResult
 from training.data.dataset_reader import DatasetReader
 from training.evaluation import latency
 from training.models.predictor import Predictor
-from training.registry.mlflow_versions import Registered
+from training.registry.registered import Registration
 from training.registry.serving import _load_pyfunc
 
 SIZES = np.array(["small", "medium <b>", "large"])
@@ -49,7 +49,10 @@ def _alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
         patch.setenv("NIGHTSHIFT_DATABASE", f"sqlite:///{tmp_path_factory.mktemp('database')}/nightshift.db")
         patch.setattr("training.engine.tracking.CLOSE_SECONDS", 0.5)
-        patch.setattr("training.registry.mlflow_versions.register_candidate", lambda *_args, **_named: Registered("7", "f" * 64))
+        patch.setattr(
+            "training.registry.mlflow_versions.register_candidate",
+            lambda *_args, **_named: Registration(number="7", logged_model="m-7", artifact_digest="f" * 64),
+        )
         patch.setattr(latency, "measure", lambda *_args, **_named: None)
         yield
 

@@ -1,0 +1,51 @@
+"""Alerts about MLflow's aliases: what the comparison with the ledger found, by the settings of the model's pipeline."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from nightshift.airflow_ext.alerts import announce
+from nightshift.settings import Settings
+from training.errors import SpecError
+from training.spec import load_spec
+from training.spec.models import Alerts
+
+if TYPE_CHECKING:
+    from training.registry.ledger import Entry
+
+logger = logging.getLogger(__name__)
+
+
+def announce_findings(settings: Settings, *, run: str, model: str | None = None) -> list[str]:
+    """Announce what is due, of one model or of all; return what no channel took.
+
+    Raises:
+        UnavailableError: `database.unavailable`.
+    """
+    from training.registry.findings import Findings
+    from training.registry.ledger import Ledger
+
+    ledger, findings = Ledger(settings.database_url), Findings(settings.database_url)
+    left = []
+    for finding in findings.to_announce():
+        if model not in (None, finding.model):
+            continue
+        pipeline, alerts = alerts_of(ledger.newest_first(finding.model), settings)
+        event = {"event": "registry", "pipeline": pipeline, "run": run, "model": finding.model, "reason": finding.words}
+        if announce(event, alerts):
+            findings.note_announced([finding.number], now=datetime.now(UTC))
+        else:
+            left.append(finding.words)
+    return left
+
+
+def alerts_of(newest_first: Iterable[Entry], settings: Settings) -> tuple[str, Alerts]:
+    """Return the pipeline of a model's newest decision, and its alert settings; none where its YAML is missing or invalid."""
+    pipeline = next((str(entry.evidence["pipeline"]) for entry in newest_first if "pipeline" in entry.evidence), "")
+    try:
+        return pipeline, load_spec(settings.pipelines_path / f"{pipeline}.yaml").alerts
+    except SpecError:
+        return pipeline, Alerts()
