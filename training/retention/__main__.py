@@ -66,7 +66,7 @@ def keep(store: Store, uri: str) -> str:
     """Keep an artifact until it is released; it must be an existing, readable manifest.
 
     Raises:
-        StoreError: `object.missing`, `object.altered`; DeniedError: `store.foreign_uri`.
+        StoreError: `object.missing`, `object.altered`; DeniedError: `store.foreign_uri`, no URI of a manifest.
     """
     manifest = store.manifests.get(uri)
     store.claim(uri)

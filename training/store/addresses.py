@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import re
 import secrets
 import time
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ logger = logging.getLogger(__name__)
 RESULT_HINT: Final = "delete this file: the stage's next run does the work again"
 REQUEST_HINT: Final = "clear the task: it writes a new request"
 NOTE_HINT: Final = "delete this file"
+_CONTENT: Final = re.compile(r"(?:^|/)((?:objects/sha256/[0-9a-f]{2}/[0-9a-f]{64})|(?:manifests/sha256/[0-9a-f]{2}/[0-9a-f]{64}\.json))$")
 
 
 class StoreUri(str):
@@ -35,6 +37,12 @@ class StoreUri(str):
     def digest(self) -> str:
         """The SHA-256 that names the content of an object, a manifest or a report; of another URI, its last part."""
         return self.rpartition("/")[2].removesuffix(".json")
+
+    @property
+    def content_key(self) -> str | None:
+        """Of an object or a manifest: its key in any store, `objects/sha256/…` or `manifests/sha256/…`; of another URI None."""
+        match = _CONTENT.search(self)
+        return None if match is None else match[1]
 
     @property
     def work_key(self) -> str:
@@ -97,8 +105,8 @@ class StageAddress:
 
     def _has_artifact(self, result: StageResult) -> bool:
         """Return whether the manifest of a result is there: one request. Its objects are deleted after it."""
-        root = self._bucket.uri("")
-        return not result.artifact_uri.startswith(f"{root}manifests/") or self._bucket.exists(self._bucket.key(result.artifact_uri))
+        key = StoreUri(result.artifact_uri).content_key
+        return key is None or self._bucket.exists(key)
 
     def _result(self) -> StageResult | None:
         value, uri = self._find("_RESULT.json", RESULT_HINT), self._bucket.uri(f"{self._prefix}/_RESULT.json")

@@ -141,12 +141,15 @@ class Manifests:
         return self.put(manifest), manifest
 
     def get(self, uri: str, *, kind: str | None = None) -> Manifest:
-        """Return the manifest at `uri`, its bytes checked against its name.
+        """Return the manifest that `uri` names, its bytes checked against its name.
+
+        The root of the URI does not count: records of a store that was moved name its earlier place.
 
         Raises:
             DataError: `object.missing`, `object.altered`, `manifest.damaged`, `manifest.newer`, or `manifest.kind`.
+            DeniedError: `store.foreign_uri`, `uri` names no content and is not in this store.
         """
-        data = self._bucket.get(self._bucket.key(uri))
+        data = self._bucket.get(StoreUri(uri).content_key or self._bucket.key(uri))
         wanted = StoreUri(uri).digest
         actual = sha256_hex(data)
         if actual != wanted:

@@ -15,6 +15,7 @@ from typing import Any, Final
 from training.contracts import JsonObject, json_object
 from training.errors import DataError, NightshiftError, StoreError
 from training.store import Store, metric_journal, records
+from training.store.addresses import StoreUri
 from training.store.bucket import Listed
 from training.store.checkpoint_entries import standing
 
@@ -25,7 +26,6 @@ NO_RECORD: Final = ("heartbeat.json", "tracking.json")
 """JSON files of an address that reference nothing."""
 UNDELIVERED: Final = "tracking"
 """Prefix of metrics that MLflow does not have yet, followed by the key of their training."""
-_CONTENT: Final = re.compile(r"(?:^|/)((?:objects/sha256/[0-9a-f]{2}/[0-9a-f]{64})|(?:manifests/sha256/[0-9a-f]{2}/[0-9a-f]{64}\.json))$")
 _REVISION: Final = re.compile(r"(?P<ref>.+)/\d{10}\.json")
 
 
@@ -261,9 +261,9 @@ def content_keys(value: Any) -> Iterator[str]:
     while waiting:
         found = waiting.pop()
         if isinstance(found, str):
-            match = _CONTENT.search(found)
-            if match is not None:
-                yield match[1]
+            key = StoreUri(found).content_key
+            if key is not None:
+                yield key
         elif isinstance(found, dict):
             waiting += found.values()
         elif isinstance(found, list | tuple):

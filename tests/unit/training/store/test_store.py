@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from training.errors import DataError, DeniedError, SpecError
+from tests.unit.training.store.collected_store import make
+from training.errors import DataError, DeniedError, SpecError, StoreError
 from training.store import Manifest, Store
 from training.store.addresses import StoreUri
 from training.store.bucket import as_uri
@@ -134,3 +135,16 @@ def test_no_other_module_splits_a_uri_for_its_digest() -> None:
     found = {path.relative_to(root).as_posix() for path in files if pattern.search(path.read_text(encoding="utf-8"))}
     # The guard of a process names its lock by the attempt, and must stay light.
     assert found - ALLOWED_TO_SPLIT <= {"training/liveness_guard.py", "training/data/snapshots.py"}
+
+
+def test_store_that_was_moved_reuses_its_results_and_reads_what_records_of_its_earlier_place_name(tmp_path: Path) -> None:
+    made = make(Store(str(tmp_path / "before")))
+    (tmp_path / "before").rename(tmp_path / "after")
+    moved = Store(str(tmp_path / "after"))
+    assert moved.address("p", "train", "f" * 64).result() == made
+    assert moved.manifests.get(made.artifact_uri, kind="model").digest == made.digest
+    moved.bucket.delete(moved.manifests.key(made.digest))
+    assert moved.address("p", "train", "f" * 64).result() is None
+    with pytest.raises(StoreError, match="does not exist") as caught:
+        moved.manifests.get(made.artifact_uri)
+    assert moved.root_uri in caught.value.message
