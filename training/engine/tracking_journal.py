@@ -239,13 +239,22 @@ def send(client: Any, run_id: str, points: Sequence[Point]) -> None:
 def tracked_run(bucket: Bucket, parameters: JsonObject) -> str | None:
     """Return the id of the MLflow run of the training that a request's parameters name; what waits for it is delivered first.
 
+    None where MLflow answers that it has no such run, or that a user deleted it: the work of the caller does without.
+
     Args:
         parameters: `training_uri`, the training's address; requests of earlier versions have only what the training knew, `mlflow_run_id`.
     """
     known, training_uri = (None if (value := parameters.get(key)) is None else str(value) for key in ("mlflow_run_id", "training_uri"))
-    if training_uri is None:
-        return known
-    return deliver_if_reachable(RunJournal(bucket, bucket.key(training_uri))) or known
+    run_id = known if training_uri is None else deliver_if_reachable(RunJournal(bucket, bucket.key(training_uri))) or known
+    if run_id is None:
+        return None
+    import mlflow
+
+    with quick_requests():
+        if not _is_deleted(mlflow.MlflowClient(), run_id):
+            return run_id
+    logger.warning("MLflow does not have the run %s of this training any more: its model is registered without a run", run_id)
+    return None
 
 
 def deliver_all(bucket: Bucket, *, below: str = "", clock: Callable[[], float] = time.monotonic) -> None:

@@ -189,13 +189,13 @@ def test_damaged_line_of_a_kept_file_is_left_out_and_the_others_are_delivered(
 def test_damaged_record_of_a_run_keeps_its_points_and_is_named_with_a_remedy_that_works(
     journal: RunJournal, experiment: str, caplog: pytest.LogCaptureFixture, name: str, change: bytes
 ) -> None:
-    open_run(mlflow.MlflowClient(), journal)
+    known = open_run(mlflow.MlflowClient(), journal)
     if name == "tracking-run.json":
         journal.bucket.delete(f"{KEY}/tracking.json")
     waiting = journal.files()
     journal.bucket.put(f"{KEY}/{name}", change)
 
-    assert tracked_run(journal.bucket, {"training_uri": journal.bucket.uri(KEY), "mlflow_run_id": "as it was"}) == "as it was"
+    assert tracked_run(journal.bucket, {"training_uri": journal.bucket.uri(KEY), "mlflow_run_id": known}) == known
     assert f"{KEY}/{name} is damaged" in caplog.text
     assert "delete it: " in caplog.text
     assert journal.files() == waiting
@@ -350,8 +350,26 @@ def test_the_later_stages_read_the_run_from_the_trainings_address(
     assert found == runs_of(experiment)[0].info.run_id
     assert "MLflow now has 10 points" in caplog.text
     assert tracked_run(journal.bucket, {"training_uri": uri, "mlflow_run_id": None}) == found
-    assert tracked_run(journal.bucket, {"mlflow_run_id": "of an earlier version"}) == "of an earlier version"
+    assert tracked_run(journal.bucket, {"mlflow_run_id": found}) == found
     assert tracked_run(journal.bucket, {}) is None
+
+
+def delete_delivered_run(run_id: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    mlflow.MlflowClient().delete_run(run_id)
+
+
+def make_database_again(run_id: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/another.db")
+
+
+@pytest.mark.parametrize("lose", [delete_delivered_run, make_database_again])
+def test_run_that_mlflow_no_longer_has_is_none_for_the_later_stages(
+    journal: RunJournal, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lose: Callable[[str, pytest.MonkeyPatch, Path], None]
+) -> None:
+    run_id = deliver_if_reachable(journal)
+    assert run_id is not None
+    lose(run_id, monkeypatch, tmp_path)
+    assert tracked_run(journal.bucket, {"training_uri": journal.bucket.uri(KEY), "mlflow_run_id": run_id}) is None
 
 
 def test_server_that_does_not_answer_is_not_waited_for_by_every_journal(
