@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final, TypeVar
 
 from training.contracts import JsonObject
-from training.errors import NightshiftError, StoreError
+from training.errors import NightshiftError, StoreError, shown
 from training.store import Bucket, records
 
 logger = logging.getLogger(__name__)
@@ -298,10 +298,15 @@ def _deliver_or_drop(journal: RunJournal) -> None:
     try:
         num_points = deliver(client, journal)
         logger.info("MLflow now has %d points of %s that waited for it", num_points, journal.key)
-    except Exception:
-        if not _is_deleted(client, journal.run_id()):
+    except Exception as err:
+        if _is_deleted(client, journal.run_id()):
+            _drop(journal, "a user deleted their run from MLflow")
+        elif (experiment := _deleted_experiment(client, journal, err)) is not None:
+            why = f"a user deleted their experiment {shown(experiment.name)} from MLflow"
+            remedy = f"mlflow experiments restore --experiment-id {experiment.experiment_id}"
+            _drop(journal, f"{why}; so that later trainings are tracked: {remedy}")
+        else:
             raise
-        _drop(journal, "a user deleted their run from MLflow")
 
 
 @contextmanager
@@ -369,6 +374,15 @@ def _is_deleted(client: Any, run_id: str | None) -> bool:
         return str(client.get_run(run_id).info.lifecycle_stage) == "deleted"
     except Exception as err:
         return getattr(err, "error_code", "") == "RESOURCE_DOES_NOT_EXIST"
+
+
+def _deleted_experiment(client: Any, journal: RunJournal, err: Exception) -> Any:
+    """Return the deleted experiment that keeps the journal's run from being made; None where something else does."""
+    # What `set_experiment` raises for one: an unreachable server is not asked a second time.
+    if getattr(err, "error_code", "") != "INVALID_PARAMETER_VALUE" or (description := journal.description()) is None:
+        return None
+    experiment = client.get_experiment_by_name(description.experiment)
+    return experiment if experiment is not None and experiment.lifecycle_stage == "deleted" else None
 
 
 def _drop(journal: RunJournal, why: str) -> None:

@@ -324,15 +324,25 @@ def delete_run(client: Any, journal: RunJournal) -> None:
     client.delete_run(open_run(client, journal))
 
 
+def delete_experiment(client: Any, journal: RunJournal) -> None:
+    description = journal.description()
+    assert description is not None
+    client.delete_experiment(client.create_experiment(description.experiment))
+
+
 def drop_address(client: Any, journal: RunJournal) -> None:
     journal.bucket.delete(f"{KEY}/tracking-run.json")
 
 
 @pytest.mark.parametrize(
     ("lose", "why"),
-    [(delete_run, "a user deleted their run from MLflow"), (drop_address, "nothing says which run they are of")],
+    [
+        (delete_run, "a user deleted their run from MLflow"),
+        (delete_experiment, "a user deleted their experiment 'experiment "),
+        (drop_address, "nothing says which run they are of"),
+    ],
 )
-def test_points_of_a_run_that_a_user_or_the_retention_deleted_are_dropped(
+def test_points_of_a_run_or_an_experiment_that_a_user_or_the_retention_deleted_are_dropped(
     journal: RunJournal, caplog: pytest.LogCaptureFixture, lose: Callable[[Any, RunJournal], None], why: str
 ) -> None:
     lose(mlflow.MlflowClient(), journal)
