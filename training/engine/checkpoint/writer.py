@@ -27,6 +27,8 @@ from training.errors import LeaseLostError, NightshiftError, UnavailableError
 from training.installation import node_name
 from training.runtime.context import StageContext
 from training.store import Manifest, set_run_ref
+from training.store.addresses import StoreUri
+from training.store.checkpoint_entries import CHECKPOINT
 from training.store.manifests import FileEntry
 
 if TYPE_CHECKING:
@@ -79,6 +81,8 @@ class Commits:
         self._store = context.store
         self._identity = identity
         self._keep = keep
+        self._is_run_cleared = False
+        """Whether no name of an epoch leads to another training any more: a run that is cleared after an edit trains again."""
 
     def commit(self, files: Mapping[str, FileEntry], index: Mapping[str, Any], meta: Position, name: str | None) -> str:
         """Commit a checkpoint whose blocks are stored; return its URI.
@@ -96,7 +100,7 @@ class Commits:
             kept: dict[str, int | None] = {"keep": self._keep, "best_epoch": meta.get("best_epoch")}
             if "compared_step" in meta:
                 kept["compared_step"] = meta["compared_step"]
-            self._context.lease.commit("checkpoint", {"uri": uri, "step": meta["step"], "epoch": meta["epoch"], **kept})
+            self._context.lease.commit(CHECKPOINT, {"uri": uri, "step": meta["step"], "epoch": meta["epoch"], **kept})
         if name is not None:
             set_run_ref(self._store, self._context.request, f"checkpoints/{name}", uri)
             if name == f"epoch_{meta.get('best_epoch')}":
@@ -105,13 +109,32 @@ class Commits:
         return uri
 
     def _drop_old_names(self, best_epoch: int | None) -> None:
-        """Delete the run's refs to epochs other than the newest ones and the best one; refs with other names stay."""
+        """Delete the run's refs to epochs of other trainings, and to epochs other than the newest ones and the best one.
+
+        Refs with other names stay.
+        """
         request = self._context.request
         folder = f"runs/{request.pipeline}/{request.run.run_id}/checkpoints"
-        found = {int(match[1]): match[0] for name in self._store.bucket.folders(folder) if (match := _EPOCH.fullmatch(name))}
+        found = {
+            int(match[1]): self._store.run_ref(request.pipeline, request.run.run_id, f"checkpoints/{name}")
+            for name in self._store.bucket.folders(folder)
+            if (match := _EPOCH.fullmatch(name))
+        }
+        if not self._is_run_cleared:
+            own = self._saved_digests()
+            others = [epoch for epoch, ref in found.items() if (head := ref.read()) and StoreUri(head.value).digest not in own]
+            for epoch in others:
+                found.pop(epoch).delete()
+            self._is_run_cleared = True
         for epoch in sorted(found)[: -self._keep]:
             if epoch != best_epoch:
-                self._store.run_ref(request.pipeline, request.run.run_id, f"checkpoints/{found[epoch]}").delete()
+                found[epoch].delete()
+
+    def _saved_digests(self) -> set[str]:
+        """Return the digests of all checkpoints that this training has committed."""
+        request = self._context.request
+        history = self._store.address(request.pipeline, request.stage, request.fingerprint).journal().history()
+        return {StoreUri(entry.value["payload"]["uri"]).digest for entry in history if entry.value["kind"] == CHECKPOINT}
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from training.engine.checkpoint.checkpoints import Checkpoints
 from training.engine.checkpoint.format import ALIGNMENT_BYTES, BLOCK_BYTES, Position
 from training.engine.checkpoint.writer import MAX_FAILED_SAVES
 from training.errors import LeaseLostError, NoUsableCheckpointError, SpecError, UnavailableError
+from training.runtime.context import StageContext
 from training.store.collector import Collector
 from training.store.leases import Lease
 from training.store.marking import Rules
@@ -236,6 +237,24 @@ def test_run_keeps_refs_to_its_newest_checkpoints_and_the_best(
     checkpoints.close()
     assert set(bench.named) == {"by_hand", "best", *(f"epoch_{epoch}" for epoch in expected)}
     assert bench.saved[-1]["keep"] == keep
+
+
+def test_names_of_a_runs_earlier_training_give_way_to_those_of_the_training_that_it_repeats(bench: LoopBench) -> None:
+
+    def save(context: StageContext, epochs: range, weight: float) -> None:
+        checkpoints = bench.checkpoints(context, keep=2)
+        for epoch in epochs:
+            checkpoints.save(state(weight * epoch), {**meta(epoch), "epoch": epoch, "best_epoch": 1}, name=f"epoch_{epoch}")
+        checkpoints.close()
+
+    earlier = bench.context()
+    earlier.request = replace(earlier.request, fingerprint="e" * 64)
+    earlier.lease = Lease.acquire(bench.store.address("p", "train", "e" * 64), owner="one", attempt_id="a1")
+    save(earlier, range(1, 9), 1.0)
+    save(bench.context(), range(1, 4), 2.0)
+    save(bench.context(), range(4, 5), 2.0)
+    uris = {saved["epoch"]: saved["uri"] for saved in bench.saved}
+    assert bench.named == {"best": uris[1], "epoch_1": uris[1], "epoch_3": uris[3], "epoch_4": uris[4]}
 
 
 def test_collected_training_resumes_from_a_kept_checkpoint(bench: LoopBench) -> None:
