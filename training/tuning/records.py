@@ -10,7 +10,7 @@ Everything that decides how a study continues is here, so that the storage of th
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final, Literal, NotRequired, Self, TypedDict
@@ -114,14 +114,14 @@ class StudyStore:
         """Return the finished trials, by slot."""
         return [self._read(key, self._bucket.get(key)) for key in map(self._key, self.slots())]
 
-    def take(self, owner: str, run: str, tune: Tune, *, now: datetime | None = None) -> int | None:
-        """Return a slot for `owner` to work on: the one that it has begun, a fresh one, or one whose run is another; None: all is done.
+    def take(self, owner: str, workers: Collection[str], tune: Tune, *, now: datetime | None = None) -> int | None:
+        """Return a slot for `owner` to work on: the one that it has begun, a fresh one, or one of no worker of its run; None: all is done.
 
         A slot that another run holds may be in work right now: the process that starts it waits at its address as for any other work.
 
         Args:
             owner: equal for every try of one worker of one run.
-            run: prefix of the owners of one run.
+            workers: the owners that the run has now. A run that was cleared may have had more.
             now: the clock, for `within`.
         """
         trials = num_trials(tune)
@@ -138,7 +138,7 @@ class StudyStore:
                 return None
             open_slots = [slot for slot in range(trials) if slot not in done]
             fresh = [slot for slot in open_slots if slot not in holders]
-            left = [slot for slot in open_slots if slot in holders and not holders[slot].startswith(run)]
+            left = [slot for slot in open_slots if slot in holders and holders[slot] not in workers]
             if not fresh and not left:
                 return None
             slot = (fresh or left)[0]

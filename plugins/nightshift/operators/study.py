@@ -150,17 +150,18 @@ class TrialsOperator(StageOperator):
             settings = Settings.from_environment()
             resolved = self.resolved(context)
             work = work_at(resolved.store.address(resolved.spec.name, self.stage, fingerprint))
-            self.run_stage(context, self._worker_of(context), resolved, work, settings, event=event)
+            self.run_stage(context, self._identity(context, self.worker), resolved, work, settings, event=event)
             copy_metrics(resolved.spec.name, str(journal_name(self.stage, "", work.parameters)), settings)
             return self._trials(context, resolved, settings)
 
     def _trials(self, context: Context, resolved: ResolvedRun, settings: Settings) -> dict[str, JsonValue]:
-        run, tune = self._worker_of(context), tune_of(resolved.spec)
+        run, tune = self._identity(context, self.worker), tune_of(resolved.spec)
+        workers = {self._identity(context, number).owner for number in range(num_workers(tune, resolved.spec.train.placement))}
         study = StudyWork.of(context, resolved, settings)
         known = study.store(resolved)
         champion = known.plan(None)
         done: list[int] = []
-        while (slot := known.take(run.owner, f"{run.dag_id}/{run.run_id}/", tune)) is not None:
+        while (slot := known.take(run.owner, workers, tune)) is not None:
             found = self.run_stage(context, run, resolved, study.trial(slot, champion), settings)
             copy_metrics(resolved.spec.name, trial_journal(study.name, slot), settings)
             if known.find(slot) is None:
@@ -169,10 +170,10 @@ class TrialsOperator(StageOperator):
             done.append(slot)
         return {"study": study.name, "worker": self.worker, "trials": done}
 
-    def _worker_of(self, context: Context) -> RunIdentity:
-        """Return the name of this worker: to Airflow all workers are one task, and none may take another's lease for its own."""
+    def _identity(self, context: Context, worker: int) -> RunIdentity:
+        """Return the name of a worker: to Airflow all workers are one task, and none may take another's lease for its own."""
         ti: Any = context["ti"]
-        return RunIdentity(dag_id=ti.dag_id, run_id=ti.run_id, task_id=f"{ti.task_id}-{self.worker}", try_number=ti.try_number)
+        return RunIdentity(dag_id=ti.dag_id, run_id=ti.run_id, task_id=f"{ti.task_id}-{worker}", try_number=ti.try_number)
 
 
 class TuneOperator(StageOperator):

@@ -172,6 +172,17 @@ def test_a_trial_that_is_lost_too_often_fails_its_worker_and_what_was_finished_s
     assert execute(worker(0), night("trials", try_number=2))["trials"] == [2, 3, 4]
 
 
+def test_run_that_is_cleared_with_fewer_workers_does_the_trials_of_those_that_it_has_no_more(
+    launcher: Trials, night: Context, execute: Execute
+) -> None:
+    launcher.deaths = {0: [137] * 20}
+    with pytest.raises(AirflowFailException):
+        execute(worker(1), night("trials", change=("infrastructure: 8", "infrastructure: 1")))
+    launcher.deaths = {}
+    # How many trials run at a time changes nothing about the study: its name is the same.
+    assert execute(worker(0), night("trials", change=("parallel: 2", "parallel: 1"), try_number=2))["trials"] == [1, 2, 3, 4, 0]
+
+
 def test_another_run_continues_with_the_study_that_a_dead_one_left(launcher: Trials, night: Context, execute: Execute) -> None:
     launcher.deaths = {1: [64]}
     with pytest.raises(AirflowFailException):

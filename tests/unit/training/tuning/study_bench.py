@@ -16,7 +16,6 @@ from training.store import StageAddress
 from training.tuning.records import StudyStore, slot_fingerprint
 
 WORKER = "search_ranking/r/trials-0"
-RUN = "search_ranking/r/"
 
 
 class StudyBench:
@@ -68,7 +67,7 @@ class StudyBench:
         """Do trials until the study is full; return their slots in the order in which they were done."""
         done = []
         assert spec.tune is not None
-        while (slot := self.study(name).take(WORKER, RUN, spec.tune)) is not None:
+        while (slot := self.study(name).take(WORKER, [WORKER], spec.tune)) is not None:
             assert self.trial(spec, name, slot, **more) is ExitCode.DONE, self.address(name, slot).error("a1")
             done.append(slot)
         return done

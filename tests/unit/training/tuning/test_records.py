@@ -20,6 +20,7 @@ from training.tuning.records import StudyStore, TrialRecord, best_of, is_out_of_
 
 NOW = datetime(2026, 2, 1, 3, tzinfo=UTC)
 SPACE = {"learning_rate": {"float": [0.1, 0.2]}}
+WORKERS = [f"p/r/trials-{number}" for number in range(8)]
 
 
 @pytest.fixture
@@ -66,11 +67,11 @@ def test_a_trial_recorded_before_records_had_digests_is_read(study: StudyStore, 
 
 
 def test_a_worker_that_is_repeated_continues_with_what_it_had_begun(study: StudyStore) -> None:
-    assert study.take("p/r/trials-0", "p/r/", tune()) == 0
-    assert study.take("p/r/trials-1", "p/r/", tune()) == 1
-    assert study.take("p/r/trials-0", "p/r/", tune()) == 0
+    assert study.take("p/r/trials-0", WORKERS, tune()) == 0
+    assert study.take("p/r/trials-1", WORKERS, tune()) == 1
+    assert study.take("p/r/trials-0", WORKERS, tune()) == 0
     study.add(record(0))
-    assert study.take("p/r/trials-0", "p/r/", tune()) == 2
+    assert study.take("p/r/trials-0", WORKERS, tune()) == 2
 
 
 def test_many_workers_at_once_take_each_slot_once(study: StudyStore) -> None:
@@ -78,7 +79,7 @@ def test_many_workers_at_once_take_each_slot_once(study: StudyStore) -> None:
 
     def worker(number: int) -> list[int]:
         taken = []
-        while (slot := study.take(f"p/r/trials-{number}", "p/r/", asked)) is not None:
+        while (slot := study.take(f"p/r/trials-{number}", WORKERS, asked)) is not None:
             taken.append(slot)
             study.add(record(slot))
         return taken
@@ -89,20 +90,31 @@ def test_many_workers_at_once_take_each_slot_once(study: StudyStore) -> None:
 
 
 def test_a_worker_leaves_what_another_of_its_run_has_begun_and_takes_what_another_run_left(study: StudyStore) -> None:
+    old, new = ([f"p/{run}/trials-{number}" for number in range(2)] for run in ("old", "new"))
     asked = tune(trials=2)
-    assert study.take("p/old/trials-0", "p/old/", asked) == 0
-    assert study.take("p/new/trials-0", "p/new/", asked) == 1
+    assert study.take("p/old/trials-0", old, asked) == 0
+    assert study.take("p/new/trials-0", new, asked) == 1
     study.add(record(1))
-    assert study.take("p/old/trials-1", "p/old/", asked) is None
-    assert study.take("p/new/trials-0", "p/new/", asked) == 0, "nobody of this run has it"
-    assert study.take("p/new/trials-1", "p/new/", asked) is None
+    assert study.take("p/old/trials-1", old, asked) is None
+    assert study.take("p/new/trials-0", new, asked) == 0, "nobody of this run has it"
+    assert study.take("p/new/trials-1", new, asked) is None
+
+
+def test_a_run_that_is_cleared_with_fewer_workers_ends_what_the_others_had_begun(study: StudyStore) -> None:
+    for number in range(4):
+        assert study.take(WORKERS[number], WORKERS, tune()) == number
+    for slot in range(2):
+        study.add(record(slot))
+    assert study.take(WORKERS[0], WORKERS[:2], tune()) == 2
+    study.add(record(2))
+    assert study.take(WORKERS[1], WORKERS[:2], tune()) == 3
 
 
 def test_a_longer_search_continues_with_what_is_there(study: StudyStore) -> None:
     for slot in range(4):
         study.add(record(slot))
-    assert study.take("p/r/trials-0", "p/r/", tune()) is None
-    assert study.take("p/r/trials-0", "p/r/", tune(trials=6)) == 4
+    assert study.take("p/r/trials-0", WORKERS, tune()) is None
+    assert study.take("p/r/trials-0", WORKERS, tune(trials=6)) == 4
 
 
 def test_a_slot_has_one_record(study: StudyStore) -> None:
@@ -119,21 +131,21 @@ def test_records_come_back_as_they_were(study: StudyStore) -> None:
 
 def test_no_trial_begins_after_the_studys_time(study: StudyStore) -> None:
     asked = tune(within="1h")
-    assert study.take("p/r/trials-0", "p/r/", asked, now=NOW) == 0
+    assert study.take("p/r/trials-0", WORKERS, asked, now=NOW) == 0
     study.add(record(0))
-    assert study.take("p/r/trials-0", "p/r/", asked, now=NOW + timedelta(minutes=59)) == 1
-    assert study.take("p/r/trials-1", "p/r/", asked, now=NOW + timedelta(minutes=61)) is None
-    assert study.take("p/r/trials-0", "p/r/", asked, now=NOW + timedelta(days=1)) == 1, "what was begun in time is ended"
+    assert study.take("p/r/trials-0", WORKERS, asked, now=NOW + timedelta(minutes=59)) == 1
+    assert study.take("p/r/trials-1", WORKERS, asked, now=NOW + timedelta(minutes=61)) is None
+    assert study.take("p/r/trials-0", WORKERS, asked, now=NOW + timedelta(days=1)) == 1, "what was begun in time is ended"
 
 
 def test_patience_counts_the_trials_after_the_best(study: StudyStore) -> None:
     asked = tune(trials=10, patience=2)
     for slot, value in enumerate((3.0, 1.0, 2.0)):
-        assert study.take("p/r/trials-0", "p/r/", asked) == slot
+        assert study.take("p/r/trials-0", WORKERS, asked) == slot
         study.add(record(slot, value))
-    assert study.take("p/r/trials-0", "p/r/", asked) == 3
+    assert study.take("p/r/trials-0", WORKERS, asked) == 3
     study.add(record(3, None))
-    assert study.take("p/r/trials-0", "p/r/", asked) is None
+    assert study.take("p/r/trials-0", WORKERS, asked) is None
     assert not is_out_of_patience(tune(), study.records())
 
 
