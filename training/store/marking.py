@@ -152,8 +152,9 @@ class Marking:
         self._reach(kept_checkpoints(journal))
 
     def _note_live(self, request: JsonObject) -> None:
-        run_id = json_object(request.get("run") or {}).get("run_id")
-        self._live_runs.add(f"runs/{request.get('pipeline')}/{run_id}")
+        run = json_object(request.get("run") or {})
+        # A run of a helper DAG (`<pipeline>.tune`) has what it works with under its own DAG, and what it made under the pipeline.
+        self._live_runs |= {f"runs/{dag_id}/{run.get('run_id')}" for dag_id in (request.get("pipeline"), run.get("dag_id"))}
         study = json_object(request.get("parameters") or {}).get("study")
         if study:
             self._live_studies.add(f"{request.get('pipeline')}/{study}")

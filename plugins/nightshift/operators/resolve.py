@@ -73,7 +73,9 @@ class ResolveOperator(BaseOperator):
             artifact = None if given is None else store_artifact(given, spec, run.run_id, settings)
             spec_uri = store.put_json(freeze(spec))
             overrides = _recorded(parameters, None if chosen is None else chosen.version)
-            self._record(run.run_id, declared, as_of, overrides, settings)
+            if run.dag_id == spec.name:
+                # A helper's run is none of the pipeline's, and may have the id of one.
+                self._record(run.run_id, declared, as_of, overrides, settings)
         except UnavailableError:
             raise
         except NightshiftError as err:

@@ -106,6 +106,20 @@ def test_runs_are_recorded_by_their_first_task_and_ended_by_housekeeping(
     assert json.loads(parameters) == {"train.learning_rate": 0.01}
 
 
+def test_a_run_of_a_helper_is_no_run_of_the_pipeline_and_leaves_the_one_of_its_id_alone(
+    settings: Settings, shop: Path, execute: Any, context_of: Any
+) -> None:
+    resolve = ResolveOperator(task_id="resolve", spec_path=str(SPEC_PATH))
+    execute(resolve, context_of("resolve", run_id="same id"))
+    for run_id in ("same id", "a study"):
+        context = context_of("resolve", run_id=run_id, conf={"train": {"epochs": 9}})
+        context["ti"].dag_id = context["dag_run"].dag_id = "search_ranking.tune"
+        execute(resolve, context)
+    with connect(settings.database_url).connect() as connection:
+        found = [tuple(row) for row in connection.execute(text("SELECT run_id, parameters FROM bi_runs"))]
+    assert found == [("search_ranking:same id", "{}")]
+
+
 def test_a_failed_run_that_goes_on_after_its_tasks_were_cleared_has_its_new_state(
     settings: Settings, shop: Path, execute: Any, context_of: Any
 ) -> None:

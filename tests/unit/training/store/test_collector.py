@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -213,6 +214,17 @@ def test_work_that_is_alive_keeps_its_inputs_and_the_refs_of_its_run_however_old
         Collector(local, Rules(runs=timedelta(days=30), attempts=timedelta(days=1), grace=timedelta(0))).collect()
     assert local.manifests.get(dataset)
     assert keys(local, "runs")
+
+
+def test_run_of_a_study_keeps_what_it_has_settled_while_one_of_its_trials_is_alive(local: Store) -> None:
+    request = request_of(local, stage="trial", parameters={"study": "5" * 64, "slot": 1})
+    address = local.address("p", "trial", "f" * 64)
+    address.write_request(replace(request, run=replace(request.run, dag_id="p.tune")))
+    local.run_ref("p.tune", "r", "settled").move({"force": False}, expected=0)
+    age(local, "stages", "runs", days=60)
+    address.write_heartbeat("a1", {"beat": 1})
+    Collector(local, Rules(runs=timedelta(days=30), attempts=timedelta(days=1), grace=timedelta(0))).collect()
+    assert keys(local, "runs") == ["runs/p.tune/r/settled/0000000001.json"]
 
 
 def test_failed_attempts_of_finished_work_go_and_the_one_that_finished_it_stays(local: Store) -> None:
