@@ -56,6 +56,8 @@ def record_run(engine: Engine, run: SettledRun) -> None:
 def record_queued(engine: Engine, pipeline: str, run_id: str, parameters: Mapping[str, Any]) -> None:
     """Note a run that a request has queued; nothing where its first task was faster.
 
+    The row of an ended run is replaced: Airflow does not have that run any more, or it would not have queued one of its id.
+
     Args:
         parameters: keys that the request gave, and their values.
 
@@ -64,15 +66,19 @@ def record_queued(engine: Engine, pipeline: str, run_id: str, parameters: Mappin
     """
     add = postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
     row = {
-        "run_id": f"{pipeline}:{run_id}",
         "pipeline": pipeline,
         "state": QUEUED,
+        "as_of": None,
+        "started_at": None,
+        "ended_at": None,
         "git_commit": "",
         "parameters": dict(parameters),
         "resource_spec": {},
     }
+    is_ended = PipelineRun.state.not_in((QUEUED, RUNNING))
+    statement = add(PipelineRun).values(run_id=f"{pipeline}:{run_id}", **row)
     with database_faults(), Session(engine) as session, session.begin():
-        session.execute(add(PipelineRun).on_conflict_do_nothing(), row)
+        session.execute(statement.on_conflict_do_update(index_elements=[PipelineRun.run_id], set_=row, where=is_ended))
 
 
 def _record(engine: Engine, run: SettledRun) -> None:

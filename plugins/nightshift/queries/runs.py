@@ -157,8 +157,8 @@ def start_run(name: str, run_id: str, conf: JsonObject, *, by: str) -> Run:
         SpecError: `conf.invalid`, a parameter is not as the DAG's schema says.
     """
     pipeline(name)
-    trigger(name, run_id, conf, by=by)
-    _note_queued(name, run_id, conf)
+    if trigger(name, run_id, conf, by=by):
+        _note_queued(name, run_id, conf)
     return run(name, run_id)
 
 
@@ -170,8 +170,8 @@ def _note_queued(name: str, run_id: str, conf: JsonObject) -> None:
         logger.warning("%s of %s is not noted as queued: %s", run_id, name, err)
 
 
-def trigger(dag_id: str, run_id: str, conf: JsonObject, *, by: str) -> None:
-    """Queue a run of a DAG that there is, unless it has one of this id.
+def trigger(dag_id: str, run_id: str, conf: JsonObject, *, by: str) -> bool:
+    """Queue a run of a DAG that there is, unless it has one of this id; return whether this call did.
 
     Raises:
         SpecError: `conf.invalid`, a parameter is not as the DAG's schema says.
@@ -180,16 +180,18 @@ def trigger(dag_id: str, run_id: str, conf: JsonObject, *, by: str) -> None:
         trigger_dag(dag_id, triggered_by=DagRunTriggeredByType.REST_API, triggering_user_name=by, run_id=run_id, conf=dict(conf))
     except DagRunAlreadyExists:
         # The same order came before: its run is the answer.
-        pass
+        return False
     except IntegrityError:
         if not has_run(dag_id, run_id):
             raise
         # The same order came at the same moment, between Airflow's look and its row.
+        return False
     except (ParamValidationError, ValueError) as err:
         hint = "GET /pipelines/{pipeline} names the pipeline; docs/reference/spec.md has its keys"
         # Behind it: the whole schema and the whole value.
         message = str(err).partition("\n\nFailed validating")[0]
         raise SpecError("request", [Problem(code="conf.invalid", message=message, hint=hint)]) from err
+    return True
 
 
 def has_run(dag_id: str, run_id: str) -> bool:

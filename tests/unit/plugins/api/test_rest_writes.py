@@ -18,6 +18,7 @@ from tests.unit.plugins.seeded_installation import API, DONE, NEW, OLD, Seeded
 from training.database import api_answers, connect
 from training.database.api_answers import Answers
 from training.database.datasets import deprecate
+from training.database.pipeline_runs import note_state
 from training.errors import Problem, SpecError, UnavailableError
 
 START = "/pipelines/search_ranking/runs"
@@ -58,6 +59,15 @@ def test_a_run_that_a_request_started_is_queued_for_sql_clients(seeded: Seeded) 
     query = text("SELECT status, started_at, ended_at FROM bi_experiment_run WHERE run_uuid = :id")
     with connect(Settings.from_environment().database_url).connect() as connection:
         assert tuple(connection.execute(query, {"id": run_id}).one()) == ("queued", None, None)
+
+
+def test_an_order_that_comes_after_its_run_has_ended_leaves_the_noted_end(seeded: Seeded) -> None:
+    engine = connect(Settings.from_environment().database_url)
+    runs.start_run("search_ranking", "ended", {}, by="bob")
+    note_state(engine, "search_ranking", "ended", "success", noted="queued")
+    runs.start_run("search_ranking", "ended", {}, by="bob")
+    with engine.connect() as connection:
+        assert connection.scalar(text("SELECT state FROM bi_runs WHERE run_id = 'search_ranking:ended'")) == "success"
 
 
 @pytest.mark.parametrize(

@@ -166,6 +166,22 @@ def test_a_run_that_a_request_queued_is_queued_until_its_first_task_or_its_end(
     }
 
 
+def test_a_run_whose_id_an_earlier_one_had_is_queued_with_its_own_parameters(
+    settings: Settings, shop: Path, execute: Any, context_of: Any
+) -> None:
+    engine = connect(settings.database_url)
+    execute(ResolveOperator(task_id="resolve", spec_path=str(SPEC_PATH)), context_of("resolve", run_id="again"))
+    context = context_of("metrics")
+    context["ti"].get_dr_count = lambda dag_id, run_ids: 1
+    context["ti"].get_dagrun_state = lambda dag_id, run_id: "success"
+    execute(CopyMetricsOperator(task_id="metrics"), context)
+    record_queued(engine, "search_ranking", "again", {"force": True})
+    query = "SELECT state, parameters, as_of, started_at, ended_at, git_commit FROM bi_runs"
+    with engine.connect() as connection:
+        assert [tuple(row) for row in connection.execute(text(query))] == [("queued", '{"force": true}', None, None, None, "")]
+    assert unsettled_runs(engine) == [("search_ranking", "again", "queued")]
+
+
 def test_a_store_that_is_away_fails_no_training(
     settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
