@@ -35,6 +35,8 @@ RECENT: Final = timedelta(days=7)
 def copy_points(engine: Engine, bucket: Bucket, pipeline: str, run_id: str) -> int:
     """Add the points of a training that the table lacks; return how many. It may be called again, and by several processes.
 
+    Rows of an earlier journal of the run are deleted: its training began again after that journal was gone.
+
     Args:
         run_id: of a run, or the name of a trial's journal.
 
@@ -42,8 +44,14 @@ def copy_points(engine: Engine, bucket: Bucket, pipeline: str, run_id: str) -> i
         UnavailableError: `database.unavailable`, or the store does not answer; what was added stays.
     """
     key, journal, num_added = f"{pipeline}:{run_id}", MetricJournal(bucket, pipeline, run_id), 0
+    newest = select(RunMetric).where(RunMetric.run_id == key).order_by(RunMetric.number.desc()).limit(1)
     with database_faults(), Session(engine) as session:
-        number = session.scalar(select(func.max(RunMetric.number)).where(RunMetric.run_id == key)) or 0
+        row = session.scalar(newest)
+    number = 0 if row is None else row.number
+    if row is not None and _has_begun_again(journal, row):
+        with database_faults(), Session(engine) as session, session.begin():
+            session.execute(delete(RunMetric).where(RunMetric.run_id == key))
+        number = 0
     add = postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
     while points := journal.after(number, limit=ROWS):
         rows = [_row(key, point) for point in points]
@@ -85,6 +93,18 @@ def delete_expired(engine: Engine, bucket: Bucket, *, before: datetime) -> int:
             num_rows += session.scalar(select(func.count()).where(RunMetric.run_id == run_id)) or 0
             session.execute(delete(RunMetric).where(RunMetric.run_id == run_id))
     return num_rows
+
+
+def _has_begun_again(journal: MetricJournal, newest: RunMetric) -> bool:
+    """Return whether the journal has another event than the table, or none, at the number of the table's newest row."""
+    point = next(iter(journal.after(newest.number - 1, limit=1)), None)
+    if point is None:
+        return bool(journal.places())
+    row = _row(newest.run_id, point)
+    # SQLite returns UTC without a zone.
+    logged_at = newest.logged_at if newest.logged_at.tzinfo else newest.logged_at.replace(tzinfo=UTC)
+    found = (newest.number, newest.metric_name, newest.step, logged_at)
+    return found != (row["number"], row["metric_name"], row["step"], row["logged_at"])
 
 
 def _copied(engine: Engine, bucket: Bucket, pipeline: str, run_id: str) -> int:

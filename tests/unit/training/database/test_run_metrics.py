@@ -52,9 +52,26 @@ def test_points_are_copied_once_and_new_ones_are_added(empty_database: str, buck
     assert copy_points(engine, bucket, "p", "none") == 0
 
 
+@pytest.mark.parametrize("num_points", [3, 9], ids=["shorter", "longer"])
+def test_a_run_whose_journal_was_gone_and_began_again_has_the_points_of_its_new_training_alone(
+    empty_database: str, bucket: Bucket, num_points: int
+) -> None:
+    engine, journal = connect(empty_database), MetricJournal(bucket, "p", "r1")
+    write(bucket, "r1", range(5))
+    write(bucket, "r2", range(1))
+    assert copy_points(engine, bucket, "p", "r1") + copy_points(engine, bucket, "p", "r2") == 6
+    for place in journal.places():
+        bucket.delete(place.key)
+    assert copy_points(engine, bucket, "p", "r1") == 0
+    assert len(rows(engine)) == 6, "until the training has begun again, or the rows expire"
+    JournalWriter(journal, "b1").append([("loss", 9.0, step, AT + 1_000_000 + step) for step in range(num_points)])
+    assert [copy_points(engine, bucket, "p", "r1") for _ in range(2)] == [num_points, 0]
+    assert rows(engine) == [*(("p:r1", 1, "loss", step, 9.0) for step in range(num_points)), ("p:r2", 1, "loss", 0, 0.0)]
+
+
 RUNS, POINTS = 3000, 10
 READS = {
-    "copy": "SELECT MAX(number) FROM run_metric WHERE run_id = 'p:r1500'",
+    "copy": "SELECT number, step FROM run_metric WHERE run_id = 'p:r1500' ORDER BY number DESC LIMIT 1",
     "view": "SELECT step, value FROM bi_run_metric WHERE run_id = 'p:r1500' AND metric_name = 'loss' ORDER BY step",
 }
 
