@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, and_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -17,6 +17,8 @@ from training.store import Manifest
 
 def register_snapshot(engine: Engine, *, name: str, uri: str, manifest: Manifest, created_by: str) -> str:
     """Make the snapshot's row, unless it has one; return its version, the first 16 digits of its digest.
+
+    The row of a snapshot whose files retention had deleted says again that they are there, and where.
 
     Args:
         name: the pipeline.
@@ -40,14 +42,19 @@ def register_snapshot(engine: Engine, *, name: str, uri: str, manifest: Manifest
         created_at=datetime.now(UTC),
         created_by=created_by,
     )
-    wanted = select(DatasetVersion.id).where(DatasetVersion.name == name, DatasetVersion.version == version)
+    is_same = and_(DatasetVersion.name == name, DatasetVersion.version == version)
     with database_faults(), Session(engine) as session:
-        if session.scalar(wanted) is None:
+        if session.scalar(select(DatasetVersion.id).where(is_same)) is None:
             session.add(row)
             try:
                 session.commit()
             except IntegrityError:
                 # Another run registered the same snapshot in between; its row says the same.
                 session.rollback()
+        else:
+            session.execute(
+                update(DatasetVersion).where(is_same, DatasetVersion.deprecated_by.is_(None)).values(deprecated_at=None, storage_uri=uri)
+            )
+            session.commit()
     check_not_deprecated(engine, name, version)
     return version

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
+from datetime import UTC, datetime
 from pathlib import Path
 
-from sqlalchemy import Engine, create_engine, event, select
+import pytest
+from sqlalchemy import Engine, create_engine, event, select, update
 from sqlalchemy.orm import Session
 
 from training.contracts import canonical_json, sha256_hex
 from training.data.dataset_versions import register_snapshot
 from training.database import DatasetVersion, connect
+from training.database.datasets import find_dataset
+from training.errors import DeniedError
 from training.store import Manifest
 from training.store.manifests import FileEntry
 
@@ -46,6 +51,18 @@ def test_other_content_and_other_pipelines_have_rows_of_their_own(tmp_path: Path
     for name, rows in (("p", 2), ("p", 3), ("q", 2)):
         register_snapshot(engine, name=name, uri="file:///m", manifest=manifest(rows), created_by="run")
     assert len(all_rows(engine)) == 3
+
+
+@pytest.mark.parametrize("person", [None, "ada"])
+def test_a_snapshot_that_is_made_again_after_retention_deleted_it_is_available_where_it_is_now(tmp_path: Path, person: str | None) -> None:
+    engine = connect(f"sqlite:///{tmp_path}/n.db")
+    version = register_snapshot(engine, name="p", uri="file:///old", manifest=manifest(), created_by="run 1")
+    with Session(engine) as session, session.begin():
+        session.execute(update(DatasetVersion).values(deprecated_at=datetime.now(UTC), deprecated_by=person))
+    with nullcontext() if person is None else pytest.raises(DeniedError, match="is deprecated by ada"):
+        register_snapshot(engine, name="p", uri="file:///new", manifest=manifest(), created_by="run 2")
+    found = find_dataset(engine, "p", version)
+    assert (found.health, found.uri) == (("available", "file:///new") if person is None else ("deprecated", "file:///old"))
 
 
 def test_two_runs_at_once_make_one_row(tmp_path: Path) -> None:
