@@ -2,7 +2,7 @@
 
 A launch is claimed in the store before the first request to the cluster, under the next number, by conditional create: of two
 operators that both want to start the work exactly one wins, and the other finds the winner's launch and watches it. What runs in
-the cluster is named after the address and that number. If a process is killed between any two steps, the next one knows what to look for.
+the cluster has the name that the claim notes. If a process is killed between any two steps, the next one knows what to look for.
 """
 
 from __future__ import annotations

@@ -20,7 +20,6 @@ from urllib3.exceptions import HTTPError
 from nightshift.execution.kubernetes.config import Cluster
 from nightshift.execution.kubernetes.launch import Launch
 from nightshift.execution.kubernetes.manifests import (
-    ATTEMPT_LABEL,
     CONTAINER,
     LAUNCH_LABEL,
     Manifest,
@@ -54,7 +53,7 @@ TRIED_AGAIN: Final = tenacity.retry(
     wait=tenacity.wait_exponential_jitter(initial=0.5, max=8),
     reraise=True,
 )
-"""All requests to the cluster can be repeated: names are deterministic."""
+"""All requests to the cluster can be repeated: a launch's name is noted before the first one."""
 
 
 def in_cluster() -> bool | None:
@@ -93,7 +92,7 @@ class Submitter:
         """Create the objects of a launch unless they exist; return whether this call created them.
 
         Raises:
-            DeniedError: `kubernetes.denied`; or `launch.foreign`, something else has the launch's name.
+            DeniedError: `kubernetes.denied`.
             SpecError: `kubernetes.invalid`, the cluster refuses the manifest, and says why.
             UnavailableError: `kubernetes.unavailable`.
         """
@@ -158,21 +157,9 @@ class Submitter:
             except ApiException as err:
                 if err.status != CONFLICT:
                     raise
-                self._check_own(launch)
+                # Names are unique: it was made by a worker that was killed, or by one that works at the launch now.
                 return False
             return True
-
-    def _check_own(self, launch: Launch) -> None:
-        """An existing object was made by this installation: by a worker that was killed, or by one that works at it now."""
-        read = self._batch.read_namespaced_job if launch.is_gang else self._core.read_namespaced_pod
-        found = self._read(f"read {launch.kind.lower()}", lambda: read(launch.name, self._namespace, _preload_content=False))
-        attempt = ((found or {}).get("metadata", {}).get("labels") or {}).get(ATTEMPT_LABEL)
-        if found is not None and attempt != launch.attempt_id:
-            raise DeniedError(
-                "launch.foreign",
-                f"{launch.kind} {launch.name} of {self._namespace} is not ours: its attempt is {attempt}, not {launch.attempt_id}",
-                hint="two installations with different stores need different namespaces",
-            )
 
     def ensure_service(self, launch: Launch) -> None:
         """Create a gang's Service where it is missing: a worker may have been killed between the Job and it.

@@ -22,7 +22,7 @@ class Launch:
     """One start of one attempt, as it is requested from the cluster."""
 
     name: str
-    """Of Pod, Job and Service: the same launch has the same name, so that it cannot be submitted twice."""
+    """Of Pod, Job and Service: noted when the launch is claimed, so that it cannot be submitted twice."""
     pipeline: str
     stage: str
     owner: str
@@ -51,16 +51,16 @@ class Launch:
     def is_gang(self) -> bool:
         return self.nodes > 1
 
-    @property
-    def kind(self) -> str:
-        return "Job" if self.is_gang else "Pod"
 
+def launch_name(pipeline: str, stage: str, attempt_id: str, number: int) -> str:
+    """Return the name of the launch `number` of a piece of work: readable, at most 52 characters.
 
-def launch_name(pipeline: str, stage: str, fingerprint: str, number: int) -> str:
-    """Return the name of the launch `number` of a piece of work: readable, at most 52 characters, the same for every caller."""
-    tail = f"{stage}-{fingerprint[:12]}-{number}"
+    The attempt's random digits make it unlike any other in the namespace. A fingerprint would not: another installation with the same
+    code and data has the same one.
+    """
+    tail = f"{stage}-{attempt_id[-12:]}-{number}"
     head = re.sub(r"[^a-z0-9]+", "-", pipeline.lower()).strip("-")
-    # The whole of a long name is in the fingerprint's address; the digest distinguishes two pipelines with the same beginning.
+    # The whole of a long name is in the launch's request; the digest distinguishes two pipelines with the same beginning.
     room = MAX_NAME_CHARS - len(tail) - 1
     if len(head) > room:
         head = f"{head[: room - 5]}-{sha256_hex(pipeline.encode())[:4]}"

@@ -153,7 +153,7 @@ class RemoteWork:
         entry = LaunchEntry(
             attempt_id=attempt_id,
             request_uri=self._address.write_request(request),
-            name=launch_name(self._spec.name, task.stage, task.work.fingerprint, number),
+            name=launch_name(self._spec.name, task.stage, attempt_id, number),
             nodes=nodes,
             spot=spot,
             cause=cause,

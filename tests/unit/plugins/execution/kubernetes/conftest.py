@@ -9,6 +9,7 @@ import pytest
 import tenacity
 
 from nightshift.execution.backend import StageTask
+from nightshift.execution.kubernetes import launches
 from nightshift.execution.kubernetes.client import Submitter
 from nightshift.execution.kubernetes.config import Cluster
 from nightshift.execution.kubernetes.launches import RemoteWork, Waiting
@@ -20,11 +21,12 @@ from training.runtime.provenance import CHECKOUT
 from training.spec import PipelineSpec, freeze, load_spec
 from training.spec.loader import check_values
 from training.store import StageAddress, Store
+from training.store.addresses import new_attempt_id
 from training.store.leases import Lease
 
 FINGERPRINT = "f" * 64
 FIRST = "search-ranking-train-ffffffffffff-1"
-"""The name of the first launch of that work."""
+"""The name of a work's first launch, with `known_names`."""
 SECOND = "search-ranking-train-ffffffffffff-2"
 
 
@@ -40,6 +42,12 @@ def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[KubernetesA
     monkeypatch.setattr(tenacity.nap.time, "sleep", lambda seconds: None)
     yield made
     made.close()
+
+
+@pytest.fixture
+def known_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attempts differ by the digits that are in no name."""
+    monkeypatch.setattr(launches, "new_attempt_id", lambda: new_attempt_id()[12:] + "f" * 12)
 
 
 @pytest.fixture

@@ -8,6 +8,8 @@ from nightshift.execution.kubernetes.status import LaunchStatus
 from tests.unit.plugins.execution.kubernetes.conftest import FIRST, SECOND, Night, Nights
 from tests.unit.plugins.execution.kubernetes.kubernetes_api import KubernetesApi
 
+pytestmark = pytest.mark.usefixtures("known_names")
+
 
 def test_a_gang_is_a_job_and_a_service_that_goes_with_it(api: KubernetesApi, night: Nights) -> None:
     work = night({"nodes": 2, "processes_per_node": 1})

@@ -15,6 +15,8 @@ from tests.unit.plugins.execution.kubernetes.conftest import FIRST, SECOND, Kill
 from tests.unit.plugins.execution.kubernetes.kubernetes_api import CUT, LOST, RUNNING, STALLED, SUCCEEDED, KubernetesApi, evicted, failed
 from training.errors import DeniedError, SpecError, UnavailableError
 
+pytestmark = pytest.mark.usefixtures("known_names")
+
 
 def test_the_first_look_submits_a_pod_and_waits_for_it(api: KubernetesApi, night: Nights) -> None:
     waiting = night().advance()
@@ -344,23 +346,6 @@ def test_only_the_task_that_started_a_launch_ends_it(api: KubernetesApi, night: 
     running(api, work)
     work.task(run_id="r2").stop()
     assert api.names() == [FIRST]
-
-
-def test_a_foreign_pod_of_the_same_name_is_not_adopted(api: KubernetesApi, night: Nights) -> None:
-    work = night()
-    foreign = {"metadata": {"name": FIRST, "labels": {"nightshift.io/attempt": "somebody-elses"}}, "status": {}}
-    original = api.serve
-
-    # It is not there at the first look, and is when the pod is created.
-    def serve(method: str, *rest: Any) -> Any:
-        if method == "POST":
-            api.objects["pods", FIRST] = foreign
-        return original(method, *rest)
-
-    api.serve = serve  # type: ignore[method-assign]
-    with pytest.raises(DeniedError, match="is not ours: its attempt is somebody-elses") as caught:
-        work.advance()
-    assert caught.value.code == "launch.foreign"
 
 
 def test_a_right_that_is_missing_is_named(api: KubernetesApi, night: Nights) -> None:

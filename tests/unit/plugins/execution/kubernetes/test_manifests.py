@@ -242,10 +242,10 @@ def test_a_launch_asks_for_what_the_pipeline_says_and_else_what_the_cluster_give
 
 
 @pytest.mark.parametrize("pipeline", ["p", "Search.Ranking_v2", "a" * 63, "ranking-of-everything-in-the-northern-hemisphere"])
-def test_a_name_is_short_readable_and_of_this_work_alone(pipeline: str) -> None:
-    name = launch_name(pipeline, "validate", "0123456789abcdef" * 4, 12)
+def test_a_name_is_short_readable_and_of_this_attempt_alone(pipeline: str) -> None:
+    name = launch_name(pipeline, "validate", "0199aaaabbbb0123456789ab", 12)
     assert len(f"{name}-1023") <= 63
     assert name.endswith("-validate-0123456789ab-12")
     assert name == name.lower()
-    assert launch_name(pipeline + "x", "validate", "0123456789abcdef" * 4, 12) != name
+    assert launch_name(pipeline + "x", "validate", "0199aaaabbbb0123456789ab", 12) != name
     assert Path(name).name == name
