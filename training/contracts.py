@@ -100,7 +100,7 @@ def fingerprint(stage: str, *, spec_part: object, code_version: str, inputs: Map
         spec_part: the part of the frozen spec that the stage's work depends on, as JSON.
         code_version: digest of the files that the stage imports and reads (`training.code`), or of the image.
         inputs: digests (and `as_of`, source listing, world size …) that the work depends on, as JSON.
-        nonce: empty, or the run's id when the run was forced to do its work again.
+        nonce: empty, or random text when the run was forced to do its work again.
     """
     parts = {"stage": stage, "spec": spec_part, "code": code_version, "inputs": dict(inputs), "nonce": nonce}
     return sha256_hex(canonical_json(parts))

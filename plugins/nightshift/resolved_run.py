@@ -64,7 +64,8 @@ class ResolvedRun:
     def __init__(self, values: JsonObject) -> None:
         self.spec_uri = str(values["spec_uri"])
         self.as_of = datetime.fromisoformat(str(values["as_of"]))
-        self.force = bool(values["force"])
+        self.force = str(values["force"] or "")
+        """Nonce of the work of a run that does everything again; empty: finished work is reused."""
         overrides = values.get("overrides")
         self.overrides: JsonObject = overrides if isinstance(overrides, Mapping) else {}
         """Dotted key of the spec to the value that the trigger gave instead."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,7 +81,10 @@ class ResolveOperator(BaseOperator):
             raise
         except NightshiftError as err:
             raise AirflowFailException(f"{err}\nexit code {int(err.exit_code)}: it is not retried") from err
-        settled: dict[str, JsonValue] = {"spec_uri": spec_uri, "as_of": as_of.astimezone(UTC).isoformat(), "force": parameters.force}
+        settled: dict[str, JsonValue] = {"spec_uri": spec_uri, "as_of": as_of.astimezone(UTC).isoformat(), "force": ""}
+        if parameters.force:
+            # The run's id would not do: a run that was deleted and triggered again has the same one.
+            settled["force"] = secrets.token_hex(8)
         if overrides:
             # The decision about the model records them.
             settled["overrides"] = overrides

@@ -80,7 +80,7 @@ class StageOperator(BaseOperator):
             settings = Settings.from_environment()
             resolved = self.resolved(context)
             self.model_name = resolved.spec.promote.model
-            work = self.work(context, resolved, settings, nonce=run.run_id if resolved.force else "")
+            work = self.work(context, resolved, settings, nonce=resolved.force)
             found = self.run_stage(context, run, resolved, work, settings)
         return self.finish(context, found, run)
 

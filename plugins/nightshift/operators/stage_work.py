@@ -61,7 +61,7 @@ def work_of(stage: str, resolved: ResolvedRun, results: Mapping[str, StageResult
 
     Args:
         results: by input name, as `needs_of` lists them.
-        nonce: the run's id where it was forced, else empty.
+        nonce: that a forced run has settled, else empty.
 
     Raises:
         NightshiftError: sources, ledger or store do not answer.

@@ -64,8 +64,8 @@ class StudyWork:
         backend = backend_of(settings)
         device = backend.device_of(resolved.spec)
         covered = {"dataset": dataset.digest, "world_size": world_size, **device}
-        nonce = str(context["ti"].run_id) if resolved.force else ""
-        name = fingerprint(TRIAL, spec_part=spec_part(resolved.spec, TRIAL), code_version=code.version, inputs=covered, nonce=nonce)
+        part = spec_part(resolved.spec, TRIAL)
+        name = fingerprint(TRIAL, spec_part=part, code_version=code.version, inputs=covered, nonce=resolved.force)
         shared = not backend.shares_disk
         return cls(name=name, dataset_uri=dataset.artifact_uri, world_size=world_size, shared=shared, code=code, device=device)
 

@@ -38,7 +38,7 @@ def test_the_spec_is_frozen_with_its_places(
     resolve: ResolveOperator, shop: Path, store: Store, context_of: Context, execute: Execute
 ) -> None:
     values = execute(resolve, context_of("resolve", conf={"train": {"epochs": 5}}))
-    settled = {"as_of": "2026-02-01T02:00:00+00:00", "force": False, "overrides": {"train.epochs": 5}}
+    settled = {"as_of": "2026-02-01T02:00:00+00:00", "force": "", "overrides": {"train.epochs": 5}}
     assert values == {"spec_uri": values["spec_uri"], **settled}
     frozen = store.get_json(values["spec_uri"])
     assert PipelineSpec.thaw(frozen).train.epochs == 5

@@ -103,11 +103,26 @@ def scripted(store: Store, monkeypatch: pytest.MonkeyPatch) -> Scripted:
 
 
 @pytest.fixture
-def run_ingest(shop: Path, context_of: Context, execute: Execute) -> Callable[..., tuple[StageOperator, dict[str, Any]]]:
+def resolve(shop: Path, context_of: Context, execute: Execute) -> Callable[..., dict[str, Any]]:
+    """Return `resolve(force=…)`: gives what the first task of a run settles."""
+    return lambda **conf: execute(ResolveOperator(task_id="resolve", spec_path=str(SPEC_PATH)), context_of("resolve", conf=conf))
+
+
+@pytest.fixture
+def run_ingest(
+    resolve: Callable[..., dict[str, Any]], context_of: Context, execute: Execute
+) -> Callable[..., tuple[StageOperator, dict[str, Any]]]:
     """Return `run_ingest(run_id=…, force=…)`: resolve and ingest of one run; gives the operator and its XCom."""
 
-    def call(*, run_id: str = "r1", try_number: int = 1, operator: StageOperator | None = None, **conf: Any) -> Any:
-        resolved = execute(ResolveOperator(task_id="resolve", spec_path=str(SPEC_PATH)), context_of("resolve", conf=conf))
+    def call(
+        *,
+        run_id: str = "r1",
+        try_number: int = 1,
+        operator: StageOperator | None = None,
+        resolved: dict[str, Any] | None = None,
+        **conf: Any,
+    ) -> Any:
+        resolved = resolved or resolve(**conf)
         operator = operator or StageOperator(task_id="ingest", stage="ingest")
         return operator, execute(operator, context_of("ingest", run_id=run_id, try_number=try_number, results={"resolve": resolved}))
 
@@ -168,13 +183,22 @@ def test_a_later_try_finds_what_the_earlier_one_made(scripted: Scripted, run_ing
     assert StageResult.from_mapping(values).reused_from == RunIdentity(dag_id="search_ranking", run_id="r1", task_id="ingest")
 
 
-def test_a_forced_run_does_its_work_again_but_its_retry_does_not(scripted: Scripted, run_ingest: Any) -> None:
+def test_a_forced_run_does_its_work_again_but_its_retry_does_not(scripted: Scripted, run_ingest: Any, resolve: Any) -> None:
     run_ingest()
-    run_ingest(run_id="r2", force=True)
-    run_ingest(run_id="r2", try_number=2, force=True)
+    forced = resolve(force=True)
+    run_ingest(run_id="r2", resolved=forced)
+    run_ingest(run_id="r2", try_number=2, resolved=forced)
     run_ingest(run_id="r3", force=True)
     assert [request.run.run_id for request in scripted.requests] == ["r1", "r2", "r3"]
     assert len({request.fingerprint for request in scripted.requests}) == 3
+
+
+def test_a_forced_run_with_the_id_of_an_earlier_one_does_its_work_again(scripted: Scripted, run_ingest: Any) -> None:
+    run_ingest(run_id="r1", force=True)
+    _, values = run_ingest(run_id="r1", force=True)
+    first, second = scripted.requests
+    assert first.fingerprint != second.fingerprint
+    assert StageResult.from_mapping(values).fingerprint == second.fingerprint
 
 
 def test_a_killed_attempt_is_started_again(scripted: Scripted, run_ingest: Any, capfd: pytest.CaptureFixture[str]) -> None:

@@ -255,9 +255,9 @@ def test_overridden_thresholds_are_another_decision_and_travel_with_the_request(
 
 def test_the_spec_that_a_run_froze_is_the_spec_of_all_its_stages(ask: WorkOf, store: Store) -> None:
     spec = load_spec(SPEC_PATH)
-    resolved = ResolvedRun({"spec_uri": store.put_json(freeze(spec)), "as_of": AS_OF.isoformat(), "force": True})
+    resolved = ResolvedRun({"spec_uri": store.put_json(freeze(spec)), "as_of": AS_OF.isoformat(), "force": "a1"})
     assert isinstance(resolved.spec, PipelineSpec)
-    assert (resolved.spec, resolved.as_of, resolved.force) == (PipelineSpec.thaw(freeze(spec)), AS_OF, True)
+    assert (resolved.spec, resolved.as_of, resolved.force) == (PipelineSpec.thaw(freeze(spec)), AS_OF, "a1")
 
 
 def test_nights_are_what_later_evaluations_said_of_a_champion_and_no_answer_to_a_request(installation: Path) -> None:

@@ -95,7 +95,7 @@ def launcher(store: Store, monkeypatch: pytest.MonkeyPatch) -> Trials:
 def night(shop: Path, store: Store, context_of: Context) -> Callable[..., Any]:
     """Return `night(task_id, change=(old, new), run_id=…)`: the context of a task of a run whose spec has a study."""
 
-    def make(task_id: str, *, change: tuple[str, str] = ("", ""), force: bool = False, **more: Any) -> Any:
+    def make(task_id: str, *, change: tuple[str, str] = ("", ""), force: str = "", **more: Any) -> Any:
         text = SPEC_PATH.read_text(encoding="utf-8") + TUNE
         assert change[0] in text
         spec = resolve_uris(parse_spec(text.replace(*change, 1).encode()))
@@ -192,7 +192,8 @@ def test_another_run_continues_with_the_study_that_a_dead_one_left(launcher: Tri
 
 def test_a_forced_run_has_a_study_of_its_own(launcher: Trials, night: Context) -> None:
     assert study_of(night("trials")).name == study_of(night("trials", run_id="r2")).name
-    assert study_of(night("trials", force=True)).name != study_of(night("trials")).name
+    names = {study_of(night("trials", force=nonce)).name for nonce in ("", "a1", "b2")}
+    assert len(names) == 3, "also where two forced runs have the same id"
 
 
 def test_a_longer_study_is_the_same_one_and_its_summary_is_new_work(launcher: Trials, night: Context, execute: Execute) -> None:
