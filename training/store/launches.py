@@ -37,8 +37,8 @@ class LaunchEntry:
     owner: str
     """Task instance that claimed it."""
     try_number: int
-    generation: int
-    """Changes when a person clears the task: budgets are reset."""
+    generation: str
+    """Changes when a person clears the task, or triggers its run again under the same id: budgets are reset."""
     preemptions: int = 0
     """Launches of this work that were taken away before this one."""
     avoided_nodes: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ class LaunchEntry:
     number: int = 0
     """From 1; 0 before it is claimed."""
 
-    def is_of(self, owner: str, generation: int) -> bool:
+    def is_of(self, owner: str, generation: str) -> bool:
         return self.owner == owner and self.generation == generation
 
 

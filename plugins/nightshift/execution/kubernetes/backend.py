@@ -102,8 +102,10 @@ def remote_work(task: StageTask, cluster: Cluster) -> RemoteWork:
     from nightshift.execution.kubernetes.launches import RemoteWork
 
     ti: Any = task.context["ti"]
-    # A clear raises the number of tries that a task may have, and nothing else does.
-    generation = int(getattr(ti, "max_tries", 0) or 0)
+    run: Any = task.context["dag_run"]
+    # A clear raises the number of tries that a task may have, and nothing else does. A run that was deleted and triggered again under
+    # the same id starts at another instant.
+    generation = f"{run.start_date}/{getattr(ti, 'max_tries', 0)}"
     submitter = Submitter(cluster, task.context, task_id=task.run.task_id)
     return RemoteWork(task, generation=generation, cluster=cluster, submitter=submitter)
 

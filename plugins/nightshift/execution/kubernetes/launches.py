@@ -43,8 +43,8 @@ class Waiting:
 class RemoteWork:
     """One piece of work in the cluster."""
 
-    def __init__(self, task: StageTask, *, generation: int, cluster: Cluster, submitter: Submitter) -> None:
-        """Take the work of a task; `generation` rises when the task is cleared, and its budget starts again."""
+    def __init__(self, task: StageTask, *, generation: str, cluster: Cluster, submitter: Submitter) -> None:
+        """Take the work of a task; `generation` changes when the task is cleared, and its budget starts again."""
         self._task = task
         self._generation = generation
         self._cluster = cluster

@@ -21,7 +21,7 @@ from training.store.leases import HolderWatch, Lease, holder_of
 FINGERPRINT, OTHER = "f" * 64, "e" * 64
 RUN = RunIdentity(dag_id="p", run_id="r", task_id="train")
 LAUNCH = LaunchEntry(
-    attempt_id="a1", request_uri="u", name="n", nodes=1, spot=False, cause="first", owner="p/r/train", try_number=1, generation=0
+    attempt_id="a1", request_uri="u", name="n", nodes=1, spot=False, cause="first", owner="p/r/train", try_number=1, generation="0"
 )
 
 

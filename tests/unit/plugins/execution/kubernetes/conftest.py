@@ -82,7 +82,7 @@ class Night:
     def address(self) -> StageAddress:
         return self.store.address(self.spec.name, "train", FINGERPRINT)
 
-    def task(self, *, run_id: str = "r1", try_number: int = 1, generation: int = 0, submitter: Any = None) -> RemoteWork:
+    def task(self, *, run_id: str = "r1", try_number: int = 1, generation: str = "0", submitter: Any = None) -> RemoteWork:
         """Return the work as this try of this run's task sees it."""
         run = RunIdentity(dag_id=self.spec.name, run_id=run_id, task_id="train", try_number=try_number)
         context: Any = {}

@@ -254,7 +254,7 @@ def test_a_cleared_task_has_its_whole_budget_again(api: KubernetesApi, night: Ni
             work.begin()
     with pytest.raises(StageEndedError):
         work.advance()
-    cleared = work.task(generation=2)
+    cleared = work.task(generation="2")
     third = work.advance(cleared)
     assert third.number == 3
     work.begin()

@@ -22,7 +22,7 @@ def launch(nodes: tuple[str, ...] = (), tries: int = 0) -> LaunchEntry:
         cause="first",
         owner="o",
         try_number=1,
-        generation=0,
+        generation="0",
         avoided_nodes=nodes,
         avoidance_tries=tries,
     )

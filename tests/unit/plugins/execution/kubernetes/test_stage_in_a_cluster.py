@@ -1,5 +1,6 @@
 """The operator of a stage where the backend is a cluster: it defers, resumes, and ends as the launch did."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,8 @@ class Task:
         self.operator = StageOperator(task_id="ingest", stage="ingest")
         self.resolved = execute(ResolveOperator(task_id="resolve", spec_path=str(SPEC_PATH)), context_of("resolve"))
 
-    def context(self, try_number: int = 1) -> Any:
-        made = self.context_of("ingest", try_number=try_number, results={"resolve": self.resolved})
+    def context(self, try_number: int = 1, **run: Any) -> Any:
+        made = self.context_of("ingest", try_number=try_number, results={"resolve": self.resolved}, **run)
         made["ti"].map_index = -1
         return {**made, "run_id": "r1", "dag": None}
 
@@ -131,6 +132,17 @@ def test_a_later_try_finds_the_pod_of_the_one_that_died(task: Task, api: Kuberne
     api.set_status(api.names()[0], RUNNING)
     assert task.start(try_number=2).trigger.name == first.trigger.name
     assert sum(api.creates.values()) == 1
+
+
+def test_a_run_that_was_deleted_and_triggered_again_is_not_judged_by_its_earlier_launch(task: Task, api: KubernetesApi) -> None:
+    deferred = task.start()
+    refused = LaunchStatus(phase="ended", code="pod.image_refused", words="image registry/stage:1 cannot be used")
+    with pytest.raises(AirflowFailException, match="cannot be used"):
+        task.resume(deferred, refused)
+    with pytest.raises(TaskDeferred) as caught:
+        task.execute(task.operator, task.context(start_date=datetime(2026, 2, 2, tzinfo=UTC)))
+    assert caught.value.trigger.number == 2
+    assert api.names() == [caught.value.trigger.name]
 
 
 def test_a_cluster_that_is_away_costs_none_of_the_users_tries(task: Task, api: KubernetesApi) -> None:
