@@ -14,7 +14,7 @@ from devstack.demo import make_data
 from devstack.environment import dags_path, environment
 from devstack.keeping import Keeper
 from devstack.lifecycle import api, start
-from devstack.nights import RUN_ID_PREFIX, Night, PastRun, next_night
+from devstack.nights import RUN_ID_PREFIX, Night, PastRun, latest_first, next_night
 from devstack.noted_places import require_noted_places
 from devstack.parsing import ParseLimit
 from devstack.places import require_home
@@ -54,7 +54,7 @@ def run_night(settings: Settings, pipeline: str, *, night: date | None, force: b
         with stopped_services_named(settings.home, f"the night of {spec.name}", hint):
             wait_parsed(client, spec.name, say, written_at=written_at(settings, spec.name))
             on_snapshot = conf.get("snapshot") is not None
-            runs = past_runs(client, spec.name)
+            runs = past_runs(client, spec.name, night)
             chosen = next_night(spec, runs, wanted=night, now=datetime.now(UTC), has_own_instant=on_snapshot)
             with switched_on(client, settings.home, spec.name, say), keeper:
                 require_noted_places(settings, spec)
@@ -77,10 +77,11 @@ def checked_spec(settings: Settings, pipeline: str) -> PipelineSpec:
 
 
 def past_runs(client: AirflowApi, dag_id: str, day: date | None = None) -> list[PastRun]:
-    """Return the runs that were started as nights, newest first; only those of one day if it is given."""
+    """Return the runs of the latest nights as `latest_first` orders them; only those of one day if it is given."""
     prefix = RUN_ID_PREFIX + (day.isoformat() if day else "")
-    runs = client.get(f"/dags/{dag_id}/dagRuns", run_id_prefix_pattern=prefix, order_by="-run_after", limit=MAX_PAST_RUNS)["dag_runs"]
-    return [PastRun(run["dag_run_id"], run["state"]) for run in runs]
+    # Not by the time at which they ran: a backfill of older nights would leave no place for the latest one.
+    runs = client.get(f"/dags/{dag_id}/dagRuns", run_id_prefix_pattern=prefix, order_by="-run_id", limit=MAX_PAST_RUNS)["dag_runs"]
+    return latest_first([PastRun(run["dag_run_id"], run["state"]) for run in runs])
 
 
 def follow_run(settings: Settings, pipeline: str, run_id: str | None, *, say: Say) -> int:

@@ -52,11 +52,17 @@ class Night:
     running_already: bool = False
 
 
+def latest_first(runs: Sequence[PastRun]) -> list[PastRun]:
+    """Return the nights among runs: those of the latest day first, and of one day the run that was started last."""
+    found = [(match[1], int(match[2] or 1), run) for run in runs if (match := _RUN_ID.fullmatch(run.run_id))]
+    return [run for _day, _number, run in sorted(found, key=lambda item: item[:2], reverse=True)]
+
+
 def next_night(spec: PipelineSpec, runs: Sequence[PastRun], *, wanted: date | None, now: datetime, has_own_instant: bool = False) -> Night:
     """Choose the night.
 
     Args:
-        runs: of this pipeline, newest first.
+        runs: of this pipeline, as `latest_first` orders them.
         wanted: a night requested by its date.
         now: names the run of a pipeline that has no simulated nights.
         has_own_instant: the run's input, a snapshot, says what it is as of: unless a night is wanted, it is none.

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import parse_qs
 
 DROP, HANG, LOSE_ANSWER = "drop", "hang", "lose the answer"
 """Closes the connection; answers nothing until the server closes; does the work and closes the connection."""
@@ -54,7 +55,7 @@ class AirflowServer:
             self._server = None
 
     def answer(self, method: str, path: str, body: Any) -> tuple[int, Any]:
-        path = path.split("?")[0].removeprefix("/api/v2")
+        path, _, query = path.removeprefix("/api/v2").partition("?")
         if path == "/dags/search_ranking":
             return self._dag(method, body)
         if path == "/parseDagFile/token" and method == "PUT":
@@ -70,12 +71,19 @@ class AirflowServer:
             self.runs[body["dag_run_id"]] = body
             return 200, body
         if path == "/dags/search_ranking/dagRuns" and method == "GET":
-            return 200, {"dag_runs": list(self.runs.values())}
+            return 200, {"dag_runs": self._page(parse_qs(query))}
         if path.startswith("/dags/search_ranking/dagRuns/") and method == "GET":
             run_id, _, rest = path.removeprefix("/dags/search_ranking/dagRuns/").partition("/")
             if run_id in self.runs:
                 return 200, {"task_instances": []} if rest == "taskInstances" else {"dag_run_id": run_id, "state": self.run_state}
         return 404, {"detail": "not found"}
+
+    def _page(self, query: dict[str, list[str]]) -> list[Any]:
+        """Return runs in one of two orders: descending by id, or the one that was made last first."""
+        prefix, order, limit = (query.get(name, [""])[0] for name in ("run_id_prefix_pattern", "order_by", "limit"))
+        newest = [run for run_id, run in reversed(self.runs.items()) if run_id.startswith(prefix)]
+        found = sorted(newest, key=lambda run: str(run["dag_run_id"]), reverse=True) if order == "-run_id" else newest
+        return [{"state": self.run_state, **run} for run in found[: int(limit)]]
 
     def _dag(self, method: str, body: Any) -> tuple[int, Any]:
         if self.unknown_for:
