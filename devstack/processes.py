@@ -1,6 +1,6 @@
 """Which processes belong to this installation, and how they are ended.
 
-PIDs are reused, so a process is identified by PID and start time. Every service is started with
+PIDs are reused, so a process is identified by PID and start. Every service is started with
 `NIGHTSHIFT_SERVICE=<component>:<token>:<home>` in its environment, which its child processes inherit: what a killed
 component left behind is found by that mark, whichever session or parent it has by then. (`SPT_NOENV` keeps
 setproctitle, which Airflow uses, from overwriting the environment that the kernel shows.)
@@ -22,6 +22,7 @@ from typing import Final, Self
 import psutil
 
 from training.installation import Variable
+from training.process_identity import boot_id, start_of
 
 logger = logging.getLogger(__name__)
 
@@ -30,34 +31,31 @@ SERVICE: Final = Variable(
 )
 MARK: Final = SERVICE.name
 POLL_SECONDS: Final = 0.05
-CLOCK_TICK_SECONDS: Final = 0.02
-"""How far two readings of one process's start may differ."""
+CLOCK_TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessId:
-    """One process, for good: pids are used again, a pid with its start time is not."""
+    """One process, for good: pids are used again, a pid with its start is not. The start is no time of day: that clock may be set."""
 
     pid: int
-    started_at: float
-    """Seconds since the epoch, as the kernel gives it."""
+    start_ticks: int
+    """Clock ticks since boot."""
+    boot_id: str
 
     @classmethod
     def of(cls, pid: int) -> Self | None:
-        """Return the identity of the process that has this pid now, None if there is none."""
-        try:
-            return cls(pid, psutil.Process(pid).create_time())
-        except psutil.NoSuchProcess:
-            return None
+        """Return the identity of the process that has this pid now, None if there is none, or a zombie."""
+        start_ticks = start_of(pid)
+        return None if start_ticks is None else cls(pid, start_ticks, boot_id())
 
     def alive(self) -> bool:
         """Return whether this very process still runs; a zombie does not."""
-        try:
-            process = psutil.Process(self.pid)
-            same = abs(float(process.create_time()) - self.started_at) < CLOCK_TICK_SECONDS
-            return same and bool(process.status() != psutil.STATUS_ZOMBIE)
-        except psutil.NoSuchProcess:
-            return False
+        return self == ProcessId.of(self.pid)
+
+    @property
+    def age_seconds(self) -> float:
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - self.start_ticks / CLOCK_TICKS_PER_SECOND
 
     def send(self, signal_number: signal.Signals) -> None:
         """Send a signal to exactly this process; nothing if it has ended."""
@@ -90,8 +88,8 @@ def marked(belongs: Callable[[str], bool]) -> list[ProcessId]:
             continue
         try:
             mark = SERVICE.text(process.environ())
-            if mark and belongs(mark) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(ProcessId(process.pid, process.create_time()))
+            if mark and belongs(mark) and (identity := ProcessId.of(process.pid)) is not None:
+                found.append(identity)
         except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
             continue
     return found

@@ -77,7 +77,7 @@ def _component(entry: dict[str, Any]) -> ComponentState:
 def _process(entry: dict[str, Any]) -> ProcessId:
     found = ProcessId(**entry)
     # A pid of 0 or below names a group of processes, or all of them.
-    if type(found.pid) is not int or not 0 < found.pid <= MAX_PID or not isinstance(found.started_at, int | float):
+    if type(found.pid) is not int or not 0 < found.pid <= MAX_PID or type(found.start_ticks) is not int:
         raise ValueError(f"{found} is not a process")
     return found
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from functools import partial
 from typing import Final
@@ -84,6 +83,6 @@ def _memory_bytes(process: ProcessId) -> int:
 def _line(entry: ComponentState, memory_bytes: int) -> str:
     if entry.process is None or not entry.process.alive():
         return f"{entry.name:<18}{entry.state:<10}{'-':>8}{'-':>10}{'-':>10}{entry.restarts:>10}  {entry.log_path}"
-    minutes, seconds = divmod(int(time.time() - entry.process.started_at), 60)
+    minutes, seconds = divmod(int(entry.process.age_seconds), 60)
     cells = f"{entry.process.pid:>8}{f'{minutes}m{seconds:02}s':>10}{f'{memory_bytes / MIB:,.0f} MiB':>10}{entry.restarts:>10}"
     return f"{entry.name:<18}{entry.state:<10}{cells}  {entry.log_path}"

@@ -47,12 +47,21 @@ class Process:
 def pid_namespace() -> str:
     """Return 16 hex digits that name the place in which this process's pids mean something, `unknown` where that is not known."""
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        boot = boot_id()
         namespace = os.stat("/proc/self/ns/pid")
     except OSError:
         return UNKNOWN
     text = f"{socket.gethostname()} {boot} {namespace.st_dev} {namespace.st_ino}"
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+def boot_id() -> str:
+    """Return the kernel's random UUID of this boot.
+
+    Raises:
+        OSError: there is no /proc.
+    """
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 def runs(pid: int, start: int) -> bool:

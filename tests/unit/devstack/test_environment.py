@@ -191,9 +191,9 @@ DAMAGED_STATES = {
     "list": "[]",
     "nothing in it": "{}",
     "nested": "[" * 100_000,
-    "group of processes": '{"supervisor": {"pid": -1, "started_at": 0}, "components": [], "settings": {}}',
-    "text": '{"supervisor": {"pid": "1", "started_at": 0}, "components": [], "settings": {}}',
-    "component": '{"supervisor": {"pid": 1, "started_at": 0}, "components": [3], "settings": {}}',
+    "group of processes": '{"supervisor": {"pid": -1, "start_ticks": 0, "boot_id": "b"}, "components": [], "settings": {}}',
+    "text": '{"supervisor": {"pid": "1", "start_ticks": 0, "boot_id": "b"}, "components": [], "settings": {}}',
+    "component": '{"supervisor": {"pid": 1, "start_ticks": 0, "boot_id": "b"}, "components": [3], "settings": {}}',
 }
 
 

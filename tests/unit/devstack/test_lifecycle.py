@@ -17,7 +17,7 @@ from training.errors import NightshiftError, UnavailableError
 
 
 def test_services_are_old_when_a_setting_is_new_or_another_but_not_when_it_is_missing() -> None:
-    state = ServicesState(ProcessId(1, 0.0), (), {"code": "a", "SHOP_URI": "b", "FLIGHTS_URI": "c"})
+    state = ServicesState(ProcessId(1, 0, "b"), (), {"code": "a", "SHOP_URI": "b", "FLIGHTS_URI": "c"})
 
     assert changed_settings(state, {"code": "a", "SHOP_URI": "b"}) == []
     assert changed_settings(state, {"code": "x", "SHOP_URI": "b", "ORDERS_URI": "d"}) == ["ORDERS_URI", "code"]

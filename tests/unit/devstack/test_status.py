@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -56,6 +57,12 @@ def test_memory_of_a_running_task_is_not_the_schedulers(settings: Settings, sche
     after = memory_bytes(settings, state)
     assert after["scheduler"] > 0
     assert after[TASKS] == 0
+
+
+def test_age_of_a_process_is_that_of_its_start() -> None:
+    me = ProcessId.of(os.getpid())
+    assert me is not None
+    assert me.age_seconds == pytest.approx(time.time() - psutil.Process().create_time(), abs=60)
 
 
 def test_component_that_does_not_run_has_no_memory(settings: Settings) -> None:

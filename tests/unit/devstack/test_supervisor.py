@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import psutil
 import pytest
 
 from devstack.processes import MARK, Mark, ProcessId, marked, marked_by_home
-from devstack.state import ComponentState, is_stop_noted, read_state, take_lock
+from devstack.state import ComponentState, ServicesState, is_stop_noted, read_state, take_lock
 from devstack.stopping import end_leftovers, running, serving, stop
 from devstack.supervisor import Supervisor
 from training.errors import NightshiftError
@@ -239,11 +240,13 @@ def test_stop_of_an_installation_that_was_never_made_makes_no_folder(tmp_path: P
     assert not (tmp_path / "none").exists()
 
 
-def test_stale_state_file_never_identifies_another_process_with_a_reused_pid(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("change", "value"), [("start_ticks", 1), ("boot_id", "another boot")])
+def test_stale_state_file_never_identifies_another_process_with_a_reused_pid(tmp_path: Path, change: str, value: Any) -> None:
     bystander = subprocess.Popen([sys.executable, "-c", SLEEP])
     try:
-        started_at = psutil.Process(bystander.pid).create_time()
-        record = {"pid": bystander.pid, "started_at": started_at - 3600}
+        found = ProcessId.of(bystander.pid)
+        assert found is not None
+        record = asdict(replace(found, **{change: value}))
         entry = {"name": "scheduler", "state": "running", "process": record, "restarts": 0, "log_path": "x"}
         (tmp_path / "services.json").write_text(json.dumps({"supervisor": record, "components": [entry], "settings": {}}))
 
@@ -253,6 +256,18 @@ def test_stale_state_file_never_identifies_another_process_with_a_reused_pid(tmp
     finally:
         bystander.kill()
         bystander.wait()
+
+
+def test_supervisor_lives_on_when_the_clock_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    me = ProcessId.of(os.getpid())
+    assert me is not None
+    ServicesState(me).write(tmp_path)
+    # The kernel derives it from the clock.
+    booted_at = psutil.boot_time()
+    monkeypatch.setattr("psutil._pslinux.boot_time", lambda: booted_at + 2)
+    assert running(tmp_path) is not None
+    assert me.alive()
+    assert ProcessId.of(os.getpid()) == me
 
 
 def test_second_supervisor_of_an_installation_is_refused(tmp_path: Path) -> None:
