@@ -154,6 +154,19 @@ def test_what_must_last_is_on_named_volumes(compose: dict[str, Any]) -> None:
     assert {"postgres", "objects", "airflow-logs"} <= mounted
 
 
+def test_two_installations_on_a_host_are_two_projects(compose: dict[str, Any], tmp_path: Path) -> None:
+    assert compose["name"].startswith("${COMPOSE_PROJECT_NAME:?"), "a fixed name: the second one would recreate the first one's containers"
+    names = set()
+    for target in (tmp_path / "one", tmp_path / "other"):
+        script = ["sh", str(CHECKOUT / "docker" / "compose" / "make-env.sh"), str(target)]
+        subprocess.run(script, capture_output=True, check=True)
+        (name,) = re.findall(r"^COMPOSE_PROJECT_NAME=(.*)$", target.read_text(encoding="utf-8"), re.MULTILINE)
+        # What Compose takes.
+        assert re.fullmatch(r"nightshift-[0-9a-f]{8}", name)
+        names.add(name)
+    assert len(names) == 2
+
+
 def test_secrets_are_generated_once_and_never_overwritten(tmp_path: Path) -> None:
     target = tmp_path / ".env"
     script = ["sh", str(CHECKOUT / "docker" / "compose" / "make-env.sh"), str(target)]
