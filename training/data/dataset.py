@@ -13,7 +13,7 @@ from typing import Final, NotRequired, Self, TypedDict, cast
 
 from training.contracts import JsonObject
 from training.data.label_delay import UnknownLabels
-from training.data.shards import ShardMeta
+from training.data.shard_format import ShardMeta
 from training.errors import DataError, shown
 from training.store import Manifest
 from training.store.bucket import REMAKE_HINT

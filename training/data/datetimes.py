@@ -27,9 +27,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from training.contracts import JsonObject
-from training.data.encoders import CellType, Encoder, EncoderSettings, Fill, is_text
+from training.data.encoders import Encoder, EncoderSettings, Fill, is_text
 from training.data.exact_sums import ExactSum
 from training.data.fits import check_known
+from training.data.shard_format import CellType
 from training.errors import DataError, shown
 
 Form = Literal["number", "sin", "cos"]

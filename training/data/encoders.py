@@ -32,13 +32,13 @@ from numpy.typing import NDArray
 
 from training.contracts import JsonObject
 from training.data.frames import FIRST_INEXACT
+from training.data.shard_format import CellType
 from training.errors import DataError, shown
 
 MAX_REMEMBERED: Final = 1 << 17
 _HASHES: Final[dict[str | float, int]] = {}
 """The first values and their hash: most come again in the next batch of rows."""
 
-CellType = Literal["float32", "int32"]
 Fill = Literal["mean", "keep"]
 
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from training.data.mapped_shards import MappedShards
 from training.data.row_weights import ClassWeights
-from training.data.shards import ShardMeta
+from training.data.shard_format import ShardMeta
 
 PREFETCHED_BATCHES: Final = 4
 

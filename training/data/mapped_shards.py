@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.data.row_weights import ClassWeights
-from training.data.shards import ShardMeta, shard_names
-from training.data.transforms import CELL_BYTES
+from training.data.shard_format import CELL_BYTES, ShardMeta, shard_names
 from training.errors import DataError
 
 

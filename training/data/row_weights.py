@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from training.data.shards import SHARDED_SPLITS
+from training.data.shard_format import SHARDED_SPLITS
 from training.data.slices import slices_of
 from training.errors import DataError, shown
 

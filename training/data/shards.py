@@ -1,63 +1,25 @@
 """Shards: a split's rows as row-major matrices of 4-byte cells, which the loader maps into memory and gathers from.
 
-A row is the features in the order of the layout (floats, then ids), then `label` (float32), then, where rows have weights, `weight`
-(float32), then, where there is a group, `group` (int32). A shard file is nothing but its rows, little-endian.
+`training.data.shard_format` says what a row is.
 """
 
 from __future__ import annotations
 
 import io
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, NotRequired, TypedDict
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from training.data.encoders import CellType
 from training.data.scratch_arrays import ScratchArrays, gathered_places
+from training.data.shard_format import CELL_BYTES, FeatureEntry, Layout, shard_name
 from training.data.slices import slices_of
-from training.data.transforms import CELL_BYTES, LayoutEntry, Matrix
+from training.data.transforms import LayoutEntry, Matrix
 
 SHARD_BYTES: Final = 128 * 1024 * 1024
-SHARDED_SPLITS: Final = ("train", "validation")
-
-
-class FeatureEntry(TypedDict):
-    """A column of the model's input, as the manifest has it."""
-
-    name: str
-    dtype: CellType
-    cardinality: int
-
-
-class Layout(TypedDict):
-    """A row of a shard."""
-
-    features: list[FeatureEntry]
-    row_bytes: int
-
-
-class ShardMeta(TypedDict):
-    """What a dataset's meta says of its shards."""
-
-    layout: Layout
-    shards: Mapping[str, Sequence[int]]
-    """Rows of each shard, by split."""
-    group: str | None
-    weight: NotRequired[str]
-    """Column of the rows' weights, where they have some."""
-
-
-def shard_name(split: str, number: int) -> str:
-    """Return a shard's name in its manifest."""
-    return f"shards/{split}-{number:05d}.bin"
-
-
-def shard_names(meta: ShardMeta, split: str) -> list[str]:
-    """Return the names of a split's shards, from a dataset manifest's meta."""
-    return [shard_name(split, number) for number in range(len(meta["shards"][split]))]
 
 
 def describe_layout(layout: Sequence[LayoutEntry], *, has_group: bool, has_weight: bool = False) -> Layout:

@@ -25,10 +25,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from training.contracts import JsonObject
-from training.data.encoders import Category, CellType, Encoder, EncoderSettings
+from training.data.encoders import Category, Encoder, EncoderSettings
 from training.data.exact_sums import ExactSum
 from training.data.fits import DEFAULT_MAX_CATEGORIES, check_known
 from training.data.group_sums import GroupSums
+from training.data.shard_format import CellType
 from training.data.split_hash import row_hashes
 from training.data.value_numbers import ValueNumbers
 from training.errors import DataError, shown

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from training.contracts import JsonObject
 from training.data.character_grams import character_places
-from training.data.encoders import CellType, Encoder, EncoderSettings, is_text, stable_hash
+from training.data.encoders import Encoder, EncoderSettings, is_text, stable_hash
 from training.data.fits import check_known
+from training.data.shard_format import CellType
 from training.errors import DataError, shown
 
 DEFAULT_TEXT_BUCKETS: Final = 128

@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 from training.contracts import canonical_json
 from training.data.datetimes import DatetimeFit, DatetimeId, DatetimeNumber
 from training.data.derived import ARROW_NUMBERS, Derived, as_declared, check_derived, derive
-from training.data.encoders import ENCODERS, CellType, Encoder, EncoderSettings, ScaledNumber
+from training.data.encoders import ENCODERS, Encoder, EncoderSettings, ScaledNumber
 from training.data.fits import BucketFit, CategoryFit, Fit, HashFit, IdentityFit, NumberFit
 from training.data.frames import pandas_column
+from training.data.shard_format import CellType
 from training.data.target_encoding import TargetEncode, TargetFit, TargetRows
 from training.data.text_grams import TextFit, TextGrams
 from training.data.transforms_file import FORMAT_VERSION, column_of, format_version, malformed, raw_columns, read_transforms
@@ -31,7 +32,6 @@ from training.data.value_numbers import QUERY_BYTES
 from training.errors import DataError, shown
 from training.sql.expressions import hardened
 
-CELL_BYTES: Final = 4
 NO_TYPES: Final[Mapping[str, str]] = {}
 KINDS: Final[Mapping[str, Callable[..., Encoder]]] = {
     **ENCODERS,

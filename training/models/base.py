@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     # Tests follow the imports.
     from training.contracts import Scalar
     from training.data.dataset import DatasetMeta
-    from training.data.shards import FeatureEntry
+    from training.data.shard_format import FeatureEntry
     from training.engine.checkpoint.checkpoints import Checkpoints
     from training.engine.parallel.alone import Alone
     from training.engine.parallel.gang import Gang

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from training.data.shards import SHARDED_SPLITS
+from training.data.shard_format import SHARDED_SPLITS
 from training.data.slices import slices_of
 from training.errors import DataError, shown
 from training.models.shard_rows import check_counts

@@ -12,7 +12,7 @@ from typing import Final
 
 from training.data.datetimes import PERIODS
 from training.data.fits import DEFAULT_BUCKETS, DEFAULT_HASH_BUCKETS, DEFAULT_MAX_CATEGORIES
-from training.data.shards import FeatureEntry
+from training.data.shard_format import FeatureEntry
 from training.data.text_grams import DEFAULT_TEXT_BUCKETS, text_cells
 from training.engine.parallel.gang import Gang
 from training.engine.planning.costs import Work

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from training.data.classes import Classes, check_class_numbers
 from training.data.mapped_shards import MappedShards
 from training.data.row_weights import ClassWeights
-from training.data.shards import SHARDED_SPLITS
+from training.data.shard_format import SHARDED_SPLITS
 from training.errors import DataError
 
 if TYPE_CHECKING:

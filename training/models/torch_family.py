@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save
 from torch import nn
 
 from training.data.loader import Batch, Loader, ShardSet
-from training.data.shards import FeatureEntry
+from training.data.shard_format import FeatureEntry
 from training.data.transforms import Matrix
 from training.errors import Problem, SpecError
 from training.models.base import Artifact, Family, FitContext, FitResult, Scorer

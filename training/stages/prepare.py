@@ -30,7 +30,8 @@ from training.data.joins import LABEL, FeatureTable, MainTable
 from training.data.label_delay import META_KEY, SplitRule, split_bounds, split_lines
 from training.data.row_weights import weight_column
 from training.data.scratch_arrays import ScratchArrays
-from training.data.shards import SHARDED_SPLITS, ShardWriter, describe_layout
+from training.data.shard_format import SHARDED_SPLITS
+from training.data.shards import ShardWriter, describe_layout
 from training.data.small_files import merged
 from training.data.split_kinds import divide, split_meta
 from training.data.splits import SPLITS, SplitBounds, check_labels, is_before, split_rows

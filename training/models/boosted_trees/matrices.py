@@ -19,7 +19,7 @@ import xgboost
 
 from training import liveness
 from training.data.mapped_shards import MappedShards
-from training.data.transforms import CELL_BYTES
+from training.data.shard_format import CELL_BYTES
 from training.engine.devices import LOCAL_WORLD_SIZE
 from training.models.memory_floor import shortage
 from training.models.shard_rows import shards_of

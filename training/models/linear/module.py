@@ -14,7 +14,7 @@ from training.data.transforms import Matrix
 from training.models.base import Family, FitContext, FitResult, Scorer
 
 if TYPE_CHECKING:
-    from training.data.shards import FeatureEntry
+    from training.data.shard_format import FeatureEntry
 
 WEIGHTS: Final = "weights.safetensors"
 MAX_LOG: Final = 50.0

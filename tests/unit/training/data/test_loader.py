@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import itertools
+import subprocess
+import sys
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,6 +21,7 @@ from training.data.loader import Batch, GlobalOrder, Loader, ShardSet, cut
 from training.data.shards import describe_layout
 from training.data.transforms import LayoutEntry, Matrix
 from training.errors import DataError
+from training.runtime.provenance import CHECKOUT
 
 DIGEST = "ab" * 32
 LAYOUT = (LayoutEntry(name="half", dtype="float32", cardinality=0), LayoutEntry(name="row", dtype="int32", cardinality=1000))
@@ -240,3 +243,11 @@ def test_every_rank_cuts_its_share_into_as_many_micro_batches(plain: tuple[Path,
 def test_share_is_one_micro_batch_without_a_size(plain: tuple[Path, dict[str, Any]]) -> None:
     member = loader(*plain)
     assert {member.num_micro_batches(step) for step in range(member.steps_per_epoch)} == {1}
+
+
+@pytest.mark.slow
+def test_a_loop_over_shards_imports_no_library_of_tables() -> None:
+    # A process of its own: the one of the tests has imported pandas.
+    code = "import sys, training.engine.loop; print(sorted({'duckdb', 'pandas', 'pyarrow'} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.training.models.family_bench import write_dataset
 from training.data.mapped_shards import MappedShards
-from training.data.shards import ShardMeta
+from training.data.shard_format import ShardMeta
 
 
 @pytest.mark.parametrize("task", ["binary", "ranking"])

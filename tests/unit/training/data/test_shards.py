@@ -10,7 +10,8 @@ import pytest
 from tests.shard_files import write_shards
 from training.data import scratch_arrays, slices
 from training.data.scratch_arrays import ScratchArrays
-from training.data.shards import ShardWriter, cut, describe_layout, shard_name, shard_names, shard_places
+from training.data.shard_format import shard_name, shard_names
+from training.data.shards import ShardWriter, cut, describe_layout, shard_places
 from training.data.transforms import LayoutEntry, Matrix
 
 LAYOUT = (LayoutEntry(name="price", dtype="float32", cardinality=0), LayoutEntry(name="user", dtype="int32", cardinality=9))

@@ -12,7 +12,7 @@ from tests.unit.training.engine.parallel.ranks import run_ranks
 from tests.unit.training.models import family_bench, tree_ranks
 from tests.unit.training.models.family_bench import FamilyBench
 from training.data.mapped_shards import MappedShards
-from training.data.shards import ShardMeta
+from training.data.shard_format import ShardMeta
 from training.engine.parallel.alone import Alone
 from training.models.boosted_trees import matrices
 from training.models.boosted_trees.matrices import Blocks, too_large
