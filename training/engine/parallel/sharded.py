@@ -115,11 +115,18 @@ def _check_averaged(module: nn.Module) -> None:
         SpecError: `parallel.unused_block`.
     """
     for name, block in module.named_modules():
-        groups = block._get_fsdp_state()._fsdp_param_groups if isinstance(block, FSDPModule) else []
-        if any(group._partial_reduce_output is not None for group in groups):
+        if any(group._partial_reduce_output is not None for group in _groups_of(block)):
             message = f"the block {shown(name)} has gradients of some micro-batches of a step, and none of the last one"
             hint = "let each forward pass use all blocks, or remove train.micro_batch_size"
             raise SpecError("train.model", [Problem(code="parallel.unused_block", message=message, hint=hint)])
+
+
+def _groups_of(block: nn.Module) -> Iterator[Any]:
+    """Yield the parameters that are gathered with a block: FSDP2's one group of it, unless it has none of its own."""
+    # By the name that torch 2.11 has as well; 2.13 raises there where a block has several, which `fully_shard` makes for several meshes.
+    group = block._get_fsdp_state()._fsdp_param_group if isinstance(block, FSDPModule) else None
+    if group is not None:
+        yield group
 
 
 class _Reductions:
@@ -127,9 +134,8 @@ class _Reductions:
 
     def __init__(self, module: nn.Module) -> None:
         self._digest = hashlib.sha256()
-        blocks = [block for block in module.modules() if isinstance(block, FSDPModule)]
-        for number, group in enumerate(group for block in blocks for group in block._get_fsdp_state()._fsdp_param_groups):
-            group.post_backward = self._noting(number, group, group.post_backward)  # type: ignore[method-assign]
+        for number, group in enumerate(group for block in module.modules() for group in _groups_of(block)):
+            group.post_backward = self._noting(number, group, group.post_backward)
 
     def _noting(self, number: int, group: Any, reduce: Callable[..., None]) -> Callable[..., None]:
         def noted(*unused: Any) -> None:
