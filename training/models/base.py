@@ -13,12 +13,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from training.data.transforms import Matrix
 from training.errors import Problem, SpecError, shown
 
 if TYPE_CHECKING:
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from training.contracts import Scalar
     from training.data.dataset import DatasetMeta
     from training.data.shard_format import FeatureEntry
+    from training.data.transforms import Matrix
     from training.engine.checkpoint.checkpoints import Checkpoints
     from training.engine.parallel.alone import Alone
     from training.engine.parallel.gang import Gang
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from training.spec import PipelineSpec
     from training.spec.layout import Layout
 
-Scorer = Callable[[Matrix], NDArray[np.float64]]
+Scorer: TypeAlias = "Callable[[Matrix], NDArray[np.float64]]"
 """A model's input, [n, features], to one score per row, [n] float64; for several classes [n, classes] probabilities."""
 
 

@@ -16,13 +16,13 @@ from torch import nn
 
 from training.data.loader import Batch, Loader, ShardSet
 from training.data.shard_format import FeatureEntry
-from training.data.transforms import Matrix
 from training.errors import Problem, SpecError
 from training.models.base import Artifact, Family, FitContext, FitResult, Scorer
 
 if TYPE_CHECKING:
     from training.contracts import JsonObject
     from training.data.dataset import DatasetMeta
+    from training.data.transforms import Matrix
     from training.engine.optim import Schedule
     from training.engine.optimizers import OptimizerSettings
     from training.engine.parallel.alone import Alone
