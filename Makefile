@@ -40,7 +40,7 @@ unexport PIPELINE NIGHT FROM TO CONF
 
 export PYTHONPATH := $(CURDIR):$(CURDIR)/plugins$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-.PHONY: help run backfill start stop status shell env install install-dev test quick chaos mutants test-cluster images image-stage image-mlflow image-airflow image-worker wheel lint format schema reference site bench clean
+.PHONY: help run backfill start stop status shell env install install-dev test quick chaos mutants test-cluster images image-stage image-mlflow image-airflow image-worker wheel lint format schema reference site bench gpu-wheels clean
 .SILENT:
 .DEFAULT_GOAL := help
 
@@ -123,6 +123,10 @@ reference: $(DEV_INSTALLED)  ## generate docs/reference/: keys of the YAML, envi
 
 site: $(DEV_INSTALLED)  ## build the documentation as a static site in site/; fails on a dead link
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+GPU_PYTHON ?= 3.12
+gpu-wheels: $(DEV_INSTALLED)  ## download into .local/gpu-wheels what `python -m benchmarks.gpu` needs beside torch, for GPU_PYTHON=3.12 (docs/gpu.md)
+	$(BIN)/python -m benchmarks.gpu.wheels .local/gpu-wheels --python $(GPU_PYTHON)
 
 bench: $(DEV_INSTALLED)  ## run the measurements of docs/figures.md
 	for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import safetensors.torch
@@ -29,14 +28,11 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
-from training.contracts import RunIdentity, StageRequest
+from benchmarks.gpu.trainings import context_of
 from training.engine.checkpoint.checkpoints import Checkpoints
 from training.engine.checkpoint.savers import Savers
 from training.engine.checkpoint.sharded_writer import ShardedWriter
 from training.engine.checkpoint.writer import Interval
-from training.runtime.context import StageContext, StopFlag
-from training.store import Store
-from training.store.leases import Lease
 
 MB = 10**6
 Timed = dict[str, list[float]]
@@ -53,24 +49,7 @@ def flat_state(num_bytes: int, num_tensors: int) -> tuple[torch.Tensor, dict[str
 
 def opened(folder: Path, *, is_sharded: bool) -> Checkpoints:
     """Open checkpoints of a new store below `folder`."""
-    store = Store(str(folder / "store"))
-    address = store.address("p", "train", "ab" * 32)
-    run = RunIdentity(dag_id="p", run_id="r", task_id="train")
-    request = StageRequest(
-        pipeline="p",
-        stage="train",
-        fingerprint="ab" * 32,
-        attempt_id="a1",
-        store_uri=store.root_uri,
-        spec_uri="",
-        as_of="2026-01-01T00:00:00+00:00",
-        inputs={},
-        parameters={},
-        run=run,
-    )
-    lease = Lease.acquire(address, owner="one", attempt_id=f"a{time.time_ns()}")
-    spec: Any = SimpleNamespace()
-    context = StageContext(store=store, request=request, spec=spec, folder=folder, stop=StopFlag(), rank=0, lease=lease)
+    context = context_of(folder, f"a{time.time_ns()}")
     savers = Savers(0, 1, dist.HashStore()) if is_sharded else None
     return Checkpoints(context, interval=Interval(), identity={"world_size": 1, "dataset": "d"}, savers=savers)
 
