@@ -34,23 +34,28 @@ def measure(folder: Path, num_versions: int) -> None:
 
     from training.registry.ledger import Ledger
     from training.registry.mlflow_sync import differences, follow
+    from training.registry.mlflow_versions import make_version
+    from training.registry.registered import Noted, note
+    from training.store import Store
 
-    ledger, client = Ledger(f"sqlite:///{folder}/ledger.db"), mlflow.MlflowClient()
-    client.create_registered_model(MODEL)
+    ledger, store, client = Ledger(f"sqlite:///{folder}/ledger.db"), Store(str(folder / "store")), mlflow.MlflowClient()
     for number in range(1, num_versions + 1):
-        client.create_model_version(MODEL, source=f"file:///models/{number}", tags={"nightshift.weights_digest": f"w{number}"})
+        logged = mlflow.initialize_logged_model(name=MODEL)
+        facts = Noted(weights_digest=f"w{number}", artifact_digest="f" * 64)
+        note(store, logged.model_id, facts)
+        ledger.note_registration(MODEL, f"w{number}", make_version(store, client, MODEL, logged.model_id, facts, run=None, tags={}))
         ledger.record(*decision(ledger, number))
         if number % 100 == 0:
             ledger.mark_told([entry.number for entry in ledger.pending(MODEL)])
     ledger.mark_told([entry.number for entry in ledger.pending(MODEL)])
-    follow(ledger, MODEL)
+    follow(ledger, store, MODEL)
     ledger.record(*decision(ledger, num_versions))
     print(f"{num_versions} versions, CPU s, least of 5")
     print("| what | CPU s |\n| --- | --- |")
     print(f"| outline of all decisions | {least(lambda: ledger.outline(MODEL)):.3f} |")
     print(f"| history with all evidence (`show --json`) | {least(lambda: ledger.history(MODEL)):.3f} |")
-    print(f"| differences of what a decision touches | {least(lambda: differences(ledger, MODEL, pending=ledger.pending(MODEL))):.3f} |")
-    print(f"| differences of all versions | {least(lambda: differences(ledger, MODEL)):.3f} |")
+    print(f"| follow after a decision | {least(lambda: follow(ledger, store, MODEL, whole=False)):.3f} |")
+    print(f"| differences of all versions | {least(lambda: differences(ledger, store, MODEL)):.3f} |")
 
 
 def decision(ledger: Any, number: int) -> tuple[Any, Any]:
@@ -69,6 +74,7 @@ def decision(ledger: Any, number: int) -> tuple[Any, Any]:
     entry = Entry(
         model=MODEL,
         key=decision_key(MODEL, f"w{number}", str(revision)),
+        weights_digest=f"w{number}",
         version=str(number),
         semantic_version=holder.semantic_version,
         action="promoted",

@@ -32,18 +32,18 @@ def test_first_night_makes_a_champion_and_the_second_is_compared_with_it(install
     assert len(installation.ledger.history(PIPELINE)) == 2
 
 
-def test_housekeeping_as_shipped_sets_mlflow_right_for_every_model(installation: Installation) -> None:
+def test_housekeeping_as_shipped_registers_a_champion_again_that_mlflow_has_lost(installation: Installation) -> None:
     champion = installation.ledger.standing(PIPELINE).champion
     assert champion is not None
     mlflow = MlflowClient(installation.mlflow_uri)
-    mlflow.delete_registered_model_alias(PIPELINE, "champion")
-    mlflow.set_model_version_tag(PIPELINE, champion.version, "lifecycle", "archived")
+    source = mlflow.get_model_version(PIPELINE, champion.version).source
+    mlflow.delete_registered_model(PIPELINE)
 
     run_id = installation.trigger("housekeeping")
 
     assert installation.wait("housekeeping", run_id) == "success", installation.why("housekeeping", run_id)
     found = installation.api.get(f"/dags/housekeeping/dagRuns/{run_id}/taskInstances", limit=100)["task_instances"]
     assert [(task["map_index"], task["state"]) for task in found if task["task_id"] == "repair"] == [(-1, "success")]
-    assert mlflow.get_registered_model(PIPELINE).aliases == {"champion": champion.version}
-    assert mlflow.get_model_version(PIPELINE, champion.version).tags["lifecycle"] == "champion"
+    served = mlflow.get_model_version_by_alias(PIPELINE, "champion")
+    assert (served.source, served.tags["lifecycle"]) == (source, "champion")
     assert len(installation.ledger.history(PIPELINE)) == 2, "nothing was decided"
