@@ -9,12 +9,14 @@ from __future__ import annotations
 import base64
 import json
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.base_auth_manager import COOKIE_NAME_JWT_TOKEN
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
 from airflow.api_fastapi.core_api.security import get_user
+from airflow.configuration import conf
 from airflow.models import DagModel
 from fastapi import Depends, HTTPException, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
@@ -25,6 +27,8 @@ from nightshift.queries.runs import has_pipeline
 from training.errors import DeniedError
 
 Action = Literal["GET", "POST", "PUT"]
+_BEARER_HINT: Final = "send a token of Airflow's /auth/token as `Authorization: Bearer …`"
+BEARER: Final = HTTPBearer(auto_error=False, description="A token of /auth/token.")
 
 
 class Access:
@@ -92,27 +96,44 @@ class Access:
         return self._known[key]
 
 
-async def access(
-    request: Request,
-    bearer: Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False, description="A token of /auth/token."))],
-) -> Access:
-    """Return the rights of the request's user.
+async def authenticated(request: Request) -> Access:
+    """Return the rights of a request's user.
 
     Raises:
-        HTTPException: 401, there is no valid token.
-        DeniedError: `request.rate`, the user has sent too many requests.
+        DeniedError: `access.unauthenticated`, there is no valid token; `request.rate`, the user has sent too many requests;
+            `request.origin`, the token came by cookie, and a page of another server may have sent it.
     """
+    bearer = await BEARER(request)
     try:
         user = await get_user(request, None, bearer)
     except HTTPException as err:
         # A token that is not valid is as good as none.
-        raise HTTPException(401, "the request has no valid token") from err
+        raise DeniedError("access.unauthenticated", "the request has no valid token", hint=_BEARER_HINT) from err
     token = bearer.credentials if bearer is not None else request.cookies.get(COOKIE_NAME_JWT_TOKEN, "")
     found = Access(user, _expiry(token))
     if not rates.RATES.take(found.name, per_minute := rates.RATE.read()):
         message = f"{found.name} has sent more than {per_minute:,} requests in a minute"
         hint = "wait as long as Retry-After says; NIGHTSHIFT_API_RATE sets the limit"
         raise DeniedError("request.rate", message, hint=hint, details={RETRY_AFTER: rates.RATES.wait_seconds(per_minute)})
+    if bearer is None and request.method != "GET" and not _is_of_own_page(request):
+        message = "a page of another server may have sent the request with a browser's cookie"
+        raise DeniedError("request.origin", message, hint=_BEARER_HINT)
+    return found
+
+
+def _is_of_own_page(request: Request) -> bool:
+    """Return whether the browser says that a page of this server sent the request. A page cannot set any of these headers."""
+    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
+    # A proxy may give the server another name than browsers know.
+    own = {request.headers.get("host", ""), urlsplit(conf.get("api", "base_url", fallback="") or "").netloc}
+    if origin is not None and origin.partition("://")[2] not in own - {""}:
+        return False
+    return site == "same-origin" if site is not None else origin is not None
+
+
+async def access(request: Request, _bearer: Annotated[HTTPAuthorizationCredentials | None, Depends(BEARER)]) -> Access:
+    """Return the rights that `ApiRoute` has looked up, before the body was read; a parameter, so that openapi.json shows the token."""
+    found: Access = request.state.access
     return found
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
+import json
 from typing import Any, Final
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, FastAPI, Response
 from fastapi.openapi.utils import get_openapi
 
 from nightshift.api import reports
@@ -23,10 +25,15 @@ _document = APIRouter(prefix=API_PREFIX, route_class=ApiRoute)
 
 
 @_document.get("/openapi.json", include_in_schema=False)
-def document(granted: Granted) -> dict[str, Any]:
+def document(granted: Granted) -> Response:
     """Return the API's description, OpenAPI 3.1."""
     del granted
-    return openapi()
+    return Response(_rendered(), media_type="application/json")
+
+
+@functools.cache
+def _rendered() -> bytes:
+    return json.dumps(openapi(), ensure_ascii=False).encode()
 
 
 def openapi() -> dict[str, Any]:
@@ -66,7 +73,8 @@ def _is_installed() -> bool:
     return True
 
 
-app = FastAPI(title="Nightshift", docs_url=None, redoc_url=None, openapi_url=None)
+# No redirects to a path without its slash: their address would be that of the request's Host header.
+app = FastAPI(title="Nightshift", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
 app.include_router(reports.router)
 app.include_router(api)
 app.include_router(_document)

@@ -7,22 +7,25 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from fastapi import FastAPI, Request, Response
-from fastapi.exception_handlers import http_exception_handler
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 from sqlalchemy.exc import OperationalError
 from starlette.exceptions import HTTPException
 
-from training.errors import DataError, DeniedError, NightshiftError, SpecError, UnavailableError
+from training.errors import DataError, DeniedError, NightshiftError, SpecError, UnavailableError, shown
 
 logger = logging.getLogger("nightshift.api")
 
 MEDIA_TYPE: Final = "application/problem+json"
+SAFE_HEADERS: Final[Mapping[str, str]] = {"X-Content-Type-Options": "nosniff"}
+"""Of every answer: a browser takes it for what it says that it is."""
 RETRY_SECONDS: Final = 5
 RETRY_AFTER: Final = "retry_after_seconds"
 """Key of an error's details: after how many seconds the request may be repeated."""
 API_PREFIX: Final = "/api/v1"
+WRITES: Final = (403, 404, 409, 413, 415, 422)
+"""Documented errors of a route that changes something."""
 MAX_ECHO_CHARS: Final = 200
 MAX_ERRORS: Final = 50
 """Of one answer: a body of 256 KiB may have 20,000 unknown keys."""
@@ -35,6 +38,7 @@ TITLES: Final[Mapping[int, str]] = {
     409: "Conflict",
     410: "Gone",
     413: "Body too large",
+    415: "Not JSON",
     422: "Invalid request",
     429: "Too many requests",
     500: "Internal error",
@@ -81,8 +85,8 @@ def problem(
         retry_seconds: of the header `Retry-After`, where the status has one.
     """
     body = ProblemBody(title=TITLES.get(status, "Error"), status=status, detail=detail, code=code, hint=hint, errors=errors or [])
-    headers = {"Retry-After": str(retry_seconds)} if status in (429, 503) else {"WWW-Authenticate": "Bearer"} if status == 401 else None
-    return JSONResponse(body.model_dump(), status_code=status, media_type=MEDIA_TYPE, headers=headers)
+    headers = {"Retry-After": str(retry_seconds)} if status in (429, 503) else {"WWW-Authenticate": "Bearer"} if status == 401 else {}
+    return JSONResponse(body.model_dump(), status_code=status, media_type=MEDIA_TYPE, headers={**headers, **SAFE_HEADERS})
 
 
 def status_of(err: NightshiftError) -> int:
@@ -101,9 +105,15 @@ def status_of(err: NightshiftError) -> int:
     return 409 if isinstance(err, DataError) else 500
 
 
-FORBIDDEN: Final = frozenset({"access.denied", "approval.self", "approval.approver"})
-SPECIAL: Final[Mapping[str, int]] = {"checkpoint.deleted": 410, "request.rate": 429}
-INVALID: Final = frozenset({"snapshot.reason", "idempotency.mismatch", "cursor.invalid"})
+FORBIDDEN: Final = frozenset({"access.denied", "approval.self", "approval.approver", "request.origin"})
+SPECIAL: Final[Mapping[str, int]] = {
+    "access.unauthenticated": 401,
+    "checkpoint.deleted": 410,
+    "request.too_large": 413,
+    "request.media_type": 415,
+    "request.rate": 429,
+}
+INVALID: Final = frozenset({"snapshot.reason", "idempotency.mismatch", "cursor.invalid", "request.invalid"})
 """Codes of refusals that are about the request, and not about the state of things."""
 
 
@@ -156,22 +166,15 @@ async def _invalid(_request: Request, err: Exception) -> JSONResponse:
     return problem(422, details[0].code, first, hint=details[0].hint if is_ours else "correct the request", errors=details)
 
 
-async def _http(request: Request, err: Exception) -> Response:
+async def _http(_request: Request, err: Exception) -> Response:
     assert isinstance(err, HTTPException)  # noqa: S101 - as it was registered
-    if API_PREFIX not in request.url.path:
-        # A browser's page.
-        return await http_exception_handler(request, err)
-    codes = {401: "access.unauthenticated", 403: "access.denied", 404: "route.unknown", 405: "route.method", 413: "request.too_large"}
-    if err.status_code == 400:
-        # FastAPI's answer to a body that is no JSON.
-        return problem(422, "request.invalid", str(err.detail), hint="send JSON in UTF-8")
-    hint = "send a token of Airflow's /auth/token as `Authorization: Bearer …`" if err.status_code == 401 else ""
-    response = problem(err.status_code, codes.get(err.status_code, "request.refused"), str(err.detail), hint=hint)
+    codes = {404: "route.unknown", 405: "route.method"}
+    response = problem(err.status_code, codes.get(err.status_code, "request.refused"), str(err.detail))
     # 405 names the methods that a path has.
     response.headers.update(err.headers or {})
     return response
 
 
 async def _unexpected(request: Request, err: Exception) -> JSONResponse:
-    logger.exception("%s %s", request.method, request.url.path, exc_info=err)
+    logger.exception("%s %s", request.method, shown(request.url.path), exc_info=err)
     return problem(500, "internal.error", "the request failed unexpectedly; the api-server's log has the cause")

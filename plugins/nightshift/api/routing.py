@@ -1,29 +1,30 @@
-"""What all routes share: a limit on bodies, ETags on answers to GET, and answers to repeated POSTs."""
+"""What all routes share: the token, ETags on answers to GET, and answers to repeated POSTs."""
 
 from __future__ import annotations
 
 import hashlib
-import json
-import math
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Annotated, Any, Final
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Annotated, Any
 from urllib.parse import quote
 
 from fastapi import Header, Request, Response
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
+from starlette.requests import ClientDisconnect
 
-from nightshift.api.problems import of_error, problem
+from nightshift.api.access import authenticated
+from nightshift.api.bodies import parsed
+from nightshift.api.problems import SAFE_HEADERS, of_error
 from nightshift.settings import Settings
 from training.contracts import canonical_json, sha256_hex
 from training.database import connect
 from training.database.api_answers import Answers
-from training.errors import DeniedError, NightshiftError, shown
+from training.errors import DeniedError, NightshiftError
 
-MAX_BODY_BYTES: Final = 256 * 1024
-MAX_DEPTH: Final = 32
-"""Of objects and lists in a body."""
+logger = logging.getLogger("nightshift.api")
+
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 IdempotencyKey = Annotated[
     str | None,
@@ -38,81 +39,28 @@ IdempotencyKey = Annotated[
 
 
 class ApiRoute(APIRoute):
-    """A route with bounded bodies and ETags."""
+    """A route that asks for the token first, then for a bounded body in JSON; with ETags."""
 
     def get_route_handler(self) -> Handler:
         inner = super().get_route_handler()
 
         async def handler(request: Request) -> Response:
-            bounded = await _bounded(request)
-            if bounded is None:
-                return problem(413, "request.too_large", f"the body is above {MAX_BODY_BYTES:,} bytes", hint="send less")
-            fault = "" if request.method == "GET" else _fault_of(await bounded.body())
-            if fault:
-                return problem(422, "request.invalid", fault, hint="send JSON in UTF-8: each key once, finite numbers")
-            response = await inner(bounded)
-            return _tagged(request, response) if request.method == "GET" and response.status_code == 200 else response
+            # Before anything of the body is read: what has no token costs nothing.
+            request.state.access = await authenticated(request)
+            if request.method == "GET":
+                response = await inner(request)
+                found = _tagged(request, response) if response.status_code == 200 else response
+            else:
+                try:
+                    body = await parsed(request)
+                except ClientDisconnect:
+                    logger.info("%s %s: the client left before the end of its body", request.method, self.path_format)
+                    return Response(status_code=400)
+                found = await inner(body)
+            found.headers.update(SAFE_HEADERS)
+            return found
 
         return handler
-
-
-class _RepeatedKeyError(Exception):
-    """An object of the body has a key twice."""
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in found:
-            raise _RepeatedKeyError(name)
-        found[name] = value
-    return found
-
-
-def _fault_of(body: bytes) -> str:
-    """Return what no record can hold in a JSON body, or nothing; a body that is no JSON is refused where it is read."""
-    try:
-        value = json.loads(body, object_pairs_hook=_object)
-        json.dumps(value, ensure_ascii=False).encode("utf-8")
-    except _RepeatedKeyError as err:
-        return f"the key {shown(str(err))} is there twice"
-    except UnicodeEncodeError:
-        return "a text of the body has half of a surrogate pair"
-    except RecursionError:
-        return f"the body is nested deeper than {MAX_DEPTH} levels"
-    except ValueError:
-        return ""
-    level: list[Any] = [value]
-    for _ in range(MAX_DEPTH):
-        if any(isinstance(each, float) and not math.isfinite(each) for each in level):
-            return "a number of the body is not finite"
-        if any("\0" in text for each in level for text in _texts(each)):
-            return "a text of the body has the character NUL"
-        level = [each for part in level if isinstance(part, dict | list) for each in (part.values() if isinstance(part, dict) else part)]
-        if not level:
-            return ""
-    return f"the body is nested deeper than {MAX_DEPTH} levels"
-
-
-def _texts(value: Any) -> Iterable[str]:
-    """Return a text itself, and the keys of an object."""
-    return (value,) if isinstance(value, str) else value if isinstance(value, dict) else ()
-
-
-async def _bounded(request: Request) -> Request | None:
-    """Return the request with its body read; None where it is too large."""
-    if request.method == "GET":
-        return request
-    body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_BODY_BYTES:
-            return None
-
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return Request(request.scope, receive)
 
 
 def _tagged(request: Request, response: Response) -> Response:

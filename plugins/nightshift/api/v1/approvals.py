@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from nightshift.api.access import Granted
 from nightshift.api.names import ModelName, VersionName
-from nightshift.api.problems import responses
+from nightshift.api.problems import WRITES, responses
 from nightshift.api.routing import ApiRoute
 from nightshift.queries import approvals
 from nightshift.queries.records import ApprovalAnswer
@@ -29,7 +29,7 @@ class Answer(BaseModel):
     note: str = Field(default="", max_length=1000, description="For those who read the ledger a year later.")
 
 
-@router.put("/models/{model}/versions/{version}/approval", status_code=202, responses=responses(403, 404, 409, 413, 422))
+@router.put("/models/{model}/versions/{version}/approval", status_code=202, responses=responses(*WRITES))
 def answer_request(model: ModelName, version: VersionName, given: Answer, granted: Granted) -> ApprovalAnswer:
     """Approve or decline a candidate that waits for a person. The DAG `<pipeline>.approval` judges who may, and records it."""
     ledger = Ledger(Settings.from_environment().database_url)

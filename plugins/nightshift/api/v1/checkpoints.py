@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from nightshift.api.access import Granted
 from nightshift.api.names import CheckpointName, RunKey
 from nightshift.api.paging import Cursor, Limit, page_of
-from nightshift.api.problems import API_PREFIX, responses
+from nightshift.api.problems import API_PREFIX, WRITES, responses
 from nightshift.api.routing import ApiRoute, IdempotencyKey, answered_once
 from nightshift.queries import checkpoints, runs
 from nightshift.queries.datasets import check_usable
@@ -52,7 +52,7 @@ def checkpoints_of(id: RunKey, granted: Granted, limit: Limit = PAGE_ITEMS, curs
     "/training-runs/{id}/checkpoints/{name}/restore",
     status_code=202,
     response_model=Run,
-    responses=responses(403, 404, 409, 410, 413, 422),
+    responses=responses(*WRITES, 410),
 )
 def restore(
     id: RunKey, name: CheckpointName, granted: Granted, request: Request, wanted: Restore | None = None, key: IdempotencyKey = None

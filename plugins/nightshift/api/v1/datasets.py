@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 from nightshift.api.access import Granted
 from nightshift.api.names import PipelineName, SnapshotVersion
 from nightshift.api.paging import Cursor, Limit, page_of
-from nightshift.api.problems import responses
+from nightshift.api.problems import WRITES, responses
 from nightshift.api.routing import ApiRoute, IdempotencyKey, answered_once
 from nightshift.queries import datasets
 from nightshift.queries.records import DatasetDetails, DatasetVersion, Page
@@ -60,7 +60,7 @@ def version_of(pipeline: PipelineName, version: SnapshotVersion, granted: Grante
     "/datasets/{pipeline}/versions/{version}/deprecate",
     status_code=200,
     response_model=DatasetVersion,
-    responses=responses(403, 404, 409, 413, 422),
+    responses=responses(*WRITES),
 )
 def deprecate_version(
     pipeline: PipelineName, version: SnapshotVersion, wanted: Deprecation, granted: Granted, key: IdempotencyKey = None

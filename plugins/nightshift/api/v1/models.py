@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from nightshift.api.access import Granted
 from nightshift.api.names import DecisionKey, ModelName, VersionName
 from nightshift.api.paging import Cursor, Limit, page_of
-from nightshift.api.problems import responses
+from nightshift.api.problems import WRITES, responses
 from nightshift.api.routing import ApiRoute
 from nightshift.queries import models
 from nightshift.queries.records import Decision, DecisionSummary, Model, ModelVersion, Page, StageOrder
@@ -70,7 +70,7 @@ class StageChange(BaseModel):
     "/models/{model}/versions/{version}/stage",
     status_code=200,
     response_model=StageOrder,
-    responses={202: {"model": StageOrder, "description": "A run carries it out."}, **responses(403, 404, 409, 413, 422)},
+    responses={202: {"model": StageOrder, "description": "A run carries it out."}, **responses(*WRITES)},
 )
 def change_stage(model: ModelName, version: VersionName, wanted: StageChange, granted: Granted) -> Response:
     """Make an earlier champion champion again: 202, and a run of the DAG `rollback` does it. 200: it has this stage. Else 409."""

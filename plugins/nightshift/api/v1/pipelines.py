@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from nightshift.api.access import Access, Granted
 from nightshift.api.names import PipelineName
 from nightshift.api.paging import Cursor, Limit, page_of
-from nightshift.api.problems import API_PREFIX, responses
+from nightshift.api.problems import API_PREFIX, WRITES, responses
 from nightshift.api.routing import ApiRoute, IdempotencyKey, answered_once
 from nightshift.queries import runs
 from nightshift.queries.datasets import check_usable
@@ -72,13 +72,13 @@ def pipeline_of(pipeline: PipelineName, granted: Granted) -> Pipeline:
     return runs.pipeline(pipeline)
 
 
-@router.post("/pipelines/{pipeline}/runs", status_code=202, response_model=Run, responses=responses(403, 404, 409, 413, 422))
+@router.post("/pipelines/{pipeline}/runs", status_code=202, response_model=Run, responses=responses(*WRITES))
 def start_run(pipeline: PipelineName, wanted: StartRun, granted: Granted, request: Request, key: IdempotencyKey = None) -> Response:
     """Queue a run. `Location` is where to look at it."""
     return _started(request, granted, pipeline, wanted, key, path="/pipelines/{pipeline}/runs")
 
 
-@router.post("/training-runs", status_code=202, response_model=Run, responses=responses(403, 404, 409, 413, 422))
+@router.post("/training-runs", status_code=202, response_model=Run, responses=responses(*WRITES))
 def start_training(wanted: StartTraining, granted: Granted, request: Request, key: IdempotencyKey = None) -> Response:
     """Queue a run of the pipeline that the body names."""
     return _started(request, granted, wanted.pipeline, wanted, key, path="/training-runs")

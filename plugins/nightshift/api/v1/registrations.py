@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field
 from pydantic.config import JsonDict
 
 from nightshift.api.access import Granted
-from nightshift.api.problems import MAX_ERRORS, responses
+from nightshift.api.problems import MAX_ERRORS, WRITES, responses
 from nightshift.api.routing import ApiRoute, IdempotencyKey
 from nightshift.api.v1.pipelines import AsOf, started
 from nightshift.queries import runs
@@ -68,7 +68,7 @@ def _unknown(key: str, known: list[str]) -> Problem:
     return Problem(code="request.invalid", message=f"unknown key {shown(key)}", hint=hint, field=f"body.{key[:80]}")
 
 
-@router.post("/models/register", status_code=202, response_model=Run, responses=responses(403, 404, 409, 413, 422))
+@router.post("/models/register", status_code=202, response_model=Run, responses=responses(*WRITES))
 def register_model(wanted: Annotated[RegisterModel, Body()], granted: Granted, request: Request, key: IdempotencyKey = None) -> Response:
     """Queue a run that imports a model from outside and decides about it as about any other. `Location` is where to look at the run."""
     pipeline = wanted.pipeline

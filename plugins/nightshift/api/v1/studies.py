@@ -11,7 +11,7 @@ from pydantic.config import JsonDict
 
 from nightshift.api.access import Granted
 from nightshift.api.names import RunKey
-from nightshift.api.problems import API_PREFIX, responses
+from nightshift.api.problems import API_PREFIX, WRITES, responses
 from nightshift.api.routing import ApiRoute, IdempotencyKey, answered_once
 from nightshift.api.v1.pipelines import AsOf, check_instant
 from nightshift.queries import runs, studies
@@ -50,7 +50,7 @@ class StartStudy(BaseModel):
         return {name: value for name, value in conf.items() if value not in (None, {})}
 
 
-@router.post("/hpo/studies", status_code=202, response_model=Study, responses=responses(403, 404, 409, 413, 422))
+@router.post("/hpo/studies", status_code=202, response_model=Study, responses=responses(*WRITES))
 def start_study(wanted: StartStudy, granted: Granted, request: Request, key: IdempotencyKey = None) -> Response:
     """Queue a study, which trains no candidate. `Location` is where to look at it."""
     pipeline, conf = wanted.pipeline, wanted.conf()

@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.base_auth_manager import COOKIE_NAME_JWT_TOKEN
 from airflow.models import DagRun  # noqa: TID251 - what asks
 from airflow.providers.fab.auth_manager.models.db import FABDBManager
 from airflow.providers.fab.www.app import create_app
@@ -17,13 +18,16 @@ from airflow.utils.db import initdb
 from airflow.utils.session import create_session
 from sqlalchemy import delete
 
-from tests.unit.plugins.airflow_dags import write_dags
+from nightshift.settings import Settings
+from tests.unit.plugins.airflow_dags import PIPELINES, write_dags
 from tests.unit.plugins.api.test_rest_access import CHANGE, READS, WRITES
 from tests.unit.plugins.api.test_rest_approvals import YES as ANSWER
 from tests.unit.plugins.api.test_rest_approvals import ask, asked, request
 from tests.unit.plugins.seeded_installation import Seeded, seeded_installation
 from training.registry.decisions import answer_request
 from training.registry.ledger import Ledger
+from training.store import Store
+from training.store.reports import add_report
 
 TEAM_MODEL = "flight_delay"
 ROLES = {"viewer": "Viewer", "user": "User", "op": "Op", "admin": "Admin", "team": "flight_team", "guest": "Public"}
@@ -43,16 +47,20 @@ def main() -> int:
         FABDBManager(session).initdb()
     write_dags()
     with seeded_installation() as seeded:
-        headers = {name: {"Authorization": f"Bearer {token}"} for name, token in _tokens().items()}
-        headers["anonymous"] = {}
+        tokens = _tokens()
+        # An administrator's browser on a page of another server.
+        cookie = {"Cookie": f"{COOKIE_NAME_JWT_TOKEN}={tokens['admin']}", "Origin": "https://elsewhere.example"}
+        headers = {**{name: {"Authorization": f"Bearer {token}"} for name, token in tokens.items()}, "anonymous": {}, "cookie": cookie}
+        digest = _published()
         answers: list[list[Any]] = []
         for name, header in headers.items():
-            for pipeline in ("search_ranking", "flight_delay"):
-                for method, path, body in _requests(pipeline):
+            for pipeline in PIPELINES:
+                for method, path, body in _requests(pipeline, digest):
                     if path.endswith("/approval"):
                         _ask_again(pipeline)
-                    answer = seeded.client.request(method, f"/api/v1{path}", json=body, headers=header)
-                    found = answer.json() if answer.content else {}
+                    address = path if path.startswith("/reports/") else f"/api/v1{path}"
+                    answer = seeded.client.request(method, address, json=body, headers=header)
+                    found = answer.json() if "json" in answer.headers["content-type"] else {}
                     code = found.get("code", "") if isinstance(found, dict) else ""
                     items = [each.get("pipeline", each.get("name")) for each in found.get("items", [])] if method == "GET" else []
                     answers.append([name, pipeline, method, path, answer.status_code, code, items])
@@ -61,8 +69,17 @@ def main() -> int:
     return 0
 
 
-def _requests(pipeline: str) -> list[tuple[str, str, Any]]:
-    found: list[tuple[str, str, Any]] = [("GET", path, None) for path in READS]
+def _published() -> str:
+    """Publish one report as that of both pipelines; return its digest."""
+    store = Store(Settings.from_environment().store_uri)
+    digest = store.objects.put_bytes(b"<!DOCTYPE html><title>report</title>")
+    for pipeline in PIPELINES:
+        add_report(store, pipeline, digest)
+    return digest
+
+
+def _requests(pipeline: str, digest: str) -> list[tuple[str, str, Any]]:
+    found: list[tuple[str, str, Any]] = [("GET", path, None) for path in (*READS, f"/reports/search_ranking/{digest}")]
     found += [("POST", path, body) for path, body, _ in WRITES]
     found.append(("PUT", "/models/search_ranking/versions/1/stage", CHANGE))
     found.append(("PUT", "/models/search_ranking/versions/3/approval", ANSWER))
@@ -97,7 +114,14 @@ def _tokens() -> dict[str, str]:
             name: security.add_user(name, name, name, f"{name}@example.com", security.find_role(role), password=name)
             for name, role in ROLES.items()
         }
-        return {name: manager.generate_jwt(user) for name, user in users.items()}
+        tokens = {name: manager.generate_jwt(user) for name, user in users.items()}
+        head, _, signature = tokens["viewer"].rpartition(".")
+        return {
+            **tokens,
+            "expired": manager.generate_jwt(users["admin"], expiration_time_in_seconds=-3600),
+            "forged": f"{tokens['admin'].rpartition('.')[0]}.{signature}",
+            "unsigned": f"{head}.",
+        }
 
 
 if __name__ == "__main__":

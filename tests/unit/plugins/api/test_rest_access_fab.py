@@ -16,6 +16,7 @@ from tests.unit.plugins.api.test_rest_access import READS, WRITES
 ROOT = Path(__file__).resolve().parents[4]
 MANAGER = "airflow.providers.fab.auth_manager.fab_auth_manager.FabAuthManager"
 OWN, OTHERS = "flight_delay", "search_ranking"
+WITHOUT_TOKEN = {"anonymous", "expired", "forged", "unsigned"}
 LISTS = {"/pipelines", "/runs", "/models", "/datasets"}
 DONE = {200, 202, 409}
 """409: the user before has done it."""
@@ -64,12 +65,20 @@ def wrong(answers: list[Answer], users: set[str], statuses: set[int]) -> list[An
 
 def test_each_user_has_an_answer_of_each_route(answers: list[Answer]) -> None:
     users = {each.user for each in answers}
-    assert users == {"viewer", "user", "op", "admin", "team", "guest", "anonymous"}
-    assert len(answers) == len(users) * 2 * (len(READS) + len(WRITES) + 2) + 1
+    assert users == {"viewer", "user", "op", "admin", "team", "guest", "cookie", *WITHOUT_TOKEN}
+    # And the report, the stage of a version, its approval.
+    assert len(answers) == len(users) * 2 * (len(READS) + len(WRITES) + 3) + 1
 
 
-def test_nothing_is_open_to_who_has_no_token(answers: list[Answer]) -> None:
-    assert wrong(answers, {"anonymous"}, {401}) == []
+def test_nothing_is_open_to_who_has_no_valid_token(answers: list[Answer]) -> None:
+    assert wrong(answers, WITHOUT_TOKEN, {401}) == []
+
+
+def test_cookie_of_an_administrator_reads_and_writes_nothing_from_a_page_of_another_server(answers: list[Answer]) -> None:
+    assert wrong([each for each in answers if each.method == "GET"], {"cookie"}, {200}) == []
+    writes = [each for each in answers if each.method != "GET"]
+    assert wrong(writes, {"cookie"}, {403}) == []
+    assert {each.code for each in writes if each.user == "cookie"} == {"request.origin"}
 
 
 def test_viewer_reads_all_and_writes_nothing(answers: list[Answer]) -> None:

@@ -78,7 +78,7 @@ def test_a_request_may_change_keys_and_needs_no_body(seeded: Seeded) -> None:
     assert changed.status_code == 202, changed.text
     train = changed.json()["parameters"]["train"]
     assert (train["learning_rate"], train["epochs"]) == (0.5, 9)
-    bare = seeded.client.post(f"/api/v1{path_of('5')}", headers=seeded.headers("bob", "user"))
+    bare = seeded.client.post(f"/api/v1{path_of('5')}", headers={**seeded.headers("bob", "user"), "Content-Type": "application/json"})
     assert bare.status_code == 202, bare.text
     wrong = seeded.post(path_of("5"), {"train": {"learning_rate": "fast"}})
     assert (wrong.status_code, wrong.json()["code"]) == (422, "conf.invalid")

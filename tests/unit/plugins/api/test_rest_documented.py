@@ -17,7 +17,7 @@ from sqlalchemy.exc import OperationalError
 
 from nightshift.api import rates
 from nightshift.api.application import openapi
-from nightshift.api.routing import MAX_BODY_BYTES
+from nightshift.api.bodies import MAX_BODY_BYTES
 from nightshift.settings import Settings
 from tests.unit.plugins.api.test_rest_approvals import ask
 from tests.unit.plugins.seeded_installation import DONE, NEW, OLD, STUDY_RUN, Seeded, seed_model
@@ -198,11 +198,13 @@ WRITES: dict[str, dict[str, Case]] = {
 
 
 def operations() -> Iterator[tuple[str, dict[str, Case]]]:
-    """Yield each operation with its cases by status, 401, 429 and 503 too; those that change the installation come last."""
+    """Yield each operation with its cases by status, 401, 415, 429 and 503 too; those that change the installation come last."""
     reads = {f"GET {path}": {status: case(found, user=ADA) for status, found in each.items()} for path, each in READS.items()}
     for operation, by_status in {**reads, **WRITES}.items():
         path, body, user, _ = by_status["200" if "200" in by_status else "202"]
         found = {**by_status, "401": case(path, body, NOBODY), "429": case(path, body, user), "503": case(path, body, user)}
+        if not operation.startswith("GET"):
+            found["415"] = case(path, body, user)
         yield operation, dict(sorted(found.items(), key=lambda each: (each[0] == "503", each[1][3] is not None)))
 
 
@@ -240,6 +242,8 @@ def test_every_documented_answer_is_reached_and_has_its_form(
         if status == "503":
             monkeypatch.setattr(SimpleAuthManager, "is_authorized_dag", without_database)
             monkeypatch.setattr(SimpleAuthManager, "get_authorized_dag_ids", without_database)
+        if status == "415":
+            headers["Content-Type"] = "text/plain"
         answer = seeded.client.request(method, f"/api/v1{address.replace('{key}', key)}", json=body, headers=headers)
         assert str(answer.status_code) == status, answer.text
         media_type, content = next(iter(responses[status]["content"].items()))

@@ -11,7 +11,7 @@ from airflow.models import DagRun  # noqa: TID251 - where Airflow looks for a ru
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
-from nightshift.api.routing import MAX_BODY_BYTES
+from nightshift.api.bodies import MAX_BODY_BYTES
 from nightshift.queries import runs
 from nightshift.settings import Settings
 from tests.unit.plugins.seeded_installation import API, DONE, NEW, OLD, Seeded
