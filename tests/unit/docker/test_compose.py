@@ -42,7 +42,7 @@ def example() -> str:
 
 
 def test_no_secret_is_written_down() -> None:
-    secret = re.compile(r"^\s*\w*(?:PASSWORD|SECRET|_KEY)[:=](?![ ]*(?:$|\$\{)).*", re.MULTILINE)
+    secret = re.compile(r"^\s*\w*(?:PASSWORD|SECRET|_KEY)[:=](?![ ]*(?:$|\$\{|/keys/)).*", re.MULTILINE)
     assert secret.findall(PATH.read_text(encoding="utf-8")) == []
     assert secret.findall(example()) == []
 
@@ -68,6 +68,20 @@ def test_no_service_that_loads_models_unpickles_one(compose: dict[str, Any]) -> 
     assert {service["environment"]["MLFLOW_ALLOW_PICKLE_DESERIALIZATION"] for service in loading.values()} == {"false"}
 
 
+def test_the_object_store_offers_the_network_nothing_without_a_key(compose: dict[str, Any]) -> None:
+    s3 = compose["services"]["s3"]
+    assert {"-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-s3.ip.bind=0.0.0.0"} <= set(s3["command"])
+    # Its gRPC listens where S3 does, and takes new users from anybody who has no certificate to show.
+    assert {s3["environment"][f"WEED_GRPC_{name}"] for name in ("CA", "S3_CERT", "S3_KEY")} == {
+        "/keys/ca.crt",
+        "/keys/s3.crt",
+        "/keys/s3.key",
+    }
+    (keys,) = (entry for entry in s3["volumes"] if isinstance(entry, dict))
+    assert (keys["target"], keys["read_only"], keys["bind"]) == ("/keys", True, {"create_host_path": False})
+    assert "cat /keys/ca.crt /keys/s3.crt /keys/s3.key" in s3["healthcheck"]["test"][1]
+
+
 def test_images_are_pinned(compose: dict[str, Any]) -> None:
     for name, service in compose["services"].items():
         tag = service["image"].rpartition(":")[2] if "${" not in service["image"] else service["image"]
@@ -90,7 +104,7 @@ def test_the_database_is_ready_only_when_it_answers_others(compose: dict[str, An
 
 
 def test_files_of_the_checkout_that_containers_see_are_there_and_read_only(compose: dict[str, Any]) -> None:
-    mounts = {entry for service in compose["services"].values() for entry in service.get("volumes", []) if entry.startswith("./")}
+    mounts = {entry for service in compose["services"].values() for entry in service.get("volumes", []) if str(entry).startswith("./")}
     assert mounts
     for mount in mounts:
         source, _, options = mount.split(":")
@@ -100,7 +114,7 @@ def test_files_of_the_checkout_that_containers_see_are_there_and_read_only(compo
 
 def test_a_script_of_the_checkout_that_a_service_runs_is_mounted_in_it(compose: dict[str, Any]) -> None:
     for name, service in compose["services"].items():
-        mounted = {entry.split(":")[1] for entry in service.get("volumes", [])}
+        mounted = {entry.split(":")[1] for entry in service.get("volumes", []) if isinstance(entry, str)}
         commands = [*service.get("command", []), *service.get("healthcheck", {}).get("test", [])]
         assert {word for word in commands if word.startswith("/opt/compose/")} <= mounted, name
 
@@ -148,7 +162,7 @@ def test_health_is_what_the_api_server_says(status: str | None, code: int) -> No
 
 def test_what_must_last_is_on_named_volumes(compose: dict[str, Any]) -> None:
     mounted = {
-        entry.split(":")[0] for service in compose["services"].values() for entry in service.get("volumes", []) if entry[0] not in "./"
+        entry.split(":")[0] for service in compose["services"].values() for entry in service.get("volumes", []) if str(entry)[0] not in "./{"
     }
     assert mounted == set(compose["volumes"])
     assert {"postgres", "objects", "airflow-logs"} <= mounted
@@ -179,6 +193,12 @@ def test_secrets_are_generated_once_and_never_overwritten(tmp_path: Path) -> Non
     assert len(secrets) == 12
     assert all(len(value) >= 24 for value in secrets.values())
     assert len(set(secrets.values())) == len(secrets)
+    keys = tmp_path / "docker" / "compose" / "s3-keys"
+    # The container's own user reads them.
+    assert {path.name: path.stat().st_mode & 0o777 for path in keys.iterdir()} == {"ca.crt": 0o644, "s3.crt": 0o644, "s3.key": 0o644}
+    # Nobody has the authority's key.
+    assert (keys / "ca.crt").read_bytes() != (keys / "s3.crt").read_bytes()
+    assert [path for path in tmp_path.rglob("*") if path.is_file() and b"PRIVATE KEY" in path.read_bytes()] == [keys / "s3.key"]
     again = subprocess.run(script, capture_output=True, text=True, check=False)
     assert again.returncode == 1
     assert "exists; it is not changed" in again.stderr
