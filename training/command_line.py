@@ -6,9 +6,11 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from typing import Final
 
 from training.errors import NightshiftError, shown
+from training.escapes import TerminalStream
 
 INTERRUPTED: Final = 130
 
@@ -16,11 +18,13 @@ INTERRUPTED: Final = 130
 def exit_code_of(command: Callable[[], int]) -> int:
     """Run a command; return its exit code, that of the error which it raised and this function prints, or 130 after Ctrl-C."""
     try:
-        code = command()
+        # Whatever a command prints, of users, of data or of a server, speaks to the terminal by line breaks alone.
+        with redirect_stdout(TerminalStream(sys.stdout)), redirect_stderr(TerminalStream(sys.stderr)):
+            code = command()
         # Here, where a reader that has closed the pipe can be handled: Python's own flush at the end would print a traceback.
         sys.stdout.flush()
     except NightshiftError as err:
-        sys.stderr.write(f"error: {err}\n")
+        TerminalStream(sys.stderr).write(f"error: {err}\n")
         return int(err.exit_code)
     except BrokenPipeError:
         # `| head` has seen enough.

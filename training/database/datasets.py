@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from training.database.connect import database_faults
 from training.database.schema import DatasetVersion
 from training.errors import DataError, DeniedError, shown
+from training.spec.types import free_text_fault
 from training.store import Store
 
 logger = logging.getLogger(__name__)
@@ -150,7 +151,7 @@ def deprecate(engine: Engine, pipeline: str, version: str, *, by: str, reason: s
 
     Args:
         by: the user who orders it.
-        reason: for those who read it a year later; not empty, at most 2,000 characters.
+        reason: for those who read it a year later; not empty, at most 2,000 characters, none of them a control character.
 
     Raises:
         DeniedError: `snapshot.unknown`; `snapshot.deprecated`, it is deprecated already; `snapshot.reason`.
@@ -158,6 +159,8 @@ def deprecate(engine: Engine, pipeline: str, version: str, *, by: str, reason: s
     """
     if not reason.strip() or len(reason) > MAX_REASON_CHARS:
         raise DeniedError("snapshot.reason", "the reason is empty or too long", hint=f"say why, in at most {MAX_REASON_CHARS:,} characters")
+    if fault := free_text_fault(reason):
+        raise DeniedError("snapshot.reason", f"the reason {fault}", hint="remove the character")
     known = find_dataset(engine, pipeline, version)
     with database_faults(), Session(engine) as session, session.begin():
         row = session.scalar(_wanted(pipeline, known.version).with_for_update())

@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Final
 
+from training.escapes import for_terminal
 from training.registry.ledger import Entry
 from training.registry.verdicts import verdict
 
@@ -36,7 +37,7 @@ def history_lines(history: Sequence[Entry], width: int | None = None) -> list[st
 def _cells(entry: Entry) -> tuple[str, ...]:
     version = f"{entry.version} ({entry.semantic_version})" if entry.semantic_version else entry.version
     version += ", deleted" if entry.deleted_at is not None else ""
-    return f"{entry.decided_at:%Y-%m-%d %H:%M}", version, entry.outcome, entry.action.replace("_", " "), _one_line(entry.decided_by)
+    return f"{entry.decided_at:%Y-%m-%d %H:%M}", version, entry.outcome, entry.action.replace("_", " "), for_terminal(entry.decided_by)
 
 
 def _row(row: Sequence[str], widths: Sequence[int], width: int | None) -> str:
@@ -47,12 +48,7 @@ def _row(row: Sequence[str], widths: Sequence[int], width: int | None) -> str:
 def _reasons(entry: Entry, width: int | None) -> list[str]:
     lines: list[str] = []
     for reason in entry.reasons:
-        text = f"{verdict(reason)} {_one_line(str(reason['gate']))}: {_one_line(str(reason['words']))}"
+        text = f"{verdict(reason)} {for_terminal(str(reason['gate']))}: {for_terminal(str(reason['words']))}"
         wrapped = textwrap.wrap(text, width - len(INDENT), subsequent_indent="  ") if width else [text]
         lines += [INDENT + line for line in wrapped]
     return lines
-
-
-def _one_line(text: str) -> str:
-    """Return the text without what would break the table or speak to the terminal."""
-    return "".join(character if character.isprintable() else " " for character in text)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from training.escapes import for_markdown
+
 HEADING: Final = "**Schema**"
 MAX_SCHEMA_CHARS: Final = 2500
 """Half of what MLflow's column of a description holds: the decision stands before it."""
@@ -44,7 +46,7 @@ def schema_text(schema: ModelSchema) -> str:
         return ""
     rows = [*(("input", name, kind) for name, kind in schema.inputs.items()), *(("output", name, "double") for name in schema.outputs)]
     head = [HEADING, "", "| | column | type |", "| --- | --- | --- |"]
-    lines = [f"| {side} | {_cell(name)} | {kind} |" for side, name, kind in rows]
+    lines = [f"| {side} | {for_markdown(name)} | {kind} |" for side, name, kind in rows]
     return "\n".join([*head, *_that_fit(lines, MAX_SCHEMA_CHARS - len("\n".join(head)))])
 
 
@@ -68,7 +70,3 @@ def _that_fit(lines: Collection[str], num_chars: int) -> Iterable[str]:
             yield f"| | … and {len(lines) - number} more | |"
             return
         yield line
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.replace("|", "\\|").split())

@@ -12,6 +12,7 @@ from typing import Any, Final
 from mlflow.exceptions import MlflowException
 
 from training.errors import DataError, UnavailableError
+from training.escapes import for_markdown
 from training.format import moment
 from training.registry.findings import Findings
 from training.registry.headline import headline
@@ -228,21 +229,11 @@ def description_of(entry: Entry, *, schema: str = "", rebuilt_at: datetime | Non
     """
     tail = f"\n\n{schema}" if schema else ""
     at = moment(entry.decided_at.isoformat(timespec="seconds"))
-    gates = [f"| {_cell(reason['gate'])} | {verdict(reason)} | {_cell(reason['words'])} |" for reason in entry.reasons]
+    gates = [f"| {for_markdown(reason['gate'])} | {verdict(reason)} | {for_markdown(reason['words'])} |" for reason in entry.reasons]
     made = [] if rebuilt_at is None else [f"Registered again from the store on {rebuilt_at:%Y-%m-%d}, with the code of that day.", ""]
-    lines = [
-        f"{headline(entry)}{DECIDED_BY}{entry.decided_by}, {at}.",
-        "",
-        *made,
-        "| gate | verdict | reason |",
-        "| --- | --- | --- |",
-        *gates,
-    ]
+    first = f"{for_markdown(headline(entry))}{DECIDED_BY}{for_markdown(entry.decided_by)}, {at}."
+    lines = [first, "", *made, "| gate | verdict | reason |", "| --- | --- | --- |", *gates]
     # Whole lines: half a row of the table would be shown as text.
     while len("\n".join(lines)) + len(tail) > MAX_DESCRIPTION_CHARS:
         lines.pop()
     return "\n".join(lines) + tail
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.replace("|", "\\|").split())

@@ -18,7 +18,7 @@ from training.spec.sections.timeout import Timeout
 from training.spec.sections.train import Train
 from training.spec.sections.tuning import Tune
 from training.spec.sections.validation import Validate
-from training.spec.types import FROZEN, ONE_LINE, PLAIN_TEXT, Day, Line, Name, PositiveDuration, Section, TimeOfDay, refusal, told
+from training.spec.types import FROZEN, ONE_LINE, Day, FreeText, Line, Name, PositiveDuration, Section, TimeOfDay, refusal, told
 from training.stage_table import STAGES, TABLE
 
 FORMAT_VERSION: Final = 1
@@ -103,7 +103,7 @@ class PipelineSpec(Section):
 
     name: Name
     """Of the DAG, and of the experiment in MLflow; that of the file."""
-    description: Annotated[str, Field(max_length=2000), PLAIN_TEXT] = ""
+    description: Annotated[FreeText, Field(max_length=2000)] = ""
     """What is predicted and for whom; its first line is the description of the DAG."""
     owner: Line
     """Of the DAG and of the runs in MLflow; in a cluster, queues are assigned by it."""

@@ -15,7 +15,7 @@ from training.spec.families import descriptor_of
 from training.spec.models import PipelineSpec
 from training.spec.schedule import AS_OF_PATTERN, parse_as_of
 from training.spec.sections.train import Train
-from training.spec.types import DIGEST_RULE, Line, Name, Section, refusal
+from training.spec.types import DIGEST_RULE, ONE_LINE, FreeText, Line, Name, Section, refusal
 from training.spec.uris import PLACE_HINT, place_fault
 
 Format = Literal["safetensors", "xgboost_json", "onnx"]
@@ -64,14 +64,14 @@ class Registration(Section):
     sha256: Annotated[str, AfterValidator(_digest)] | None = Field(default=None, description="Of the artifact; another file is refused.")
     name: Name | None = Field(default=None, description="Of the model: the pipeline's `promote.model`; another one is refused.")
     version: Line | None = Field(default=None, description="Its version outside; recorded.")
-    metrics: dict[Annotated[str, Field(min_length=1, max_length=100)], float] = Field(
+    metrics: dict[Annotated[str, Field(min_length=1, max_length=100), ONE_LINE], float] = Field(
         default_factory=dict, max_length=100, description="What is claimed of it; recorded, and never judged."
     )
     trained_until: Annotated[str, Field(max_length=40, pattern=AS_OF_PATTERN.removesuffix(r"(?!\n)"))] | None = Field(
         default=None,
         description="Newest event time of the rows it was trained on; refused where the test rows begin before. Null: not known.",
     )
-    notes: Annotated[str, Field(max_length=2000)] | None = Field(default=None, description="For those who read the ledger.")
+    notes: Annotated[FreeText, Field(max_length=2000)] | None = Field(default=None, description="For those who read the ledger.")
 
 
 def registered_spec(spec: PipelineSpec, registration: Registration) -> PipelineSpec:

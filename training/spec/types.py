@@ -22,6 +22,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from training.errors import shown
+from training.escapes import CONTROLS
 
 NAME_RULE: Final = "[a-z0-9][a-z0-9._-]{0,62}"
 DIGEST_RULE: Final = "[0-9a-f]{64}"
@@ -40,10 +41,8 @@ _SIZE_SPELLINGS: Final = {
 _SIZE = re.compile(r"(\d{1,15}) ?([KMGT]i?B?|B)", re.ASCII)
 _TIME = re.compile(r"([01]\d|2[0-3]):([0-5]\d)", re.ASCII)
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
-# Line breaks and control characters forge lines of logs; direction overrides and isolates show another text than is stored.
-_UNPRINTABLE = "\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029\\u202a-\\u202e\\u2066-\\u2069\\ud800-\\udfff"
-_NOT_IN_A_LINE = re.compile(f"[{_UNPRINTABLE}]")
-_NOT_IN_A_TEXT = re.compile(rf"(?![\n\t])[{_UNPRINTABLE}]")
+_NOT_IN_A_LINE = re.compile(f"[{CONTROLS}]")
+_NOT_IN_A_TEXT = re.compile(rf"(?![\n\t])[{CONTROLS}]")
 FROZEN: Final = "frozen"
 """Validation context of a spec that was accepted before: rules on characters that came later do not make it unreadable."""
 
@@ -179,19 +178,26 @@ Suite = Annotated[
 ]
 
 
-def _printable(pattern: re.Pattern[str], what: str) -> AfterValidator:
+def free_text_fault(text: str, pattern: re.Pattern[str] = _NOT_IN_A_TEXT) -> str:
+    """Return what is wrong with a text that a user wrote, or nothing: control characters and direction overrides are refused."""
+    found = pattern.search(text)
+    lines = "line breaks, " if pattern is _NOT_IN_A_LINE else ""
+    refused = f"{lines}control characters and direction overrides are refused"
+    return f"has the character U+{ord(found[0]):04X} at position {found.start() + 1}; {refused}" if found else ""
+
+
+def _printable(pattern: re.Pattern[str]) -> AfterValidator:
     def check(value: str, info: ValidationInfo) -> str:
-        found = None if info.context == FROZEN else pattern.search(value)
-        if found:
-            message = f"has the character U+{ord(found[0]):04X} at position {found.start() + 1}; {what}"
-            raise refusal("field.characters", message, hint="remove the character")
+        if info.context != FROZEN and (fault := free_text_fault(value, pattern)):
+            raise refusal("field.characters", fault, hint="remove the character")
         return value
 
     return AfterValidator(check)
 
 
-ONE_LINE: Final = _printable(_NOT_IN_A_LINE, "line breaks, control characters and direction overrides are refused")
-PLAIN_TEXT: Final = _printable(_NOT_IN_A_TEXT, "control characters and direction overrides are refused")
+ONE_LINE: Final = _printable(_NOT_IN_A_LINE)
+FreeText = Annotated[str, _printable(_NOT_IN_A_TEXT)]
+"""What a user writes for other users to read, of several lines: a reason, a note, a description."""
 Line = Annotated[str, Field(min_length=1, max_length=200), ONE_LINE]
 SourceName = Annotated[str, Field(max_length=500), ONE_LINE]
 """A column's name at its source: any text on one line, also none, as pandas calls the index in a CSV file."""

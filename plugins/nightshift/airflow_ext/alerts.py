@@ -21,6 +21,7 @@ from typing import Any, Final, Literal
 from airflow.sdk.log import mask_secret, redact  # type: ignore[attr-defined]  # for mypy, `redact` is not exported
 
 from training.contracts import JsonObject
+from training.escapes import for_slack, for_terminal
 from training.installation import Variable
 from training.masking import MASK, masked
 from training.spec.models import Alerts
@@ -181,7 +182,9 @@ def _to_slack(event: Event, alerts: Alerts) -> bool:
     from airflow.providers.slack.notifications.slack import SlackNotifier
 
     # `notify` and not a call: a call renders templates, and what a run says of itself is not a template.
-    notifier = SlackNotifier(slack_conn_id=alerts.slack.connection, channel=alerts.slack.channel, text=told(event), unfurl_links=False)
+    notifier = SlackNotifier(
+        slack_conn_id=alerts.slack.connection, channel=alerts.slack.channel, text=for_slack(told(event)), unfurl_links=False
+    )
     notifier.notify({})  # type: ignore[no-untyped-call]
     return True
 
@@ -208,7 +211,7 @@ def told(event: Event) -> str:
     """Return an event as people read it, without secrets."""
     lines = [headline(event), str(event.get("reason") or "")]
     lines += [f"{name}: {event[name]}" for name in ("run", "decided_by", "url", "report") if event.get(name)]
-    return "\n".join(redacted(line) for line in lines if line)
+    return "\n".join(redacted(for_terminal(line)) for line in lines if line)
 
 
 def redacted(text: str, *secrets: str, environ: Mapping[str, str] = os.environ) -> str:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.listeners import hookimpl
 from sqlalchemy import select
 
+from training.escapes import for_markdown
 from training.masking import masked
 from training.spec.rules.names import APPROVAL_SUFFIX, HELPER_SUFFIXES, HOUSEKEEPING, PIPELINE_TAG, ROLLBACK
 
@@ -114,7 +115,8 @@ def _note(dag_run: DagRun, *, is_failed: bool) -> None:
             return
         line = failure_line(_failures(session, dag_run)) if is_failed else _decision(session, dag_run)
         if line:
-            dag_run.note = _storable(masked(" ".join(line.split())))[:MAX_CHARS]
+            # Without NUL, which PostgreSQL refuses, and half a surrogate pair: the scheduler's whole transaction would fail.
+            dag_run.note = for_markdown(masked(line))[:MAX_CHARS]
             _note_answer(session, dag_run)
     except Exception:
         # The note is for people: nothing that the scheduler does may depend on it.
@@ -167,11 +169,6 @@ def _note_links(session: Session, dag_run: DagRun) -> None:
         known = task.task_instance_note
         if line and len(line) <= MAX_CHARS and (known is None or known.user_id is None):
             task.note = line
-
-
-def _storable(text: str) -> str:
-    # PostgreSQL refuses NUL, and no database takes half of a surrogate pair: the scheduler's whole transaction would fail.
-    return "".join(character for character in text if character.isprintable())
 
 
 def _is_ours(session: Session, dag_id: str) -> bool:

@@ -25,11 +25,11 @@ from zoneinfo import ZoneInfo
 from nightshift.client.client import Client
 from nightshift.client.login import add_options, client_of
 from nightshift.client.runs_command import overrides_of, print_json
-from nightshift.client.tables import one_line
 from nightshift.queries.records import Run
 from training.command_line import example, exit_code_of
 from training.contracts import canonical_json, sha256_hex
 from training.errors import DeniedError
+from training.escapes import for_terminal
 
 MAX_RUNS: Final = 366
 FAILED: Final = "failed"
@@ -70,7 +70,7 @@ def _backfill(options: argparse.Namespace) -> int:
             runs.append(run)
             if not options.json:
                 sys.stdout.write(
-                    one_line(f"{run.as_of.isoformat() if run.as_of else run.id}  {run.state:<8}  {run.note or ''}".rstrip()) + "\n"
+                    for_terminal(f"{run.as_of.isoformat() if run.as_of else run.id}  {run.state:<8}  {run.note or ''}".rstrip()) + "\n"
                 )
                 sys.stdout.flush()
             if run.state == FAILED and not options.keep_going:

@@ -19,9 +19,10 @@ from typing import Any
 
 from nightshift.client.login import add_options, client_of
 from nightshift.client.runs_command import print_json
-from nightshift.client.tables import one_line, print_table
+from nightshift.client.tables import print_table
 from nightshift.queries.records import ComparedSide, ComparedSlice, Comparison, PairedGain
 from training.command_line import example, exit_code_of
+from training.escapes import for_terminal
 from training.format import NOTHING, brief
 
 SHOWN_DIGITS = 12
@@ -95,7 +96,7 @@ def _section(head: str, rows: Sequence[tuple[str, ...]]) -> None:
 def _gain(found: PairedGain, better: str, than: str) -> str:
     interval = "no interval" if found.low is None or found.high is None else f"interval [{found.low:+.4g}, {found.high:+.4g}]"
     gain = NOTHING if found.gain is None else f"{found.gain:+.4g}"
-    return one_line(f"gain of {better} over {than}: {gain}, {interval}, {found.units or 0:,} pairs (evaluation of {found.rows_of})")
+    return for_terminal(f"gain of {better} over {than}: {gain}, {interval}, {found.units or 0:,} pairs (evaluation of {found.rows_of})")
 
 
 def _work(found: Comparison) -> Iterator[tuple[str, str, str]]:

@@ -23,10 +23,10 @@ from urllib.parse import quote
 
 from nightshift.client.client import ENDED, POLL_SECONDS, Client
 from nightshift.client.login import add_options, client_of
-from nightshift.client.tables import one_line
 from nightshift.queries.records import Run, Stage
 from training.command_line import example, exit_code_of, number_from
 from training.errors import DeniedError, shown
+from training.escapes import for_terminal
 
 FAILED: Final = "failed"
 STAGE_ENDED: Final = frozenset({"success", FAILED, "upstream_failed", "skipped", "removed"})
@@ -156,8 +156,8 @@ def _print(record: dict[str, Any], options: argparse.Namespace) -> None:
 
 def _lines(record: dict[str, Any]) -> list[str]:
     head = " ".join(str(record[name]) for name in ("timestamp", "level") if record.get(name))
-    first, *more = [one_line(line) for line in str(record.get("event", "")).splitlines()] or [""]
-    errors = [f"  {each.get('exc_type')}: {one_line(str(each.get('exc_value')))}" for each in record.get("error_detail") or ()]
+    first, *more = [for_terminal(line) for line in str(record.get("event", "")).splitlines()] or [""]
+    errors = [f"  {each.get('exc_type')}: {for_terminal(str(each.get('exc_value')))}" for each in record.get("error_detail") or ()]
     return [f"{head} {first}".strip(), *more, *errors]
 
 

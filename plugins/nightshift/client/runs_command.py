@@ -30,10 +30,10 @@ from pydantic import BaseModel
 
 from nightshift.client.client import Client
 from nightshift.client.login import add_options, client_of
-from nightshift.client.tables import one_line
 from nightshift.queries.records import Run, Stage
 from training.command_line import example, exit_code_of, number_from
 from training.errors import Problem, SpecError, shown
+from training.escapes import for_terminal
 from training.format import NOTHING, brief, finite
 
 LIMIT: Final = 20
@@ -159,7 +159,7 @@ def _list(client: Client, options: argparse.Namespace) -> int:
         return 0
     width = max((len(run.id) for run in found), default=0)
     for run in found:
-        line = f"{run.id:<{width}}  {run.state:<8}  {time_words(run.started_at)}  {run.note or ''}".rstrip()
+        line = f"{run.id:<{width}}  {run.state:<8}  {time_words(run.started_at)}  {for_terminal(run.note or '')}".rstrip()
         # A note has a line of its terminal; a program that reads gets it whole.
         sys.stdout.write((line[: shutil.get_terminal_size().columns] if sys.stdout.isatty() else line) + "\n")
     if not found:
@@ -186,7 +186,7 @@ def _metrics(client: Client, options: argparse.Namespace) -> int:
             line = json.dumps(point.model_dump(mode="json"), ensure_ascii=False)
         else:
             value = brief(point.value) if isinstance(point.value, float) else point.value
-            line = one_line(f"{point.logged_at:%H:%M:%S}  attempt {point.attempt}  step {point.step:>8,}  {point.name} {value}")
+            line = for_terminal(f"{point.logged_at:%H:%M:%S}  attempt {point.attempt}  step {point.step:>8,}  {point.name} {value}")
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
     return 0
@@ -256,7 +256,7 @@ def head_lines(run: Run) -> list[str]:
     }
     if run.parameters:
         lines["given"] = json.dumps(run.parameters, sort_keys=True)
-    return [f"{name + ':':<9}{value}" for name, value in lines.items()]
+    return [f"{name + ':':<9}{for_terminal(value)}" for name, value in lines.items()]
 
 
 def stage_line(stage: Stage) -> str:

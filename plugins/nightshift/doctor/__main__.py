@@ -17,12 +17,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from nightshift.client.login import add_options
-from nightshift.client.tables import one_line
 from nightshift.doctor import cluster, machine, services, storage
 from nightshift.doctor.findings import Check, Finding, Place, bad
 from nightshift.settings import Settings
 from training.command_line import example, exit_code_of
 from training.errors import NightshiftError
+from training.escapes import for_terminal
 
 CHECKS: Final[Mapping[str, Check]] = {
     "disk": machine.disk,
@@ -88,7 +88,7 @@ def findings_of(name: str, place: Place) -> Iterator[Finding]:
 
 def _line(finding: Finding) -> str:
     head = f"{'ok' if finding.is_ok else 'WRONG':<7}{finding.check:<11}"
-    return f"{head}{one_line(finding.message)}\n" + (f"{'':<18}-> {one_line(finding.hint)}\n" if finding.hint else "")
+    return f"{head}{for_terminal(finding.message)}\n" + (f"{'':<18}-> {for_terminal(finding.hint)}\n" if finding.hint else "")
 
 
 if __name__ == "__main__":

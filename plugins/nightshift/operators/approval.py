@@ -26,10 +26,11 @@ from nightshift.queries.questions import APPROVE, ASK, DECLINE, subject_words
 from nightshift.settings import Settings
 from training.contracts import JsonValue, RunIdentity, StageResult
 from training.errors import DeniedError, shown
+from training.escapes import for_markdown
 from training.format import local_moment, number
 from training.registry.verdicts import verdict
 from training.spec import PipelineSpec
-from training.spec.types import duration_text
+from training.spec.types import duration_text, free_text_fault
 from training.waiting import waiting_for_database
 
 if TYPE_CHECKING:
@@ -156,11 +157,11 @@ class AskOperator(HITLOperator):
         if event["responded_at"] >= until:
             words = f"{person['name']} answered after {until.isoformat(timespec='seconds')}"
             return self._record(ledger, request, "expired", "nobody", words)
-        why = self._refused(request, person)
-        if why:
+        note = str((event.get("params_input") or {}).get("note") or "").strip()
+        fault = free_text_fault(note)
+        if why := self._refused(request, person) or (fault and f"the note {fault}"):
             note_refusal(context, request, why)
             raise RefusedAnswerError(f"[approval.refused] {why}; nothing was decided, and the question is asked again")
-        note = str((event.get("params_input") or {}).get("note") or "").strip()
         outcome = "approved" if event["chosen_options"] == [APPROVE] else "declined"
         words = f"{outcome} by {person['name']}" + (f": {note}" if note else "")
         return self._record(ledger, request, outcome, person["name"], words)
@@ -202,21 +203,21 @@ class AskOperator(HITLOperator):
         version = request.semantic_version or request.version
         evidence = request.evidence
         barred = self._barred(request)
-        people = ", ".join(_cell(user["name"]) for user in may_answer) or "any user who may edit this task"
+        people = ", ".join(for_markdown(user["name"]) for user in may_answer) or "any user who may edit this task"
         lines = [
-            *([f"**The last answer was REFUSED**: {_cell(refused)}. The question is still open.", ""] if refused else []),
-            f"**May answer:** {people}" + ("." if barred is None else f"; not {_cell(barred)}, who started the run."),
+            *([f"**The last answer was REFUSED**: {for_markdown(refused)}. The question is still open.", ""] if refused else []),
+            f"**May answer:** {people}" + ("." if barred is None else f"; not {for_markdown(barred)}, who started the run."),
             "",
             f"**{request.model} {version}**, as of {local_moment(evidence.get('as_of'), self.spec.timezone)}, {subject_words(evidence)}.",
             "",
             "| gate | verdict | reason |",
             "| --- | --- | --- |",
         ]
-        lines += [f"| {_cell(r['gate'])} | {verdict(r)} | {_cell(r['words'])} |" for r in request.reasons]
+        lines += [f"| {for_markdown(r['gate'])} | {verdict(r)} | {for_markdown(r['words'])} |" for r in request.reasons]
         lines += ["", "| metric | candidate | champion |", "| --- | --- | --- |"]
         champion = evidence.get("champion_metrics") or {}
         lines += [
-            f"| {_cell(name)} | {_cell(value)} | {_cell(champion.get(name, '-'))} |"
+            f"| {for_markdown(name)} | {for_markdown(number(value))} | {for_markdown(number(champion.get(name, '-')))} |"
             for name, value in (evidence.get("metrics") or {}).items()
         ]
         if evidence.get("report_uri"):
@@ -384,10 +385,6 @@ def _state_of_ask(context: Context) -> str:
     ti: Any = context["ti"]
     states = ti.get_task_states(dag_id=ti.dag_id, task_ids=[ASK], run_ids=[ti.run_id])
     return str(states.get(ti.run_id, {}).get(ASK))
-
-
-def _cell(value: object) -> str:
-    return number(value).replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
 
 
 def _ledger() -> Ledger:

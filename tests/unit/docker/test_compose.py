@@ -162,7 +162,10 @@ def test_health_is_what_the_api_server_says(status: str | None, code: int) -> No
 
 def test_what_must_last_is_on_named_volumes(compose: dict[str, Any]) -> None:
     mounted = {
-        entry.split(":")[0] for service in compose["services"].values() for entry in service.get("volumes", []) if str(entry)[0] not in "./{"
+        entry.split(":")[0]
+        for service in compose["services"].values()
+        for entry in service.get("volumes", [])
+        if str(entry)[0] not in "./{"
     }
     assert mounted == set(compose["volumes"])
     assert {"postgres", "objects", "airflow-logs"} <= mounted

@@ -16,6 +16,7 @@ from nightshift.queries.records import ApprovalAnswer
 from nightshift.settings import Settings
 from training.errors import DeniedError
 from training.registry.ledger import Ledger
+from training.spec.types import FreeText
 
 router = APIRouter(route_class=ApiRoute, tags=["models"])
 
@@ -26,7 +27,7 @@ class Answer(BaseModel):
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"answer": "approve", "note": "seen with Eve"}]})
 
     answer: Literal["approve", "decline"]
-    note: str = Field(default="", max_length=1000, description="For those who read the ledger a year later.")
+    note: FreeText = Field(default="", max_length=1000, description="For those who read the ledger a year later.")
 
 
 @router.put("/models/{model}/versions/{version}/approval", status_code=202, responses=responses(*WRITES))

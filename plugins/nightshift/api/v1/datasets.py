@@ -16,6 +16,7 @@ from nightshift.queries.records import DatasetDetails, DatasetVersion, Page
 from nightshift.settings import Settings
 from training.database import connect
 from training.database.datasets import MAX_REASON_CHARS, deprecate
+from training.spec.types import FreeText
 from training.store import Store
 
 router = APIRouter(route_class=ApiRoute, tags=["datasets"])
@@ -27,7 +28,7 @@ class Deprecation(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    reason: str = Field(
+    reason: FreeText = Field(
         min_length=1, max_length=MAX_REASON_CHARS, description="For those who read it a year later.", examples=["wrong labels"]
     )
 

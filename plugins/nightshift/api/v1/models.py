@@ -20,6 +20,7 @@ from nightshift.settings import Settings
 from training.errors import DeniedError
 from training.registry.ledger import Ledger
 from training.spec.rules.names import ROLLBACK
+from training.spec.types import FreeText
 
 router = APIRouter(route_class=ApiRoute, tags=["models"])
 MAX_PAGE = 50
@@ -63,7 +64,7 @@ class StageChange(BaseModel):
     stage: Literal["champion", "canary", "archived", "production", "staging"] = Field(
         description="`production` is champion, `staging` is canary, as other registries name them."
     )
-    reason: str = Field(min_length=1, max_length=1000, pattern=r"\S", description="For those who read the ledger a year later.")
+    reason: FreeText = Field(min_length=1, max_length=1000, pattern=r"\S", description="For those who read the ledger a year later.")
 
 
 @router.put(

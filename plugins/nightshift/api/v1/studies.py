@@ -20,7 +20,7 @@ from nightshift.queries.records import Study
 from nightshift.settings import Settings
 from training.database import connect
 from training.errors import DeniedError
-from training.spec.types import NAME_RULE
+from training.spec.types import NAME_RULE, Line
 from training.store import Store
 
 router = APIRouter(route_class=ApiRoute, tags=["studies"])
@@ -34,7 +34,7 @@ class StartStudy(BaseModel):
 
     pipeline: str = Field(pattern=f"^{NAME_RULE}$", description="Name of the pipeline.")
     space: dict[str, Any] | None = Field(default=None, min_length=1, description="Parameter to what is searched: docs/tuning.md.")
-    objective: str | None = Field(default=None, max_length=100, description="`validation_loss`, or a metric on the validation rows.")
+    objective: Line | None = Field(default=None, max_length=100, description="`validation_loss`, or a metric on the validation rows.")
     trials: int | None = Field(default=None, ge=1, le=10_000, description="How many at most.")
     tune: dict[str, Any] = Field(default_factory=dict, description="Further keys of `tune`: sampler, pruner, parallel.")
     train: dict[str, Any] = Field(default_factory=dict, description="Keys of `train` that all trials have.")

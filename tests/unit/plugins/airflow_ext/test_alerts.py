@@ -227,7 +227,7 @@ def test_slack_and_mail_get_the_event_in_words_and_not_as_a_template(monkeypatch
     announce({"event": "rejected", "pipeline": "p", "model": "m", "version": "1.0.1", "reason": "{{ 7 * 7 }} <b>"}, alerts)
     slack, mail = called
     assert slack == {
-        "text": "Nightshift: rejected, p, version 1.0.1 of m\n{{ 7 * 7 }} <b>",
+        "text": "Nightshift: rejected, p, version 1.0.1 of m\n{{ 7 * 7 }} &lt;b&gt;",
         "channel": "#models",
         "connection": "slack_default",
     }

@@ -185,7 +185,7 @@ def test_a_failed_run_names_the_task_what_it_said_and_no_password(session: Sessi
 
 def test_characters_that_a_database_refuses_are_left_out(session: Session) -> None:
     run = ended(session, DagRunState.FAILED, {"train": ("failure", "a\x00b\ud800\x1b[31mc")}, failed=("train",), dag_id="search_ranking")
-    assert run.note == "failed in train: ab[31mc"
+    assert run.note == "failed in train: a b [31mc"
 
 
 def test_a_long_reason_is_cut_to_what_airflow_keeps(session: Session) -> None:

@@ -86,7 +86,7 @@ def test_log_is_printed_to_its_end_without_what_controls_the_terminal(server: Se
         "2026-02-01T02:00:01Z info epoch 1",
         "loss 0.5",
         "error task failed",
-        "  DataError: 3 rows [2J",
+        "  DataError: 3 rows\\u001b[2J",
         "plain",
     ]
     assert output.err.splitlines()[-1] == "train, try 2"

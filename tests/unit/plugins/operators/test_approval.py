@@ -175,6 +175,20 @@ def test_an_answer_of_who_started_the_run_fails_the_try_and_the_next_one_asks_ag
     assert answer(spec, "Approve", person={"id": "eve", "name": "eve"}) == "approved"
 
 
+def test_a_note_with_control_characters_is_refused_and_the_question_asked_again(ledger: Ledger) -> None:
+    request_for(ledger, 1)
+    with pytest.raises(RefusedAnswerError, match=r"the note has the character U\+001B at position 1"):
+        answer(spec_with("approve_own: true"), "Approve", note="\x1b[31mred")
+    assert [entry.outcome for entry in ledger.history(MODEL)] == ["needs_approval"]
+
+
+def test_names_in_a_question_are_text_and_no_markdown(ledger: Ledger, asked: list[dict[str, Any]]) -> None:
+    request_for(ledger, 1, started_by="[ann](http://e)<img>")
+    with pytest.raises(TaskDeferred):
+        ask(spec_with("approve_own: false"))._ask(context())
+    assert "not [ann]\\(http://e)&lt;img>, who started the run" in asked[0]["body"]
+
+
 def test_answer_counts_when_its_try_is_killed_before_it_is_recorded(
     ledger: Ledger, asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

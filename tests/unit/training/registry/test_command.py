@@ -115,7 +115,7 @@ def test_output_that_goes_elsewhere_keeps_a_reason_on_one_line_and_no_control_ch
     words = "first\nsecond \x1b[31mred " + "long " * 100
     kept = replace(decide_on(ledger, 1), reasons=[{"gate": "g", "passed": True, "words": words}])
     (line,) = history_lines([kept])[2:]
-    assert line.startswith("    pass g: first second  [31mred long")
+    assert line.startswith("    pass g: first second \\u001b[31mred long")
     assert "\x1b" not in line
 
 
