@@ -2,8 +2,27 @@
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
+from training.errors import Problem, SpecError, shown
 from training.store import Store
 from training.store.refs import Ref
+
+RUN_ID_RULE: Final = r"(\.{0,2}[A-Za-z0-9_~:+-]|\.{3})[A-Za-z0-9_.~:+-]{0,249}"
+"""Airflow's own rule, without what is no name of a folder in the store: `.` and `..`. Airflow takes a line break at the end, too."""
+
+
+def check_run_id(run_id: str) -> None:
+    """Refuse the id of a run that can have no folder in the store.
+
+    Raises:
+        SpecError: `run.id`.
+    """
+    if not re.fullmatch(RUN_ID_RULE, run_id):
+        message = f"the run id {shown(run_id)} is no name of a folder in the store"
+        hint = "trigger the run again, with an id of letters, digits and _ . ~ : + -, or without one"
+        raise SpecError("trigger", [Problem(code="run.id", message=message, hint=hint, field="dag_run_id")])
 
 
 def settled_ref(store: Store, dag_id: str, run_id: str) -> Ref:

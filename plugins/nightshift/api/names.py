@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated
 
 from fastapi import Path
 
+from nightshift.run_refs import RUN_ID_RULE
 from training.spec.types import NAME_RULE
-
-RUN_ID_RULE: Final = r"[A-Za-z0-9_.~:+-]{1,250}"
 
 PipelineName = Annotated[str, Path(pattern=f"^{NAME_RULE}$", description="The pipeline's name.", examples=["search_ranking"])]
 RunId = Annotated[

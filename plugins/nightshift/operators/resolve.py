@@ -15,6 +15,7 @@ from nightshift.operators.chosen_snapshot import KIND, find_snapshot
 from nightshift.operators.failures import noted_failure
 from nightshift.operators.outside_model import store_artifact
 from nightshift.resolved_run import settle
+from nightshift.run_refs import check_run_id
 from nightshift.settings import Settings
 from nightshift.sources import with_noted_places
 from training.contracts import JsonObject, JsonValue, json_object
@@ -57,6 +58,7 @@ class ResolveOperator(BaseOperator):
     def _settled(self, context: Context) -> dict[str, JsonValue]:
         run = context["dag_run"]
         try:
+            check_run_id(run.run_id)
             settings = Settings.from_environment()
             spec, parameters = apply_overrides(load_spec(Path(self.spec_path)), run.conf or {})
             spec = self._judged_alone(spec, parameters, run.dag_id)

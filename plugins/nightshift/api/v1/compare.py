@@ -7,11 +7,11 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from nightshift.api.access import Access, Granted
-from nightshift.api.names import RUN_ID_RULE
 from nightshift.api.problems import responses
 from nightshift.api.routing import ApiRoute
 from nightshift.queries import compare, runs
 from nightshift.queries.records import Comparison
+from nightshift.run_refs import RUN_ID_RULE
 from nightshift.settings import Settings
 from training.registry.ledger import Ledger
 from training.spec.types import NAME_RULE
