@@ -178,7 +178,7 @@ def test_command_fails_for_one_finding_and_looks_at_the_rest_after_an_error(
         "ok     first      fine",
         "WRONG  first      ZeroDivisionError: ",
         "                  -> this is unexpected: report it",
-        "WRONG  second     full [2J",
+        "WRONG  second     full\\u001b[2J",
         "                  -> empty it",
     ]
     assert doctor.main(["second", "--json"]) == 1
